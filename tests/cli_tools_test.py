@@ -105,7 +105,7 @@ class LogitsTest(CliTest):
         self.wrong("translate", *model, "--source-ids", ids_text([5] * 301), "--target-id", "9", says=["301", "300"])
         self.wrong("translate", *model, *source, "--target-id", "71", says="71")
         self.wrong("translate", *model, *source, "--target-id", "8,9", says="--target-id")
-        self.wrong("translate", "--source-ids", "1", "--target-id", "9", *SMALL, says="kvasir run")
+        self.wrong("translate", "--source-ids", "1", "--target-id", "9", *SMALL, says="--model is missing")
         self.wrong("run", *model, "--ids", "2", says="kvasir translate")
         self.wrong("logits", *model, "--ids", "2", says="--source-ids")
         self.wrong("logits", *source, "--ids", "2", *SMALL, says="no encoder")

@@ -231,7 +231,11 @@ class Translate(CliTest):
         self.wrong(*self.model, "--source-ids", "5,2", "--target-id", "99999", says=["--target-id", "99999"])
         self.wrong("translate", "--model", DATA / "m2m100-tiny", *SMALL, *self.languages,
                    says=["no tokenizer", "--source-ids"])
-        self.wrong("translate", *self.languages, *SMALL, says="kvasir run")
+        for flags in ([], self.languages, ["--source-ids", "5,2", "--target-id", "9"]):
+            self.wrong("translate", *flags, *SMALL, says=["kvasir translate: --model is missing", "kvasir-demo",
+                                                          "'kvasir translate --model m2m100 --source en "])
+        demo = cli_support.ROOT / "models/kvasir-demo"
+        self.wrong("translate", "--model", demo, *self.languages, *SMALL, says=["--model: kvasir-demo", "kvasir run"])
         for command in (["chat"], ["run", "--prompt", "x"], ["run", "--ids", "5"], ["run", "--chat", "--prompt", "x"]):
             for model in (self.folder.name, DATA / "m2m100-tiny"):
                 self.wrong(*command, "--model", model, *SMALL, says="use 'kvasir translate'")

@@ -268,6 +268,14 @@ Result<int> RunTranslate(const Args& args) {
   KV_TRY(SetParallel(args, options, &engine_options));
   ExitOnInterrupt();
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(engine_options));
+  if (!engine->card().decoder_start && !args.Has("model")) {
+    return Fail(
+        Code::kInvalidArgument,
+        "--model is missing, and {} does not translate; give a folder of M2M-100 or NLLB-200, "
+        "or a package of Argos Translate, as in 'kvasir translate --model m2m100 --source en "
+        "--target fr news.txt'",
+        engine->card().id);
+  }
   if (!engine->card().decoder_start) {
     return Fail(Code::kInvalidArgument,
                 "--model: {} has no encoder, so it does not translate; use 'kvasir run'",
