@@ -123,6 +123,29 @@ class Trained(CliTest):
                     text = "".join(tokens[int(token)] for token in ids.split(",")[1:-1])
                     self.assertEqual(text, case["greedy"])
 
+    def test_searches_find_what_the_golden_ones_do(self):
+        """The best answer of 4 beams, and no place is worse: another search may end before it has seen all that this
+        one does."""
+        golden = json.loads((TRAINED / "golden.json").read_text())
+        same = 0
+        for name, variant in golden["variants"].items():
+            tokens = (TRAINED / name / "target_vocabulary.txt").read_text().split("\n")
+            for case in variant["cases"]:
+                with self.subTest(model=name, source=case["src"]):
+                    found = self.ok_json("translate", "--model", TRAINED / name, *SMALL, "--kv-format", "f32",
+                                         "--beams", "4", "--n", "4", "--json", "--source-ids",
+                                         ids_text(case["src_ids"]))
+                    scores = {"".join(tokens[token] for token in hypothesis["tokens"][1:-1]): hypothesis["score"]
+                              for hypothesis in found["hypotheses"]}
+                    self.assertEqual(next(iter(scores)), case["beam4"][0]["out"])
+                    for score, expected in zip(scores.values(), case["beam4"], strict=True):
+                        self.assertGreater(score, expected["score_len_norm"] - 1e-4)
+                    for expected in case["beam4"]:
+                        if expected["out"] in scores:
+                            self.assertAlmostEqual(scores[expected["out"]], expected["score_len_norm"], delta=1e-4)
+                            same += 1
+        self.assertEqual(same, 54)
+
     def test_logits_have_the_golden_ones_as_the_likeliest(self):
         case = json.loads((TRAINED / "golden.json").read_text())["variants"]["aren-transliteration-i8"]["cases"][0]
         said = self.ok("logits", "--model", TRAINED / "aren-transliteration-i8", *SMALL, "--positions", "all",

@@ -123,6 +123,90 @@ TEST(EngineTranslation, RandomModelsSayWhatTransformersSays) {
   EXPECT_LT(worst, 2e-4f);
 }
 
+// The tokens of a vocabulary by id, with the unknown one that the files leave out.
+std::vector<std::string> TokensOf(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::vector<std::string> tokens;
+  for (std::string line; std::getline(file, line);) tokens.push_back(line);
+  tokens.push_back("<unk>");
+  return tokens;
+}
+
+std::vector<TokenId> IdsOf(const std::vector<std::string>& tokens, const nlohmann::json& texts) {
+  std::vector<TokenId> ids;
+  for (const std::string text : texts) {
+    const auto found = std::ranges::find(tokens, text);
+    EXPECT_NE(found, tokens.end()) << text;
+    ids.push_back(static_cast<TokenId>(found - tokens.begin()));
+  }
+  return ids;
+}
+
+// The whole answer, its prefix included, asked for token by token: what may not come next depends
+// on what came. `banned`: no answer has one of these runs of tokens.
+std::vector<TokenId> TokenByToken(Engine& engine, const GenerateRequest& asked,
+                                  const std::vector<std::vector<TokenId>>& banned) {
+  GenerateRequest request = asked;
+  for (bool ended = false; !ended && request.prompt.size() < 20;) {
+    request.sampling.logit_bias.clear();
+    for (const auto& run : banned) {
+      const auto before = std::span(run).first(run.size() - 1);
+      if (request.prompt.size() <= before.size()) continue;
+      if (std::ranges::equal(std::span(request.prompt).last(before.size()), before)) {
+        request.sampling.logit_bias.emplace_back(run.back(), -100.0f);
+      }
+    }
+    const Answer::Choice choice = Ask(engine, request).choices[0];
+    request.prompt.push_back(choice.tokens.at(0));
+    ended = choice.finish_reason == FinishReason::kStop;
+  }
+  return {request.prompt.begin() + 1, request.prompt.end() - 1};
+}
+
+// What CTranslate2's own tests expect of a trained model: with the beginning of the answer given,
+// with tokens and runs of them that may not come, and with another token as the end.
+TEST(EngineTranslation, TheTrainedModelSaysWhatIsPublishedOfIt) {
+  const std::filesystem::path shared =
+      std::filesystem::path(KVASIR_SHARED_DIR) / "data/aren-transliteration";
+  if (!std::filesystem::exists(shared)) GTEST_SKIP() << "needs " << shared;
+  const auto golden = nlohmann::json::parse(std::ifstream(shared / "golden.json"));
+  uint32_t answers = 0, searches = 0;
+  for (const auto& [name, variant] : golden["variants"].items()) {
+    EngineOptions options = TranslatorOptions();
+    options.model = (shared / name).string();
+    options.kv_format = "f32";
+    const auto engine = LoadEngine(options);
+    const auto sources = TokensOf(shared / name / "source_vocabulary.txt"),
+               targets = TokensOf(shared / name / "target_vocabulary.txt");
+    for (const auto& published : golden["published_expected"]) {
+      SCOPED_TRACE(name + " " + published.dump());
+      GenerateRequest request = Greedy({*engine->card().decoder_start}, 1);
+      request.source = IdsOf(sources, published["src"]);
+      const auto expected = IdsOf(targets, published["out"]);
+      const auto prefix = IdsOf(targets, published.value("prefix", nlohmann::json::array()));
+      request.prompt.insert(request.prompt.end(), prefix.begin(), prefix.end());
+      if (published.contains("end_token")) {
+        request.stop_ids = IdsOf(targets, {published["end_token"]});
+      }
+      std::vector<std::vector<TokenId>> banned;
+      for (const auto& run : published.value("suppress", nlohmann::json::array())) {
+        banned.push_back(IdsOf(targets, run));
+      }
+      EXPECT_EQ(TokenByToken(*engine, request, banned), expected);
+      ++answers;
+      if (!prefix.empty() || !banned.empty() || !request.stop_ids.empty()) continue;
+      request.max_tokens = 20;
+      request.beams = BeamParams{.beams = 4};
+      auto tokens = Ask(*engine, request).choices[0].tokens;
+      tokens.pop_back();  // the end
+      EXPECT_EQ(tokens, expected);
+      ++searches;
+    }
+  }
+  EXPECT_EQ(answers, 3 * 7u);
+  EXPECT_EQ(searches, 3 * 2u);
+}
+
 // What transformers pads to one batch is here one without padding.
 TEST(EngineTranslation, ABatchSaysWhatTransformersSaysOfItPadded) {
   const std::string folder = std::string(KVASIR_SHARED_DIR) + "/goldens/m2m100";
