@@ -109,6 +109,53 @@ class Package(CliTest):
             self.wrong("translate", "--model", folder, *SMALL, says=["are missing", "sentencepiece.model"])
 
 
+class Pair(CliTest):
+    """Two vocabularies and two SentencePiece models: what CTranslate2 answers to texts."""
+    golden = json.loads((TINY / "pair/golden.json").read_text())
+    model = ["translate", "--model", TINY / "pair", *SMALL, "--kv-format", "f32", "--max-tokens", "24", "--json"]
+
+    @staticmethod
+    def tokens_of(answer):
+        return [token for token in answer["tokens"][1:] if token != 2]  # without the start and the end
+
+    def test_texts_are_read_by_one_and_written_by_the_other(self):
+        answers = self.ok(*self.model, stdin="".join(case["text"] + "\n" for case in self.golden))
+        for case, line in zip(self.golden, answers.splitlines(), strict=True):
+            with self.subTest(case["text"]):
+                answer = json.loads(line)
+                self.assertEqual(self.tokens_of(answer), case["greedy"][0]["tokens"])
+                # SentencePiece writes the unknown token as " \u2047 ", and Kvasir leaves it out.
+                self.assertEqual(answer["text"], case["greedy"][0]["text"].replace(" \u2047 ", ""))
+                self.assertEqual(answer["receipt"]["source_tokens"], case["source_tokens"])
+
+    def test_no_place_of_a_search_is_worse(self):
+        """CTranslate2 ends a search when it has 4 hypotheses; this one goes on while better ones can come."""
+        same = 0
+        for case in self.golden:
+            found = self.ok_json(*self.model, "--beams", "4", "--n", "4", stdin=case["text"])["hypotheses"]
+            scores = {tuple(self.tokens_of(hypothesis)): hypothesis["score"] for hypothesis in found}
+            for score, expected in zip(scores.values(), case["beams"], strict=True):
+                self.assertGreater(score, expected["score"] - 1e-4)
+            for expected in case["beams"]:
+                if tuple(expected["tokens"]) in scores:
+                    self.assertAlmostEqual(scores[tuple(expected["tokens"])], expected["score"], delta=1e-4)
+                    same += 1
+        self.assertGreaterEqual(same, 10)
+
+    def test_each_side_needs_its_pieces(self):
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(TINY / "pair", folder, dirs_exist_ok=True)
+            source, target = (pathlib.Path(folder, name) for name in ("source.spm", "target.spm"))
+            target.rename(pathlib.Path(folder, "sentencepiece.model"))
+            model = ["translate", "--model", folder, *self.model[3:]]
+            case = self.golden[0]
+            self.assertEqual(self.tokens_of(self.ok_json(*model, stdin=case["text"])), case["greedy"][0]["tokens"])
+            source.unlink()
+            self.wrong(*model, stdin="x", says=["are missing", "sentencepiece.model"])
+            pathlib.Path(folder, "sentencepiece.model").rename(source)
+            self.wrong(*model, stdin="x", says="target.spm: is missing")
+
+
 @unittest.skipUnless(TRAINED.is_dir(), f"needs {TRAINED}")
 class Trained(CliTest):
     def test_greedy_answers_are_the_golden_ones_in_three_types(self):

@@ -186,12 +186,14 @@ Result<TensorCatalog> CatalogOfFolder(const Ct2Folder& folder, const fs::path& f
   return CatalogOf(std::move(stored));
 }
 
-// The SentencePiece model of a folder, or of the package around it. Absent: neither has one.
-Result<std::optional<fs::path>> FindPieces(const fs::path& folder) {
+// The SentencePiece model of a side ("source"), in a folder or in the package around it: its own,
+// or that of both. Absent: neither has one.
+Result<std::optional<fs::path>> FindPieces(const fs::path& folder, const std::string& side) {
   std::vector<fs::path> places = {folder};
   if (folder.filename() == "model") places.push_back(folder.parent_path());
   for (const fs::path& place : places) {
-    for (const char* name : {"sentencepiece.model", "sentencepiece.bpe.model"}) {
+    for (const std::string& name : {side + ".spm", std::string("sentencepiece.model"),
+                                    std::string("sentencepiece.bpe.model")}) {
       KV_ASSIGN(const bool exists, Exists(place / name));
       if (exists) return place / name;
     }
@@ -199,25 +201,42 @@ Result<std::optional<fs::path>> FindPieces(const fs::path& folder) {
   return std::nullopt;
 }
 
+Result<Vocabulary> VocabularyOfSide(const Ct2Folder& ct2, const fs::path& pieces_path,
+                                    const std::vector<std::string>& tokens,
+                                    const fs::path& tokens_path) {
+  KV_ASSIGN(const std::string bytes, ReadTextFile(pieces_path, kMaxTokenizerBytes));
+  KV_TRY(CheckNoLfsPointer(std::as_bytes(std::span(bytes)), pieces_path.string()));
+  KV_ASSIGN(Vocabulary pieces, ParseSentencePiece(bytes, pieces_path.string(), kMaxVocabulary));
+  return Ct2Vocabulary(std::move(pieces),
+                       {tokens, tokens_path.string(), ct2.unk, ct2.bos, ct2.eos});
+}
+
+// What the model writes, with what it reads where that is something else.
 Result<std::optional<Vocabulary>> VocabularyOf(const Ct2Folder& ct2, const fs::path& folder) {
-  KV_ASSIGN(const auto path, FindPieces(folder));
-  if (!path) {
-    return Unsupported(folder / "sentencepiece.model",
-                       "is missing (sentencepiece.bpe.model too), which cuts a text into the "
-                       "model's tokens; put it into this folder, or beside it where it is called "
-                       "'model'");
+  KV_ASSIGN(const auto source, FindPieces(folder, "source"));
+  KV_ASSIGN(const auto target, FindPieces(folder, "target"));
+  if (!source || !target) {
+    return Unsupported(folder / (source ? "target.spm" : "sentencepiece.model"),
+                       "is missing (sentencepiece.bpe.model too, or source.spm and target.spm), "
+                       "which cuts a text into the model's tokens; put it into this folder, or "
+                       "beside it where it is called 'model'");
   }
-  if (ct2.source_tokens != ct2.target_tokens) {
+  const bool share_tokens = ct2.source_tokens == ct2.target_tokens;
+  if (!share_tokens && HasLanguages(ct2.source_tokens)) {
     return Unsupported(folder / "source_vocabulary",
-                       "has other tokens than target_vocabulary; a text is read only by models "
-                       "whose languages share a vocabulary");
+                       "has other tokens than target_vocabulary, and languages among them; texts "
+                       "of such a model are not read");
   }
-  KV_ASSIGN(const std::string bytes, ReadTextFile(*path, kMaxTokenizerBytes));
-  KV_TRY(CheckNoLfsPointer(std::as_bytes(std::span(bytes)), path->string()));
-  KV_ASSIGN(Vocabulary pieces, ParseSentencePiece(bytes, path->string(), kMaxVocabulary));
-  return Ct2Vocabulary(
-      std::move(pieces),
-      {ct2.target_tokens, (folder / "shared_vocabulary").string(), ct2.unk, ct2.bos, ct2.eos});
+  const auto tokens_path = [&](const char* name) {
+    return folder / (share_tokens ? "shared_vocabulary" : name);
+  };
+  KV_ASSIGN(Vocabulary vocabulary,
+            VocabularyOfSide(ct2, *target, ct2.target_tokens, tokens_path("target_vocabulary")));
+  if (share_tokens && *source == *target) return vocabulary;
+  KV_ASSIGN(Vocabulary sources,
+            VocabularyOfSide(ct2, *source, ct2.source_tokens, tokens_path("source_vocabulary")));
+  vocabulary.sources = std::make_shared<const Vocabulary>(std::move(sources));
+  return vocabulary;
 }
 
 // from_code and to_code of the metadata.json that Argos Translate's packages have.

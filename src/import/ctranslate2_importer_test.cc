@@ -95,6 +95,19 @@ TEST_F(Ct2Importer, TakesTwoVocabulariesAndABiasOfTheHead) {
   }
 }
 
+TEST_F(Ct2Importer, ReadsByOneVocabularyAndWritesByAnother) {
+  const auto model = ImportModel(kTiny / "pair");
+  ASSERT_TRUE(model) << model.error().message;
+  ASSERT_TRUE(model->vocabulary) << model->vocabulary.error().message;
+  const Vocabulary& target = **model->vocabulary;
+  ASSERT_TRUE(target.sources);
+  EXPECT_EQ(target.vocab_size(), model->config.vocab_size);
+  EXPECT_EQ(target.sources->vocab_size(), model->config.encoder->vocab_size);
+  EXPECT_NE(target.file.find("target_vocabulary"), std::string::npos) << target.file;
+  EXPECT_NE(target.sources->file.find("source_vocabulary"), std::string::npos);
+  EXPECT_EQ(model->config.encoder->pair->frame.behind, std::vector<TokenId>{2});
+}
+
 TEST_F(Ct2Importer, FindsTheModelInAPackage) {
   const fs::path package = folder_ / "translate-en_es";
   CopyTiny(package / "model", "int8");

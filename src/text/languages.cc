@@ -104,7 +104,7 @@ Result<std::vector<TokenId>> EncodeSource(const Tokenizer& tokenizer, std::strin
   options.add_special = options.parse_special = false;
   options.max_tokens = max_tokens - others;
   options.literal = {{0, text.size()}};
-  KV_ASSIGN(std::vector<TokenId> ids, tokenizer.Encode(text, options));
+  KV_ASSIGN(std::vector<TokenId> ids, tokenizer.sources().Encode(text, options));
   ids.insert(ids.begin(), frame.before.begin(), frame.before.end());
   ids.insert(ids.end(), frame.behind.begin(), frame.behind.end());
   return ids;

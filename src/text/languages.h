@@ -43,8 +43,8 @@ class Languages {
   std::vector<Language> all_;
 };
 
-// Ids of a source: the text's pieces in their frame. No text becomes a special token or a language.
-// Errors as Tokenizer::Encode; kExhausted: more than max_tokens.
+// Ids of a source: the text's pieces, by tokenizer.sources(), in their frame. No text becomes a
+// special token or a language. Errors as Tokenizer::Encode; kExhausted: more than max_tokens.
 Result<std::vector<TokenId>> EncodeSource(const Tokenizer& tokenizer, std::string_view text,
                                           const SourceFrame& frame, size_t max_tokens);
 // The frame of a language: it, the pieces and </s>, or (kBehind) the pieces, </s> and it.

@@ -87,9 +87,10 @@ enum class AddedText { kAsATokensIs, kAsItReads };
 class BpeTokenizer : public Tokenizer {
  public:
   // json: a tokenizer.json, of which "model" is `bpe`.
-  static Result<std::unique_ptr<Tokenizer>> Build(const nlohmann::json& json, Bpe bpe,
-                                                  Config config, AddedText added_text,
-                                                  const Digest& digest);
+  static Result<std::unique_ptr<BpeTokenizer>> Build(const nlohmann::json& json, Bpe bpe,
+                                                     Config config, AddedText added_text,
+                                                     const Digest& digest);
+  void SetSources(std::unique_ptr<Tokenizer> sources) { sources_ = std::move(sources); }
 
   Result<std::vector<TokenId>> Encode(std::string_view text,
                                       const EncodeOptions& options) const override;
@@ -116,6 +117,9 @@ class BpeTokenizer : public Tokenizer {
   const std::string& bos_text() const override { return bos_text_; }
   const std::string& eos_text() const override { return eos_text_; }
   const Digest& digest() const override { return digest_; }
+  const Tokenizer& sources() const override {
+    return sources_ ? *sources_ : static_cast<const Tokenizer&>(*this);
+  }
 
  private:
   BpeTokenizer(Bpe bpe, Decoder decoder) : bpe_(std::move(bpe)), decoder_(std::move(decoder)) {}
@@ -143,6 +147,7 @@ class BpeTokenizer : public Tokenizer {
   std::string bos_text_, eos_text_;
   AddedText added_text_ = AddedText::kAsATokensIs;
   Digest digest_{};
+  std::unique_ptr<Tokenizer> sources_;  // null: this one
 };
 
 const nlohmann::json& Component(const nlohmann::json& json, const char* name) {
@@ -151,9 +156,9 @@ const nlohmann::json& Component(const nlohmann::json& json, const char* name) {
   return found == json.end() ? kAbsent : *found;
 }
 
-Result<std::unique_ptr<Tokenizer>> BpeTokenizer::Build(const nlohmann::json& json, Bpe bpe,
-                                                       Config config, AddedText added_text,
-                                                       const Digest& digest) {
+Result<std::unique_ptr<BpeTokenizer>> BpeTokenizer::Build(const nlohmann::json& json, Bpe bpe,
+                                                          Config config, AddedText added_text,
+                                                          const Digest& digest) {
   KV_ASSIGN(Decoder decoder, Decoder::Parse(Component(json, "decoder")));
   std::unique_ptr<BpeTokenizer> tokenizer(new BpeTokenizer(std::move(bpe), std::move(decoder)));
   KV_ASSIGN(tokenizer->normalizer_, Normalizer::Parse(Component(json, "normalizer")));
@@ -464,8 +469,13 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Make(const Vocabulary& vocabulary)
   config.add_eos = vocabulary.add_eos.value_or(false);
   const auto added = vocabulary.kind == VocabularyKind::kByteLevel ? AddedText::kAsItReads
                                                                    : AddedText::kAsATokensIs;
-  return BpeTokenizer::Build(parts.json, std::move(bpe), std::move(config), added,
-                             DigestOf(vocabulary));
+  KV_ASSIGN(auto tokenizer, BpeTokenizer::Build(parts.json, std::move(bpe), std::move(config),
+                                                added, DigestOf(vocabulary)));
+  if (vocabulary.sources) {
+    KV_ASSIGN(auto sources, Make(*vocabulary.sources));
+    tokenizer->SetSources(std::move(sources));
+  }
+  return tokenizer;
 }
 
 }  // namespace kvasir

@@ -115,7 +115,9 @@ class Tokenizer {
   virtual std::optional<TokenId> eos() const = 0;
   virtual const std::string& bos_text() const = 0;
   virtual const std::string& eos_text() const = 0;
-  virtual const Digest& digest() const = 0;  // of the tokenizer's content
+  virtual const Digest& digest() const = 0;  // of the tokenizer's content, and of sources()
+  // By which an encoder's sources are read: mostly this one. Lives as long as this one.
+  virtual const Tokenizer& sources() const = 0;
 };
 
 // Streaming detokenizer of one sequence. Never emits half a UTF-8 character: bytes wait until the

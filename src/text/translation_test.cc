@@ -1,6 +1,7 @@
 // Vocabularies and languages of translation models.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -324,6 +325,29 @@ TEST(EncodeSource, StopsAtTheLimit) {
   EXPECT_EQ(of(4).error().code, Code::kExhausted);
   EXPECT_EQ(of(1).error().code, Code::kExhausted);
   EXPECT_EQ(EncodeSource(*tokenizer, "\xFF", frame, 9).error().code, Code::kInvalidArgument);
+}
+
+TEST(EncodeSource, ReadsByTheVocabularyOfSources) {
+  const auto numbered = [](const std::vector<std::string>& tokens) {
+    const auto vocabulary =
+        Ct2Vocabulary(SmallPieces(), {tokens, "m/vocabulary", "<unk>", "<s>", "</s>"});
+    EXPECT_TRUE(vocabulary) << vocabulary.error().message;
+    return *vocabulary;
+  };
+  std::vector<std::string> tokens;
+  for (const VocabularyToken& piece : SmallPieces().tokens) tokens.push_back(piece.text);
+  const Vocabulary target = numbered(tokens);
+  std::ranges::reverse(tokens);
+  Vocabulary both = target;
+  both.sources = std::make_shared<const Vocabulary>(numbered(tokens));
+  EXPECT_EQ(both.memory_bytes(), target.memory_bytes() + both.sources->memory_bytes());
+  const auto plain = *Tokenizer::Make(target), tokenizer = *Tokenizer::Make(both);
+  EXPECT_NE(plain->digest(), tokenizer->digest());
+  const SourceFrame frame{.before = {13}, .behind = {}};
+  EXPECT_EQ(*EncodeSource(*plain, "ab ar", frame, 9), (std::vector<TokenId>{13, 3, 7, 3, 15}));
+  EXPECT_EQ(*EncodeSource(*tokenizer, "ab ar", frame, 9), (std::vector<TokenId>{13, 12, 8, 12, 0}));
+  EXPECT_EQ(*tokenizer->Encode("ab ar"), *plain->Encode("ab ar"));
+  EXPECT_EQ(tokenizer->Decode(std::vector<TokenId>{3, 7, 3, 15}), "ab ar");
 }
 
 TEST(LanguagePlaceOf, IsWhatTheConfigSays) {

@@ -53,6 +53,7 @@ uint32_t Vocabulary::vocab_size() const {
 
 uint64_t Vocabulary::memory_bytes() const {
   uint64_t bytes = tokens.size() * sizeof(VocabularyToken) + charsmap.size();
+  if (sources) bytes += sources->memory_bytes();
   for (const VocabularyToken& token : tokens) bytes += token.text.size();
   if (!merges) return bytes;
   bytes += merges->size() * sizeof(std::string);
@@ -131,6 +132,10 @@ Digest DigestOf(const Vocabulary& vocabulary) {
   if (!vocabulary.charsmap.empty() || vocabulary.num_ids) {  // else as it was before they were read
     text(vocabulary.charsmap);
     digest.UpdateU64(vocabulary.num_ids ? 1 + *vocabulary.num_ids : 0);
+  }
+  if (vocabulary.sources) {
+    const Digest of_sources = DigestOf(*vocabulary.sources);
+    digest.Update(std::as_bytes(std::span(of_sources)));
   }
   return digest.Finish();
 }

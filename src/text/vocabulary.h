@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -62,6 +63,8 @@ struct Vocabulary {
   std::string charsmap;  // of kSentencePiece: its table of normalisation (Charsmap); "": none
   // Tokens from here on only help merging: what becomes one becomes the unknown token.
   std::optional<size_t> num_ids;
+  // By what an encoder's sources are read, where that is another one. Null: this one.
+  std::shared_ptr<const Vocabulary> sources;
 
   uint32_t vocab_size() const;  // largest id of a token + 1
   // Of texts and merges, and of the lists that hold them.
