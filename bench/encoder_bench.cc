@@ -2,6 +2,8 @@
 // attention over them.
 //
 //   encoder_bench MODEL [--sources 16] [--tokens 60] [--threads 2] [--weights i8]
+//                 [--decoder-layers N]: only the first N, to see what the encoder takes without
+//                 them
 //
 // For each line of standard input, prints {"seconds"} of such a step, so that another program can
 // take turns with it.
@@ -27,12 +29,14 @@ namespace {
 struct Flags {
   EngineOptions engine;
   uint32_t sources = 16, tokens = 60;
+  uint32_t decoder_layers = 0;  // 0: all
 };
 
 Status Run(const Flags& flags) {
   EngineOptions options = flags.engine;
   KV_ASSIGN(Assembly assembly, Assemble(options));
   if (!assembly.model.config.encoder) return Fail(Code::kInvalidArgument, "it has no encoder");
+  if (flags.decoder_layers != 0) assembly.model.config.num_layers = flags.decoder_layers;
   const uint32_t rows = flags.sources * flags.tokens;
   assembly.runner.max_rows = std::max(assembly.runner.max_rows, rows);
   const KvLayout layout = Runner::LayoutFor(assembly.model.config, assembly.runner);
@@ -75,6 +79,9 @@ int main(int argc, char** argv) {
     if (name == "--sources") flags.sources = static_cast<uint32_t>(std::stoul(value));
     if (name == "--tokens") flags.tokens = static_cast<uint32_t>(std::stoul(value));
     if (name == "--threads") flags.engine.threads = static_cast<uint32_t>(std::stoul(value));
+    if (name == "--decoder-layers") {
+      flags.decoder_layers = static_cast<uint32_t>(std::stoul(value));
+    }
     if (name == "--weights") flags.engine.weights = value;
   }
   const kvasir::Status status = kvasir::Run(flags);

@@ -9,10 +9,12 @@ translation_bench and encoder_bench beside it. Samples are seconds of the same w
 --out (default: bench/results/translation/CPU-DATE.json) is written; a row that is measured again
 replaces what it has. `compare.py --report` makes the tables of docs/performance.md of it. The rows:
 
-  greedy-1, beams-1    one sentence of 32 tokens, alone
+  greedy-1, beams-1    one sentence of 32 tokens, alone; `steps`: the same once more, whose source
+                       is cached, so that only the decoder's steps are left
   beams-64             64 sentences of 5 to 60 tokens at once, at the best of --batches there;
                        `again`: the same sources once more, which are cached then
-  encoder-16x60        the encoder alone; Kvasir's also computes the decoder's K and V of the sources
+  encoder-16x60        the encoder alone; Kvasir's also computes the decoder's K and V of the sources:
+                       `one_layer` is its time when the decoder has one layer
   first-16x60          the encoder and the first token behind the language
   lines-greedy         --lines lines, `kvasir translate` beside translate_iterable, file to file
   memory-64            the most resident bytes while beams-64 runs
@@ -185,15 +187,22 @@ def ask_peer(child, texts, sentences, beams, tokens=TOKENS, **more):
 def alone(o, texts, beams):
     draw = random.Random(SEED)
     sentences = [[texts.sentence(draw, 32)] for _ in range(o.rounds + 1)]
-    read = [compare.bandwidth(o)]
+    read, steps = [compare.bandwidth(o)], []
     with kvasir(o) as own, peer(o) as other:
+
+        def twice(number):
+            first, second = (ask_kvasir(own, texts, sentences[number], beams) for _ in range(2))
+            if second["encoder_passes"]:
+                raise RuntimeError("a source was not cached")
+            steps.append(second["seconds"])
+            return first["seconds"]
+
         samples = in_turn(
-            o.rounds,
-            lambda i: ask_kvasir(own, texts, sentences[i], beams)["seconds"],
-            lambda i: ask_peer(other, texts, sentences[i], beams),
+            o.rounds, twice, lambda i: ask_peer(other, texts, sentences[i], beams)
         )
     read.append(compare.bandwidth(o))
-    return {"tokens": TOKENS, **samples, "read_gb_s": read, **about(own, other)}
+    more = {"steps": steps[1:], "num_steps": TOKENS - 1, "read_gb_s": read}
+    return {"tokens": TOKENS, **samples, **more, **about(own, other)}
 
 
 def about(own, other):
@@ -256,13 +265,21 @@ def encoder(o, texts):
     draw = random.Random(SEED)
     sources = [texts.source(texts.sentence(draw, 60)) for _ in range(16)]
     command = [o.bin / "bench/encoder_bench", o.hf, "--weights", "i8", "--threads", o.threads]
-    with Child(command, says_hello=False) as own, peer(o, model="encoder") as other:
+    one_layer = []
+    with (
+        Child(command, says_hello=False) as own,
+        Child([*command, "--decoder-layers", 1], says_hello=False) as less,
+        peer(o, model="encoder") as other,
+    ):
+
+        def both(_):
+            one_layer.append(less.ask()["seconds"])
+            return own.ask()["seconds"]
+
         samples = in_turn(
-            o.rounds * 2,
-            lambda _: own.ask()["seconds"],
-            lambda _: other.ask(sources=sources)["seconds"],
+            o.rounds * 2, both, lambda _: other.ask(sources=sources)["seconds"]
         )
-    return {"tokens": 16 * 60, **samples, **about(own, other)}
+    return {"tokens": 16 * 60, **samples, "one_layer": one_layer[1:], **about(own, other)}
 
 
 def first(o, texts):

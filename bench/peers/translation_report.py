@@ -36,11 +36,11 @@ def step_bytes(model):
 
 
 def share(data, row):
-    """Of the speed at which memory gives each step's bytes; K and V are less than 1% of them."""
+    """A step's speed, of that at which memory gives its bytes; K and V are less than 1% of them."""
     if "read_gb_s" not in row:
         return None
-    bound = statistics.median(row["read_gb_s"]) * 1e9 / step_bytes(data["model"])
-    return speeds(row, "kvasir")[0] / bound
+    bound = max(row["read_gb_s"]) * 1e9 / step_bytes(data["model"])
+    return row["num_steps"] / statistics.median(row["steps"]) / bound
 
 
 def cell(row, engine):
@@ -103,6 +103,13 @@ def facts(data):
         yield (
             f"The same 64 sentences again: {row['encoder_passes_again']} encoder passes, "
             f"{again / first:.2f} of the first time."
+        )
+    if "encoder-16x60" in rows:
+        row = rows["encoder-16x60"]
+        less = statistics.median(row["ctranslate2"]) / statistics.median(row["one_layer"])
+        yield (
+            f"encoder-16x60 without all but one layer's K and V of the decoder: {less:.2f} of "
+            "CTranslate2, which computes none."
         )
     if "memory-64" in rows:
         row = rows["memory-64"]
