@@ -74,7 +74,7 @@ Result<int> RunOne(const Command& command, std::span<char* const> arguments) {
     fmt::print("{}", HelpOf(command));
     return kExitDone;
   }
-  const Result<int> status = command.run(args);
+  Result<int> status = command.run(args);
   if (!status) return tl::unexpected(NameFlag(status.error(), command, args));
   return status;
 }
