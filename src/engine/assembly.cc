@@ -333,7 +333,8 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model) {
   if (UsesLongFactors(rope, ctx_size)) {
     long_rope_after = static_cast<uint32_t>(rope.original_max_positions);
   }
-  // Every running sequence wants one row a step; a few more serve requests for all rows.
+  // Every running sequence wants one row a step; a few more serve requests for all rows. With more
+  // than 128 the head is read again, so that logits of many sequences take no more memory.
   const uint32_t logit_rows = std::clamp(options.parallel, 16u, 128u);
   runner.max_positions = ctx_size;
   // A source is read whole.
