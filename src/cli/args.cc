@@ -1,11 +1,11 @@
 #include "cli/args.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -58,7 +58,8 @@ Status CheckGiven(const Flag& flag, const std::vector<std::string>& values) {
   if (values.empty()) return {};
   KV_TRY(RefuseAbsent(flag));
   const std::string name = Dashed(flag.name);
-  if (flag.kind == FlagKind::kSwitch && values.front() != "true") {
+  const auto is_true = [](const std::string& value) { return value == "true"; };
+  if (flag.kind == FlagKind::kSwitch && !std::ranges::all_of(values, is_true)) {
     return Fail(Code::kInvalidArgument, "{}: takes no value; give the flag alone, or leave it out",
                 name);
   }
@@ -221,53 +222,138 @@ Status Args::MergeConfig(const std::string& path, std::span<const Flag> flags) {
   return {};
 }
 
+namespace {
+
+// What the arguments say, before any of it is checked.
+struct Given {
+  std::map<std::string, std::vector<std::string>> values;  // of each flag, in their order
+  std::vector<std::string> others;  // neither a flag of the table nor a value
+  size_t first_literal = 0;         // of others: those behind --
+};
+
+// Whether an optional value ends before `argument`: a letter follows its dashes.
+bool LooksLikeFlag(std::string_view argument) {
+  const size_t begin = argument.starts_with("--") ? 2 : 1;
+  return argument.starts_with('-') && argument.size() > begin &&
+         std::isalpha(static_cast<unsigned char>(argument[begin])) != 0;
+}
+
+class ArgumentReader {
+ public:
+  ArgumentReader(std::span<const Flag> flags, std::vector<std::string> arguments)
+      : arguments_(std::move(arguments)) {
+    for (const char* name : {"help", "h"}) kinds_[Dashed(name)] = {"help", FlagKind::kSwitch};
+    for (const Flag& flag : flags) kinds_[Dashed(flag.name)] = {flag.name, flag.kind};
+  }
+
+  // The flag, with its dashes, whose value is missing.
+  tl::expected<Given, std::string> Read() {
+    while (next_ < arguments_.size()) {
+      const std::string argument = std::move(arguments_[next_++]);
+      if (argument == "--") break;
+      const bool is_long = argument.starts_with("--");
+      const std::optional<std::string> missing = is_long ? ReadLong(argument) : ReadShort(argument);
+      if (missing) return tl::unexpected(*missing);
+    }
+    given_.first_literal = given_.others.size();
+    std::move(arguments_.begin() + next_, arguments_.end(), std::back_inserter(given_.others));
+    return std::move(given_);
+  }
+
+ private:
+  // Both return the flag that needs a value and has none.
+  std::optional<std::string> ReadLong(const std::string& argument) {
+    const size_t equals = argument.find('=');
+    const auto kind = kinds_.find(argument.substr(0, equals));
+    if (kind == kinds_.end()) {
+      given_.others.push_back(argument);
+      return std::nullopt;
+    }
+    if (equals == argument.npos) return TakeNext(*kind);
+    given_.values[kind->second.name].push_back(argument.substr(equals + 1));
+    return std::nullopt;
+  }
+
+  // One letter and its value, or switches of one letter.
+  std::optional<std::string> ReadShort(const std::string& argument) {
+    if (!argument.starts_with('-')) {
+      given_.others.push_back(argument);
+      return std::nullopt;
+    }
+    size_t at = 1;
+    do {
+      const auto kind = kinds_.find("-" + argument.substr(at, 1));
+      if (kind == kinds_.end()) {
+        given_.others.push_back("-" + argument.substr(at));
+        return std::nullopt;
+      }
+      ++at;
+      if (kind->second.kind == FlagKind::kSwitch || at == argument.size()) {
+        if (auto missing = TakeNext(*kind)) return missing;
+      } else {
+        given_.values[kind->second.name].push_back(argument.substr(at));
+        return std::nullopt;
+      }
+    } while (at < argument.size());
+    return std::nullopt;
+  }
+
+  struct NameAndKind {
+    std::string name;
+    FlagKind kind;
+  };
+
+  // Gives the flag what stands behind it.
+  std::optional<std::string> TakeNext(const std::pair<const std::string, NameAndKind>& flag) {
+    std::vector<std::string>& values = given_.values[flag.second.name];
+    const bool has_next = next_ < arguments_.size();
+    if (flag.second.kind == FlagKind::kSwitch) {
+      values.push_back("true");
+    } else if (flag.second.kind == FlagKind::kOptional &&
+               (!has_next || arguments_[next_] == "--" || LooksLikeFlag(arguments_[next_]))) {
+      values.emplace_back();
+    } else if (!has_next) {
+      return flag.first;
+    } else {
+      values.push_back(std::move(arguments_[next_++]));
+    }
+    return std::nullopt;
+  }
+
+  std::map<std::string, NameAndKind, std::less<>> kinds_;  // by the name with its dashes
+  std::vector<std::string> arguments_;
+  size_t next_ = 0;
+  Given given_;
+};
+
+}  // namespace
+
 Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,
                        std::vector<std::string> arguments, size_t max_operands) {
-  try {
-    CLI::App app;
-    app.set_help_flag();
-    app.allow_extras();
-    app.add_flag("-h,--help");
-    std::map<std::string, CLI::Option*> options = {{"help", app.get_option("--help")}};
-    for (const Flag& flag : flags) {
-      CLI::Option* option = flag.kind == FlagKind::kSwitch ? app.add_flag(Dashed(flag.name))
-                                                           : app.add_option(Dashed(flag.name));
-      if (flag.kind != FlagKind::kSwitch) option->expected(1)->type_size(1);
-      if (flag.kind == FlagKind::kOptional) option->expected(0, 1);
-      option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-      option->allow_extra_args(false);
-      options[flag.name] = option;
-    }
-    std::ranges::reverse(arguments);  // as the parser takes them
-    app.parse(std::move(arguments));
-    Args args;
-    for (const auto& [name, option] : options) {
-      if (option->count() > 0) args.Set(name, option->results());
-    }
-    if (args.Has("help")) return args;
-    for (const Flag& flag : flags) KV_TRY(CheckGiven(flag, args.List(flag.name)));
-    std::vector<std::string> operands;
-    bool flags_ended = false;  // by --
-    for (const std::string& argument : app.remaining()) {
-      if (argument == "--" && !std::exchange(flags_ended, true)) continue;
-      const bool is_operand = flags_ended || argument == "-" || !argument.starts_with('-');
-      if (is_operand && operands.size() < max_operands) {
-        operands.push_back(argument);
-        continue;
-      }
-      const auto nearest = NearestFlag(argument, flags);
-      return Fail(Code::kInvalidArgument, "unknown argument '{}'{}; 'kvasir {} --help' lists them",
-                  argument, nearest ? fmt::format(" (did you mean {}?)", *nearest) : "", command);
-    }
-    if (!operands.empty()) args.Set(kOperands, std::move(operands));
-    return args;
-  } catch (const CLI::ArgumentMismatch& error) {
-    const std::string what = error.what();  // "--prompt: 1 required TEXT missing"
-    return Fail(Code::kInvalidArgument, "{} needs a value; see 'kvasir {} --help'",
-                what.substr(0, what.find(':')), command);
-  } catch (const CLI::Error& error) {
-    return Fail(Code::kInvalidArgument, "{}; see 'kvasir {} --help'", error.what(), command);
+  tl::expected<Given, std::string> given = ArgumentReader(flags, std::move(arguments)).Read();
+  if (!given) {
+    return Fail(Code::kInvalidArgument, "{} needs a value; see 'kvasir {} --help'", given.error(),
+                command);
   }
+  Args args;
+  for (auto& [name, values] : given->values) args.Set(name, std::move(values));
+  if (args.Has("help")) return args;
+  for (const Flag& flag : flags) KV_TRY(CheckGiven(flag, args.List(flag.name)));
+  std::vector<std::string> operands;
+  for (size_t i = 0; i < given->others.size(); ++i) {
+    const std::string& argument = given->others[i];
+    const bool is_operand =
+        i >= given->first_literal || argument == "-" || !argument.starts_with('-');
+    if (is_operand && operands.size() < max_operands) {
+      operands.push_back(argument);
+      continue;
+    }
+    const auto nearest = NearestFlag(argument, flags);
+    return Fail(Code::kInvalidArgument, "unknown argument '{}'{}; 'kvasir {} --help' lists them",
+                argument, nearest ? fmt::format(" (did you mean {}?)", *nearest) : "", command);
+  }
+  if (!operands.empty()) args.Set(kOperands, std::move(operands));
+  return args;
 }
 
 }  // namespace kvasir::cli

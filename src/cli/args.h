@@ -1,5 +1,5 @@
-// Args: the command line as flags with text values, and checked conversions to numbers. Only
-// args.cc knows the parser library; each command lists its flags in a table.
+// Args: the command line as flags with text values, and checked conversions to numbers. Each
+// command lists its flags in a table.
 #pragma once
 
 #include <cstdint>
@@ -81,7 +81,8 @@ std::string Dashed(std::string_view name);
 // Of Args::List: the arguments that no flag takes.
 inline constexpr const char* kOperands = "";
 
-// Reads the arguments after the command's name. kInvalidArgument: an unknown flag, a missing value
+// Reads the arguments after the command's name: --flag VALUE, --flag=VALUE, -f VALUE, -fVALUE, and
+// switches of one letter together (-vw). kInvalidArgument: an unknown flag, a missing value
 // or too many, a flag of a part that does not exist yet, more than max_operands arguments without a
 // flag. Behind "--" no argument is a flag. Sets "help" for -h and --help.
 Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,

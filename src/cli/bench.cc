@@ -17,17 +17,17 @@ namespace kvasir::cli {
 namespace {
 
 constexpr uint32_t kSharePromptTokens = 1024;
-constexpr uint64_t kMaxTokens = uint64_t{1} << 24;
+constexpr uint64_t kMaxBenchTokens = uint64_t{1} << 24;
 
 const char* NameOf(BenchTest test) { return test == BenchTest::kPrefill ? "prefill" : "decode"; }
 
 Result<std::vector<uint32_t>> Counts(const Args& args, const std::string& name,
                                      std::vector<uint64_t> otherwise) {
-  KV_ASSIGN(const auto values, args.UintList(name, 0, kMaxTokens, std::move(otherwise)));
+  KV_ASSIGN(const auto values, args.UintList(name, 0, kMaxBenchTokens, std::move(otherwise)));
   return std::vector<uint32_t>(values.begin(), values.end());
 }
 
-Result<BenchOptions> ReadOptions(const Args& args) {
+Result<BenchOptions> ReadBenchOptions(const Args& args) {
   BenchOptions options;
   KV_ASSIGN(options.engine, EngineOptionsOf(args));
   KV_ASSIGN(options.prefill_tokens, Counts(args, "p", {512}));
@@ -38,7 +38,7 @@ Result<BenchOptions> ReadOptions(const Args& args) {
                   "-p: 0 skips prefill and cannot be combined with other numbers; give -p 0");
     }
   }
-  KV_ASSIGN(const uint64_t decode, args.Uint("n", 0, kMaxTokens, 64));
+  KV_ASSIGN(const uint64_t decode, args.Uint("n", 0, kMaxBenchTokens, 64));
   options.decode_tokens = static_cast<uint32_t>(decode);
   KV_ASSIGN(options.depths, Counts(args, "d", {0}));
   KV_ASSIGN(const uint64_t repeats, args.Uint("repeats", 1, 1000, options.repeats));
@@ -134,7 +134,7 @@ void PrintTable(const BenchReport& report, const std::optional<CacheShare>& cach
 }
 
 Result<int> RunBench(const Args& args) {
-  KV_ASSIGN(BenchOptions options, ReadOptions(args));
+  KV_ASSIGN(BenchOptions options, ReadBenchOptions(args));
   ExitOnInterrupt();
   KV_ASSIGN(const std::optional<uint32_t> cut_to, FitDefaults(args, &options));
   Progress progress;

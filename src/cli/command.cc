@@ -58,8 +58,8 @@ int ExitStatus(Code code) {
 }
 
 std::string HelpOf(const Command& command) {
-  std::string help = fmt::format("kvasir {}: {}\n\nExample:\n  kvasir {}\n\nFlags:\n", command.name,
-                                 Wrap(command.purpose, 0), command.example);
+  std::string help = Wrap(fmt::format("kvasir {}: {}", command.name, command.purpose), 0);
+  help += fmt::format("\n\nExample:\n  kvasir {}\n\nFlags:\n", command.example);
   for (const Flag& flag : command.flags) {
     if (!flag.absent_part) help += FlagLine(flag);
   }

@@ -30,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kDefaultTokens = 16384;
-constexpr uint64_t kMaxTokens = uint64_t{1} << 22;  // each takes 50 bytes of figures per format
+constexpr uint64_t kMaxEvalTokens = uint64_t{1} << 22;  // each takes 50 bytes of figures per format
 constexpr uint32_t kDefaultWindow = 4096;
 constexpr uint64_t kSmallParameters = 50'000'000;
 // By Pinsker's inequality the probability of any set of next tokens then changes by no more than
@@ -135,7 +135,7 @@ Status ReadLanguages(const Args& args, EvalOptions* options) {
   return {};
 }
 
-Result<EvalOptions> ReadOptions(const Args& args, const EngineOptions& engine) {
+Result<EvalOptions> ReadEvalOptions(const Args& args, const EngineOptions& engine) {
   EvalOptions options;
   KV_ASSIGN(options.choices, ReadChoices(args, engine));
   options.text = args.Text("text");
@@ -145,7 +145,7 @@ Result<EvalOptions> ReadOptions(const Args& args, const EngineOptions& engine) {
   }
   KV_TRY(ReadLanguages(args, &options));
   options.recall = args.Text("recall");
-  KV_ASSIGN(options.tokens, args.Uint("tokens", kMinWindowTokens, kMaxTokens, kDefaultTokens));
+  KV_ASSIGN(options.tokens, args.Uint("tokens", kMinWindowTokens, kMaxEvalTokens, kDefaultTokens));
   static constexpr std::string_view kLayers[] = {"auto", "on", "off"};
   KV_ASSIGN(const std::string layers, args.OneOf("layers", kLayers, "auto"));
   if (layers != "auto") options.layers = layers == "on";
@@ -304,7 +304,7 @@ void Keep(const EvalReport& report, const EngineOptions& engine) {
 
 Result<int> RunEval(const Args& args) {
   KV_ASSIGN(EngineOptions engine, EngineOptionsOf(args));
-  KV_ASSIGN(const EvalOptions options, ReadOptions(args, engine));
+  KV_ASSIGN(const EvalOptions options, ReadEvalOptions(args, engine));
   ExitOnInterrupt();
   if (!engine.ctx_size) {
     KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(engine));

@@ -187,11 +187,11 @@ class Rewriter {
       if (arguments_[next_] == "--") break;
       KV_TRY(Take(arguments_[next_++]));
     }
-    while (next_ < arguments_.size()) Put(arguments_[next_++]);
     if (!k_.empty() || !v_.empty()) {
       Put("--kv-format");
       Put(fmt::format("k={},v={}", k_.empty() ? "f16" : k_, v_.empty() ? "f16" : v_));
     }
+    while (next_ < arguments_.size()) Put(arguments_[next_++]);
     return std::move(out_);
   }
 

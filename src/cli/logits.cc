@@ -24,7 +24,7 @@ struct LogitsOptions {
   std::optional<std::string> out;
 };
 
-Result<LogitsOptions> ReadOptions(const Args& args) {
+Result<LogitsOptions> ReadLogitsOptions(const Args& args) {
   LogitsOptions options;
   if (!args.Has("ids")) {
     return Fail(Code::kInvalidArgument, "--ids is missing; give token ids such as --ids 1,2,3");
@@ -92,7 +92,7 @@ std::string Summary(const Engine& engine, uint32_t position, std::span<const flo
 
 Result<int> RunLogits(const Args& args) {
   KV_ASSIGN(const EngineOptions engine_options, EngineOptionsOf(args));
-  KV_ASSIGN(const LogitsOptions options, ReadOptions(args));
+  KV_ASSIGN(const LogitsOptions options, ReadLogitsOptions(args));
   ExitOnInterrupt();
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(engine_options));
   if (options.warm) {

@@ -1,0 +1,103 @@
+#include "cli/command.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <sstream>
+
+namespace kvasir::cli {
+namespace {
+
+Result<int> RunNothing(const Args&) { return kExitDone; }
+
+Command Greet() {
+  return {"greet",
+          "says hello",
+          "greet --name Anna",
+          {{"name", "TEXT", "who"},
+           {"p", "N", "times"},
+           {"later", "", "not there yet", FlagKind::kSwitch, "the calendar"}},
+          RunNothing};
+}
+
+TEST(Command, ExitStatusesSayWhoMustAct) {
+  for (const Code code :
+       {Code::kInvalidArgument, Code::kNotFound, Code::kCorruption, Code::kUnsupported}) {
+    EXPECT_EQ(ExitStatus(code), 2) << static_cast<int>(code);
+  }
+  for (const Code code : {Code::kExhausted, Code::kIoError, Code::kDeadlineExceeded,
+                          Code::kUnavailable, Code::kPermissionDenied, Code::kModelChanged}) {
+    EXPECT_EQ(ExitStatus(code), 1) << static_cast<int>(code);
+  }
+  EXPECT_EQ(ExitStatus(Code::kCancelled), 130);
+}
+
+TEST(Command, HelpListsTheFlagsThatAreThereAndHelpItself) {
+  Command command = Greet();
+  const std::string help =
+      "kvasir greet: says hello\n\nExample:\n  kvasir greet --name Anna\n\nFlags:\n"
+      "  --name TEXT             who\n"
+      "  -p N                    times\n"
+      "  --help                  this text\n";
+  EXPECT_EQ(HelpOf(command), help);
+  command.notes = "Be kind.";
+  EXPECT_EQ(HelpOf(command), help + "\nBe kind.\n");
+}
+
+TEST(Command, ALongFlagHasItsTextOnTheNextLine) {
+  Command command = Greet();
+  command.flags = {{"twenty-letters-wide", "N", "a"},
+                   {"twentyone-letters-wide", "", "b"},
+                   {"name-of-19-letters-", "N", "c"}};
+  const std::string help = HelpOf(command);
+  EXPECT_NE(help.find("\n  --twenty-letters-wide N\n" + std::string(26, ' ') + "a\n"), help.npos)
+      << help;
+  EXPECT_NE(help.find("\n  --twentyone-letters-wide\n" + std::string(26, ' ') + "b\n"), help.npos)
+      << help;
+  // Two spaces at least.
+  EXPECT_NE(help.find("\n  --name-of-19-letters- N\n" + std::string(26, ' ') + "c\n"), help.npos)
+      << help;
+}
+
+TEST(Command, TextIsWrappedAt100ColumnsAndKeepsItsWords) {
+  std::string words;
+  for (int i = 0; i < 60; ++i) words += (i == 0 ? "" : " ") + std::string(size_t(i % 13) + 1, 'w');
+  Command command = Greet();
+  command.purpose = words;
+  command.notes = words + " " + std::string(120, 'x');  // a word is never cut
+  command.flags = {{"name", "TEXT", words}};
+  std::istringstream lines(HelpOf(command));
+  std::string joined;
+  size_t longest = 0;
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_FALSE(line.ends_with(' ')) << line;
+    if (line != std::string(120, 'x')) longest = std::max(longest, line.size());
+    joined += line.substr(std::min(line.find_first_not_of(' '), line.size())) + ' ';
+  }
+  EXPECT_LE(longest, 100U);
+  EXPECT_GT(longest, 90U);
+  const auto first = joined.find(words);
+  EXPECT_NE(first, joined.npos);
+  EXPECT_NE(joined.find("--name TEXT             " + words), joined.npos);
+  EXPECT_NE(joined.rfind(words + " " + std::string(120, 'x')), joined.npos);
+}
+
+TEST(Command, TheHelpOfAllCommandsHasAnExampleOfEach) {
+  Command other = Greet();
+  other.name = "part";
+  other.purpose = "says goodbye";
+  other.example = "part";
+  const std::string help = HelpOf(std::vector<Command>{Greet(), other});
+  EXPECT_NE(help.find("Commands:\n"
+                      "  greet     says hello\n            kvasir greet --name Anna\n"
+                      "  part      says goodbye\n            kvasir part\n"),
+            help.npos)
+      << help;
+  EXPECT_NE(help.find("Exit status: 0 done, 1 the work failed, 2 arguments or input are wrong, "
+                      "130 interrupted.\n"),
+            help.npos);
+  EXPECT_NE(help.find("(a Hugging Face folder, a\nGGUF file"), help.npos) << help;
+}
+
+}  // namespace
+}  // namespace kvasir::cli
