@@ -1,8 +1,12 @@
 # Build rules shared by all folders: flags, kvasir_library(), its tests.
 
-find_program(CCACHE ccache)
-if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+# ccache, where a build folder's first configuration finds it: installing it later compiles nothing again.
+if(NOT DEFINED KVASIR_CCACHE)
+  find_program(ccache ccache)
+  set(KVASIR_CCACHE "${ccache}" CACHE INTERNAL "the ccache of this build folder, or ccache-NOTFOUND")
+endif()
+if(KVASIR_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${KVASIR_CCACHE})
 endif()
 
 add_library(kvasir_flags INTERFACE)
@@ -36,13 +40,12 @@ if(KVASIR_TESTS)
   include(GoogleTest)
 endif()
 
-# Folders whose sources nearly all read the same heavy headers are compiled four files at a time where
-# no ccache remembers objects: a third off a newcomer's first build. The sanitizer builds do the same,
-# so that CI sees it when two files of a folder do not go together.
-if(NOT CCACHE OR KVASIR_SANITIZE)
-  set(KVASIR_UNITY_FOLDERS jinja text import model engine server hub plan cache backend cli eval base
-      observe block policy tier)
-endif()
+# Sources of these folders, and the tests of each folder, are compiled joined: they nearly all read the same
+# heavy headers. So names in unnamed namespaces are unique in a folder.
+set(KVASIR_JOINED_FOLDERS jinja text grammar import model engine server hub plan cache backend cli eval base
+    observe block policy tier load)
+set(KVASIR_JOINED_SOURCES 12)
+set(KVASIR_JOINED_TESTS 8)
 
 # Nothing in these folders computes: what they do for a token takes microseconds beside its milliseconds.
 # GCC takes a quarter less time for them so.
@@ -60,53 +63,72 @@ file(CONFIGURE OUTPUT ${KVASIR_SOURCE_PATHS}/source_paths.h CONTENT [[
 #define KVASIR_SHARED_DIR KVASIR_SOURCE_DIR "/../shared"
 ]] @ONLY)
 
+# These rooms compute numbers, or have tests that count allocations, which no sanitizer must disturb: their tests
+# are compiled as `kvasir` is, too. All others are compiled once, for asan.
+set(KVASIR_NUMBERS_FOLDERS simd format tensor attention backend model policy cache eval)
+
 # kvasir_test(NAME SOURCES... LIBS... LABEL fast|slow): one gtest binary, each test in ctest.
 function(kvasir_test name)
   cmake_parse_arguments(T "" "LABEL" "SOURCES;LIBS" ${ARGN})
   if(NOT T_LABEL)
     set(T_LABEL fast)
   endif()
+  if(T_LABEL STREQUAL fast AND KVASIR_TESTS STREQUAL quick)
+    set(T_LABEL quick)
+  endif()
   add_executable(${name} ${T_SOURCES})
   target_link_libraries(${name} PRIVATE ${T_LIBS} kvasir_flags GTest::gtest GTest::gtest_main)
   target_include_directories(${name} PRIVATE ${KVASIR_SOURCE_PATHS})
-  set_target_properties(${name} PROPERTIES KVASIR_IS_TEST ON)
+  set_target_properties(${name} PROPERTIES KVASIR_IS_TEST ON UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${KVASIR_JOINED_TESTS})
   # A test's own code runs once or is a plain reference: optimising it takes longer than it saves.
   if(KVASIR_SANITIZE)
     target_compile_options(${name} PRIVATE -O0)
   else()
     target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${T_LABEL} TIMEOUT 900)
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS "${T_LABEL}" TIMEOUT 900)
 endfunction()
 
 # kvasir_library(NAME DEPS...): static library kvasir_NAME from all *.cc of the folder, but EXCLUDE, and
-# SOURCES; and the test binary NAME_test from its *_test.cc when tests are on.
+# SOURCES; and the test binary NAME_test from its *_test.cc when tests are on. TESTING: sources that only tests
+# and benchmarks use (simulations, traces), in the library kvasir_NAME_testing. TOGETHER: sources that share heavy
+# headers with no other of the folder, joined with each other first.
 function(kvasir_library name)
-  cmake_parse_arguments(L "" "" "DEPS;EXCLUDE;SOURCES" ${ARGN})
+  cmake_parse_arguments(L "" "" "DEPS;EXCLUDE;SOURCES;TESTING;TOGETHER" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cc)
   file(GLOB tests CONFIGURE_DEPENDS *_test.cc)
-  list(REMOVE_ITEM sources ${tests} ${L_EXCLUDE})
+  list(TRANSFORM L_TESTING PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  list(TRANSFORM L_TOGETHER PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  list(REMOVE_ITEM sources ${tests} ${L_EXCLUDE} ${L_TESTING} ${L_TOGETHER})
+  list(PREPEND sources ${L_TOGETHER})
   list(APPEND sources ${L_SOURCES})
   if(sources)
     add_library(kvasir_${name} STATIC ${sources})
     # Nothing that is installed names the folder where it was built.
     target_compile_options(kvasir_${name} PRIVATE -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
     target_link_libraries(kvasir_${name} PUBLIC kvasir_flags ${L_DEPS})
-    if(name IN_LIST KVASIR_UNITY_FOLDERS)
-      set_target_properties(kvasir_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
+    if(name IN_LIST KVASIR_JOINED_FOLDERS)
+      set_target_properties(kvasir_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${KVASIR_JOINED_SOURCES})
     endif()
     if(name IN_LIST KVASIR_COLD_FOLDERS)
-      target_compile_options(kvasir_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+      # GCC takes two thirds of the time to instrument what it does not optimise.
+      target_compile_options(kvasir_${name} PRIVATE $<$<CONFIG:Release>:-O1> $<$<BOOL:${KVASIR_SANITIZE}>:-O0>)
     endif()
   else()
     add_library(kvasir_${name} INTERFACE)
     target_link_libraries(kvasir_${name} INTERFACE kvasir_flags ${L_DEPS})
   endif()
+  set(test_libs kvasir_${name})
+  if(L_TESTING)
+    add_library(kvasir_${name}_testing STATIC EXCLUDE_FROM_ALL ${L_TESTING})
+    target_link_libraries(kvasir_${name}_testing PUBLIC kvasir_${name})
+    list(APPEND test_libs kvasir_${name}_testing)
+  endif()
   if(KVASIR_SANITIZE STREQUAL thread AND name IN_LIST KVASIR_SINGLE_THREADED)
     return()
   endif()
-  if(KVASIR_TESTS AND tests)
-    kvasir_test(${name}_test SOURCES ${tests} LIBS kvasir_${name})
+  if(tests AND (KVASIR_TESTS STREQUAL ON OR (KVASIR_TESTS STREQUAL quick AND name IN_LIST KVASIR_NUMBERS_FOLDERS)))
+    kvasir_test(${name}_test SOURCES ${tests} LIBS ${test_libs})
   endif()
 endfunction()
 
@@ -124,16 +146,19 @@ set(KVASIR_LANES_amx KVASIR_TARGET_ID=2 KVASIR_VNNI=1)
 set(KVASIR_LANES_neon KVASIR_TARGET_ID=3 KVASIR_VNNI=1)
 # The reference, and for CPUs that have nothing else: -O3 takes three times as long to compile.
 set(KVASIR_OPTIONS_scalar -O1)
-if(KVASIR_SANITIZE)
-  # No sanitised test is for them alone (tools/sanitize.sh), and GCC takes minutes to instrument them.
-  set(KVASIR_OPTIONS_scalar -fno-sanitize=all)
-endif()
 set(KVASIR_OPTIONS_avx2 "")
 set(KVASIR_OPTIONS_avxvnni -mavxvnni)
 set(KVASIR_OPTIONS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
   -Wno-uninitialized -Wno-maybe-uninitialized)  # GCC bug 105593
 set(KVASIR_OPTIONS_avx512vnni ${KVASIR_OPTIONS_avx512} -mavx512vnni)
 set(KVASIR_OPTIONS_amx ${KVASIR_OPTIONS_avx512vnni} -mamx-tile -mamx-int8)
+if(KVASIR_SANITIZE)
+  # One narrow and one wide target are checked: the others touch the same memory, and GCC takes minutes to
+  # instrument them.
+  foreach(target scalar avxvnni avx512 amx)
+    list(APPEND KVASIR_OPTIONS_${target} -fno-sanitize=all)
+  endforeach()
+endif()
 set(KVASIR_OPTIONS_pclmul -mpclmul)
 set(KVASIR_OPTIONS_vpclmul256 -mpclmul -mvpclmulqdq)
 set(KVASIR_OPTIONS_vpclmul512 ${KVASIR_OPTIONS_vpclmul256} ${KVASIR_OPTIONS_avx512})

@@ -15,7 +15,7 @@
 namespace kvasir {
 namespace {
 
-constexpr TokenId kStart = 2, kEnd = 2;
+constexpr TokenId kBeamStart = 2, kEnd = 2;
 constexpr uint32_t kVocab = 71;
 
 EngineOptions BeamOptionsOf(uint64_t kv_memory = 4 << 20) {
@@ -27,13 +27,13 @@ EngineOptions BeamOptionsOf(uint64_t kv_memory = 4 << 20) {
   return options;
 }
 
-std::vector<TokenId> Source(uint32_t size, uint64_t seed) {
+std::vector<TokenId> BeamSource(uint32_t size, uint64_t seed) {
   Random random(seed);
   return RandomTokens(random, size, kVocab);
 }
 
 GenerateRequest Beams(std::vector<TokenId> source, uint32_t beams, uint32_t max_tokens) {
-  GenerateRequest request = Greedy({kStart, 5}, max_tokens);
+  GenerateRequest request = Greedy({kBeamStart, 5}, max_tokens);
   request.source = std::move(source);
   request.beams = BeamParams{.beams = beams};
   request.n = beams;
@@ -133,7 +133,7 @@ TEST(EngineBeams, HypothesesAreThoseOfTheReference) {
     for (const auto stopping :
          {EarlyStopping::kFalse, EarlyStopping::kTrue, EarlyStopping::kNever}) {
       for (const float penalty : {0.5f, 1.0f, 2.0f, -1.0f}) {
-        GenerateRequest request = Beams(Source(20, beams), beams, 12);
+        GenerateRequest request = Beams(BeamSource(20, beams), beams, 12);
         request.beams->early_stopping = stopping;
         request.beams->length_penalty = penalty;
         const auto expected = reference.Search(request).best;
@@ -159,7 +159,7 @@ TEST(EngineBeams, HypothesesAreThoseOfTheReference) {
 TEST(EngineBeams, OnlyAForkThatIsWrittenCopiesATail) {
   const auto engine = LoadEngine(BeamOptionsOf());
   Reference reference;
-  GenerateRequest request = Beams(Source(30, 3), 6, 60);
+  GenerateRequest request = Beams(BeamSource(30, 3), 6, 60);
   request.ignore_eos = true;
   const auto found = reference.Search(request);
   EXPECT_EQ(HypothesesOf(Ask(*engine, request)), found.best);
@@ -173,7 +173,7 @@ TEST(EngineBeams, GoOnWithFewerBeamsAndWithMoreAgain) {
   const auto engine = LoadEngine(BeamOptionsOf());
   Reference reference;
   for (uint32_t seed = 0; seed < 8; ++seed) {
-    GenerateRequest request = Beams(Source(9, seed), 16, 120);
+    GenerateRequest request = Beams(BeamSource(9, seed), 16, 120);
     request.no_repeat_ngram_size = 1;  // the 71 tokens are used up
     request.min_tokens = seed * 10;
     const auto found = reference.Search(request);
@@ -185,7 +185,7 @@ TEST(EngineBeams, GoOnWithFewerBeamsAndWithMoreAgain) {
 
 TEST(EngineBeams, MinTokensAndRepeatsBindGreedyAnswersToo) {
   const auto engine = LoadEngine(BeamOptionsOf());
-  GenerateRequest request = Beams(Source(12, 4), 2, 40);
+  GenerateRequest request = Beams(BeamSource(12, 4), 2, 40);
   request.beams.reset();
   request.n = 1;
   request.no_repeat_ngram_size = 2;
@@ -203,7 +203,7 @@ TEST(EngineBeams, MinTokensAndRepeatsBindGreedyAnswersToo) {
 TEST(EngineBeams, RefusesWhatCannotBe) {
   const auto engine = LoadEngine(BeamOptionsOf());
   const auto refused = [&](auto&& change) {
-    GenerateRequest request = Beams(Source(5, 1), 4, 10);
+    GenerateRequest request = Beams(BeamSource(5, 1), 4, 10);
     change(request);
     const Pending pending(*engine, std::move(request));
     return pending.refused() ? pending.refused()->field.value_or("none") : "accepted";
@@ -220,7 +220,7 @@ TEST(EngineBeams, RefusesWhatCannotBe) {
   EXPECT_EQ(refused([](GenerateRequest& r) { r.logprobs = 1; }), "logprobs");
   EngineOptions few = BeamOptionsOf();
   few.parallel = 3;
-  const Pending pending(*LoadEngine(few), Beams(Source(5, 1), 4, 10));
+  const Pending pending(*LoadEngine(few), Beams(BeamSource(5, 1), 4, 10));
   ASSERT_TRUE(pending.refused());
   EXPECT_EQ(pending.refused()->field, "beams");
   GenerateRequest plain = Greedy({1, 2}, 4);
@@ -232,7 +232,7 @@ TEST(EngineBeams, RefusesWhatCannotBe) {
 
 TEST(EngineBeams, PastItsDeadlineARequestGivesWhatItHas) {
   const auto engine = LoadEngine(BeamOptionsOf());
-  GenerateRequest request = Beams(Source(20, 2), 3, 200);
+  GenerateRequest request = Beams(BeamSource(20, 2), 3, 200);
   request.ignore_eos = true;
   request.timeout_ms = 1;
   bool seen = false;
@@ -267,10 +267,10 @@ TEST(EngineBeams, APreemptedSearchGoesOnWithTheSameBits) {
   const auto engine = LoadEngine(options);
   Reference reference;
   for (uint32_t at : {1u, 2u, 15u, 16u, 17u, 40u}) {
-    GenerateRequest slow = Beams(Source(40, at), 6, 60);
+    GenerateRequest slow = Beams(BeamSource(40, at), 6, 60);
     slow.ignore_eos = true;
     slow.priority = 5;
-    GenerateRequest urgent = Beams(Source(30, at + 100), 4, 10);
+    GenerateRequest urgent = Beams(BeamSource(30, at + 100), 4, 10);
     std::promise<void> reached, submitted;
     std::map<std::pair<uint32_t, uint32_t>, std::vector<float>> rows;
     slow.on_logits = [&](uint32_t beam, uint32_t position, std::span<const float> row) {
@@ -300,14 +300,14 @@ TEST(EngineBeams, ASearchThatThePoolHasNoRoomForGoesOnLater) {
   const auto engine = LoadEngine(options);
   Reference reference;
   for (uint32_t i = 0; i < 100; ++i) {
-    GenerateRequest one = Beams(Source(3, i), 2, 2);
+    GenerateRequest one = Beams(BeamSource(3, i), 2, 2);
     one.ignore_eos = true;
     Ask(*engine, one);
   }
   std::vector<GenerateRequest> requests;
   std::vector<std::unique_ptr<Pending>> all;
   for (uint32_t i = 0; i < 6; ++i) {
-    requests.push_back(Beams(Source(20, i), 5, 100));
+    requests.push_back(Beams(BeamSource(20, i), 5, 100));
     requests.back().ignore_eos = true;
     all.push_back(std::make_unique<Pending>(*engine, requests.back()));
   }
@@ -324,7 +324,7 @@ class BeamTwin {
  public:
   explicit BeamTwin(const EngineOptions& options) : engine_(LoadEngine(options)) {
     for (uint32_t i = 0; i < 10; ++i) {
-      sources_.push_back(Source(1 + static_cast<uint32_t>(random_.Below(70)), i));
+      sources_.push_back(BeamSource(1 + static_cast<uint32_t>(random_.Below(70)), i));
     }
   }
 

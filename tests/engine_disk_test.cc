@@ -8,7 +8,7 @@
 namespace kvasir {
 namespace {
 
-std::vector<TokenId> Prompt(TokenId seed, size_t tokens) {
+std::vector<TokenId> SeededPrompt(TokenId seed, size_t tokens) {
   std::vector<TokenId> prompt;
   for (size_t i = 0; i < tokens; ++i) {
     prompt.push_back(static_cast<TokenId>((seed * 7919 + i * i * 31 + i) % 900 + 5));
@@ -27,7 +27,8 @@ double EstimateMs(Engine& engine, const std::vector<TokenId>& prompt) {
 }
 
 TEST(EngineDisk, AnEstimateKnowsWhatLiesOnTheDisk) {
-  const auto stored = Prompt(1, 900), loaded = Prompt(2, 900), fresh = Prompt(3, 900);
+  const auto stored = SeededPrompt(1, 900), loaded = SeededPrompt(2, 900),
+             fresh = SeededPrompt(3, 900);
   {
     const auto engine = LoadEngine(DiskEngine());
     Ask(*engine, Greedy(stored, 1));
@@ -35,7 +36,7 @@ TEST(EngineDisk, AnEstimateKnowsWhatLiesOnTheDisk) {
   }
   const auto engine = LoadEngine(DiskEngine());
   // How quick computing and loading are.
-  for (TokenId seed = 10; seed < 13; ++seed) Ask(*engine, Greedy(Prompt(seed, 300), 1));
+  for (TokenId seed = 10; seed < 13; ++seed) Ask(*engine, Greedy(SeededPrompt(seed, 300), 1));
   Ask(*engine, Greedy(loaded, 1));
   ASSERT_GT(engine->DiskStats()->load_bytes_per_s, 0);
   const double of_fresh = EstimateMs(*engine, fresh), of_stored = EstimateMs(*engine, stored);
@@ -50,7 +51,7 @@ Erasure Forget(Engine& engine, ForgetRequest request) {
 }
 
 TEST(EngineDisk, AForgetFindsWhatOnlyTheDiskHas) {
-  const auto prompt = Prompt(1, 100), other = Prompt(2, 100);
+  const auto prompt = SeededPrompt(1, 100), other = SeededPrompt(2, 100);
   auto edited = prompt;  // leaves it within the forgotten block, behind the forgotten token
   edited[45] ^= 1;
   auto earlier = prompt;  // leaves it within that block, before the token

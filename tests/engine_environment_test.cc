@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cfenv>
-#include <cstring>
 #include <functional>
 #include <string>
 #include <thread>
@@ -16,6 +15,7 @@
 
 #include "engine_scenario.h"
 #include "kvasir/machine.h"
+#include "tensor/same_bits_for_test.h"
 
 namespace kvasir {
 namespace {
@@ -99,10 +99,6 @@ Computed Compute(const std::string& target, const char* shape) {
     for (const TokenLogprob& top : piece.top) computed.logprobs.push_back(top.logprob);
   }
   return computed;
-}
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 class EngineEnvironment : public testing::TestWithParam<std::string> {};

@@ -1,11 +1,11 @@
 // Sequences that grow past the length at which RoPE longrope changes its factors: their KV is that
 // of a prompt of their length, whoever computed it.
 #include <algorithm>
-#include <cstring>
 #include <map>
 
 #include "engine_scenario.h"
 #include "source_paths.h"
+#include "tensor/same_bits_for_test.h"
 
 namespace kvasir {
 namespace {
@@ -24,15 +24,15 @@ std::vector<TokenId> Tokens(uint32_t count) {
   return tokens;
 }
 
-GenerateRequest Endless(std::vector<TokenId> prompt, uint32_t max_tokens) {
+GenerateRequest EndlessAfter(std::vector<TokenId> prompt, uint32_t max_tokens) {
   GenerateRequest request = Greedy(std::move(prompt), max_tokens);
   request.ignore_eos = true;
   return request;
 }
 
-using Rows = std::map<std::pair<uint32_t, uint32_t>, std::vector<float>>;  // choice, position
+using RopeRows = std::map<std::pair<uint32_t, uint32_t>, std::vector<float>>;  // choice, position
 
-Answer AskForRows(Engine& engine, GenerateRequest request, Rows& rows) {
+Answer AskForRows(Engine& engine, GenerateRequest request, RopeRows& rows) {
   request.on_logits = [&rows](uint32_t choice, uint32_t position, std::span<const float> row) {
     const bool first =
         rows.emplace(std::pair(choice, position), std::vector(row.begin(), row.end())).second;
@@ -43,15 +43,11 @@ Answer AskForRows(Engine& engine, GenerateRequest request, Rows& rows) {
 
 // The last row of a prompt that is computed alone.
 std::vector<float> LastRow(Engine& engine, const std::vector<TokenId>& prompt) {
-  Rows rows;
-  GenerateRequest request = Endless(prompt, 0);
+  RopeRows rows;
+  GenerateRequest request = EndlessAfter(prompt, 0);
   request.reuse = Reuse::kNothing;
   AskForRows(engine, std::move(request), rows);
   return rows.at({0, static_cast<uint32_t>(prompt.size()) - 1});
-}
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 std::vector<TokenId> Joined(std::vector<TokenId> tokens, const std::vector<TokenId>& more) {
@@ -63,13 +59,13 @@ TEST(LongRope, EachTokenOfAnAnswerHasTheRowOfAPromptOfItsLength) {
   for (const uint32_t chunk : {0u, 1u, 5u}) {
     for (const uint32_t size : {25u, kOriginal, kOriginal + 1}) {
       const auto engine = LoadEngine(LongRopeOptions());
-      GenerateRequest request = Endless(Tokens(size), 20);
+      GenerateRequest request = EndlessAfter(Tokens(size), 20);
       if (chunk > 0) request.chunk_tokens = chunk;
       request.n = 3;
       request.sampling.temperature = 1;
       request.sampling.seed = 5;
       request.logprobs = 2;
-      Rows rows;
+      RopeRows rows;
       const Answer answer = AskForRows(*engine, request, rows);
       ASSERT_FALSE(answer.error) << answer.error->message;
       EXPECT_NE(answer.choices[0].tokens, answer.choices[1].tokens);
@@ -100,25 +96,25 @@ TEST(LongRope, EachTokenOfAnAnswerHasTheRowOfAPromptOfItsLength) {
 TEST(LongRope, AConversationThatCrossesSaysWhyAndIsReusedFromThenOn) {
   const auto engine = LoadEngine(LongRopeOptions());
   const std::vector<TokenId> first = Tokens(20);
-  const Answer one = Ask(*engine, Endless(first, 8));  // 28 tokens: short
+  const Answer one = Ask(*engine, EndlessAfter(first, 8));  // 28 tokens: short
   EXPECT_EQ(one.receipt.recomputed, 0u);
   const std::vector<TokenId> second = Joined(Joined(first, one.choices[0].tokens), Tokens(12));
-  const Answer two = Ask(*engine, Endless(second, 8));
+  const Answer two = Ask(*engine, EndlessAfter(second, 8));
   EXPECT_EQ(two.receipt.cached_tokens(), 0u);
   ASSERT_TRUE(two.receipt.miss);
   EXPECT_EQ(two.receipt.miss->reason, MissReason::kRopeChanged);
   EXPECT_EQ(two.receipt.miss->at_token, 0u);
   const std::vector<TokenId> third = Joined(Joined(second, two.choices[0].tokens), Tokens(5));
-  const Answer three = Ask(*engine, Endless(third, 8));
+  const Answer three = Ask(*engine, EndlessAfter(third, 8));
   EXPECT_EQ(three.receipt.cached_tokens(), second.size() + 7);  // all that was computed
   // Back below the length: the short KV is still there, and a prefix of the long one is not used.
-  const Answer again = Ask(*engine, Endless(Joined(first, {1, 2}), 2));
+  const Answer again = Ask(*engine, EndlessAfter(Joined(first, {1, 2}), 2));
   EXPECT_EQ(again.receipt.cached_tokens(), first.size());
   std::vector<TokenId> other = second;
   other.resize(kOriginal);
   other[0] = 60;  // only the long KV has this beginning
-  Ask(*engine, Endless(Joined(other, Tokens(8)), 2));
-  const Answer below = Ask(*engine, Endless(other, 1));
+  Ask(*engine, EndlessAfter(Joined(other, Tokens(8)), 2));
+  const Answer below = Ask(*engine, EndlessAfter(other, 1));
   EXPECT_EQ(below.receipt.cached_tokens(), 0u);
   ASSERT_TRUE(below.receipt.miss);
   EXPECT_EQ(below.receipt.miss->reason, MissReason::kRopeChanged);
@@ -127,8 +123,8 @@ TEST(LongRope, AConversationThatCrossesSaysWhyAndIsReusedFromThenOn) {
 
 TEST(LongRope, AnotherTenantsPromptIsNoReason) {
   const auto engine = LoadEngine(LongRopeOptions());
-  Ask(*engine, Endless(Tokens(30), 1));
-  GenerateRequest request = Endless(Tokens(40), 1);
+  Ask(*engine, EndlessAfter(Tokens(30), 1));
+  GenerateRequest request = EndlessAfter(Tokens(40), 1);
   request.tenant = "another";
   const Receipt receipt = Ask(*engine, request).receipt;
   ASSERT_TRUE(receipt.miss);
@@ -137,11 +133,11 @@ TEST(LongRope, AnotherTenantsPromptIsNoReason) {
 
 TEST(LongRope, EraseForgetsShortAndLong) {
   const auto engine = LoadEngine(LongRopeOptions());
-  Ask(*engine, Endless(Tokens(20), 1));
-  Ask(*engine, Endless(Tokens(60), 1));
+  Ask(*engine, EndlessAfter(Tokens(20), 1));
+  Ask(*engine, EndlessAfter(Tokens(60), 1));
   engine->Erase(GenerateRequest().tenant);
   for (const uint32_t size : {20u, 60u}) {
-    const Receipt receipt = Ask(*engine, Endless(Tokens(size), 1)).receipt;
+    const Receipt receipt = Ask(*engine, EndlessAfter(Tokens(size), 1)).receipt;
     EXPECT_EQ(receipt.cached_tokens(), 0u);
     ASSERT_TRUE(receipt.miss);
     EXPECT_EQ(receipt.miss->reason, size == 20 ? MissReason::kCold : MissReason::kRopeChanged);
@@ -150,8 +146,8 @@ TEST(LongRope, EraseForgetsShortAndLong) {
 
 TEST(LongRope, AForgetCoversShortAndLong) {
   const auto engine = LoadEngine(LongRopeOptions());
-  Ask(*engine, Endless(Tokens(20), 1));
-  Ask(*engine, Endless(Tokens(60), 1));
+  Ask(*engine, EndlessAfter(Tokens(20), 1));
+  Ask(*engine, EndlessAfter(Tokens(60), 1));
   std::promise<void> told;
   engine->Forget({.owner = GenerateRequest().tenant,
                   .cache_salt = {},
@@ -161,7 +157,7 @@ TEST(LongRope, AForgetCoversShortAndLong) {
                  [&](const Erasure&) { told.set_value(); });
   told.get_future().wait();
   for (const uint32_t size : {20u, 60u}) {
-    EXPECT_EQ(Ask(*engine, Endless(Tokens(size), 1)).receipt.cached_tokens(), 0u);
+    EXPECT_EQ(Ask(*engine, EndlessAfter(Tokens(size), 1)).receipt.cached_tokens(), 0u);
   }
 }
 
@@ -175,7 +171,7 @@ TEST(LongRope, AnAnswerCrossesInAPoolThatHoldsItOnce) {
   const auto small = LoadEngine(options);
   ASSERT_EQ(small->plan().num_blocks, 4u);
   for (const uint32_t size : {20u, 33u}) {
-    const Answer answer = Ask(*small, Endless(Tokens(size), 30));
+    const Answer answer = Ask(*small, EndlessAfter(Tokens(size), 30));
     EXPECT_EQ(answer.choices[0].tokens.size(), 30u);
     EXPECT_EQ(answer.receipt.recomputed > 0, size == 20);
   }
@@ -187,7 +183,7 @@ TEST(LongRope, ShortAndLongSequencesShareSteps) {
   std::vector<std::unique_ptr<Pending>> together;
   std::vector<Answer> alone;
   for (const uint32_t size : {5u, 30u, 31u, 32u, 60u, 10u}) {
-    GenerateRequest request = Endless(Tokens(size), 24);
+    GenerateRequest request = EndlessAfter(Tokens(size), 24);
     request.reuse = Reuse::kNothing;
     alone.push_back(Ask(*engine, request));
     request.reuse = Reuse::kAll;

@@ -11,9 +11,9 @@ namespace kvasir {
 namespace {
 
 #ifdef KVASIR_SANITIZED
-constexpr uint64_t kRows = 3'000;
+constexpr uint64_t kTwinRows = 3'000;
 #else
-constexpr uint64_t kRows = 50'000;
+constexpr uint64_t kTwinRows = 50'000;
 #endif
 const std::string kData = KVASIR_SOURCE_DIR "/tests/data/";
 
@@ -21,11 +21,11 @@ TEST(EngineTwin, NoAnswerIsChangedByTheCache) {
   const uint64_t seed = 20261121;
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
   TwinRun run(seed);
-  const TwinCounts& counts = run.Compare(kRows);
+  const TwinCounts& counts = run.Compare(kTwinRows);
   PrintTwin(counts);
-  EXPECT_GE(counts.rows, kRows);
+  EXPECT_GE(counts.rows, kTwinRows);
   EXPECT_EQ(counts.differ, 0u);
-  EXPECT_GT(counts.reused_tokens, kRows / 4) << "nothing was reused: nothing was shown";
+  EXPECT_GT(counts.reused_tokens, kTwinRows / 4) << "nothing was reused: nothing was shown";
   EXPECT_GT(counts.evicted_blocks, 0u);
 #ifndef KVASIR_SANITIZED  // too few rows to find each fault surely
   EXPECT_GT(counts.cursor_hits, 0u);
@@ -37,7 +37,7 @@ TEST(EngineTwin, NoAnswerOfAnyFamilyIsChangedByTheCache) {
   for (const std::string& family : TinyModels()) {
     std::printf("%s: ", family.c_str());
     TwinRun run(20261123);
-    const TwinCounts& counts = run.CompareFolder(kData + family, kRows / 5);
+    const TwinCounts& counts = run.CompareFolder(kData + family, kTwinRows / 5);
     PrintTwin(counts);
     EXPECT_EQ(counts.differ, 0u) << family;
     EXPECT_GT(counts.reused_tokens, 0u) << family;
@@ -48,15 +48,15 @@ TEST(EngineTwin, NoAnswerOfAnyFamilyIsChangedByTheCache) {
 // was started again. Cancels, erasures and batch mates come at any moment of loads and writes.
 TEST(EngineTwin, NoAnswerIsChangedByTheDisk) {
   TwinRun run(20261124);
-  const TwinCounts& counts = run.OnDisk().Compare(kRows);
+  const TwinCounts& counts = run.OnDisk().Compare(kTwinRows);
   PrintTwin(counts);
   EXPECT_EQ(counts.differ, 0u);
-  EXPECT_GT(counts.disk_tokens, kRows / 10);
+  EXPECT_GT(counts.disk_tokens, kTwinRows / 10);
   EXPECT_GT(counts.restarts, 0u);
   for (const std::string& family : TinyModels()) {
     std::printf("%s: ", family.c_str());
     TwinRun other(20261125);
-    const TwinCounts& of_family = other.OnDisk().CompareFolder(kData + family, kRows / 10);
+    const TwinCounts& of_family = other.OnDisk().CompareFolder(kData + family, kTwinRows / 10);
     PrintTwin(of_family);
     EXPECT_EQ(of_family.differ, 0u) << family;
     EXPECT_GT(of_family.disk_tokens, 0u) << family;

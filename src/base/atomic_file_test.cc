@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/bytes_for_test.h"
 #include "base/descriptor.h"
 #include "base/file_limit_for_test.h"
 
@@ -224,10 +225,6 @@ TEST_P(AtomicFileTest, APathWithoutAFolderIsInTheCurrentOne) {
   EXPECT_TRUE(WriteAtomicFile("file", "x", Options()));
   fs::current_path(before);
   EXPECT_EQ(Read(), "x");
-}
-
-std::span<const std::byte> BytesOf(const std::string& text) {
-  return std::as_bytes(std::span(text));
 }
 
 std::string Contents(int fd) {

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "base/arena.h"
+#include "base/bytes_for_test.h"
 #include "base/hex.h"
 #include "base/random.h"
 
 namespace kvasir {
 namespace {
 
-std::span<const std::byte> Bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
 std::span<const uint8_t> Key(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
@@ -26,11 +26,11 @@ TEST(Digest, Sha256AnswersFips180Examples) {
 }
 
 TEST(Digest, HmacAnswersRfc4231Examples) {
-  EXPECT_EQ(ToHex(HmacKey(Key("Jefe")).Of(Bytes("what do ya want "), Bytes("for nothing?"))),
+  EXPECT_EQ(ToHex(HmacKey(Key("Jefe")).Of(BytesOf("what do ya want "), BytesOf("for nothing?"))),
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
   const std::string long_key(131, '\xaa');
   EXPECT_EQ(ToHex(HmacKey(Key(long_key))
-                      .Of(Bytes("Test Using Larger Than Block-Size Key - Hash Key First"))),
+                      .Of(BytesOf("Test Using Larger Than Block-Size Key - Hash Key First"))),
             "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
 

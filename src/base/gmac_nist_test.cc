@@ -16,10 +16,10 @@
 namespace kvasir {
 namespace {
 
-using Bytes = std::vector<uint8_t>;
+using ByteVector = std::vector<uint8_t>;
 
-Bytes FromHex(const std::string& hex) {
-  Bytes bytes;
+ByteVector FromHex(const std::string& hex) {
+  ByteVector bytes;
   for (size_t i = 0; i + 1 < hex.size(); i += 2) {
     bytes.push_back(static_cast<uint8_t>(std::stoi(hex.substr(i, 2), nullptr, 16)));
   }
@@ -27,7 +27,7 @@ Bytes FromHex(const std::string& hex) {
 }
 
 struct Vector {
-  Bytes key, nonce, message;
+  ByteVector key, nonce, message;
   std::string tag;
 };
 
@@ -70,7 +70,7 @@ GmacTag OpensslGmac(const Vector& v) {
   return tag;
 }
 
-GmacTag AesBlock(const Bytes& key, const GmacTag& block) {
+GmacTag AesBlock(const ByteVector& key, const GmacTag& block) {
   const Context context(EVP_CIPHER_CTX_new(), &EVP_CIPHER_CTX_free);
   const EVP_CIPHER* cipher = key.size() == 16 ? EVP_aes_128_ecb() : EVP_aes_256_ecb();
   GmacTag out{};

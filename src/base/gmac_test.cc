@@ -4,13 +4,12 @@
 
 #include <string>
 
+#include "base/bytes_for_test.h"
 #include "base/hex.h"
 #include "base/random.h"
 
 namespace kvasir {
 namespace {
-
-std::span<const std::byte> Bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 TEST(Gmac, IsWhatPythonsCryptographyComputes) {
   // AESGCM(hmac.digest(bytes(range(32)), b"purpose" + b"salt", "sha256")).encrypt(
@@ -20,7 +19,7 @@ TEST(Gmac, IsWhatPythonsCryptographyComputes) {
   const std::array<uint8_t, 4> salt = {'s', 'a', 'l', 't'};
   for (const GmacPath path : SupportedGmacPaths()) {
     const GmacKey key(secret, "purpose", salt, path);
-    EXPECT_EQ(ToHex(key.Of(5, Bytes("some bytes"))), "aca150b778c58ec47d4352941de0e756")
+    EXPECT_EQ(ToHex(key.Of(5, BytesOf("some bytes"))), "aca150b778c58ec47d4352941de0e756")
         << NameOf(path);
   }
 }
@@ -28,14 +27,14 @@ TEST(Gmac, IsWhatPythonsCryptographyComputes) {
 TEST(Gmac, EveryPartDecides) {
   const Secret secret{}, other{1};
   const std::array<uint8_t, 2> salt = {1, 2}, pepper = {1, 3};
-  const GmacTag tag = GmacKey(secret, "a", salt).Of(0, Bytes("x"));
-  EXPECT_TRUE(SameTag(tag, GmacKey(secret, "a", salt).Of(0, Bytes("x"))));
-  EXPECT_FALSE(SameTag(tag, GmacKey(other, "a", salt).Of(0, Bytes("x"))));
-  EXPECT_FALSE(SameTag(tag, GmacKey(secret, "b", salt).Of(0, Bytes("x"))));
-  EXPECT_FALSE(SameTag(tag, GmacKey(secret, "a", pepper).Of(0, Bytes("x"))));
-  EXPECT_FALSE(SameTag(tag, GmacKey(secret, "a", salt).Of(1, Bytes("x"))));
-  EXPECT_FALSE(SameTag(tag, GmacKey(secret, "a", salt).Of(0, Bytes("y"))));
-  EXPECT_FALSE(SameTag(tag, GmacKey(secret, "a", salt).Of(0, Bytes(""))));
+  const GmacTag tag = GmacKey(secret, "a", salt).Of(0, BytesOf("x"));
+  EXPECT_TRUE(SameTag(tag, GmacKey(secret, "a", salt).Of(0, BytesOf("x"))));
+  EXPECT_FALSE(SameTag(tag, GmacKey(other, "a", salt).Of(0, BytesOf("x"))));
+  EXPECT_FALSE(SameTag(tag, GmacKey(secret, "b", salt).Of(0, BytesOf("x"))));
+  EXPECT_FALSE(SameTag(tag, GmacKey(secret, "a", pepper).Of(0, BytesOf("x"))));
+  EXPECT_FALSE(SameTag(tag, GmacKey(secret, "a", salt).Of(1, BytesOf("x"))));
+  EXPECT_FALSE(SameTag(tag, GmacKey(secret, "a", salt).Of(0, BytesOf("y"))));
+  EXPECT_FALSE(SameTag(tag, GmacKey(secret, "a", salt).Of(0, BytesOf(""))));
 }
 
 // Lengths up to eight groups of the widest path, at every offset within a cache line.

@@ -31,4 +31,7 @@ bool IsPunctuation(char32_t c);  // ASCII punctuation or P*
 bool IsCombiningMark(char32_t c);
 bool IsWordChar(char32_t c);  // \w of Rust's regex: letters, marks, Nd, Pc
 
+// `text` with a to z in the place of A to Z; all other bytes stay.
+std::string LowerAscii(std::string_view text);
+
 }  // namespace kvasir

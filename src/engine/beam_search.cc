@@ -5,15 +5,10 @@
 
 #include "base/check.h"
 #include "engine/logit_scan.h"
+#include "kvasir/sampling_ranges.h"
 #include "simd/math.h"
 
 namespace kvasir {
-namespace {
-
-constexpr float kForbidden = -std::numeric_limits<float>::infinity();
-
-}  // namespace
-
 void LogitRow::Reserve(uint32_t num_logits) { block_max_.reserve(LogitBlocks(num_logits)); }
 
 uint64_t LogitRow::BytesFor(uint32_t num_logits) { return LogitBlocks(num_logits) * sizeof(float); }

@@ -25,7 +25,7 @@ RequestLimits Limits(CacheMode mode) {
           .cache_mode = mode};
 }
 
-GenerateRequest Prompt(uint32_t tokens) {
+GenerateRequest PromptOf(uint32_t tokens) {
   GenerateRequest request;
   request.prompt.assign(tokens, 5);
   return request;
@@ -34,16 +34,16 @@ GenerateRequest Prompt(uint32_t tokens) {
 TEST(CheckRequest, ClipsMaxTokensToContextAndPool) {
   RequestLimits limits = Limits(CacheMode::kPrefix);
   // The last token needs a position, but no room in a block.
-  EXPECT_EQ((*CheckRequest(Prompt(100), {}, limits))->max_tokens, 400u * 16 + 1 - 100);
+  EXPECT_EQ((*CheckRequest(PromptOf(100), {}, limits))->max_tokens, 400u * 16 + 1 - 100);
   limits.num_blocks = 4000;
-  EXPECT_EQ((*CheckRequest(Prompt(100), {}, limits))->max_tokens, 8192u - 100);
-  GenerateRequest few = Prompt(100);
+  EXPECT_EQ((*CheckRequest(PromptOf(100), {}, limits))->max_tokens, 8192u - 100);
+  GenerateRequest few = PromptOf(100);
   few.max_tokens = 7;
   EXPECT_EQ((*CheckRequest(few, {}, limits))->max_tokens, 7u);
 }
 
 TEST(CheckRequest, ChoicesShareThePromptsWholeBlocksOnly) {
-  GenerateRequest request = Prompt(100);  // six whole blocks and a tail
+  GenerateRequest request = PromptOf(100);  // six whole blocks and a tail
   request.n = 3;
   request.max_tokens = 30;  // 129 tokens are computed: nine blocks
   const auto checked = CheckRequest(request, {}, Limits(CacheMode::kPrefix));
@@ -57,19 +57,19 @@ TEST(CheckRequest, ChoicesShareThePromptsWholeBlocksOnly) {
 
 TEST(CheckRequest, WithoutACacheMoreThan4096TokensAreRefusedWithTheFix) {
   const RequestLimits limits = Limits(CacheMode::kNone);
-  EXPECT_EQ((*CheckRequest(Prompt(4095), {}, limits))->max_tokens, 1u);
-  const auto refused = CheckRequest(Prompt(4096), {}, limits);
+  EXPECT_EQ((*CheckRequest(PromptOf(4095), {}, limits))->max_tokens, 1u);
+  const auto refused = CheckRequest(PromptOf(4096), {}, limits);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
   EXPECT_NE(refused.error().message.find("--cache prefix"), std::string::npos);
-  EXPECT_TRUE(CheckRequest(Prompt(4096), {}, Limits(CacheMode::kPrefix)));
+  EXPECT_TRUE(CheckRequest(PromptOf(4096), {}, Limits(CacheMode::kPrefix)));
 }
 
 TEST(CheckRequest, ALargerContextIsTheFixOnlyWhereTheModelHasIt) {
   RequestLimits limits = Limits(CacheMode::kPrefix);
   limits.max_positions = 2048;
   const auto fix_of = [&limits](uint32_t prompt) {
-    const auto refused = CheckRequest(Prompt(prompt), {}, limits);
+    const auto refused = CheckRequest(PromptOf(prompt), {}, limits);
     const std::string text = refused ? "passes" : refused.error().message;
     return text.substr(text.rfind(": ") + 2);
   };
@@ -84,8 +84,8 @@ TEST(CheckRequest, ALargerContextIsTheFixOnlyWhereTheModelHasIt) {
 TEST(CheckRequest, APromptThatThePoolCannotHoldIsRefusedWithTheFix) {
   RequestLimits limits = Limits(CacheMode::kPrefix);
   limits.num_blocks = 8;
-  EXPECT_TRUE(CheckRequest(Prompt(128), {}, limits));
-  const auto refused = CheckRequest(Prompt(129), {}, limits);
+  EXPECT_TRUE(CheckRequest(PromptOf(128), {}, limits));
+  const auto refused = CheckRequest(PromptOf(129), {}, limits);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
   EXPECT_NE(refused.error().message.find("--kv-memory"), std::string::npos);
@@ -93,7 +93,7 @@ TEST(CheckRequest, APromptThatThePoolCannotHoldIsRefusedWithTheFix) {
 
 TEST(CheckRequest, AnErrorNamesItsField) {
   const auto error_of = [](const std::function<void(GenerateRequest&)>& change) {
-    GenerateRequest request = Prompt(3);
+    GenerateRequest request = PromptOf(3);
     change(request);
     const auto refused = CheckRequest(request, {}, Limits(CacheMode::kPrefix));
     return refused ? Error{Code::kCancelled, "passes"} : refused.error();
@@ -112,7 +112,7 @@ TEST(CheckRequest, AnErrorNamesItsField) {
 }
 
 TEST(CheckRequest, StopStringsNeedATokenizer) {
-  GenerateRequest request = Prompt(3);
+  GenerateRequest request = PromptOf(3);
   request.stop = {"end"};
   RequestLimits limits = Limits(CacheMode::kPrefix);
   limits.no_text = "m.gguf: kind 'x'";

@@ -5,7 +5,7 @@
 namespace kvasir {
 namespace {
 
-using State = FirstTokenTime::State;
+using TimeState = FirstTokenTime::State;
 
 uint64_t Sum(const FirstTokenTime& time) {
   uint64_t sum = 0;
@@ -18,13 +18,13 @@ uint64_t Sum(const FirstTokenTime& time) {
 TEST(FirstTokenTime, PartsAddUpToTheTimeToTheFirstToken) {
   FirstTokenTime time;
   time.Start(100);
-  time.Enter(State::kFollows, 150, 7);  // 50 in the queue
-  time.Enter(State::kQueued, 180, 9);   // 30 for a leader, which ended; then no room
-  time.Enter(State::kRuns, 200, 10);    // 20 in the queue
-  time.Enter(State::kQueued, 260, 25);  // preempted: 15 in the cache, 45 computing
-  time.Enter(State::kRuns, 300, 26);    // 40 in the queue
-  time.Enter(State::kDone, 350, 30);    // 4 and 46
-  time.Enter(State::kQueued, 900, 80);  // later ones do not count
+  time.Enter(TimeState::kFollows, 150, 7);  // 50 in the queue
+  time.Enter(TimeState::kQueued, 180, 9);   // 30 for a leader, which ended; then no room
+  time.Enter(TimeState::kRuns, 200, 10);    // 20 in the queue
+  time.Enter(TimeState::kQueued, 260, 25);  // preempted: 15 in the cache, 45 computing
+  time.Enter(TimeState::kRuns, 300, 26);    // 40 in the queue
+  time.Enter(TimeState::kDone, 350, 30);    // 4 and 46
+  time.Enter(TimeState::kQueued, 900, 80);  // later ones do not count
   EXPECT_EQ(time.part_ns(FirstTokenPart::kQueue), 110u);
   EXPECT_EQ(time.part_ns(FirstTokenPart::kShared), 30u);
   EXPECT_EQ(time.part_ns(FirstTokenPart::kCache), 19u);

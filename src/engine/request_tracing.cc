@@ -61,7 +61,7 @@ void TraceWait(Request& request) {
   }
 }
 
-void TraceRequest(Request& request, FinishReason reason, uint64_t now_ns) {
+void WriteTrace(Request& request, FinishReason reason, uint64_t now_ns) {
   if (!request.trace) return;
   EndWait(request, now_ns);
   RequestTrace& trace = *request.trace;

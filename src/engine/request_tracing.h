@@ -16,7 +16,7 @@ void TraceResume(Request& request, uint64_t now_ns);  // its receipt already cou
 void TraceCaughtUp(Request& request);                 // its next token was sampled
 void TraceWait(Request& request);                     // is_starved was decided for the next step
 // It ended now; its receipt is complete.
-void TraceRequest(Request& request, FinishReason reason, uint64_t now_ns);
+void WriteTrace(Request& request, FinishReason reason, uint64_t now_ns);
 // Passes the trace to spec.on_trace, once.
 void DeliverTrace(Request& request) noexcept;
 

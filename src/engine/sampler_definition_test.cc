@@ -16,8 +16,8 @@
 namespace kvasir {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 
 // The definition in sampler.h, step by step over the whole vocabulary: what Sampler must equal.
 class PlainSampler {
@@ -369,7 +369,7 @@ TEST(LogitScan, TellsWhatIsNotFinite) {
     std::vector<float> block_max(LogitBlocks(vocab));
     EXPECT_TRUE(MaxOfBlocks(logits, block_max.data()));
     for (uint32_t i = 0; i < vocab; ++i) {
-      for (const float wrong : {kInf, -kInf, kNan, -kNan}) {
+      for (const float wrong : {kInfinity, -kInfinity, kNotANumber, -kNotANumber}) {
         const float logit = std::exchange(logits[i], wrong);
         ASSERT_FALSE(MaxOfBlocks(logits, block_max.data())) << i;
         ASSERT_FALSE(AllFinite(logits)) << i;

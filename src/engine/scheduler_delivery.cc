@@ -20,7 +20,7 @@ constexpr double kMs = 1e-6;  // of a nanosecond
 // When the system refuses memory, the engine waits this long before it tries again.
 constexpr auto kMemoryPause = std::chrono::milliseconds(1);
 
-double Seconds(uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
+double SecondsOf(uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
 // Zeroing erased blocks makes a step an eighth longer, or a millisecond if that is more.
 constexpr uint64_t kZeroingShare = 8;
@@ -90,7 +90,7 @@ void Scheduler::NoteToken(Request& request, uint64_t previous_ns) {
   }
   if (previous_ns != 0) {
     const uint64_t gap_ns = request.last_token_ns - previous_ns;
-    stats_.token_seconds.Observe(Seconds(gap_ns));
+    stats_.token_seconds.Observe(SecondsOf(gap_ns));
     CountTokenParts(gap_ns, times_, stats_);
   }
   TraceCaughtUp(request);
@@ -194,7 +194,7 @@ void Scheduler::FinishRequest(Request& request, FinishReason reason) {
     receipt.saved_ms = reused * (prefill_ns_ / prefill_rows_) * kMs;
   }
   if (!request.spec.only_when_idle) CountRequest(request, reason, now, stats_);
-  TraceRequest(request, reason, now);
+  WriteTrace(request, reason, now);
 }
 
 void Scheduler::Cancel(RequestId id) {

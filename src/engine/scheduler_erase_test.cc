@@ -9,15 +9,14 @@
 #include "engine/request_check.h"
 #include "engine/request_limits_for_test.h"
 #include "engine/scheduler.h"
+#include "engine/small_runner_for_test.h"
 #include "model/fake_runner.h"
 #include "tier/memory_tier_for_test.h"
 
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kVocab = 64, kContext = 512, kRows = 16, kBlockTokens = 16;
-
-struct Options {
+struct EraseOptions {
   uint32_t max_blocks = 64, parallel = 4;
   uint32_t long_after = UINT32_MAX;
   std::vector<uint32_t> windows = {0};
@@ -25,14 +24,14 @@ struct Options {
 };
 
 // An engine without its thread.
-class Process {
+class ErasingProcess {
  public:
-  explicit Process(const Options& options)
+  explicit ErasingProcess(const EraseOptions& options)
       : parallel_(options.parallel),
-        runner_({.vocab_size = kVocab,
-                 .max_positions = kContext,
-                 .block_tokens = kBlockTokens,
-                 .max_rows = kRows,
+        runner_({.vocab_size = kSmallVocab,
+                 .max_positions = kSmallContext,
+                 .block_tokens = kSmallBlockTokens,
+                 .max_rows = kSmallRows,
                  .windows = options.windows,
                  .long_after = options.long_after}),
         cache_(*KvCache::Create({.layout = runner_.layout(),
@@ -41,13 +40,13 @@ class Process {
                                  .num_cursors = 4,
                                  .max_blocks = options.max_blocks,
                                  .secret = {},
-                                 .step_tokens = kRows,
+                                 .step_tokens = kSmallRows,
                                  .tier = options.tier})),
         scheduler_(runner_, *cache_,
                    {.kv_headroom = 0,
                     .unknown_answer_tokens = 1,
                     .parallel = options.parallel,
-                    .max_rows = kRows,
+                    .max_rows = kSmallRows,
                     .tier = options.tier,
                     .long_rope = options.long_after == UINT32_MAX
                                      ? std::nullopt
@@ -82,7 +81,7 @@ class Process {
           if (event.last) asked.receipt = event.receipt;
           asked.is_done |= event.last;
         },
-        LimitsFor(*cache_, kContext, kVocab, parallel_));
+        LimitsFor(*cache_, kSmallContext, kSmallVocab, parallel_));
     EXPECT_TRUE(request);
     (*request)->id = RequestId{id};
     (*request)->submitted_ns = MonotonicNs();
@@ -140,21 +139,15 @@ class Process {
   std::map<uint64_t, Asked> asked_;
 };
 
-std::vector<TokenId> Prompt(TokenId first, uint32_t tokens) {
-  std::vector<TokenId> prompt(tokens);
-  for (uint32_t i = 0; i < tokens; ++i) prompt[i] = static_cast<TokenId>((first + i * 7) % kVocab);
-  return prompt;
-}
-
-void ExpectNothingCached(const Process& process) {
+void ExpectNothingCached(const ErasingProcess& process) {
   EXPECT_EQ(process.usage().cached_tokens, 0u);
   EXPECT_EQ(process.usage().num_cursors, 0u);
 }
 
 TEST(SchedulerErase, AnAnswerThatCrossesTheLengthOfLongRopePublishesNothing) {
   for (const uint32_t n : {1u, 3u}) {
-    Process process({.long_after = 60});
-    const uint64_t id = process.Ask("a", Prompt(1, 40), 90, n);
+    ErasingProcess process({.long_after = 60});
+    const uint64_t id = process.Ask("a", SmallPrompt(40, 1), 90, n);
     process.StepUntil("decode");
     process.Erase("a");
     process.Finish();
@@ -165,8 +158,8 @@ TEST(SchedulerErase, AnAnswerThatCrossesTheLengthOfLongRopePublishesNothing) {
 
 TEST(SchedulerErase, APreemptedRequestPublishesNothingWhenItGoesOn) {
   for (const bool is_erased_before : {true, false}) {
-    Process process({.max_blocks = 12});
-    for (TokenId first = 1; first <= 3; ++first) process.Ask("a", Prompt(first, 32), 100);
+    ErasingProcess process({.max_blocks = 12});
+    for (TokenId first = 1; first <= 3; ++first) process.Ask("a", SmallPrompt(32, first), 100);
     process.StepUntil(is_erased_before ? "decode" : "preempted");
     process.Erase("a");
     process.StepUntil("preempted");
@@ -176,10 +169,10 @@ TEST(SchedulerErase, APreemptedRequestPublishesNothingWhenItGoesOn) {
 }
 
 TEST(SchedulerErase, WhatWaitsPublishesNothingAndWhatComesLaterDoes) {
-  Process process({.parallel = 1});
-  process.Ask("a", Prompt(1, 64), 8);
-  const uint64_t waits = process.Ask("a", Prompt(1, 64), 8);
-  process.Ask("b", Prompt(1, 64), 8);
+  ErasingProcess process({.parallel = 1});
+  process.Ask("a", SmallPrompt(64, 1), 8);
+  const uint64_t waits = process.Ask("a", SmallPrompt(64, 1), 8);
+  process.Ask("b", SmallPrompt(64, 1), 8);
   process.Step();
   process.Erase("a");
   process.Finish();
@@ -189,8 +182,8 @@ TEST(SchedulerErase, WhatWaitsPublishesNothingAndWhatComesLaterDoes) {
   const uint64_t of_b = process.usage().cached_tokens;
   EXPECT_GE(of_b, 64u);
   EXPECT_LT(of_b, 80u);
-  process.Ask("a", Prompt(1, 64), 8);
-  const uint64_t again = process.Ask("a", Prompt(1, 64), 8);
+  process.Ask("a", SmallPrompt(64, 1), 8);
+  const uint64_t again = process.Ask("a", SmallPrompt(64, 1), 8);
   process.Finish();
   EXPECT_GE(process.usage().cached_tokens, 2 * of_b);
   EXPECT_GE(process.of(again).receipt.cached_tokens(), 63u);
@@ -200,21 +193,21 @@ TEST(SchedulerErase, ALoadThatItCancelsPublishesNothingAndWasNotUnreadable) {
   for (const std::vector<uint32_t>& windows : {std::vector<uint32_t>{0, 40}, {33}, {0}}) {
     MemoryTierOptions options;
     options.payload_bytes =
-        FakeRunner({.block_tokens = kBlockTokens, .max_rows = kRows, .windows = windows})
+        FakeRunner({.block_tokens = kSmallBlockTokens, .max_rows = kSmallRows, .windows = windows})
             .layout()
             .block_bytes();
     options.stalls_at = 0;
     options.stall = std::chrono::milliseconds(200);
     MemoryTier tier(options);
     {
-      Process first({.windows = windows, .tier = &tier});
-      first.Ask("a", Prompt(1, 200), 1);
+      ErasingProcess first({.windows = windows, .tier = &tier});
+      first.Ask("a", SmallPrompt(200, 1), 1);
       first.Finish();
       first.Store();
     }
     ASSERT_GT(tier.Stats().blocks, 0u);
-    Process process({.windows = windows, .tier = &tier});
-    const uint64_t id = process.Ask("a", Prompt(1, 200), 8);
+    ErasingProcess process({.windows = windows, .tier = &tier});
+    const uint64_t id = process.Ask("a", SmallPrompt(200, 1), 8);
     process.StepUntil("loading");
     process.Erase("a");
     process.Finish();
@@ -231,14 +224,14 @@ TEST(SchedulerErase, ALoadThatItCancelsPublishesNothingAndWasNotUnreadable) {
 TEST(SchedulerReload, ARequestOfMoreChoicesThanItsTenantMayRunRunsAlone) {
   for (const bool is_preempted : {false, true}) {
     // 19 blocks and 23 of which the choices, whose answers are equal, come to share 12.
-    Process process({.max_blocks = is_preempted ? 26u : 64u, .parallel = 6});
-    const uint64_t before = process.Ask("a", Prompt(1, 200), 100, is_preempted ? 1 : 4);
-    const uint64_t wide = process.Ask("a", Prompt(2, 32), 100, 3);
+    ErasingProcess process({.max_blocks = is_preempted ? 26u : 64u, .parallel = 6});
+    const uint64_t before = process.Ask("a", SmallPrompt(200, 1), 100, is_preempted ? 1 : 4);
+    const uint64_t wide = process.Ask("a", SmallPrompt(32, 2), 100, 3);
     process.StepUntil(is_preempted ? "preempted" : "decode");
     TenantTable tenants;
     tenants["a"].max_running = 2;
     process.SetTenants(tenants);
-    const uint64_t after = process.Ask("a", Prompt(3, 32), 60);
+    const uint64_t after = process.Ask("a", SmallPrompt(32, 3), 60);
     for (uint32_t i = 0; i < 2000; ++i) process.Step();
     for (const uint64_t id : {before, wide, after}) EXPECT_TRUE(process.of(id).is_done) << id;
     process.Finish();

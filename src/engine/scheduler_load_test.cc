@@ -23,38 +23,38 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr uint32_t kBlockTokens = 16, kRows = 64, kVocab = 64, kContext = 4096;
+constexpr uint32_t kLoadBlockTokens = 16, kLoadRows = 64, kLoadVocab = 64, kLoadContext = 4096;
 constexpr uint32_t kLongTokens = 2048;
-constexpr auto kStep = milliseconds(20);  // of kRows rows: 2,048 tokens take 640 ms
+constexpr auto kStep = milliseconds(20);  // of kLoadRows rows: 2,048 tokens take 640 ms
 
-std::vector<TokenId> Prompt(uint64_t seed, uint32_t tokens) {
+std::vector<TokenId> RandomPrompt(uint64_t seed, uint32_t tokens) {
   Random random(seed);
   std::vector<TokenId> prompt(tokens);
-  for (TokenId& token : prompt) token = static_cast<TokenId>(random.Below(kVocab));
+  for (TokenId& token : prompt) token = static_cast<TokenId>(random.Below(kLoadVocab));
   return prompt;
 }
 
 // An engine without its thread: a scheduler on a tier, which outlives it.
-class Process {
+class LoadingProcess {
  public:
-  Process(Tier* tier, std::vector<uint32_t> windows,
-          milliseconds tier_answer = milliseconds(60'000))
+  LoadingProcess(Tier* tier, std::vector<uint32_t> windows,
+                 milliseconds tier_answer = milliseconds(60'000))
       : tier_(tier),
-        runner_({.vocab_size = kVocab,
-                 .max_positions = kContext,
-                 .block_tokens = kBlockTokens,
-                 .max_rows = kRows,
+        runner_({.vocab_size = kLoadVocab,
+                 .max_positions = kLoadContext,
+                 .block_tokens = kLoadBlockTokens,
+                 .max_rows = kLoadRows,
                  .windows = std::move(windows),
                  .on_step = [] { std::this_thread::sleep_for(kStep); }}),
         cache_(*KvCache::Create({.layout = runner_.layout(),
                                  .budget_bytes = 64 << 20,
                                  .hidden_size = FakeRunner::kHidden,
                                  .secret = {},
-                                 .step_tokens = kRows,
+                                 .step_tokens = kLoadRows,
                                  .tier = tier})),
         scheduler_(runner_, *cache_,
                    {.parallel = 4,
-                    .max_rows = kRows,
+                    .max_rows = kLoadRows,
                     .tier = tier,
                     .tier_answer_ns = static_cast<uint64_t>(tier_answer.count()) * 1'000'000,
                     .end_tokens = {}}) {
@@ -66,7 +66,7 @@ class Process {
       });
     }
   }
-  ~Process() {
+  ~LoadingProcess() {
     if (tier_ != nullptr) tier_->set_on_progress([] {});
   }
 
@@ -91,7 +91,7 @@ class Process {
           if (event.last) answer.receipt = event.receipt;
           is_done |= event.last;
         },
-        LimitsFor(*cache_, kContext, kVocab, 4));
+        LimitsFor(*cache_, kLoadContext, kLoadVocab, 4));
     EXPECT_TRUE(request);
     (*request)->id = RequestId{++last_id_};
     (*request)->submitted_ns = MonotonicNs();
@@ -156,16 +156,17 @@ struct Timed {
 // One process computes the prompts and stores them. Another one finds out how quick computing and
 // loading are, by a short prompt of each, and then gets the long one.
 Timed Measure(const MemoryTierOptions& options, const std::vector<uint32_t>& windows = {0}) {
-  const auto longest = Prompt(1, kLongTokens), shorter = Prompt(2, 512), other = Prompt(3, 512);
+  const auto longest = RandomPrompt(1, kLongTokens), shorter = RandomPrompt(2, 512),
+             other = RandomPrompt(3, 512);
   MemoryTier tier(options);
   Timed timed;
   {
-    Process first(&tier, windows);
+    LoadingProcess first(&tier, windows);
     timed.cold_ms = first.Ask(longest).receipt.ttft_ms;
     first.Ask(shorter);
     EXPECT_TRUE(first.Store());
   }
-  Process second(&tier, windows);
+  LoadingProcess second(&tier, windows);
   second.Ask(other);
   second.Ask(shorter);
   const auto answer = second.Ask(longest);
@@ -177,17 +178,17 @@ Timed Measure(const MemoryTierOptions& options, const std::vector<uint32_t>& win
   return timed;
 }
 
-MemoryTierOptions Options() {
+MemoryTierOptions TierOptions() {
   MemoryTierOptions options;
   options.payload_bytes =
-      FakeRunner({.block_tokens = kBlockTokens, .max_rows = kRows}).layout().block_bytes();
+      FakeRunner({.block_tokens = kLoadBlockTokens, .max_rows = kLoadRows}).layout().block_bytes();
   options.num_buffers = 256;
   return options;
 }
 
 // Bytes that computing makes in a second.
 double ComputedBytesPerSecond() {
-  return Options().payload_bytes / double{kBlockTokens} * kRows /
+  return TierOptions().payload_bytes / double{kLoadBlockTokens} * kLoadRows /
          (std::chrono::duration<double>(kStep).count());
 }
 
@@ -200,22 +201,23 @@ void ExpectAtMost(double limit_ms, const Timed& timed) {
 void ExpectNoSlower(const Timed& timed) { ExpectAtMost(1.05 * timed.cold_ms + 50, timed); }
 
 TEST(SchedulerLoad, AQuickTierIsMuchQuickerThanComputing) {
-  const Timed timed = Measure(Options());
-  EXPECT_EQ(timed.receipt.reused_disk, kLongTokens - kBlockTokens);
+  const Timed timed = Measure(TierOptions());
+  EXPECT_EQ(timed.receipt.reused_disk, kLongTokens - kLoadBlockTokens);
   ExpectAtMost(0.2 * timed.cold_ms, timed);
   EXPECT_FALSE(timed.receipt.miss);
 }
 
 TEST(SchedulerLoad, WhatATierHasOfAPromptIsKnownBeforeItIsAsked) {
-  MemoryTier tier(Options());
-  const auto prompt = Prompt(1, 320);
-  const KvLayout layout = FakeRunner({.block_tokens = kBlockTokens, .max_rows = kRows}).layout();
+  MemoryTier tier(TierOptions());
+  const auto prompt = RandomPrompt(1, 320);
+  const KvLayout layout =
+      FakeRunner({.block_tokens = kLoadBlockTokens, .max_rows = kLoadRows}).layout();
   const auto tokens = [&](std::string_view owner, const std::optional<Digest>& salt,
                           const Identity& identity, std::span<const TokenId> ids) {
     return TokensInTier(tier, layout, RootKeyOf(Secret{}, owner, salt, identity), ids);
   };
   EXPECT_EQ(tokens("default", std::nullopt, Identity{}, prompt), 0u);
-  Process process(&tier, {0});
+  LoadingProcess process(&tier, {0});
   process.Ask(prompt);
   ASSERT_TRUE(process.Store());
   EXPECT_EQ(tokens("default", std::nullopt, Identity{}, prompt), 304u);  // not the last token
@@ -230,58 +232,58 @@ TEST(SchedulerLoad, WhatATierHasOfAPromptIsKnownBeforeItIsAsked) {
 
 TEST(SchedulerLoad, AWindowIsLoadedWithTheBlocksThatItsLastTokenSees) {
   for (const std::vector<uint32_t>& windows : {std::vector<uint32_t>{0, 40}, {33}}) {
-    const Timed timed = Measure(Options(), windows);
-    EXPECT_EQ(timed.receipt.reused_disk, kLongTokens - kBlockTokens);
+    const Timed timed = Measure(TierOptions(), windows);
+    EXPECT_EQ(timed.receipt.reused_disk, kLongTokens - kLoadBlockTokens);
     ExpectAtMost(0.2 * timed.cold_ms, timed);
   }
 }
 
 TEST(SchedulerLoad, ATierOfATenthOfTheSpeedCostsNothing) {
-  MemoryTierOptions options = Options();
+  MemoryTierOptions options = TierOptions();
   options.bytes_per_s = static_cast<uint64_t>(0.1 * ComputedBytesPerSecond());
   ExpectNoSlower(Measure(options));
 }
 
 TEST(SchedulerLoad, ATierOfHalfTheSpeedSavesAFifth) {
-  MemoryTierOptions options = Options();
+  MemoryTierOptions options = TierOptions();
   options.bytes_per_s = static_cast<uint64_t>(0.5 * ComputedBytesPerSecond());
   const Timed timed = Measure(options);
   ExpectAtMost(0.8 * timed.cold_ms, timed);
 }
 
 TEST(SchedulerLoad, ALatencyOfEveryReadCostsNothing) {
-  MemoryTierOptions options = Options();
+  MemoryTierOptions options = TierOptions();
   options.read_latency = milliseconds(5);
   ExpectNoSlower(Measure(options));
 }
 
 TEST(SchedulerLoad, ATierThatStallsIsOvertaken) {
-  MemoryTierOptions options = Options();
+  MemoryTierOptions options = TierOptions();
   options.stalls_at = 31 + 40;  // the short prompt has 31 reads
   options.stall = milliseconds(2000);
   const Timed timed = Measure(options);
   ExpectNoSlower(timed);
   ASSERT_TRUE(timed.receipt.miss);
   EXPECT_STREQ(ToString(timed.receipt.miss->reason), "overtaken");
-  EXPECT_GE(timed.receipt.reused_disk, 30 * kBlockTokens);
+  EXPECT_GE(timed.receipt.reused_disk, 30 * kLoadBlockTokens);
 }
 
 TEST(SchedulerLoad, ABlockThatFailsIsComputedAlone) {
   for (const bool fails : {true, false}) {
-    MemoryTierOptions options = Options();
+    MemoryTierOptions options = TierOptions();
     (fails ? options.fails_at : options.damaged_at) = 31 + 2;
     const Timed timed = Measure(options);
     ExpectNoSlower(timed);
-    EXPECT_EQ(timed.receipt.reused_disk, kLongTokens - 2 * kBlockTokens);
+    EXPECT_EQ(timed.receipt.reused_disk, kLongTokens - 2 * kLoadBlockTokens);
     ASSERT_TRUE(timed.receipt.miss);
     EXPECT_STREQ(ToString(timed.receipt.miss->reason), "unreadable");
-    EXPECT_EQ(timed.receipt.miss->at_token, 2 * kBlockTokens);
+    EXPECT_EQ(timed.receipt.miss->at_token, 2 * kLoadBlockTokens);
   }
 }
 
 TEST(SchedulerLoad, AWindowThatFailsIsComputed) {
   for (const bool fails : {true, false}) {
-    MemoryTierOptions options = Options();
+    MemoryTierOptions options = TierOptions();
     (fails ? options.fails_at : options.damaged_at) = 31 + 3 + 2;
     const Timed timed = Measure(options, {0, 40});
     ExpectNoSlower(timed);
@@ -293,7 +295,7 @@ TEST(SchedulerLoad, AWindowThatFailsIsComputed) {
 }
 
 TEST(SchedulerLoad, AWindowThatStallsIsOvertaken) {
-  MemoryTierOptions options = Options();
+  MemoryTierOptions options = TierOptions();
   options.stalls_at = 31 + 3 + 40;
   options.stall = milliseconds(2000);
   const Timed timed = Measure(options, {0, 40});
@@ -311,7 +313,7 @@ class DiskThatHangs : public testing::Test {
     auto tier = DiskTier::Open(
         {.folder = folder_ / "kv",
          .cap_bytes = uint64_t{16} << 20,
-         .shape = {.block_tokens = kBlockTokens, .payload_bytes = Options().payload_bytes},
+         .shape = {.block_tokens = kLoadBlockTokens, .payload_bytes = TierOptions().payload_bytes},
          .num_buffers = 64},
         *storage_);
     EXPECT_TRUE(tier) << tier.error().message;
@@ -331,7 +333,7 @@ class DiskThatHangs : public testing::Test {
 
 TEST_F(DiskThatHangs, EndsNeitherAnAnswerNorAFlushNorAnErase) {
   const milliseconds patience(500);
-  Process process(tier_.get(), {0}, patience);
+  LoadingProcess process(tier_.get(), {0}, patience);
   const auto within = [&](auto&& call) {
     const uint64_t start_ns = MonotonicNs();
     auto answer = call();
@@ -341,10 +343,10 @@ TEST_F(DiskThatHangs, EndsNeitherAnAnswerNorAFlushNorAnErase) {
     return answer;
   };
   for (const Blocked blocked : {Blocked::kWrite, Blocked::kSync}) {
-    process.Ask(Prompt(10 + static_cast<uint64_t>(blocked), 256));
+    process.Ask(RandomPrompt(10 + static_cast<uint64_t>(blocked), 256));
     ASSERT_TRUE(process.Store());
     gate_->Block(blocked);
-    const auto prompt = Prompt(20 + static_cast<uint64_t>(blocked), 256);
+    const auto prompt = RandomPrompt(20 + static_cast<uint64_t>(blocked), 256);
     process.Ask(prompt);
     EXPECT_EQ(within([&] { return process.Store(); }).error().code, Code::kUnavailable);
     const Erasure erasure = within([&] { return process.Erase(); });
@@ -363,8 +365,8 @@ TEST_F(DiskThatHangs, EndsNeitherAnAnswerNorAFlushNorAnErase) {
 }
 
 TEST_F(DiskThatHangs, EndsAForgetThatGoesOnLater) {
-  Process process(tier_.get(), {0}, milliseconds(500));
-  const auto prompt = Prompt(1, 256), other = Prompt(2, 256);
+  LoadingProcess process(tier_.get(), {0}, milliseconds(500));
+  const auto prompt = RandomPrompt(1, 256), other = RandomPrompt(2, 256);
   process.Ask(prompt);
   process.Ask(other);
   ASSERT_TRUE(process.Store());
@@ -376,7 +378,7 @@ TEST_F(DiskThatHangs, EndsAForgetThatGoesOnLater) {
   gate_->Block(Blocked::kNothing);
   EXPECT_FALSE(process.Forget(prompt, 200).error);  // behind the first one
   EXPECT_EQ(tier_->Stats().blocks, 6u + 16u);
-  Process restarted(tier_.get(), {0});
+  LoadingProcess restarted(tier_.get(), {0});
   EXPECT_LE(restarted.Ask(prompt).receipt.cached_tokens(), 96u);
 }
 

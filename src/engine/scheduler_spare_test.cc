@@ -9,26 +9,19 @@
 #include "engine/request_check.h"
 #include "engine/request_limits_for_test.h"
 #include "engine/scheduler.h"
+#include "engine/small_runner_for_test.h"
 #include "model/fake_runner.h"
 
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kVocab = 64, kContext = 512, kRows = 16, kBlockTokens = 16;
-
-std::vector<TokenId> Prompt(uint32_t tokens, TokenId first = 1) {
-  std::vector<TokenId> ids(tokens);
-  for (uint32_t i = 0; i < tokens; ++i) ids[i] = static_cast<TokenId>((first + i * 7) % kVocab);
-  return ids;
-}
-
 class SpareTest : public testing::Test {
  protected:
   SpareTest()
-      : runner_({.vocab_size = kVocab,
-                 .max_positions = kContext,
-                 .block_tokens = kBlockTokens,
-                 .max_rows = kRows,
+      : runner_({.vocab_size = kSmallVocab,
+                 .max_positions = kSmallContext,
+                 .block_tokens = kSmallBlockTokens,
+                 .max_rows = kSmallRows,
                  .windows = {0}}),
         cache_(*KvCache::Create({.layout = runner_.layout(),
                                  .budget_bytes = 1 << 24,
@@ -36,9 +29,9 @@ class SpareTest : public testing::Test {
                                  .num_cursors = 4,
                                  .max_blocks = 64,
                                  .secret = {},
-                                 .step_tokens = kRows})),
+                                 .step_tokens = kSmallRows})),
         scheduler_(runner_, *cache_,
-                   {.kv_headroom = 0, .parallel = 4, .max_rows = kRows, .end_tokens = {}}) {
+                   {.kv_headroom = 0, .parallel = 4, .max_rows = kSmallRows, .end_tokens = {}}) {
     scheduler_.set_on_stats([this](const EngineStats& stats) { stats_ = stats; });
   }
 
@@ -55,7 +48,7 @@ class SpareTest : public testing::Test {
         [this, id](const Event& event) {
           if (event.last) ended_.insert_or_assign(id, event);
         },
-        LimitsFor(*cache_, kContext, kVocab, 4));
+        LimitsFor(*cache_, kSmallContext, kSmallVocab, 4));
     EXPECT_TRUE(request);
     (*request)->id = RequestId{id};
     (*request)->submitted_ns = MonotonicNs();
@@ -82,7 +75,7 @@ class SpareTest : public testing::Test {
 };
 
 TEST_F(SpareTest, FillsTheCacheAndNoFigureOfUsersCountsIt) {
-  const uint64_t spare = Ask(Prompt(96), 0, true);
+  const uint64_t spare = Ask(SmallPrompt(96), 0, true);
   EXPECT_TRUE(scheduler_.States(std::nullopt).empty());
   while (!scheduler_.idle()) {
     Step();
@@ -98,7 +91,7 @@ TEST_F(SpareTest, FillsTheCacheAndNoFigureOfUsersCountsIt) {
     EXPECT_EQ(tenant.requests, 0u);
     EXPECT_EQ(tenant.service_ns, 0.0);
   }
-  std::vector<TokenId> next = Prompt(96);
+  std::vector<TokenId> next = SmallPrompt(96);
   next.push_back(5);
   const uint64_t user = Ask(next, 1, false);
   Run();
@@ -107,13 +100,13 @@ TEST_F(SpareTest, FillsTheCacheAndNoFigureOfUsersCountsIt) {
 }
 
 TEST_F(SpareTest, EndsBeforeTheNextStepWhenSomethingComes) {
-  const uint64_t spare = Ask(Prompt(160), 0, true);
+  const uint64_t spare = Ask(SmallPrompt(160), 0, true);
   Step();
   Step();
   ASSERT_EQ(EndOf(spare), FinishReason::kNone);
   const uint64_t computed = stats_.prepared_tokens;
-  ASSERT_EQ(computed, 2 * kRows);
-  const uint64_t user = Ask(Prompt(32, 3), 1, false);
+  ASSERT_EQ(computed, 2 * kSmallRows);
+  const uint64_t user = Ask(SmallPrompt(32, 3), 1, false);
   Step();
   EXPECT_EQ(EndOf(spare), FinishReason::kCancelled);
   EXPECT_EQ(stats_.prepared_tokens, computed);
@@ -121,15 +114,15 @@ TEST_F(SpareTest, EndsBeforeTheNextStepWhenSomethingComes) {
   Run();
   EXPECT_EQ(EndOf(user), FinishReason::kLength);
   // What was computed of it until then stays.
-  const uint64_t next = Ask(Prompt(160), 1, false);
+  const uint64_t next = Ask(SmallPrompt(160), 1, false);
   Run();
   EXPECT_EQ(ended_.at(next).receipt.computed, 160 - computed);
 }
 
 TEST_F(SpareTest, WaitsUntilNothingElseRuns) {
-  const uint64_t user = Ask(Prompt(32), 8, false);
+  const uint64_t user = Ask(SmallPrompt(32), 8, false);
   Step();
-  const uint64_t spare = Ask(Prompt(64, 3), 0, true);
+  const uint64_t spare = Ask(SmallPrompt(64, 3), 0, true);
   while (EndOf(user) == FinishReason::kNone) {
     Step();
     EXPECT_EQ(stats_.prepared_tokens, 0u);
@@ -141,7 +134,7 @@ TEST_F(SpareTest, WaitsUntilNothingElseRuns) {
 
 TEST_F(SpareTest, PublishesNothingAfterAForget) {
   for (const uint32_t steps : {0u, 2u}) {
-    const std::vector<TokenId> prompt = Prompt(128, static_cast<TokenId>(9 + steps));
+    const std::vector<TokenId> prompt = SmallPrompt(128, static_cast<TokenId>(9 + steps));
     const uint64_t spare = Ask(prompt, 0, true);
     for (uint32_t i = 0; i < steps; ++i) Step();
     scheduler_.Forget({.owner = "anna", .ids = prompt, .first = 0}, [](const Erasure&) {});
@@ -154,15 +147,15 @@ TEST_F(SpareTest, PublishesNothingAfterAForget) {
 }
 
 TEST_F(SpareTest, CanBeCancelledWhereverItIs) {
-  const uint64_t runs = Ask(Prompt(128), 0, true);
-  const uint64_t waits = Ask(Prompt(128, 5), 0, true);
+  const uint64_t runs = Ask(SmallPrompt(128), 0, true);
+  const uint64_t waits = Ask(SmallPrompt(128, 5), 0, true);
   Step();
   scheduler_.Cancel(RequestId{waits});
   scheduler_.Cancel(RequestId{runs});
   Run();
   EXPECT_EQ(EndOf(runs), FinishReason::kCancelled);
   EXPECT_EQ(EndOf(waits), FinishReason::kCancelled);
-  const uint64_t all = Ask(Prompt(128, 7), 0, true);
+  const uint64_t all = Ask(SmallPrompt(128, 7), 0, true);
   scheduler_.CancelAll();
   Run();
   EXPECT_EQ(EndOf(all), FinishReason::kCancelled);

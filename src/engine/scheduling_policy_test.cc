@@ -5,7 +5,7 @@
 namespace kvasir {
 namespace {
 
-using State = RequestView::State;
+using ViewState = RequestView::State;
 
 class Policy : public testing::Test {
  protected:
@@ -17,7 +17,7 @@ class Policy : public testing::Test {
     MakeSchedulingPolicy(schedule_)->Decide(view_, plan_);
   }
   void AddRunning(uint64_t arrival_ns, RequestView request = {}) {
-    request.state = State::kRunning;
+    request.state = ViewState::kRunning;
     request.arrival_ns = arrival_ns;
     requests_.push_back(request);
   }
@@ -70,7 +70,7 @@ TEST_F(Policy, ATenantAtItsMostRunningHoldsUpNobodyElse) {
 
 // A reload may lower the limit below the choices of a request that was accepted.
 TEST_F(Policy, ARequestOfMoreChoicesThanItsTenantMayRunRunsAlone) {
-  for (const State state : {State::kWaiting, State::kPreempted}) {
+  for (const ViewState state : {ViewState::kWaiting, ViewState::kPreempted}) {
     tenants_ = {{.running = 1, .max_running = 2}};
     requests_.clear();
     AddRunning(1);
@@ -146,7 +146,7 @@ TEST_F(Policy, PassesAFewWithoutRoom) {
 }
 
 TEST_F(Policy, LetsNobodyPassOneThatWasPreempted) {
-  AddWaiting({.state = State::kPreempted, .has_no_room = true});
+  AddWaiting({.state = ViewState::kPreempted, .has_no_room = true});
   AddWaiting();
   Decide();
   EXPECT_FALSE(plan_.admit);
@@ -314,7 +314,7 @@ TEST_F(Fair, ServesPriorityThenArrivalInATenant) {
   requests_[1].arrival_ns = requests_[2].arrival_ns = view_.now_ns;
   Decide();
   EXPECT_EQ(plan_.admit, 0u) << "it waited long";
-  requests_[2].state = State::kPreempted;
+  requests_[2].state = ViewState::kPreempted;
   Decide();
   EXPECT_EQ(plan_.admit, 2u) << "it ran before";
 }
@@ -348,7 +348,7 @@ TEST_F(Fair, OfAFewTheOneWithMostResidentTokensGoesFirst) {
 }
 
 TEST_F(Fair, APreemptedRequestHoldsUpItsOwnTenantOnly) {
-  AddWaiting({.state = State::kPreempted, .has_no_room = true});
+  AddWaiting({.state = ViewState::kPreempted, .has_no_room = true});
   AddWaiting();
   AddWaiting({.tenant = 1});
   tenants_[1].charge_ns = 7;
@@ -417,7 +417,7 @@ TEST_F(Fair, AFewOnlyWaitAfterTheyRan) {
   Decide();
   EXPECT_FALSE(plan_.preempt);
   // It is computed again for another length (RoPE), which is not counted as a preemption.
-  requests_.back() = {.state = State::kPreempted, .priority = 9};
+  requests_.back() = {.state = ViewState::kPreempted, .priority = 9};
   Decide();
   EXPECT_FALSE(plan_.preempt);
 }

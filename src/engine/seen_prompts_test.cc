@@ -19,7 +19,7 @@ const HmacKey& Key() {
   return key;
 }
 
-std::vector<TokenId> Prompt(uint32_t tokens, TokenId first = 0) {
+std::vector<TokenId> SeenPrompt(uint32_t tokens, TokenId first = 0) {
   std::vector<TokenId> prompt(tokens);
   std::iota(prompt.begin(), prompt.end(), first);
   return prompt;
@@ -31,25 +31,25 @@ TEST(SeenPrompts, FindsWholeChunksAndWholePromptsOfOneOwner) {
                           const std::vector<TokenId>& prompt) {
     return seen.SeenTokens(SeenPrompts::Of(Key(), owner, salt, prompt));
   };
-  EXPECT_EQ(tokens("a", {}, Prompt(300)), 0u);
-  seen.Add(SeenPrompts::Of(Key(), "a", {}, Prompt(300)));
-  EXPECT_EQ(tokens("a", {}, Prompt(300)), 300u);
-  EXPECT_EQ(tokens("a", {}, Prompt(1000)), 288u);
-  EXPECT_EQ(tokens("a", {}, Prompt(15)), 0u);
-  EXPECT_EQ(tokens("a", {}, Prompt(40)), 32u);
+  EXPECT_EQ(tokens("a", {}, SeenPrompt(300)), 0u);
+  seen.Add(SeenPrompts::Of(Key(), "a", {}, SeenPrompt(300)));
+  EXPECT_EQ(tokens("a", {}, SeenPrompt(300)), 300u);
+  EXPECT_EQ(tokens("a", {}, SeenPrompt(1000)), 288u);
+  EXPECT_EQ(tokens("a", {}, SeenPrompt(15)), 0u);
+  EXPECT_EQ(tokens("a", {}, SeenPrompt(40)), 32u);
   EXPECT_EQ(tokens("a", {}, {}), 0u);
-  EXPECT_EQ(tokens("a", {}, Prompt(300, 1)), 0u);
-  EXPECT_EQ(tokens("b", {}, Prompt(300)), 0u);
-  EXPECT_EQ(tokens("a", "x", Prompt(300)), 0u);
-  std::vector<TokenId> edited = Prompt(300);
+  EXPECT_EQ(tokens("a", {}, SeenPrompt(300, 1)), 0u);
+  EXPECT_EQ(tokens("b", {}, SeenPrompt(300)), 0u);
+  EXPECT_EQ(tokens("a", "x", SeenPrompt(300)), 0u);
+  std::vector<TokenId> edited = SeenPrompt(300);
   edited[130] = 7;
   EXPECT_EQ(tokens("a", {}, edited), 128u);
-  seen.Add(SeenPrompts::Of(Key(), "b", {}, Prompt(300)));
+  seen.Add(SeenPrompts::Of(Key(), "b", {}, SeenPrompt(300)));
   seen.Forget("a");
-  EXPECT_EQ(tokens("a", {}, Prompt(300)), 0u);
-  EXPECT_EQ(tokens("b", {}, Prompt(300)), 300u);
-  seen.Add(SeenPrompts::Of(Key(), "a", {}, Prompt(10)));
-  EXPECT_EQ(tokens("a", {}, Prompt(10)), 10u);
+  EXPECT_EQ(tokens("a", {}, SeenPrompt(300)), 0u);
+  EXPECT_EQ(tokens("b", {}, SeenPrompt(300)), 300u);
+  seen.Add(SeenPrompts::Of(Key(), "a", {}, SeenPrompt(10)));
+  EXPECT_EQ(tokens("a", {}, SeenPrompt(10)), 10u);
 }
 
 #ifdef __GLIBCXX__
@@ -73,28 +73,28 @@ TEST(SeenPrompts, NoSaltReachesAnotherOwnersPrompts) {
   const std::string salt = SaltWithHash(owners ^ hash_of(""));
   ASSERT_EQ(Mix64(hash_of("attacker")) ^ hash_of(salt), Mix64(hash_of("victim")) ^ hash_of(""));
   SeenPrompts seen(kMany);
-  seen.Add(SeenPrompts::Of(Key(), "victim", {}, Prompt(300)));
-  EXPECT_EQ(seen.SeenTokens(SeenPrompts::Of(Key(), "attacker", salt, Prompt(300))), 0u);
+  seen.Add(SeenPrompts::Of(Key(), "victim", {}, SeenPrompt(300)));
+  EXPECT_EQ(seen.SeenTokens(SeenPrompts::Of(Key(), "attacker", salt, SeenPrompt(300))), 0u);
 }
 #endif
 
 TEST(SeenPrompts, TheBoundaryOfOwnerAndSaltCounts) {
   SeenPrompts seen(kMany);
-  seen.Add(SeenPrompts::Of(Key(), "ab", "c", Prompt(300)));
-  EXPECT_EQ(seen.SeenTokens(SeenPrompts::Of(Key(), "a", "bc", Prompt(300))), 0u);
+  seen.Add(SeenPrompts::Of(Key(), "ab", "c", SeenPrompt(300)));
+  EXPECT_EQ(seen.SeenTokens(SeenPrompts::Of(Key(), "a", "bc", SeenPrompt(300))), 0u);
 }
 
 TEST(SeenPrompts, OtherKeysGiveOtherHashes) {
   const HmacKey other(std::vector<uint8_t>(32, 8));
-  EXPECT_NE(SeenPrompts::Of(Key(), "a", {}, Prompt(300)).hashes,
-            SeenPrompts::Of(other, "a", {}, Prompt(300)).hashes);
+  EXPECT_NE(SeenPrompts::Of(Key(), "a", {}, SeenPrompt(300)).hashes,
+            SeenPrompts::Of(other, "a", {}, SeenPrompt(300)).hashes);
 }
 
 TEST(SeenPrompts, WindowsGoOnAtResumePointsOnly) {
   SeenPrompts seen(kMany);
-  seen.Add(SeenPrompts::Of(Key(), "a", {}, Prompt(300)), std::vector<uint32_t>{100, 300});
+  seen.Add(SeenPrompts::Of(Key(), "a", {}, SeenPrompt(300)), std::vector<uint32_t>{100, 300});
   const auto tokens = [&](uint32_t size) {
-    return seen.SeenTokens(SeenPrompts::Of(Key(), "a", {}, Prompt(size)));
+    return seen.SeenTokens(SeenPrompts::Of(Key(), "a", {}, SeenPrompt(size)));
   };
   EXPECT_EQ(tokens(300), 300u);
   EXPECT_EQ(tokens(400), 288u);
@@ -105,7 +105,7 @@ TEST(SeenPrompts, WindowsGoOnAtResumePointsOnly) {
 TEST(SeenPrompts, ForgetsWhatTheCacheHasNoRoomFor) {
   SeenPrompts seen(64 * 10);
   const auto prompt = [](TokenId i) {
-    return SeenPrompts::Of(Key(), "a", {}, Prompt(64, 1000 * i));
+    return SeenPrompts::Of(Key(), "a", {}, SeenPrompt(64, 1000 * i));
   };
   for (TokenId i = 0; i < 20; ++i) {
     seen.Add(prompt(0));  // it is used again and again
@@ -119,7 +119,7 @@ TEST(SeenPrompts, ForgetsWhatTheCacheHasNoRoomFor) {
 
 TEST(SeenPrompts, ForgetsTheOldestWhereThereIsNoPlace) {
   SeenPrompts seen(kMany);
-  const auto one = [](TokenId i) { return SeenPrompts::Of(Key(), "a", {}, Prompt(16, i)); };
+  const auto one = [](TokenId i) { return SeenPrompts::Of(Key(), "a", {}, SeenPrompt(16, i)); };
   constexpr uint32_t kPrompts = 4 * SeenPrompts::kPlaces;
   for (uint32_t i = 0; i < kPrompts; ++i) seen.Add(one(static_cast<TokenId>(i)));
   EXPECT_EQ(seen.SeenTokens(one(kPrompts - 1)), 16u);

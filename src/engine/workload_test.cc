@@ -26,7 +26,7 @@ Workload Machine() {
   return workload;
 }
 
-Workload::Job Prompt(uint32_t tenant, double new_tokens) {
+Workload::Job PromptJob(uint32_t tenant, double new_tokens) {
   return {.tenant = tenant, .new_tokens = new_tokens, .answer_tokens = 40};
 }
 
@@ -41,21 +41,21 @@ WaitEstimate Estimate(const Workload& workload, const Workload::Job& job, double
 void ExpectMs(double ns, double ms) { EXPECT_NEAR(ns / kMs, ms, 0.02 * ms + 0.01); }
 
 TEST(Workload, AnIdleEngineComputesThePromptAtOnce) {
-  const WaitEstimate estimate = Estimate(Machine(), Prompt(1, 64), 500);
+  const WaitEstimate estimate = Estimate(Machine(), PromptJob(1, 64), 500);
   EXPECT_EQ(estimate.start_ns, 0);
   ExpectMs(estimate.first_token_ns, 74);
   ExpectMs(estimate.end_ns, 74 + 40 * 14);
   EXPECT_FALSE(estimate.knows_end);
   EXPECT_TRUE(Estimate(Machine(), Answer(1, 1)).knows_end);
-  ExpectMs(Estimate(Machine(), Prompt(1, 200)).first_token_ns, 3 * 74 + 18);
+  ExpectMs(Estimate(Machine(), PromptJob(1, 200)).first_token_ns, 3 * 74 + 18);
 }
 
 TEST(Workload, TheStepThatRunsEndsFirst) {
   Workload busy = Machine();
-  busy.running = {Prompt(1, 64)};
-  ExpectMs(Estimate(busy, Prompt(1, 0.6), 70).start_ns, 4);
+  busy.running = {PromptJob(1, 64)};
+  ExpectMs(Estimate(busy, PromptJob(1, 0.6), 70).start_ns, 4);
   // It takes longer than was expected.
-  EXPECT_EQ(Estimate(busy, Prompt(1, 30), 200).start_ns, 0);
+  EXPECT_EQ(Estimate(busy, PromptJob(1, 30), 200).start_ns, 0);
 }
 
 TEST(Workload, RowsThatDecodeTakeTheirTime) {
@@ -63,21 +63,21 @@ TEST(Workload, RowsThatDecodeTakeTheirTime) {
   busy.running = {Answer(1, 1000), Answer(1, 1000)};
   busy.target_step_ns = 30 * kMs;
   // A step of 12 ms ends, then chunks of 18 rows.
-  ExpectMs(Estimate(busy, Prompt(1, 36)).first_token_ns, 12 + 2 * 30);
+  ExpectMs(Estimate(busy, PromptJob(1, 36)).first_token_ns, 12 + 2 * 30);
 }
 
 TEST(Workload, AFullEngineStartsTheNextOneWhenAnAnswerEnds) {
   Workload full = Machine();
   full.running = {Answer(1, 100), Answer(1, 20), Answer(1, 30), Answer(1, 40)};
-  ExpectMs(Estimate(full, Prompt(1, 1)).start_ns, 20 * 14);
+  ExpectMs(Estimate(full, PromptJob(1, 1)).start_ns, 20 * 14);
   full.waiting = {Answer(1, 50)};
-  ExpectMs(Estimate(full, Prompt(1, 1)).start_ns, 30 * 14);
+  ExpectMs(Estimate(full, PromptJob(1, 1)).start_ns, 30 * 14);
 }
 
 TEST(Workload, OfAnswersOfUnknownLengthOneEndsLongBeforeTheMean) {
   Workload full = Machine();
-  full.running.assign(4, Prompt(1, 0));
-  ExpectMs(Estimate(full, Prompt(1, 1)).start_ns, 10 * 14);
+  full.running.assign(4, PromptJob(1, 0));
+  ExpectMs(Estimate(full, PromptJob(1, 1)).start_ns, 10 * 14);
   EXPECT_NEAR(full.EndNs() / kMs, 10 * 14, 3);
 }
 
@@ -99,8 +99,8 @@ TEST(Workload, ATenantAtItsMaximumWaitsForItself) {
   Workload busy = Machine();
   busy.tenants[1].max_running = 1;
   busy.running = {Answer(1, 50)};
-  ExpectMs(Estimate(busy, Prompt(1, 1)).start_ns, 50 * 11);
-  ExpectMs(Estimate(busy, Prompt(2, 1)).start_ns, 11);
+  ExpectMs(Estimate(busy, PromptJob(1, 1)).start_ns, 50 * 11);
+  ExpectMs(Estimate(busy, PromptJob(2, 1)).start_ns, 11);
 }
 
 TEST(Workload, ALongQueueGoesOnAtTheSamePace) {
@@ -115,8 +115,8 @@ TEST(Workload, ALongQueueGoesOnAtTheSamePace) {
 TEST(Workload, NothingKnownIsNoWait) {
   Workload unknown;
   unknown.tenants = {{}};
-  unknown.running.assign(1, Prompt(0, 10));
-  EXPECT_EQ(Estimate(unknown, Prompt(0, 1000)).end_ns, 0);
+  unknown.running.assign(1, PromptJob(0, 10));
+  EXPECT_EQ(Estimate(unknown, PromptJob(0, 1000)).end_ns, 0);
 }
 
 TEST(Workload, AnEstimateIsQuick) {
@@ -125,10 +125,10 @@ TEST(Workload, AnEstimateIsQuick) {
 #endif
   Workload full = Machine();
   full.parallel = 64;
-  full.running.assign(64, Prompt(1, 0));
-  full.waiting.assign(256, Prompt(1, 100));
+  full.running.assign(64, PromptJob(1, 0));
+  full.waiting.assign(256, PromptJob(1, 100));
   const uint64_t begin_ns = MonotonicNs();
-  for (int i = 0; i < 100; ++i) EXPECT_GT(Estimate(full, Prompt(1, 10)).start_ns, 0);
+  for (int i = 0; i < 100; ++i) EXPECT_GT(Estimate(full, PromptJob(1, 10)).start_ns, 0);
   // Many times as long as measured, for machines under load.
   EXPECT_LT((MonotonicNs() - begin_ns) / 100, 5'000'000);
 }

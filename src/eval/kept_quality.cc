@@ -27,7 +27,7 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kPrefix = "eval-", kSuffix = ".json";
 constexpr int kVersion = 1;
-constexpr size_t kMaxFileBytes = 16 << 10, kMaxTextBytes = 512;
+constexpr size_t kMaxKeptBytes = 16 << 10, kMaxTextBytes = 512;
 constexpr double kMaxKl = 1e6;
 
 fs::path PathOf(const std::string& folder, const std::string& content,
@@ -54,12 +54,12 @@ KeptQuality Cleaned(KeptQuality quality) {
   return quality;
 }
 
-// Reads a regular file of at most kMaxFileBytes; nullopt for others.
+// Reads a regular file of at most kMaxKeptBytes; nullopt for others.
 std::optional<std::string> ReadSmallFile(const fs::path& path) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat about;
   if (!file || fstat(file.fd(), &about) != 0 || !S_ISREG(about.st_mode)) return std::nullopt;
-  std::string bytes(kMaxFileBytes + 1, '\0');
+  std::string bytes(kMaxKeptBytes + 1, '\0');
   size_t size = 0;
   while (size < bytes.size()) {
     const ssize_t n = read(file.fd(), bytes.data() + size, bytes.size() - size);
@@ -68,7 +68,7 @@ std::optional<std::string> ReadSmallFile(const fs::path& path) {
     if (n == 0) break;
     size += static_cast<size_t>(n);
   }
-  if (size > kMaxFileBytes) return std::nullopt;
+  if (size > kMaxKeptBytes) return std::nullopt;
   bytes.resize(size);
   return bytes;
 }
@@ -86,7 +86,7 @@ std::optional<KeptQuality> Parse(const std::string& bytes) {
   const auto text = [&](const char* key) {
     const Json value = json.value(key, Json());
     if (!value.is_string()) good = false;
-    return value.is_string() ? Cleaned(value.get<std::string>(), kMaxFileBytes) : "";
+    return value.is_string() ? Cleaned(value.get<std::string>(), kMaxKeptBytes) : "";
   };
   const auto number = [&](const char* key, double max) {
     const Json value = json.value(key, Json());

@@ -18,7 +18,7 @@ namespace kvasir::eval {
 namespace {
 
 constexpr const char* kTenant = "eval";
-constexpr uint32_t kAnswerTokens = 64;
+constexpr uint32_t kProbeAnswerTokens = 64;
 constexpr size_t kMaxGroup = 8;                       // engines beside the reference at once
 constexpr uint64_t kFreeBytes = uint64_t{256} << 20;  // that they may always add
 constexpr size_t kProbesAtOnce = 64;
@@ -262,7 +262,7 @@ Result<std::vector<Answer>> Comparison::AnswerProbes(Engine& engine, const std::
       }
       request.tenant = kTenant;
       request.sampling.temperature = 0;
-      request.max_tokens = kAnswerTokens;
+      request.max_tokens = kProbeAnswerTokens;
       request.reuse = Reuse::kNothing;
     }
     const size_t count = requests.size();

@@ -11,7 +11,7 @@ namespace kvasir {
 namespace {
 
 constexpr uint32_t kOldest = 2, kNewest = 6;  // versions of the file
-constexpr uint8_t kMaxRank = 8;
+constexpr uint8_t kMaxDimensions = 8;
 
 // Reads a file from its begin; the first thing that does not fit stops it.
 class Ct2Reader {
@@ -75,7 +75,7 @@ Result<Ct2Type> TypeOf(Ct2Reader& reader, uint32_t version) {
 Result<Ct2Variable> ReadVariable(Ct2Reader& reader, uint32_t version, const std::string& name) {
   Ct2Variable variable;
   KV_ASSIGN(const uint8_t rank, reader.Number<uint8_t>());
-  if (rank > kMaxRank) return reader.Damaged(fmt::format("{} has {} dimensions", name, rank));
+  if (rank > kMaxDimensions) return reader.Damaged(fmt::format("{} has {} dimensions", name, rank));
   std::optional<uint64_t> count = 1;
   for (uint8_t i = 0; i < rank; ++i) {
     KV_ASSIGN(const uint32_t size, reader.Number<uint32_t>());

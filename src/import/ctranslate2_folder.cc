@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr uint64_t kMaxVocabularyBytes = uint64_t{256} << 20;
-constexpr uint64_t kMaxConfigBytes = uint64_t{1} << 20;
+constexpr uint64_t kMaxFolderConfigBytes = uint64_t{1} << 20;
 
 Result<std::vector<std::string>> ParseTokens(const std::string& text, const fs::path& path) {
   if (path.extension() == ".json") {
@@ -138,7 +138,7 @@ Result<Ct2Folder> ReadCt2Folder(const fs::path& path) {
   json config = OldConfig(model);
   KV_ASSIGN(const bool has_config, Exists(config_path));
   if (has_config) {
-    KV_ASSIGN(const std::string text, ReadTextFile(config_path, kMaxConfigBytes));
+    KV_ASSIGN(const std::string text, ReadTextFile(config_path, kMaxFolderConfigBytes));
     KV_ASSIGN(const json own, ParseJsonObject(text, config_path.string()));
     if (model.version >= 6) config = json::object();
     config.update(own);

@@ -19,7 +19,8 @@ using nlohmann::json;
 
 // Of sinusoids, which no file limits: as many as CTranslate2 reads of a source (max_input_length).
 constexpr uint32_t kSinusoidPositions = 1024;
-constexpr uint32_t kLeastWidth = 4;  // of sinusoids: their frequencies are 10000^(-i / (half - 1))
+constexpr uint32_t kLeastSinusoidWidth =
+    4;  // of sinusoids: their frequencies are 10000^(-i / (half - 1))
 constexpr uint64_t kMaxMetadataBytes = uint64_t{1} << 20;
 
 tl::unexpected<Error> Unsupported(const fs::path& file, const std::string& what) {
@@ -64,10 +65,11 @@ Status CheckShape(const Ct2Shape& shape, const fs::path& file) {
                        "encoder/scale_embeddings and decoder/scale_embeddings differ, which "
                        "is not supported");
   }
-  if (!shape.max_positions && (shape.hidden_size < kLeastWidth || shape.hidden_size % 2 != 0)) {
+  if (!shape.max_positions &&
+      (shape.hidden_size < kLeastSinusoidWidth || shape.hidden_size % 2 != 0)) {
     return Unsupported(file, fmt::format("rows of {} numbers; with sinusoids it must be even, and "
                                          "{} or more",
-                                         shape.hidden_size, kLeastWidth));
+                                         shape.hidden_size, kLeastSinusoidWidth));
   }
   return {};
 }

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kTiny = fs::path(KVASIR_SOURCE_DIR) / "tests/data/ct2-tiny";
+const fs::path kTinyModel = fs::path(KVASIR_SOURCE_DIR) / "tests/data/ct2-tiny";
 
 class Ct2Importer : public testing::Test {
  protected:
@@ -25,7 +25,7 @@ class Ct2Importer : public testing::Test {
   void TearDown() override { fs::remove_all(folder_); }
   void CopyTiny(const fs::path& to, const char* type = "float32") const {
     fs::create_directories(to.parent_path());
-    fs::copy(kTiny / type, to);
+    fs::copy(kTinyModel / type, to);
   }
   static void Write(const fs::path& path, const std::string& text) {
     std::ofstream(path, std::ios::binary) << text;
@@ -49,10 +49,10 @@ class Ct2Importer : public testing::Test {
 };
 
 TEST_F(Ct2Importer, HasTheConfigOfTheModelThatWasConverted) {
-  const auto original = ImportModel(kTiny / "hf");
+  const auto original = ImportModel(kTinyModel / "hf");
   ASSERT_TRUE(original) << original.error().message;
   for (const char* type : {"float32", "float16", "bfloat16", "int16", "int8", "int8_float16"}) {
-    const auto model = ImportModel(kTiny / type);
+    const auto model = ImportModel(kTinyModel / type);
     ASSERT_TRUE(model) << model.error().message;
     EXPECT_EQ(model->name, type);
     const ModelConfig &a = model->config, &b = original->config;
@@ -96,7 +96,7 @@ TEST_F(Ct2Importer, TakesTwoVocabulariesAndABiasOfTheHead) {
 }
 
 TEST_F(Ct2Importer, ReadsByOneVocabularyAndWritesByAnother) {
-  const auto model = ImportModel(kTiny / "pair");
+  const auto model = ImportModel(kTinyModel / "pair");
   ASSERT_TRUE(model) << model.error().message;
   ASSERT_TRUE(model->vocabulary) << model->vocabulary.error().message;
   const Vocabulary& target = **model->vocabulary;

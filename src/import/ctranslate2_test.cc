@@ -7,8 +7,8 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 
+#include "base/bytes_for_test.h"
 #include "import/ct2_file_for_test.h"
 #include "import/float_numbers.h"
 #include "import/safetensors.h"
@@ -26,15 +26,11 @@ using ct2_file::Variable;
 
 const fs::path kTiny = fs::path(KVASIR_SOURCE_DIR) / "tests/data/ct2-tiny";
 
-std::string ReadFile(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-Result<Ct2File> Parse(const std::string& bytes) {
+Result<Ct2File> ParseModel(const std::string& bytes) {
   return ParseCt2(std::as_bytes(std::span(bytes)), "dir/model.bin");
 }
 Result<Ct2Weights> Describe(const std::string& bytes) {
-  const auto model = Parse(bytes);
+  const auto model = ParseModel(bytes);
   if (!model) return tl::unexpected(model.error());
   return DescribeCt2(*model, "dir/model.bin");
 }
@@ -51,7 +47,7 @@ std::vector<float> NumbersOf(const Ct2Tensor& tensor) {
   }
   return numbers;
 }
-const Ct2Tensor& Named(const Ct2Weights& weights, const std::string& name) {
+const Ct2Tensor& TensorNamed(const Ct2Weights& weights, const std::string& name) {
   for (const Ct2Tensor& tensor : weights.tensors) {
     if (tensor.name == name) return tensor;
   }
@@ -79,8 +75,8 @@ TEST(Ctranslate2, HasTheTensorsThatItWasConvertedFrom) {
     size_t compared = 0;
     for (const StoredTensor& original : *originals) {
       const bool shared = original.name == "model.shared.weight";
-      const Ct2Tensor& tensor =
-          Named(folder->weights, shared ? "model.decoder.embed_tokens.weight" : original.name);
+      const Ct2Tensor& tensor = TensorNamed(
+          folder->weights, shared ? "model.decoder.embed_tokens.weight" : original.name);
       ASSERT_EQ(tensor.shape, original.shape) << original.name;
       const std::vector<float> got = NumbersOf(tensor);
       std::vector<float> expected(got.size());
@@ -106,8 +102,8 @@ TEST(Ctranslate2, HasTheTensorsThatItWasConvertedFrom) {
     }
     // Beside them: embeddings of both sides, the head, and positions of both sides.
     EXPECT_EQ(compared + 4, folder->weights.tensors.size()) << type;
-    EXPECT_EQ(NumbersOf(Named(folder->weights, "lm_head.weight")),
-              NumbersOf(Named(folder->weights, "model.encoder.embed_tokens.weight")));
+    EXPECT_EQ(NumbersOf(TensorNamed(folder->weights, "lm_head.weight")),
+              NumbersOf(TensorNamed(folder->weights, "model.encoder.embed_tokens.weight")));
   }
 }
 
@@ -169,12 +165,12 @@ TEST(Ctranslate2, RefusesACutFileAtEveryByteWithItsPlace) {
   const std::string whole = ReadFile(kTiny / "int8/model.bin");
   ASSERT_TRUE(Describe(whole));
   for (size_t size = 0; size < whole.size(); size += size < 3000 ? 1 : 53) {
-    const auto cut = Parse(whole.substr(0, size));
+    const auto cut = ParseModel(whole.substr(0, size));
     ASSERT_FALSE(cut) << size;
     EXPECT_EQ(cut.error().code, Code::kCorruption);
     EXPECT_NE(cut.error().message.find("dir/model.bin: damaged at byte"), std::string::npos);
   }
-  const auto longer = Parse(whole + "x");
+  const auto longer = ParseModel(whole + "x");
   ASSERT_FALSE(longer);
   EXPECT_NE(longer.error().message.find("should end here"), std::string::npos);
 }
@@ -218,7 +214,7 @@ TEST(Ctranslate2, RefusesPartsThatAreNotUnderstood) {
   EXPECT_TRUE(Describe(Plus(whole, Variable("with_source_bos", {}, 1, "x"))));
   // A number of the file that is changed in place.
   const auto changed = [&](const std::string& variable, const std::string& bytes) {
-    const auto model = Parse(whole);
+    const auto model = ParseModel(whole);
     std::string other = whole;
     return other.replace(model->variables.find(variable)->second.offset, bytes.size(), bytes);
   };

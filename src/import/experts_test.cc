@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-Result<ModelConfig> Parse(const char* hf_class, const json& more = json::object()) {
+Result<ModelConfig> ParseExperts(const char* hf_class, const json& more = json::object()) {
   json config = json::parse(R"({"vocab_size": 100, "hidden_size": 48, "intermediate_size": 100,
       "num_hidden_layers": 5, "num_attention_heads": 6, "num_key_value_heads": 2,
       "max_position_embeddings": 512})");
@@ -22,28 +22,28 @@ Result<ModelConfig> Parse(const char* hf_class, const json& more = json::object(
 }
 
 TEST(Experts, EachFamilyHasItsDefaults) {
-  const auto mixtral = Parse("MixtralForCausalLM");
+  const auto mixtral = ParseExperts("MixtralForCausalLM");
   ASSERT_TRUE(mixtral) << mixtral.error().message;
   EXPECT_EQ(mixtral->experts->count, 8u);
   EXPECT_EQ(mixtral->experts->chosen, 2u);
   EXPECT_EQ(mixtral->experts->ffn_size, 100u);
   EXPECT_EQ(mixtral->experts->routing, Routing::kChosen);
   EXPECT_EQ(LayerOf(*mixtral, 4).ffn, FfnKind::kExperts);
-  const auto qwen = Parse("Qwen3MoeForCausalLM");
+  const auto qwen = ParseExperts("Qwen3MoeForCausalLM");
   ASSERT_TRUE(qwen) << qwen.error().message;
   EXPECT_EQ(qwen->experts->count, 128u);
   EXPECT_EQ(qwen->experts->chosen, 8u);
   EXPECT_EQ(qwen->experts->ffn_size, 768u);
   EXPECT_EQ(qwen->experts->routing, Routing::kAll);
   EXPECT_TRUE(qwen->experts->layers.empty());
-  EXPECT_FALSE(Parse("Qwen3ForCausalLM")->experts);
+  EXPECT_FALSE(ParseExperts("Qwen3ForCausalLM")->experts);
 }
 
 TEST(Experts, SomeLayersHaveAPlainFfn) {
-  const auto c = Parse("Qwen3MoeForCausalLM", {{"decoder_sparse_step", 2},
-                                               {"mlp_only_layers", {3}},
-                                               {"norm_topk_prob", true},
-                                               {"num_local_experts", 16}});
+  const auto c = ParseExperts("Qwen3MoeForCausalLM", {{"decoder_sparse_step", 2},
+                                                      {"mlp_only_layers", {3}},
+                                                      {"norm_topk_prob", true},
+                                                      {"num_local_experts", 16}});
   ASSERT_TRUE(c) << c.error().message;
   EXPECT_EQ(c->experts->count, 16u);
   EXPECT_EQ(c->experts->layers, (std::vector<bool>{false, true, false, false, false}));
@@ -71,17 +71,17 @@ TEST(Experts, RefusesConfigsThatContradictThemselves) {
       {{{"mlp_only_layers", 3}}, "mlp_only_layers must be a list"},
       {{{"norm_topk_prob", 1}}, "norm_topk_prob is 1"}};
   for (const auto& [fields, message] : cases) {
-    ExpectError(Parse("Qwen3MoeForCausalLM", fields), Code::kInvalidArgument, {message});
+    ExpectError(ParseExperts("Qwen3MoeForCausalLM", fields), Code::kInvalidArgument, {message});
   }
 }
 
 // Each expert of each layer is three tensors with names: 2^26 of them fill any machine's memory.
 TEST(Experts, AllLayersTogetherHaveALimit) {
   const json most = {{"num_hidden_layers", 64}, {"num_experts", 4096}};
-  EXPECT_TRUE(Parse("Qwen3MoeForCausalLM", most));
+  EXPECT_TRUE(ParseExperts("Qwen3MoeForCausalLM", most));
   for (const int layers : {65, 16384}) {
     const json more = {{"num_hidden_layers", layers}, {"num_experts", 4096}};
-    ExpectError(Parse("Qwen3MoeForCausalLM", more), Code::kInvalidArgument,
+    ExpectError(ParseExperts("Qwen3MoeForCausalLM", more), Code::kInvalidArgument,
                 {std::to_string(layers) + " layers of 4096 experts", "at most 262144"});
   }
 }
@@ -93,10 +93,10 @@ TEST(Experts, AllWeightsTogetherHaveALimit) {
                      {"hidden_size", 1 << 20},
                      {"head_dim", 128},
                      {"moe_intermediate_size", 1 << 22}};
-  ExpectError(Parse("Qwen3MoeForCausalLM", more), Code::kInvalidArgument,
+  ExpectError(ParseExperts("Qwen3MoeForCausalLM", more), Code::kInvalidArgument,
               {"config.json: 64 layers", " have 3458764926482399232 weights; at most 2^48"});
   const json large = {{"num_hidden_layers", 64}, {"num_experts", 4096}, {"head_dim", 128}};
-  EXPECT_TRUE(Parse("Qwen3MoeForCausalLM", large));
+  EXPECT_TRUE(ParseExperts("Qwen3MoeForCausalLM", large));
 }
 
 using GgufExperts = GgufModel;

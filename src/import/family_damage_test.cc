@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/bytes_for_test.h"
 #include "import/gguf.h"
 #include "import/gguf_importer.h"
 #include "import/importer.h"
@@ -19,22 +20,17 @@ using nlohmann::json;
 
 const fs::path kData = fs::path(KVASIR_SOURCE_DIR) / "tests/data";
 
-std::string ReadAll(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 // A folder of tests/data, whose config.json and table of tensors a test changes. Shards become one
 // file.
 struct HfFiles {
   explicit HfFiles(const fs::path& from)
-      : name(from.filename()), config(json::parse(ReadAll(from / "config.json"))) {
+      : name(from.filename()), config(json::parse(ReadFile(from / "config.json"))) {
     std::vector<fs::path> files;
     for (const auto& entry : fs::directory_iterator(from)) {
       if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
     }
     std::ranges::sort(files);
-    for (const fs::path& file : files) Add(ReadAll(file));
+    for (const fs::path& file : files) Add(ReadFile(file));
   }
   void Add(const std::string& file) {
     uint64_t header_bytes = 0;
@@ -106,7 +102,7 @@ std::vector<std::pair<std::string, std::string>> GgufFiles() {  // name, bytes
   std::vector<std::pair<std::string, std::string>> all;
   for (const auto& entry : fs::recursive_directory_iterator(kData)) {
     if (entry.path().extension() != ".gguf") continue;
-    all.emplace_back(entry.path().parent_path().filename(), ReadAll(entry.path()));
+    all.emplace_back(entry.path().parent_path().filename(), ReadFile(entry.path()));
   }
   EXPECT_GE(all.size(), 14u);
   return all;

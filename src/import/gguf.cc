@@ -31,17 +31,17 @@ enum ValueType : uint32_t {
 constexpr uint32_t kValueBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 constexpr uint32_t kMaxArrayDepth = 4;
 constexpr uint64_t kMaxKeyBytes = 65535;  // the format's own limit
-constexpr uint64_t kMaxRank = 4;
+constexpr uint64_t kMaxGgufRank = 4;
 constexpr uint64_t kMaxAlignment = uint64_t{1} << 20;
 
 // Tensor types by ggml's number: a block of `elements` numbers takes `bytes`.
-struct Type {
+struct GgufType {
   uint32_t id;
   const char* name;
   uint32_t elements, bytes;
   std::optional<DType> dtype;
 };
-constexpr Type kTypes[] = {
+constexpr GgufType kGgufTypes[] = {
     {0, "F32", 1, 4, DType::kF32},
     {1, "F16", 1, 2, DType::kF16},
     {30, "BF16", 1, 2, DType::kBf16},
@@ -75,7 +75,7 @@ constexpr Type kTypes[] = {
     {35, "TQ2_0", 256, 66, {}},
     {39, "MXFP4", 32, 17, {}},
 };
-static_assert(std::ranges::all_of(kTypes, [](const Type& type) {
+static_assert(std::ranges::all_of(kGgufTypes, [](const GgufType& type) {
   return !type.dtype || (BlockOf(*type.dtype).columns == type.elements &&
                          BlockOf(*type.dtype).bytes == type.bytes);
 }));
@@ -226,9 +226,9 @@ Result<Row> ReadRow(Reader& reader, uint64_t index, const std::string& file) {
   const uint64_t at = reader.position();
   Row row{.tensor = {.name = std::string(reader.String()), .file = file}};
   const auto rank = reader.Read<uint32_t>();
-  if (reader.ok() && (rank == 0 || rank > kMaxRank)) {
+  if (reader.ok() && (rank == 0 || rank > kMaxGgufRank)) {
     return Fail(Code::kCorruption, "{}: tensor '{}' has {} dimensions, 1 to {} are allowed", file,
-                row.tensor.name, rank, kMaxRank);
+                row.tensor.name, rank, kMaxGgufRank);
   }
   for (uint32_t i = 0; reader.ok() && i < rank; ++i) row.tensor.shape.push_back(reader.Count());
   const auto type_id = reader.Read<uint32_t>();
@@ -237,8 +237,8 @@ Result<Row> ReadRow(Reader& reader, uint64_t index, const std::string& file) {
     return Fail(Code::kCorruption, "{}: row {} of the tensor table at byte {} is cut short", file,
                 index, at);
   }
-  const auto type = std::ranges::find(kTypes, type_id, &Type::id);
-  if (type == std::end(kTypes)) {
+  const auto type = std::ranges::find(kGgufTypes, type_id, &GgufType::id);
+  if (type == std::end(kGgufTypes)) {
     return Fail(Code::kUnsupported, "{}: tensor '{}' has the unknown type {}; weights may be {}",
                 file, row.tensor.name, type_id, kWeightTypes);
   }

@@ -6,9 +6,9 @@
 namespace kvasir {
 namespace {
 
-Result<GgufFile> Parse(const std::string& file) { return ParseGguf(BytesOf(file), "m.gguf"); }
-void ExpectCorrupt(const std::string& file, const std::vector<std::string>& parts) {
-  ExpectError(Parse(file), Code::kCorruption, parts);
+Result<GgufFile> ParseFile(const std::string& file) { return ParseGguf(BytesOf(file), "m.gguf"); }
+void ExpectCorruptGguf(const std::string& file, const std::vector<std::string>& parts) {
+  ExpectError(ParseFile(file), Code::kCorruption, parts);
 }
 const std::string kFour = std::string(16, 'x');  // four F32
 
@@ -27,7 +27,7 @@ TEST_P(GgufVersions, ReadMetadataOfEveryTypeAndTensors) {
             b.Count(1) + Le<uint32_t>(9));
   b.Tensor("t", {2, 3}, 1, std::string(12, 'h')).Tensor("q", {32, 2}, 8, std::string(68, 'q'));
   const std::string file = b.Build();
-  const auto gguf = Parse(file);
+  const auto gguf = ParseFile(file);
   ASSERT_TRUE(gguf) << gguf.error().message;
   EXPECT_EQ(gguf->version, GetParam());
   const auto& m = gguf->metadata;
@@ -60,81 +60,81 @@ TEST_P(GgufVersions, NoPrefixOfAFileIsAFile) {
                                .U32("n", 1)
                                .Tensor("a", {8}, 0, std::string(32, 'a'))
                                .Build();
-  ASSERT_TRUE(Parse(file));
-  for (size_t n = 0; n < file.size(); ++n) EXPECT_FALSE(Parse(file.substr(0, n))) << n;
+  ASSERT_TRUE(ParseFile(file));
+  for (size_t n = 0; n < file.size(); ++n) EXPECT_FALSE(ParseFile(file.substr(0, n))) << n;
 }
 
 TEST(Gguf, AlignmentMovesTheData) {
   GgufBuilder b(3, 64);
   b.U32("general.alignment", 64).Tensor("a", {4}, 0, kFour).Tensor("b", {4}, 0, kFour);
-  const auto gguf = Parse(b.Build());
+  const auto gguf = ParseFile(b.Build());
   ASSERT_TRUE(gguf) << gguf.error().message;
   EXPECT_EQ(gguf->tensors[1].bytes.data() - gguf->tensors[0].bytes.data(), 64);
   for (uint32_t wrong : {0u, 3u, 48u, 1u << 21}) {
-    ExpectCorrupt(GgufBuilder().U32("general.alignment", wrong).Build(), {"general.alignment"});
+    ExpectCorruptGguf(GgufBuilder().U32("general.alignment", wrong).Build(), {"general.alignment"});
   }
-  ExpectCorrupt(GgufBuilder().Text("general.alignment", "32").Build(), {"general.alignment"});
+  ExpectCorruptGguf(GgufBuilder().Text("general.alignment", "32").Build(), {"general.alignment"});
 }
 
 TEST(Gguf, RefusesOtherFilesAndVersions) {
-  ExpectCorrupt("", {"not a GGUF file"});
-  ExpectCorrupt("GGML\3\0\0\0 and more bytes", {"not a GGUF file"});
+  ExpectCorruptGguf("", {"not a GGUF file"});
+  ExpectCorruptGguf("GGML\3\0\0\0 and more bytes", {"not a GGUF file"});
   for (uint32_t version : {0u, 4u, 99u}) {
-    ExpectError(Parse(GgufBuilder(version).Build()), Code::kUnsupported,
+    ExpectError(ParseFile(GgufBuilder(version).Build()), Code::kUnsupported,
                 {"version " + std::to_string(version), "1 to 3"});
   }
 }
 
 TEST(Gguf, RefusesBigEndianFilesClearly) {
   const std::string big = std::string("GGUF\0\0\0\3", 8) + std::string(16, '\0');
-  ExpectError(Parse(big), Code::kUnsupported, {"big-endian", "convert"});
+  ExpectError(ParseFile(big), Code::kUnsupported, {"big-endian", "convert"});
   const std::string swapped = std::string("FUGG\0\0\0\3", 8) + std::string(16, '\0');
-  ExpectError(Parse(swapped), Code::kUnsupported, {"big-endian"});
+  ExpectError(ParseFile(swapped), Code::kUnsupported, {"big-endian"});
 }
 
 TEST(Gguf, RefusesCountsThatTheFileCannotHold) {
   const std::string start = "GGUF" + Le<uint32_t>(3);
-  ExpectCorrupt(start + Le(~uint64_t{0}) + Le<uint64_t>(0), {"do not fit"});
-  ExpectCorrupt(start + Le<uint64_t>(0) + Le(uint64_t{1} << 40), {"do not fit"});
-  ExpectCorrupt(start + Le<uint64_t>(1) + Le<uint64_t>(0), {"do not fit"});
+  ExpectCorruptGguf(start + Le(~uint64_t{0}) + Le<uint64_t>(0), {"do not fit"});
+  ExpectCorruptGguf(start + Le<uint64_t>(0) + Le(uint64_t{1} << 40), {"do not fit"});
+  ExpectCorruptGguf(start + Le<uint64_t>(1) + Le<uint64_t>(0), {"do not fit"});
 }
 
 TEST(Gguf, RefusesMalformedMetadata) {
   GgufBuilder b;
-  ExpectCorrupt(GgufBuilder().U32("a", 1).U32("a", 2).Build(), {"'a' occurs twice"});
-  ExpectCorrupt(GgufBuilder().Raw("a", 13, Le<uint64_t>(1)).Build(), {"'a'", "type 13"});
-  ExpectCorrupt(GgufBuilder().Raw("a", 8, Le(~uint64_t{0})).Build(), {"'a'", "cut short"});
-  ExpectCorrupt(GgufBuilder().Raw("a", 9, Le<uint32_t>(10) + Le(uint64_t{1} << 61)).Build(),
-                {"'a'"});
-  ExpectCorrupt(GgufBuilder().Raw("a", 9, Le<uint32_t>(8) + Le(uint64_t{1} << 50)).Build(),
-                {"'a'"});
-  ExpectCorrupt(GgufBuilder().Raw("a", 9, Le<uint32_t>(77) + Le<uint64_t>(0)).Build(), {"'a'"});
+  ExpectCorruptGguf(GgufBuilder().U32("a", 1).U32("a", 2).Build(), {"'a' occurs twice"});
+  ExpectCorruptGguf(GgufBuilder().Raw("a", 13, Le<uint64_t>(1)).Build(), {"'a'", "type 13"});
+  ExpectCorruptGguf(GgufBuilder().Raw("a", 8, Le(~uint64_t{0})).Build(), {"'a'", "cut short"});
+  ExpectCorruptGguf(GgufBuilder().Raw("a", 9, Le<uint32_t>(10) + Le(uint64_t{1} << 61)).Build(),
+                    {"'a'"});
+  ExpectCorruptGguf(GgufBuilder().Raw("a", 9, Le<uint32_t>(8) + Le(uint64_t{1} << 50)).Build(),
+                    {"'a'"});
+  ExpectCorruptGguf(GgufBuilder().Raw("a", 9, Le<uint32_t>(77) + Le<uint64_t>(0)).Build(), {"'a'"});
   std::string deep;
   for (int i = 0; i < 50'000; ++i) deep += Le<uint32_t>(9) + Le<uint64_t>(1);
-  ExpectCorrupt(GgufBuilder().Raw("a", 9, deep + Le<uint32_t>(0) + Le<uint64_t>(0)).Build(),
-                {"'a'"});
-  ExpectCorrupt(GgufBuilder().U32(std::string(65'536, 'k'), 1).Build(), {"pair 0"});
+  ExpectCorruptGguf(GgufBuilder().Raw("a", 9, deep + Le<uint32_t>(0) + Le<uint64_t>(0)).Build(),
+                    {"'a'"});
+  ExpectCorruptGguf(GgufBuilder().U32(std::string(65'536, 'k'), 1).Build(), {"pair 0"});
 }
 
 TEST(Gguf, RefusesATensorTableThatLies) {
   const auto file = [](const std::vector<uint64_t>& dims, uint32_t type, uint64_t offset) {
     return GgufBuilder().Tensor("a", {4}, 0, kFour).Row("b", dims, type, offset).Build();
   };
-  ExpectCorrupt(file({4}, 0, 32), {"'b'", "16 bytes at offset 32"});
-  ExpectCorrupt(file({4}, 0, 16), {"'b'", "not a multiple of alignment 32"});
-  ExpectCorrupt(file({4}, 0, 0), {"overlaps"});
-  ExpectCorrupt(file({4}, 0, ~uint64_t{31}), {"'b'", "go beyond"});
-  ExpectCorrupt(file({uint64_t{1} << 62, 8}, 0, 32), {"'b'", "dimensions"});
-  ExpectCorrupt(file({uint64_t{1} << 62, 4, 2}, 14, 32), {"'b'"});
-  ExpectCorrupt(file({33}, 2, 32), {"'b'", "Q4_0", "rows of 33", "block of 32"});
-  ExpectCorrupt(file({128, 2}, 12, 32), {"'b'", "Q4_K", "rows of 128", "block of 256"});
-  ExpectCorrupt(file({}, 0, 32), {"'b'", "0 dimensions"});
-  ExpectCorrupt(file({1, 1, 1, 1, 1}, 0, 32), {"5 dimensions"});
-  ExpectError(Parse(file({4}, 4, 32)), Code::kUnsupported, {"'b'", "unknown type 4"});
-  ExpectError(Parse(file({4}, 1000, 32)), Code::kUnsupported, {"unknown type 1000"});
+  ExpectCorruptGguf(file({4}, 0, 32), {"'b'", "16 bytes at offset 32"});
+  ExpectCorruptGguf(file({4}, 0, 16), {"'b'", "not a multiple of alignment 32"});
+  ExpectCorruptGguf(file({4}, 0, 0), {"overlaps"});
+  ExpectCorruptGguf(file({4}, 0, ~uint64_t{31}), {"'b'", "go beyond"});
+  ExpectCorruptGguf(file({uint64_t{1} << 62, 8}, 0, 32), {"'b'", "dimensions"});
+  ExpectCorruptGguf(file({uint64_t{1} << 62, 4, 2}, 14, 32), {"'b'"});
+  ExpectCorruptGguf(file({33}, 2, 32), {"'b'", "Q4_0", "rows of 33", "block of 32"});
+  ExpectCorruptGguf(file({128, 2}, 12, 32), {"'b'", "Q4_K", "rows of 128", "block of 256"});
+  ExpectCorruptGguf(file({}, 0, 32), {"'b'", "0 dimensions"});
+  ExpectCorruptGguf(file({1, 1, 1, 1, 1}, 0, 32), {"5 dimensions"});
+  ExpectError(ParseFile(file({4}, 4, 32)), Code::kUnsupported, {"'b'", "unknown type 4"});
+  ExpectError(ParseFile(file({4}, 1000, 32)), Code::kUnsupported, {"unknown type 1000"});
   GgufBuilder twice;
   twice.Tensor("a", {4}, 0, kFour).Tensor("a", {4}, 0, kFour);
-  ExpectCorrupt(twice.Build(), {"tensor 'a' occurs twice"});
+  ExpectCorruptGguf(twice.Build(), {"tensor 'a' occurs twice"});
 }
 
 TEST(Gguf, NoFlippedByteCrashes) {
@@ -143,13 +143,13 @@ TEST(Gguf, NoFlippedByteCrashes) {
   b.Raw("list", 9, Le<uint32_t>(8) + b.Count(2) + b.Str("a") + b.Str("bc"));
   b.Tensor("a", {2, 2}, 0, kFour).Tensor("b", {4}, 0, kFour);
   const std::string file = b.Build();
-  ASSERT_TRUE(Parse(file));
+  ASSERT_TRUE(ParseFile(file));
   Random random(11);
   int refused = 0;
   for (int i = 0; i < 20'000; ++i) {
     std::string broken = file;
     broken[random.Below(broken.size())] ^= static_cast<char>(1 + random.Below(255));
-    refused += !Parse(broken);
+    refused += !ParseFile(broken);
   }
   EXPECT_GT(refused, 2'000);
 }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/bytes_for_test.h"
 #include "base/mapped_file.h"
 #include "import/importer.h"
 #include "import/model_files_for_test.h"
@@ -27,11 +28,6 @@ Result<std::unique_ptr<Tokenizer>> MakeFrom(std::span<const std::byte> bytes) {
   return Tokenizer::Make(**vocabulary);
 }
 
-std::string ReadAll(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 std::vector<std::string> Split(const std::string& text, const std::string& by) {
   std::vector<std::string> parts;
   size_t begin = 0;
@@ -45,12 +41,12 @@ std::vector<std::string> Split(const std::string& text, const std::string& by) {
 
 // A .gguf with the texts of its .inp and the ids of its .out. Returns how many texts there are.
 size_t ExpectVectors(const fs::path& file) {
-  const std::string bytes = ReadAll(file);
+  const std::string bytes = ReadFile(file);
   const auto tokenizer = MakeFrom(BytesOf(bytes));
   if (!tokenizer) ADD_FAILURE() << file << ": " << tokenizer.error().message;
   if (!tokenizer) return 0;
-  const auto texts = Split(ReadAll(file.string() + ".inp"), "\n__ggml_vocab_test__\n");
-  const auto lines = Split(ReadAll(file.string() + ".out"), "\n");
+  const auto texts = Split(ReadFile(file.string() + ".inp"), "\n__ggml_vocab_test__\n");
+  const auto lines = Split(ReadFile(file.string() + ".out"), "\n");
   EXPECT_EQ(lines.size(), texts.size());
   for (size_t i = 0; i < texts.size(); ++i) {
     std::istringstream line(lines[i]);
@@ -72,7 +68,7 @@ TEST(GgufVocabulary, GivesTheIdsOfLlamaCppsTestVectors) {
       continue;
     }
     num_texts += ExpectVectors(entry.path());
-    const std::string bytes = ReadAll(entry.path());
+    const std::string bytes = ReadFile(entry.path());
     EXPECT_GT(ExpectBytesOfTokens(**MakeFrom(BytesOf(bytes))), 500u) << entry.path();
     ++count;
   }
@@ -85,12 +81,12 @@ TEST(GgufVocabulary, ReadsFilesWithoutAPatternAndRefusesBertByName) {
   if (!fs::exists(folder)) GTEST_SKIP() << "needs " << folder;
   const std::string text = "Hello  world, 1234 \n \xE6\x97\xA5";
   for (const char* name : {"ggml-vocab-gpt-neox.gguf", "ggml-vocab-baichuan.gguf"}) {
-    const std::string bytes = ReadAll(folder / name);
+    const std::string bytes = ReadFile(folder / name);
     const auto tokenizer = MakeFrom(BytesOf(bytes));
     ASSERT_TRUE(tokenizer) << tokenizer.error().message;
     EXPECT_EQ((*tokenizer)->Decode((*tokenizer)->Encode(text).value()), text) << name;
   }
-  const std::string bert = ReadAll(folder / "ggml-vocab-bert-bge.gguf");
+  const std::string bert = ReadFile(folder / "ggml-vocab-bert-bge.gguf");
   ExpectError(MakeFrom(BytesOf(bert)), Code::kUnsupported, {"'bert'", "tokenizer.json"});
 }
 
@@ -100,11 +96,11 @@ TEST(GgufVocabulary, GivesTheIdsOfTheFoldersOfTheSharedGoldens) {
   size_t count = 0, num_files = 0;
   for (const auto& entry : fs::recursive_directory_iterator(goldens)) {
     if (entry.path().extension() != ".gguf") continue;
-    const std::string bytes = ReadAll(entry.path());
+    const std::string bytes = ReadFile(entry.path());
     const auto tokenizer = MakeFrom(BytesOf(bytes));
     ASSERT_TRUE(tokenizer) << entry.path() << ": " << tokenizer.error().message;
     ++num_files;
-    const auto golden = nlohmann::json::parse(ReadAll(entry.path().parent_path() / "golden.json"));
+    const auto golden = nlohmann::json::parse(ReadFile(entry.path().parent_path() / "golden.json"));
     for (const auto& test : golden["tokenizer"]["texts"]) {
       const Ids ids = test["ids"];
       EXPECT_EQ((*tokenizer)->Encode(test["text"].get<std::string>()).value(), ids) << test;
@@ -191,7 +187,7 @@ VocabularyFile Bytes() {
 // The bundled model's vocabulary, from its tokenizer.json, as a GGUF file has it.
 VocabularyFile DemoVocabulary() {
   const fs::path folder = fs::path(KVASIR_SOURCE_DIR) / "models/kvasir-demo";
-  const auto json = nlohmann::json::parse(ReadAll(folder / "tokenizer.json"));
+  const auto json = nlohmann::json::parse(ReadFile(folder / "tokenizer.json"));
   VocabularyFile file("gpt2");
   file.pre = "smollm";
   const auto& vocab = json["model"]["vocab"];

@@ -15,20 +15,21 @@ json Base() {
       "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512,
       "rms_norm_eps": 1e-5})");
 }
-Result<ModelConfig> Parse(const json& config, std::optional<std::string_view> generation = {}) {
+Result<ModelConfig> ParseConfig(const json& config,
+                                std::optional<std::string_view> generation = {}) {
   return ParseHfConfig(config.dump(), generation, "config.json");
 }
 Result<ModelConfig> With(const char* key, const json& value) {
   json config = Base();
   config[key] = value;
-  return Parse(config);
+  return ParseConfig(config);
 }
 void ExpectInvalid(const char* key, const json& value, const std::string& part) {
   ExpectError(With(key, value), Code::kInvalidArgument, {"config.json", part});
 }
 
 TEST(HfConfig, ReadsSizesAndFillsInWhatLlamaConfigDefaults) {
-  const auto c = Parse(Base());
+  const auto c = ParseConfig(Base());
   ASSERT_TRUE(c) << c.error().message;
   EXPECT_EQ(c->architecture, "llama");
   EXPECT_EQ(c->head_dim, 8u);
@@ -42,7 +43,7 @@ TEST(HfConfig, ReadsSizesAndFillsInWhatLlamaConfigDefaults) {
     few.erase(key);
   }
   few["head_dim"] = 20;
-  const auto d = Parse(few);
+  const auto d = ParseConfig(few);
   ASSERT_TRUE(d) << d.error().message;
   EXPECT_EQ(d->num_kv_heads, 6u);
   EXPECT_EQ(d->head_dim, 20u);
@@ -58,7 +59,7 @@ TEST(HfConfig, ReadsBiasesTyingAndNulls) {
                  {"head_dim", nullptr},
                  {"rope_scaling", nullptr},
                  {"eos_token_id", nullptr}});
-  const auto c = Parse(config);
+  const auto c = ParseConfig(config);
   ASSERT_TRUE(c) << c.error().message;
   EXPECT_TRUE(c->qkv_bias && c->o_bias && c->mlp_bias && c->tied_embeddings);
   EXPECT_EQ(c->head_dim, 8u);
@@ -79,13 +80,13 @@ TEST(HfConfig, ReadsRopeOfTransformers4And5Alike) {
   five["rope_parameters"] = llama3;
   five["rope_parameters"]["rope_theta"] = 500000;
   for (const json& config : {four, five, legacy}) {
-    const auto c = Parse(config);
+    const auto c = ParseConfig(config);
     ASSERT_TRUE(c) << c.error().message;
     EXPECT_EQ(c->rope.type, RopeType::kLlama3);
     EXPECT_EQ(c->rope.theta, 500000.0);
     EXPECT_EQ(c->rope.factor, 8.0);
     EXPECT_EQ(c->rope.original_max_positions, 64.0);
-    EXPECT_EQ(CanonicalText(*c), CanonicalText(*Parse(four)));
+    EXPECT_EQ(CanonicalText(*c), CanonicalText(*ParseConfig(four)));
   }
   const auto linear = With("rope_scaling", {{"type", "linear"}, {"factor", 2}});
   ASSERT_TRUE(linear) << linear.error().message;
@@ -151,7 +152,7 @@ TEST(HfConfig, RefusesEveryFigureThatIsMissingOrImpossible) {
                           "num_attention_heads"}) {
     json config = Base();
     config.erase(key);
-    ExpectError(Parse(config), Code::kInvalidArgument, {std::string(key) + " is missing"});
+    ExpectError(ParseConfig(config), Code::kInvalidArgument, {std::string(key) + " is missing"});
   }
   for (const char* key :
        {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
@@ -184,10 +185,10 @@ TEST(HfConfig, KAndVOfTheWholeContextHaveALimit) {
   json config = Base();
   config["num_hidden_layers"] = 1 << 14;
   config["max_position_embeddings"] = 1 << 30;
-  ExpectError(Parse(config), Code::kInvalidArgument,
+  ExpectError(ParseConfig(config), Code::kInvalidArgument,
               {"config.json: K and V of 16384 layers and 1073741824 positions", "at most 2^48"});
   config["max_position_embeddings"] = 1 << 20;
-  EXPECT_TRUE(Parse(config));
+  EXPECT_TRUE(ParseConfig(config));
 }
 
 TEST(HfConfig, NamesAnUnsupportedArchitectureAndSimilarOnes) {
@@ -206,13 +207,13 @@ TEST(HfConfig, NamesAnUnsupportedArchitectureAndSimilarOnes) {
   ExpectInvalid("architectures", {1}, "architectures must be a list");
   json config = Base();
   config.erase("architectures");
-  ExpectError(Parse(config), Code::kUnsupported, {"'none'"});
+  ExpectError(ParseConfig(config), Code::kUnsupported, {"'none'"});
   config["model_type"] = "llama";
-  EXPECT_TRUE(Parse(config));
+  EXPECT_TRUE(ParseConfig(config));
   config["model_type"] = "qwen2_vl";
-  ExpectError(Parse(config), Code::kUnsupported, {"(similar: qwen2)"});
+  ExpectError(ParseConfig(config), Code::kUnsupported, {"(similar: qwen2)"});
   config["model_type"] = "bert";
-  ExpectError(Parse(config), Code::kUnsupported, {"'bert'"});
+  ExpectError(ParseConfig(config), Code::kUnsupported, {"'bert'"});
 }
 
 TEST(HfConfig, RefusesOtherActivationsAndQuantisedModels) {
@@ -237,19 +238,20 @@ TEST(HfConfig, KnowsTransformersNamesOfActivations) {
 TEST(HfConfig, GenerationConfigDecidesSpecialIds) {
   json config = Base();
   config.update({{"bos_token_id", 1}, {"eos_token_id", 2}});
-  const auto alone = Parse(config);
+  const auto alone = ParseConfig(config);
   ASSERT_TRUE(alone);
   EXPECT_EQ(alone->eos, std::vector<TokenId>{2});
-  const auto both = Parse(config, R"({"eos_token_id": [7, 9], "max_new_tokens": 3})");
+  const auto both = ParseConfig(config, R"({"eos_token_id": [7, 9], "max_new_tokens": 3})");
   ASSERT_TRUE(both) << both.error().message;
   EXPECT_EQ(both->bos, std::vector<TokenId>{1});
   EXPECT_EQ(both->eos, (std::vector<TokenId>{7, 9}));
-  ExpectError(Parse(config, "{"), Code::kCorruption, {"generation_config.json", "not valid JSON"});
-  ExpectError(Parse(config, "[]"), Code::kCorruption, {"generation_config.json"});
-  ExpectError(Parse(config, R"({"eos_token_id": 100})"), Code::kInvalidArgument,
+  ExpectError(ParseConfig(config, "{"), Code::kCorruption,
+              {"generation_config.json", "not valid JSON"});
+  ExpectError(ParseConfig(config, "[]"), Code::kCorruption, {"generation_config.json"});
+  ExpectError(ParseConfig(config, R"({"eos_token_id": 100})"), Code::kInvalidArgument,
               {"id 100", "vocabulary of 100"});
   for (const char* wrong : {"-1", "\"2\"", "[1, 2.5]", "[[1]]", "99999999999"}) {
-    ExpectError(Parse(config, std::string(R"({"eos_token_id": )") + wrong + "}"),
+    ExpectError(ParseConfig(config, std::string(R"({"eos_token_id": )") + wrong + "}"),
                 Code::kInvalidArgument, {"eos_token_id", "not a token id"});
   }
 }
@@ -263,7 +265,7 @@ TEST(HfConfig, RefusesMalformedJson) {
 }
 
 TEST(ModelConfig, CanonicalTextSaysAllThatDecidesKv) {
-  const ModelConfig base = *Parse(Base());
+  const ModelConfig base = *ParseConfig(Base());
   const auto differs = [&](auto change) {
     ModelConfig other = base;
     change(other);

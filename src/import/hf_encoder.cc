@@ -10,7 +10,7 @@ constexpr uint32_t kEncoderHeads = 16, kEncoderFfn = 4096, kPadId = 1;
 constexpr TokenId kDecoderStart = 2;
 
 // Sinusoids of narrower rows are not defined: their frequencies are 10000^(-i / (half - 1)).
-constexpr uint32_t kLeastWidth = 4;
+constexpr uint32_t kLeastHiddenSize = 4;
 
 }  // namespace
 
@@ -40,11 +40,11 @@ Status ReadHfEncoder(Fields& fields, const Architecture& row, const std::string&
                 "share one embedding is supported",
                 file, row.hf_class);
   }
-  if (config.hidden_size < kLeastWidth || config.hidden_size % 2 != 0) {
+  if (config.hidden_size < kLeastHiddenSize || config.hidden_size % 2 != 0) {
     return Fail(Code::kInvalidArgument,
                 "{}: {} is {}; with sinusoids it must be even, and {} or "
                 "more",
-                file, row.keys.hidden, config.hidden_size, kLeastWidth);
+                file, row.keys.hidden, config.hidden_size, kLeastHiddenSize);
   }
   encoder.head_dim = config.hidden_size / encoder.num_heads;
   if (config.hidden_size % encoder.num_heads != 0 || encoder.head_dim > ConfigLimits::kHeadDim) {

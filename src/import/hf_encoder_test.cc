@@ -17,17 +17,17 @@ namespace fs = std::filesystem;
 json TinyConfig() {
   return json::parse(std::ifstream(TinyModelPath("m2m100-tiny") + "/config.json"));
 }
-json With(const json& changes) {
+json EncoderWith(const json& changes) {
   json config = TinyConfig();
   config.update(changes);
   return config;
 }
-Result<ModelConfig> Parse(const json& config) {
+Result<ModelConfig> ParseEncoder(const json& config) {
   return ParseHfConfig(config.dump(), {}, "config.json");
 }
 
 TEST(HfEncoder, TheHalvesMayDiffer) {
-  const auto config = Parse(TinyConfig());
+  const auto config = ParseEncoder(TinyConfig());
   ASSERT_TRUE(config) << config.error().message;
   ASSERT_TRUE(config->encoder);
   EXPECT_EQ(config->num_layers, 2u);
@@ -52,10 +52,10 @@ TEST(HfEncoder, TheHalvesMayDiffer) {
 }
 
 TEST(HfEncoder, MissingKeysHaveTheDefaultsOfTransformers) {
-  const auto config = Parse({{"architectures", {"M2M100ForConditionalGeneration"}},
-                             {"d_model", 1024},
-                             {"encoder_layers", 12},
-                             {"decoder_layers", 12}});
+  const auto config = ParseEncoder({{"architectures", {"M2M100ForConditionalGeneration"}},
+                                    {"d_model", 1024},
+                                    {"encoder_layers", 12},
+                                    {"decoder_layers", 12}});
   ASSERT_TRUE(config) << config.error().message;
   EXPECT_EQ(config->vocab_size, 128112u);
   EXPECT_EQ(config->max_positions, 1024u);
@@ -71,16 +71,16 @@ TEST(HfEncoder, MissingKeysHaveTheDefaultsOfTransformers) {
 }
 
 TEST(HfEncoder, EveryFigureThatDecidesKvIsInTheIdentity) {
-  const auto config = Parse(TinyConfig());
+  const auto config = ParseEncoder(TinyConfig());
   ASSERT_TRUE(config);
   for (const json& change : {json{{"encoder_layers", 2}}, json{{"encoder_attention_heads", 2}},
                              json{{"encoder_ffn_dim", 43}}, json{{"pad_token_id", 0}},
                              json{{"scale_embedding", false}}}) {
-    const auto other = Parse(With(change));
+    const auto other = ParseEncoder(EncoderWith(change));
     ASSERT_TRUE(other) << change << other.error().message;
     EXPECT_NE(CanonicalText(*config), CanonicalText(*other)) << change;
   }
-  EXPECT_EQ(Parse(With({{"scale_embedding", false}}))->embedding_multiplier, 1.0);
+  EXPECT_EQ(ParseEncoder(EncoderWith({{"scale_embedding", false}}))->embedding_multiplier, 1.0);
 }
 
 TEST(HfEncoder, TheGenerationConfigsStartTokenWins) {
@@ -106,7 +106,7 @@ TEST(HfEncoder, RefusesConfigurationsThatCannotBe) {
       {{{"encoder_ffn_dim", -1}}, "encoder_ffn_dim"},
       {{{"max_position_embeddings", 0}}, "max_position_embeddings"}};
   for (const auto& [change, what] : cases) {
-    const auto config = Parse(With(change));
+    const auto config = ParseEncoder(EncoderWith(change));
     ASSERT_FALSE(config) << change;
     EXPECT_NE(config.error().message.find(what), std::string::npos) << config.error().message;
   }
@@ -117,15 +117,15 @@ TEST(HfEncoder, OtherEncoderDecodersAreRefusedByName) {
        {"T5ForConditionalGeneration", "BartForConditionalGeneration",
         "MBartForConditionalGeneration", "MarianMTModel", "WhisperForConditionalGeneration",
         "NllbMoeForConditionalGeneration"}) {
-    const auto config = Parse(With({{"architectures", {hf_class}}}));
+    const auto config = ParseEncoder(EncoderWith({{"architectures", {hf_class}}}));
     ASSERT_FALSE(config) << hf_class;
     EXPECT_EQ(config.error().code, Code::kUnsupported);
     EXPECT_NE(config.error().message.find(hf_class), std::string::npos);
   }
   for (const char* type : {"t5", "bart", "mbart", "marian", "whisper", "nllb-moe"}) {
-    json other = With({{"model_type", type}});
+    json other = EncoderWith({{"model_type", type}});
     other.erase("architectures");
-    const auto config = Parse(other);
+    const auto config = ParseEncoder(other);
     ASSERT_FALSE(config) << type;
     EXPECT_NE(config.error().message.find(type), std::string::npos);
   }

@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-Result<ModelConfig> Parse(const json& config) {
+Result<ModelConfig> ParseFamily(const json& config) {
   return ParseHfConfig(config.dump(), {}, "config.json");
 }
 
@@ -23,18 +23,18 @@ json Family(const char* hf_class, const json& more = json::object()) {
 }
 
 TEST(HfFamilies, EachFamilyHasItsOwnDefaults) {
-  const auto qwen2 = Parse(Family("Qwen2ForCausalLM"));
+  const auto qwen2 = ParseFamily(Family("Qwen2ForCausalLM"));
   ASSERT_TRUE(qwen2) << qwen2.error().message;
   EXPECT_TRUE(qwen2->qkv_bias && !qwen2->o_bias && !qwen2->mlp_bias && !qwen2->tied_embeddings);
-  const auto qwen3 = Parse(Family("Qwen3ForCausalLM"));
+  const auto qwen3 = ParseFamily(Family("Qwen3ForCausalLM"));
   ASSERT_TRUE(qwen3) << qwen3.error().message;
   EXPECT_EQ(qwen3->head_dim, 128u);
   EXPECT_FALSE(qwen3->qkv_bias);
-  const auto smollm3 = Parse(Family("SmolLM3ForCausalLM"));
+  const auto smollm3 = ParseFamily(Family("SmolLM3ForCausalLM"));
   ASSERT_TRUE(smollm3) << smollm3.error().message;
   EXPECT_TRUE(smollm3->tied_embeddings);
   EXPECT_EQ(smollm3->rope.theta, 2e6);
-  const auto granite = Parse(Family("GraniteForCausalLM"));
+  const auto granite = ParseFamily(Family("GraniteForCausalLM"));
   ASSERT_TRUE(granite) << granite.error().message;
   EXPECT_EQ(granite->attention_multiplier, 1.0);  // not 1/sqrt(head_dim)
   EXPECT_FALSE(qwen3->attention_multiplier);
@@ -74,7 +74,7 @@ TEST(HfFamilies, MissingKeysHaveTheDefaultsOfTransformers) {
                    {"n_embd", 512},
                    {"n_layer", 2},
                    {"n_head", 16}};
-    const auto c = Parse(config);
+    const auto c = ParseFamily(config);
     ASSERT_TRUE(c) << c.error().message;
     EXPECT_EQ(c->tied_embeddings, d.tied) << d.hf_class;
     EXPECT_EQ(c->rms_norm_eps, d.eps) << d.hf_class;
@@ -84,15 +84,15 @@ TEST(HfFamilies, MissingKeysHaveTheDefaultsOfTransformers) {
     EXPECT_EQ(c->num_kv_heads, d.kv_heads) << d.hf_class;
     EXPECT_EQ(c->activation, d.activation) << d.hf_class;
     config["num_key_value_heads"] = nullptr;
-    EXPECT_EQ(Parse(config)->num_kv_heads, 16u) << d.hf_class;
+    EXPECT_EQ(ParseFamily(config)->num_kv_heads, 16u) << d.hf_class;
   }
 }
 
 TEST(HfFamilies, ReadsGranitesMultipliersAndRefusesWhatIsNone) {
-  const auto c = Parse(Family("GraniteForCausalLM", {{"embedding_multiplier", 12},
-                                                     {"attention_multiplier", 0.015625},
-                                                     {"residual_multiplier", 0.22},
-                                                     {"logits_scaling", 8.0}}));
+  const auto c = ParseFamily(Family("GraniteForCausalLM", {{"embedding_multiplier", 12},
+                                                           {"attention_multiplier", 0.015625},
+                                                           {"residual_multiplier", 0.22},
+                                                           {"logits_scaling", 8.0}}));
   ASSERT_TRUE(c) << c.error().message;
   EXPECT_EQ(c->embedding_multiplier, 12);
   EXPECT_EQ(c->attention_multiplier, 0.015625);
@@ -101,7 +101,7 @@ TEST(HfFamilies, ReadsGranitesMultipliersAndRefusesWhatIsNone) {
   for (const char* key :
        {"embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"}) {
     for (const json& wrong : {json(0), json(-1), json(1e39), json("x")}) {
-      ExpectError(Parse(Family("GraniteForCausalLM", {{key, wrong}})), Code::kInvalidArgument,
+      ExpectError(ParseFamily(Family("GraniteForCausalLM", {{key, wrong}})), Code::kInvalidArgument,
                   {"config.json"});
     }
   }
@@ -111,7 +111,7 @@ TEST(HfFamilies, ReadsWhichLayersOfSmolLm3RopeRotates) {
   const auto layers = [](const json& more) {
     json config = Family("SmolLM3ForCausalLM", more);
     config["num_hidden_layers"] = 6;
-    return Parse(config);
+    return ParseFamily(config);
   };
   EXPECT_EQ(layers(json::object())->rotated_layers, (std::vector<bool>{1, 1, 1, 0, 1, 1}));
   EXPECT_EQ(layers({{"no_rope_layer_interval", 2}})->rotated_layers,
@@ -124,11 +124,11 @@ TEST(HfFamilies, ReadsWhichLayersOfSmolLm3RopeRotates) {
 }
 
 TEST(HfFamilies, ReadsPhi3sPartialRotary) {
-  const auto c = Parse(Family("Phi3ForCausalLM", {{"partial_rotary_factor", 0.75}}));
+  const auto c = ParseFamily(Family("Phi3ForCausalLM", {{"partial_rotary_factor", 0.75}}));
   ASSERT_TRUE(c) << c.error().message;
   EXPECT_EQ(c->rope.rotated_dims, 6u);
   for (const double wrong : {0.0, -1.0, 1.5, 0.4}) {  // 0.4 of 8 are 3
-    ExpectError(Parse(Family("Phi3ForCausalLM", {{"partial_rotary_factor", wrong}})),
+    ExpectError(ParseFamily(Family("Phi3ForCausalLM", {{"partial_rotary_factor", wrong}})),
                 Code::kInvalidArgument, {"config.json"});
   }
 }
@@ -144,7 +144,7 @@ json LongRope(const json& scaling, const json& more = {{"original_max_position_e
 
 TEST(HfFamilies, ReadsPhi3sLongRopeUnderEachOfItsNames) {
   for (const char* type : {"longrope", "su", "yarn"}) {
-    const auto c = Parse(LongRope({{"type", type}}));
+    const auto c = ParseFamily(LongRope({{"type", type}}));
     ASSERT_TRUE(c) << c.error().message;
     EXPECT_EQ(c->rope.type, RopeType::kLongRope);
     EXPECT_EQ(c->rope.freq_factors, (std::vector<float>{1, 2, 3, 4}));
@@ -154,14 +154,15 @@ TEST(HfFamilies, ReadsPhi3sLongRopeUnderEachOfItsNames) {
     EXPECT_FALSE(UsesLongFactors(c->rope, 64));
     EXPECT_TRUE(UsesLongFactors(c->rope, 65));
   }
-  EXPECT_EQ(Parse(LongRope({{"attention_factor", 1.5}}))->rope.attention_factor, 1.5);
-  EXPECT_FLOAT_EQ(Parse(LongRope({{"factor", 64}}))->rope.attention_factor, 1.4142135f);
+  EXPECT_EQ(ParseFamily(LongRope({{"attention_factor", 1.5}}))->rope.attention_factor, 1.5);
+  EXPECT_FLOAT_EQ(ParseFamily(LongRope({{"factor", 64}}))->rope.attention_factor, 1.4142135f);
   // Beside the RoPE parameters it counts first, as in transformers.
   const json inside = {{"original_max_position_embeddings", 32}};
-  EXPECT_EQ(Parse(LongRope(inside))->rope.original_max_positions, 64);
-  EXPECT_EQ(Parse(LongRope(inside, json::object()))->rope.original_max_positions, 32);
+  EXPECT_EQ(ParseFamily(LongRope(inside))->rope.original_max_positions, 64);
+  EXPECT_EQ(ParseFamily(LongRope(inside, json::object()))->rope.original_max_positions, 32);
   // A context that was not extended: the long factors are never used.
-  const auto whole = Parse(LongRope(json::object(), {{"original_max_position_embeddings", 1024}}));
+  const auto whole =
+      ParseFamily(LongRope(json::object(), {{"original_max_position_embeddings", 1024}}));
   ASSERT_TRUE(whole) << whole.error().message;
   EXPECT_EQ(whole->rope.attention_factor, 1);
   EXPECT_FALSE(UsesLongFactors(whole->rope, whole->max_positions));
@@ -169,7 +170,7 @@ TEST(HfFamilies, ReadsPhi3sLongRopeUnderEachOfItsNames) {
 
 TEST(HfFamilies, RefusesLongRopeThatItCannotCompute) {
   const auto refuses = [](const json& config, std::vector<std::string> words) {
-    ExpectError(Parse(config), Code::kInvalidArgument, words);
+    ExpectError(ParseFamily(config), Code::kInvalidArgument, words);
   };
   refuses(LongRope(json::object(), json::object()),
           {"longrope needs original_max_position_embeddings"});
@@ -192,7 +193,7 @@ using Windows = std::vector<uint32_t>;
 TEST(HfFamilies, EveryLayerOfMistralAndPhi3HasTheWindowThatIsNamed) {
   for (const char* hf_class : {"MistralForCausalLM", "MinistralForCausalLM", "Phi3ForCausalLM"}) {
     const auto with = [&](const json& window) {
-      return Parse(Family(hf_class, {{"sliding_window", window}}));
+      return ParseFamily(Family(hf_class, {{"sliding_window", window}}));
     };
     EXPECT_EQ(with(511)->windows, (Windows{511, 511}));
     EXPECT_EQ(with(nullptr)->windows, Windows());
@@ -202,15 +203,15 @@ TEST(HfFamilies, EveryLayerOfMistralAndPhi3HasTheWindowThatIsNamed) {
     ExpectError(with("x"), Code::kInvalidArgument, {"sliding_window"});
   }
   const json longer = {{"max_position_embeddings", 8192}};
-  EXPECT_EQ(Parse(Family("MistralForCausalLM", longer))->windows, (Windows{4096, 4096}));
-  EXPECT_EQ(Parse(Family("Phi3ForCausalLM", longer))->windows, Windows());
+  EXPECT_EQ(ParseFamily(Family("MistralForCausalLM", longer))->windows, (Windows{4096, 4096}));
+  EXPECT_EQ(ParseFamily(Family("Phi3ForCausalLM", longer))->windows, Windows());
 }
 
 TEST(HfFamilies, LayersOfQwen2HaveAWindowFromMaxWindowLayersOn) {
   const auto qwen = [](json more) {
     more["num_hidden_layers"] = 3;
     if (!more.contains("sliding_window")) more["sliding_window"] = 64;
-    return Parse(Family("Qwen2ForCausalLM", more));
+    return ParseFamily(Family("Qwen2ForCausalLM", more));
   };
   const auto used = [&](json more) {
     more["use_sliding_window"] = true;
@@ -228,7 +229,7 @@ TEST(HfFamilies, LayersOfQwen2HaveAWindowFromMaxWindowLayersOn) {
 TEST(HfFamilies, LayerTypesDecideWhichLayersHaveAWindow) {
   const auto with = [](const char* hf_class, json more) {
     if (!more.contains("sliding_window")) more["sliding_window"] = 64;
-    return Parse(Family(hf_class, more));
+    return ParseFamily(Family(hf_class, more));
   };
   const json types = {"full_attention", "sliding_attention"}, full = {types[0], types[0]};
   EXPECT_EQ(with("Qwen2ForCausalLM", {{"layer_types", types}})->windows, (Windows{0, 64}));
@@ -250,7 +251,7 @@ TEST(HfFamilies, LayerTypesDecideWhichLayersHaveAWindow) {
 }
 
 TEST(HfFamilies, ReadsGemma2sScalesSoftCapsAndWindows) {
-  const auto with = [](const json& more) { return Parse(Family("Gemma2ForCausalLM", more)); };
+  const auto with = [](const json& more) { return ParseFamily(Family("Gemma2ForCausalLM", more)); };
   const auto c = with(json::object());
   ASSERT_TRUE(c) << c.error().message;
   EXPECT_TRUE(c->tied_embeddings);
@@ -289,7 +290,7 @@ TEST(HfFamilies, ReadsGemma3sTwoRopesInBothStyles) {
   const auto with = [](json more) {
     more["num_hidden_layers"] = 7;
     more["sliding_window"] = 64;
-    return Parse(Family("Gemma3ForCausalLM", more));
+    return ParseFamily(Family("Gemma3ForCausalLM", more));
   };
   const json linear = {{"rope_type", "linear"}, {"factor", 8.0}};
   const auto old = with({{"rope_scaling", linear}, {"rope_local_base_freq", 5000.0}});
@@ -316,7 +317,7 @@ TEST(HfFamilies, ReadsGemma3sTwoRopesInBothStyles) {
   ExpectError(with({{"rope_parameters", {{"full_attention", 3}}}}), Code::kInvalidArgument,
               {"not an object"});
   // A layer with a window as long as the context is full, but has its own RoPE.
-  const auto wide = Parse(Family("Gemma3ForCausalLM"));
+  const auto wide = ParseFamily(Family("Gemma3ForCausalLM"));
   ASSERT_TRUE(wide) << wide.error().message;
   EXPECT_EQ(wide->windows, (Windows{4096, 4096}));
 }
@@ -331,7 +332,7 @@ TEST(HfFamilies, ReadsTheTextHalfOfGemma3) {
                  {"text_config", text},
                  {"eos_token_id", {1, 106}},
                  {"vision_config", {{"hidden_size", 1152}}}};
-  const auto c = Parse(config);
+  const auto c = ParseFamily(config);
   ASSERT_TRUE(c) << c.error().message;
   EXPECT_EQ(c->hidden_size, 2560u);
   EXPECT_EQ(c->vocab_size, 262208u);
@@ -344,7 +345,7 @@ TEST(HfFamilies, ReadsTheTextHalfOfGemma3) {
   EXPECT_EQ(c->windows[5], 0u);
   EXPECT_EQ(c->eos, (std::vector<TokenId>{1, 106}));
   config["text_config"] = 3;
-  ExpectError(Parse(config), Code::kInvalidArgument, {"text_config"});
+  ExpectError(ParseFamily(config), Code::kInvalidArgument, {"text_config"});
 }
 
 json Gpt2() {
@@ -354,7 +355,7 @@ json Gpt2() {
 }
 
 TEST(HfFamilies, ReadsGpt2sOwnNames) {
-  const auto c = Parse(Gpt2());
+  const auto c = ParseFamily(Gpt2());
   ASSERT_TRUE(c) << c.error().message;
   EXPECT_EQ(c->hidden_size, 48u);
   EXPECT_EQ(c->num_kv_heads, 6u);
@@ -365,18 +366,18 @@ TEST(HfFamilies, ReadsGpt2sOwnNames) {
   EXPECT_TRUE(c->tied_embeddings && c->qkv_bias && c->o_bias && c->mlp_bias);
   json other = Gpt2();
   other.update({{"n_inner", 100}, {"activation_function", "relu"}});
-  EXPECT_EQ(Parse(other)->ffn_size, 100u);
-  EXPECT_EQ(Parse(other)->activation, Activation::kRelu);
+  EXPECT_EQ(ParseFamily(other)->ffn_size, 100u);
+  EXPECT_EQ(ParseFamily(other)->activation, Activation::kRelu);
   for (const auto& [key, value] : {std::pair{"scale_attn_weights", false},
                                    {"scale_attn_by_inverse_layer_idx", true},
                                    {"add_cross_attention", true}}) {
     json wrong = Gpt2();
     wrong[key] = value;
-    ExpectError(Parse(wrong), Code::kUnsupported, {key});
+    ExpectError(ParseFamily(wrong), Code::kUnsupported, {key});
   }
   json missing = Gpt2();
   missing.erase("n_head");
-  ExpectError(Parse(missing), Code::kInvalidArgument, {"n_head is missing"});
+  ExpectError(ParseFamily(missing), Code::kInvalidArgument, {"n_head is missing"});
 }
 
 }  // namespace

@@ -9,13 +9,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path Demo() { return fs::path(KVASIR_SOURCE_DIR) / "models/kvasir-demo"; }
+fs::path DemoFolder() { return fs::path(KVASIR_SOURCE_DIR) / "models/kvasir-demo"; }
 void CopyDemo(const fs::path& to) {
   for (const char* name : {"config.json", "model.safetensors"}) {
-    fs::copy_file(Demo() / name, to / name);
+    fs::copy_file(DemoFolder() / name, to / name);
   }
 }
-ImportedModel Import(const fs::path& path) {
+ImportedModel MustImport(const fs::path& path) {
   auto model = ImportModel(path);
   EXPECT_TRUE(model) << model.error().message;
   return std::move(*model);
@@ -45,16 +45,16 @@ TEST(WeightsDigest, IsOfTheContentWhateverThePath) {
   const TemporaryFolder cache, copy, changed;
   CopyDemo(copy.path());
   CopyDemo(changed.path());
-  const auto [digest, read] = Measure(Import(Demo()), cache.path());
-  const auto [same, read_again] = Measure(Import(copy.path()), cache.path());
+  const auto [digest, read] = Measure(MustImport(DemoFolder()), cache.path());
+  const auto [same, read_again] = Measure(MustImport(copy.path()), cache.path());
   EXPECT_EQ(digest, same);
-  EXPECT_EQ(read_again, fs::file_size(Demo() / "model.safetensors"));
+  EXPECT_EQ(read_again, fs::file_size(DemoFolder() / "model.safetensors"));
   {
     std::fstream file(changed.path() / "model.safetensors", std::ios::in | std::ios::out);
     file.seekp(-1, std::ios::end);
     file.put('\x3c');
   }
-  EXPECT_NE(Measure(Import(changed.path()), cache.path()).first, digest);
+  EXPECT_NE(Measure(MustImport(changed.path()), cache.path()).first, digest);
 }
 
 TEST(WeightsDigest, AChangeWithoutATraceInSizeAndTimeIsSeen) {
@@ -62,22 +62,22 @@ TEST(WeightsDigest, AChangeWithoutATraceInSizeAndTimeIsSeen) {
   CopyDemo(copy.path());
   const fs::path weights = copy.path() / "model.safetensors";
   const auto time = fs::last_write_time(weights);
-  const auto [before, read] = Measure(Import(copy.path()), cache.path());
+  const auto [before, read] = Measure(MustImport(copy.path()), cache.path());
   {
     std::fstream file(weights, std::ios::in | std::ios::out);
     file.seekp(-1, std::ios::end);
     file.put('\x3c');
   }
   fs::last_write_time(weights, time);
-  EXPECT_NE(Measure(Import(copy.path()), cache.path()).first, before);
+  EXPECT_NE(Measure(MustImport(copy.path()), cache.path()).first, before);
 }
 
 // The bundled model's files have long been as they are; freshly written ones are not remembered.
 TEST(WeightsDigest, IsRememberedUntilTheMemoryIsBroken) {
   const TemporaryFolder cache;
-  const ImportedModel model = Import(Demo());
+  const ImportedModel model = MustImport(DemoFolder());
   const auto [digest, first_read] = Measure(model, cache.path() / "new" / "folder");
-  EXPECT_EQ(first_read, fs::file_size(Demo() / "model.safetensors"));
+  EXPECT_EQ(first_read, fs::file_size(DemoFolder() / "model.safetensors"));
   const auto files = Files(cache.path() / "new" / "folder");
   ASSERT_EQ(files.size(), 1u);  // and nothing was left aside
   EXPECT_EQ(Measure(model, cache.path() / "new" / "folder"), (std::pair{digest, uint64_t{0}}));
@@ -100,7 +100,7 @@ TEST(WeightsDigest, IsRememberedUntilTheMemoryIsBroken) {
 
 TEST(WeightsDigest, AnUnusableCacheFolderOnlyCostsTime) {
   const TemporaryFolder folder;
-  const ImportedModel model = Import(Demo());
+  const ImportedModel model = MustImport(DemoFolder());
   const auto [digest, read] = Measure(model, folder.Write("file", "x") / "below");
   EXPECT_GT(read, 0u);
   EXPECT_EQ(Measure(model, ""), (std::pair{digest, read}));

@@ -13,13 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes_for_test.h"
 #include "kvasir/status.h"
 
 namespace kvasir {
-
-inline std::span<const std::byte> BytesOf(const std::string& text) {
-  return std::as_bytes(std::span(text));
-}
 
 template <typename T>
 std::string Le(T value) {  // little endian

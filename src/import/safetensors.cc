@@ -16,14 +16,14 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "weights are read in place");
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as the reference implementation
-constexpr size_t kMaxRank = 32;
+constexpr size_t kMaxShape = 32;
 
-struct Type {
+struct NamedType {
   std::string_view name;
   uint32_t bits;
   std::optional<DType> dtype;
 };
-constexpr Type kTypes[] = {
+constexpr NamedType kNamedTypes[] = {
     {"F32", 32, DType::kF32},
     {"F16", 16, DType::kF16},
     {"BF16", 16, DType::kBf16},
@@ -67,7 +67,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool number_unsigned(number_unsigned_t value) override {
     if (!in_list_) return Scalar("a number");
     auto& list = key_ == "shape" ? entries.back().shape : entries.back().offsets;
-    if (list.size() == kMaxRank) return Problem(key_ + " has more than 32 numbers");
+    if (list.size() == kMaxShape) return Problem(key_ + " has more than 32 numbers");
     list.push_back(value);
     return true;
   }
@@ -158,8 +158,8 @@ std::string ShapeText(const std::vector<uint64_t>& shape) {
 // One header entry against its own numbers and the data it points to.
 Result<StoredTensor> Check(const Entry& entry, std::span<const std::byte> data,
                            const std::string& file) {
-  const auto type = std::ranges::find(kTypes, entry.dtype, &Type::name);
-  if (type == std::end(kTypes)) {
+  const auto type = std::ranges::find(kNamedTypes, entry.dtype, &NamedType::name);
+  if (type == std::end(kNamedTypes)) {
     return Fail(Code::kUnsupported,
                 "{}: tensor '{}' has the unknown dtype '{}'; weights may be F32, F16 or BF16", file,
                 entry.name, entry.dtype);

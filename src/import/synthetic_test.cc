@@ -6,7 +6,7 @@
 namespace kvasir {
 namespace {
 
-double NumberAt(const TensorView& view, uint64_t i) {
+double DoubleAt(const TensorView& view, uint64_t i) {
   uint32_t bits = 0;
   std::memcpy(&bits, view.data + i * BytesOf(view.dtype), BytesOf(view.dtype));
   if (view.dtype == DType::kF16) {
@@ -31,7 +31,7 @@ TEST_P(SyntheticDTypes, WeightsAreFiniteVariedAndOfDeviation002) {
   double sum = 0, squares = 0, largest = 0;
   const uint64_t n = up.num_elements();
   for (uint64_t i = 0; i < n; ++i) {
-    const double x = NumberAt(up, i);
+    const double x = DoubleAt(up, i);
     sum += x;
     squares += x * x;
     largest = std::max(largest, std::abs(x));
@@ -41,9 +41,9 @@ TEST_P(SyntheticDTypes, WeightsAreFiniteVariedAndOfDeviation002) {
   EXPECT_LT(largest, 0.1);
   EXPECT_NE(std::memcmp(up.data, model->layers[10][Slot::kUp].view.data, 64), 0);
   EXPECT_NE(std::memcmp(up.data, model->layers[11][Slot::kGate].view.data, 64), 0);
-  EXPECT_NEAR(NumberAt(model->final_norm, 7), 1, 0.1);
+  EXPECT_NEAR(DoubleAt(model->final_norm, 7), 1, 0.1);
   // The last byte of the largest tensor can be read.
-  EXPECT_TRUE(std::isfinite(NumberAt(model->embedding, model->embedding.num_elements() - 1)));
+  EXPECT_TRUE(std::isfinite(DoubleAt(model->embedding, model->embedding.num_elements() - 1)));
 }
 
 TEST(SyntheticModel, TheSameSeedGivesTheSameBytesAndAnotherSeedOthers) {

@@ -1,11 +1,10 @@
 // Models of CTranslate2's files compute what their stored numbers say.
-#include <stdlib.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 
 #include "import/ct2_file_for_test.h"
+#include "import/model_files_for_test.h"
 #include "model/translation_for_test.h"
 
 namespace kvasir {
@@ -16,21 +15,7 @@ using ct2_file::SmallModel;
 using ct2_file::Stored;
 
 const std::string kTiny = std::string(KVASIR_SOURCE_DIR) + "/tests/data/ct2-tiny/";
-constexpr float kLogitsTolerance = 5e-4f;
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "kvasir-ct2-XXXXXX").string();
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    path_ = name;
-  }
-  ~TemporaryFolder() { fs::remove_all(path_); }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
+constexpr float kCt2LogitsTolerance = 5e-4f;
 
 RunnerOptions Options() {
   RunnerOptions options;
@@ -149,7 +134,7 @@ void ExpectTrained(const fs::path& folder, const nlohmann::json& variant) {
     for (size_t i = 0; i < rows.size(); ++i) {
       const auto& logits = golden["logits"][i];
       for (size_t k = 0; k < 8; ++k) {
-        EXPECT_NEAR(rows[i][k], logits["first8"][k].get<float>(), kLogitsTolerance);
+        EXPECT_NEAR(rows[i][k], logits["first8"][k].get<float>(), kCt2LogitsTolerance);
       }
       double logits_sum = 0;
       for (const float x : rows[i]) logits_sum += static_cast<double>(x);

@@ -39,7 +39,7 @@ SequenceTables TablesFor(const Runner& runner) {
       *SequenceTables::Create(Runner::LayoutFor(runner.config(), options), 64, std::byte{0xff}));
 }
 
-std::vector<float> HiddenOf(const Runner& runner, uint32_t row) {
+std::vector<float> HiddenOfRow(const Runner& runner, uint32_t row) {
   EXPECT_TRUE(runner.finite(row));
   const auto hidden = runner.hidden(row);
   return {hidden.begin(), hidden.end()};
@@ -64,7 +64,7 @@ std::vector<std::vector<float>> Alone(Runner& runner, const Prompts& prompts) {
     const SequenceTables blocks = TablesFor(runner);
     const StepSequence sequence{blocks.tables(), 0, 0, static_cast<uint32_t>(prompt.size())};
     EXPECT_TRUE(runner.Step({&sequence, 1}, prompt));
-    for (uint32_t row = 0; row < prompt.size(); ++row) rows.push_back(HiddenOf(runner, row));
+    for (uint32_t row = 0; row < prompt.size(); ++row) rows.push_back(HiddenOfRow(runner, row));
   }
   return rows;
 }
@@ -82,7 +82,7 @@ std::vector<std::vector<float>> Together(Runner& runner, const Prompts& prompts)
   }
   EXPECT_TRUE(runner.Step(sequences, tokens));
   std::vector<std::vector<float>> rows;
-  for (uint32_t row = 0; row < tokens.size(); ++row) rows.push_back(HiddenOf(runner, row));
+  for (uint32_t row = 0; row < tokens.size(); ++row) rows.push_back(HiddenOfRow(runner, row));
   return rows;
 }
 

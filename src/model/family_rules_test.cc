@@ -16,7 +16,7 @@
 namespace kvasir {
 namespace {
 
-ImportedModel Import(const std::string& family) {
+ImportedModel ImportFamily(const std::string& family) {
   auto model = ImportModel(TinyModelPath(family));
   EXPECT_TRUE(model) << (model ? "" : model.error().message);
   return std::move(*model);
@@ -62,7 +62,7 @@ void Replace(TensorView& view, const std::vector<float>& numbers) {
 class FamilyRules : public testing::TestWithParam<Target> {};
 
 TEST_P(FamilyRules, LogitsAreDividedByTheirScaling) {
-  ImportedModel plain = Import("tiny-granite"), scaled = Import("tiny-granite");
+  ImportedModel plain = ImportFamily("tiny-granite"), scaled = ImportFamily("tiny-granite");
   plain.config.logits_scaling = 1;
   scaled.config.logits_scaling = 3;
   std::vector<float> expected = RunTokens(std::move(plain), GetParam()).logits;
@@ -71,7 +71,7 @@ TEST_P(FamilyRules, LogitsAreDividedByTheirScaling) {
 }
 
 TEST_P(FamilyRules, LogitsAreCappedAfterTheHead) {
-  ImportedModel plain = Import("tiny-gemma2"), capped = Import("tiny-gemma2");
+  ImportedModel plain = ImportFamily("tiny-gemma2"), capped = ImportFamily("tiny-gemma2");
   plain.config.logits_softcap.reset();
   capped.config.logits_softcap = 1.5;
   const Outcome without = RunTokens(std::move(plain), GetParam());
@@ -85,7 +85,7 @@ TEST_P(FamilyRules, LogitsAreCappedAfterTheHead) {
 // The same model with the scale and the position of token 0 already in its table.
 TEST_P(FamilyRules, AnEmbeddingIsScaledAndGetsItsPositionInF32) {
   for (const char* family : {"tiny-granite", "tiny-gemma2", "tiny-gpt2"}) {
-    ImportedModel other = Import(family);
+    ImportedModel other = ImportFamily(family);
     const uint32_t hidden = other.config.hidden_size;
     const auto scale = static_cast<float>(other.config.embedding_multiplier);
     std::vector<float> table = NumbersOf(other.embedding), positions(hidden);
@@ -99,7 +99,7 @@ TEST_P(FamilyRules, AnEmbeddingIsScaledAndGetsItsPositionInF32) {
     other.config.embedding_multiplier = 1;
     EXPECT_TRUE(scale != 1 || other.positions) << family;
     EXPECT_EQ(RunTokens(std::move(other), GetParam(), 1).hidden,
-              RunTokens(Import(family), GetParam(), 1).hidden)
+              RunTokens(ImportFamily(family), GetParam(), 1).hidden)
         << family;
   }
 }
@@ -109,7 +109,7 @@ TEST_P(FamilyRules, WhatOverflowsInAnyMatrixFailsItsRow) {
   for (const std::string& family : TinyModels()) {
     for (const Slot slot :
          {Slot::kQ, Slot::kK, Slot::kV, Slot::kO, Slot::kGate, Slot::kUp, Slot::kDown}) {
-      ImportedModel model = Import(family);
+      ImportedModel model = ImportFamily(family);
       if (model.layers[0].Find(slot) == nullptr) continue;
       MatrixSource& source = model.layers[0][slot];
       const std::vector<float> largest(source.view.num_elements(), 3e38f);
@@ -122,7 +122,7 @@ TEST_P(FamilyRules, WhatOverflowsInAnyMatrixFailsItsRow) {
 }
 
 TEST_P(FamilyRules, ALogitThatOverflowsIsNoNumberUnderASoftCap) {
-  ImportedModel model = Import("tiny-gemma2");
+  ImportedModel model = ImportFamily("tiny-gemma2");
   const std::vector<float> largest(model.embedding.num_elements(), 3e38f);
   model.lm_head = MatrixSource{.view = model.embedding};
   Replace(model.lm_head->view, largest);

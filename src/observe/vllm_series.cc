@@ -66,7 +66,7 @@ void WriteEnds(const MetricsView& view, SeriesWriter& out) {
   out.Write(sums.failed, {"error"});
 }
 
-void WritePreemptions(const MetricsView& view, SeriesWriter& out) {
+void WritePreemptionsInAll(const MetricsView& view, SeriesWriter& out) {
   uint64_t sum = 0;
   for (const uint64_t count : view.stats.preemptions) sum += count;
   out.Write(sum);
@@ -113,7 +113,7 @@ constexpr MetricSeries kVllmSeries[] = {
     {"vllm:iteration_tokens_total", MetricType::Histogram, "", "engine", "Rows of a step.",
      OfRequests<&Requests::step_tokens>},
     {"vllm:num_preemptions_total", MetricType::Counter, "", "engine",
-     "Running requests that gave up their blocks to others.", WritePreemptions},
+     "Running requests that gave up their blocks to others.", WritePreemptionsInAll},
     {"vllm:request_num_preemptions", MetricType::Histogram, "", "engine", "The same, of a request.",
      OfRequests<&Requests::preemptions>},
     {"vllm:request_success_total", MetricType::Counter, "finished_reason", "engine",

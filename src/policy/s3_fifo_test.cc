@@ -11,7 +11,7 @@
 namespace kvasir {
 namespace {
 
-constexpr EvictionLimits kLimits{.num_blocks = 20, .num_namespaces = 2, .num_groups = 1};
+constexpr EvictionLimits kFifoLimits{.num_blocks = 20, .num_namespaces = 2, .num_groups = 1};
 
 class S3FifoTest : public testing::Test {
  protected:
@@ -41,10 +41,10 @@ class S3FifoTest : public testing::Test {
     return static_cast<uint32_t>(*victim);
   }
 
-  S3Fifo policy_{kLimits};
-  uint32_t hits_[kLimits.num_blocks] = {};
-  uint32_t content_[kLimits.num_blocks] = {};
-  uint32_t ns_[kLimits.num_blocks] = {};
+  S3Fifo policy_{kFifoLimits};
+  uint32_t hits_[kFifoLimits.num_blocks] = {};
+  uint32_t content_[kFifoLimits.num_blocks] = {};
+  uint32_t ns_[kFifoLimits.num_blocks] = {};
 };
 
 TEST_F(S3FifoTest, DropsWhatWasUsedOnceAtMostInTheOrderItCame) {
@@ -139,17 +139,17 @@ class NaiveS3Fifo {
 
  private:
   std::deque<Entry> small_, main_;
-  GhostSet ghosts_{kLimits.num_blocks - kLimits.num_blocks / 10};
+  GhostSet ghosts_{kFifoLimits.num_blocks - kFifoLimits.num_blocks / 10};
 };
 
 TEST_F(S3FifoTest, NamesTheVictimsOfThePapersAlgorithm) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
-    policy_ = S3Fifo(kLimits);
+    policy_ = S3Fifo(kFifoLimits);
     NaiveS3Fifo naive;
     std::vector<uint32_t> free, resident;
-    for (uint32_t i = 0; i < kLimits.num_blocks; ++i) free.push_back(i);
+    for (uint32_t i = 0; i < kFifoLimits.num_blocks; ++i) free.push_back(i);
     for (int step = 0; step < 3000; ++step) {
       // A few contents are requested often.
       const auto content = static_cast<uint32_t>(random.Below(random.Below(2) == 0 ? 12 : 120));

@@ -7,17 +7,12 @@
 #include <charconv>
 
 #include "base/result.h"
+#include "base/utf8.h"
 
 namespace kvasir {
 namespace {
 
 constexpr std::string_view kAny = "*", kNone = "none", kLoopback = "localhost";
-
-std::string Lower(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
-  return lower;
-}
 
 bool IsAlphanumeric(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z'); }
 
@@ -49,7 +44,7 @@ std::optional<uint16_t> DefaultPort(std::string_view scheme) {
 }  // namespace
 
 std::optional<Authority> ParseAuthority(std::string_view given) {
-  const std::string text = Lower(given);
+  const std::string text = LowerAscii(given);
   size_t end = text.find(':');
   if (text.starts_with('[')) {
     end = text.find(']');
@@ -82,7 +77,7 @@ bool IsLoopbackHost(std::string_view host) {
 std::optional<Origin> ParseOrigin(std::string_view text) {
   const size_t colon = text.find("://");
   if (colon == text.npos) return std::nullopt;
-  Origin origin{Lower(text.substr(0, colon)), {}};
+  Origin origin{LowerAscii(text.substr(0, colon)), {}};
   if (origin.scheme.empty() || origin.scheme[0] < 'a' || !HasOnly(origin.scheme, "+-.")) {
     return std::nullopt;
   }
@@ -128,7 +123,7 @@ BrowserRules::BrowserRules(const std::vector<std::string>& cors_origins,
       any_origin_(cors_origins.empty() || cors_origins[0] == kAny) {
   for (const std::string& host : allowed_hosts) {
     const bool bare = !host.starts_with('[') && IsIpv6(host);
-    hosts_.push_back(bare ? "[" + Lower(host) + "]" : Lower(host));
+    hosts_.push_back(bare ? "[" + LowerAscii(host) + "]" : LowerAscii(host));
   }
   for (const std::string& text : cors_origins) {
     if (text == kLoopback) loopback_origins_ = true;

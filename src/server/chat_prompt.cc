@@ -70,7 +70,7 @@ JsonValue With(const JsonValue& object, std::string_view key, const JsonValue& v
 }
 
 // Templates expect arguments as an object; the API carries them as JSON text.
-Result<JsonValue> ToolCall(const JsonValue& call, const std::string& path, Room& room) {
+Result<JsonValue> ReadToolCall(const JsonValue& call, const std::string& path, Room& room) {
   const JsonValue* function = call.Find("function");
   const JsonValue* name = function ? function->Find("name") : nullptr;
   if (!name || !name->is_string()) {
@@ -94,7 +94,7 @@ Result<JsonValue> ToolCalls(const JsonValue& calls, const std::string& path, Roo
   made.reserve(calls.size());
   for (const JsonValue& call : calls.items()) {
     const std::string call_path = fmt::format("{}[{}].function", path, made.size());
-    KV_ASSIGN(const JsonValue one, ToolCall(call, call_path, room));
+    KV_ASSIGN(const JsonValue one, ReadToolCall(call, call_path, room));
     made.push_back(one);
   }
   return room.tree->Array(made);

@@ -5,10 +5,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "base/bytes_for_test.h"
 #include "base/random.h"
 #include "server/fake_engine_for_test.h"
 #include "source_paths.h"
@@ -126,11 +125,6 @@ TEST(ChatPrompt, ContentWithoutToolCallsMustBeThere) {
   }
 }
 
-std::string ReadAll(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 // A chat of questions and answers, as Llama 2's template writes it, with the ids of each answer.
 struct AnsweredChat {
   RenderedChat chat;
@@ -202,8 +196,8 @@ TEST(ChatPrompt, AnswersStandWithTheirIdsAlsoWhereATokenizerAddsSpaces) {
         "data/hf-tokenizers/llama2", "data/hf-tokenizers/phi-3-mini", "data/story656k"}) {
     const auto path = std::filesystem::path(KVASIR_SHARED_DIR) / folder;
     if (!std::filesystem::exists(path)) continue;
-    const auto tokenizer =
-        Tokenizer::Parse(ReadAll(path / "tokenizer.json"), ReadAll(path / "tokenizer_config.json"));
+    const auto tokenizer = Tokenizer::Parse(ReadFile(path / "tokenizer.json"),
+                                            ReadFile(path / "tokenizer_config.json"));
     ASSERT_TRUE(tokenizer) << folder;
     ++tokenizers;
     std::string marks[2];
@@ -244,7 +238,7 @@ TEST(ChatPrompt, AnswersStandWithTheirIdsAlsoWhereATokenizerAddsSpaces) {
 TEST(ChatPrompt, MessagesEndWhereTheirTextDoes) {
   const auto path = std::filesystem::path(KVASIR_SOURCE_DIR) / "models/kvasir-demo";
   const auto tokenizer =
-      Tokenizer::Parse(ReadAll(path / "tokenizer.json"), ReadAll(path / "tokenizer_config.json"));
+      Tokenizer::Parse(ReadFile(path / "tokenizer.json"), ReadFile(path / "tokenizer_config.json"));
   ASSERT_TRUE(tokenizer);
   ModelView model;
   model.tokenizer = tokenizer->get();

@@ -10,18 +10,11 @@
 namespace kvasir {
 namespace {
 
-constexpr size_t kMaxFields = 64, kMaxNameBytes = 64;
+constexpr size_t kMaxFormFields = 64, kMaxFieldNameBytes = 64;
 
 template <typename... Args>
 tl::unexpected<Error> Wrong(fmt::format_string<Args...> format, Args&&... args) {
   return FailField(Code::kInvalidArgument, "form", format, std::forward<Args>(args)...);
-}
-
-std::string Lower(std::string_view text) {
-  std::string lower(text);
-  std::ranges::transform(lower, lower.begin(),
-                         [](char c) { return c >= 'A' && c <= 'Z' ? char(c + 32) : c; });
-  return lower;
 }
 
 std::string_view Trimmed(std::string_view text) {
@@ -31,7 +24,7 @@ std::string_view Trimmed(std::string_view text) {
 }
 
 std::string TypeOf(std::string_view content_type) {
-  return Lower(Trimmed(content_type.substr(0, content_type.find(';'))));
+  return LowerAscii(Trimmed(content_type.substr(0, content_type.find(';'))));
 }
 
 // The value of a header's parameter: `name=value` or `name="value"`, behind a `;`.
@@ -41,7 +34,7 @@ std::optional<std::string> ParameterOf(std::string_view header, std::string_view
     at = header.find_first_not_of("; \t", at);
     const size_t equals = header.find('=', std::min(at, header.size()));
     if (equals == header.npos) return std::nullopt;
-    const std::string key = Lower(Trimmed(header.substr(at, equals - at)));
+    const std::string key = LowerAscii(Trimmed(header.substr(at, equals - at)));
     std::string value;
     at = equals + 1;
     if (at < header.size() && header[at] == '"') {
@@ -72,10 +65,10 @@ std::string WithLineFeeds(std::string_view text) {
 }
 
 Status Add(std::string name, std::string_view value, FormFields* fields) {
-  if (fields->size() == kMaxFields) return Wrong("has more than {} fields", kMaxFields);
-  if (name.size() > kMaxNameBytes) {
+  if (fields->size() == kMaxFormFields) return Wrong("has more than {} fields", kMaxFormFields);
+  if (name.size() > kMaxFieldNameBytes) {
     return Wrong("has a field whose name has {} bytes; at most {} are allowed", name.size(),
-                 kMaxNameBytes);
+                 kMaxFieldNameBytes);
   }
   for (const std::string_view text : {std::string_view(name), value}) {
     const size_t bad = FirstInvalidUtf8(text);
@@ -125,7 +118,7 @@ std::string_view DispositionOf(std::string_view head) {
     head.remove_prefix(std::min(line.size() + 2, head.size()));
     const size_t colon = line.find(':');
     if (colon == line.npos) continue;
-    if (Lower(Trimmed(line.substr(0, colon))) == "content-disposition") {
+    if (LowerAscii(Trimmed(line.substr(0, colon))) == "content-disposition") {
       return line.substr(colon + 1);
     }
   }

@@ -242,6 +242,8 @@ std::string Dump(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+std::string SseEvent(const json& object) { return "data: " + Dump(object) + "\n\n"; }
+
 void AppendEscaped(std::string_view* rest, std::string* out) {
   constexpr size_t kSliceBytes = 2 << 10;
   size_t end = std::min(kSliceBytes, rest->size());

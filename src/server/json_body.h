@@ -52,6 +52,9 @@ std::span<const TokenId> AsIds(const JsonValue& value);
 // Text of a JSON value for an answer; bytes that are not UTF-8 become U+FFFD.
 std::string Dump(const nlohmann::json& value);
 
+// `object` as an event of a stream (text/event-stream).
+std::string SseEvent(const nlohmann::json& object);
+
 // The JSON text of a value; objects keep the order of their keys. O(size).
 std::string TextOf(const JsonValue& value);
 

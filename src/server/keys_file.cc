@@ -21,7 +21,7 @@ namespace kvasir {
 namespace {
 
 constexpr off_t kMaxFileBytes = 4 << 20;
-constexpr size_t kMaxNameBytes = 64;
+constexpr size_t kMaxTenantNameBytes = 64;
 
 // Of a file that is not one of keys at all.
 constexpr std::string_view kAdvice =
@@ -178,7 +178,7 @@ bool IsTenantName(std::string_view name) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
            c == '_' || c == '-';
   };
-  return !name.empty() && name.size() <= kMaxNameBytes && std::ranges::all_of(name, allowed);
+  return !name.empty() && name.size() <= kMaxTenantNameBytes && std::ranges::all_of(name, allowed);
 }
 
 std::string OwnerOfGroup(std::string_view group) { return "group/" + std::string(group); }

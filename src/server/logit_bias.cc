@@ -15,7 +15,7 @@ namespace kvasir {
 namespace {
 
 constexpr size_t kMaxBiases = 4096;
-constexpr size_t kMaxKeyText = 64;  // bytes of a key in a message
+constexpr size_t kMaxBiasKeyText = 64;  // bytes of a key in a message
 constexpr const char* kField = "logit_bias";
 
 // The number that a whole text is; absent: it is not one.
@@ -37,7 +37,7 @@ Result<std::vector<TokenId>> TokensOf(std::optional<int64_t> id, std::string_vie
   }
   if (id) {
     return FailField(Code::kInvalidArgument, kField, "\"{}\" is not a token id between 0 and {}",
-                     text.substr(0, kMaxKeyText), int64_t{model.vocab_size} - 1);
+                     text.substr(0, kMaxBiasKeyText), int64_t{model.vocab_size} - 1);
   }
   EncodeOptions options;
   options.add_special = options.parse_special = false;
@@ -53,7 +53,7 @@ Result<float> BiasOf(const JsonValue& value, std::string_view token) {
   }
   return FailField(Code::kInvalidArgument, kField,
                    "the bias of \"{}\" is neither a number between {} and {} nor false",
-                   token.substr(0, kMaxKeyText), kLogitBiasRange.least, kLogitBiasRange.most);
+                   token.substr(0, kMaxBiasKeyText), kLogitBiasRange.least, kLogitBiasRange.most);
 }
 
 Status Add(std::optional<int64_t> id, std::string_view text, const JsonValue& bias,

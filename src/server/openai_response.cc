@@ -15,8 +15,6 @@ using nlohmann::json;
 
 constexpr uint64_t kTextBytes = 8;  // average of a token, with the spare capacity of strings
 
-std::string SseEvent(const json& object) { return "data: " + Dump(object) + "\n\n"; }
-
 // Memory of the deques of each choice, which allocate a first block.
 constexpr uint64_t kDequeBytes = 512 + 64 + 2 * 16;
 

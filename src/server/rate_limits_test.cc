@@ -5,15 +5,15 @@
 namespace kvasir {
 namespace {
 
-uint64_t now_ns = 0;
+uint64_t limits_now_ns = 0;
 
 class RateLimitsTest : public testing::Test {
  protected:
   RateLimitsTest() {
-    now_ns = 1'000'000'000'000;
+    limits_now_ns = 1'000'000'000'000;
     tenant_.name = "a";
   }
-  void Pass(double seconds) { now_ns += static_cast<uint64_t>(seconds * 1e9); }
+  void Pass(double seconds) { limits_now_ns += static_cast<uint64_t>(seconds * 1e9); }
   std::string Header(const std::string& name) {
     for (const auto& [key, value] : limits_.HeadersFor(tenant_)) {
       if (key == "x-ratelimit-" + name) return value;
@@ -21,7 +21,7 @@ class RateLimitsTest : public testing::Test {
     return "";
   }
 
-  RateLimits limits_{[] { return now_ns; }};
+  RateLimits limits_{[] { return limits_now_ns; }};
   TenantEntry tenant_;
 };
 

@@ -14,7 +14,7 @@
 namespace kvasir {
 namespace {
 
-using ErrorCode = boost::system::error_code;
+using SystemErrorCode = boost::system::error_code;
 
 const std::string kHead = "HTTP/1.1 200 OK\r\n";
 
@@ -74,10 +74,10 @@ class ResponseWriterTest : public testing::Test {
     }
     EXPECT_TRUE(done);
   }
-  ErrorCode Write() {
-    ErrorCode result;
+  SystemErrorCode Write() {
+    SystemErrorCode result;
     bool done = false;
-    writer_.Write([&](ErrorCode ec) {
+    writer_.Write([&](SystemErrorCode ec) {
       result = ec;
       done = true;
     });
@@ -93,12 +93,13 @@ class ResponseWriterTest : public testing::Test {
     std::string received;
     bool done = false;
     boost::asio::async_read_until(sockets_.client, boost::asio::dynamic_buffer(received), kMark,
-                                  [&](ErrorCode, size_t) { done = true; });
+                                  [&](SystemErrorCode, size_t) { done = true; });
     do {
       EXPECT_LE(writer_.held_bytes(), kMaxHeldBytes);
       EXPECT_FALSE(Write());
     } while (writer_.Advance());
-    boost::asio::async_write(sockets_.server, boost::asio::buffer(kMark), [](ErrorCode, size_t) {});
+    boost::asio::async_write(sockets_.server, boost::asio::buffer(kMark),
+                             [](SystemErrorCode, size_t) {});
     RunUntil(done);
     EXPECT_TRUE(received.ends_with(kMark));
     return received.substr(0, received.find(kMark));
@@ -178,7 +179,7 @@ TEST_F(ResponseWriterTest, AnAnswerToHeadHasNoBody) {
 TEST_F(ResponseWriterTest, WhatIsPutDuringAWriteWaitsInOrder) {
   writer_.PutStreamHead(kHead);
   bool written = false;
-  writer_.Write([&](ErrorCode ec) {
+  writer_.Write([&](SystemErrorCode ec) {
     EXPECT_FALSE(ec);
     written = true;
   });

@@ -10,7 +10,7 @@ namespace kvasir {
 namespace {
 
 constexpr uint64_t kMaxOpenBodyBytes = 64 << 10;
-constexpr uint64_t kMaxTimeoutMs = 86'400'000;  // a day
+constexpr uint64_t kMaxHeaderTimeoutMs = 86'400'000;  // a day
 
 HttpResponse BodyTooLarge(uint64_t bytes, uint64_t max_bytes) {
   return ErrorResponse({Code::kExhausted,
@@ -70,10 +70,11 @@ std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
 std::optional<Error> Service::CheckLoad(const HttpRequest& head, const Caller& caller) const {
   if (!head.timeout_ms.empty()) {
     const auto ms = ParseUint(head.timeout_ms);
-    if (!ms || *ms == 0 || *ms > kMaxTimeoutMs) {
-      return Error{Code::kInvalidArgument,
-                   fmt::format("is not a number of milliseconds between 1 and {}", kMaxTimeoutMs),
-                   "x-request-timeout-ms"};
+    if (!ms || *ms == 0 || *ms > kMaxHeaderTimeoutMs) {
+      return Error{
+          Code::kInvalidArgument,
+          fmt::format("is not a number of milliseconds between 1 and {}", kMaxHeaderTimeoutMs),
+          "x-request-timeout-ms"};
     }
   }
   if (const Status room = engine_.CheckRoom(*caller.tenant); !room) {

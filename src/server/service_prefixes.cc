@@ -14,21 +14,21 @@ constexpr size_t kSessions = 100;   // the newest, whose text is shown
 constexpr size_t kTextTokens = 64;  // of a run
 
 // The beginning of a run that one of the caller's sessions has read.
-struct Shown {
+struct ShownRun {
   std::string session;
   size_t tokens = 0;
 };
 
 // Which runs the sessions' prompts go through. A prompt is compared from its first token on, so
 // that only who knows all of a run's beginning sees it.
-std::vector<Shown> ShownOf(const PrefixList& list,
-                           const std::vector<SessionStore::Entry>& sessions) {
+std::vector<ShownRun> ShownRunsOf(const PrefixList& list,
+                                  const std::vector<SessionStore::Entry>& sessions) {
   std::vector<std::vector<uint32_t>> children(list.runs.size() + 1);
   for (uint32_t i = 0; i < list.runs.size(); ++i) {
     const auto parent = list.runs[i].parent;
     children[parent ? *parent + 1 : 0].push_back(i);
   }
-  std::vector<Shown> shown(list.runs.size());
+  std::vector<ShownRun> shown(list.runs.size());
   for (const SessionStore::Entry& entry : sessions) {
     const SessionPaths& paths = entry.state->paths;
     for (size_t p = 0; p < paths.size(); ++p) {
@@ -51,7 +51,8 @@ std::vector<Shown> ShownOf(const PrefixList& list,
   return shown;
 }
 
-json RunJson(const PrefixRun& run, uint32_t index, const Shown& shown, const Tokenizer* tokenizer) {
+json RunJson(const PrefixRun& run, uint32_t index, const ShownRun& shown,
+             const Tokenizer* tokenizer) {
   json text;
   if (shown.tokens > 0 && tokenizer != nullptr) {
     const size_t most = std::min(shown.tokens, kTextTokens);
@@ -71,7 +72,7 @@ json RunJson(const PrefixRun& run, uint32_t index, const Shown& shown, const Tok
 
 Parts PrefixesText(PrefixList list, std::vector<SessionStore::Entry> sessions,
                    const Tokenizer* tokenizer) {
-  const std::vector<Shown> shown = ShownOf(list, sessions);
+  const std::vector<ShownRun> shown = ShownRunsOf(list, sessions);
   std::string out = R"({"object":"list","has_more":)";
   out += list.has_more ? "true" : "false";
   out += R"(,"data":[)";
@@ -97,7 +98,7 @@ Outcome Service::ListPrefixes(const Call& call) {
     engine_.ListPrefixes(owner, [this, sessions, reply](PrefixList list) {
       HttpResponse response;
       for (const PrefixRun& run : list.runs) {
-        response.rest_bytes += sizeof(run) + sizeof(Shown) + run.tokens.size() * sizeof(TokenId);
+        response.rest_bytes += sizeof(run) + sizeof(ShownRun) + run.tokens.size() * sizeof(TokenId);
       }
       // Written later, not on the engine's thread.
       response.rest = PrefixesText(std::move(list), sessions, model_.tokenizer);

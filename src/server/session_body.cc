@@ -13,8 +13,8 @@ namespace {
 
 using Member = JsonValue::Member;
 
-constexpr size_t kMaxSegments = 1024;  // of a message
-constexpr size_t kMaxNameBytes = 256;  // of a segment
+constexpr size_t kMaxSegments = 1024;         // of a message
+constexpr size_t kMaxSegmentNameBytes = 256;  // of a segment
 // As OpenAI limits metadata, in bytes.
 constexpr size_t kMaxMetadata = 16, kMaxMetadataKey = 64, kMaxMetadataValue = 512;
 // Fields of a chat completion that a session has for itself.
@@ -39,9 +39,9 @@ Result<SessionSegment> Segment(const JsonValue& raw, const std::string& path) {
   for (const char* name : {"name", "begin", "end"}) {
     if (!fields.Has(name)) fields.Fail(name, "is missing");
   }
-  if (segment.name.empty() || segment.name.size() > kMaxNameBytes) {
-    fields.Fail("name",
-                fmt::format("has {} bytes; give 1 to {}", segment.name.size(), kMaxNameBytes));
+  if (segment.name.empty() || segment.name.size() > kMaxSegmentNameBytes) {
+    fields.Fail("name", fmt::format("has {} bytes; give 1 to {}", segment.name.size(),
+                                    kMaxSegmentNameBytes));
   }
   if (fields.error()) return tl::unexpected(*fields.error());
   return segment;

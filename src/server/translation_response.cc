@@ -16,12 +16,6 @@ namespace kvasir {
 
 using nlohmann::json;
 
-namespace {
-
-std::string SseEvent(const json& object) { return "data: " + Dump(object) + "\n\n"; }
-
-}  // namespace
-
 TranslationAnswer::TranslationAnswer(AnswerSpec spec, size_t num_prompts, std::string id,
                                      const Tokenizer* tokenizer)
     : Answer(std::move(spec), num_prompts, std::move(id), 0, tokenizer),

@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "simd/half.h"
 #include "tensor/reference.h"
+#include "tensor/same_bits_for_test.h"
 
 namespace kvasir {
 namespace {
@@ -141,10 +142,6 @@ std::vector<float> Multiply(const QuantKernels& kernels, const Matrix& w,
     EXPECT_TRUE(std::all_of(end, row + y_stride, [](float v) { return v == 7.0f; }));
   }
   return out;
-}
-
-bool SameBits(std::span<const float> a, std::span<const float> b) {
-  return std::ranges::equal(std::as_bytes(a), std::as_bytes(b));
 }
 
 struct Unit {

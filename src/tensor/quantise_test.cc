@@ -19,7 +19,7 @@ struct Group {
 };
 
 // Near normal; lanes have deviations from 2^-20 to 2^10 and means of up to five of them.
-Group RandomGroup(Random& random) {
+Group NearNormalGroup(Random& random) {
   Group group;
   for (uint32_t lane = 0; lane < kPanelOutputs; ++lane) {
     const double scale = std::ldexp(1, static_cast<int>(random.Below(31)) - 20);
@@ -78,7 +78,7 @@ TEST(Quantise, Q8_0AndQ4_0AreGgmls) {
   Random random(1);
   for (const WeightFormat format : {WeightFormat::kQ8_0, WeightFormat::kQ4_0}) {
     for (int round = 0; round < 200; ++round) {
-      Group group = RandomGroup(random);
+      Group group = NearNormalGroup(random);
       for (uint32_t i = 0; i < kGroup; ++i) {  // halves of codes, both signs of a largest number
         group.x[i][0] = static_cast<float>(static_cast<int>(random.Below(255)) - 127) / 2;
         group.x[i][1] = random.Below(2) ? 8.0f : -8.0f;
@@ -105,7 +105,7 @@ TEST_P(Searched, NeverWorseThanTheRangeOfTheNumbers) {
   Random random(2);
   double searched = 0, plain_error = 0;
   for (int round = 0; round < 300; ++round) {
-    const Group group = RandomGroup(random);
+    const Group group = NearNormalGroup(random);
     const auto got = Quantised(format, group);
     for (uint32_t lane = 0; lane < kPanelOutputs; ++lane) {
       float low = group.x[0][lane], high = low;
@@ -139,7 +139,7 @@ TEST_P(Searched, EachNumberIsWithinAStepOrTwo) {
   const float levels = GetParam() == WeightFormat::kI8 ? 255 : 15;
   Random random(3);
   for (int round = 0; round < 300; ++round) {
-    const Group group = RandomGroup(random);
+    const Group group = NearNormalGroup(random);
     const auto got = Quantised(GetParam(), group);
     for (uint32_t lane = 0; lane < kPanelOutputs; ++lane) {
       float low = group.x[0][lane], high = low, widened[kGroup];
@@ -185,7 +185,7 @@ TEST(Quantise, ColumnsBeyondTheLastChangeNothing) {
   for (const WeightFormat format :
        {WeightFormat::kI8, WeightFormat::kQ4_1, WeightFormat::kQ8_0, WeightFormat::kQ4_0}) {
     for (uint32_t columns = 1; columns <= kGroup; ++columns) {
-      Group group = RandomGroup(random);
+      Group group = NearNormalGroup(random);
       const auto want = Quantised(format, group, columns);
       for (uint32_t i = columns; i < kGroup; ++i) {
         std::ranges::fill(group.x[i], std::numeric_limits<float>::quiet_NaN());
@@ -209,7 +209,7 @@ TEST(Quantise, MakesTheSameBytesEverywhere) {
     for (int i = 0; i < 8; ++i) hash = (hash ^ (x >> (8 * i) & 0xff)) * 0x100000001b3;
   };
   for (int round = 0; round < 100; ++round) {
-    const Group group = RandomGroup(random);
+    const Group group = NearNormalGroup(random);
     for (const WeightFormat format :
          {WeightFormat::kI8, WeightFormat::kQ4_1, WeightFormat::kQ8_0, WeightFormat::kQ4_0}) {
       for (const WeightGroup& g : Quantised(format, group)) {

@@ -10,6 +10,7 @@
 #include "simd/half.h"
 #include "tensor/kernels.h"
 #include "tensor/reference.h"
+#include "tensor/same_bits_for_test.h"
 
 namespace kvasir {
 namespace {
@@ -18,10 +19,6 @@ std::vector<float> RandomFloats(Random& random, size_t count, float scale = 1) {
   std::vector<float> x(count);
   for (float& v : x) v = static_cast<float>(random.Uniform() * 2 - 1) * scale;
   return x;
-}
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 // Weights rounded to what `format` can hold, and their panels.

@@ -12,7 +12,7 @@ namespace kvasir {
 namespace {
 
 using nlohmann::json;
-using Kind = AnswerEvent::Kind;
+using EventKind = AnswerEvent::Kind;
 
 struct ReadAnswer {
   std::string content, reasoning;
@@ -25,12 +25,12 @@ void Add(const std::vector<AnswerEvent>& events, ReadAnswer* read) {
   for (const AnswerEvent& event : events) {
     const std::string kind = std::to_string(static_cast<int>(event.kind));
     if (read->order.empty() || read->order.back() != kind) read->order.push_back(kind);
-    if (event.kind == Kind::kContent) read->content += event.text;
-    if (event.kind == Kind::kReasoning) read->reasoning += event.text;
-    if (event.kind == Kind::kCallBegin) {
+    if (event.kind == EventKind::kContent) read->content += event.text;
+    if (event.kind == EventKind::kReasoning) read->reasoning += event.text;
+    if (event.kind == EventKind::kCallBegin) {
       read->calls.push_back({{"name", event.text}, {"arguments", ""}});
     }
-    if (event.kind == Kind::kArguments) {
+    if (event.kind == EventKind::kArguments) {
       auto& arguments = read->calls.back()["arguments"].get_ref<std::string&>();
       arguments += event.text;
     }

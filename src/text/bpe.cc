@@ -17,7 +17,7 @@ namespace {
 constexpr char32_t kSmallChars = 0x3100;   // Latin to kana, and the byte-level alphabet
 constexpr TokenId kMaxId = (1 << 22) - 1;  // sixteen times the largest vocabulary known
 constexpr size_t kShortWord = 32;          // a linear scan beats a heap up to here
-constexpr size_t kMaxRun = 1 << 20;        // of symbols: merging takes some 60 bytes for each
+constexpr size_t kMaxSymbols = 1 << 20;    // of symbols: merging takes some 60 bytes for each
 
 }  // namespace
 
@@ -323,10 +323,10 @@ Status Bpe::EncodeWord(std::string_view word, Special special, size_t max_ids,
 
 Status Bpe::MergeAny(std::span<const TokenId> symbols, Special special,
                      std::vector<TokenId>* ids) const {
-  if (symbols.size() > kMaxRun) {
+  if (symbols.size() > kMaxSymbols) {
     return Fail(Code::kInvalidArgument,
                 "tokenizer: the text has a word of {} characters; at most {} are allowed",
-                symbols.size(), kMaxRun);
+                symbols.size(), kMaxSymbols);
   }
   if (symbols.size() > kShortWord) {
     MergeLong(symbols, special, ids);

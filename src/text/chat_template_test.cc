@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const std::string kTemplates = std::string(KVASIR_SOURCE_DIR) + "/tests/data/templates/";
+const std::string kTemplateFolder = std::string(KVASIR_SOURCE_DIR) + "/tests/data/templates/";
 const std::string kGoldens = std::string(KVASIR_SHARED_DIR) + "/goldens/";
 
 std::string ReadText(const std::string& path) {
@@ -115,7 +115,7 @@ TEST(ChatTemplate, ValuesOfJsonInAMessageAreLiteral) {
 
 TEST(ChatTemplate, RendersWhatJinja2Renders) {
   setenv("TZ", "UTC", 1);
-  const Json file = ReadJson(kTemplates + "cases.json");
+  const Json file = ReadJson(kTemplateFolder + "cases.json");
   ASSERT_GT(file["cases"].size(), 400u);
   for (const Json& item : file["cases"]) {
     ChatRenderOptions options;

@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 using Texts = std::vector<std::string>;
 
-Decoder MustParse(const std::string& text) {
+Decoder MustParseDecoder(const std::string& text) {
   auto decoder = Decoder::Parse(json::parse(text));
   EXPECT_TRUE(decoder) << decoder.error().message;
   return std::move(*decoder);
@@ -36,10 +36,10 @@ std::string Decode(const Decoder& decoder, const Texts& tokens) {
   return text;
 }
 std::string Decode(const std::string& value, const Texts& tokens) {
-  return Decode(MustParse(value), tokens);
+  return Decode(MustParseDecoder(value), tokens);
 }
 
-void ExpectRefused(const std::string& value, Code code, std::string_view what) {
+void ExpectDecoderRefused(const std::string& value, Code code, std::string_view what) {
   const auto decoder = Decoder::Parse(json::parse(value));
   ASSERT_FALSE(decoder) << value;
   EXPECT_EQ(decoder.error().code, code) << decoder.error().message;
@@ -85,12 +85,13 @@ TEST(Decoder, ByteLevelTurnsItsAlphabetIntoBytes) {
 }
 
 TEST(Decoder, TextComesOutAsSoonAsItIsCertain) {
-  EXPECT_EQ(Steps(MustParse(kByteLevel), {"a", "ð", "Ł", "ĺ", "Ģ"}),
+  EXPECT_EQ(Steps(MustParseDecoder(kByteLevel), {"a", "ð", "Ł", "ĺ", "Ģ"}),
             (Texts{"a", "", "", "", "\U0001F600", ""}));
-  EXPECT_EQ(Steps(MustParse(Llama()), {"▁a", "<0xC3>", "<0xA9>", "b"}),
+  EXPECT_EQ(Steps(MustParseDecoder(Llama()), {"▁a", "<0xC3>", "<0xA9>", "b"}),
             (Texts{"a", "", "", "éb", ""}));
-  EXPECT_EQ(Steps(MustParse(Sequence({kFuse, Replace("abc", "x")})), {"za", "b", "b", "ab", "c"}),
-            (Texts{"z", "", "abb", "", "x", ""}));
+  EXPECT_EQ(
+      Steps(MustParseDecoder(Sequence({kFuse, Replace("abc", "x")})), {"za", "b", "b", "ab", "c"}),
+      (Texts{"z", "", "abb", "", "x", ""}));
 }
 
 TEST(Decoder, ARunOfBytesIsTextOrOneReplacementEach) {
@@ -128,7 +129,7 @@ TEST(Decoder, MetaspaceDropsTheFirstSpaceAlone) {
 }
 
 TEST(Decoder, RunsOfOneDecoderKnowNothingOfEachOther) {
-  const Decoder decoder = MustParse(Llama());
+  const Decoder decoder = MustParseDecoder(Llama());
   DecoderRun one = decoder.Start(), two = decoder.Start();
   std::string a, b;
   one.Append("<0xC3>", &a);
@@ -143,28 +144,32 @@ TEST(Decoder, RunsOfOneDecoderKnowNothingOfEachOther) {
 
 TEST(Decoder, RefusesWhatItCannotStream) {
   using enum Code;
-  ExpectRefused(R"({"type":"WordPiece"})", kUnsupported, "decoder \"WordPiece\"");
-  ExpectRefused("[]", kCorruption, "not an object");
-  ExpectRefused(R"({"type":"Sequence"})", kCorruption, "has no list");
-  ExpectRefused(Sequence({kFuse, kByteFallback}), kUnsupported, "after one that joins all tokens");
-  ExpectRefused(Sequence({kByteLevel, kByteLevel}), kUnsupported,
-                "after one that joins all tokens");
-  ExpectRefused(Sequence({kFuse, R"({"type":"Replace","pattern":{"Regex":"a"},"content":""})"}),
-                kUnsupported, "after one that joins all tokens");
-  ExpectRefused(Strip("ab", 1, 0), kCorruption, "not one character");
-  ExpectRefused(Strip("a", -1, 0), kCorruption, "Strip.start is not in 0..1024");
-  ExpectRefused(Strip("a", 0, 1025), kCorruption, "Strip.stop is not in 0..1024");
-  ExpectRefused(R"({"type":"Metaspace","replacement":""})", kCorruption, "not one character");
+  ExpectDecoderRefused(R"({"type":"WordPiece"})", kUnsupported, "decoder \"WordPiece\"");
+  ExpectDecoderRefused("[]", kCorruption, "not an object");
+  ExpectDecoderRefused(R"({"type":"Sequence"})", kCorruption, "has no list");
+  ExpectDecoderRefused(Sequence({kFuse, kByteFallback}), kUnsupported,
+                       "after one that joins all tokens");
+  ExpectDecoderRefused(Sequence({kByteLevel, kByteLevel}), kUnsupported,
+                       "after one that joins all tokens");
+  ExpectDecoderRefused(
+      Sequence({kFuse, R"({"type":"Replace","pattern":{"Regex":"a"},"content":""})"}), kUnsupported,
+      "after one that joins all tokens");
+  ExpectDecoderRefused(Strip("ab", 1, 0), kCorruption, "not one character");
+  ExpectDecoderRefused(Strip("a", -1, 0), kCorruption, "Strip.start is not in 0..1024");
+  ExpectDecoderRefused(Strip("a", 0, 1025), kCorruption, "Strip.stop is not in 0..1024");
+  ExpectDecoderRefused(R"({"type":"Metaspace","replacement":""})", kCorruption,
+                       "not one character");
   std::string nested = kFuse;
   for (int i = 0; i < 100; ++i) nested = Sequence({nested});
-  ExpectRefused(nested, kCorruption, "nests too deep");
+  ExpectDecoderRefused(nested, kCorruption, "nests too deep");
 }
 
 // With all tokens as one, where a token ends decides nothing: any cut of a text decodes alike.
 TEST(Decoder, FusedTextDoesNotDependOnWhereTokensEnd) {
-  const Decoder decoders[] = {MustParse(Sequence({kFuse, Replace("aba", "c"), Strip("a", 2, 3)})),
-                              MustParse(Sequence({kFuse, Replace("▁", " "), Strip(" ", 1, 1)})),
-                              MustParse(Sequence({kFuse, kMetaspace, Replace("a a", "bb")}))};
+  const Decoder decoders[] = {
+      MustParseDecoder(Sequence({kFuse, Replace("aba", "c"), Strip("a", 2, 3)})),
+      MustParseDecoder(Sequence({kFuse, Replace("▁", " "), Strip(" ", 1, 1)})),
+      MustParseDecoder(Sequence({kFuse, kMetaspace, Replace("a a", "bb")}))};
   const Texts pieces = {"a", "b", "▁", " ", "é", "aba", ""};
   Random random(17);
   for (int round = 0; round < 3000; ++round) {
@@ -183,7 +188,8 @@ TEST(Decoder, FusedTextDoesNotDependOnWhereTokensEnd) {
 }
 
 TEST(Decoder, WhatComesOutIsAlwaysUtf8) {
-  const Decoder decoders[] = {MustParse(kByteLevel), MustParse(Llama()), MustParse(kMetaspace)};
+  const Decoder decoders[] = {MustParseDecoder(kByteLevel), MustParseDecoder(Llama()),
+                              MustParseDecoder(kMetaspace)};
   const Texts tokens = {"<0xF0>", "<0x9F>", "<0x41>", "ð", "Ł", "é", "▁a", "", "<unk>"};
   Random random(18);
   for (int round = 0; round < 3000; ++round) {

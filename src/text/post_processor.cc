@@ -8,7 +8,7 @@
 namespace kvasir {
 namespace {
 
-constexpr TokenId kMaxId = (1 << 22) - 1;
+constexpr TokenId kMaxSpecialId = (1 << 22) - 1;
 constexpr size_t kMaxAdded = 64;
 
 tl::unexpected<Error> Broken(const char* what) {
@@ -16,7 +16,7 @@ tl::unexpected<Error> Broken(const char* what) {
 }
 
 Status AppendId(const nlohmann::json& id, std::vector<TokenId>* ids) {
-  if (!id.is_number_unsigned() || id > kMaxId) return Broken("an id is out of range");
+  if (!id.is_number_unsigned() || id > kMaxSpecialId) return Broken("an id is out of range");
   ids->push_back(id.get<TokenId>());
   return {};
 }

@@ -31,7 +31,7 @@ utf8proc_category_t CategoryOf(char32_t c) {
 }
 bool IsLower(char32_t c) { return CategoryOf(c) == UTF8PROC_CATEGORY_LL; }
 
-char32_t CharAt(std::string_view text, size_t pos) {
+char32_t CharOrNul(std::string_view text, size_t pos) {
   return pos < text.size() ? NextChar(text, &pos) : U'\0';
 }
 
@@ -53,7 +53,7 @@ bool StopIsOfWord(std::string_view sentence) {
   while (word > 0) {
     size_t last = word - 1;
     while (last > 0 && (static_cast<uint8_t>(sentence[last]) & 0xC0) == 0x80) --last;
-    const char32_t c = CharAt(sentence, last);
+    const char32_t c = CharOrNul(sentence, last);
     if (IsWhitespace(c) || c == '.' || IsIn(U"([{\"'«“‘-", c)) break;
     word = last;
   }
@@ -95,7 +95,7 @@ Sentences::Sentences(std::string_view text) : text_(text) {
     const bool closes = end > pos;
     pos = end;
     if (next == end && end < text.size() && !IsWide(last)) continue;
-    if ((c == '.' || closes) && IsLower(CharAt(text, next))) continue;
+    if ((c == '.' || closes) && IsLower(CharOrNul(text, next))) continue;
     if (one_stop && StopIsOfWord(text.substr(begin, at - begin))) continue;
     Add(begin, end);
     begin = pos = next;
@@ -119,7 +119,7 @@ std::string_view Sentences::Joint(std::string_view before, std::string_view line
   size_t last = before.size();
   while (last > 0 && (static_cast<uint8_t>(before[--last]) & 0xC0) == 0x80) {
   }
-  return IsWide(CharAt(before, last)) ? "" : " ";
+  return IsWide(CharOrNul(before, last)) ? "" : " ";
 }
 
 std::string Sentences::Join(std::span<const std::string> translations) const {

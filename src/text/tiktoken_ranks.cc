@@ -13,7 +13,7 @@ namespace kvasir {
 namespace {
 
 constexpr uint32_t kMaxRank = (1u << 22) - 1;
-constexpr size_t kMaxGap = size_t{1} << 16;  // of ids without a token
+constexpr size_t kMaxRankGap = size_t{1} << 16;  // of ids without a token
 
 struct Line {
   std::string token;  // bytes
@@ -133,7 +133,7 @@ Result<Vocabulary> ParseTiktoken(std::string_view bytes, const std::string& file
       return Fail(Code::kCorruption, "{}: line {} is not a token in base64 and its id up to {}",
                   file, number, kMaxRank);
     }
-    if (line->rank > vocabulary.tokens.size() + kMaxGap) {
+    if (line->rank > vocabulary.tokens.size() + kMaxRankGap) {
       return Fail(Code::kCorruption, "{}: line {}: the id {} is far beyond those before it", file,
                   number, line->rank);
     }

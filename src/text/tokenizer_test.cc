@@ -6,10 +6,10 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "base/bytes_for_test.h"
 #include "base/utf8.h"
 #include "source_paths.h"
 #include "text/token_bytes_for_test.h"
@@ -20,12 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-std::string ReadFile(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-std::unique_ptr<Tokenizer> Load(const fs::path& folder) {
+std::unique_ptr<Tokenizer> LoadFolder(const fs::path& folder) {
   auto tokenizer = Tokenizer::Parse(ReadFile(folder / "tokenizer.json"),
                                     ReadFile(folder / "tokenizer_config.json"));
   EXPECT_TRUE(tokenizer) << folder << ": " << tokenizer.error().message;
@@ -33,7 +28,7 @@ std::unique_ptr<Tokenizer> Load(const fs::path& folder) {
 }
 
 std::unique_ptr<Tokenizer> LoadDemo() {
-  return Load(fs::path(KVASIR_SOURCE_DIR) / "models" / "kvasir-demo");
+  return LoadFolder(fs::path(KVASIR_SOURCE_DIR) / "models" / "kvasir-demo");
 }
 
 json Special(std::string_view content, int id) {
@@ -64,13 +59,13 @@ json ForgeFile() {
   return file;
 }
 
-std::unique_ptr<Tokenizer> Make(const json& file, const std::string& config = "") {
+std::unique_ptr<Tokenizer> MakeFromFile(const json& file, const std::string& config = "") {
   auto tokenizer = Tokenizer::Parse(file.dump(), config);
   EXPECT_TRUE(tokenizer) << tokenizer.error().message;
   return tokenizer ? std::move(*tokenizer) : nullptr;
 }
 
-Code ErrorOf(const json& file) {
+Code ErrorOfFile(const json& file) {
   const auto tokenizer = Tokenizer::Parse(file.dump(), "");
   EXPECT_FALSE(tokenizer);
   return tokenizer ? Code{} : tokenizer.error().code;
@@ -117,7 +112,7 @@ TEST(Tokenizer, MatchesTheSharedGoldens) {
   size_t count = 0;
   for (const auto& folder : fs::directory_iterator(goldens)) {
     if (!fs::exists(folder.path() / "tokenizer.json")) continue;
-    const auto tokenizer = Load(folder.path());
+    const auto tokenizer = LoadFolder(folder.path());
     EXPECT_GT(ExpectBytesOfTokens(*tokenizer), 500u) << folder;
     const json golden = json::parse(ReadFile(folder.path() / "golden.json"));
     for (const json& test : golden["tokenizer"]["texts"]) {
@@ -134,11 +129,11 @@ TEST(Tokenizer, KnowsTheBytesOfItsTokens) {
   EXPECT_GT(ExpectBytesOfTokens(*LoadDemo()), 500u);
   json file = ForgeFile();
   file["decoder"] = nullptr;  // a space between any two tokens
-  EXPECT_FALSE(Make(file)->BytesOfTokens().has_value());
+  EXPECT_FALSE(MakeFromFile(file)->BytesOfTokens().has_value());
 }
 
 TEST(Tokenizer, LiteralTextNeverBecomesASpecialToken) {
-  const auto tokenizer = Make(ForgeFile());
+  const auto tokenizer = MakeFromFile(ForgeFile());
   const std::string text = "<e>a<e>";
   EXPECT_EQ(tokenizer->Encode(text).value(), (Ids{4, 5, 4}));
   EncodeOptions options;
@@ -167,7 +162,7 @@ TEST(Tokenizer, LiteralTextIsFollowedThroughTheNormalizer) {
   json file = ForgeFile();
   file["normalizer"] = {{"type", "NFKC"}};
   file["added_tokens"][0]["normalized"] = true;
-  const auto tokenizer = Make(file);
+  const auto tokenizer = MakeFromFile(file);
   const std::string wide =
       "\xEF\xBC\x9C"
       "e>";  // a full-width <
@@ -180,7 +175,7 @@ TEST(Tokenizer, LiteralTextIsFollowedThroughTheNormalizer) {
 }
 
 TEST(Tokenizer, BlankAddedTokensCountInLiteralTextAndMarkersDoNot) {
-  const auto tokenizer = Make(ForgeFile());
+  const auto tokenizer = MakeFromFile(ForgeFile());
   EncodeOptions literal;
   literal.literal = {{0, 6}};
   EXPECT_EQ(tokenizer->Encode("a  <t>", literal).value()[1], 7);
@@ -195,7 +190,7 @@ TEST(Tokenizer, LiteralTextHasTheTokensThatMarkNoTurn) {
   for (const char* text : {"<t>", "<|t|>", "<\xEF\xBD\x9Ct\xEF\xBD\x9C>", "<think>", "<turn>"}) {
     file["added_tokens"].push_back({{"content", text}, {"special", false}, {"normalized", false}});
   }
-  const auto tokenizer = Make(file);
+  const auto tokenizer = MakeFromFile(file);
   EncodeOptions options;
   options.written = "{{ '<think>' }}<turn>";
   const auto is_token = [&](const std::string& text) {
@@ -253,7 +248,7 @@ TEST(Tokenizer, LongWordsTakeNoQuadraticTime) {
 TEST(Tokenizer, LongRunsOfMarksNormalizeInTime) {
   json file = ForgeFile();
   file["normalizer"] = {{"type", "NFC"}};
-  const auto tokenizer = Make(file);
+  const auto tokenizer = MakeFromFile(file);
   std::string text = "a";
   for (int i = 0; i < 100'000; ++i) text += i % 2 ? "\xCC\xA3" : "\xCC\x81";  // classes 220, 230
   const auto begin = std::chrono::steady_clock::now();
@@ -266,7 +261,7 @@ TEST(Tokenizer, ARunawayPatternIsAnError) {
   json file = ForgeFile();
   file["pre_tokenizer"] = {
       {"type", "Split"}, {"pattern", {{"Regex", "(?:a+a+)+e"}}}, {"behavior", "Isolated"}};
-  const auto tokenizer = Make(file);
+  const auto tokenizer = MakeFromFile(file);
   EXPECT_EQ(tokenizer->Encode(std::string(5000, 'a') + "!e").error().code, Code::kInvalidArgument);
 }
 
@@ -287,7 +282,7 @@ TEST(Tokenizer, PatternsThatWalkOverTheTextAgainAndAgainEndSoon) {
     json file = ForgeFile();
     file["pre_tokenizer"] = {
         {"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}};
-    const auto tokenizer = Make(file);
+    const auto tokenizer = MakeFromFile(file);
     const auto begin = std::chrono::steady_clock::now();
     const auto ids = tokenizer->Encode(text);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
@@ -310,7 +305,7 @@ json DoublingFile(int steps) {
 TEST(Tokenizer, TextMayNotExplodeOverBatchesEither) {
   std::string text;
   for (int i = 0; i < 20'000; ++i) text += "a ";  // several batches of words
-  EXPECT_FALSE(Make(DoublingFile(40))->Encode(text, {}));
+  EXPECT_FALSE(MakeFromFile(DoublingFile(40))->Encode(text, {}));
   const auto many = Tokenizer::Parse(DoublingFile(400).dump(), "");
   ASSERT_FALSE(many);
   EXPECT_EQ(many.error().code, Code::kUnsupported);
@@ -327,11 +322,11 @@ TEST(Tokenizer, NamesWhatItDoesNotSupport) {
   for (const char* type : {"Unigram", "WordPiece", "WordLevel"}) {
     json file = ForgeFile();
     file["model"]["type"] = type;
-    EXPECT_EQ(ErrorOf(file), Code::kUnsupported);
+    EXPECT_EQ(ErrorOfFile(file), Code::kUnsupported);
   }
   json file = ForgeFile();
   file["model"]["end_of_word_suffix"] = "</w>";
-  EXPECT_EQ(ErrorOf(file), Code::kUnsupported);
+  EXPECT_EQ(ErrorOfFile(file), Code::kUnsupported);
 }
 
 TEST(Tokenizer, RefusesBrokenFiles) {
@@ -341,12 +336,12 @@ TEST(Tokenizer, RefusesBrokenFiles) {
   for (const json& id : {json(-1), json(1.5), json("1"), json(5'000'000'000)}) {
     json file = ForgeFile();
     file["model"]["vocab"]["a"] = id;
-    EXPECT_EQ(ErrorOf(file), Code::kCorruption) << id;
+    EXPECT_EQ(ErrorOfFile(file), Code::kCorruption) << id;
   }
   for (const json& merge : {json("a"), json::array({"a"}), json::array({"a", "zz"}), json(1)}) {
     json file = ForgeFile();
     file["model"]["merges"].push_back(merge);
-    EXPECT_EQ(ErrorOf(file), Code::kCorruption) << merge;
+    EXPECT_EQ(ErrorOfFile(file), Code::kCorruption) << merge;
   }
 }
 
@@ -365,14 +360,15 @@ TEST(Tokenizer, RefusesWhatNestsTooDeep) {
 }
 
 TEST(Tokenizer, TakesBosAndEosFromTheConfig) {
-  const auto tokenizer = Make(ForgeFile(), R"({"bos_token": {"content": "<e>"}, "eos_token": "a",
+  const auto tokenizer =
+      MakeFromFile(ForgeFile(), R"({"bos_token": {"content": "<e>"}, "eos_token": "a",
       "add_bos_token": true})");
   EXPECT_EQ(tokenizer->bos(), 4);
   EXPECT_EQ(tokenizer->eos_text(), "a");
   EXPECT_EQ(tokenizer->vocab_size(), 10u);
   EXPECT_EQ(tokenizer->Encode("t").value(), (Ids{4, 9}));
   EXPECT_EQ(tokenizer->Encode("t", {.add_special = false}).value(), (Ids{9}));
-  EXPECT_NE(tokenizer->digest(), Make(ForgeFile())->digest());
+  EXPECT_NE(tokenizer->digest(), MakeFromFile(ForgeFile())->digest());
 }
 
 // <0xXX> tokens with ids 0..255, then "▁a".
@@ -389,7 +385,7 @@ std::unique_ptr<Tokenizer> MakeByteFallback() {
       {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
       {"type": "ByteFallback"}, {"type": "Fuse"},
       {"type": "Strip", "content": " ", "start": 1, "stop": 0}]})");
-  return Make(file);
+  return MakeFromFile(file);
 }
 
 TEST(TextStream, JoinsBytesAcrossTokensAndDropsTheFirstSpace) {
@@ -419,7 +415,7 @@ TEST(TextStream, LetsALongRunOfBytesFlow) {
 
 TEST(TextStream, EqualsDecodeForRandomIds) {
   std::mt19937 random(7);
-  const auto demo = LoadDemo(), bytes = MakeByteFallback(), forge = Make(ForgeFile());
+  const auto demo = LoadDemo(), bytes = MakeByteFallback(), forge = MakeFromFile(ForgeFile());
   for (const Tokenizer* tokenizer : {demo.get(), bytes.get(), forge.get()}) {
     for (int round = 0; round < 500; ++round) {
       Ids ids(random() % 60);

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/bytes_for_test.h"
 #include "source_paths.h"
 #include "text/charsmap.h"
 #include "text/language_codes.h"
@@ -356,11 +356,6 @@ TEST(LanguagePlaceOf, IsWhatTheConfigSays) {
   EXPECT_EQ(LanguagePlaceOf(R"({"legacy_behaviour": false})"), LanguagePlace::kInFront);
   EXPECT_EQ(LanguagePlaceOf("[").error().code, Code::kCorruption);
   EXPECT_EQ(LanguagePlaceOf(R"({"legacy_behaviour": 1})").error().code, Code::kCorruption);
-}
-
-std::string ReadFile(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 TEST(EncodeSource, EqualsTheGolden) {

@@ -10,8 +10,8 @@
 namespace kvasir {
 namespace {
 
-constexpr float kUnknownPenalty = 10;        // SentencePiece's, below the lowest score
-constexpr size_t kMaxRun = size_t{1} << 20;  // of bytes: a cut takes some 24 for each
+constexpr float kUnknownPenalty = 10;             // SentencePiece's, below the lowest score
+constexpr size_t kMaxCutBytes = size_t{1} << 20;  // of bytes: a cut takes some 24 for each
 
 uint8_t ByteAt(const Unigram::Piece& piece, size_t depth) {
   return static_cast<uint8_t>(piece.text[depth]);
@@ -79,12 +79,12 @@ Status Unigram::Cut(std::string_view text,
     if (!is_known) offer(next, unknown_score_ + before, nullptr);
     at = next;
     if (reach > at) {
-      if (at - begin < kMaxRun) continue;
+      if (at - begin < kMaxCutBytes) continue;
       return Fail(
           Code::kInvalidArgument,
           "tokenizer: the text has {} bytes without a place where no piece goes on; at most "
           "{} are allowed",
-          at - begin, kMaxRun);
+          at - begin, kMaxCutBytes);
     }
     parts.clear();
     for (size_t i = at - begin; i > 0; i -= ends[i].size) parts.push_back(ends[i]);

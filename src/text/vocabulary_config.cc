@@ -15,8 +15,8 @@ namespace {
 using nlohmann::json;
 
 // So that a file of a few lines cannot ask for much memory.
-constexpr uint64_t kMaxGap = 1u << 16;  // of ids without a token
-constexpr uint64_t kMaxId = 1u << 20;   // four times the largest vocabulary known
+constexpr uint64_t kMaxIdGap = 1u << 16;   // of ids without a token
+constexpr uint64_t kMaxFileId = 1u << 20;  // four times the largest vocabulary known
 
 constexpr const char* kConfigFile = "tokenizer_config.json";
 constexpr const char* kSpecialsFile = "special_tokens_map.json";
@@ -29,7 +29,7 @@ Result<json> ParseFile(std::string_view text, const char* name) {
 // Puts a token where the file says it is.
 Status Place(uint64_t id, VocabularyToken token, const char* file, Vocabulary* vocabulary) {
   auto& tokens = vocabulary->tokens;
-  if (id > std::min(tokens.size() + kMaxGap, kMaxId)) {
+  if (id > std::min(tokens.size() + kMaxIdGap, kMaxFileId)) {
     return Fail(Code::kCorruption, "{}: the id {} of an added token is far beyond the {} tokens",
                 file, id, tokens.size());
   }

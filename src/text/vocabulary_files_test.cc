@@ -4,10 +4,10 @@
 #include <bit>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/bytes_for_test.h"
 #include "source_paths.h"
 #include "text/sentencepiece_model.h"
 #include "text/tiktoken_ranks.h"
@@ -20,11 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 using Ids = std::vector<TokenId>;
 using nlohmann::json;
-
-std::string ReadFile(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 std::string Varint(uint64_t value) {
   std::string bytes;
@@ -54,8 +49,8 @@ const std::string kPieces = Piece("<unk>", 0, 2) + Piece("<s>", 0, 3) + Piece("<
 const std::string kBpe = Message(2, Number(3, 2));
 const std::string kPlain = Message(3, Number(4, 0));
 
-Result<std::unique_ptr<Tokenizer>> Load(const std::string& bytes,
-                                        const VocabularyConfig& config = {}) {
+Result<std::unique_ptr<Tokenizer>> LoadBytes(const std::string& bytes,
+                                             const VocabularyConfig& config = {}) {
   auto vocabulary = ParseSentencePiece(bytes, "tokenizer.model");
   if (!vocabulary) return tl::unexpected(vocabulary.error());
   if (const Status applied = Apply(config, &*vocabulary); !applied) {
@@ -65,14 +60,14 @@ Result<std::unique_ptr<Tokenizer>> Load(const std::string& bytes,
 }
 
 TEST(SentencePieceModel, IsReadWithWhatTheFolderSays) {
-  const auto plain = Load(kPieces + kBpe + kPlain);
+  const auto plain = LoadBytes(kPieces + kBpe + kPlain);
   ASSERT_TRUE(plain) << plain.error().message;
   EXPECT_EQ((*plain)->Encode("a a</s>a").value(), (Ids{1, 5, 5, 2, 5}));
   EXPECT_EQ((*plain)->eos(), TokenId{2});
   const char* config = R"({"add_bos_token": false, "eos_token": "<e>", "legacy": false,
       "added_tokens_decoder": {"7": {"content": "<e>", "special": true, "rstrip": true},
                                "0": {"content": "<unk>", "special": true}}})";
-  const auto chat = Load(kPieces + kBpe + kPlain, {config, "", R"({"<e>": 7, "  ": 6})"});
+  const auto chat = LoadBytes(kPieces + kBpe + kPlain, {config, "", R"({"<e>": 7, "  ": 6})"});
   ASSERT_TRUE(chat) << chat.error().message;
   EXPECT_EQ((*chat)->eos_text(), "<e>");
   EXPECT_EQ((*chat)->Encode("a<e> \na  ?").value(), (Ids{5, 7, 4, 6, 0}));
@@ -80,7 +75,7 @@ TEST(SentencePieceModel, IsReadWithWhatTheFolderSays) {
 
 TEST(SentencePieceModel, RefusesOtherKindsByName) {
   const auto refused = [](const std::string& bytes, const char* part) {
-    const auto tokenizer = Load(bytes);
+    const auto tokenizer = LoadBytes(bytes);
     ASSERT_FALSE(tokenizer);
     EXPECT_EQ(tokenizer.error().code, Code::kUnsupported);
     EXPECT_NE(tokenizer.error().message.find(part), std::string::npos) << tokenizer.error().message;
@@ -98,7 +93,7 @@ TEST(SentencePieceModel, RefusesDamage) {
   }
   EXPECT_EQ(field_ends.size(), 8u);
   for (size_t size = 0; size < whole.size(); ++size) {
-    const auto cut = Load(whole.substr(0, size));
+    const auto cut = LoadBytes(whole.substr(0, size));
     if (size > 0 && field_ends.contains(size)) {
       EXPECT_EQ(cut.has_value(), size == (kPieces + kBpe).size()) << size;
       continue;
@@ -107,27 +102,27 @@ TEST(SentencePieceModel, RefusesDamage) {
     EXPECT_EQ(cut.error().code, Code::kCorruption) << size;
     EXPECT_NE(cut.error().message.find("not a SentencePiece model"), std::string::npos) << size;
   }
-  EXPECT_EQ(Load("").error().code, Code::kCorruption);
-  EXPECT_EQ(Load("{}").error().code, Code::kCorruption);
-  const auto table = Load(kPieces + kBpe + Message(3, Message(2, "table")));
+  EXPECT_EQ(LoadBytes("").error().code, Code::kCorruption);
+  EXPECT_EQ(LoadBytes("{}").error().code, Code::kCorruption);
+  const auto table = LoadBytes(kPieces + kBpe + Message(3, Message(2, "table")));
   EXPECT_EQ(table.error().code, Code::kCorruption);
   EXPECT_NE(table.error().message.find("precompiled_charsmap"), std::string::npos);
-  EXPECT_EQ(Load(kPieces + Piece("b", 0, 9) + kBpe).error().code, Code::kCorruption);
-  EXPECT_EQ(Load(kPieces + Piece("a", 0, 1) + kBpe).error().code, Code::kCorruption);
+  EXPECT_EQ(LoadBytes(kPieces + Piece("b", 0, 9) + kBpe).error().code, Code::kCorruption);
+  EXPECT_EQ(LoadBytes(kPieces + Piece("a", 0, 1) + kBpe).error().code, Code::kCorruption);
   for (const char* config :
        {"[", R"({"added_tokens_decoder": {"x": {}}})", R"({"add_bos_token": 1})",
         R"({"added_tokens_decoder": {"7": {"content": 1}}})", R"({"eos_token": {"content": 1}})",
         R"({"added_tokens_decoder": {"7": {"content": "q", "special": 1}}})",
         R"({"added_tokens_decoder": {"99999999999": {"content": "q"}}})"}) {
-    const auto refused = Load(whole, {config, "", ""});
+    const auto refused = LoadBytes(whole, {config, "", ""});
     EXPECT_EQ(refused.error().code, Code::kCorruption) << config;
     EXPECT_TRUE(refused.error().message.starts_with("tokenizer_config.json: "))
         << refused.error().message;
   }
-  const auto specials = Load(whole, {"", R"({"eos_token": {"content": 1}})", ""});
+  const auto specials = LoadBytes(whole, {"", R"({"eos_token": {"content": 1}})", ""});
   EXPECT_TRUE(specials.error().message.starts_with("special_tokens_map.json: "))
       << specials.error().message;
-  EXPECT_EQ(Load(whole, {"", "", R"({"q": -1})"}).error().code, Code::kCorruption);
+  EXPECT_EQ(LoadBytes(whole, {"", "", R"({"q": -1})"}).error().code, Code::kCorruption);
 }
 
 TEST(SentencePieceModel, KeepsNoMoreTokensThanTheModelHas) {
@@ -149,7 +144,7 @@ TEST(SentencePieceModel, GivesTheIdsOfTheTokenizerJsonBesideIt) {
     const fs::path model = folder.path() / "tokenizer.model";
     if (!fs::exists(model)) continue;
     const std::string config = ReadFile(folder.path() / "tokenizer_config.json");
-    const auto tokenizer = Load(ReadFile(model), {config, "", ""});
+    const auto tokenizer = LoadBytes(ReadFile(model), {config, "", ""});
     ASSERT_TRUE(tokenizer) << model << ": " << tokenizer.error().message;
     const json golden = json::parse(ReadFile(folder.path() / "golden.json"));
     for (const json& test : golden["tokenizer"]["texts"]) {
@@ -165,7 +160,7 @@ TEST(SentencePieceModel, GivesTheIdsOfTheTokenizerJsonBesideIt) {
 TEST(SentencePieceModel, GivesTheIdsOfSentencePiece) {
   const fs::path folder = fs::path(KVASIR_SOURCE_DIR) / "tests/data/tokenizer";
   const char* config = R"({"add_bos_token": false})";
-  const auto tokenizer = Load(ReadFile(folder / "spm-tiny.model"), {config, "", ""});
+  const auto tokenizer = LoadBytes(ReadFile(folder / "spm-tiny.model"), {config, "", ""});
   ASSERT_TRUE(tokenizer) << tokenizer.error().message;
   std::ifstream golden(folder / "spm-tiny.jsonl");
   size_t count = 0;

@@ -16,7 +16,7 @@ namespace {
 using Ids = std::vector<TokenId>;
 using Kind = TokenKind;
 
-std::unique_ptr<Tokenizer> Make(const Vocabulary& vocabulary) {
+std::unique_ptr<Tokenizer> MakeFrom(const Vocabulary& vocabulary) {
   auto tokenizer = Tokenizer::Make(vocabulary);
   EXPECT_TRUE(tokenizer) << tokenizer.error().message;
   return tokenizer ? std::move(*tokenizer) : nullptr;
@@ -32,8 +32,8 @@ Vocabulary Pieces(std::vector<VocabularyToken> tokens) {
   return vocabulary;
 }
 
-Ids Encode(const Vocabulary& vocabulary, const std::string& text) {
-  return Make(vocabulary)->Encode(text).value();
+Ids EncodeWith(const Vocabulary& vocabulary, const std::string& text) {
+  return MakeFrom(vocabulary)->Encode(text).value();
 }
 
 TEST(Vocabulary, TheHighestScoreMergesFirstAndTheLeftmostOfEqualOnes) {
@@ -42,40 +42,40 @@ TEST(Vocabulary, TheHighestScoreMergesFirstAndTheLeftmostOfEqualOnes) {
   auto tokens = letters;
   tokens.push_back({"ab", Kind::kNormal, -2});
   tokens.push_back({"bc", Kind::kNormal, -1});
-  EXPECT_EQ(Encode(Pieces(tokens), "abc"), (Ids{0, 4}));
+  EXPECT_EQ(EncodeWith(Pieces(tokens), "abc"), (Ids{0, 4}));
   tokens[4].score = -3;
-  EXPECT_EQ(Encode(Pieces(tokens), "abc"), (Ids{3, 2}));
+  EXPECT_EQ(EncodeWith(Pieces(tokens), "abc"), (Ids{3, 2}));
   tokens[4].score = -2;
-  EXPECT_EQ(Encode(Pieces(tokens), "abc"), (Ids{3, 2}));
+  EXPECT_EQ(EncodeWith(Pieces(tokens), "abc"), (Ids{3, 2}));
   tokens.push_back({"abc", Kind::kNormal, -5});  // "ab" and "c", or "a" and "bc"
-  EXPECT_EQ(Encode(Pieces(tokens), "abcab"), (Ids{5, 3}));
+  EXPECT_EQ(EncodeWith(Pieces(tokens), "abcab"), (Ids{5, 3}));
 }
 
 TEST(Vocabulary, UnknownCharactersAreTheirBytesElseUnknownOnce) {
   std::vector<VocabularyToken> tokens = {{"<unk>", Kind::kUnknown}, {"a"}};
-  EXPECT_EQ(Encode(Pieces(tokens),
-                   "a\xC3\xA9\xC3\xA9"
-                   "a"),
+  EXPECT_EQ(EncodeWith(Pieces(tokens),
+                       "a\xC3\xA9\xC3\xA9"
+                       "a"),
             (Ids{1, 0, 1}));
   tokens.push_back({"<0xC3>", Kind::kByte});
   tokens.push_back({"<0xA9>", Kind::kByte});
   const Vocabulary bytes = Pieces(tokens);
-  EXPECT_EQ(Encode(bytes, "a\xC3\xA9"), (Ids{1, 2, 3}));
-  EXPECT_EQ(Make(bytes)->Decode(Ids{1, 2, 3}), "a\xC3\xA9");
+  EXPECT_EQ(EncodeWith(bytes, "a\xC3\xA9"), (Ids{1, 2, 3}));
+  EXPECT_EQ(MakeFrom(bytes)->Decode(Ids{1, 2, 3}), "a\xC3\xA9");
 }
 
 TEST(Vocabulary, SpacesAreWrittenBeforeTheTextAsItSays) {
   const std::string space = "\xE2\x96\x81";
   Vocabulary vocabulary = Pieces({{space}, {"a"}, {space + "a"}, {"<e>", Kind::kControl}});
-  EXPECT_EQ(Encode(vocabulary, "a a<e>a"), (Ids{1, 2, 3, 1}));
+  EXPECT_EQ(EncodeWith(vocabulary, "a a<e>a"), (Ids{1, 2, 3, 1}));
   vocabulary.space_prefix = SpacePrefix::kEveryText;
-  EXPECT_EQ(Encode(vocabulary, "a<e>a"), (Ids{2, 3, 2}));
-  EXPECT_EQ(Make(vocabulary)->Decode(Ids{2, 2}), "a a");
+  EXPECT_EQ(EncodeWith(vocabulary, "a<e>a"), (Ids{2, 3, 2}));
+  EXPECT_EQ(MakeFrom(vocabulary)->Decode(Ids{2, 2}), "a a");
   vocabulary.space_prefix = SpacePrefix::kFirst;
-  EXPECT_EQ(Encode(vocabulary, "a<e>a"), (Ids{2, 3, 1}));
+  EXPECT_EQ(EncodeWith(vocabulary, "a<e>a"), (Ids{2, 3, 1}));
   vocabulary.space_prefix = SpacePrefix::kNever;
   vocabulary.collapse_spaces = true;
-  EXPECT_EQ(Encode(vocabulary, "  a   a "), (Ids{1, 2}));
+  EXPECT_EQ(EncodeWith(vocabulary, "  a   a "), (Ids{1, 2}));
 }
 
 TEST(Vocabulary, MergingMakesNoTokenThatIsNotText) {
@@ -83,10 +83,10 @@ TEST(Vocabulary, MergingMakesNoTokenThatIsNotText) {
     const Vocabulary vocabulary = Pieces({{"<"}, {"e"}, {">"}, {"<e"}, {"<e>", kind, 9}});
     EncodeOptions options;
     options.parse_special = false;
-    EXPECT_EQ(Make(vocabulary)->Encode("<e>", options).value(), (Ids{3, 2}));
+    EXPECT_EQ(MakeFrom(vocabulary)->Encode("<e>", options).value(), (Ids{3, 2}));
     options.parse_special = true;
     options.literal = {{0, 3}};
-    EXPECT_EQ(Make(vocabulary)->Encode("<e>", options).value(), (Ids{3, 2}));
+    EXPECT_EQ(MakeFrom(vocabulary)->Encode("<e>", options).value(), (Ids{3, 2}));
   }
 }
 
@@ -94,9 +94,9 @@ TEST(Vocabulary, AUsersTextForgesNoUserDefinedMarkerByMerging) {
   const Vocabulary vocabulary =
       Pieces({{"<"}, {"e"}, {">"}, {"<e"}, {"<e>", Kind::kUserDefined, 9}});
   EncodeOptions options;
-  EXPECT_EQ(Make(vocabulary)->Encode("<e>", options).value(), (Ids{4}));
+  EXPECT_EQ(MakeFrom(vocabulary)->Encode("<e>", options).value(), (Ids{4}));
   options.literal = {{0, 3}};
-  EXPECT_EQ(Make(vocabulary)->Encode("<e>", options).value(), (Ids{3, 2}));
+  EXPECT_EQ(MakeFrom(vocabulary)->Encode("<e>", options).value(), (Ids{3, 2}));
 }
 
 // Byte-level: whole words would be looked up before anything merges.
@@ -107,7 +107,7 @@ TEST(Vocabulary, AUsersTextForgesNoSpecialTokenOfAByteLevelVocabulary) {
   vocabulary.tokens = {{"x"}, {"y"}, {"xy", Kind::kControl}, {"<|im_end|>", Kind::kControl}};
   vocabulary.merges = std::vector<std::string>{"x y"};
   vocabulary.eos = 2;
-  const auto tokenizer = Make(vocabulary);
+  const auto tokenizer = MakeFrom(vocabulary);
   EXPECT_EQ(tokenizer->Encode("xy").value(), (Ids{2}));
   EncodeOptions options;
   options.literal = {{0, 2}};
@@ -123,9 +123,9 @@ TEST(Vocabulary, WithoutMergesByteLevelMergesByScore) {  // as tiktoken does
   vocabulary.tokens = {{"a", Kind::kNormal, 0}, {"b", Kind::kNormal, -1}, {"c", Kind::kNormal, -2}};
   vocabulary.tokens.push_back({"bc", Kind::kNormal, -3});
   vocabulary.tokens.push_back({"ab", Kind::kNormal, -4});
-  EXPECT_EQ(Encode(vocabulary, "abc"), (Ids{0, 3}));
+  EXPECT_EQ(EncodeWith(vocabulary, "abc"), (Ids{0, 3}));
   vocabulary.tokens.push_back({"abca", Kind::kNormal, -5});  // no pair makes it: a whole word
-  EXPECT_EQ(Encode(vocabulary, "abca"), (Ids{5}));
+  EXPECT_EQ(EncodeWith(vocabulary, "abca"), (Ids{5}));
 }
 
 TEST(Vocabulary, TheDigestKnowsEverythingThatDecidesIds) {

@@ -12,8 +12,7 @@
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kTokens = 16;
-constexpr uint64_t kPayload = 600, kSegment = 96 * 1024;
+constexpr uint64_t kCapSegment = 96 * 1024;
 
 // Fills the audit to its last line but one.
 void FillAudit(SimStorage& storage, uint64_t bytes) {
@@ -32,12 +31,12 @@ bool ExceedsCap(uint32_t owners, uint32_t segments, uint64_t audit_bytes = kMaxA
   SetLogLevel(LogLevel::kError);
   SimStorage storage(owners);
   DiskTierOptions options{.folder = "/sim/kv",
-                          .cap_bytes = (uint64_t{2} << 20) + segments * kSegment,
+                          .cap_bytes = (uint64_t{2} << 20) + segments * kCapSegment,
                           .secret = Secret{1},
                           .identity = Digest{2},
-                          .shape = {.block_tokens = kTokens, .payload_bytes = kPayload},
+                          .shape = {.block_tokens = kSmallTokens, .payload_bytes = kSmallPayload},
                           .threads = 0,
-                          .segment_bytes = kSegment,
+                          .segment_bytes = kCapSegment,
                           .num_buffers = 16};
   storage.cap_bytes = *options.cap_bytes;
   FillAudit(storage, audit_bytes);
@@ -45,7 +44,7 @@ bool ExceedsCap(uint32_t owners, uint32_t segments, uint64_t audit_bytes = kMaxA
   EXPECT_TRUE(tier) << tier.error().message;
   TierDriver driver(**tier, [&] { (*tier)->RunPending(); });
   const auto write = [&](uint32_t chain, uint32_t owner) {
-    const TestRecord record(chain, 0, owner, kTokens, kPayload);
+    const TestRecord record(chain, 0, owner, kSmallTokens, kSmallPayload);
     (void)driver.Write(record, true);
     (*tier)->RunPending();
   };

@@ -17,10 +17,12 @@ namespace {
 
 using Read = TierDriver::Read;
 
-constexpr uint32_t kTokens = 16, kRecords = 3;
-constexpr uint64_t kPayload = 600, kSegment = uint64_t{256} << 10;
+constexpr uint32_t kRecords = 3;
+constexpr uint64_t kFlipSegment = uint64_t{256} << 10;
 
-TestRecord Record(uint32_t number) { return TestRecord(0, number, 0, kTokens, kPayload); }
+TestRecord FlipRecord(uint32_t number) {
+  return TestRecord(0, number, 0, kSmallTokens, kSmallPayload);
+}
 
 // A store of a chain of three records, on a simulated disk that is copied for each flip.
 class TierFlips : public testing::Test {
@@ -28,20 +30,20 @@ class TierFlips : public testing::Test {
   TierFlips() : disk_(1) {
     SetLogLevel(LogLevel::kError);
     options_ = {.folder = "/sim/kv",
-                .cap_bytes = (uint64_t{2} << 20) + 3 * kSegment,
+                .cap_bytes = (uint64_t{2} << 20) + 3 * kFlipSegment,
                 .secret = Secret{1},
                 .identity = Digest{2},
-                .shape = {.block_tokens = kTokens, .payload_bytes = kPayload},
+                .shape = {.block_tokens = kSmallTokens, .payload_bytes = kSmallPayload},
                 .model = "test",
                 .kv_format = "f16",
                 .threads = 0,
-                .segment_bytes = kSegment,
+                .segment_bytes = kFlipSegment,
                 .num_buffers = 8};
     {
       auto tier = DiskTier::Open(options_, disk_);
       KV_CHECK(tier);
       TierDriver driver(**tier, [&] { (*tier)->RunPending(); });
-      for (uint32_t i = 0; i < kRecords; ++i) KV_CHECK(driver.Write(Record(i)));
+      for (uint32_t i = 0; i < kRecords; ++i) KV_CHECK(driver.Write(FlipRecord(i)));
       KV_CHECK(driver.Flush());
       disk_.PassTime(3600);
       (*tier)->RunPending();
@@ -80,7 +82,7 @@ class TierFlips : public testing::Test {
     std::vector<Read> reads(kRecords, Read::kWrong);
     if (!tier) return reads;
     TierDriver driver(**tier, [&] { (*tier)->RunPending(); });
-    for (uint32_t i = 0; i < kRecords; ++i) reads[i] = driver.ReadBack(Record(i));
+    for (uint32_t i = 0; i < kRecords; ++i) reads[i] = driver.ReadBack(FlipRecord(i));
     EXPECT_TRUE((*tier)->CheckInvariants()) << name << " at " << at;
     return reads;
   }
@@ -91,7 +93,7 @@ class TierFlips : public testing::Test {
 };
 
 TEST_F(TierFlips, EachBitOfAHeaderIsAMissOfItsRecordAndThoseBehindIt) {
-  const SegmentShape shape = ShapeOfSegment(options_.shape, kSegment);
+  const SegmentShape shape = ShapeOfSegment(options_.shape, kFlipSegment);
   for (uint64_t bit = 0; bit < shape.record.header_bytes() * 8; ++bit) {
     const auto reads =
         After("", SegmentFileName(0), shape.header_at(1) + bit / 8, std::byte(1 << bit % 8));
@@ -110,8 +112,8 @@ TEST_F(TierFlips, EachBitOfASegmentsHeadIsAMissOfAllItsRecords) {
 }
 
 TEST_F(TierFlips, EachByteOfAPayloadIsAMissOfItsRecordAlone) {
-  const SegmentShape shape = ShapeOfSegment(options_.shape, kSegment);
-  for (uint64_t i = 0; i < kPayload; ++i) {
+  const SegmentShape shape = ShapeOfSegment(options_.shape, kFlipSegment);
+  for (uint64_t i = 0; i < kSmallPayload; ++i) {
     const auto reads = After("", SegmentFileName(0), shape.payload_at(1) + i, std::byte{0x20});
     EXPECT_EQ(reads[0], Read::kOpened) << "byte " << i;
     EXPECT_EQ(reads[1], Read::kDamaged) << "byte " << i;
@@ -120,7 +122,7 @@ TEST_F(TierFlips, EachByteOfAPayloadIsAMissOfItsRecordAlone) {
 }
 
 TEST_F(TierFlips, EachHourOfUseChangesNothing) {
-  const SegmentShape shape = ShapeOfSegment(options_.shape, kSegment);
+  const SegmentShape shape = ShapeOfSegment(options_.shape, kFlipSegment);
   for (uint64_t bit = 0; bit < 32 * kRecords; ++bit) {
     for (const Read read :
          After("", SegmentFileName(0), shape.hour_at(0) + bit / 8, std::byte(1 << bit % 8))) {

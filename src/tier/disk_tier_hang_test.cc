@@ -17,10 +17,6 @@ namespace {
 using std::chrono::milliseconds;
 using Read = TierDriver::Read;
 
-TestRecord Record(uint32_t chain, uint32_t number) {
-  return TestRecord(chain, number, 0, kTokens, kPayload);
-}
-
 class DiskTierHang : public TierFolderTest, public testing::WithParamInterface<Blocked> {
  protected:
   DiskTierHang() { options_.num_buffers = 16; }

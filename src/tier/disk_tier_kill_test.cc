@@ -26,7 +26,7 @@ using Read = TierDriver::Read;
 constexpr uint32_t kChain = 20;
 constexpr uint32_t kKillsOfAFolder = 5;  // then the day's budget of writes ends soon
 
-TestRecord Record(uint32_t number) {
+TestRecord KillRecord(uint32_t number) {
   return TestRecord(number / kChain, number % kChain, number / kChain % 2, kTokens, kPayload);
 }
 
@@ -41,7 +41,7 @@ TestRecord Record(uint32_t number) {
   for (uint32_t number = first;; ++number) {
     // A buffer may have to become free before.
     const auto written = [&] {
-      const auto wrote = driver.Write(Record(number), true);
+      const auto wrote = driver.Write(KillRecord(number), true);
       if (!wrote && wrote.error() != WriteRefusal::kNoBuffer) _exit(3);
       return wrote.has_value();
     };
@@ -108,11 +108,11 @@ TEST_F(DiskTierKill, WhatAFlushReportedIsFoundAndNothingElseIsServed) {
     TierDriver driver(**tier);
     for (const auto& [begin, end] : promised) {
       for (uint32_t number = begin; number < end; ++number) {
-        ASSERT_EQ(driver.ReadBack(Record(number)), Read::kOpened) << number;
+        ASSERT_EQ(driver.ReadBack(KillRecord(number)), Read::kOpened) << number;
       }
     }
     for (uint32_t number = stored; number < stored + 200; ++number) {
-      const Read read = driver.ReadBack(Record(number));
+      const Read read = driver.ReadBack(KillRecord(number));
       EXPECT_TRUE(read == Read::kOpened || read == Read::kNotThere) << number;
     }
     first = (stored + 200 + kChain) / kChain * kChain;  // a chain that has no record yet

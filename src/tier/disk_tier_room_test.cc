@@ -42,8 +42,6 @@ class SmallDisk : public RealStorage {
   }
 };
 
-TestRecord Record(uint32_t chain) { return TestRecord(chain, 0, 0, kTokens, kPayload); }
-
 class DiskTierRoom : public TierFolderTest {
  protected:
   DiskTierRoom() {

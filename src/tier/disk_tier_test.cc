@@ -23,10 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 using Read = TierDriver::Read;
 
-TestRecord Record(uint32_t chain, uint32_t number, uint32_t owner = 0) {
-  return TestRecord(chain, number, owner, kTokens, kPayload);
-}
-
 class DiskTierTest : public TierFolderTest {
  protected:
   ~DiskTierTest() override { InjectFault(Fault::kNone); }

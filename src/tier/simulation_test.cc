@@ -18,17 +18,17 @@ namespace {
 
 using Read = TierDriver::Read;
 
-constexpr uint32_t kTokens = 16, kChains = 6, kLength = 12, kOwners = 2;
-constexpr uint64_t kPayload = 600;
+constexpr uint32_t kChains = 6, kLength = 12, kOwners = 2;
 constexpr int64_t kHour = 3600;
 constexpr uint64_t kTtlHours = 24;
 
-const TestRecord& Record(uint32_t chain, uint32_t number) {
+const TestRecord& SimRecord(uint32_t chain, uint32_t number) {
   static std::map<std::pair<uint32_t, uint32_t>, TestRecord> made;
   const auto found = made.find({chain, number});
   if (found != made.end()) return found->second;
-  const auto added = made.emplace(std::pair(chain, number),
-                                  TestRecord(chain, number, chain % kOwners, kTokens, kPayload));
+  const auto added =
+      made.emplace(std::pair(chain, number),
+                   TestRecord(chain, number, chain % kOwners, kSmallTokens, kSmallPayload));
   return added.first->second;
 }
 
@@ -44,7 +44,7 @@ class World {
                 .ttl_hours = kTtlHours,
                 .secret = Secret{1},
                 .identity = Digest{2},
-                .shape = {.block_tokens = kTokens, .payload_bytes = kPayload},
+                .shape = {.block_tokens = kSmallTokens, .payload_bytes = kSmallPayload},
                 .threads = 0,
                 .segment_bytes = kSegment,
                 .num_buffers = 16};
@@ -68,7 +68,7 @@ class World {
 
   void Write(uint32_t chain, uint32_t number) {
     if (tier_ == nullptr) return;
-    if (driver_->Write(Record(chain, number), true)) {
+    if (driver_->Write(SimRecord(chain, number), true)) {
       Note({chain, number});
     }
   }
@@ -86,7 +86,7 @@ class World {
   }
   void TouchChain(uint32_t chain) {
     for (uint32_t i = kLength; tier_ != nullptr && i-- > 0;) {
-      tier_->Touch(Record(chain, i).facts.name);
+      tier_->Touch(SimRecord(chain, i).facts.name);
     }
   }
   void Erase(uint32_t owner) {
@@ -100,7 +100,7 @@ class World {
   }
   void Forget(uint32_t chain, uint32_t number, uint64_t num_tokens) {
     if (tier_ == nullptr) return;
-    tier_->Forget(TierDriver::ForgetOf(Record(chain, number), num_tokens),
+    tier_->Forget(TierDriver::ForgetOf(SimRecord(chain, number), num_tokens),
                   [this, chain, number](const Result<TierErased>& erased) {
                     if (erased && !storage_.is_stopped()) NoteErased(chain, number);
                   });
@@ -120,7 +120,7 @@ class World {
     if (tier_ == nullptr) return stored;
     for (uint32_t chain = 0; chain < kChains; ++chain) {
       for (uint32_t i = 0; i < kLength; ++i) {
-        if (tier_->Has(Record(chain, i).facts.name)) stored.insert({chain, i});
+        if (tier_->Has(SimRecord(chain, i).facts.name)) stored.insert({chain, i});
       }
     }
     return stored;
@@ -135,9 +135,9 @@ class World {
     for (uint32_t chain = 0; chain < kChains; ++chain) {
       for (uint32_t i = 0; i < kLength; ++i) {
         const Key key{chain, i};
-        const bool has = tier_->Has(Record(chain, i).facts.name);
+        const bool has = tier_->Has(SimRecord(chain, i).facts.name);
         if (has && IsErased(key)) return say("an erased record is there", key);
-        const Read read = driver_->ReadBack(Record(chain, i));
+        const Read read = driver_->ReadBack(SimRecord(chain, i));
         if (read == Read::kOpened) opened_.insert(key);
         if (read == Read::kWrong) return say("wrong bytes were served", key);
         const auto written = written_s_.find(key);
@@ -199,19 +199,19 @@ void FixedHistory(World& world) {
   world.Flush();
   for (uint32_t i = 0; i < 4; ++i) world.Write(1, i);
   world.Flush();
-  if (world.tier() != nullptr) (void)world.driver().ReadBack(Record(0, 2));
+  if (world.tier() != nullptr) (void)world.driver().ReadBack(SimRecord(0, 2));
   // A child that is handed over before its parent.
   if (world.tier() != nullptr) {
-    const auto parent = world.tier()->BeginWrite(Record(0, 6).Facts());
+    const auto parent = world.tier()->BeginWrite(SimRecord(0, 6).Facts());
     if (parent) {
-      const auto child = world.tier()->BeginWrite(Record(0, 7).Facts());
+      const auto child = world.tier()->BeginWrite(SimRecord(0, 7).Facts());
       if (child) {
-        world.tier()->Seal(*child, Record(0, 7).payload);
+        world.tier()->Seal(*child, SimRecord(0, 7).payload);
         world.tier()->EndWrite(*child);
         world.Note({0, 7});
       }
       world.Run();
-      world.tier()->Seal(*parent, Record(0, 6).payload);
+      world.tier()->Seal(*parent, SimRecord(0, 6).payload);
       world.tier()->EndWrite(*parent);
       world.Note({0, 6});
     }
@@ -232,7 +232,7 @@ void FixedHistory(World& world) {
   world.Flush();
   world.Write(5, 0);  // on its way when the forget comes
   world.Forget(5, 2, 5);
-  world.Forget(4, 7, kTokens);
+  world.Forget(4, 7, kSmallTokens);
   for (uint32_t i = 0; i < 5; ++i) world.Write(5, i);
   world.Flush();
   pass((static_cast<int64_t>(kTtlHours) - 1) * kHour);
@@ -366,20 +366,20 @@ std::optional<std::string> WrongInRandom(uint64_t seed, bool media) {
         case 5:
           if (world.tier() != nullptr) {
             const Key key{chain, static_cast<uint32_t>(random.Below(kLength))};
-            const Read read = world.driver().ReadBack(Record(key.first, key.second));
+            const Read read = world.driver().ReadBack(SimRecord(key.first, key.second));
             if (read == Read::kWrong) return "wrong bytes were served before the crash";
           }
           break;
         case 12:
           if (random.Below(3) == 0) {
             const auto number = static_cast<uint32_t>(random.Below(kLength));
-            world.Forget(chain, number, 1 + random.Below(kTokens));
+            world.Forget(chain, number, 1 + random.Below(kSmallTokens));
           }
           break;
         default: {
           const auto count = static_cast<uint32_t>(1 + random.Below(6));
           for (uint32_t i = 0, n = 0; i < kLength && n < count && world.tier() != nullptr; ++i) {
-            if (world.tier()->Has(Record(chain, i).facts.name)) continue;
+            if (world.tier()->Has(SimRecord(chain, i).facts.name)) continue;
             world.Write(chain, i);
             ++n;
           }

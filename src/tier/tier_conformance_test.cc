@@ -12,8 +12,8 @@ namespace kvasir {
 namespace {
 
 using Read = TierDriver::Read;
-constexpr uint32_t kTokens = 16;
-constexpr uint64_t kPayload = 5000;
+constexpr uint32_t kTierTokens = 16;
+constexpr uint64_t kTierPayload = 5000;
 
 enum class Kind { kDisk, kDiskOnCaller, kMemory };
 
@@ -22,18 +22,19 @@ class TierConformance : public testing::TestWithParam<Kind> {
   TierConformance() {
     if (GetParam() == Kind::kMemory) {
       tier_ = std::make_unique<MemoryTier>(
-          MemoryTierOptions{.payload_bytes = kPayload, .num_buffers = kBuffers});
+          MemoryTierOptions{.payload_bytes = kTierPayload, .num_buffers = kBuffers});
       driver_ = std::make_unique<TierDriver>(*tier_);
       return;
     }
     std::string pattern = testing::TempDir() + "/kvasir-conformance-XXXXXX";
     folder_ = mkdtemp(pattern.data());
     const bool on_caller = GetParam() == Kind::kDiskOnCaller;
-    auto disk = DiskTier::Open({.folder = folder_,
-                                .cap_bytes = uint64_t{64} << 20,
-                                .shape = {.block_tokens = kTokens, .payload_bytes = kPayload},
-                                .threads = on_caller ? 0u : 2u},
-                               storage_);
+    auto disk =
+        DiskTier::Open({.folder = folder_,
+                        .cap_bytes = uint64_t{64} << 20,
+                        .shape = {.block_tokens = kTierTokens, .payload_bytes = kTierPayload},
+                        .threads = on_caller ? 0u : 2u},
+                       storage_);
     EXPECT_TRUE(disk) << disk.error().message;
     DiskTier* const one = disk->get();
     tier_ = std::move(*disk);
@@ -45,7 +46,7 @@ class TierConformance : public testing::TestWithParam<Kind> {
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
   static TestRecord Record(uint32_t chain, uint32_t number, uint32_t owner = 0) {
-    return TestRecord(chain, number, owner, kTokens, kPayload);
+    return TestRecord(chain, number, owner, kTierTokens, kTierPayload);
   }
 
   static constexpr uint32_t kBuffers = 64;
@@ -87,7 +88,7 @@ TEST_P(TierConformance, OpensARecordOnlyForItsFacts) {
   const auto read = tier_->BeginRead(record.facts.name);
   ASSERT_TRUE(read);
   ASSERT_TRUE(driver_->WaitUntil([&] { return tier_->StateOf(*read) == ReadState::kArrived; }));
-  std::vector<std::byte> payload(kPayload);
+  std::vector<std::byte> payload(kTierPayload);
   RecordFacts facts = record.Facts();
   facts.parent[0] ^= 1;
   EXPECT_FALSE(tier_->Open(*read, facts, payload));
@@ -117,7 +118,7 @@ TEST_P(TierConformance, TwoReadersOfARecordShareItsRead) {
   EXPECT_EQ(*one, *other);
   ASSERT_TRUE(driver_->WaitUntil([&] { return tier_->StateOf(*one) == ReadState::kArrived; }));
   tier_->EndRead(*one, ReadEnd::kNotUsed);
-  std::vector<std::byte> payload(kPayload);
+  std::vector<std::byte> payload(kTierPayload);
   EXPECT_TRUE(tier_->Open(*other, record.Facts(), payload));
   tier_->EndRead(*other, ReadEnd::kOpened);
 }
@@ -168,7 +169,7 @@ TEST_P(TierConformance, AnOwnersEraseLeavesTheOthers) {
   EXPECT_GE(erased->blocks, 8u);
   EXPECT_LE(erased->blocks, 9u);
   EXPECT_EQ(tier_->StateOf(*read), ReadState::kErased) << "it was not damaged";
-  std::vector<std::byte> payload(kPayload);
+  std::vector<std::byte> payload(kTierPayload);
   EXPECT_FALSE(tier_->Open(*read, Record(0, 3, 0).Facts(), payload));
   tier_->EndRead(*read, ReadEnd::kNotUsed);
   for (uint32_t i = 0; i < 8; ++i) {
@@ -182,7 +183,7 @@ TEST_P(TierConformance, AnOwnersEraseLeavesTheOthers) {
 // A record that comes after `before` and has the first tokens of another one.
 TestRecord Branch(uint32_t number, const TestRecord& before, const TestRecord& like,
                   size_t num_equal) {
-  TestRecord branch(99, number, 0, kTokens, kPayload);
+  TestRecord branch(99, number, 0, kTierTokens, kTierPayload);
   branch.facts.parent = before.facts.name.key;
   branch.facts.after = before.facts.name;
   std::copy_n(like.tokens.begin(), num_equal, branch.tokens.begin());
@@ -207,7 +208,7 @@ TEST_P(TierConformance, AForgetTakesWhatBeginsWithTheTokensAndAllBelowIt) {
   EXPECT_GE(forgotten->blocks, 6u);  // and the one on its way, if it has come first
   EXPECT_LE(forgotten->blocks, 7u);
   EXPECT_EQ(tier_->StateOf(*read), ReadState::kErased) << "it was not damaged";
-  std::vector<std::byte> payload(kPayload);
+  std::vector<std::byte> payload(kTierPayload);
   EXPECT_FALSE(tier_->Open(*read, Record(0, 3).Facts(), payload));
   tier_->EndRead(*read, ReadEnd::kNotUsed);
   for (uint32_t i = 0; i < 2; ++i) EXPECT_EQ(driver_->ReadBack(Record(0, i)), Read::kOpened);

@@ -15,6 +15,9 @@
 
 namespace kvasir {
 
+inline constexpr uint32_t kSmallTokens = 16;    // of a small record
+inline constexpr uint64_t kSmallPayload = 600;  // bytes of it
+
 // A record whose bytes follow from its number; record n of a chain depends on record n - 1.
 struct TestRecord {
   uint32_t number = 0;

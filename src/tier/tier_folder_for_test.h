@@ -9,11 +9,16 @@
 #include <string>
 
 #include "tier/disk_tier.h"
+#include "tier/tier_driver_for_test.h"
 
 namespace kvasir {
 
 inline constexpr uint32_t kTokens = 16;     // of a record
 inline constexpr uint64_t kPayload = 6000;  // bytes of it
+
+inline TestRecord Record(uint32_t chain, uint32_t number = 0, uint32_t owner = 0) {
+  return TestRecord(chain, number, owner, kTokens, kPayload);
+}
 
 class TierFolderTest : public testing::Test {
  protected:
