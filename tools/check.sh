@@ -4,14 +4,6 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# Sources that differ from origin/main; where nothing does (CI), those of the last commit.
-changed_sources() {
-  local base
-  base=$(git merge-base origin/main HEAD 2>/dev/null || git rev-parse HEAD)
-  if git diff --quiet "$base" -- && git rev-parse -q --verify HEAD~1 >/dev/null; then base=HEAD~1; fi
-  git diff --name-only --diff-filter=d "$base" -- 'src/*.cc' 'tests/*.cc'
-}
-
 check_format() {
   git ls-files -z '*.h' '*.cc' | xargs -0r clang-format-16 --dry-run --Werror || return 1
   echo "format: $(git ls-files '*.h' '*.cc' | wc -l) files are formatted"
@@ -20,7 +12,7 @@ check_format() {
 check_tidy() {
   local files
   # Only files of the build: a part that is switched off has no compile command.
-  files=$(changed_sources | while read -r file; do
+  files=$(tools/changed.sh 'src/*.cc' 'tests/*.cc' | while read -r file; do
     grep -qF "\"file\": \"$PWD/$file\"" build/release/compile_commands.json && echo "$file"
   done || true)
   if [ -n "$files" ]; then
