@@ -8,10 +8,10 @@ import pathlib
 import shutil
 import struct
 import tempfile
-import unittest
 
 import cli_support
 from cli_support import SMALL, CliTest, ids_text
+from needs import needs
 
 TINY = cli_support.ROOT / "tests/data/ct2-tiny"
 TRAINED = cli_support.ROOT.parent / "shared/data/aren-transliteration"
@@ -156,7 +156,7 @@ class Pair(CliTest):
             self.wrong(*model, stdin="x", says="target.spm: is missing")
 
 
-@unittest.skipUnless(TRAINED.is_dir(), f"needs {TRAINED}")
+@needs(TRAINED)
 class Trained(CliTest):
     def test_greedy_answers_are_the_golden_ones_in_three_types(self):
         golden = json.loads((TRAINED / "golden.json").read_text())

@@ -9,10 +9,10 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
-import unittest
 
 import cli_support
 from cli_support import SMALL, CliTest
+from needs import needs
 
 DATA = cli_support.ROOT / "tests/data"
 SHARED = cli_support.ROOT.parent / "shared/goldens/m2m100"
@@ -303,7 +303,7 @@ class Translate(CliTest):
                         self.assertEqual(answer["tokens"], case["tokens"], case["text"])
                         self.assertEqual(answer["receipt"]["source_tokens"], len(case["ids"]))
 
-    @unittest.skipUnless(SHARED.is_dir(), f"needs {SHARED}")
+    @needs(SHARED)
     def test_the_golden_of_m2m100(self):
         golden = json.loads((SHARED / "golden.json").read_text())
         model = ["translate", "--model", SHARED, *SMALL, "--kv-format", "f32", "--source", "en", "--max-tokens",

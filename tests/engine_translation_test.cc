@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/needs_for_test.h"
 #include "base/random.h"
 #include "engine_scenario.h"
 #include "model/translation_for_test.h"
@@ -168,7 +169,7 @@ std::vector<TokenId> TokenByToken(Engine& engine, const GenerateRequest& asked,
 TEST(EngineTranslation, TheTrainedModelSaysWhatIsPublishedOfIt) {
   const std::filesystem::path shared =
       std::filesystem::path(KVASIR_SHARED_DIR) / "data/aren-transliteration";
-  if (!std::filesystem::exists(shared)) GTEST_SKIP() << "needs " << shared;
+  KV_NEEDS(shared);
   const auto golden = nlohmann::json::parse(std::ifstream(shared / "golden.json"));
   uint32_t answers = 0, searches = 0;
   for (const auto& [name, variant] : golden["variants"].items()) {
@@ -210,7 +211,7 @@ TEST(EngineTranslation, TheTrainedModelSaysWhatIsPublishedOfIt) {
 // What transformers pads to one batch is here one without padding.
 TEST(EngineTranslation, ABatchSaysWhatTransformersSaysOfItPadded) {
   const std::string folder = std::string(KVASIR_SHARED_DIR) + "/goldens/m2m100";
-  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "needs " << folder;
+  KV_NEEDS(folder);
   EngineOptions options = TranslatorOptions();
   options.model = folder;
   options.kv_format = "f32";

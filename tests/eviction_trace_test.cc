@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/needs_for_test.h"
 #include "cache/prefix_replay.h"
 #include "kvasir/engine.h"
 #include "plan/trace.h"
@@ -20,9 +21,7 @@ class EvictionTrace : public testing::Test {
  protected:
   void SetUp() override {
     const std::filesystem::path folder = KVASIR_SHARED_DIR "/data/mooncake-conversation";
-    if (!std::filesystem::exists(folder)) {
-      GTEST_SKIP() << "needs ../shared/data/mooncake-conversation";
-    }
+    KV_NEEDS(folder);
     const auto trace = ReadTrace(folder / "conversation_trace.jsonl");
     ASSERT_TRUE(trace) << trace.error().message;
     for (const TraceRequest& request : *trace) prompts_.push_back(request.block_ids);

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import unittest
 
+from needs import check_needs
 from server_harness import ROOT, Server, user
 from server_special_tokens_test import DEMO, demo_template, demo_vocabulary, write_gguf
 
@@ -80,8 +81,7 @@ class GgufText(unittest.TestCase):
 
     def test_chats_have_the_ids_of_the_folder_with_and_without_a_tokenizer_json(self):
         goldens = pathlib.Path(os.environ.get("KVASIR_SHARED", ROOT.parent / "shared")) / "goldens"
-        if not goldens.exists():
-            self.skipTest(f"needs {goldens}")
+        check_needs(self, goldens)
         for model, name in (("llama-gqa", "model-bf16.gguf"), ("llama-mha", "model-f32.gguf")):
             beside = self.folder / f"{model}-beside"
             beside.mkdir()

@@ -14,6 +14,7 @@ import tempfile
 import time
 import unittest
 
+from needs import check_needs
 from server_harness import BINARY, ROOT, WAIT_S, Server, user
 
 DEMO = ROOT / "models/kvasir-demo"
@@ -146,8 +147,7 @@ class ModelChange(unittest.TestCase):
 
     def test_gguf_overwritten_and_cut(self):
         source = ROOT.parent / "shared/goldens/llama-gqa/model-bf16.gguf"
-        if not source.exists():
-            self.skipTest(f"needs {source}")
+        check_needs(self, source)
         for change in (overwrite, cut):
             path = self.folder / "model.gguf"
             shutil.copy(source, path)

@@ -12,6 +12,7 @@ import tempfile
 import unittest
 import urllib.parse
 
+from needs import needs
 from server_harness import ROOT, Server
 
 SHARED = ROOT.parent / "shared/goldens/m2m100"
@@ -53,7 +54,7 @@ class OfAnotherModel(unittest.TestCase):
                 self.assertIn("/v1/translations", answer["error"]["message"])
 
 
-@unittest.skipUnless(SHARED.is_dir(), f"needs {SHARED}")
+@needs(SHARED)
 class Translations(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -323,7 +324,7 @@ class Translations(unittest.TestCase):
             self.assertEqual(json.loads(result.stdout), wanted, arguments)
 
 
-@unittest.skipUnless(SHARED.is_dir(), f"needs {SHARED}")
+@needs(SHARED)
 class Keys(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

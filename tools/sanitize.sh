@@ -17,4 +17,6 @@ if [ "$preset" = asan ]; then
 fi
 if [ "$preset" = tsan ]; then skipped='/(scalar|avxvnni|avx512|avx512vnni|amx)( |$)'; fi
 "${without_aslr[@]}" ctest --test-dir "build/$preset" -L fast -E "$skipped" -j"$(nproc)" \
-  --output-on-failure 2>&1 | tee "build/ctest-$preset.log"
+  --output-on-failure || status=$?
+cp "build/$preset/Testing/Temporary/LastTest.log" "build/tests-$preset.log"
+exit "${status:-0}"

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "base/bytes_for_test.h"
+#include "base/needs_for_test.h"
 #include "import/ct2_file_for_test.h"
 #include "import/float_numbers.h"
 #include "import/safetensors.h"
@@ -132,7 +133,7 @@ TEST(Ctranslate2, HasTheShapeOfTheModel) {
 // Trained, of version 2 of the format: no config.json, two vocabularies without <unk>.
 TEST(Ctranslate2, ReadsTheTrainedModelInThreeTypes) {
   const fs::path shared = fs::path(KVASIR_SHARED_DIR) / "data/aren-transliteration";
-  if (!fs::exists(shared / "golden.json")) GTEST_SKIP() << shared;
+  KV_NEEDS(shared / "golden.json");
   const auto whole = ReadCt2Folder(shared / "aren-transliteration");
   ASSERT_TRUE(whole) << whole.error().message;
   EXPECT_EQ(whole->weights.shape.hidden_size, 32u);

@@ -7,6 +7,7 @@
 
 #include "base/bytes_for_test.h"
 #include "base/mapped_file.h"
+#include "base/needs_for_test.h"
 #include "import/importer.h"
 #include "import/model_files_for_test.h"
 #include "source_paths.h"
@@ -60,7 +61,7 @@ size_t ExpectVectors(const fs::path& file) {
 
 TEST(GgufVocabulary, GivesTheIdsOfLlamaCppsTestVectors) {
   const fs::path folder = fs::path(KVASIR_SHARED_DIR) / "data/gguf-vocabs";
-  if (!fs::exists(folder)) GTEST_SKIP() << "needs " << folder;
+  KV_NEEDS(folder);
   size_t count = 0, num_texts = 0;
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.path().extension() != ".gguf" || entry.path().stem() == "ggml-vocab-bert-bge" ||
@@ -78,7 +79,7 @@ TEST(GgufVocabulary, GivesTheIdsOfLlamaCppsTestVectors) {
 
 TEST(GgufVocabulary, ReadsFilesWithoutAPatternAndRefusesBertByName) {
   const fs::path folder = fs::path(KVASIR_SHARED_DIR) / "data/gguf-vocabs";
-  if (!fs::exists(folder)) GTEST_SKIP() << "needs " << folder;
+  KV_NEEDS(folder);
   const std::string text = "Hello  world, 1234 \n \xE6\x97\xA5";
   for (const char* name : {"ggml-vocab-gpt-neox.gguf", "ggml-vocab-baichuan.gguf"}) {
     const std::string bytes = ReadFile(folder / name);
@@ -92,7 +93,7 @@ TEST(GgufVocabulary, ReadsFilesWithoutAPatternAndRefusesBertByName) {
 
 TEST(GgufVocabulary, GivesTheIdsOfTheFoldersOfTheSharedGoldens) {
   const fs::path goldens = fs::path(KVASIR_SHARED_DIR) / "goldens";
-  if (!fs::exists(goldens)) GTEST_SKIP() << "needs " << goldens;
+  KV_NEEDS(goldens);
   size_t count = 0, num_files = 0;
   for (const auto& entry : fs::recursive_directory_iterator(goldens)) {
     if (entry.path().extension() != ".gguf") continue;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/needs_for_test.h"
 #include "import/architecture.h"
 #include "import/model_files_for_test.h"
 #include "import/tokenizer_files.h"
@@ -17,8 +18,6 @@ namespace fs = std::filesystem;
 
 fs::path Demo() { return fs::path(KVASIR_SOURCE_DIR) / "models/kvasir-demo"; }
 fs::path Shared(const std::string& path) { return fs::path(KVASIR_SHARED_DIR) / path; }
-#define NEEDS_SHARED(path) \
-  if (!fs::exists(Shared(path))) GTEST_SKIP() << "needs " << Shared(path)
 
 ImportedModel Import(const fs::path& path) {
   auto model = ImportModel(path);
@@ -179,7 +178,7 @@ TEST(Importer, ViewsOutliveTheImportedModelsMove) {
 }
 
 TEST(Importer, GgufAndSafetensorsOfLlamaGqaHoldTheSameNumbers) {
-  NEEDS_SHARED("goldens/llama-gqa");
+  KV_NEEDS(Shared("goldens/llama-gqa"));
   const ImportedModel hf = Import(Shared("goldens/llama-gqa"));
   const ImportedModel gguf = Import(Shared("goldens/llama-gqa/model-bf16.gguf"));
   ExpectSameModel(hf, gguf);
@@ -206,7 +205,7 @@ TEST(Importer, GgufAndSafetensorsOfLlamaGqaHoldTheSameNumbers) {
 }
 
 TEST(Importer, GgufAndShardsOfLlamaMhaHoldTheSameNumbers) {
-  NEEDS_SHARED("goldens/llama-mha");
+  KV_NEEDS(Shared("goldens/llama-mha"));
   const ImportedModel hf = Import(Shared("goldens/llama-mha"));
   EXPECT_EQ(hf.mapped_files.size(), 2u);
   EXPECT_TRUE(hf.lm_head);
@@ -215,8 +214,8 @@ TEST(Importer, GgufAndShardsOfLlamaMhaHoldTheSameNumbers) {
 }
 
 TEST(Importer, GgufAndSafetensorsOfQwenHoldTheSameNumbers) {
-  NEEDS_SHARED("goldens/qwen2");
-  NEEDS_SHARED("goldens/qwen3");
+  KV_NEEDS(Shared("goldens/qwen2"));
+  KV_NEEDS(Shared("goldens/qwen3"));
   const ImportedModel qwen2 = Import(Shared("goldens/qwen2"));
   ExpectSameModel(qwen2, Import(Shared("goldens/qwen2/model-f16.gguf")));
   EXPECT_TRUE(qwen2.layers[0].Find(Slot::kQBias));
@@ -227,7 +226,7 @@ TEST(Importer, GgufAndSafetensorsOfQwenHoldTheSameNumbers) {
 }
 
 TEST(Importer, ReadsLlamaQuantAndItsQuantisedFiles) {
-  NEEDS_SHARED("goldens/llama-quant");
+  KV_NEEDS(Shared("goldens/llama-quant"));
   const ImportedModel hf = Import(Shared("goldens/llama-quant"));
   EXPECT_EQ(hf.layers[1][Slot::kGate].view.dtype, DType::kBf16);
   EXPECT_TRUE(hf.lm_head);
@@ -243,7 +242,7 @@ TEST(Importer, ReadsLlamaQuantAndItsQuantisedFiles) {
 }
 
 TEST(Importer, TheVersion1GgufOfStories260kHoldsTheNumbersOfLlama2c) {
-  NEEDS_SHARED("data/stories260K");
+  KV_NEEDS(Shared("data/stories260K"));
   const ImportedModel m = Import(Shared("data/stories260K/tinyllamas-stories-260k-f32.gguf"));
   EXPECT_EQ(m.config.vocab_size, 512u);
   EXPECT_EQ(m.config.num_heads, 8u);
@@ -272,7 +271,7 @@ TEST(Importer, TheVersion1GgufOfStories260kHoldsTheNumbersOfLlama2c) {
 }
 
 TEST(Importer, Story656kHasItsTiedTableUnderTheHeadsName) {
-  NEEDS_SHARED("data/story656k");
+  KV_NEEDS(Shared("data/story656k"));
   const ImportedModel m = Import(Shared("data/story656k"));
   EXPECT_EQ(m.embedding.name, "lm_head.weight");
   EXPECT_EQ(m.embedding.shape, (std::vector<uint64_t>{2048, 128}));
@@ -313,7 +312,7 @@ TEST(Importer, TheDocsHaveARowForEachFamily) {
 }
 
 TEST(Importer, RefusesOtherArchitecturesByName) {
-  NEEDS_SHARED("data/gguf-vocabs");
+  KV_NEEDS(Shared("data/gguf-vocabs"));
   ExpectError(ImportModel(Shared("data/gguf-vocabs/ggml-vocab-falcon.gguf")), Code::kUnsupported,
               {"'falcon'", "docs/models.md"});
   ExpectError(ImportModel(Shared("data/gguf-vocabs/ggml-vocab-llama-spm.gguf")), Code::kNotFound,

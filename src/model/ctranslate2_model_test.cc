@@ -3,6 +3,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "base/needs_for_test.h"
 #include "import/ct2_file_for_test.h"
 #include "import/model_files_for_test.h"
 #include "model/translation_for_test.h"
@@ -150,7 +151,7 @@ void ExpectTrained(const fs::path& folder, const nlohmann::json& variant) {
 
 TEST(Ctranslate2Model, TheTrainedModelIsThatOfItsReferenceInThreeTypes) {
   const fs::path shared = fs::path(KVASIR_SHARED_DIR) / "data/aren-transliteration";
-  if (!fs::exists(shared / "golden.json")) GTEST_SKIP() << "needs " << shared;
+  KV_NEEDS(shared / "golden.json");
   const auto golden = nlohmann::json::parse(std::ifstream(shared / "golden.json"));
   ASSERT_EQ(golden["variants"].size(), 3u);
   for (const auto& [name, variant] : golden["variants"].items()) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/needs_for_test.h"
 #include "format/pack.h"
 #include "model/npz_for_test.h"
 #include "model/translation_for_test.h"
@@ -98,7 +99,7 @@ TEST(Translation, OurTinyModelIsThatOfItsReference) { ExpectGolden(TinyTranslato
 
 TEST(Translation, TheSharedModelIsThatOfTransformers) {
   const std::string folder = std::string(KVASIR_SHARED_DIR) + "/goldens/m2m100";
-  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "needs " << folder;
+  KV_NEEDS(folder);
   ExpectGolden(folder);
 }
 

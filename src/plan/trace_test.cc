@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/needs_for_test.h"
 #include "source_paths.h"
 
 namespace kvasir {
@@ -126,7 +127,7 @@ TEST(Trace, ReadsEitherFormat) {
 // The published files, beside the repository, and what was counted in them.
 TEST(AzureTrace, ReadsThePublishedFile) {
   const std::string path = KVASIR_SHARED_DIR "/data/azure-llm-2023/AzureLLMInferenceTrace_conv.csv";
-  if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is missing";
+  KV_NEEDS(path);
   const auto trace = ReadTrace(path);
   ASSERT_TRUE(trace) << trace.error().message;
   uint64_t input = 0, output = 0;

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "base/json_tree_for_test.h"
+#include "base/needs_for_test.h"
 #include "source_paths.h"
 #include "text/builtin_templates.h"
 #include "text/tokenizer.h"
@@ -139,7 +140,7 @@ TEST(ChatTemplate, RendersWhatJinja2Renders) {
 }
 
 TEST(ChatTemplate, GoldenChatsRenderAndEncodeAsTransformersDoes) {
-  if (!std::filesystem::exists(kGoldens)) GTEST_SKIP() << "needs ../shared/goldens";
+  KV_NEEDS(kGoldens);
   size_t texts = 0;
   for (const auto& folder : std::filesystem::directory_iterator(kGoldens)) {
     if (!folder.is_directory()) continue;

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "base/bytes_for_test.h"
+#include "base/needs_for_test.h"
 #include "base/utf8.h"
 #include "source_paths.h"
 #include "text/token_bytes_for_test.h"
@@ -108,7 +109,7 @@ TEST(Tokenizer, MatchesItsCommittedGolden) {
 
 TEST(Tokenizer, MatchesTheSharedGoldens) {
   const fs::path goldens = fs::path(KVASIR_SHARED_DIR) / "goldens";
-  if (!fs::exists(goldens)) GTEST_SKIP() << "needs " << goldens;
+  KV_NEEDS(goldens);
   size_t count = 0;
   for (const auto& folder : fs::directory_iterator(goldens)) {
     if (!fs::exists(folder.path() / "tokenizer.json")) continue;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/bytes_for_test.h"
+#include "base/needs_for_test.h"
 #include "source_paths.h"
 #include "text/charsmap.h"
 #include "text/language_codes.h"
@@ -360,7 +361,7 @@ TEST(LanguagePlaceOf, IsWhatTheConfigSays) {
 
 TEST(EncodeSource, EqualsTheGolden) {
   const fs::path folder = fs::path(KVASIR_SHARED_DIR) / "goldens" / "m2m100";
-  if (!fs::exists(folder / "golden.json")) GTEST_SKIP() << folder;
+  KV_NEEDS(folder / "golden.json");
   const auto pieces =
       ParseSentencePiece(ReadFile(folder / "sentencepiece.bpe.model"), "sentencepiece.bpe.model");
   ASSERT_TRUE(pieces) << pieces.error().message;

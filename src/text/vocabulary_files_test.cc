@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/bytes_for_test.h"
+#include "base/needs_for_test.h"
 #include "source_paths.h"
 #include "text/sentencepiece_model.h"
 #include "text/tiktoken_ranks.h"
@@ -138,7 +139,7 @@ TEST(SentencePieceModel, KeepsNoMoreTokensThanTheModelHas) {
 
 TEST(SentencePieceModel, GivesTheIdsOfTheTokenizerJsonBesideIt) {
   const fs::path goldens = fs::path(KVASIR_SHARED_DIR) / "goldens";
-  if (!fs::exists(goldens)) GTEST_SKIP() << "needs " << goldens;
+  KV_NEEDS(goldens);
   size_t count = 0;
   for (const auto& folder : fs::directory_iterator(goldens)) {
     const fs::path model = folder.path() / "tokenizer.model";
