@@ -51,7 +51,7 @@ def main():
         try:
             found = [t for name, t in tests if re.search(pattern, name)]
         except re.error as error:
-            sys.exit(f"find_tests: '{pattern}' is no regular expression: {error}")
+            sys.exit(f"find_tests: '{pattern}' is not a regular expression: {error}")
         if not found:
             unknown.append(pattern)
         targets.update({target: None for group in found for target in group})

@@ -131,7 +131,7 @@ TEST(FlagAliases, AValueIsNeverTakenForAFlag) {
   EXPECT_EQ(Rewritten({"--prompt", "--", "-c", "5"}), "--prompt|--|--ctx-size|5");
   EXPECT_EQ(Rewritten({"--prompt=-x", "-c", "5"}), "--prompt=-x|--ctx-size|5");
   EXPECT_EQ(Rewritten({"--prompt"}), "--prompt");  // ParseArgs complains
-  // Switches have no value, and an optional one is no flag.
+  // Switches have no value, and an optional one is not a flag.
   EXPECT_EQ(Rewritten({"--json", "-c", "5"}), "--json|--ctx-size|5");
   EXPECT_EQ(Rewritten({"--resume", "-c", "5"}), "--resume|--ctx-size|5");
   EXPECT_EQ(Rewritten({"--resume", "f", "-c", "5"}), "--resume|f|--ctx-size|5");
