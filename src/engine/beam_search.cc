@@ -5,10 +5,15 @@
 
 #include "base/check.h"
 #include "engine/logit_scan.h"
-#include "kvasir/sampling_ranges.h"
 #include "simd/math.h"
 
 namespace kvasir {
+namespace {
+
+constexpr float kImpossible = -std::numeric_limits<float>::infinity();
+
+}  // namespace
+
 void LogitRow::Reserve(uint32_t num_logits) { block_max_.reserve(LogitBlocks(num_logits)); }
 
 uint64_t LogitRow::BytesFor(uint32_t num_logits) { return LogitBlocks(num_logits) * sizeof(float); }
@@ -68,7 +73,7 @@ float BeamSearch::ScoreOf(float sum, uint32_t length) const {
 
 // Keeps a candidate if it is among the best num_kept_.
 void BeamSearch::Offer(const Candidate& candidate) {
-  if (candidate.sum == kForbidden) return;
+  if (candidate.sum == kImpossible) return;
   if (kept_.size() == num_kept_) {
     if (!Better(candidate, kept_.front())) return;
     std::ranges::pop_heap(kept_, Better);
@@ -93,10 +98,10 @@ void BeamSearch::FindChanged(uint32_t beam, const LogitRow& row) {
     for (const TokenId id : said) Change(id, row);
   }
   ForEachRepeat(said, options_.no_repeat_ngram_size, [&](TokenId id) {
-    changed_.push_back({id, kForbidden});
+    changed_.push_back({id, kImpossible});
   });
   if (length_ < options_.min_tokens) {
-    for (const TokenId id : options_.ends) changed_.push_back({id, kForbidden});
+    for (const TokenId id : options_.ends) changed_.push_back({id, kImpossible});
   }
   // A forbidden token stays so, whatever else changes it.
   std::ranges::sort(changed_, [](const Changed& a, const Changed& b) {
