@@ -1,4 +1,5 @@
 // What is known of each slot: the shape of its tensor, when it must be there, and where it is kept.
+#include <cstdlib>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -89,6 +90,7 @@ uint64_t SizeOf(Extent extent, const ModelConfig& config) {
       return config.experts ? config.experts->ffn_size : 0;
   }
   KV_CHECK(false);
+  std::abort();  // -O0 does not see that the check ends it
 }
 
 bool Holds(Condition condition, const ModelConfig& config, uint32_t layer) {
@@ -115,6 +117,7 @@ bool Holds(Condition condition, const ModelConfig& config, uint32_t layer) {
       return config.has_source_embedding;
   }
   KV_CHECK(false);
+  std::abort();  // -O0 does not see that the check ends it
 }
 
 const SlotTraits& TraitsOf(Slot slot) { return kTraits[static_cast<size_t>(slot)]; }
