@@ -9,21 +9,29 @@ check_format() {
   echo "format: $(git ls-files '*.h' '*.cc' | wc -l) files are formatted"
 }
 
+# build/style has a compile command for each source: in build/release they are joined.
+configure_style() {
+  cmake --preset style >build/configure-style.log 2>&1 &&
+    cmake --build build/style --target kvasir_build_info >>build/configure-style.log 2>&1 ||
+    { tail -n 20 build/configure-style.log; return 1; }
+}
+
 check_tidy() {
   local files
+  configure_style || return 1
   # Only files of the build: a part that is switched off has no compile command.
-  files=$(tools/changed.sh 'src/*.cc' 'tests/*.cc' | while read -r file; do
-    grep -qF "\"file\": \"$PWD/$file\"" build/release/compile_commands.json && echo "$file"
+  files=$(tools/changed.sh --last 'src/*.cc' 'tests/*.cc' | while read -r file; do
+    grep -qF "\"file\": \"$PWD/$file\"" build/style/compile_commands.json && echo "$file"
   done || true)
   if [ -n "$files" ]; then
-    xargs -n1 -P"$(nproc)" clang-tidy-16 -p build/release --quiet <<<"$files" 2>/dev/null || return 1
+    xargs -n1 -P"$(nproc)" clang-tidy-16 -p build/style --quiet <<<"$files" 2>/dev/null || return 1
   fi
   echo "tidy: $(grep -c . <<<"$files" || true) changed files are clean"
 }
 
 check_layers() { python3 tools/layers.py --self-test && python3 tools/layers.py && python3 tools/rooms.py --check; }
 check_words() { python3 tools/words.py --self-test && python3 tools/words.py; }
-check_headers() { python3 tools/headers.py; }
+check_headers() { configure_style && python3 tools/headers.py; }
 # Not among the default ones: it reads what build/release has built.
 check_kernels() { python3 tools/kernels.py; }
 check_sizes() { python3 tools/sizes.py; }

@@ -18,7 +18,7 @@ DROPPED = {"-o": 1, "-c": 1, "-MF": 1, "-MT": 1, "-MD": 0, "-MMD": 0}  # flag: a
 def commands():
     """File -> its compiler flags, without what belongs to one output."""
     flags_of = {}
-    for entry in json.loads((ROOT / "build/release/compile_commands.json").read_text()):
+    for entry in json.loads((ROOT / "build/style/compile_commands.json").read_text()):
         words = shlex.split(entry["command"])
         while words and not os.path.basename(words[0]).startswith(("c++", "g++", "clang++")):
             words.pop(0)  # ccache
@@ -51,7 +51,7 @@ def compiles(header, flags):
 
 def main():
     flags_of = commands()
-    listing = ["git", "ls-files"] if "--all" in sys.argv[1:] else ["tools/changed.sh"]
+    listing = ["git", "ls-files"] if "--all" in sys.argv[1:] else ["tools/changed.sh", "--last"]
     names = subprocess.run([*listing, "src/*.h", "include/*.h"], cwd=ROOT, text=True,
                            capture_output=True, check=True).stdout.split()
     headers = [ROOT / n for n in names if (ROOT / n).exists()]
