@@ -45,7 +45,7 @@ def python_tests():
 
 def main():
     tests = [(name, (target,)) for name, target in cpp_tests()]
-    tests += [(name, TOOLS) for name in python_tests()]
+    tests += [(name, TOOLS + ("load",) if name == "python.load_test" else TOOLS) for name in python_tests()]
     targets, unknown = {}, []
     for pattern in sys.argv[1:]:
         try:

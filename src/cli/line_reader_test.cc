@@ -28,7 +28,7 @@ struct LinesRead {
   std::string shown;  // on standard output
 };
 
-// Reads until there is no further line.
+// Returns all lines up to the end of the input.
 LinesRead ReadAll(const Pipe& input) {
   LinesRead read;
   Pipe output;
