@@ -9,7 +9,9 @@ import fcntl
 import http.client
 import json
 import os
+import pathlib
 import pty
+import re
 import resource
 import signal
 import socket
@@ -18,26 +20,26 @@ import tempfile
 import time
 import unittest
 
-from server_harness import BINARY, WAIT_S, Server, free_port, post_bytes, read_all, sse
+from server_harness import BINARY, WAIT_S, Server, listening_port, post_bytes, read_all, sse
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PROMPT = {"prompt": [5, 6, 7, 8, 9, 10, 11, 12], "max_tokens": 8, "temperature": 0, "ignore_eos": True}
 
 
 class Bare:
-    """A server whose descriptors and limits the test chooses; it is found by its port alone."""
+    """A server whose descriptors and limits the test chooses; it says its port nowhere."""
 
     def __init__(self, *flags, prepare=None, **descriptors):
-        self.port = free_port()
         self.seen_dropped = 0
         self.process = subprocess.Popen(
-            [BINARY, "serve", "--port", str(self.port), "--disk", "none", "--kv-memory", "64MiB", *flags],
+            [BINARY, "serve", "--port", "0", "--disk", "none", "--kv-memory", "64MiB", *flags],
             preexec_fn=prepare, **{"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL,
                                    "stderr": subprocess.DEVNULL, **descriptors})
         end = time.monotonic() + WAIT_S
         while True:
+            self.port = listening_port(self.process.pid)
             with contextlib.suppress(OSError):
-                if self.get("/health") == b'{"status":"ok"}':
+                if self.port and self.get("/health") == b'{"status":"ok"}':
                     return
             if self.process.poll() is not None or time.monotonic() > end:
                 raise AssertionError(f"kvasir serve did not start: {self.process.poll()}")
@@ -186,7 +188,6 @@ class TheLogNeverMatters(unittest.TestCase):
                     self.assertEqual(os.readlink(f"/proc/{server.process.pid}/fd/{fd}"), "/dev/null")
 
     def test_an_error_that_cannot_be_written_keeps_its_exit_status(self):
-        port = free_port()
         for arguments, status in ((["serve", "--bogus"], 2), (["serve", "--host", "no.such.host."], 2),
                                   (["bogus"], 2), (["help", "bogus"], 2), ([], 2)):
             with open("/dev/full", "w") as full:
@@ -194,9 +195,10 @@ class TheLogNeverMatters(unittest.TestCase):
                                         stdin=subprocess.DEVNULL, timeout=WAIT_S)
             self.assertEqual(result.returncode, status, arguments)
         with socket.socket() as taken, open("/dev/full", "w") as full:
-            taken.bind(("127.0.0.1", port))
+            taken.bind(("127.0.0.1", 0))
             taken.listen()
-            result = subprocess.run([BINARY, "serve", "--disk", "none", "--port", str(port)], stderr=full, timeout=WAIT_S)
+            port = str(taken.getsockname()[1])
+            result = subprocess.run([BINARY, "serve", "--disk", "none", "--port", port], stderr=full, timeout=WAIT_S)
         self.assertEqual(result.returncode, 1)
 
     def test_a_result_that_nobody_can_get_is_a_failure(self):
@@ -260,6 +262,47 @@ class Clients:
     def __exit__(self, *_):
         for s in self.sockets:
             s.close()
+
+
+class CheapRequestsAreCheap(unittest.TestCase):
+    """One thread answers what needs no preparing: 400 clients that ask at once wait for 400 answers."""
+
+    CLIENTS, MOST_WAIT_S, REQUESTS = 400, 0.25, 300
+
+    def test_every_get_path(self):
+        with Server("--kv-memory", "64MiB") as server:
+            server.post("/v1/completions", PROMPT)
+            paths = [path for path, methods in server.get("/openapi.json")["paths"].items() if "get" in methods]
+            paths = [path for path in paths if "{" not in path] + ["/page.js", "/page.css", "/page.svg", "/nowhere"]
+            self.assertIn("/props", paths)
+            for path in paths:
+                with self.subTest(path=path), server.open() as client:
+                    before = self.cpu_s(server)
+                    for _ in range(self.REQUESTS):
+                        client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+                        self.read_answer(client)
+                    each_s = (self.cpu_s(server) - before) / self.REQUESTS
+                    self.assertLess(each_s * self.CLIENTS, self.MOST_WAIT_S)
+
+    @staticmethod
+    def read_answer(client):
+        got = b""
+        while b"\r\n\r\n" not in got:
+            got += client.recv(1 << 20)
+        head, _, body = got.partition(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: (\d+)", head)
+        if not length:  # in chunks
+            while not body.endswith(b"0\r\n\r\n"):
+                body += client.recv(1 << 20)
+            return
+        while len(body) < int(length[1]):
+            body += client.recv(1 << 20)
+
+    @staticmethod
+    def cpu_s(server):
+        """Of all threads: a busy machine does not change it."""
+        tasks = pathlib.Path(f"/proc/{server.process.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 class ThereIsRoomForOneMore(unittest.TestCase):

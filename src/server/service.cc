@@ -195,6 +195,7 @@ Service::Service(const ServerOptions& options, Engine& engine,
   model_.max_prompts = engine.options().parallel + engine.options().max_queued;
   if (model_.chat_template != nullptr) template_text_ = model_.chat_template->source();
   fingerprint_ = FingerprintOf(engine);
+  openapi_text_ = OpenApiText();
 }
 
 void Service::SetTemplateVariables(JsonTree tree, const JsonValue& variables) {

@@ -239,6 +239,7 @@ class Service {
   Outcome Ready(const Call& call);
   Outcome Metrics(const Call& call);
   Outcome OpenApi(const Call& call);
+  std::string OpenApiText() const;
   Outcome Home(const Call& call);
   Outcome NotYet(const Call& call);
 
@@ -265,7 +266,7 @@ class Service {
   SessionStore sessions_;
   PieceStore pieces_;
   std::string no_session_file_;  // why, as it was logged last; of Make and SweepSessions
-  std::string template_text_, fingerprint_;
+  std::string template_text_, fingerprint_, openapi_text_;
   std::shared_ptr<SpanExporter> spans_;  // absent: none are made. Requests share it until they end
 };
 

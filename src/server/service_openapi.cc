@@ -335,7 +335,7 @@ ordered_json Operation(std::string_view method, std::string_view path, const Des
 
 }  // namespace
 
-Outcome Service::OpenApi(const Call&) {
+std::string Service::OpenApiText() const {
   ordered_json paths = ordered_json::object();
   for (const Route& route : Routes()) {
     const Described* described = Find(route.method, route.path);
@@ -375,8 +375,12 @@ Outcome Service::OpenApi(const Call&) {
                        {"paths", std::move(paths)}};
   body["components"] = {{"schemas", std::move(schemas)},
                         {"securitySchemes", {{"key", {{"type", "http"}, {"scheme", "bearer"}}}}}};
+  return body.dump();
+}
+
+Outcome Service::OpenApi(const Call&) {
   HttpResponse response;
-  response.body = body.dump();
+  response.body = openapi_text_;
   return response;
 }
 
