@@ -11,7 +11,6 @@ import json
 import os
 import pathlib
 import random
-import socket
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ if not os.path.exists(LLAMA_SERVER) or not os.path.exists(MODEL):
     print("skipped: needs KVASIR_LLAMA_SERVER, the path of a llama-server, and a GGUF file")
     sys.exit(77)
 
-from server_harness import WAIT_S, Server  # noqa: E402: it reads the arguments
+from server_harness import WAIT_S, Server, listening_port  # noqa: E402: it reads the arguments
 
 PROMPTS, NEAR = 12, 0.02
 CASES = {
@@ -37,12 +36,6 @@ CASES = {
     "infill, then temperature": {"samplers": ["top_k", "top_p", "infill", "temperature"], "top_k": 40, "top_p": 0.99,
                                  "temperature": 0.5},
     "penalties": {"repeat_penalty": 1.3, "presence_penalty": 0.5, "temperature": 1.2, "top_k": 10}}
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def ask(port, method, path, body=None):
@@ -63,14 +56,15 @@ def probabilities(port, body):
 
 
 def main():
-    port, wrong, compared = free_port(), 0, 0
-    process = subprocess.Popen([LLAMA_SERVER, "-m", MODEL, "--port", str(port), "-c", "256", "-t", "1", "-ctk", "f32",
+    wrong, compared = 0, 0
+    process = subprocess.Popen([LLAMA_SERVER, "-m", MODEL, "--port", "0", "-c", "256", "-t", "1", "-ctk", "f32",
                                 "-ctv", "f32", "-fa", "off"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         with Server("--model", MODEL, "--kv-format", "f32") as server:
             for _ in range(10 * WAIT_S):
+                port = listening_port(process.pid)
                 try:
-                    if ask(port, "GET", "/health")[0] == 200:
+                    if port and ask(port, "GET", "/health")[0] == 200:
                         break
                 except OSError:
                     pass

@@ -9,9 +9,10 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
-from server_harness import free_port
+from server_harness import WAIT_S, listening_port
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BINARY = os.environ.get("KVASIR_BINARY", str(ROOT / "build/release/kvasir"))
@@ -75,29 +76,32 @@ class Readme(unittest.TestCase):
             receipt, end = json.JSONDecoder().raw_decode(text)
             shown.append(receipt)
             text = text[end:].lstrip()
-        port = free_port()
-        ask = ask.replace("127.0.0.1:8080", f"127.0.0.1:{port}")
         with tempfile.TemporaryDirectory() as home:
             environment = {**os.environ, "XDG_CACHE_HOME": home, "XDG_STATE_HOME": home}
 
             def serve():
-                server = subprocess.Popen([BINARY, "serve", "--port", str(port)], env=environment,
+                server = subprocess.Popen([BINARY, "serve", "--port", "0"], env=environment,
                                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                 self.addCleanup(lambda: server.poll() is None and server.kill())
-                return server
+                end = time.monotonic() + WAIT_S
+                while (port := listening_port(server.pid)) is None:
+                    self.assertTrue(server.poll() is None and time.monotonic() < end, "kvasir serve did not start")
+                    time.sleep(0.01)
+                return server, f"127.0.0.1:{port}"
 
             def reused():
-                said = subprocess.run(["bash", "-c", f"{ask}\nask"], capture_output=True, text=True, timeout=60).stdout
+                command = ask.replace("127.0.0.1:8080", address)
+                said = subprocess.run(["bash", "-c", f"{command}\nask"], capture_output=True, text=True, timeout=60).stdout
                 return json.JSONDecoder().raw_decode(said.removeprefix('"kvasir":'))[0]
 
-            server = serve()
+            server, address = serve()
             found = [reused()]
-            flushed = subprocess.run(["curl", "-s", "-X", "POST", f"127.0.0.1:{port}/v1/cache/flush", "-d", "{}"],
+            flushed = subprocess.run(["curl", "-s", "-X", "POST", f"{address}/v1/cache/flush", "-d", "{}"],
                                      capture_output=True, text=True, timeout=60).stdout
             self.assertTrue(json.loads(flushed)["flushed"], flushed)
             server.kill()
             server.wait()
-            server = serve()
+            server, address = serve()
             found += [reused(), reused()]
             server.kill()
             server.wait()

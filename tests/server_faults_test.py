@@ -24,7 +24,7 @@ import time
 import unittest
 
 from fault_shim import FOREVER, KINDS, SHIM, Faults
-from server_harness import BINARY, free_port
+from server_harness import BINARY, listening_port
 
 SLOW = "--slow" in sys.argv
 if SLOW:
@@ -53,15 +53,14 @@ def errors_of(kind, which):
 
 
 class Process:
-    """`kvasir serve` under faults, at a port that it says on standard error or nowhere."""
+    """`kvasir serve` under faults; it says its port on standard error or nowhere."""
 
     def __init__(self, faults, folder, *flags, prepare=None):
-        self.port = free_port()
         self.log = tempfile.TemporaryFile("w+")
         environment = {**faults.environment, "XDG_CACHE_HOME": f"{folder}/cache",
                        "XDG_STATE_HOME": f"{folder}/state"}
         self.process = subprocess.Popen(
-            [BINARY, "serve", "--port", str(self.port), "--disk", "none", "--kv-memory", "16MiB", "--threads", "2", *flags],
+            [BINARY, "serve", "--port", "0", "--disk", "none", "--kv-memory", "16MiB", "--threads", "2", *flags],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.log,
             env=environment, preexec_fn=prepare)
 
@@ -71,8 +70,9 @@ class Process:
         while time.monotonic() < end:
             if self.process.poll() is not None:
                 return False
+            self.port = listening_port(self.process.pid)
             with contextlib.suppress(OSError, http.client.HTTPException):
-                if self.ask("GET", "/health") == {"status": "ok"}:
+                if self.port and self.ask("GET", "/health") == {"status": "ok"}:
                     return True
             time.sleep(0.002)
         self.process.kill()

@@ -5,7 +5,6 @@ import http.client
 import json
 import os
 import pathlib
-import random
 import re
 import shutil
 import signal
@@ -29,13 +28,24 @@ def binary():
 BINARY = binary()
 
 
-def free_port():
-    """A port that the system gives nobody who asks for any: servers of other tests ask for any."""
-    for _ in range(1000):
-        with socket.socket() as s, contextlib.suppress(OSError):
-            s.bind(("127.0.0.1", random.randrange(20000, 30000)))
-            return s.getsockname()[1]
-    raise AssertionError("no port is free")
+def tcp_sockets(pid):
+    """The TCP sockets of a process: (local port, peer's port, state as in /proc/net/tcp, bytes not yet read, inode)."""
+    for line in pathlib.Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        local, peer = (int(end.split(":")[1], 16) for end in fields[1:3])
+        yield local, peer, fields[3], int(fields[4].split(":")[1], 16), fields[9]
+
+
+def listening_port(pid):
+    """The port on which a process that says it nowhere waits for connections; None: not yet, or it has ended."""
+    own = set()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                own.add(os.readlink(entry.path))
+        return next((local for local, _, state, _, inode in tcp_sockets(pid)
+                     if state == "0A" and f"socket:[{inode}]" in own), None)
+    return None
 
 
 class Server:
@@ -131,6 +141,14 @@ class Server:
         while not condition():
             assert time.monotonic() < end, f"never came: {what}"
             time.sleep(0.005)
+
+    def until_read(self, client):
+        """Until the server has read all that came from this connection, and done at once what it can."""
+        port = client.getsockname()[1]
+        self.until("the request is read", lambda: any(
+            peer == port and local == self.port and state == "01" and unread == 0
+            for local, peer, state, unread, _ in tcp_sockets(self.process.pid)))
+        self.get("/health")  # the thread that reads has come by again
 
     def open(self):
         return socket.create_connection(("127.0.0.1", self.port), timeout=WAIT_S)

@@ -11,7 +11,6 @@ import shutil
 import struct
 import subprocess
 import tempfile
-import time
 import unittest
 
 from needs import check_needs
@@ -163,8 +162,7 @@ class ModelChange(unittest.TestCase):
         server, path = self.served_in_place()
         self.assertEqual(server.get("/ready")["status"], "ready")
         overwrite(path)
-        time.sleep(0.1)  # /ready's answer may be this old
-        self.assertEqual(server.request("GET", "/ready")[0], 503)
+        server.until("it is not ready", lambda: server.request("GET", "/ready")[0] == 503)
         self.refused(server, path)
 
     def test_removed_and_back(self):
@@ -174,8 +172,7 @@ class ModelChange(unittest.TestCase):
         path.rename(aside)
         self.refused(server, path)
         aside.rename(path)
-        time.sleep(0.1)  # /ready's answer may be this old
-        self.assertEqual(server.get("/ready")["status"], "ready")
+        server.until("it is ready", lambda: server.request("GET", "/ready")[0] == 200)
         self.assertEqual(server.post("/v1/chat/completions", ASK)["choices"], want)
 
     def test_deleted(self):

@@ -4,7 +4,6 @@
     server_sessions_limits_test.py [KVASIR_BINARY] [unittest arguments]
 """
 
-import time
 import unittest
 
 from server_harness import Server, post_bytes, user
@@ -52,7 +51,8 @@ class SlowTest(Calls):
             s = self.server.open()
             s.sendall(post_bytes(path + end, body))
             waiting.append(s)
-        time.sleep(0.05)
+        for s in waiting:
+            self.server.until_read(s)
         waiting[0].close()
         running.close()
         self.server.until("the waiting calls ran", lambda: self.show(path)["messages"] == [] or
@@ -69,7 +69,7 @@ class SlowTest(Calls):
             s = self.server.open()
             s.sendall(post_bytes(path + "/messages", {"messages": user(f"m{i}")}))
             clients.append(s)
-            time.sleep(0.02)
+            self.server.until_read(s)
         error = self.call("POST", path + "/messages", {"messages": user("late")}, 429)
         self.assertEqual(error["error"]["code"], "exhausted")
         self.assertEqual(len(self.show(path)["messages"]), 1)  # reading does not wait

@@ -16,7 +16,7 @@ import unittest
 from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from server_harness import Server, free_port, post_bytes
+from server_harness import Server, post_bytes
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 BODY = {"prompt": list(range(5, 105)), "max_tokens": 8, "ignore_eos": True, "temperature": 0}
@@ -214,9 +214,11 @@ class BadCollectors(unittest.TestCase):
             self.assertEqual(counted(server, "sent"), 0)
 
     def test_one_that_is_gone_is_counted(self):
-        with Server("--otlp-traces-endpoint", f"http://127.0.0.1:{free_port()}") as server:
-            server.post("/v1/completions", BODY)
-            server.until("it failed", lambda: counted(server, "failed") == 5)
+        with socket.socket() as gone:
+            gone.bind(("127.0.0.1", 0))  # and it does not listen
+            with Server("--otlp-traces-endpoint", f"http://127.0.0.1:{gone.getsockname()[1]}") as server:
+                server.post("/v1/completions", BODY)
+                server.until("it failed", lambda: counted(server, "failed") == 5)
 
     def test_what_is_left_is_sent_at_the_end(self):
         with Collector() as collector, Server(*collector.flags) as server:

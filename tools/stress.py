@@ -11,6 +11,7 @@ Attackers are another tenant and run at the lowest priority: clients on other ma
 """
 
 import argparse
+import contextlib
 import hashlib
 import http.client
 import json
@@ -28,6 +29,9 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
+
+from server_harness import listening_port  # noqa: E402: it stands among the tests
+
 FACTS = ["The brass key is in the blue drawer.", "Anna lives in Oslo.", "The code of the green safe is 4711.",
          "Boris works in the harbour.", "The spare tyre is behind the shed."]
 QUESTIONS = ["Where is the brass key?", "Where does Anna live?", "What is the code of the green safe?"]
@@ -187,12 +191,14 @@ def percentiles(took):
     return statistics.median(took) * 1e3, took[int(len(took) * 0.99)] * 1e3, took[-1] * 1e3
 
 
-def await_server(port):
+def port_of(server):
+    """Where it answers."""
     for _ in range(1000):
-        try:
-            return request(port, "GET", "/health")
-        except OSError:
-            time.sleep(0.02)
+        port = listening_port(server.pid)
+        with contextlib.suppress(OSError):
+            if port and request(port, "GET", "/health"):
+                return port
+        time.sleep(0.02)
     raise SystemExit("the server does not answer")
 
 
@@ -286,18 +292,15 @@ def main():
         os.nice(19)
         name, port, seed, end = args.attack
         return ATTACKS[name](int(port), int(seed), float(end))
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
     attackers = []
     with tempfile.TemporaryDirectory() as folder:
         keys = pathlib.Path(folder) / "keys.json"
         keys.touch(0o600)
         keys.write_text(json.dumps(keys_file()))
-        server = subprocess.Popen([args.binary, "serve", "--port", str(port), "--disk", "none", "--kv-memory", "64MiB", "--keys", str(keys),
+        server = subprocess.Popen([args.binary, "serve", "--port", "0", "--disk", "none", "--kv-memory", "64MiB", "--keys", str(keys),
                                    "--admin-key", "admin"], stderr=subprocess.DEVNULL)
         try:
-            await_server(port)
+            port = port_of(server)
             expected, alone = chat_alone(port)
             end = time.time() + args.seconds
             environment = {**os.environ, "STRESS_KEYS": str(keys), "STRESS_PID": str(server.pid)}
