@@ -29,6 +29,16 @@ std::string Numbers(uint64_t min, uint64_t max) {
   return fmt::format("a whole number from {} to {}", min, max);
 }
 
+// "an empty array", "a number", "null".
+std::string Described(const nlohmann::json& value) {
+  if (value.is_null()) return "null";
+  return fmt::format("{} {}",
+                     value.empty()           ? "an empty"
+                     : value.is_structured() ? "an"
+                                             : "a",
+                     value.type_name());
+}
+
 // The texts of one JSON value of a config file; nullopt: a type that no flag takes.
 std::optional<std::vector<std::string>> TextsOf(const nlohmann::json& value, FlagKind kind) {
   if (kind == FlagKind::kSwitch) {
@@ -148,7 +158,8 @@ Result<std::vector<uint64_t>> Args::UintList(const std::string& name, uint64_t m
   std::vector<uint64_t> values;
   std::istringstream parts(*text + ",");
   for (std::string part; std::getline(parts, part, ',');) {
-    part.erase(std::remove(part.begin(), part.end(), ' '), part.end());
+    part.erase(0, part.find_first_not_of(' '));
+    part.erase(part.find_last_not_of(' ') + 1);
     const std::optional<uint64_t> value = ParseUint(part);
     if (!value || *value < min || *value > max) {
       return Fail(Code::kInvalidArgument,
@@ -211,9 +222,8 @@ Status Args::MergeConfig(const std::string& path, std::span<const Flag> flags) {
                       *texts, [](const std::string& one) { return one.find('\0') != one.npos; })) {
       constexpr const char* kTakes[] = {"a string or a whole number", "true or false",
                                         "a string, or an array of at least one string", "a string"};
-      return Fail(Code::kInvalidArgument, "--config: {}: key '{}' takes {}; it is {} {}", path, key,
-                  kTakes[static_cast<size_t>(flag->kind)], value.empty() ? "an empty" : "a",
-                  value.type_name());
+      return Fail(Code::kInvalidArgument, "--config: {}: key '{}' takes {}; it is {}", path, key,
+                  kTakes[static_cast<size_t>(flag->kind)], Described(value));
     }
     if (Has(key) || texts->empty()) continue;
     Set(key, std::move(*texts));

@@ -25,7 +25,7 @@ class ArgsConfigTest : public testing::Test {
   ~ArgsConfigTest() override { std::filesystem::remove_all(folder_); }
 
   std::string WriteConfig(const std::string& text) const {
-    const std::string path = folder_ / "config.json";
+    std::string path = folder_ / "config.json";
     std::ofstream(path, std::ios::binary) << text;
     return path;
   }
@@ -105,7 +105,7 @@ TEST_F(ArgsConfigTest, AValueOfAnotherTypeIsRefusedEvenWhenTheFlagWasGiven) {
   EXPECT_EQ(Complaint(R"({"port": 18446744073709551616})"), takes("port", value, "a number"));
   EXPECT_EQ(Complaint(R"({"port": []})"), takes("port", value, "an empty array"));
   EXPECT_EQ(Complaint(R"({"port": {}})"), takes("port", value, "an empty object"));
-  EXPECT_EQ(Complaint(R"({"port": null})"), takes("port", value, "an empty null"));
+  EXPECT_EQ(Complaint(R"({"port": null})"), takes("port", value, "null"));
   EXPECT_EQ(Complaint(R"({"port": "a\u0000"})"), takes("port", value, "a string"));
   EXPECT_EQ(Complaint(R"({"stop": []})"), takes("stop", list, "an empty array"));
   EXPECT_EQ(Complaint(R"({"stop": 7})"), takes("stop", list, "a number"));
@@ -133,7 +133,7 @@ TEST_F(ArgsConfigTest, AKeyThatIsThereTwiceIsRefused) {
   EXPECT_EQ(Complaint(R"({"port": 1, "port": 1})"), doubled);
   EXPECT_EQ(Complaint(R"({"port": 1, "json": true, "p\u006frt": null})"), doubled);
   EXPECT_EQ(Complaint(R"({"port": {"port": 1, "port": 2}})"),
-            ": key 'port' takes a string or a whole number; it is a object");
+            ": key 'port' takes a string or a whole number; it is an object");
 }
 
 TEST_F(ArgsConfigTest, AFlagOfAPartThatIsNotThereYetIsUnsupported) {

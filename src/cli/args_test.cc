@@ -457,10 +457,10 @@ TEST(Args, UintListTakesNumbersBetweenCommas) {
                        text);
   };
   const std::pair<std::string, std::string> wrong[] = {
-      {"", refused(0, "")},      {" ", refused(0, "")},      {",", refused(0, "")},
-      {"1,", refused(1, "")},    {"1,,2", refused(1, "")},   {"1,2,0", refused(2, "0")},
-      {"10", refused(0, "10")},  {"1,-2", refused(1, "-2")}, {"1;2", refused(0, "1;2")},
-      {"1\n", refused(0, "1\n")}};
+      {"", refused(0, "")},           {" ", refused(0, "")},      {",", refused(0, "")},
+      {"1,", refused(1, "")},         {"1,,2", refused(1, "")},   {"1,2,0", refused(2, "0")},
+      {"10", refused(0, "10")},       {"1,-2", refused(1, "-2")}, {"1;2", refused(0, "1;2")},
+      {" 1 2 ,3", refused(0, "1 2")}, {"1\n", refused(0, "1\n")}};
   for (const auto& [text, message] : wrong) {
     EXPECT_EQ(RefusalOf(WithText(text).UintList("n", 1, 9, {})), message);
   }

@@ -35,7 +35,7 @@ Status CheckTarget() {
   const std::vector<std::string> targets = SupportedTargetNames();
   if (std::find(targets.begin(), targets.end(), target) != targets.end()) return {};
   return Fail(Code::kInvalidArgument,
-              "KVASIR_TARGET: this CPU does not support the target '{}'; it supports {} (see "
+              "KVASIR_TARGET: this CPU or this build has no target '{}'; here are {} (see "
               "'kvasir info')",
               target, fmt::join(targets, ", "));
 }

@@ -12,6 +12,11 @@
 #include "base/utf8.h"
 
 namespace kvasir::cli {
+namespace {
+
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // at the beginning of a file
+
+}  // namespace
 
 TextLines::TextLines(std::vector<std::string> paths) : paths_(std::move(paths)) {}
 
@@ -74,6 +79,8 @@ Result<std::optional<TextLine>> TextLines::Next() {
     return Fail(Code::kInvalidArgument, "{} is not UTF-8 at byte {}", line.place, invalid);
   }
   if (line.text.ends_with('\r')) line.text.pop_back();
+  if (lines_ == 0 && line.text.starts_with(kByteOrderMark))
+    line.text.erase(0, kByteOrderMark.size());
   begin_ = end + 1;
   ++lines_;
   return line;

@@ -13,7 +13,7 @@
 namespace kvasir::cli {
 
 struct TextLine {
-  std::string text;   // UTF-8, without its end (LF, or CR LF)
+  std::string text;   // UTF-8, without its end (LF, or CR LF) and a file's byte order mark
   std::string place;  // for messages: "line 3", or "'a.txt' line 3"
 };
 

@@ -77,6 +77,19 @@ TEST_F(TextLinesTest, OtherBytesAreOfTheLine) {
   EXPECT_EQ(LinesOfText("\xe2\x80\xa8\x0b\x0c\n"), Shown{"line 1: \xe2\x80\xa8\x0b\x0c"});
 }
 
+TEST_F(TextLinesTest, AByteOrderMarkIsNoneOfTheText) {
+  EXPECT_EQ(LinesOfText("\xEF\xBB\xBF"
+                        "a\n\xEF\xBB\xBF"
+                        "b\n"),
+            (Shown{"line 1: a",
+                   "line 2: \xEF\xBB\xBF"
+                   "b"}));
+  const std::string first = Write("1.txt", "a\n"), second = Write("2.txt",
+                                                                  "\xEF\xBB\xBF"
+                                                                  "b");
+  EXPECT_EQ(LinesOf(TextLines({first, second})).back(), "'" + second + "' line 1: b");
+}
+
 TEST_F(TextLinesTest, FilesFollowEachOtherAndCountTheirOwnLines) {
   const std::string a = Write("a.txt", "1\n2"), empty = Write("b.txt", ""),
                     c = Write("c.txt", "3\n");
