@@ -28,6 +28,8 @@ endif()
 if(KVASIR_SANITIZE)
   target_compile_options(kvasir_flags INTERFACE
     -fsanitize=${KVASIR_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
+    # Checks that cost GCC a third of its time: a null pointer ends the process anyway.
+    -fno-sanitize=null
     # The library's own code is what is checked: checks of the tests' take 40% of GCC's time for them.
     $<$<BOOL:$<TARGET_PROPERTY:KVASIR_IS_TEST>>:-fno-sanitize=undefined>)
   target_link_options(kvasir_flags INTERFACE -fsanitize=${KVASIR_SANITIZE})
@@ -51,6 +53,9 @@ set(KVASIR_JOINED_TESTS 8)
 # GCC takes a quarter less time for them so.
 set(KVASIR_COLD_FOLDERS cli eval hub plan observe import server tier jinja)
 
+# They read no bytes as other types: nothing for the check of alignment to see.
+set(KVASIR_WITHOUT_BYTES jinja text grammar engine server hub plan cli observe policy)
+
 # Their tests start no thread: nothing for ThreadSanitizer to see.
 set(KVASIR_SINGLE_THREADED simd format tensor attention import jinja text plan hub)
 
@@ -67,7 +72,7 @@ file(CONFIGURE OUTPUT ${KVASIR_SOURCE_PATHS}/source_paths.h CONTENT [[
 # are compiled as `kvasir` is, too. All others are compiled once, for asan.
 set(KVASIR_NUMBERS_FOLDERS simd format tensor attention backend model policy cache eval)
 
-# kvasir_test(NAME SOURCES... LIBS... LABEL fast|slow): one gtest binary, each test in ctest.
+# kvasir_test(NAME SOURCES... LIBS... LABEL fast|all|slow): one gtest binary, each test in ctest.
 function(kvasir_test name)
   cmake_parse_arguments(T "" "LABEL" "SOURCES;LIBS" ${ARGN})
   if(NOT T_LABEL)
@@ -110,6 +115,9 @@ function(kvasir_library name)
     if(KVASIR_JOIN AND name IN_LIST KVASIR_JOINED_FOLDERS)
       set_target_properties(kvasir_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${KVASIR_JOINED_SOURCES})
     endif()
+    if(KVASIR_SANITIZE AND name IN_LIST KVASIR_WITHOUT_BYTES)
+      target_compile_options(kvasir_${name} PRIVATE -fno-sanitize=alignment)
+    endif()
     if(name IN_LIST KVASIR_COLD_FOLDERS)
       target_compile_options(kvasir_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
       if(KVASIR_SANITIZE AND NOT name STREQUAL jinja)  # whose tests parse megabytes
@@ -129,14 +137,19 @@ function(kvasir_library name)
   if(KVASIR_SANITIZE STREQUAL thread AND name IN_LIST KVASIR_SINGLE_THREADED)
     return()
   endif()
-  if(tests AND (KVASIR_TESTS STREQUAL ON OR (KVASIR_TESTS STREQUAL quick AND name IN_LIST KVASIR_NUMBERS_FOLDERS)))
+  if(tests AND name STREQUAL load)
+    if(KVASIR_BENCH)  # which compiles the room
+      kvasir_test(load_test SOURCES ${tests} LIBS ${test_libs} LABEL all)
+    endif()
+  elseif(tests AND (KVASIR_TESTS STREQUAL ON OR (KVASIR_TESTS STREQUAL quick AND name IN_LIST KVASIR_NUMBERS_FOLDERS)))
     kvasir_test(${name}_test SOURCES ${tests} LIBS ${test_libs})
   endif()
 endfunction()
 
-# kvasir_target_sources(OUT HEADER PREFIX TARGETS...): HEADER, compiled once for each of the targets that
+# kvasir_target_sources(OUT HEADER PREFIX TABLE TARGETS...): HEADER, compiled once for each of the targets that
 # the CPU's family has. Sets OUT to sources PREFIX_TARGET.cc in the build folder that include it and nothing
-# else. What the compiler gets for a target: KVASIR_OPTIONS_TARGET, and KVASIR_LANES_TARGET as definitions.
+# else. TABLE: "HEADER TYPE NAME" of what it defines, which is empty for a target that is left out.
+# What the compiler gets for a target: KVASIR_OPTIONS_TARGET, and KVASIR_LANES_TARGET as definitions.
 # KVASIR_TARGET_ID says which registers there are (simd/vec16-inl.h), KVASIR_VNNI whether one instruction
 # sums four products of bytes (tensor/quant_ops-inl.h).
 set(KVASIR_LANES_scalar KVASIR_TARGET_ID=0 KVASIR_VNNI=1)
@@ -171,14 +184,46 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   list(APPEND KVASIR_TARGETS neon)
 endif()
-function(kvasir_target_sources out header prefix)
+
+# A first build waits for no kernels that this CPU does not use; packages and tests have all of them.
+set(KVASIR_KERNELS all CACHE STRING "for which CPUs: all, or native (this one, and avx2)")
+set(KVASIR_LEFT_OUT "")
+if(KVASIR_KERNELS STREQUAL native AND CMAKE_HOST_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT CMAKE_CROSSCOMPILING)
+  file(STRINGS /proc/cpuinfo cpu REGEX "^flags" LIMIT_COUNT 1)
+  set(KVASIR_LEFT_OUT scalar avxvnni avx512 avx512vnni amx)
+  if(cpu MATCHES "avx512_vnni")
+    list(REMOVE_ITEM KVASIR_LEFT_OUT avx512vnni)
+    if(cpu MATCHES "amx_int8")
+      list(REMOVE_ITEM KVASIR_LEFT_OUT amx)
+    endif()
+  elseif(cpu MATCHES "avx512dq")
+    list(REMOVE_ITEM KVASIR_LEFT_OUT avx512)
+  elseif(cpu MATCHES "avx_vnni")
+    list(REMOVE_ITEM KVASIR_LEFT_OUT avxvnni)
+  endif()
+endif()
+
+function(kvasir_target_sources out header prefix table)
+  separate_arguments(table)
+  set(left_out ${KVASIR_LEFT_OUT})
+  if(NOT avx512vnni IN_LIST ARGN)
+    list(REMOVE_ITEM left_out avx512)  # loops that all CPUs with AVX-512 share
+  endif()
   set(sources "")
   foreach(target ${ARGN})
     if(NOT target IN_LIST KVASIR_TARGETS)
       continue()
     endif()
     set(file ${CMAKE_CURRENT_BINARY_DIR}/${prefix}_${target}.cc)
-    file(CONFIGURE OUTPUT ${file} CONTENT "#include \"${header}\"\n")
+    if(target IN_LIST left_out AND table)
+      list(GET table 0 declared)
+      list(GET table 1 type)
+      list(GET table 2 name)
+      file(CONFIGURE OUTPUT ${file} CONTENT
+        "#include \"${declared}\"\nnamespace kvasir::${target} {\nconst ${type} ${name} = {};\n}\n")
+    else()
+      file(CONFIGURE OUTPUT ${file} CONTENT "#include \"${header}\"\n")
+    endif()
     set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "${KVASIR_OPTIONS_${target}}"
       COMPILE_DEFINITIONS "KVASIR_TARGET_NS=${target};${KVASIR_LANES_${target}}")
     list(APPEND sources ${file})

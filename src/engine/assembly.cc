@@ -150,7 +150,7 @@ Result<RunnerOptions> RunnerOptionsFor(const EngineOptions& options, const Model
       known += (known.empty() ? "" : ", ") + std::string(NameOf(t));
     }
     return FailField(Code::kInvalidArgument, "target",
-                     "this CPU does not support the target {}; it supports {}", name, known);
+                     "this CPU or this build has no target {}; here are {}", name, known);
   }
   runner.target = *target;
   return runner;

@@ -72,12 +72,27 @@ std::vector<Target> DetectTargets() {
   return targets;
 }
 
+// Whether this build has no kernels for it (cmake/kvasir.cmake: KVASIR_KERNELS).
+bool IsLeftOut(Target target) {
+  std::string_view names = KVASIR_LEFT_OUT;
+  while (!names.empty()) {
+    const size_t end = names.find(',');
+    if (names.substr(0, end) == NameOf(target)) return true;
+    names = end == names.npos ? "" : names.substr(end + 1);
+  }
+  return false;
+}
+
 }  // namespace
 #endif
 
 std::vector<Target> SupportedTargets() {
 #if defined(__x86_64__)
-  static const auto* targets = new std::vector<Target>(DetectTargets());
+  static const auto* targets = [] {
+    auto* built = new std::vector<Target>(DetectTargets());
+    std::erase_if(*built, IsLeftOut);
+    return built;
+  }();
   return *targets;
 #elif defined(__aarch64__)
   if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) == 0) return {Target::kScalar};

@@ -16,8 +16,9 @@ enum class Target { kScalar, kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kAmx, kNeon 
 std::string_view NameOf(Target target);
 // The target whose float kernels it uses: scalar, avx2, avx512 or neon.
 Target FloatTarget(Target target);
-std::vector<Target> SupportedTargets();  // of this CPU, slowest first
-// nullopt: an unknown name, or a target that this CPU does not support.
+// Those of this CPU that this build has (-DKVASIR_KERNELS=native leaves some out), slowest first.
+std::vector<Target> SupportedTargets();
+// nullopt: an unknown name, or a target that is not one of SupportedTargets().
 std::optional<Target> ParseTarget(std::string_view name);
 Target BestTarget();
 
