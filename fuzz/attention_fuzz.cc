@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "byte_source.h"
 #include "format/pack.h"
+#include "fuzz_target.h"
 #include "number_source.h"
 #include "simd/target.h"
 
@@ -124,7 +125,7 @@ struct Scene {
 };
 
 // A target's result for a scene.
-struct Outcome {
+struct AttentionRun {
   std::vector<Floats> out;   // [row]: [head][dim]
   std::vector<Floats> sums;  // [kv head]: [token]
 };
@@ -167,8 +168,8 @@ class Run {
              scene.softcap};
   }
 
-  Outcome Result() {
-    Outcome outcome;
+  AttentionRun Result() {
+    AttentionRun outcome;
     kernels_.attend(args_);
     std::vector<Floats> softmax;  // [row]: [head](m, l)
     for (uint32_t r = 0; r < scene_.rows; ++r) {
@@ -188,7 +189,7 @@ class Run {
   }
 
  private:
-  void SumWeights(const std::vector<Floats>& softmax, Outcome& outcome) {
+  void SumWeights(const std::vector<Floats>& softmax, AttentionRun& outcome) {
     std::vector<const float*> ended;
     std::vector<float*> sums;
     for (const Floats& row : softmax) ended.push_back(row.data());
@@ -229,10 +230,10 @@ void CheckSame(const std::vector<Floats>& got, const std::vector<Floats>& expect
 void FuzzScene(ByteSource& bytes) {
   const Scene scene(bytes);
   const AttentionKernels& scalar = AttentionKernelsFor(Target::kScalar);
-  const Outcome expected = Run(scalar, scene, false).Result();
+  const AttentionRun expected = Run(scalar, scene, false).Result();
   for (const Target target : SupportedTargets()) {
     for (const bool split : {false, true}) {
-      const Outcome got = Run(AttentionKernelsFor(target), scene, split).Result();
+      const AttentionRun got = Run(AttentionKernelsFor(target), scene, split).Result();
       CheckSame(got.out, expected.out, target, split ? "spans apart" : "attention");
       CheckSame(got.sums, expected.sums, target, "softmax sums");
     }
@@ -265,7 +266,7 @@ void FuzzPartials(ByteSource& bytes) {
 }  // namespace
 }  // namespace kvasir
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(attention)(const uint8_t* data, size_t size) {
   const kvasir::ComputeScope environment;
   kvasir::ByteSource bytes(data, size);
   if (bytes.Below(8) == 0) {

@@ -6,10 +6,11 @@
 #include <vector>
 
 #include "base/check.h"
+#include "fuzz_target.h"
 #include "import/ctranslate2.h"
 #include "import/float_numbers.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(ctranslate2)(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
   const auto model = kvasir::ParseCt2(bytes, "fuzz");
   if (!model) {

@@ -5,10 +5,11 @@
 #include <string_view>
 
 #include "cost_limits.h"
+#include "fuzz_target.h"
 #include "grammar/grammar_text.h"
 #include "read_grammar.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(gbnf)(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   const kvasir::CpuLimit limit;
   for (const auto language :

@@ -4,10 +4,11 @@
 
 #include "backend/packed_weights.h"
 #include "base/check.h"
+#include "fuzz_target.h"
 #include "import/architecture.h"
 #include "import/gguf_importer.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(gguf)(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
   auto gguf = kvasir::ParseGguf(bytes, "fuzz");
   if (!gguf) {

@@ -4,10 +4,11 @@
 #include <span>
 #include <string_view>
 
+#include "fuzz_target.h"
 #include "import/gguf_vocabulary.h"
 #include "run_tokenizer.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(gguf_vocabulary)(const uint8_t* data, size_t size) {
   const auto gguf = kvasir::ParseGguf(std::as_bytes(std::span(data, size)), "fuzz");
   if (!gguf) return 0;
   for (kvasir::TokenId id : kvasir::EndsByName(*gguf)) kvasir::Require(id >= 0);

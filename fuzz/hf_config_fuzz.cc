@@ -5,11 +5,12 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "fuzz_target.h"
 #include "import/architecture.h"
 #include "import/hf_config.h"
 #include "model/rope_table.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(hf_config)(const uint8_t* data, size_t size) {
   using namespace kvasir;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto config = ParseHfConfig(text, {}, "fuzz");

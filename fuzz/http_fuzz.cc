@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "fuzz_target.h"
 #include "server/fake_engine_for_test.h"
 #include "server/llama_response.h"
 #include "server/service.h"
@@ -15,7 +16,7 @@
 namespace kvasir {
 namespace {
 
-struct World {
+struct HttpWorld {
   std::unique_ptr<Tokenizer> tokenizer =
       *Tokenizer::Parse(FimTokenizerJson(), kTinyTokenizerConfig);
   std::unique_ptr<ChatTemplate> chat_template = *ChatTemplate::Parse(kTinyTemplate);
@@ -75,8 +76,8 @@ void CheckResponse(HttpResponse response) {
 }  // namespace
 }  // namespace kvasir
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static kvasir::World world;
+KV_FUZZ_TARGET(http)(const uint8_t* data, size_t size) {
+  static kvasir::HttpWorld world;
   const kvasir::HttpRequest request =
       kvasir::ParsedRequest({reinterpret_cast<const char*>(data), size});
   if (auto refused = world.service->CheckHead(request, request.body.size())) {

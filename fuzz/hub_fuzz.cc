@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "fuzz_target.h"
 #include "hub/file_choice.h"
 #include "hub/http_reply.h"
 #include "hub/hub_cache.h"
@@ -55,7 +56,7 @@ void CheckRef(std::string_view text) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(hub)(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   CheckListing(text);
   HttpReply reply;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "fuzz_target.h"
 #include "tier/owner_keys.h"
 
 namespace {
@@ -28,7 +29,7 @@ void Open(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(key_file)(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
   if (size == 0) return 0;
   Open(bytes);

@@ -18,6 +18,7 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "byte_source.h"
+#include "fuzz_target.h"
 #include "model/model_image.h"
 
 namespace kvasir {
@@ -213,7 +214,7 @@ void Damage(ByteSource& bytes, const Workshop& workshop, std::string& file) {
 // system's clock (base/mapped_file.cc), which would take nine tenths of the time here.
 extern "C" int nanosleep(const timespec*, timespec*) { return 0; }
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(model_image)(const uint8_t* data, size_t size) {
   using namespace kvasir;
   static Workshop workshop;
   ByteSource bytes(data, size);

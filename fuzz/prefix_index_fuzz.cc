@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "byte_source.h"
+#include "fuzz_target.h"
 #include "index/prefix_index.h"
 
 namespace kvasir {
@@ -323,7 +324,7 @@ class Drill {
 }  // namespace
 }  // namespace kvasir
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(prefix_index)(const uint8_t* data, size_t size) {
   kvasir::ByteSource bytes(data, size);
   kvasir::Drill(bytes).Run();
   return 0;

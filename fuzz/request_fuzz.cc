@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cost_limits.h"
+#include "fuzz_target.h"
 #include "server/fake_engine_for_test.h"
 #include "server/service.h"
 #include "source_paths.h"
@@ -22,20 +23,20 @@ namespace kvasir {
 namespace {
 
 constexpr size_t kMaxBody = 256 << 10;
-constexpr uint64_t kQuotaBytes = 32 << 20;
+constexpr uint64_t kRequestQuotaBytes = 32 << 20;
 
 std::string ReadAll(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-struct World {
+struct RequestWorld {
   std::unique_ptr<Tokenizer> tokenizer;
   std::vector<std::unique_ptr<ChatTemplate>> templates;
   std::vector<std::unique_ptr<FakeEngine>> engines;
   std::vector<std::unique_ptr<Service>> services;
 
-  World() {
+  RequestWorld() {
     const std::filesystem::path source = KVASIR_SOURCE_DIR;
     const auto demo = source / "models/kvasir-demo";
     tokenizer = *Tokenizer::Parse(ReadAll(demo / "tokenizer.json"),
@@ -86,9 +87,9 @@ std::string Spread(std::string_view input) {
 }  // namespace
 }  // namespace kvasir
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(request)(const uint8_t* data, size_t size) {
   using namespace kvasir;
-  static World world;
+  static RequestWorld world;
   static constexpr const char* kPaths[] = {"/v1/chat/completions", "/apply-template",
                                            "/v1/completions",      "/tokenize",
                                            "/detokenize",          "/completion"};
@@ -98,7 +99,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   request.method = "POST";
   request.target = kPaths[data[1] % std::size(kPaths)];
   request.body = Spread({reinterpret_cast<const char*>(data) + 2, size - 2});
-  MemoryQuota quota(kQuotaBytes);
+  MemoryQuota quota(kRequestQuotaBytes);
   QuotaShare share;
   const CpuLimit limit;
   const Outcome outcome = service.Prepare(request, quota, &share);

@@ -3,9 +3,10 @@
 #include <cstdint>
 
 #include "base/check.h"
+#include "fuzz_target.h"
 #include "import/safetensors.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(safetensors)(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
   const auto tensors = kvasir::ParseSafetensors(bytes, "fuzz");
   if (!tensors) {

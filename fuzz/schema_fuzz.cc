@@ -5,10 +5,11 @@
 
 #include "base/json_tree.h"
 #include "cost_limits.h"
+#include "fuzz_target.h"
 #include "grammar/grammar_text.h"
 #include "read_grammar.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(schema)(const uint8_t* data, size_t size) {
   using kvasir::FormatLanguage;
   const std::string_view schema(reinterpret_cast<const char*>(data), size);
   const kvasir::CpuLimit limit;

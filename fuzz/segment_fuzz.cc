@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/hex.h"
 #include "base/log.h"
+#include "fuzz_target.h"
 #include "tier/disk_tier.h"
 #include "tier/sim_storage_for_test.h"
 #include "tier/store_check.h"
@@ -79,7 +80,7 @@ void PutHeader(As as, const SegmentHead& head, uint32_t slot, std::span<std::byt
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(segment)(const uint8_t* data, size_t size) {
   SetLogLevel(LogLevel::kError);
   const DiskTierOptions options = Options();
   SimStorage disk(1);

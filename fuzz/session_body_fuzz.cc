@@ -11,6 +11,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "fuzz_target.h"
 #include "server/fake_engine_for_test.h"
 #include "server/service.h"
 #include "source_paths.h"
@@ -18,25 +19,25 @@
 namespace kvasir {
 namespace {
 
-constexpr uint64_t kQuotaBytes = 32 << 20;
+constexpr uint64_t kSessionQuotaBytes = 32 << 20;
 constexpr size_t kMaxCalls = 32;
 
-std::string ReadAll(const std::filesystem::path& path) {
+std::string ReadDemoFile(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-struct World {
+struct SessionWorld {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template = *ChatTemplate::Parse(kTinyTemplate);
   std::unique_ptr<FakeEngine> engine;
   std::unique_ptr<Service> service;
-  MemoryQuota quota{kQuotaBytes};
+  MemoryQuota quota{kSessionQuotaBytes};
 
-  World() {
+  SessionWorld() {
     const auto demo = std::filesystem::path(KVASIR_SOURCE_DIR) / "models/kvasir-demo";
-    tokenizer = *Tokenizer::Parse(ReadAll(demo / "tokenizer.json"),
-                                  ReadAll(demo / "tokenizer_config.json"));
+    tokenizer = *Tokenizer::Parse(ReadDemoFile(demo / "tokenizer.json"),
+                                  ReadDemoFile(demo / "tokenizer_config.json"));
     engine = std::make_unique<FakeEngine>(tokenizer.get(), chat_template.get());
     service = *Service::Make({}, *engine);
   }
@@ -67,9 +68,9 @@ struct World {
 }  // namespace
 }  // namespace kvasir
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(session_body)(const uint8_t* data, size_t size) {
   using namespace kvasir;
-  static World world;
+  static SessionWorld world;
   static constexpr std::pair<const char*, const char*> kCalls[] = {
       {"POST", "/messages"}, {"POST", "/generate"}, {"PUT", "/messages/0"}, {"PUT", "/messages/1"},
       {"PUT", "/system"},    {"POST", "/truncate"}, {"POST", "/forget"},    {"POST", "/fork"},

@@ -8,12 +8,13 @@
 
 #include "base/memory_meter.h"
 #include "cost_limits.h"
+#include "fuzz_target.h"
 #include "text/chat_template.h"
 
 namespace kvasir {
 namespace {
 
-constexpr uint64_t kQuotaBytes = 64 << 20;
+constexpr uint64_t kTemplateQuotaBytes = 64 << 20;
 
 void Render(const ChatTemplate& parsed, std::string_view content) {
   JsonTree tree;
@@ -25,7 +26,7 @@ void Render(const ChatTemplate& parsed, std::string_view content) {
   const JsonValue tool = tree.Object(
       {{"type", tree.String("function")}, {"function", tree.Object({{"name", tree.String("f")}})}});
   const JsonValue variables = tree.Object({{"text", tree.String(content)}, {"n", JsonValue(3.5)}});
-  MemoryQuota quota(kQuotaBytes);
+  MemoryQuota quota(kTemplateQuotaBytes);
   MemoryMeter meter(quota);
   try {
     const auto chat = parsed.Render(tree.Array(messages), tree.Array({&tool, 1}), variables,
@@ -44,7 +45,7 @@ void Render(const ChatTemplate& parsed, std::string_view content) {
 }  // namespace
 }  // namespace kvasir
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(template)(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   const size_t end = std::min(input.find('\0'), input.size());
   const kvasir::CpuLimit limit;

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "byte_source.h"
+#include "fuzz_target.h"
 #include "number_source.h"
 #include "simd/target.h"
 #include "tensor/kernels.h"
@@ -256,7 +257,7 @@ void FuzzHeads(ByteSource& bytes) {
 }  // namespace
 }  // namespace kvasir
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(tensor)(const uint8_t* data, size_t size) {
   const kvasir::ComputeScope environment;
   kvasir::ByteSource bytes(data, size);
   switch (bytes.Below(4)) {

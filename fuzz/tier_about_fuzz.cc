@@ -4,9 +4,10 @@
 #include <string>
 
 #include "base/check.h"
+#include "fuzz_target.h"
 #include "tier/disk_tier.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(tier_about)(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   const kvasir::StoreAbout about = kvasir::ParseAbout(text);
   KV_CHECK(std::isfinite(about.load_bytes_per_s) && about.load_bytes_per_s >= 0);

@@ -3,9 +3,10 @@
 #include <cstdint>
 #include <string_view>
 
+#include "fuzz_target.h"
 #include "run_tokenizer.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(tokenizer)(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   const size_t split = input.find('\0');
   const std::string_view json = input.substr(0, split);

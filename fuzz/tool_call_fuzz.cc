@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/json_tree.h"
 #include "cost_limits.h"
+#include "fuzz_target.h"
 #include "text/answer_parser.h"
 
 namespace kvasir {
@@ -22,7 +23,7 @@ constexpr std::string_view kTemplates[] = {"<tool_call> </think>",
                                            ""};
 
 // Events as one text in which joined pieces are the same as the whole.
-class Joined {
+class ReadAnswer {
  public:
   void Add(const std::vector<AnswerEvent>& events) {
     for (const AnswerEvent& event : events) {
@@ -36,7 +37,7 @@ class Joined {
       KV_CHECK(arguments && arguments->is_object());
     }
   }
-  bool operator==(const Joined&) const = default;
+  bool operator==(const ReadAnswer&) const = default;
 
  private:
   std::string text_;
@@ -53,7 +54,7 @@ void Read(uint8_t format, uint8_t seed, std::string_view text) {
   reading.thoughts_apart = (format & 128) == 0;
   reading.parallel = (seed & 1) == 0;
   const auto shared = std::make_shared<const AnswerReading>(std::move(reading));
-  Joined whole, pieces;
+  ReadAnswer whole, pieces;
   std::vector<AnswerEvent> events;
   AnswerParser at_once(shared);
   at_once.Append(text, &events);
@@ -78,7 +79,7 @@ void Read(uint8_t format, uint8_t seed, std::string_view text) {
 }  // namespace
 }  // namespace kvasir
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(tool_call)(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   const kvasir::CpuLimit limit;
   kvasir::Read(data[0], data[1], {reinterpret_cast<const char*>(data + 2), size - 2});

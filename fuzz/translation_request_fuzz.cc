@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "cost_limits.h"
+#include "fuzz_target.h"
 #include "server/fake_engine_for_test.h"
 #include "server/service.h"
 
@@ -17,15 +18,15 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kQuotaBytes = 32 << 20;
+constexpr uint64_t kTranslationQuotaBytes = 32 << 20;
 
-struct World {
+struct TranslationWorld {
   std::unique_ptr<Tokenizer> tokenizer =
       *Tokenizer::Parse(LanguagesTokenizerJson(), kTinyTokenizerConfig);
   std::unique_ptr<FakeEngine> engine = std::make_unique<FakeEngine>(tokenizer.get(), nullptr);
   std::unique_ptr<Service> service;
 
-  World() {
+  TranslationWorld() {
     engine->mutable_card().decoder_start = 257;
     service = *Service::Make({}, *engine);
   }
@@ -74,9 +75,9 @@ void CheckStream(std::string_view stream) {
 }  // namespace
 }  // namespace kvasir
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(translation_request)(const uint8_t* data, size_t size) {
   using namespace kvasir;
-  static World world;
+  static TranslationWorld world;
   static constexpr const char* kTypes[] = {"application/json", "application/json",
                                            "application/x-www-form-urlencoded",
                                            "multipart/form-data; boundary=\"x\""};
@@ -87,7 +88,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   request.content_type = kTypes[data[0] % 4];
   request.body.assign(reinterpret_cast<const char*>(data) + 1, size - 1);
   KV_CHECK(KeyInLibreBody(request.body, request.content_type).size() <= size);
-  MemoryQuota quota(kQuotaBytes);
+  MemoryQuota quota(kTranslationQuotaBytes);
   QuotaShare share;
   const CpuLimit limit;
   const Outcome outcome = world.service->Prepare(request, quota, &share);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "fuzz_target.h"
 #include "run_tokenizer.h"
 #include "text/languages.h"
 #include "text/sentencepiece_model.h"
@@ -43,7 +44,7 @@ void Run(const Result<Vocabulary>& vocabulary, std::string_view input) {
 }  // namespace
 }  // namespace kvasir
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(translation_vocabulary)(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   const size_t split = input.rfind(std::string_view("\0{", 2));
   const std::string_view json = split == input.npos ? "" : input.substr(split + 1);

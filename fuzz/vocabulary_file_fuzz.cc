@@ -4,12 +4,13 @@
 #include <cstdint>
 #include <string_view>
 
+#include "fuzz_target.h"
 #include "run_tokenizer.h"
 #include "text/sentencepiece_model.h"
 #include "text/tiktoken_ranks.h"
 #include "text/vocabulary_config.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+KV_FUZZ_TARGET(vocabulary_file)(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   const size_t split = input.rfind(std::string_view("\0{", 2));
   const std::string_view bytes = input.substr(0, split);

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/random.h"
+#include "base/rounds_for_test.h"
 #include "engine/beam_search.h"
 #include "engine_scenario.h"
 #include "model/translation_for_test.h"
@@ -415,11 +416,7 @@ TEST(EngineBeams, NoHypothesisIsChangedByTheCacheOrByBatchMates) {
     EngineOptions options = BeamOptionsOf(kv_memory);
     options.kv_headroom = 0;
     BeamTwin twin(options);
-#ifdef KVASIR_SANITIZED
-    twin.Run(12);
-#else
-    twin.Run(80);
-#endif
+    twin.Run(Rounds(80, 12));
     const EngineStats stats = twin.engine().Stats();
     std::printf(
         "%llu blocks: searches %llu wrong %llu, rows %llu differ %llu, %llu preemptions\n",

@@ -31,10 +31,19 @@ GenerateRequest Endless(uint32_t prompt_tokens, uint32_t max_tokens, uint64_t se
 
 EngineOptions SmallPool(uint64_t num_blocks) {
   EngineOptions options = TinyOptions();
-  for (options.kv_memory_bytes = 1 << 16;; options.kv_memory_bytes += 1 << 12) {
+  const auto suffices = [&](uint64_t pages) {
+    options.kv_memory_bytes = pages << 12;
     const Result<MemoryPlan> plan = Engine::PlanMemory(options);
-    if (plan && plan->num_blocks >= num_blocks) return options;
+    return plan && plan->num_blocks >= num_blocks;
+  };
+  uint64_t less = 0, enough = 16;
+  for (; !suffices(enough); enough *= 2) less = enough;
+  while (enough - less > 1) {
+    const uint64_t middle = (less + enough) / 2;
+    (suffices(middle) ? enough : less) = middle;
   }
+  options.kv_memory_bytes = enough << 12;
+  return options;
 }
 
 // A request that waits in its sink, at its first event, until it may go on.

@@ -12,6 +12,7 @@
 
 #include "base/needs_for_test.h"
 #include "base/random.h"
+#include "base/rounds_for_test.h"
 #include "engine_scenario.h"
 #include "model/translation_for_test.h"
 
@@ -447,11 +448,7 @@ TEST(EngineTranslation, NoAnswerIsChangedByTheCacheOrByBatchMates) {
     options.parallel = 6;
     options.threads = 2;
     TranslationTwin twin(options);
-#ifdef KVASIR_SANITIZED
-    twin.Run(15);
-#else
-    twin.Run(150);
-#endif
+    twin.Run(Rounds(150, 15));
     const EngineStats stats = twin.engine().Stats();
     std::printf(
         "%llu blocks: rows %llu differ %llu, %llu source tokens reused, %llu evicted "

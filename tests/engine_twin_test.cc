@@ -4,17 +4,14 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/rounds_for_test.h"
 #include "import/tiny_models_for_test.h"
 #include "source_paths.h"
 
 namespace kvasir {
 namespace {
 
-#ifdef KVASIR_SANITIZED
-constexpr uint64_t kTwinRows = 3'000;
-#else
-constexpr uint64_t kTwinRows = 50'000;
-#endif
+constexpr uint64_t kTwinRows = Rounds(50'000, 2'000);
 const std::string kData = KVASIR_SOURCE_DIR "/tests/data/";
 
 TEST(EngineTwin, NoAnswerIsChangedByTheCache) {

@@ -1,14 +1,12 @@
 // Contracts C1 and C2 of sessions in CI.
 #include "session_twin.h"
 
+#include "base/rounds_for_test.h"
+
 namespace kvasir {
 namespace {
 
-#ifdef KVASIR_SANITIZED
-constexpr uint64_t kRows = 3'000;
-#else
-constexpr uint64_t kRows = 50'000;
-#endif
+constexpr uint64_t kRows = Rounds(50'000, 3'000);
 
 TEST(SessionTwin, LogitsAreThoseOfThePlainIdsWithoutACache) {
   const uint64_t seed = 20261125;

@@ -1,6 +1,7 @@
 // Reservations: who has one gets its blocks, whatever the others do.
 #include <gtest/gtest.h>
 
+#include "base/rounds_for_test.h"
 #include "cache/cache_driver_for_test.h"
 
 namespace kvasir {
@@ -222,7 +223,7 @@ TEST_F(Reservations, AreKeptInRandomSchedules) {
     uint64_t salt = 7;
   };
   uint64_t num_admitted = 0, num_sources_found = 0;
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
+  for (uint64_t seed = 1; seed <= Rounds(300, 70); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
     constexpr uint32_t kCross = kCrossLayer;

@@ -17,6 +17,7 @@
 #include "base/fault.h"
 #include "base/own_clock.h"
 #include "base/random.h"
+#include "base/rounds_for_test.h"
 #include "engine/request_check.h"
 #include "engine/request_tracing.h"
 #include "engine/stats_check_for_test.h"
@@ -535,11 +536,7 @@ class RandomSchedule {
 };
 
 TEST(Scheduler, NoScheduleChangesAnAnswer) {
-#ifdef KVASIR_SANITIZED
-  uint64_t count = 1000;
-#else
-  uint64_t count = 10'000;
-#endif
+  uint64_t count = Rounds(10'000, 1000);
   // KVASIR_SCHEDULES=N: more of them; KVASIR_SEED=S: one.
   if (const char* more = std::getenv("KVASIR_SCHEDULES")) count = std::strtoull(more, nullptr, 10);
   const char* only = std::getenv("KVASIR_SEED");

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/own_clock.h"
+#include "base/rounds_for_test.h"
 #include "kvasir/session.h"
 
 namespace kvasir {
@@ -304,11 +305,7 @@ class SessionModelTest : public testing::Test {
 };
 
 TEST_F(SessionModelTest, RandomOperationsKeepTextAndIds) {
-#ifdef KVASIR_SANITIZED
-  constexpr int kOperations = 5'000;
-#else
-  constexpr int kOperations = 100'000;
-#endif
+  constexpr int kOperations = Rounds(100'000, 5'000);
   std::mt19937 random(19);
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
   const auto text = [&] {

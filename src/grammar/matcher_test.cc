@@ -10,17 +10,14 @@
 #include <vector>
 
 #include "base/random.h"
+#include "base/rounds_for_test.h"
 #include "grammar/grammar_text.h"
 #include "grammar/token_masks.h"
 
 namespace kvasir {
 namespace {
 
-#ifdef KVASIR_SANITIZED
-constexpr int kGrammars = 2'000;
-#else
-constexpr int kGrammars = 100'000;
-#endif
+constexpr int kGrammars = Rounds(100'000, 2'000);
 
 std::shared_ptr<const Grammar> Gbnf(std::string_view text) {
   const auto grammar = CompileGrammarText(FormatLanguage::kGbnf, text);

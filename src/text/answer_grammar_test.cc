@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "base/rounds_for_test.h"
 #include "grammar/matcher.h"
 #include "grammar/sample_for_test.h"
 #include "text/answer_format.h"
@@ -82,7 +83,7 @@ TEST(AnswerGrammar, EveryAnswerThatMustCallCallsAsItsSchemaSays) {
     format.must_call = true;
     const auto grammar = Compile(format);
     int count = 0, several = 0;
-    for (int i = 0; i < 80; ++i) {
+    for (int i = 0; i < Rounds(80, 20); ++i) {
       const std::string text = WithMarks(SampleText(grammar, random, 600, kClosing).value_or(""));
       if (text.empty()) continue;
       ++count;
@@ -117,7 +118,7 @@ TEST(AnswerGrammar, WithoutParallelCallsOneIsAll) {
     format.must_call = true;
     format.parallel_calls = false;
     const auto grammar = Compile(format);
-    for (int i = 0; i < 40; ++i) {
+    for (int i = 0; i < Rounds(40, 10); ++i) {
       const std::string text = WithMarks(SampleText(grammar, random, 600, kClosing).value_or(""));
       if (text.empty()) continue;
       EXPECT_EQ(std::ranges::count(Parse(format, text), AnswerEvent::Kind::kCallBegin,
