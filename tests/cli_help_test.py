@@ -46,6 +46,8 @@ ELSEWHERE = {"plan": ["--cache-dir"],  # changes nothing there; the server's com
              "selftest": ["--json", "--pin-threads", "--cache-dir"],
              "fsck": ["--json", "--cache-dir"], "eval": ["--json", "--pin-threads", "--cache-dir"],
              "sessions": ["--json", "--cache-dir"]}
+for command in "serve chat run translate logits plan".split():
+    ELSEWHERE.setdefault(command, []).append("--allow-overcommit")  # machine_limits_test.cc
 
 
 # Of bench and run; elsewhere llama-server's, whose words are taken too (cli_llama_flags_test.py).

@@ -6,14 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <set>
 #include <sstream>
 #include <string_view>
+
+#include "base/system_files.h"
 
 namespace kvasir {
 namespace {
@@ -22,21 +22,6 @@ namespace fs = std::filesystem;
 
 constexpr uint32_t kMaxCpus = 8192;  // limit of the affinity mask and of ids in lists
 
-std::optional<std::string> ReadText(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return std::nullopt;
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
-  return text;
-}
-
-std::optional<int64_t> ParseInt(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 // Parses "0-3,8,10-11", the kernel's form of a set; skips what does not parse.
 std::vector<uint32_t> ParseList(std::string_view text) {
   std::vector<uint32_t> ids;
@@ -44,8 +29,8 @@ std::vector<uint32_t> ParseList(std::string_view text) {
     const std::string_view piece = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), piece.size() + 1));
     const size_t dash = piece.find('-');
-    const auto first = ParseInt(piece.substr(0, dash));
-    const auto last = dash == piece.npos ? first : ParseInt(piece.substr(dash + 1));
+    const auto first = ParseSystemInt(piece.substr(0, dash));
+    const auto last = dash == piece.npos ? first : ParseSystemInt(piece.substr(dash + 1));
     if (!first || !last || *first < 0 || *last >= kMaxCpus) continue;
     for (int64_t id = *first; id <= *last; ++id) ids.push_back(static_cast<uint32_t>(id));
   }
@@ -55,7 +40,7 @@ std::vector<uint32_t> ParseList(std::string_view text) {
 uint32_t CoreOf(const std::string& root, uint32_t cpu) {
   const std::string folder = root + "/sys/devices/system/cpu/cpu" + std::to_string(cpu);
   for (const char* name : {"/topology/core_cpus_list", "/topology/thread_siblings_list"}) {
-    const auto text = ReadText(folder + name);
+    const auto text = ReadSystemText(folder + name);
     if (!text) continue;
     const std::vector<uint32_t> siblings = ParseList(*text);
     if (!siblings.empty()) return *std::min_element(siblings.begin(), siblings.end());
@@ -78,10 +63,10 @@ uint64_t MemoryOf(const std::string& node_folder) {
 
 void ReadNodes(const std::string& root, CpuTopology& topology) {
   const std::string folder = root + "/sys/devices/system/node";
-  const std::string online = ReadText(folder + "/online").value_or("");
+  const std::string online = ReadSystemText(folder + "/online").value_or("");
   std::map<uint32_t, uint32_t> node_of;
   for (const uint32_t id : ParseList(online)) {
-    const auto cpus = ReadText(folder + "/node" + std::to_string(id) + "/cpulist");
+    const auto cpus = ReadSystemText(folder + "/node" + std::to_string(id) + "/cpulist");
     for (const uint32_t cpu : ParseList(cpus.value_or(""))) node_of[cpu] = id;
   }
   std::set<uint32_t> used;
@@ -90,86 +75,41 @@ void ReadNodes(const std::string& root, CpuTopology& topology) {
     cpu.node = found == node_of.end() ? 0 : found->second;
     used.insert(cpu.node);
   }
-  for (const uint32_t id : ParseList(ReadText(folder + "/has_memory").value_or(online))) {
+  for (const uint32_t id : ParseList(ReadSystemText(folder + "/has_memory").value_or(online))) {
     if (!used.contains(id)) continue;
     topology.nodes.push_back({id, MemoryOf(folder + "/node" + std::to_string(id))});
   }
   if (topology.nodes.empty()) topology.nodes.push_back({0, 0});
 }
 
-// Where a cgroup hierarchy is mounted, and which cgroup is at the top of that mount.
-struct CgroupMount {
-  std::string point, top;
-};
-
-// proc(5): ID PARENT MAJOR:MINOR ROOT MOUNT_POINT OPTIONS [TAGS...] - TYPE SOURCE SUPER_OPTIONS
-std::optional<CgroupMount> FindMount(const std::string& root, bool v2) {
-  std::ifstream file(root + "/proc/self/mountinfo");
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream fields(line);
-    const std::vector<std::string> words{std::istream_iterator<std::string>(fields), {}};
-    const auto dash = std::find(words.begin(), words.end(), "-");
-    if (words.size() < 5 || words.end() - dash < 4) continue;
-    const std::string options = "," + dash[3] + ",";
-    const bool fits =
-        v2 ? dash[1] == "cgroup2" : dash[1] == "cgroup" && options.find(",cpu,") != options.npos;
-    if (fits) return CgroupMount{words[4], words[3]};
-  }
-  return std::nullopt;
-}
-
-// The path of this process in the v2 hierarchy, or in that of v1's cpu controller.
-// cgroups(7): "0::/path" and "4:cpu,cpuacct:/path".
-std::optional<std::string> FindCgroup(const std::string& root, bool v2) {
-  std::ifstream file(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    const size_t first = line.find(':');
-    const size_t second = first == line.npos ? line.npos : line.find(':', first + 1);
-    if (second == line.npos) continue;
-    const std::string names = "," + line.substr(first + 1, second - first - 1) + ",";
-    if (v2 ? names == ",," : names.find(",cpu,") != names.npos) return line.substr(second + 1);
-  }
-  return std::nullopt;
-}
-
 // "max 100000" or "150000 100000": microseconds of CPU time, and of the period.
 std::optional<double> LimitOfV2(const std::string& folder) {
-  const auto text = ReadText(folder + "/cpu.max");
+  const auto text = ReadSystemText(folder + "/cpu.max");
   if (!text) return std::nullopt;
   const size_t space = text->find(' ');
-  const auto quota = ParseInt(std::string_view(*text).substr(0, space));
-  const auto period =
-      space == text->npos ? std::nullopt : ParseInt(std::string_view(*text).substr(space + 1));
+  const auto quota = ParseSystemInt(std::string_view(*text).substr(0, space));
+  const auto period = space == text->npos
+                          ? std::nullopt
+                          : ParseSystemInt(std::string_view(*text).substr(space + 1));
   if (!quota || !period || *quota <= 0 || *period <= 0) return std::nullopt;
   return static_cast<double>(*quota) / static_cast<double>(*period);
 }
 
 std::optional<double> LimitOfV1(const std::string& folder) {
-  const auto quota = ParseInt(ReadText(folder + "/cpu.cfs_quota_us").value_or(""));
-  const auto period = ParseInt(ReadText(folder + "/cpu.cfs_period_us").value_or(""));
+  const auto quota = ParseSystemInt(ReadSystemText(folder + "/cpu.cfs_quota_us").value_or(""));
+  const auto period = ParseSystemInt(ReadSystemText(folder + "/cpu.cfs_period_us").value_or(""));
   if (!quota || !period || *quota <= 0 || *period <= 0) return std::nullopt;
   return static_cast<double>(*quota) / static_cast<double>(*period);
 }
 
-// The tightest limit from this process's cgroup up to the top of the mount.
+// The tightest limit of this process's cgroup and of those above it.
 std::optional<double> LimitOf(const std::string& root, bool v2) {
-  const auto mount = FindMount(root, v2);
-  const auto cgroup = FindCgroup(root, v2);
-  if (!mount || !cgroup) return std::nullopt;
-  // In a container the mount shows only a part of the tree, and its top is not "/".
-  fs::path path = fs::path(*cgroup).lexically_normal().relative_path();
-  if (mount->top != "/") {
-    const fs::path below = fs::path(*cgroup).lexically_relative(mount->top);
-    path = below.empty() || *below.begin() == ".." ? fs::path() : below;
-  }
   std::optional<double> tightest;
-  for (;;) {
-    const std::string folder = (fs::path(root + mount->point) / path).string();
+  for (const std::string& folder : CgroupFolders(root, v2 ? "" : "cpu")) {
     const auto limit = v2 ? LimitOfV2(folder) : LimitOfV1(folder);
     if (limit && (!tightest || *limit < *tightest)) tightest = limit;
-    if (path.empty() || path == ".") return tightest;
-    path = path.parent_path();
   }
+  return tightest;
 }
 
 }  // namespace

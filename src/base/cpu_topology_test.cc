@@ -6,33 +6,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <thread>
+
+#include "base/fake_system_for_test.h"
 
 namespace kvasir {
 namespace {
 
-namespace fs = std::filesystem;
-
 // A simulated /sys and /proc.
-class FakeMachine {
+class FakeMachine : public FakeSystem {
  public:
-  FakeMachine() {
-    static int count = 0;
-    root_ = fs::path(testing::TempDir()) /
-            ("topology." + std::to_string(getpid()) + "." + std::to_string(count++));
-    fs::create_directories(root_);
-  }
-  ~FakeMachine() { fs::remove_all(root_); }
-  FakeMachine(const FakeMachine&) = delete;
-  FakeMachine& operator=(const FakeMachine&) = delete;
-
-  FakeMachine& File(const std::string& path, const std::string& text) {
-    fs::create_directories((root_ / path).parent_path());
-    std::ofstream(root_ / path) << text << "\n";
-    return *this;
-  }
   FakeMachine& Siblings(const std::string& list, const std::vector<uint32_t>& cpus,
                         const std::string& name = "core_cpus_list") {
     for (const uint32_t cpu : cpus) {
@@ -44,15 +27,13 @@ class FakeMachine {
     const std::string folder = "sys/devices/system/node/node" + std::to_string(id);
     const std::string name = "Node " + std::to_string(id);
     File(folder + "/cpulist", cpus);
-    return File(folder + "/meminfo", name + " MemFree:  1 kB\n" + name +
-                                         " MemTotal:  " + std::to_string(memory_kib) + " kB");
+    File(folder + "/meminfo",
+         name + " MemFree:  1 kB\n" + name + " MemTotal:  " + std::to_string(memory_kib) + " kB");
+    return *this;
   }
   CpuTopology Read(const std::vector<uint32_t>& allowed) const {
-    return ReadCpuTopology(root_.string(), allowed);
+    return ReadCpuTopology(root(), allowed);
   }
-
- private:
-  fs::path root_;
 };
 
 // Two packages of two cores of two threads, numbered as Intel's firmware does, one node each, and a

@@ -3,7 +3,8 @@
 
 namespace kvasir {
 
-// `all`; `few` in builds with a sanitizer, which look for what shows in few rounds, and take ten times as long for each.
+// `all`; `few` in builds with a sanitizer, which look for what shows in few rounds, and take ten
+// times as long for each.
 #ifdef KVASIR_SANITIZED
 constexpr auto Rounds(auto, auto few) { return few; }
 #else

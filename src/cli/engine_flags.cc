@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/result.h"
 #include "cli/hub_model.h"
+#include "cli/machine_limits.h"
 #include "cli/progress.h"
 #include "cli/template_flags.h"
 #include "kvasir/machine.h"
@@ -84,7 +85,12 @@ std::vector<Flag> LoadFlags() {
 
 std::vector<Flag> CacheFlags() {
   return {
-      {"kv-memory", "SIZE", "the most the KV cache may take: 2GiB (default), 512MiB, 1G"},
+      {"kv-memory", "SIZE",
+       "the most the KV cache may take: 512MiB, 1G (default 2GiB, less where all together would be "
+       "more than 60% of the memory that the process may use)"},
+      {"allow-overcommit", "",
+       "start with a plan that is more than the memory that the process may use",
+       FlagKind::kSwitch},
       {"ctx-size", "N", "longest sequence in tokens (default: what the model was trained for)"},
       {"parallel", "N", "sequences that run at once (default 8)"},
       {"cache", "MODE",
@@ -338,6 +344,7 @@ Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwi
   KV_ASSIGN(const std::string generation,
             args.OneOf("generation-config", kGenerationConfigs, "auto"));
   options.generation_config = generation == "auto";
+  KV_TRY(FitToMachine(args, ReadMemoryLimit(), &options));
   return options;
 }
 

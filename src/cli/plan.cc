@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/memory_limit.h"
 #include "base/result.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
@@ -65,6 +66,15 @@ void PrintTable(const MemoryPlan& plan, uint64_t disk_cap_bytes) {
   }
 }
 
+// The least --kv-memory whose pool holds a whole context; nullopt: not known.
+std::optional<uint64_t> LeastKvMemory(EngineOptions options) {
+  const Result<MemoryPlan> whole = Engine::PlanMemory(options);
+  if (!whole) return std::nullopt;
+  options.kv_memory_bytes = whole->sequence_bytes / 2;
+  const Result<MemoryPlan> half = Engine::PlanMemory(options);
+  return half ? half->context_kv_memory_bytes : std::nullopt;
+}
+
 void PrintComparison(std::span<const MemoryPlan> plans) {
   fmt::print("\n{:<10}{:>14}{:>16}{:>12}{:>14}\n", "KV format", "bytes a token", "a sequence",
              "sequences", "pool tokens");
@@ -72,6 +82,12 @@ void PrintComparison(std::span<const MemoryPlan> plans) {
     fmt::print("{:<10}{:>14}{:>16}{:>12}{:>14}\n", plan.kv_format, plan.kv_bytes_per_token,
                FormatBytes(plan.sequence_bytes), plan.sequences, plan.max_tokens);
   }
+}
+
+void PrintMachine(const MemoryPlan& plan, const MemoryLimit& limit, std::optional<uint64_t> least) {
+  fmt::print("without --kv-memory the cache gets {} of the {} that a process may use here ({})\n",
+             FormatBytes(plan.kv_memory_bytes), FormatBytes(limit.bytes), limit.source);
+  if (least) fmt::print("the least that serves one context is --kv-memory {}\n", *least);
 }
 
 Result<int> RunPlan(const Args& given) {
@@ -96,16 +112,22 @@ Result<int> RunPlan(const Args& given) {
                      "{} are more than the context of {} tokens (--ctx-size)", *tokens,
                      plan.ctx_size);
   }
+  const MemoryLimit limit = ReadMemoryLimit();
+  const std::optional<uint64_t> least = LeastKvMemory(options);
   std::vector<MemoryPlan> plans;
   if (args.Has("compare")) {
     KV_ASSIGN(plans, Engine::PlanFormats(options, tokens));
   }
   if (!args.Has("json")) {
     PrintTable(plan, options.disk ? options.disk->cap_bytes.value_or(kDefaultDiskCapBytes) : 0);
+    if (!args.Has("kv-memory")) PrintMachine(plan, limit, least);
     if (!plans.empty()) PrintComparison(plans);
     return kExitDone;
   }
   nlohmann::ordered_json json = PlanJson(plan);
+  json["machine"] = {{"limit_bytes", limit.bytes},
+                     {"limit_source", limit.source},
+                     {"least_kv_memory_bytes", least ? nlohmann::ordered_json(*least) : nullptr}};
   for (const MemoryPlan& each : plans) {
     json["compare"].push_back({{"kv_format", each.kv_format},
                                {"kv_bytes_per_token", each.kv_bytes_per_token},

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/log.h"
+#include "base/memory_limit.h"
 #include "base/result.h"
 #include "cli/build_info.h"
 #include "cli/command.h"
@@ -219,6 +220,11 @@ std::string DiskLine(const Engine& engine) {
          UnusableCapLine("disk     ", disk->cap_bytes, engine.plan());
 }
 
+std::string LimitLine(const MemoryLimit& limit) {
+  if (limit.bytes == UINT64_MAX) return "";
+  return fmt::format("limit    {}: {}\n", FormatBytes(limit.bytes), limit.source);
+}
+
 // The lines before `listening on`: model, cache, memory, threads.
 std::string SummaryOf(const Engine& engine) {
   const ModelCard& card = engine.card();
@@ -234,6 +240,7 @@ std::string SummaryOf(const Engine& engine) {
              FormatBytes(plan.total_bytes + plan.process_bytes), FormatBytes(plan.process_bytes),
              FormatBytes(plan.kv_memory_bytes), FormatBytes(plan.request_bytes),
              FormatBytes(plan.weights_bytes)) +
+         LimitLine(ReadMemoryLimit()) +
          (plan.context_kv_memory_bytes
               ? fmt::format(
                     "room     requests of at most {} tokens: the cache is too small for the "

@@ -1,0 +1,58 @@
+#include "base/memory_limit.h"
+
+#include <sys/resource.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "base/system_files.h"
+
+namespace kvasir {
+namespace {
+
+// "MemTotal:       24566332 kB"
+uint64_t MachineBytes(const std::string& root) {
+  std::ifstream file(root + "/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream fields(line);
+    std::string name;
+    uint64_t kilobytes = 0;
+    if (fields >> name >> kilobytes && name == "MemTotal:") return kilobytes << 10;
+  }
+  return UINT64_MAX;
+}
+
+uint64_t UlimitOf(decltype(RLIMIT_AS) which) {
+  rlimit limit;
+  return getrlimit(which, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY ? limit.rlim_cur
+                                                                          : UINT64_MAX;
+}
+
+}  // namespace
+
+MemoryLimit ReadMemoryLimit(const std::string& root, const MemoryUlimits& ulimits) {
+  MemoryLimit least{MachineBytes(root), "the machine's RAM"};
+  const auto take = [&least](uint64_t bytes, const std::string& source) {
+    if (bytes < least.bytes) least = {bytes, source};
+  };
+  for (const auto& [controller, name] :
+       {std::pair{"", "memory.max"}, {"memory", "memory.limit_in_bytes"}}) {
+    for (const std::string& folder : CgroupFolders(root, controller)) {
+      const auto bytes =
+          ParseSystemInt(ReadSystemText(folder + "/" + name).value_or(""));  // else "max"
+      if (bytes && *bytes > 0) {
+        take(static_cast<uint64_t>(*bytes),
+             std::string(name) + " of " + folder.substr(root.size()));
+      }
+    }
+  }
+  take(ulimits.address_space, "ulimit -v");
+  take(ulimits.data, "ulimit -d");
+  return least;
+}
+
+MemoryLimit ReadMemoryLimit() {
+  return ReadMemoryLimit("", {UlimitOf(RLIMIT_AS), UlimitOf(RLIMIT_DATA)});
+}
+
+}  // namespace kvasir

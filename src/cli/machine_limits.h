@@ -1,0 +1,18 @@
+// What an engine may take of this machine.
+#pragma once
+
+#include "base/memory_limit.h"
+#include "cli/args.h"
+#include "kvasir/engine.h"
+
+namespace kvasir::cli {
+
+// Of what flags leave open, --kv-memory, --request-memory, --session-memory and --grammar-memory
+// get less than their defaults where the whole plan would be more than 60% of `limit`. What flags
+// name stays as it is: a plan of more than 60% is warned of, one of more than `limit` is
+// kInvalidArgument, which names the largest --kv-memory that fits, unless --allow-overcommit is
+// given. Also warns of more --threads than the processors that the process may use. Does nothing
+// where the plan cannot be made: loading says why. Plans up to three times.
+Status FitToMachine(const Args& args, const MemoryLimit& limit, EngineOptions* options);
+
+}  // namespace kvasir::cli

@@ -1,0 +1,91 @@
+#include "cli/machine_limits.h"
+
+#include <gtest/gtest.h>
+
+#include "base/sizes.h"
+#include "source_paths.h"
+
+namespace kvasir::cli {
+namespace {
+
+constexpr uint64_t kMib = uint64_t{1} << 20, kGib = uint64_t{1} << 30;
+
+class MachineLimitsTest : public testing::Test {
+ protected:
+  MachineLimitsTest() {
+    options_.model = std::string(KVASIR_SOURCE_DIR) + "/models/kvasir-demo";
+    options_.warn = [this](const std::string& text) { warnings_.push_back(text); };
+  }
+  Status Fit(uint64_t bytes) {
+    return FitToMachine(args_, {bytes, "memory.max of a test"}, &options_);
+  }
+  uint64_t Need() const {
+    const MemoryPlan plan = *Engine::PlanMemory(options_);
+    return plan.total_bytes + plan.process_bytes;
+  }
+
+  Args args_;
+  EngineOptions options_;
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(MachineLimitsTest, LeavesDefaultsWhereThereIsRoom) {
+  ASSERT_TRUE(Fit(8 * kGib));
+  EXPECT_EQ(options_.kv_memory_bytes, 2 * kGib);
+  EXPECT_EQ(options_.request_memory_bytes, EngineOptions().request_memory_bytes);
+  EXPECT_TRUE(warnings_.empty());
+}
+
+TEST_F(MachineLimitsTest, DefaultsTakeAtMostSixTenths) {
+  for (const uint64_t limit :
+       {256 * kMib, 300 * kMib, 400 * kMib, 512 * kMib, kGib, 2 * kGib, 4 * kGib}) {
+    const EngineOptions before = options_;
+    ASSERT_TRUE(Fit(limit)) << limit;
+    EXPECT_LE(Need(), limit / 10 * 6) << limit;
+    EXPECT_GE(Need(), limit / 10 * 5) << limit << ": more could be used";
+    EXPECT_GE(options_.kv_memory_bytes, 8 * kMib);
+    EXPECT_GE(options_.request_memory_bytes, 16 * kMib);
+    EXPECT_TRUE(warnings_.empty());
+    options_ = before;
+  }
+}
+
+TEST_F(MachineLimitsTest, WhatFlagsNameStaysAndIsWarnedOf) {
+  args_.Set("kv-memory", {"1GiB"});
+  options_.kv_memory_bytes = kGib;
+  ASSERT_TRUE(Fit(2 * kGib));
+  EXPECT_EQ(options_.kv_memory_bytes, kGib);
+  ASSERT_EQ(warnings_.size(), 1u);
+  EXPECT_NE(warnings_[0].find("may take 2.00 GiB (memory.max of a test): more than 60%"),
+            std::string::npos)
+      << warnings_[0];
+}
+
+TEST_F(MachineLimitsTest, MoreThanThereIsIsRefusedWithWhatFits) {
+  args_.Set("kv-memory", {"4GiB"});
+  options_.kv_memory_bytes = 4 * kGib;
+  const Status refused = Fit(2 * kGib);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  const std::string mark = "the largest --kv-memory that fits is ";
+  const size_t at = refused.error().message.find(mark);
+  ASSERT_NE(at, std::string::npos) << refused.error().message;
+  options_.kv_memory_bytes = std::stoull(refused.error().message.substr(at + mark.size())) * kMib;
+  EXPECT_TRUE(Fit(2 * kGib));
+  options_.kv_memory_bytes += 2 * kMib;
+  EXPECT_FALSE(Fit(2 * kGib));
+  args_.Set("allow-overcommit", {});
+  warnings_.clear();
+  EXPECT_TRUE(Fit(2 * kGib));
+  EXPECT_EQ(warnings_.size(), 1u);
+}
+
+TEST_F(MachineLimitsTest, MoreThreadsThanProcessorsAreWarnedOf) {
+  options_.threads = 1000;
+  ASSERT_TRUE(Fit(8 * kGib));
+  ASSERT_EQ(warnings_.size(), 1u);
+  EXPECT_TRUE(warnings_[0].starts_with("--threads 1000 is more than the ")) << warnings_[0];
+}
+
+}  // namespace
+}  // namespace kvasir::cli
