@@ -66,6 +66,12 @@ struct StoreCheck {
 // kNotFound: there is no such folder, or no secret.
 Result<std::vector<StoreCheck>> CheckDiskStores(const std::string& folder,
                                                 const std::optional<std::string>& state_dir);
+// Stores, keys and names of the folder that the secret does not open. "0123...", "0123.../keys/..".
+// Sessions are SessionFile's. Errors: those of CheckDiskStores, and of the disk.
+enum class Unreadable : uint8_t { kListed, kRemoved };
+Result<std::vector<std::string>> UnreadableOnDisk(const std::string& folder,
+                                                  const std::optional<std::string>& state_dir,
+                                                  Unreadable what);
 // Where a disk tier is that no folder is named for. Absent: there is no cache folder.
 std::optional<std::string> DefaultDiskFolder(const std::optional<std::string>& cache_dir);
 

@@ -70,15 +70,16 @@ class SessionFile {
   // A session's row, as far as it is known without opening it.
   struct Row {
     std::string id;
-    SessionOwner owner{};
-    uint64_t number = 0;  // of its last change
-    int64_t used_s = 0;   // since 1970
+    SessionOwner owner{};  // zero: another secret made it, or its key does not open
+    uint64_t number = 0;   // of its last change
+    int64_t used_s = 0;    // since 1970
     uint64_t bytes = 0;
+    bool is_readable() const { return owner != SessionOwner{}; }
   };
 
-  // Makes the file where it is missing, and removes rows whose time is over. kNotFound: the secret
-  // is missing; kUnavailable: another process has the file (the message says which); kUnsupported:
-  // it is of a newer version; kIoError, kPermissionDenied: the disk.
+  // Makes the file where it is missing, and removes readable rows whose time is over. kNotFound:
+  // the secret is missing; kUnavailable: another process has the file (the message says which);
+  // kUnsupported: it is of a newer version; kIoError, kPermissionDenied: the disk.
   static Result<std::unique_ptr<SessionFile>> Open(const SessionFileOptions& options);
   ~SessionFile();
 
@@ -97,7 +98,9 @@ class SessionFile {
   Status Remove(const SessionOwner& owner, std::string_view id);
   // All sessions of a tenant, and its key.
   Status RemoveAll(const SessionOwner& owner);
-  // Removes sessions whose time is over. Returns their ids.
+  // Removes all that the secret does not open, which nothing else removes. Returns how many.
+  Result<uint64_t> RemoveUnreadable();
+  // Removes readable sessions whose time is over. Returns their ids.
   Result<std::vector<std::string>> RemoveOld();
 
   bool IsThere();  // its folder and it are where they were
@@ -113,6 +116,7 @@ class SessionFile {
 
 struct SessionFileCheck {
   uint64_t sessions = 0, bytes = 0;    // of those that open
+  uint64_t unreadable = 0;             // that the secret does not open
   std::vector<std::string> damaged;    // "sess_...: why"
   std::optional<std::string> skipped;  // why nothing was opened
 };

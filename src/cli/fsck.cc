@@ -34,6 +34,7 @@ nlohmann::ordered_json JsonOf(const std::optional<SessionFileCheck>& check) {
   if (!check) return nullptr;
   return {{"sessions", check->sessions},
           {"bytes", check->bytes},
+          {"unreadable", check->unreadable},
           {"damaged", check->damaged},
           {"skipped", check->skipped ? nlohmann::ordered_json(*check->skipped) : nullptr}};
 }
@@ -43,6 +44,9 @@ void Print(const SessionFileCheck& check) {
   fmt::print("sessions.db: {}, {}, {} damaged\n", CountText(check.sessions, "session"),
              FormatBytes(check.bytes), check.damaged.size());
   for (const std::string& what : check.damaged) fmt::print("  damaged: {}\n", what);
+  if (check.unreadable == 0) return;
+  fmt::print("  {} not readable with this secret; 'kvasir sessions rm --unreadable' removes them\n",
+             check.unreadable);
 }
 
 Result<int> RunFsck(const Args& args) {
@@ -54,6 +58,10 @@ Result<int> RunFsck(const Args& args) {
   if (!folder) return Fail(Code::kNotFound, "there is no cache folder; name one with --disk DIR");
   KV_ASSIGN(const std::vector<StoreCheck> checks, CheckDiskStores(*folder, std::nullopt));
   KV_ASSIGN(const std::optional<SessionFileCheck> sessions, CheckSessionFile({.folder = *folder}));
+  const bool removes = args.Has("remove-unreadable");
+  KV_ASSIGN(const std::vector<std::string> unreadable,
+            UnreadableOnDisk(*folder, std::nullopt,
+                             removes ? Unreadable::kRemoved : Unreadable::kListed));
   size_t num_damaged = sessions ? sessions->damaged.size() : 0;
   auto list = nlohmann::ordered_json::array();
   for (const StoreCheck& check : checks) {
@@ -65,12 +73,17 @@ Result<int> RunFsck(const Args& args) {
     const nlohmann::ordered_json json = {{"folder", *folder},
                                          {"stores", std::move(list)},
                                          {"sessions", JsonOf(sessions)},
+                                         {"unreadable", unreadable},
                                          {"damaged", num_damaged}};
     fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else if (checks.empty()) {
     fmt::print("{}: no stores\n", *folder);
   }
-  if (sessions && !args.Has("json")) Print(*sessions);
+  if (args.Has("json")) return num_damaged == 0 ? kExitDone : kExitFailed;
+  if (sessions) Print(*sessions);
+  for (const std::string& name : unreadable) {
+    fmt::print("{}: not readable with this secret{}\n", name, removes ? ", removed" : "");
+  }
   return num_damaged == 0 ? kExitDone : kExitFailed;
 }
 
@@ -80,6 +93,10 @@ Command FsckCommand() {
   return {"fsck", "opens every block and session of the disk tier and names those that are damaged",
           "fsck",
           Join({{{"disk", "DIR", "the folder (default: kv in the cache folder)"},
+                 {"remove-unreadable", "",
+                  "removes stores, keys and names that this secret does not open (sessions: "
+                  "'kvasir sessions rm --unreadable')",
+                  FlagKind::kSwitch},
                  {"json", "", "one object with every store", FlagKind::kSwitch}},
                 CacheDirFlags()}),
           RunFsck};

@@ -18,7 +18,7 @@
 namespace kvasir::cli {
 namespace {
 
-constexpr std::string_view kVerbs = "list, show ID, rm ID, export ID, import FILE";
+constexpr std::string_view kVerbs = "list, show ID, rm ID, rm --unreadable, export ID, import FILE";
 
 std::string UtcText(int64_t seconds) {
   const auto time = static_cast<std::time_t>(seconds);
@@ -61,6 +61,12 @@ class OpenSessions {
     if (row == rows.end())
       return Fail(Code::kNotFound, "the file has no session {}; 'kvasir sessions list' shows them",
                   id);
+    if (!row->is_readable()) {
+      return Fail(Code::kNotFound,
+                  "the session {} is not readable with this secret; 'kvasir sessions rm "
+                  "--unreadable' removes all of these",
+                  id);
+    }
     return *row;
   }
   Result<SessionRecord> Read(const SessionFile::Row& row) {
@@ -77,7 +83,12 @@ Result<int> List(OpenSessions& open, bool is_json) {
   KV_ASSIGN(std::vector<SessionFile::Row> rows, open.file().List());
   std::ranges::reverse(rows);  // the newest first, as the server lists them
   auto list = nlohmann::ordered_json::array();
+  size_t unreadable = 0;
   for (const SessionFile::Row& row : rows) {
+    if (!row.is_readable()) {
+      ++unreadable;
+      continue;
+    }
     const auto record = open.Read(row);
     list.push_back({{"id", row.id},
                     {"used", UtcText(row.used_s)},
@@ -97,9 +108,15 @@ Result<int> List(OpenSessions& open, bool is_json) {
                CountText(record->state.messages.size(), "message"));
   }
   if (is_json) {
-    fmt::print("{}\n", nlohmann::ordered_json{{"sessions", std::move(list)}}.dump(2));
-  } else if (rows.empty()) {
-    fmt::print("no sessions\n");
+    const nlohmann::ordered_json all = {{"sessions", std::move(list)}, {"unreadable", unreadable}};
+    fmt::print("{}\n", all.dump(2));
+    return kExitDone;
+  }
+  if (rows.empty()) fmt::print("no sessions\n");
+  if (unreadable > 0) {
+    fmt::print(
+        "{}: not readable with this secret; 'kvasir sessions rm --unreadable' removes them\n",
+        CountText(unreadable, "session"));
   }
   return kExitDone;
 }
@@ -139,12 +156,16 @@ Result<int> RunSessions(const Args& args) {
   const std::vector<std::string> words = args.List(kOperands);
   const std::string verb = words.empty() ? "" : words.front();
   const bool takes_one = verb == "show" || verb == "rm" || verb == "export" || verb == "import";
-  if (takes_one && words.size() == 1) {
+  const bool rm_unreadable = args.Has("unreadable") && verb == "rm" && words.size() == 1;
+  if (args.Has("unreadable") && !rm_unreadable) {
+    return Fail(Code::kInvalidArgument, "--unreadable: is for rm alone, without an id");
+  }
+  if (takes_one && words.size() == 1 && !rm_unreadable) {
     return Fail(Code::kInvalidArgument, "{} needs {}", verb,
                 verb == "import" ? "the file that export wrote"
                                  : "the id of a session; 'kvasir sessions list' shows them");
   }
-  if ((verb != "list" && !takes_one) || words.size() != (takes_one ? 2u : 1u)) {
+  if ((verb != "list" && !takes_one) || words.size() != (takes_one && !rm_unreadable ? 2u : 1u)) {
     return Fail(Code::kInvalidArgument, "{}'kvasir sessions' takes one of: {}",
                 words.empty() ? "" : fmt::format("unknown words '{}'; ", fmt::join(words, " ")),
                 kVerbs);
@@ -154,6 +175,11 @@ Result<int> RunSessions(const Args& args) {
   }
   if (verb == "import") return Import(args, words[1]);
   KV_ASSIGN(OpenSessions open, OpenSessions::Open(args));
+  if (rm_unreadable) {
+    KV_ASSIGN(const uint64_t removed, open.file().RemoveUnreadable());
+    fmt::print("{} removed\n", CountText(removed, "session"));
+    return kExitDone;
+  }
   if (verb == "list") return List(open, args.Has("json"));
   if (verb != "rm") return Show(open, words[1], verb == "export" || args.Has("json"));
   KV_ASSIGN(const SessionFile::Row row, open.Find(words[1]));
@@ -171,6 +197,9 @@ Command SessionsCommand() {
                  {"disk-cap", "SIZE",
                   "limit of everything in the folder, as serve has it (default 20GiB)"},
                  {"tenant", "NAME", "whose session import makes (default: as it was exported)"},
+                 {"unreadable", "",
+                  "with rm: all sessions that this secret does not open, instead of one",
+                  FlagKind::kSwitch},
                  {"json", "", "one object with every session; of show, the session",
                   FlagKind::kSwitch}},
                 CacheDirFlags()}),

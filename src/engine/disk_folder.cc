@@ -2,9 +2,12 @@
 #include <filesystem>
 
 #include "base/result.h"
+#include "base/secret.h"
+#include "base/system_error.h"
 #include "engine/model_files.h"
 #include "kvasir/disk.h"
 #include "tier/store_check.h"
+#include "tier/store_files.h"
 
 namespace kvasir {
 namespace {
@@ -24,18 +27,46 @@ Result<std::vector<StoreListing>> ListDiskStores(const std::string& folder) {
   return ListStores(storage, folder);
 }
 
-Result<std::vector<StoreCheck>> CheckDiskStores(const std::string& folder,
-                                                const std::optional<std::string>& state_dir) {
-  KV_TRY(CheckThere(folder));
+namespace {
+
+Result<Secret> SecretThere(const std::optional<std::string>& state_dir) {
   const std::filesystem::path state = StateDir(state_dir);
   std::error_code error;
   if (state.empty() || !std::filesystem::exists(state / "secret", error)) {
     return Fail(Code::kNotFound, "there is no secret in the state folder {}: no store is readable",
                 state.string());
   }
-  KV_ASSIGN(const Secret secret, LoadOrCreateSecret(state.string()));
+  return LoadOrCreateSecret(state.string());
+}
+
+}  // namespace
+
+Result<std::vector<StoreCheck>> CheckDiskStores(const std::string& folder,
+                                                const std::optional<std::string>& state_dir) {
+  KV_TRY(CheckThere(folder));
+  KV_ASSIGN(const Secret secret, SecretThere(state_dir));
   RealStorage storage;
   return CheckStores(storage, folder, secret);
+}
+
+Result<std::vector<std::string>> UnreadableOnDisk(const std::string& folder,
+                                                  const std::optional<std::string>& state_dir,
+                                                  Unreadable what) {
+  KV_TRY(CheckThere(folder));
+  KV_ASSIGN(const Secret secret, SecretThere(state_dir));
+  RealStorage storage;
+  const auto root = Own(storage, storage.OpenRoot(folder));
+  if (!root) return FailErrno(root.error(), "cannot read {}", folder);
+  const auto unread = ListUnread(storage, root->id(), secret);
+  if (!unread) return FailErrno(unread.error(), "cannot read {}", folder);
+  std::vector<std::string> all;
+  for (const auto* some : {&unread->stores, &unread->keys, &unread->names}) {
+    all.insert(all.end(), some->begin(), some->end());
+  }
+  if (what == Unreadable::kListed) return all;
+  const IoStatus removed = RemoveUnread(storage, root->id(), secret, *unread);
+  if (!removed) return FailErrno(removed.error(), "cannot remove all in {}", folder);
+  return all;
 }
 
 std::optional<std::string> DefaultDiskFolder(const std::optional<std::string>& cache_dir) {

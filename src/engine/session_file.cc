@@ -180,6 +180,8 @@ Status SessionFile::RemoveAll(const SessionOwner& owner) {
   return WithoutDisk(impl_->rows->RemoveOwner(owner));
 }
 
+Result<uint64_t> SessionFile::RemoveUnreadable() { return impl_->rows->RemoveUnreadable(); }
+
 bool SessionFile::IsThere() { return impl_->rows->IsThere(); }
 
 Result<std::vector<std::string>> SessionFile::RemoveOld() {
@@ -195,7 +197,7 @@ Result<std::optional<SessionFileCheck>> CheckSessionFile(const SessionFileOption
   KV_ASSIGN(auto checked, CheckRows(rows, storage));
   std::optional<SessionFileCheck> check;
   if (checked) {
-    check = {checked->rows, checked->bytes, std::move(checked->damaged),
+    check = {checked->rows, checked->bytes, checked->unreadable, std::move(checked->damaged),
              std::move(checked->skipped)};
   }
   return check;
@@ -208,7 +210,7 @@ std::optional<SessionFileListing> ListSessionFile(const SessionFileOptions& opti
   SealedRowsOptions looks{.folder = options.folder, .cap_bytes = options.cap_bytes};
   const auto with_secret = RowsOptionsOf(options);
   if (with_secret) looks = *with_secret;
-  looks.keeps_orphans = true;
+  looks.only_looks = true;
   SessionFile file(std::make_unique<SessionFile::Impl>());
   file.impl_->options = options;
   auto rows = SealedRows::Open(looks, file.impl_->storage);

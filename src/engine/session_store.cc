@@ -287,6 +287,7 @@ Status SessionStore::UseFile(std::shared_ptr<SessionFile> file) {
   const MutexLock lock(impl_->mutex);
   for (auto& [id, session] : impl_->by_id) session->row_number = 0;
   for (const SessionFile::Row& row : rows) {
+    if (!row.is_readable()) continue;
     std::shared_ptr<Session>& session = impl_->by_id[row.id];
     if (session) {
       session->row_number = row.number;

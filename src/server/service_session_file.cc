@@ -1,16 +1,38 @@
 // Where sessions outlive the process: sessions.db in the folder of the disk tier.
+#include <algorithm>
+
 #include "base/log.h"
 #include "kvasir/session_file.h"
 #include "server/service_routes.h"
 
 namespace kvasir {
+namespace {
+
+void TellUnreadable(SessionFile& file, const std::string& folder) {
+  const auto rows = file.List();
+  const auto count =
+      rows ? std::ranges::count_if(*rows, [](const auto& row) { return !row.is_readable(); }) : 0;
+  if (count == 0) return;
+  Log(LogLevel::kWarning,
+      "sessions that the secret of this state folder does not open stay as they are; the secret "
+      "that made them opens them, and 'kvasir sessions rm --unreadable' removes them",
+      LogField("sessions", count), LogField("folder", folder));
+}
+
+}  // namespace
 
 void Service::OpenSessionFile() {
   const std::optional<TierStats> disk = engine_.DiskStats();
   if (!disk || options_.max_sessions == 0) return;
   auto opened = SessionFile::Open(SessionFileOptionsOf(engine_));
-  const Status used = opened ? sessions_.UseFile(std::shared_ptr<SessionFile>(std::move(*opened)))
-                             : tl::unexpected(opened.error());
+  Status used;
+  if (opened) {
+    const std::shared_ptr<SessionFile> file = std::move(*opened);
+    used = sessions_.UseFile(file);
+    if (used) TellUnreadable(*file, disk->folder);
+  } else {
+    used = tl::unexpected(opened.error());
+  }
   const std::string why = used ? "" : used.error().message;
   if (why != no_session_file_) {
     if (used)

@@ -209,6 +209,7 @@ class DiskTier : public Tier {
 
   // disk_tier_open.cc: states
   Status OpenStore();
+  void TellUnread();
   Status ScanStore();
   Status AddSegments();
   void ScanSegments(uint32_t thread) noexcept;
@@ -324,6 +325,7 @@ class DiskTier : public Tier {
   Buffer* const buffers_;
   std::byte *const headers_, *const payloads_, *const scratch_;
   OwnerKeys keys_ KV_GUARDED_BY(mutex_);
+  bool has_unread_keys_ KV_GUARDED_BY(mutex_) = false;
   State state_ KV_GUARDED_BY(mutex_) = State::kBroken;
   std::string reason_ KV_GUARDED_BY(mutex_);
   bool is_durable_ KV_GUARDED_BY(mutex_) = true;
@@ -386,7 +388,8 @@ class DiskTier : public Tier {
   StoreAbout about_written_;
   bool is_failure_logged_ = false;
   bool needs_key_room_ = false;  // the last group's key file did not fit under the cap
-  bool has_left_ = false;        // LeaveClosed was called
+  bool has_told_unread_ = false;
+  bool has_left_ = false;  // LeaveClosed was called
   // The reader's alone.
   std::vector<uint32_t> run_;
 

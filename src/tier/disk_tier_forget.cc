@@ -213,7 +213,12 @@ IoStatus DiskTier::FinishForget() {
   const FileId folder = writing_files_->folder.id();
   const auto intent = ReadForgetIntent(storage_, folder, options_.secret, store_);
   if (!intent) return IoFailed(intent.error());
-  if (!*intent) return {};
+  if (!*intent) {
+    // One that does not open, of a newer version or damaged, must not be overwritten.
+    if (!storage_.FactsOf(folder, "forget")) return {};
+    const auto aside = SetAside(storage_, folder, "forget");
+    return aside ? IoStatus() : IoFailed(aside.error());
+  }
   for (const ForgetIntent::Segment& listed : (*intent)->segments) {
     const std::string name = SegmentFileName(listed.number);
     const IoResult<OpenedFile> file =

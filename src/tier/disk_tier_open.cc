@@ -53,6 +53,7 @@ Status DiskTier::OpenStore() {
   }
   if (!files) return {};
   writing_files_ = std::make_shared<const StoreFiles>(std::move(*files));
+  TellUnread();
   Status scanned;
   if (const IoStatus finished = FinishForget(); finished) {
     scanned = ScanStore();
@@ -81,12 +82,28 @@ Status DiskTier::OpenStore() {
   return {};
 }
 
+// Once: what stays as it is because this secret does not open it.
+void DiskTier::TellUnread() {
+  if (std::exchange(has_told_unread_, true)) return;
+  const auto unread = ListUnread(storage_, writing_files_->root.id(), options_.secret);
+  if (!unread || unread->empty()) return;
+  Log(LogLevel::kWarning,
+      "disk tier: what the secret of this state folder does not open stays as it is; the secret "
+      "that made it opens it (or a newer Kvasir, if that made it), and 'kvasir fsck "
+      "--remove-unreadable' removes it",
+      LogField("folder", options_.folder), LogField("stores", unread->stores.size()),
+      LogField("keys", unread->keys.size()), LogField("names", unread->names.size()),
+      LogField("bytes", unread->bytes));
+}
+
 // Builds keys, segments and index from the files.
 Status DiskTier::ScanStore() {
   const StoreFiles& files = *writing_files_;
   IoResult<std::vector<OwnerKey>> keys =
       LoadKeys(storage_, files.keys.id(), options_.secret, store_);
   if (!keys) return FailErrno(keys.error(), "cannot read the keys of {}", ToHex(store_));
+  const auto unread = UnreadKeys(storage_, files.keys.id(), options_.secret, store_);
+  if (!unread) return FailErrno(unread.error(), "cannot read the keys of {}", ToHex(store_));
   const IoResult<std::string> text =
       ReadSmallFile(storage_, files.folder.id(), std::string(kAboutFileName), kMaxAboutBytes);
   const StoreAbout about = text ? ParseAbout(*text) : StoreAbout{};
@@ -95,6 +112,7 @@ Status DiskTier::ScanStore() {
     keys_.Clear();
     memory_.records.Clear();
     memory_.segments.Clear();
+    has_unread_keys_ = !unread->empty();
     for (const OwnerKey& key : *keys) {
       // Without their keys the records of an owner whose erase has not ended are free slots.
       const bool is_new = !IsErasing(key.owner) && !keys_.Find(key.owner);
@@ -240,6 +258,10 @@ void DiskTier::ScanHeader(SlotRef slot, const RecordPlace& expected, uint32_t ho
   if (!owner->id || owner->key.namespace_id != record->namespace_id) {
     MutexLock lock(mutex_);
     owner->id = keys_.FindNamespace(record->namespace_id);
+    if (!owner->id && has_unread_keys_) {
+      memory_.segments.Abandon(slot.segment);
+      memory_.segments.at(slot.segment).has_unread = true;
+    }
     if (!owner->id) return;
     owner->key = keys_.KeyOf(*owner->id);
     owner->sealing.emplace(owner->key.key);

@@ -72,14 +72,23 @@ DiskTier::GrowEnd DiskTier::Grow() {
   return ends(MakeSegment() ? GrowEnd::kGrown : GrowEnd::kFailed);
 }
 
-// A file of ours whose segment cannot be read: damaged, of another version or of another shape.
+// A file of ours whose segment cannot be read: damaged, of another version or of another shape. Or
+// one that has no records but those that no key opens.
 bool DiskTier::RemoveUnusable() {
   while (!unusable_.empty()) {
     const std::string name = std::move(unusable_.back());
     unusable_.pop_back();
     if (storage_.Unlink(writing_files_->folder.id(), name)) return true;
   }
-  return false;
+  std::optional<uint32_t> unread;
+  {
+    MutexLock lock(mutex_);
+    for (uint32_t i = 0; !unread && i < memory_.segments.max_segments(); ++i) {
+      const SegmentTable::Segment& segment = memory_.segments.at(i);
+      if (segment.has_unread && segment.num_taken == 0 && segment.readers == 0) unread = i;
+    }
+  }
+  return unread && RemoveSegment(*unread, EvictCause::kCap);
 }
 
 // The segment that was written longest ago, of those of stores that nobody has locked, where it is
@@ -250,7 +259,10 @@ void DiskTier::RemoveAbandoned() {
       MutexLock lock(mutex_);
       if (i >= memory_.segments.max_segments()) return;
       const SegmentTable::Segment& segment = memory_.segments.at(i);
-      if (!segment.is_abandoned || segment.num_taken > 0 || segment.readers > 0) continue;
+      if (!segment.is_abandoned || segment.has_unread || segment.num_taken > 0 ||
+          segment.readers > 0) {
+        continue;
+      }
     }
     (void)RemoveSegment(i, EvictCause::kCap);
   }

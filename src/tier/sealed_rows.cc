@@ -175,6 +175,26 @@ Status SealedRows::OpenFiles() {
   return {};
 }
 
+// A file that was cut is left as it is: SQLite would write to what is left of it. While there is a
+// log, pages may be in it alone.
+Status SealedRows::CheckWhole(uint64_t bytes) {
+  const auto log = storage_.FactsOf(root_.id(), std::string(kRowsName) + "-wal");
+  if (log && log->bytes > 0) return {};
+  constexpr size_t kHead = 32, kPagesAt = 28;  // of SQLite's format, big endian
+  std::array<std::byte, kHead> head{};
+  const auto file =
+      Own(storage_, storage_.OpenFile(root_.id(), std::string(kRowsName), OpenMode::kRead));
+  if (file && bytes >= kHead) (void)ReadAll(storage_, file->id(), head, 0);
+  constexpr std::string_view kMagic = "SQLite format 3";
+  if (std::memcmp(head.data(), kMagic.data(), kMagic.size()) != 0) return {};  // SQLite says so
+  uint64_t pages = 0;
+  for (size_t i = kPagesAt; i < kHead; ++i) pages = pages << 8 | static_cast<uint64_t>(head[i]);
+  if (bytes >= kPage && bytes >= pages * kPage) return {};
+  return Fail(Code::kCorruption,
+              "{}/{} has {} bytes, and what it was has more; move it away to begin a new one",
+              options_.folder, kRowsName, bytes);
+}
+
 Status SealedRows::OpenDatabase() {
   const MutexLock lock(mutex_);
   const std::string path = options_.folder + "/" + std::string(kRowsName);
@@ -183,6 +203,7 @@ Status SealedRows::OpenDatabase() {
     return Fail(Code::kPermissionDenied, "{} is not a file that is ours alone", path);
   }
   const bool is_new = !before || before->bytes == 0;
+  if (!is_new) KV_TRY(CheckWhole(before->bytes));
   if (is_new) {  // 0600, which SQLite's other files take over
     auto made =
         Own(storage_, storage_.OpenFile(root_.id(), std::string(kRowsName), OpenMode::kWriteOrNew));
@@ -235,29 +256,70 @@ Status SealedRows::OpenDatabase() {
       return FailErrno(synced.error(), "cannot sync {}", options_.folder);
     }
   }
-  if (!options_.keeps_orphans) KV_TRY(RemoveOrphans());
+  // Also in a file of an earlier version, which has no such table and needs no other one.
+  KV_TRY(Execute("CREATE TABLE IF NOT EXISTS erased (owner BLOB PRIMARY KEY NOT NULL)"));
+  if (!options_.only_looks) KV_TRY(FinishErases());
   return Scrub();
 }
 
-// An erase ends with its owner's rows; one that a crash ended goes on here.
-Status SealedRows::RemoveOrphans() {
-  std::vector<std::string> orphans;
-  {
-    RowStatement rows(database_, "SELECT id, owner FROM sessions");
-    int step;
-    while ((step = rows.Step()) == SQLITE_ROW) {
-      OwnerTag tag{};
-      const auto owner = rows.Blob(1);
-      if (owner.size() == tag.size()) std::memcpy(tag.data(), owner.data(), tag.size());
-      if (!keys_.FindNamespace(tag)) orphans.push_back(rows.Text(0));
+namespace {
+
+OwnerTag TagFrom(std::span<const std::byte> bytes) {
+  OwnerTag tag{};
+  if (bytes.size() == tag.size()) std::memcpy(tag.data(), bytes.data(), tag.size());
+  return tag;
+}
+
+}  // namespace
+
+// What RemoveOwner began: only its note tells the rows of an erased owner from those of another
+// secret.
+Status SealedRows::FinishErases() {
+  KV_TRY(Execute("DELETE FROM erased WHERE length(owner)<>16"));
+  for (;;) {
+    OwnerTag tag;
+    {
+      RowStatement next(database_, "SELECT owner FROM erased LIMIT 1");
+      const int step = next.Step();
+      if (step == SQLITE_DONE) return {};
+      if (step != SQLITE_ROW) return Failed("cannot be read");
+      tag = TagFrom(next.Blob(0));
     }
-    if (step != SQLITE_DONE) return Failed("cannot be read");
+    if (const auto known = keys_.FindNamespace(tag)) {
+      const std::string name = KeyFileName(options_.secret, keys_.owner_of(*known));
+      const auto removed = RemoveKeyFile(storage_, keys_folder_.id(), name);
+      if (!removed)
+        return FailErrno(removed.error(), "cannot finish an erase in {}", options_.folder);
+      keys_.Release(*known);
+    }
+    KV_TRY(RemoveRowsOf(tag));
   }
-  for (const std::string& id : orphans) {
-    RowStatement remove(database_, "DELETE FROM sessions WHERE id=?");
-    if (remove.Bind(std::string_view(id)).Step() != SQLITE_DONE) return Failed("cannot be written");
+}
+
+// Row by row: the log of one transaction may have no room for all. Then the note of the erase.
+Status SealedRows::RemoveRowsOf(const OwnerTag& tag) {
+  for (;;) {
+    RowStatement remove(database_,
+                        "DELETE FROM sessions WHERE rowid=(SELECT rowid FROM sessions WHERE "
+                        "owner=? LIMIT 1)");
+    if (remove.Bind(BytesOf(tag)).Step() != SQLITE_DONE) return Failed("cannot be written");
+    if (sqlite3_changes(database_) == 0) break;
+    KV_TRY(KeepLogShort());
   }
+  RowStatement remove(database_, "DELETE FROM erased WHERE owner=?");
+  if (remove.Bind(BytesOf(tag)).Step() != SQLITE_DONE) return Failed("cannot be written");
   return {};
+}
+
+Status SealedRows::RemoveRow(std::string_view id) {
+  RowStatement remove(database_, "DELETE FROM sessions WHERE id=?");
+  if (remove.Bind(id).Step() != SQLITE_DONE) return Failed("cannot be written");
+  return KeepLogShort();
+}
+
+Status SealedRows::KeepLogShort() {
+  const auto log = storage_.FactsOf(root_.id(), std::string(kRowsName) + "-wal");
+  return log && log->bytes > kLogBytes ? Scrub() : Status{};
 }
 
 Status SealedRows::Execute(const char* sql) {
@@ -396,10 +458,9 @@ Result<std::vector<RowFacts>> SealedRows::List() {
                    .used_s = rows.Int(3),
                    .bytes = static_cast<uint64_t>(rows.Int(4))};
     facts.bytes -= std::min<uint64_t>(facts.bytes, kSealBytes);
-    OwnerTag tag{};
-    const auto owner = rows.Blob(1);
-    if (owner.size() == tag.size()) std::memcpy(tag.data(), owner.data(), tag.size());
-    if (const auto known = keys_.FindNamespace(tag)) facts.owner = keys_.owner_of(*known);
+    if (const auto known = keys_.FindNamespace(TagFrom(rows.Blob(1)))) {
+      facts.owner = keys_.owner_of(*known);
+    }
     all.push_back(std::move(facts));
   }
   if (step != SQLITE_DONE) return Failed("cannot be read");
@@ -467,8 +528,7 @@ Status SealedRows::Put(const Digest& owner, std::string_view id, uint64_t number
   KV_TRY(PutRow(id_of_owner, id, number, used_s, plain));
   // The row is durable. What is left to do may fail without undoing that, except for a scrub.
   if (old == Old::kScrubbed) return Scrub();
-  const auto log = storage_.FactsOf(root_.id(), std::string(kRowsName) + "-wal");
-  if (log && log->bytes > kLogBytes) (void)Scrub();
+  (void)KeepLogShort();
   return {};
 }
 
@@ -521,47 +581,67 @@ Result<std::vector<std::string>> SealedRows::RemoveUnused(int64_t least_used_s) 
   const MutexLock lock(mutex_);
   KV_TRY(CheckPlace());
   std::vector<std::string> removed;
-  for (;;) {
-    RowStatement remove(database_,
-                        "DELETE FROM sessions WHERE rowid=(SELECT rowid FROM sessions WHERE "
-                        "used<? LIMIT 1) RETURNING id");
-    const int step = remove.Bind(least_used_s).Step();
-    if (step == SQLITE_ROW) removed.push_back(remove.Text(0));
-    if (step != SQLITE_ROW && step != SQLITE_DONE) return Failed("cannot be written");
-    if (step == SQLITE_ROW && remove.Step() != SQLITE_DONE) return Failed("cannot be written");
-    if (step == SQLITE_DONE) break;
-    const auto log = storage_.FactsOf(root_.id(), std::string(kRowsName) + "-wal");
-    if (log && log->bytes > kLogBytes) KV_TRY(Scrub());
+  {
+    RowStatement rows(database_, "SELECT id, owner FROM sessions WHERE used<?");
+    rows.Bind(least_used_s);
+    int step;
+    while ((step = rows.Step()) == SQLITE_ROW) {
+      if (keys_.FindNamespace(TagFrom(rows.Blob(1)))) removed.push_back(rows.Text(0));
+    }
+    if (step != SQLITE_DONE) return Failed("cannot be read");
   }
+  for (const std::string& id : removed) KV_TRY(RemoveRow(id));
   if (!removed.empty()) KV_TRY(Scrub());
   return removed;
 }
 
+// Note, key, rows: with the note the next start goes on with it.
 Status SealedRows::RemoveOwner(const Digest& owner) {
   const MutexLock lock(mutex_);
-  const auto known = keys_.Find(owner);
-  if (!known) return {};
   KV_TRY(CheckPlace());
-  OwnerKey key = keys_.KeyOf(*known);
-  const OwnerTag tag = key.namespace_id;
-  WipeKeys({&key, 1});
+  const auto known = keys_.Find(owner);
+  OwnerTag tag{};
+  if (known) {
+    OwnerKey key = keys_.KeyOf(*known);
+    tag = key.namespace_id;
+    WipeKeys({&key, 1});
+    RowStatement note(database_, "INSERT OR IGNORE INTO erased(owner) VALUES(?)");
+    if (note.Bind(BytesOf(tag)).Step() != SQLITE_DONE) return Failed("cannot be written");
+  }
+  // Also where it does not open: the rows that it is of are to be erased too.
   const auto removed =
       RemoveKeyFile(storage_, keys_folder_.id(), KeyFileName(options_.secret, owner));
   if (!removed) {
+    RowStatement undo(database_, "DELETE FROM erased WHERE owner=?");
+    if (known) (void)undo.Bind(BytesOf(tag)).Step();
     return FailErrno(removed.error(), "cannot remove a key in {}/{}", options_.folder,
                      kRowsKeysName);
   }
+  if (!known) return {};
   keys_.Release(*known);
-  // Row by row: the log of one transaction may have no room for all.
-  for (;;) {
-    RowStatement remove(database_,
-                        "DELETE FROM sessions WHERE rowid=(SELECT rowid FROM sessions WHERE "
-                        "owner=? LIMIT 1)");
-    if (remove.Bind(BytesOf(tag)).Step() != SQLITE_DONE) return Failed("cannot be written");
-    if (sqlite3_changes(database_) == 0) return Scrub();
-    const auto log = storage_.FactsOf(root_.id(), std::string(kRowsName) + "-wal");
-    if (log && log->bytes > kLogBytes) KV_TRY(Scrub());
+  KV_TRY(RemoveRowsOf(tag));
+  return Scrub();
+}
+
+Result<uint64_t> SealedRows::RemoveUnreadable() {
+  const MutexLock lock(mutex_);
+  KV_TRY(CheckPlace());
+  std::vector<std::string> ids;
+  {
+    RowStatement rows(database_, "SELECT id, owner FROM sessions");
+    int step;
+    while ((step = rows.Step()) == SQLITE_ROW) {
+      if (!keys_.FindNamespace(TagFrom(rows.Blob(1)))) ids.push_back(rows.Text(0));
+    }
+    if (step != SQLITE_DONE) return Failed("cannot be read");
   }
+  for (const std::string& id : ids) KV_TRY(RemoveRow(id));
+  const auto keys = RemoveUnreadKeys(storage_, keys_folder_.id(), options_.secret, store_);
+  if (!keys) {
+    return FailErrno(keys.error(), "cannot remove a key in {}/{}", options_.folder, kRowsKeysName);
+  }
+  KV_TRY(Scrub());
+  return ids.size();
 }
 
 bool SealedRows::IsThere() {

@@ -25,8 +25,8 @@ struct SealedRowsOptions {
   // Of everything in the folder. The file and its log take an eighth of it at most.
   uint64_t cap_bytes = 0;
   Secret secret{};
-  bool keeps_orphans = false;  // rows whose owner has no key stay
-  const char* vfs = nullptr;   // of SQLite, for tests
+  bool only_looks = false;    // an erase that a crash ended does not go on
+  const char* vfs = nullptr;  // of SQLite, for tests
 };
 
 // What is known of a row without its key. Only `id` and `number` are authenticated, and only when
@@ -49,8 +49,8 @@ struct RowFacts {
 // and for the disk.
 class SealedRows {
  public:
-  // Makes the file where it is missing. `storage` must outlive it. Rows whose owner was erased are
-  // removed.
+  // Makes the file where it is missing. `storage` must outlive it. An erase that a crash ended goes
+  // on. Rows that no key opens stay as they are: another secret may have made them.
   static Result<std::unique_ptr<SealedRows>> Open(const SealedRowsOptions& options,
                                                   Storage& storage);
   ~SealedRows();
@@ -69,10 +69,12 @@ class SealedRows {
   Status Touch(std::string_view id, int64_t used_s);
   // Scrubbed. Removing what is not there is no error.
   Status Remove(const Digest& owner, std::string_view id);
-  // Removes rows that were used last before this time. Returns their ids.
+  // Removes rows that were used last before this time and have a key. Returns their ids.
   Result<std::vector<std::string>> RemoveUnused(int64_t least_used_s);
   // Removes the owner's key, which no row of it survives, and then its rows.
   Status RemoveOwner(const Digest& owner);
+  // Removes all rows and key files that the secret does not open. Returns how many rows.
+  Result<uint64_t> RemoveUnreadable();
   // What the file and its log may take, and what they take.
   uint64_t max_bytes() const { return max_bytes_; }
   uint64_t bytes() const;
@@ -84,7 +86,11 @@ class SealedRows {
   SealedRows(const SealedRowsOptions& options, Storage& storage, OwnerKeys keys);
   Status OpenFiles();
   Status OpenDatabase();
-  Status RemoveOrphans() KV_REQUIRES(mutex_);
+  Status CheckWhole(uint64_t bytes);
+  Status FinishErases() KV_REQUIRES(mutex_);
+  Status RemoveRowsOf(const OwnerTag& owner) KV_REQUIRES(mutex_);
+  Status RemoveRow(std::string_view id) KV_REQUIRES(mutex_);
+  Status KeepLogShort() KV_REQUIRES(mutex_);
   Result<OwnerId> OwnerFor(const Digest& owner) KV_REQUIRES(mutex_);
   Status Execute(const char* sql) KV_REQUIRES(mutex_);
   Result<uint64_t> Number(const char* sql) KV_REQUIRES(mutex_);
@@ -111,6 +117,7 @@ class SealedRows {
 // no file.
 struct RowsCheck {
   uint64_t rows = 0, bytes = 0;
+  uint64_t unreadable = 0;  // rows that no key of this secret opens
   std::vector<std::string> damaged;
   std::optional<std::string> skipped;
 };

@@ -198,6 +198,100 @@ TEST_F(SealedRowsTest, SaysThatItsFolderIsGone) {
   EXPECT_EQ(put.error().code, Code::kIoError);
 }
 
+TEST_F(SealedRowsTest, KeepsWhatAnotherSecretMadeUntilItIsRemovedByName) {
+  {
+    const auto rows = Open();
+    ASSERT_TRUE(rows->Put(kMira, "sess_1", 1, 100, Bytes("mine"), Old::kStays));
+    ASSERT_TRUE(rows->Put(kOther, "sess_2", 1, 100, Bytes("yours"), Old::kStays));
+  }
+  const Secret secret = rows_.secret;
+  rows_.secret[0] ^= 1;
+  {
+    const auto rows = Open();
+    ASSERT_TRUE(rows->Put(kMira, "sess_3", 1, 200, Bytes("new"), Old::kStays));
+    const auto list = rows->List();
+    ASSERT_EQ(list->size(), 3u);
+    EXPECT_EQ(list->at(0).owner, Digest{});
+    EXPECT_EQ(rows->RemoveUnused(150)->size(), 0u);  // old, but whose?
+    EXPECT_EQ(rows->Get(kMira, "sess_1").error().code, Code::kNotFound);
+    ASSERT_TRUE(rows->RemoveOwner(kMira));
+    EXPECT_EQ(rows->List()->size(), 2u);
+  }
+  rows_.secret = secret;
+  {
+    const auto rows = Open();
+    EXPECT_EQ(TextOf(rows->Get(kMira, "sess_1")), "mine");
+    EXPECT_EQ(TextOf(rows->Get(kOther, "sess_2")), "yours");
+  }
+  rows_.secret[0] ^= 1;
+  const auto rows = Open();
+  ASSERT_TRUE(rows->Put(kMira, "sess_4", 1, 200, Bytes("stays"), Old::kStays));
+  EXPECT_EQ(rows->RemoveUnreadable().value_or(0), 2u);
+  EXPECT_EQ(TextOf(rows->Get(kMira, "sess_4")), "stays");
+  EXPECT_EQ(rows->List()->size(), 1u);
+  EXPECT_EQ(std::distance(fs::directory_iterator(PathOf("keys")), {}), 1);
+}
+
+// Half of a key file, one of a newer version, a folder: a new key does not take its place, and an
+// erase of the owner takes it along.
+TEST_F(SealedRowsTest, SetsAKeyAsideThatDoesNotOpen) {
+  for (const int kind : {0, 1, 2}) {
+    fs::remove_all(rows_.folder);
+    {
+      const auto rows = Open();
+      ASSERT_TRUE(rows->Put(kMira, "sess_1", 1, 1, Bytes("mine"), Old::kStays));
+    }
+    const fs::path key = fs::directory_iterator(PathOf("keys"))->path();
+    std::ifstream file(key, std::ios::binary);
+    const std::string whole(std::istreambuf_iterator<char>(file), {});
+    file.close();
+    fs::copy_file(key, PathOf("kept"));
+    std::string changed = whole.substr(0, whole.size() / 2);
+    if (kind == 1) {
+      changed = whole;
+      changed[8] = 2;
+    }
+    fs::remove(key);
+    if (kind == 2) fs::create_directory(key);
+    if (kind != 2) std::ofstream(key, std::ios::binary) << changed;
+    {
+      const auto rows = Open();
+      ASSERT_TRUE(rows);
+      ASSERT_TRUE(rows->Put(kMira, "sess_2", 1, 1, Bytes("new"), Old::kStays));
+      EXPECT_EQ(rows->List()->size(), 2u);
+    }
+    const fs::path aside = key.string() + ".aside-1";
+    ASSERT_TRUE(fs::exists(aside));
+    if (kind != 2) {
+      std::ifstream kept(aside, std::ios::binary);
+      EXPECT_EQ(std::string(std::istreambuf_iterator<char>(kept), {}), changed);
+    }
+    fs::copy_file(key, PathOf("second"));
+    {
+      const auto rows = Open();
+      EXPECT_EQ(TextOf(rows->Get(kMira, "sess_2")), "new");
+      ASSERT_TRUE(rows->RemoveOwner(kMira));
+      EXPECT_EQ(fs::exists(key), false);
+      EXPECT_EQ(fs::exists(aside), kind == 2);
+    }
+    // The key that comes back opens the old row: nothing else had touched it.
+    fs::copy_file(PathOf("kept"), key);
+    EXPECT_EQ(TextOf(Open()->Get(kMira, "sess_1")), "mine");
+  }
+}
+
+TEST_F(SealedRowsTest, LeavesHalfAFileAsItIs) {
+  {
+    const auto rows = Open();
+    ASSERT_TRUE(rows->Put(kMira, "sess_1", 1, 1, Bytes(std::string(50'000, 'x')), Old::kStays));
+  }
+  const auto half = fs::file_size(PathOf("sessions.db")) / 2;
+  fs::resize_file(PathOf("sessions.db"), half);
+  const std::string before = FolderBytes();
+  EXPECT_EQ(OpenError().code, Code::kCorruption);
+  EXPECT_EQ(FolderBytes(), before);
+}
+
 // Each byte of the file is flipped: rows are as they were written, or they do not open.
 TEST_F(SealedRowsTest, NeverShowsFlippedBytes) {
   const std::map<std::string, std::string> texts = {

@@ -20,6 +20,8 @@ class SegmentTable {
   struct Segment {
     bool is_open = false;
     bool is_abandoned = false;  // a sync failed: nothing is written to it any more
+    // Of an owner whose key does not open: nothing is written to it, and it leaves only for room.
+    bool has_unread = false;
     bool has_new_hours = false;
     uint32_t number = 0;
     uint64_t generation = 0;

@@ -6,6 +6,7 @@
 
 #include "base/fault.h"
 #include "base/hex.h"
+#include "base/log.h"
 #include "base/result.h"
 #include "base/sizes.h"
 #include "base/system_error.h"
@@ -19,11 +20,17 @@ constexpr std::string_view kTagText =
     "Signature: 8a477f597d28d172789f06886806bc55\n"
     "# Kvasir keeps encrypted KV blocks here. They can be computed again: backups may leave them "
     "out.\n";
+constexpr std::string_view kAsideMark = ".aside-";
+constexpr int kMaxAsides = 1000;
+constexpr size_t kStoreDigits = 2 * sizeof(StoreId);
 constexpr uint64_t kMaxOldAuditBytes = uint64_t{1} << 20;  // an earlier version wrote as much
 constexpr uint64_t kMaxTagBytes = 4096;
 constexpr uint64_t kScanBytes = 64 * 1024;
 constexpr int kLockTries = 10;
 constexpr uint64_t kLockPauseMs = 5;
+
+// What unlink says of a folder.
+bool IsFolderError(int error) { return error == EISDIR || error == EPERM; }
 
 bool IsKeyFileName(std::string_view name) {
   return name.size() == 2 * sizeof(Digest) && IsHex(name);
@@ -36,7 +43,7 @@ Digest Purpose(const Secret& secret, std::string_view purpose, std::span<const s
 bool IsOurName(std::string_view name) {
   return name == "lock" || name == kAuditName || ParseStoreName(name) || IsTierDraft(name) ||
          name.starts_with(kIntentPrefix) || name.starts_with(kRowsName) || name == kRowsLockName ||
-         name == kRowsKeysName || name == "lost+found";
+         name == kRowsKeysName || NameBeforeAside(name) || name == "lost+found";
 }
 
 Status TagFolder(Storage& storage, FileId root, const std::string& path) {
@@ -183,6 +190,28 @@ Result<std::optional<StoreFiles>> OpenStoreFiles(Storage& storage, OpenedFile ro
   return std::optional<StoreFiles>(std::move(files));
 }
 
+IoResult<std::string> SetAside(Storage& storage, FileId folder, const std::string& name) {
+  for (int number = 1; number < kMaxAsides; ++number) {
+    std::string aside = fmt::format("{}{}{}", name, kAsideMark, number);
+    if (storage.FactsOf(folder, aside)) continue;
+    IoStatus moved = storage.Rename(folder, name, aside);
+    if (moved) moved = storage.SyncFolder(folder);
+    if (!moved) return IoFailed(moved.error());
+    Log(LogLevel::kWarning, "disk tier: what cannot be read was set aside, and stays there",
+        LogField("name", name), LogField("now", aside));
+    return aside;
+  }
+  return IoFailed(EEXIST);
+}
+
+std::optional<std::string> NameBeforeAside(std::string_view name) {
+  const size_t mark = name.rfind(kAsideMark);
+  if (mark == name.npos || mark == 0) return std::nullopt;
+  const auto number = ParseUint(name.substr(mark + kAsideMark.size()));
+  if (!number || *number >= kMaxAsides) return std::nullopt;
+  return std::string(name.substr(0, mark));
+}
+
 IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Secret& secret,
                                          const StoreId& store) {
   const IoResult<std::vector<std::string>> names = storage.List(keys);
@@ -207,8 +236,51 @@ IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Se
   return loaded;
 }
 
+namespace {
+
+bool KeyFileOpens(Storage& storage, FileId keys, const Secret& secret, const StoreId& store,
+                  const std::string& name) {
+  const IoResult<std::string> file = ReadSmallFile(storage, keys, name, kKeyFileBytes);
+  if (!file) return false;
+  auto key = OpenKeyFile(secret, store, name, std::as_bytes(std::span(*file)));
+  if (key) WipeKeys({&*key, 1});
+  return key.has_value();
+}
+
+}  // namespace
+
+IoResult<std::vector<std::string>> UnreadKeys(Storage& storage, FileId keys, const Secret& secret,
+                                              const StoreId& store) {
+  const IoResult<std::vector<std::string>> names = storage.List(keys);
+  if (!names) return IoFailed(names.error());
+  std::vector<std::string> unread;
+  for (const std::string& name : *names) {
+    const bool is_aside = NameBeforeAside(name).has_value();
+    if (!is_aside && (!IsKeyFileName(name) || KeyFileOpens(storage, keys, secret, store, name))) {
+      continue;
+    }
+    unread.push_back(name);
+  }
+  return unread;
+}
+
+IoStatus RemoveUnreadKeys(Storage& storage, FileId keys, const Secret& secret,
+                          const StoreId& store) {
+  const auto unread = UnreadKeys(storage, keys, secret, store);
+  if (!unread) return IoFailed(unread.error());
+  for (const std::string& name : *unread) {
+    const IoStatus removed = storage.Unlink(keys, name);
+    if (!removed && removed.error() != ENOENT && !IsFolderError(removed.error())) return removed;
+  }
+  return storage.SyncFolder(keys);
+}
+
 IoStatus WriteKeyFile(Storage& storage, FileId keys, const Secret& secret, const StoreId& store,
                       const OwnerKey& key) {
+  const std::string old = KeyFileName(secret, key.owner);
+  if (storage.FactsOf(keys, old) && !KeyFileOpens(storage, keys, secret, store, old)) {
+    if (const auto aside = SetAside(storage, keys, old); !aside) return IoFailed(aside.error());
+  }
   RecordSalt salt;
   if (!storage.FillRandom(salt)) return IoFailed(EIO);
   const std::optional<KeyFileBytes> file = SealKeyFile(secret, store, key, salt);
@@ -224,8 +296,17 @@ IoStatus WriteKeyFile(Storage& storage, FileId keys, const Secret& secret, const
 IoResult<bool> RemoveKeyFile(Storage& storage, FileId keys, const std::string& name) {
   if (FaultActive(Fault::kKeptKey)) return true;
   const IoStatus removed = storage.Unlink(keys, name);
-  const bool was_there = removed.has_value();
-  if (!removed && removed.error() != ENOENT) return IoFailed(removed.error());
+  bool was_there = removed.has_value();
+  // A folder has no key.
+  if (!removed && removed.error() != ENOENT && !IsFolderError(removed.error())) {
+    return IoFailed(removed.error());
+  }
+  for (int number = 1; number < kMaxAsides; ++number) {
+    const IoStatus aside = storage.Unlink(keys, fmt::format("{}{}{}", name, kAsideMark, number));
+    if (!aside && aside.error() == ENOENT) break;
+    if (!aside && !IsFolderError(aside.error())) return IoFailed(aside.error());
+    was_there |= aside.has_value();
+  }
   // Also where it was missing: its removal by an erase that broke off may not be durable yet.
   if (const IoStatus synced = storage.SyncFolder(keys); !synced) return IoFailed(synced.error());
   return was_there;
@@ -274,7 +355,6 @@ IoResult<std::vector<EraseIntent>> ListIntents(Storage& storage, FileId root,
                                                const Secret& secret) {
   const IoResult<std::vector<std::string>> names = storage.List(root);
   if (!names) return IoFailed(names.error());
-  constexpr size_t kStoreDigits = 2 * sizeof(StoreId);
   std::vector<EraseIntent> intents;
   for (const std::string& name : *names) {
     if (!name.starts_with(kIntentPrefix)) continue;
@@ -359,6 +439,9 @@ IoStatus ZeroOrphans(Storage& storage, FileId folder, const std::vector<OwnerKey
 
 IoStatus ZeroOrphans(Storage& storage, FileId folder, FileId keys_folder, const Secret& secret,
                      const StoreId& id, StoresErased* erased) {
+  const auto unread = UnreadKeys(storage, keys_folder, secret, id);
+  if (!unread) return IoFailed(unread.error());
+  if (!unread->empty()) return {};
   IoResult<std::vector<OwnerKey>> keys = LoadKeys(storage, keys_folder, secret, id);
   if (!keys) return IoFailed(keys.error());
   const IoStatus done = ZeroOrphans(storage, folder, *keys, secret, id, erased);
@@ -411,6 +494,129 @@ IoResult<StoresErased> EraseInStores(Storage& storage, FileId root, const Secret
   return erased;
 }
 
+namespace {
+
+// Whether a segment or a key of the store opens. A folder without either has nothing to open.
+IoResult<bool> StoreOpens(Storage& storage, FileId folder, const Secret& secret,
+                          const StoreId& store, uint64_t* bytes) {
+  const IoResult<std::vector<std::string>> names = storage.List(folder);
+  if (!names) return IoFailed(names.error());
+  const HmacKey head_key = HeadKeyOf(secret);
+  bool has_segments = false;
+  for (const std::string& name : *names) {
+    const std::optional<uint32_t> segment = ParseSegmentFileName(name);
+    if (!segment) continue;
+    has_segments = true;
+    const IoResult<OpenedFile> file = Own(storage, storage.OpenFile(folder, name, OpenMode::kRead));
+    if (!file) continue;
+    const auto head = ReadHead(storage, file->id(), head_key, store, *segment);
+    if (head && *head) return true;
+    if (const auto facts = storage.FactsOf(file->id())) *bytes += facts->blocks_bytes;
+  }
+  const IoResult<OpenedFile> keys = Own(storage, storage.OpenFolder(folder, "keys"));
+  if (!keys) return !has_segments;
+  auto loaded = LoadKeys(storage, keys->id(), secret, store);
+  if (!loaded) return IoFailed(loaded.error());
+  const bool has_key = !loaded->empty();
+  WipeKeys(*loaded);
+  if (has_key) return true;
+  const auto unread = UnreadKeys(storage, keys->id(), secret, store);
+  return !has_segments && (!unread || unread->empty());
+}
+
+}  // namespace
+
+IoResult<UnreadFiles> ListUnread(Storage& storage, FileId root, const Secret& secret) {
+  UnreadFiles unread;
+  const IoResult<std::vector<std::string>> names = storage.List(root);
+  if (!names) return IoFailed(names.error());
+  const auto intents = ListIntents(storage, root, secret);
+  if (!intents) return IoFailed(intents.error());
+  for (const std::string& name : *names) {
+    const bool is_intent = name.starts_with(kIntentPrefix) && !NameBeforeAside(name) &&
+                           std::ranges::none_of(*intents, [&](const EraseIntent& intent) {
+                             return IntentName(intent) == name;
+                           });
+    // Who has begun an erase may still be at it.
+    const std::string of = name.substr(std::min(name.size(), kIntentPrefix.size()), kStoreDigits);
+    const IoResult<bool> at_it =
+        is_intent && ParseStoreName(of) ? IsStoreLocked(storage, root, of) : false;
+    if (NameBeforeAside(name) || (is_intent && at_it && !*at_it)) unread.names.push_back(name);
+    const std::optional<StoreId> store = ParseStoreName(name);
+    if (!store) continue;
+    const IoResult<bool> locked = IsStoreLocked(storage, root, name);
+    if (!locked || *locked) continue;
+    const IoResult<OpenedFile> folder = Own(storage, storage.OpenFolder(root, name));
+    if (!folder) continue;
+    uint64_t bytes = 0;
+    const IoResult<bool> opens = StoreOpens(storage, folder->id(), secret, *store, &bytes);
+    if (!opens) continue;
+    if (!*opens) {
+      unread.stores.push_back(name);
+      unread.bytes += bytes;
+      continue;
+    }
+    const IoResult<OpenedFile> keys = Own(storage, storage.OpenFolder(folder->id(), "keys"));
+    const auto files = keys ? UnreadKeys(storage, keys->id(), secret, *store)
+                            : IoResult<std::vector<std::string>>();
+    for (const std::string& key : files ? *files : std::vector<std::string>()) {
+      unread.keys.push_back(fmt::format("{}/keys/{}", name, key));
+    }
+  }
+  return unread;
+}
+
+namespace {
+
+// All files of a store that nobody uses. Its empty folders stay: another process may be opening it.
+IoStatus RemoveFilesOf(Storage& storage, FileId root, const std::string& name) {
+  const IoResult<OpenedFile> folder = Own(storage, storage.OpenFolder(root, name));
+  if (!folder) return IoFailed(folder.error());
+  const IoResult<OpenedFile> lock =
+      Own(storage, storage.OpenFile(folder->id(), "lock", OpenMode::kWriteOrNew));
+  if (!lock) return IoFailed(lock.error());
+  const IoResult<bool> locked = LockStore(storage, lock->id());
+  if (!locked) return IoFailed(locked.error());
+  if (!*locked) return {};
+  const auto clear = [&](FileId of) -> IoStatus {
+    const IoResult<std::vector<std::string>> names = storage.List(of);
+    if (!names) return IoFailed(names.error());
+    for (const std::string& file : *names) {
+      if (file == "lock") continue;
+      const IoStatus removed = storage.Unlink(of, file);
+      if (!removed && removed.error() != ENOENT && !IsFolderError(removed.error())) return removed;
+    }
+    return storage.SyncFolder(of);
+  };
+  if (const auto keys = Own(storage, storage.OpenFolder(folder->id(), "keys")); keys) {
+    if (const IoStatus cleared = clear(keys->id()); !cleared) return cleared;
+  }
+  return clear(folder->id());
+}
+
+}  // namespace
+
+IoStatus RemoveUnread(Storage& storage, FileId root, const Secret& secret,
+                      const UnreadFiles& files) {
+  for (const std::string& store : files.stores) {
+    if (const IoStatus removed = RemoveFilesOf(storage, root, store); !removed) return removed;
+  }
+  for (const std::string& path : files.keys) {
+    const std::string store = path.substr(0, path.find('/'));
+    const IoResult<OpenedFile> folder = Own(storage, storage.OpenFolder(root, store));
+    if (!folder) return IoFailed(folder.error());
+    const IoResult<OpenedFile> keys = Own(storage, storage.OpenFolder(folder->id(), "keys"));
+    if (!keys) return IoFailed(keys.error());
+    const IoStatus removed = RemoveUnreadKeys(storage, keys->id(), secret, *ParseStoreName(store));
+    if (!removed) return removed;
+  }
+  for (const std::string& name : files.names) {
+    const IoStatus removed = storage.Unlink(root, name);
+    if (!removed && removed.error() != ENOENT && !IsFolderError(removed.error())) return removed;
+  }
+  return storage.SyncFolder(root);
+}
+
 std::string AuditLine(const std::string& key_file_name, int64_t unix_s, const StoresErased& erased,
                       EraseFinish finish) {
   return fmt::format(
@@ -422,7 +628,10 @@ std::string AuditLine(const std::string& key_file_name, int64_t unix_s, const St
 IoStatus AppendAudit(Storage& storage, FileId root, const std::string& line) {
   const std::string name(kAuditName);
   IoResult<std::string> text = ReadSmallFile(storage, root, name, kMaxOldAuditBytes);
-  if (!text && text.error() != ENOENT && text.error() != EFBIG) return IoFailed(text.error());
+  if (!text && text.error() == EIO) return IoFailed(EIO);
+  if (!text && text.error() != ENOENT) {
+    if (const auto aside = SetAside(storage, root, name); !aside) return IoFailed(aside.error());
+  }
   std::string kept = text ? std::move(*text) : std::string();
   if (kept.size() + line.size() + 1 > kMaxAuditBytes) {
     const size_t end = kept.find('\n', kept.size() - std::min(kept.size(), kMaxAuditBytes / 2));

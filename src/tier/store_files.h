@@ -49,13 +49,24 @@ struct StoreFiles {
 Result<std::optional<StoreFiles>> OpenStoreFiles(Storage& storage, OpenedFile root,
                                                  const StoreId& id);
 
+// Gives what lies under this name, file or folder, another one beside it, logs it, and returns that
+// name: what cannot be read is in nobody's way, and stays.
+IoResult<std::string> SetAside(Storage& storage, FileId folder, const std::string& name);
+// The name under which SetAside found it; absent: it never was set aside.
+std::optional<std::string> NameBeforeAside(std::string_view name);
+
 // All keys whose files open. A file that does not open is left out; a read that fails is an error.
 IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Secret& secret,
                                          const StoreId& store);
-// Writes the file and makes its name durable.
+// Files in a folder of keys that this secret does not open for this store.
+IoResult<std::vector<std::string>> UnreadKeys(Storage& storage, FileId keys, const Secret& secret,
+                                              const StoreId& store);
+IoStatus RemoveUnreadKeys(Storage& storage, FileId keys, const Secret& secret,
+                          const StoreId& store);
+// Writes the file and makes its name durable. One that is there and does not open is set aside.
 IoStatus WriteKeyFile(Storage& storage, FileId keys, const Secret& secret, const StoreId& store,
                       const OwnerKey& key);
-// Makes the file's absence durable. False: there was none.
+// Makes the file's absence durable, and that of what was set aside for it. False: there was none.
 IoResult<bool> RemoveKeyFile(Storage& storage, FileId keys, const std::string& name);
 
 // The head of an open segment of a store. Absent where the file is not one of ours, of this
@@ -63,6 +74,20 @@ IoResult<bool> RemoveKeyFile(Storage& storage, FileId keys, const std::string& n
 IoResult<std::optional<SegmentHead>> ReadHead(Storage& storage, FileId file,
                                               const HmacKey& head_key, const StoreId& store,
                                               uint32_t segment);
+
+// What this secret does not open: stores without a segment or a key of it, keys of other stores,
+// intents of erases, and what was set aside. Not SealedRows' files, nor stores that are locked.
+struct UnreadFiles {
+  std::vector<std::string> stores;
+  std::vector<std::string> keys;   // "store/keys/name"
+  std::vector<std::string> names;  // of the folder itself
+  uint64_t bytes = 0;              // of the stores' segments
+  bool empty() const { return stores.empty() && keys.empty() && names.empty(); }
+};
+IoResult<UnreadFiles> ListUnread(Storage& storage, FileId root, const Secret& secret);
+// Removes them. What somebody locks meanwhile stays.
+IoStatus RemoveUnread(Storage& storage, FileId root, const Secret& secret,
+                      const UnreadFiles& files);
 
 // The intent of an erase: a file of the tier's folder from before it begins until it is done. It is
 // of the store whose process began it: while that store is locked, nobody else finishes it.
@@ -83,6 +108,8 @@ struct StoresErased {
   uint32_t locked_stores = 0;  // that have the owner's key and belong to others that run
 };
 // The slots of one store whose headers name a namespace without a key file; locked by the caller.
+// None where a key file does not open: which slots are its own is not known, and of what was erased
+// the key is gone.
 IoStatus ZeroOrphans(Storage& storage, FileId folder, FileId keys, const Secret& secret,
                      const StoreId& store, StoresErased* erased);
 enum class EraseScope : uint8_t {

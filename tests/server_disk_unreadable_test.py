@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""A start never destroys what it cannot read: another secret, none, half a file, a newer version.
+
+    server_disk_unreadable_test.py [KVASIR_BINARY] [unittest arguments]
+"""
+
+import json
+import shutil
+import sqlite3
+import struct
+import unittest
+
+from disk_server import WithHome, prompt, run, whole_blocks
+from server_harness import user
+
+IDS = prompt(70, 400)
+# They say nothing that could be lost, and the next process writes them.
+PASSING = ("lock", "sessions.lock", "about.json")
+
+
+class Unreadable(WithHome):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.home / "kv"
+        server = self.serve()
+        server.ask(IDS)
+        self.path = "/v1/sessions/" + self.make(server, "My name is Mira.")
+        server.flush()
+        self.assertEqual(server.end(), 0)
+        # What an erase and a forget leave that a crash ended, of this secret's kind.
+        store = self.store().name
+        (self.folder / f"erase-{store}-{'0' * 64}").write_text("1" * 64 + "\n")
+        (self.folder / "audit.jsonl").write_text('{"erased":"x"}\n')
+
+    def make(self, server, text):
+        status, _, made = server.request("POST", "/v1/sessions", {"messages": user(text)})
+        self.assertEqual(status, 201, made)
+        return made["id"]
+
+    def store(self):
+        return next(p for p in self.folder.iterdir() if len(p.name) == 32)
+
+    def files(self):
+        return {str(p.relative_to(self.folder)): p.read_bytes() for p in self.folder.rglob("*")
+                if p.is_file() and p.name not in PASSING and not p.name.startswith("sessions.db")}
+
+    def rows(self):
+        with sqlite3.connect(f"file:{self.folder}/sessions.db?mode=ro", uri=True) as database:
+            found = database.execute("SELECT id, owner, number, sealed FROM sessions").fetchall()
+        database.close()
+        return found
+
+    def use(self, *flags):
+        """A start, a prompt, a session, an end; what the log says."""
+        server = self.serve(*flags)
+        server.ask(prompt(71, 300))
+        self.make(server, "Somebody else.")
+        self.assertEqual(server.request("GET", self.path)[0], 404)
+        server.request("POST", "/v1/cache/flush", {})
+        self.assertEqual(server.end(), 0)
+        return "".join(server.log)
+
+    def check_all_is_back(self):
+        server = self.serve()
+        self.check(server, IDS, disk=whole_blocks(IDS))
+        self.assertEqual(len(server.get(self.path)["messages"]), 1)
+        server.end()
+
+    def test_of_another_secret(self):
+        before, rows = self.files(), self.rows()
+        (self.home / "state").rename(self.home / "mine")
+        log = self.use()
+        self.assertRegex(log, r"sessions that the secret of this state folder does not open stay as they are; the "
+                              r"secret that made them opens them.* sessions=1 ")
+        self.assertRegex(log, r"disk tier: what the secret .* does not open stays as it is; the secret that made it .*"
+                              r" stores=1 keys=0 names=1 ")
+        after = self.files()
+        for name, old in before.items():
+            self.assertEqual(after[name], old, name)
+        self.assertTrue(set(rows) <= set(self.rows()))
+        self.assertEqual(len(self.rows()), 2)
+        shutil.rmtree(self.home / "state")
+        (self.home / "mine").rename(self.home / "state")
+        self.check_all_is_back()
+
+    def test_without_a_secret_and_removed_by_name(self):
+        before, rows = self.files(), self.rows()
+        (self.home / "state/kvasir/secret").rename(self.home / "secret")
+        disk = ("--disk", str(self.folder))
+        for words in (("sessions", "rm", "--unreadable"), ("fsck", "--remove-unreadable")):
+            status, said, _ = run(*words, *disk, home=self.home)
+            self.assertEqual(status, 2, said)
+            self.assertIn("no secret", said)
+        self.assertEqual(self.rows(), rows)
+        self.use()
+        after = self.files()
+        for name, old in before.items():
+            self.assertEqual(after[name], old, name)
+        self.assertEqual(len(self.rows()), 2)
+        status, said, printed = run("sessions", "list", *disk, home=self.home)
+        self.assertEqual((status, said), (0, ""))
+        self.assertIn("1 session: not readable with this secret; 'kvasir sessions rm --unreadable'", printed)
+        status, said, _ = run("sessions", "rm", self.path.rsplit("/", 1)[1], *disk, home=self.home)
+        self.assertEqual(status, 2, said)
+        self.assertIn("--unreadable", said)
+        printed = run("fsck", "--json", *disk, home=self.home)[2]
+        listed = json.loads(printed)
+        store = [name for name in before if "/seg-" in name][0].split("/")[0]
+        self.assertEqual(listed["unreadable"], [store, f"erase-{store}-{'0' * 64}"])
+        self.assertEqual(listed["sessions"]["unreadable"], 1)
+        status, said, printed = run("sessions", "rm", "--unreadable", *disk, home=self.home)
+        self.assertEqual((status, printed), (0, "1 session removed\n"), said)
+        status, said, printed = run("fsck", "--remove-unreadable", *disk, home=self.home)
+        self.assertEqual(status, 0, (said, printed))
+        self.assertIn(f"{store}: not readable with this secret, removed\n", printed)
+        left = self.files()
+        self.assertFalse([name for name in before if name in left and name not in ("CACHEDIR.TAG", "audit.jsonl")], left)
+        self.assertEqual(len(self.rows()), 1)
+        listed = json.loads(run("fsck", "--json", *disk, home=self.home)[2])
+        self.assertEqual((listed["unreadable"], listed["sessions"]["unreadable"]), ([], 0))
+
+    def changed(self, path, change):
+        """The bytes that a change makes of a file are there after a start, under this name or beside it."""
+        if path.name == "forget":
+            path.write_bytes(b"KVFORGET" + bytes(80))
+        kept = path.read_bytes()
+        path.write_bytes(change(kept))
+        damaged = path.read_bytes()
+        server = self.serve()
+        server.ask(prompt(72, 300))
+        self.make(server, "Somebody else.")
+        server.request("POST", "/v1/cache/flush", {})
+        self.assertEqual(server.end(), 0)
+        there = [p for p in path.parent.glob(path.name + "*") if p.read_bytes() == damaged]
+        self.assertEqual(len(there), 1, (path, list(path.parent.iterdir()), server.log))
+        if there[0] != path:
+            self.assertIn(f"name={path.name} now={there[0].name}\n", "".join(server.log))
+            there[0].unlink()
+        path.write_bytes(kept)
+        for log in path.parent.glob("sessions.db-*"):
+            log.unlink()
+
+    def test_half_of_a_file(self):
+        store = self.store()
+        half = lambda whole: whole[:len(whole) // 2]
+        (self.folder / "audit.jsonl").write_bytes(b"x" * (2 << 20))
+        kinds = [self.segments()[0], next((store / "keys").iterdir()), next((self.folder / "keys").iterdir()),
+                 self.folder / "sessions.db", store / "forget", self.folder / f"erase-{store.name}-{'0' * 64}",
+                 self.folder / "audit.jsonl"]
+        for path in kinds:
+            with self.subTest(path.name):
+                self.changed(path, half)
+        (store / "forget").unlink(missing_ok=True)
+        self.check_all_is_back()
+
+    def test_a_newer_version(self):
+        store = self.store()
+        number = lambda at: lambda whole: whole[:at] + struct.pack("<I", 99) + whole[at + 4:]
+        kinds = [(self.segments()[0], number(8)), (next((store / "keys").iterdir()), number(8)),
+                 (next((self.folder / "keys").iterdir()), number(8)), (store / "forget", number(8)),
+                 (self.folder / "sessions.db", lambda whole: whole[:60] + struct.pack(">I", 99) + whole[64:])]
+        for path, change in kinds:
+            with self.subTest(path.name):
+                self.changed(path, change)
+        (store / "forget").unlink(missing_ok=True)
+        self.check_all_is_back()
+
+
+if __name__ == "__main__":
+    unittest.main()
