@@ -21,13 +21,17 @@ struct DiskOptions {
   // Of everything in the folder. Absent: a tenth of what is free or ours, at most 20 GiB.
   std::optional<uint64_t> cap_bytes;
   uint64_t ttl_hours = 168;  // what nobody used for so long leaves
+  // What stays free on the device. Absent: a tenth of it, at most 2 GiB.
+  std::optional<uint64_t> reserve_bytes = {};
 };
 
 // Counters and state of the disk tier; a snapshot. Bytes of payloads and headers together.
 struct TierStats {
-  enum class State : uint8_t { kOn, kWaiting, kBroken };
+  // kFull: it reads, but the device or the cap has no room for a segment.
+  enum class State : uint8_t { kOn, kWaiting, kBroken, kFull };
   State state = State::kOn;
-  std::string reason;  // why it is not on
+  std::string reason;          // why it is not on
+  uint64_t missing_bytes = 0;  // where it is full
   std::string folder;
   bool durable = true;  // false: the file system does not promise it (tmpfs, network)
   uint64_t cap_bytes = 0, used_bytes = 0;
@@ -41,7 +45,7 @@ struct TierStats {
   Histogram read_seconds{kTierTimeBounds};   // of a read: records that lie side by side
   Histogram write_seconds{kTierTimeBounds};  // of a group: making room, writing, syncing
 };
-const char* ToString(TierStats::State state);  // "on", "waiting", "broken"
+const char* ToString(TierStats::State state);  // "on", "waiting", "broken", "full"
 
 // A store of a disk tier's folder: the records of one Identity under one secret.
 struct StoreListing {

@@ -188,7 +188,9 @@ std::vector<Flag> DiskFlags(DiskDefault otherwise) {
       {"disk-cap", "SIZE",
        "limit of all in that folder (default: a tenth of what is free, at most 20GiB; 0: no "
        "disk)"},
-      {"disk-ttl", "HOURS", "what nobody used for so long leaves the disk (default 168)"}};
+      {"disk-ttl", "HOURS", "what nobody used for so long leaves the disk (default 168)"},
+      {"disk-reserve", "SIZE",
+       "what stays free on the device (default: a tenth of it, at most 2 GiB)"}};
 }
 
 std::vector<Flag> AnswerFlags() {
@@ -212,7 +214,7 @@ Status ReadDisk(const Args& args, DiskDefault otherwise, EngineOptions* options)
   const auto folder = args.Text("disk");
   if (args.Text("disk-cap") == "0") return {};
   if (folder == "none" || (!folder && otherwise == DiskDefault::kNone)) {
-    for (const char* flag : {"disk-cap", "disk-ttl"}) {
+    for (const char* flag : {"disk-cap", "disk-ttl", "disk-reserve"}) {
       // --disk none on the command line turns off the disk of the config file.
       const bool is_overridden = folder && !args.IsFromConfig("disk") && args.IsFromConfig(flag);
       if (args.Has(flag) && !is_overridden) {
@@ -230,6 +232,11 @@ Status ReadDisk(const Args& args, DiskDefault otherwise, EngineOptions* options)
   }
   constexpr uint64_t kMaxTtlHours = 24 * 366 * 10;
   KV_ASSIGN(disk.ttl_hours, args.Uint("disk-ttl", 1, kMaxTtlHours, disk.ttl_hours));
+  if (args.Text("disk-reserve") == "0") {
+    disk.reserve_bytes = 0;
+  } else if (args.Has("disk-reserve")) {
+    KV_ASSIGN(disk.reserve_bytes, args.Bytes("disk-reserve", 0));
+  }
   options->disk = std::move(disk);
   return {};
 }

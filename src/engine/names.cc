@@ -10,6 +10,8 @@ const char* ToString(TierStats::State state) {
       return "waiting";
     case TierStats::State::kBroken:
       return "broken";
+    case TierStats::State::kFull:
+      return "full";
   }
   return "";
 }

@@ -377,6 +377,11 @@ TierStats DiskTier::Stats() const {
   TierStats stats = stats_;
   stats.state = state_;
   stats.reason = reason_;
+  if (state_ == State::kOn && !full_reason_.empty()) {
+    stats.state = State::kFull;
+    stats.reason = full_reason_;
+    stats.missing_bytes = missing_bytes_;
+  }
   stats.folder = options_.folder;
   stats.durable = is_durable_;
   stats.cap_bytes = cap_bytes_;

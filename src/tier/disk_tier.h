@@ -30,7 +30,8 @@ struct DiskTierOptions {
   // Of everything in the folder. Absent: a tenth of what is free or ours, at most 20 GiB. The
   // tier's memory depends on this option, never on the free space.
   std::optional<uint64_t> cap_bytes = {};
-  uint64_t ttl_hours = 168;  // since last use; at least 1
+  uint64_t ttl_hours = 168;                    // since last use; at least 1
+  std::optional<uint64_t> reserve_bytes = {};  // DiskOptions::reserve_bytes
   Secret secret{};
   Digest identity{};
   RecordShape shape;
@@ -62,7 +63,7 @@ StoreAbout ParseAbout(const std::string& text);  // what cannot be read keeps it
 // reads. The class's thread rules are Tier's.
 //
 // State: waiting (another process has the store; asked each second), broken (the folder failed;
-// opened anew after 60 s), on.
+// opened anew after 60 s), on; full is on without room for a segment.
 //
 // A call of the storage may never return. Only the two threads make such calls once the tier is
 // open; Close leaves a tier behind whose threads do not end.
@@ -269,9 +270,13 @@ class DiskTier : public Tier {
   // disk_tier_room.cc: cap, free space, time
   enum class GrowEnd : uint8_t { kGrown, kFull, kFailed };
   GrowEnd Grow();
-  // Absent: it could not be found out; counted.
+  // How many bytes under the cap, or on the device, are missing for `bytes` more. Absent: it could
+  // not be found out; counted.
+  std::optional<uint64_t> MissingRoom(uint64_t bytes);
+  std::optional<uint64_t> MissingSpace(uint64_t bytes);
   std::optional<bool> HasRoomFor(uint64_t bytes);
   std::optional<bool> HasFreeSpace(uint64_t bytes);
+  void NoteRoom();
   bool RemoveUnusable();
   bool RemoveForeignSegment();
   bool MakeSegment();
@@ -328,6 +333,8 @@ class DiskTier : public Tier {
   bool has_unread_keys_ KV_GUARDED_BY(mutex_) = false;
   State state_ KV_GUARDED_BY(mutex_) = State::kBroken;
   std::string reason_ KV_GUARDED_BY(mutex_);
+  std::string full_reason_ KV_GUARDED_BY(mutex_);  // "": something can be stored
+  uint64_t missing_bytes_ KV_GUARDED_BY(mutex_) = 0;
   bool is_durable_ KV_GUARDED_BY(mutex_) = true;
   uint64_t epoch_ KV_GUARDED_BY(mutex_) = 0;  // of the open store
   uint64_t cap_bytes_ KV_GUARDED_BY(mutex_) = 0;

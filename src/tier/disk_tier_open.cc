@@ -66,6 +66,7 @@ Status DiskTier::OpenStore() {
   }
   RemoveUnusedKeys();
   FitCap();
+  NoteRoom();
   {
     MutexLock lock(mutex_);
     state_ = State::kOn;

@@ -12,12 +12,11 @@ namespace kvasir {
 namespace {
 
 constexpr uint64_t kSecondNs = 1'000'000'000, kSpaceNs = 10 * kSecondNs;
-constexpr uint64_t kMinFreeBytes = uint64_t{2} << 30;
+constexpr uint64_t kMaxReserveBytes = uint64_t{2} << 30;
 
 }  // namespace
 
-// Whether the folder may take `bytes` more.
-std::optional<bool> DiskTier::HasRoomFor(uint64_t bytes) {
+std::optional<uint64_t> DiskTier::MissingRoom(uint64_t bytes) {
   const IoResult<TreeFacts> tree = storage_.TreeBytes(writing_files_->root.id(), kSegmentPrefix);
   if (!tree) {
     CountError(&TierStats::fault_read, tree.error());
@@ -27,17 +26,70 @@ std::optional<bool> DiskTier::HasRoomFor(uint64_t bytes) {
   const bool is_segment = bytes == segment_bytes_;
   const uint64_t whole = tree->whole_bytes + (is_segment ? bytes : 0);
   const uint64_t other = tree->other_bytes + (is_segment ? 0 : bytes) + kTierDraftBytes;
-  return whole + std::max(other, kBesideBytes + reserved_bytes_) <= cap_bytes_;
+  const uint64_t needed = whole + std::max(other, kBesideBytes + reserved_bytes_);
+  return needed - std::min(needed, cap_bytes_);
 }
 
-// Whether the disk stays usable for others when `bytes` more are taken.
-std::optional<bool> DiskTier::HasFreeSpace(uint64_t bytes) {
+// Whether the folder may take `bytes` more.
+std::optional<bool> DiskTier::HasRoomFor(uint64_t bytes) {
+  const std::optional<uint64_t> missing = MissingRoom(bytes);
+  return missing ? std::optional(*missing == 0) : std::nullopt;
+}
+
+std::optional<uint64_t> DiskTier::MissingSpace(uint64_t bytes) {
   const IoResult<SpaceFacts> space = storage_.Space(writing_files_->root.id());
   if (!space) {
     CountError(&TierStats::fault_read, space.error());
     return std::nullopt;
   }
-  return space->free_bytes >= bytes + std::max(space->total_bytes / 20, kMinFreeBytes);
+  const uint64_t needed =
+      bytes + options_.reserve_bytes.value_or(std::min(space->total_bytes / 10, kMaxReserveBytes));
+  return needed - std::min(needed, space->free_bytes);
+}
+
+// Whether the disk stays usable for others when `bytes` more are taken.
+std::optional<bool> DiskTier::HasFreeSpace(uint64_t bytes) {
+  const std::optional<uint64_t> missing = MissingSpace(bytes);
+  return missing ? std::optional(*missing == 0) : std::nullopt;
+}
+
+// Says once that nothing can be stored: there is no segment, and no room for one.
+void DiskTier::NoteRoom() {
+  uint64_t bytes;
+  bool has_segments = false;
+  {
+    MutexLock lock(mutex_);
+    bytes = segment_bytes_;
+    for (uint32_t i = 0; i < memory_.segments.max_segments(); ++i) {
+      const SegmentTable::Segment& segment = memory_.segments.at(i);
+      has_segments |= segment.is_open && !segment.is_abandoned;
+    }
+  }
+  uint64_t missing = 0;
+  std::string why;
+  if (!has_segments) {
+    missing = MissingSpace(bytes).value_or(0);
+    if (missing > 0) {
+      why = fmt::format(
+          "the device lacks {} bytes for a segment beside what stays free (--disk-reserve)",
+          missing);
+    } else if (storage_.MonotonicNs() < no_growth_until_ns_) {  // nothing more could leave
+      missing = MissingRoom(bytes).value_or(0);
+      if (missing > 0) {
+        why =
+            fmt::format("other files of the folder leave {} bytes too few under its cap", missing);
+      }
+    }
+  }
+  {
+    MutexLock lock(mutex_);
+    std::swap(why, full_reason_);
+    missing_bytes_ = missing;
+    if (full_reason_.empty() || !why.empty()) return;
+    why = full_reason_;
+  }
+  Log(LogLevel::kWarning, "disk tier: nothing is stored until there is room",
+      LogField("folder", options_.folder), LogField("reason", why));
 }
 
 // One segment more, where cap and disk allow it. All servers of the folder do this under its lock,
@@ -50,6 +102,7 @@ DiskTier::GrowEnd DiskTier::Grow() {
   }
   const auto ends = [&](GrowEnd end) {
     if (end != GrowEnd::kGrown) no_growth_until_ns_ = storage_.MonotonicNs() + kSpaceNs;
+    NoteRoom();
     return end;
   };
   const IoResult<OpenedFile> locked = LockTierFolder(storage_, writing_files_->root.id());
@@ -365,6 +418,7 @@ bool DiskTier::Maintain() {
     space_ns_ = now_ns + kSpaceNs;
     if (LeaveIfGone()) return true;
     GiveBack();
+    NoteRoom();
     RemoveAbandoned();
     (void)ZeroAllCondemned(AbandonedSegments::kLeft);
     WriteAbout();

@@ -152,6 +152,8 @@ TEST_F(DiskTierRoom, AClockThatGoesBackKeepsNothingLonger) {
 
 // Less than 2 GiB free: segments go back until there is as much, the coldest first.
 TEST_F(DiskTierRoom, ADiskThatFillsUpGetsSegmentsBack) {
+  options_.reserve_bytes = 2 * kGiB;
+  Start();
   storage_.disk_bytes = 4 * kGiB;
   storage_.other_bytes = kGiB;
   Store(0, 450);
@@ -191,6 +193,34 @@ TEST_F(DiskTierRoom, ADiskThatFillsUpGetsSegmentsBack) {
   Pass(11);
   Store(550, 850);
   EXPECT_GT(Segments().size(), 2u) << "there is room again";
+}
+
+// No room for a segment: the tier is full, says what is missing, and no flush says that all is
+// stored. A tenth of a small device stays free.
+TEST_F(DiskTierRoom, SaysThatNothingCanBeStored) {
+  storage_.disk_bytes = kGiB;
+  storage_.other_bytes = kGiB - 104 * kMiB;
+  Start();
+  EXPECT_EQ(tier_->Stats().state, TierStats::State::kOn) << "102.4 MiB stay free";
+  Store(0, 10);
+  EXPECT_TRUE(Has(9));
+  storage_.other_bytes = kGiB - 100 * kMiB;
+  Pass(11);
+  TierStats stats = tier_->Stats();
+  EXPECT_EQ(stats.state, TierStats::State::kFull) << stats.reason;
+  EXPECT_NE(stats.reason.find("--disk-reserve"), std::string::npos) << stats.reason;
+  EXPECT_GT(stats.missing_bytes, 2 * kMiB);
+  EXPECT_LT(stats.missing_bytes, 5 * kMiB);
+  std::optional<Result<TierFlushed>> flushed;
+  tier_->Flush([&](Result<TierFlushed> answer) { flushed = std::move(answer); });
+  Pass(1);
+  ASSERT_TRUE(flushed);
+  EXPECT_FALSE(*flushed);
+  options_.reserve_bytes = 0;
+  Start();
+  EXPECT_EQ(tier_->Stats().state, TierStats::State::kOn);
+  Store(10, 20);
+  EXPECT_TRUE(Has(19));
 }
 
 // Sessions lie in the same folder: segments leave what they need of the cap.

@@ -407,6 +407,8 @@ void DiskTier::FindAnswers() {
     if (job.answer || (is_on && oldest <= job.number)) continue;
     if (!is_on) {
       job.answer = Fail(Code::kUnavailable, "disk tier: {}: {}", options_.folder, reason_);
+    } else if (!full_reason_.empty()) {
+      job.answer = Fail(Code::kUnavailable, "disk tier: {}: {}", options_.folder, full_reason_);
     } else if (stats_.dropped_failed > job.dropped) {
       job.answer = Fail(Code::kUnavailable, "disk tier: {}: {} blocks could not be stored{}",
                         options_.folder, stats_.dropped_failed - job.dropped, LastErrorText());
