@@ -173,6 +173,30 @@ class Room(WithHome):
             self.check(server, prompt(30 + i, 1000))
 
 
+    def test_a_full_device_is_said(self):
+        ids = prompt(45, 400)
+        self.stored(ids)
+        server = self.serve("--disk-reserve", "1000TiB")
+        state = server.disk()
+        self.assertEqual(state["state"], "full", state)
+        self.assertIn("--disk-reserve", state["reason"])
+        self.assertGreater(state["missing_bytes"], 1 << 40)
+        for seed in (46, 47):
+            self.check(server, prompt(seed, 400))
+            refused = server.request("POST", "/v1/cache/flush", {})
+            self.assert_refused(refused, "unavailable", status=503)
+            self.assertIn("--disk-reserve", refused[2]["error"]["message"])
+        self.assertEqual(server.end(), 0)
+        log = "".join(server.log)
+        self.assertEqual(log.count("nothing is stored until there is room"), 1, log)
+        server = self.serve("--disk-reserve", "1000TiB")
+        server.stop()
+        self.assertIn("; full: ", "".join(server.log))
+        server = self.serve("--disk-reserve", "0")
+        self.assertEqual(server.disk()["state"], "on")
+        self.assertTrue(server.flush()["durable"])
+
+
 class Default(WithHome):
     """No flag names a disk."""
 

@@ -410,7 +410,10 @@ class Erase(WithHome):
         second = self.serve("--kv-format", "int8")
         second.ask(ids)
         second.flush()
-        self.assertEqual(second.erase()["locked_stores"], 1)
+        status, _, refused = second.request("DELETE", "/v1/cache")
+        self.assertEqual(status, 503, refused)
+        self.assertIn("memory is erased, but this stays on the disk: ", refused["error"]["message"])
+        self.assertIn("a store that is open in other servers", refused["error"]["message"])
         first.kill()
         self.check(self.serve(), ids, disk=whole_blocks(ids))
 

@@ -323,7 +323,7 @@ class Damage(WithSessions):
         path = self.make(first)
         second = self.serve("--kv-format", "int8")
         self.assertTrue(any(str(first.process.pid) in line for line in second.log), second.log)
-        self.call(second, "GET", path, status=404)
+        self.call(second, "GET", path, status=503)
         self.assertFalse(self.call(second, "GET", self.make(second))["durable"])
 
     def test_a_vanished_folder(self):

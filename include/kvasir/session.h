@@ -187,9 +187,13 @@ class SessionStore {
   template <typename Part>
   Result<std::shared_ptr<const Part>> Keep(Part part, Room room = Room::kWithinLimit);
 
-  // Takes the sessions of an open file, and writes to it from now on. Sessions that another file
-  // had, and this one does not have, are in memory only. Disk.
+  // Takes the sessions of an open file, and writes to it from now on. Sessions that this one
+  // does not have are written to it at their next change or sweep. Disk.
   Status UseFile(std::shared_ptr<SessionFile> file);
+  // Why there is no file, until UseFile. kUnavailable: sessions that lie there may come back, so
+  // that calls for a session that is not known have this error instead of kNotFound.
+  void set_no_file(Error why);
+  std::optional<Error> no_file() const;
   std::shared_ptr<SessionFile> file() const;
 
   // kExhausted when the store has as many sessions as it may, or no memory for one. Disk.
@@ -222,6 +226,7 @@ class SessionStore {
   const SessionLimits& limits() const;
 
  private:
+  Status WriteUnwritten();
   explicit SessionStore(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
   bool TakeBytes(uint64_t bytes, Room room);
   std::shared_ptr<void> Memory() const;

@@ -114,6 +114,10 @@ class SessionFile {
   const std::unique_ptr<Impl> impl_;
 };
 
+// Removes a tenant's key from a folder whose file cannot be opened, so that no row of it opens any
+// more. kUnavailable: another process has the file.
+Status EraseUnopened(const SessionFileOptions& options, const SessionOwner& owner);
+
 struct SessionFileCheck {
   uint64_t sessions = 0, bytes = 0;    // of those that open
   uint64_t unreadable = 0;             // that the secret does not open

@@ -191,6 +191,12 @@ Result<std::vector<std::string>> SessionFile::RemoveOld() {
 uint64_t SessionFile::bytes() const { return impl_->rows->bytes(); }
 uint64_t SessionFile::max_bytes() const { return impl_->rows->max_bytes(); }
 
+Status EraseUnopened(const SessionFileOptions& options, const SessionOwner& owner) {
+  KV_ASSIGN(const SealedRowsOptions rows, RowsOptionsOf(options));
+  RealStorage storage;
+  return SealedRows::RemoveKeyOf(rows, storage, owner);
+}
+
 Result<std::optional<SessionFileCheck>> CheckSessionFile(const SessionFileOptions& options) {
   KV_ASSIGN(const SealedRowsOptions rows, RowsOptionsOf(options));
   RealStorage storage;

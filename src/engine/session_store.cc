@@ -215,7 +215,12 @@ struct SessionStore::Impl {
   std::unordered_map<std::string, std::shared_ptr<Session>> by_id KV_GUARDED_BY(mutex);
   std::map<uint64_t, Session*, std::greater<>> by_number KV_GUARDED_BY(mutex);  // newest first
   std::list<Session*> by_use KV_GUARDED_BY(mutex);  // those with a state, used longest ago first
+  Error Missing() const KV_REQUIRES(mutex) {
+    return no_file && no_file->code == Code::kUnavailable ? *no_file : NoSession();
+  }
+
   std::shared_ptr<SessionFile> file KV_GUARDED_BY(mutex);
+  std::optional<Error> no_file KV_GUARDED_BY(mutex);
   uint64_t num_coming KV_GUARDED_BY(mutex) = 0;  // sessions that are being created
   uint64_t next_number KV_GUARDED_BY(mutex) = 0;
   uint64_t expired KV_GUARDED_BY(mutex) = 0;
@@ -306,7 +311,18 @@ Status SessionStore::UseFile(std::shared_ptr<SessionFile> file) {
   }
   for (Session* one : lost) impl_->Remove(*one, &dead);
   impl_->file = std::move(file);
+  impl_->no_file.reset();
   return {};
+}
+
+void SessionStore::set_no_file(Error why) {
+  const MutexLock lock(impl_->mutex);
+  if (!impl_->file) impl_->no_file = std::move(why);
+}
+
+std::optional<Error> SessionStore::no_file() const {
+  const MutexLock lock(impl_->mutex);
+  return impl_->no_file;
 }
 
 Result<SessionStore::Entry> SessionStore::Create(std::string_view tenant, SessionState state) {
@@ -361,7 +377,7 @@ Result<SessionStore::Entry> SessionStore::Find(std::string_view tenant, std::str
   {
     const MutexLock lock(impl_->mutex);
     session = impl_->Find(tenant, id);
-    if (!session) return tl::unexpected(NoSession());
+    if (!session) return tl::unexpected(impl_->Missing());
     impl_->Use(*session);
   }
   return impl_->Load(*this, session);
@@ -385,6 +401,9 @@ Result<SessionStore::Page> SessionStore::List(std::string_view tenant,
   const SessionOwner owner = SessionOwnerOf(tenant);
   {
     const MutexLock lock(impl_->mutex);
+    if (impl_->no_file && impl_->no_file->code == Code::kUnavailable) {
+      return tl::unexpected(*impl_->no_file);
+    }
     auto next = impl_->by_number.begin();
     if (after) {
       const std::shared_ptr<Session> last = impl_->Find(tenant, *after);
@@ -443,7 +462,7 @@ Result<std::shared_ptr<SessionStore::Turn>> SessionStore::Queue(std::string_view
   std::shared_ptr<Session> session = impl_->Find(tenant, id);
   if (!session || session->queue.size() > kMaxSessionQueue) {
     turn->place_ = nullptr;
-    if (!session) return tl::unexpected(NoSession());
+    if (!session) return tl::unexpected(impl_->Missing());
     return Fail(Code::kExhausted,
                 "{} calls of this session wait already, and at most {} may; try again later",
                 kMaxSessionQueue, kMaxSessionQueue);
@@ -488,10 +507,32 @@ void SessionStore::Sweep() {
   impl_->Sweep(&dead);
 }
 
+// Sessions that were made while there was no file, or that another one had.
+Status SessionStore::WriteUnwritten() {
+  std::vector<std::pair<std::string, std::string>> unwritten;
+  {
+    const MutexLock lock(impl_->mutex);
+    for (const auto& [number, session] : impl_->by_number) {
+      const bool is_wanted = session->state && session->state->setup->on_disk;
+      if (is_wanted && session->row_number == 0) {
+        unwritten.emplace_back(session->tenant, session->id);
+      }
+    }
+  }
+  for (const auto& [tenant, id] : unwritten) {
+    const auto turn = Queue(tenant, id, [] {});
+    if (!turn || !(*turn)->has_come()) continue;  // the change that is under way writes it
+    KV_ASSIGN(const Entry entry, (*turn)->Read());
+    KV_TRY((*turn)->Replace(SessionState(*entry.state)));
+  }
+  return {};
+}
+
 Status SessionStore::SweepFile() {
   Sweep();
   const std::shared_ptr<SessionFile> from = file();
   if (!from) return {};
+  KV_TRY(WriteUnwritten());
   KV_ASSIGN(const std::vector<SessionFile::Row> rows, from->List());
   constexpr int64_t kTouchS = 3600;
   for (const SessionFile::Row& row : rows) {
@@ -573,7 +614,8 @@ Status SessionStore::Turn::Replace(SessionState state, Durable durable) {
   {
     const MutexLock lock(impl.mutex);
     if (session.removed) return tl::unexpected(NoSession());
-    if (session.row_number > 0 && durable == Durable::kNow) file = impl.file;
+    const bool is_kept = session.row_number > 0 || kept->setup->on_disk;
+    if (is_kept && durable == Durable::kNow) file = impl.file;
     row_number = session.row_number + 1;
   }
   if (file) {
@@ -585,6 +627,13 @@ Status SessionStore::Turn::Replace(SessionState state, Durable durable) {
     if (!written && written.error().code == Code::kNotFound) return tl::unexpected(NoSession());
     KV_TRY(written);
   }
+  bool is_removed;
+  {
+    const MutexLock lock(impl.mutex);
+    is_removed = session.removed;
+  }
+  // Its first row was written behind the erase of all.
+  if (is_removed && file && row_number == 1) KV_TRY(file->Remove(session.owner, session.id));
   const MutexLock lock(impl.mutex);
   if (session.removed) return tl::unexpected(NoSession());
   if (file) session.row_number = row_number;

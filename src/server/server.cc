@@ -50,7 +50,7 @@ constexpr size_t kMaxClosing = 64;      // closing connections that still hold m
 constexpr size_t kClosedForFiles = 16;  // at once, when the system has no descriptor left
 constexpr auto kRetryAccept = std::chrono::milliseconds(20);  // while all connections are busy
 constexpr auto kAwaitClosing = std::chrono::milliseconds(1);
-constexpr auto kSweepSessions = std::chrono::minutes(1);
+constexpr auto kSweepSessions = std::chrono::seconds(60), kAskForFile = std::chrono::seconds(1);
 constexpr int kMaxDrains = 2;                 // one for each signal
 constexpr uint64_t kStopS = 1;                // for the server to stop after a second signal
 constexpr uint64_t kFlushNs = 5'000'000'000;  // for clients to read their last bytes
@@ -210,7 +210,7 @@ class Server {
   // Sessions end when their time is over, even if nobody calls.
   void AwaitSweep() {
     UntilDone([this] {
-      sweep_.expires_after(kSweepSessions);
+      sweep_.expires_after(service_->waits_for_session_file() ? kAskForFile : kSweepSessions);
       sweep_.async_wait([this](ErrorCode ec) {
         if (ec) return;
         PreparePool& pool = engine_.DiskStats() ? disk_ : prepare_;

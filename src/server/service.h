@@ -143,6 +143,9 @@ class Service {
   // Removes sessions that nobody has used for long, and opens their file where that failed before.
   // Call it now and then; it waits for the disk.
   void SweepSessions();
+  bool waits_for_session_file() const {  // another process has it
+    return waits_for_session_file_.load(std::memory_order_relaxed);
+  }
   Engine& engine() { return engine_; }
 
  private:
@@ -266,6 +269,7 @@ class Service {
   SessionStore sessions_;
   PieceStore pieces_;
   std::string no_session_file_;  // why, as it was logged last; of Make and SweepSessions
+  std::atomic<bool> waits_for_session_file_{false};  // relaxed: it publishes no data
   std::string template_text_, fingerprint_, openapi_text_;
   std::shared_ptr<SpanExporter> spans_;  // absent: none are made. Requests share it until they end
 };

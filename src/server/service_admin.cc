@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/hex.h"
+#include "kvasir/session_file.h"
 #include "observe/metrics.h"
 #include "plan/plan_json.h"
 #include "server/json_fields.h"
@@ -150,6 +151,7 @@ json DiskJson(const std::optional<TierStats>& disk) {
   if (!disk) return json();
   return {{"state", ToString(disk->state)},
           {"reason", disk->reason.empty() ? json() : json(disk->reason)},
+          {"missing_bytes", disk->missing_bytes},
           {"folder", disk->folder},
           {"durable", disk->durable},
           {"cap_bytes", disk->cap_bytes},
@@ -159,6 +161,15 @@ json DiskJson(const std::optional<TierStats>& disk) {
           {"written_today_bytes", disk->written_today_bytes},
           {"budget_bytes", disk->budget_bytes},
           {"load_bytes_s", disk->load_bytes_per_s}};
+}
+
+// What an erase could not reach; "": nothing.
+std::string WhatStays(const std::string& sessions, uint32_t locked_stores) {
+  if (locked_stores == 0) return sessions;
+  return fmt::format(
+      "{}{}{} open in other servers, which must be asked too", sessions,
+      sessions.empty() ? "" : "; ",
+      locked_stores == 1 ? "a store that is" : fmt::format("{} stores that are", locked_stores));
 }
 
 json LimitJson(uint64_t limit, uint64_t none) { return limit == none ? json() : json(limit); }
@@ -244,6 +255,9 @@ Outcome Service::CacheState(const Call& call) {
   body["cache"] =
       all ? CacheJson(engine_.Stats(), mode) : OwnJson(activity_.Of(call.tenant()), mode);
   if (all) body["cache"]["disk"] = DiskJson(engine_.DiskStats());
+  if (const auto why = sessions_.no_file(); why && body["cache"].contains("disk")) {
+    body["cache"]["disk"]["no_sessions"] = why->message;  // why they are not kept there
+  }
   if (all) body["cost"] = CostJson(engine_.Stats().cost);
   body["model"] = model_.names.front();
   body["target"] = engine_.target();
@@ -287,12 +301,22 @@ Outcome Service::EraseCache(const Call& call) {
   if (tenant) removed = sessions_.RemoveAll(*tenant);
   if (!removed) return ErrorResponse(removed.error());
   const size_t sessions = *removed;
+  std::string stays;
+  if (tenant && has_disk && sessions_.no_file()) {
+    const Status erased = EraseUnopened(SessionFileOptionsOf(engine_), SessionOwnerOf(*tenant));
+    if (!erased) stays = "kept sessions: " + sessions_.no_file()->message;
+  }
   preparer_.CancelAll();
   if (tenant) pieces_.Erase(*tenant);
   if (group) pieces_.EraseAll();  // of any tenant in it
-  return LaterAnswer{[this, sessions, has_disk, shows_sizes,
+  return LaterAnswer{[this, sessions, has_disk, shows_sizes, stays = std::move(stays),
                       owners = std::move(owners)](LaterAnswer::Reply reply) {
     erase_queue_.EraseAll(owners, [=, reply = std::move(reply)](const Erasure& erasure) {
+      const std::string kept = WhatStays(stays, erasure.locked_stores);
+      if (!erasure.error && !kept.empty()) {
+        return reply(ErrorResponse(
+            {Code::kUnavailable, "memory is erased, but this stays on the disk: " + kept}));
+      }
       reply(erasure.error ? ErrorResponse(*erasure.error)
                           : JsonResponse(ErasureJson(erasure, sessions, has_disk, shows_sizes)));
     });

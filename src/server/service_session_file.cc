@@ -19,6 +19,23 @@ void TellUnreadable(SessionFile& file, const std::string& folder) {
       LogField("sessions", count), LogField("folder", folder));
 }
 
+// For callers: without the place of the disk. kUnavailable: the sessions there may come back.
+Error WhyNoFile(const Error& error) {
+  switch (error.code) {
+    case Code::kUnavailable:
+      return {Code::kUnavailable,
+              "another server has the file of the kept sessions; this one takes it over when that "
+              "one ends"};
+    case Code::kExhausted:
+      return {Code::kUnavailable,
+              "the disk is full, so that kept sessions cannot be opened; try again later"};
+    case Code::kIoError:
+      return {Code::kUnavailable, "the disk that keeps sessions fails; try again later"};
+    default:
+      return {error.code, "the file of the kept sessions cannot be used (the log says why)"};
+  }
+}
+
 }  // namespace
 
 void Service::OpenSessionFile() {
@@ -43,6 +60,9 @@ void Service::OpenSessionFile() {
     }
   }
   no_session_file_ = why;
+  waits_for_session_file_.store(!used && used.error().code == Code::kUnavailable,
+                                std::memory_order_relaxed);
+  if (!used) sessions_.set_no_file(WhyNoFile(used.error()));
 }
 
 bool Service::WaitsForDisk(const HttpRequest& request) const {

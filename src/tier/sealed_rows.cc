@@ -138,6 +138,17 @@ Result<std::unique_ptr<SealedRows>> SealedRows::Open(const SealedRowsOptions& op
   return rows;
 }
 
+Status SealedRows::RemoveKeyOf(const SealedRowsOptions& options, Storage& storage,
+                               const Digest& owner) {
+  KV_ASSIGN(OwnerKeys keys, OwnerKeys::Create(OwnerKeys::kMaxOwners));
+  SealedRows rows(options, storage, std::move(keys));
+  KV_TRY(rows.OpenFiles());
+  const auto removed =
+      RemoveKeyFile(storage, rows.keys_folder_.id(), KeyFileName(options.secret, owner));
+  if (removed) return {};
+  return FailErrno(removed.error(), "cannot remove a key in {}/{}", options.folder, kRowsKeysName);
+}
+
 Status SealedRows::OpenFiles() {
   KV_ASSIGN(root_, OpenTierFolder(storage_, options_.folder));
   auto lock = Own(storage_,

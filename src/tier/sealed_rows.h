@@ -53,6 +53,9 @@ class SealedRows {
   // on. Rows that no key opens stay as they are: another secret may have made them.
   static Result<std::unique_ptr<SealedRows>> Open(const SealedRowsOptions& options,
                                                   Storage& storage);
+  // Removes an owner's key where the file itself cannot be opened. Errors: those of Open.
+  static Status RemoveKeyOf(const SealedRowsOptions& options, Storage& storage,
+                            const Digest& owner);
   ~SealedRows();
   SealedRows(const SealedRows&) = delete;
   SealedRows& operator=(const SealedRows&) = delete;
