@@ -8,6 +8,7 @@ import json
 import shutil
 import sqlite3
 import struct
+import subprocess
 import unittest
 
 from disk_server import WithHome, prompt, run, whole_blocks
@@ -164,6 +165,71 @@ class Unreadable(WithHome):
                 self.changed(path, change)
         (store / "forget").unlink(missing_ok=True)
         self.check_all_is_back()
+
+    def test_faults_cost_time_and_not_the_start(self):
+        store = self.store()
+        tag = self.folder / "CACHEDIR.TAG"
+        key = next((self.folder / "keys").iterdir()).name
+
+        def link(path):
+            path.unlink(missing_ok=True)
+            path.symlink_to("/dev/null")
+
+        def file(path):
+            shutil.rmtree(path)
+            path.write_text("a file")
+
+        def as_folder(path):
+            path.unlink(missing_ok=True)
+            path.mkdir()
+
+        faults = {
+            "a flipped bit in the marker": lambda: tag.write_bytes(b"R" + tag.read_bytes()[1:]),
+            "no marker": tag.unlink,
+            "the marker is a folder": lambda: as_folder(tag),
+            "somebody's file beside it": lambda: (tag.unlink(), (self.folder / "thesis.txt").write_text("x")),
+            "the lock is a link": lambda: link(self.folder / "lock"),
+            "the lock of sessions is a link": lambda: link(self.folder / "sessions.lock"),
+            "the lock of the store is a link": lambda: link(store / "lock"),
+            "the intent is a folder": lambda: as_folder(store / "forget"),
+            "the audit is a folder": lambda: as_folder(self.folder / "audit.jsonl"),
+            "a key is a folder": lambda: as_folder(self.folder / "keys" / key),
+            "the keys are a file": lambda: file(self.folder / "keys"),
+            "the store's keys are a file": lambda: file(store / "keys"),
+        }
+        for what, damage in faults.items():
+            with self.subTest(what):
+                damage()
+                server = self.serve()
+                self.assertEqual(server.disk()["state"], "on", server.log)
+                ids = prompt(73, 300)
+                server.ask(ids)
+                self.assertTrue(server.flush()["durable"])
+                made = self.make(server, "Kept.")
+                self.assertTrue(server.get("/v1/sessions/" + made)["durable"], server.log)
+                self.assertTrue(server.erase()["erased"])
+                self.assertEqual(server.end(), 0)
+                server = self.serve()  # and what was set aside is said once
+                self.assertNotIn("set aside", "".join(server.log))
+                self.assertEqual(server.request("GET", "/v1/sessions/" + made)[0], 404)
+                self.check(server, ids, disk=0)
+                server.kill()
+        self.assertEqual((self.folder / "thesis.txt").read_text(), "x")
+
+    def test_a_folder_that_cannot_be_written_to(self):
+        mount = ["mount", "--bind", str(self.folder), str(self.folder)]
+        if subprocess.run(mount, check=False, capture_output=True).returncode:
+            self.skipTest("mounting is not allowed here")
+        self.addCleanup(subprocess.run, ["umount", "-l", str(self.folder)], check=True)
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(self.folder)], check=True)
+        server = self.serve()
+        self.assertEqual(server.disk()["state"], "broken", server.log)
+        self.assertIn("Read-only", server.disk()["reason"])
+        server.ask(IDS)
+        self.assertEqual(server.request("POST", "/v1/cache/flush", {})[0], 503)
+        self.assertEqual(server.request("GET", self.path)[0], 503)
+        self.assertGreaterEqual(server.request("DELETE", "/v1/cache")[0], 500)
+        server.stop()
 
 
 if __name__ == "__main__":

@@ -90,7 +90,10 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(const DiskTierOptions& options,
   if (has_threads) {
     KV_ASSIGN(tier->reader_, tier->StartThreadOf(&DiskTier::ReaderLoop));
   }
-  KV_TRY(tier->OpenStore());
+  if (const Status opened = tier->OpenStore(); !opened) {
+    if (!tier->has_folder_) return tl::unexpected(opened.error());
+    tier->StayOff(opened.error());  // a fault of what lies in it costs time, not the start
+  }
   if (has_threads) {
     KV_ASSIGN(tier->writer_, tier->StartThreadOf(&DiskTier::WriterLoop));
   }

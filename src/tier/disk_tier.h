@@ -211,6 +211,7 @@ class DiskTier : public Tier {
   // disk_tier_open.cc: states
   Status OpenStore();
   void TellUnread();
+  void StayOff(const Error& why);
   Status ScanStore();
   Status AddSegments();
   void ScanSegments(uint32_t thread) noexcept;
@@ -396,7 +397,8 @@ class DiskTier : public Tier {
   bool is_failure_logged_ = false;
   bool needs_key_room_ = false;  // the last group's key file did not fit under the cap
   bool has_told_unread_ = false;
-  bool has_left_ = false;  // LeaveClosed was called
+  bool has_folder_ = false;  // it was there once, is ours alone, and may be used
+  bool has_left_ = false;    // LeaveClosed was called
   // The reader's alone.
   std::vector<uint32_t> run_;
 

@@ -32,6 +32,7 @@ Status DiskTier::OpenStore() {
                 "name the folder by --disk to use it all the same",
                 options_.folder);
   }
+  has_folder_ = true;
   const IoResult<TreeFacts> tree = storage_.TreeBytes(root.id(), kSegmentPrefix);
   if (!tree) return FailErrno(tree.error(), "cannot measure {}", options_.folder);
   uint64_t cap = index_cap_bytes_;
@@ -81,6 +82,18 @@ Status DiskTier::OpenStore() {
   ExpireOld();
   (void)ZeroAllCondemned(AbandonedSegments::kLeft);
   return {};
+}
+
+// Until it is tried again, in 60 s.
+void DiskTier::StayOff(const Error& why) {
+  if (!std::exchange(is_failure_logged_, true)) {
+    Log(LogLevel::kWarning, "disk tier: off until its folder can be used",
+        LogField("reason", why.message));
+  }
+  MutexLock lock(mutex_);
+  state_ = State::kBroken;
+  reason_ = why.message;
+  retry_ns_ = storage_.MonotonicNs() + kRetryBrokenNs;
 }
 
 // Once: what stays as it is because this secret does not open it.

@@ -63,17 +63,7 @@ bool DiskTier::WriterStep() {
   // While a read has not returned, no other one would be served.
   if (!is_on && storage_.MonotonicNs() >= retry_ns_ && !is_reading) {
     const Status opened = OpenStore();
-    if (!opened) {
-      if (!is_failure_logged_) {
-        Log(LogLevel::kWarning, "disk tier: off until its folder can be used",
-            LogField("reason", opened.error().message));
-      }
-      is_failure_logged_ = true;
-      MutexLock lock(mutex_);
-      state_ = State::kBroken;
-      reason_ = opened.error().message;
-      retry_ns_ = storage_.MonotonicNs() + uint64_t{60'000'000'000};
-    }
+    if (!opened) StayOff(opened.error());
   }
   has_worked |= RunErases();
   {

@@ -5,6 +5,7 @@
 // "kvasir forget"), store || the bytes before it).
 #include "tier/forget_intent.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -99,7 +100,10 @@ IoResult<std::optional<ForgetIntent>> ReadForgetIntent(Storage& storage, FileId 
                                                        const Secret& secret, const StoreId& store) {
   const IoResult<std::string> bytes =
       ReadSmallFile(storage, folder, std::string(kForgetFile), kMaxForgetIntentBytes);
-  if (!bytes && bytes.error() == ENOENT) return std::optional<ForgetIntent>();
+  constexpr int kNoIntent[] = {ENOENT, ELOOP, EISDIR, EINVAL, EFBIG, ENXIO};
+  if (!bytes && std::ranges::find(kNoIntent, bytes.error()) != std::end(kNoIntent)) {
+    return std::optional<ForgetIntent>();
+  }
   if (!bytes) return IoFailed(bytes.error());
   return DecodeForgetIntent(secret, store, *bytes);
 }

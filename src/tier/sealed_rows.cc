@@ -151,9 +151,11 @@ Status SealedRows::RemoveKeyOf(const SealedRowsOptions& options, Storage& storag
 
 Status SealedRows::OpenFiles() {
   KV_ASSIGN(root_, OpenTierFolder(storage_, options_.folder));
-  auto lock = Own(storage_,
-                  storage_.OpenFile(root_.id(), std::string(kRowsLockName), OpenMode::kWriteOrNew));
-  if (!lock) return FailErrno(lock.error(), "cannot open {}/{}", options_.folder, kRowsLockName);
+  auto lock = OpenLockFile(storage_, root_.id(), std::string(kRowsLockName));
+  if (!lock) {  // also where the folder is read-only: what lies in it may come back
+    return Fail(Code::kIoError, "cannot open {}/{}: {}", options_.folder, kRowsLockName,
+                std::strerror(lock.error()));
+  }
   const IoResult<bool> locked = storage_.TryLock(lock->id());
   if (!locked)
     return FailErrno(locked.error(), "cannot lock {}/{}", options_.folder, kRowsLockName);
@@ -166,15 +168,9 @@ Status SealedRows::OpenFiles() {
   lock_ = std::move(*lock);
   const std::string pid = fmt::format("{:<15}\n", fmt::format("{}\n", getpid()));
   (void)WriteAll(storage_, lock_.id(), std::as_bytes(std::span(pid)), 0);
-  IoResult<FileId> keys = storage_.OpenFolder(root_.id(), std::string(kRowsKeysName));
-  if (!keys && keys.error() == ENOENT) {
-    IoStatus made = storage_.MakeFolder(root_.id(), std::string(kRowsKeysName));
-    if (made) made = storage_.SyncFolder(root_.id());
-    if (!made) return FailErrno(made.error(), "cannot make {}/{}", options_.folder, kRowsKeysName);
-    keys = storage_.OpenFolder(root_.id(), std::string(kRowsKeysName));
-  }
+  auto keys = OpenOrMake(storage_, root_.id(), std::string(kRowsKeysName));
   if (!keys) return FailErrno(keys.error(), "cannot open {}/{}", options_.folder, kRowsKeysName);
-  keys_folder_ = OpenedFile(storage_, *keys);
+  keys_folder_ = std::move(*keys);
   auto loaded = LoadKeys(storage_, keys_folder_.id(), options_.secret, store_);
   if (!loaded)
     return FailErrno(loaded.error(), "cannot read {}/{}", options_.folder, kRowsKeysName);

@@ -40,42 +40,51 @@ Digest Purpose(const Secret& secret, std::string_view purpose, std::span<const s
   return HmacKey(secret).Of(std::as_bytes(std::span(purpose)), rest);
 }
 
+// Something of another kind lies where a file of ours belongs.
+bool IsNoFile(int error) {
+  constexpr int kKnown[] = {ELOOP, EISDIR, EINVAL, EFBIG, ENXIO};
+  return std::ranges::find(kKnown, error) != std::end(kKnown);
+}
+
 bool IsOurName(std::string_view name) {
-  return name == "lock" || name == kAuditName || ParseStoreName(name) || IsTierDraft(name) ||
-         name.starts_with(kIntentPrefix) || name.starts_with(kRowsName) || name == kRowsLockName ||
-         name == kRowsKeysName || NameBeforeAside(name) || name == "lost+found";
+  return name == "lock" || name == kAuditName || name == kTagName || ParseStoreName(name) ||
+         IsTierDraft(name) || name.starts_with(kIntentPrefix) || name.starts_with(kRowsName) ||
+         name == kRowsLockName || name == kRowsKeysName || NameBeforeAside(name) ||
+         name == "lost+found";
+}
+
+// Whether a folder of this content was Kvasir's, whatever became of its marker.
+bool ShowsKvasir(const std::string& name) {
+  return ParseStoreName(name) || name.starts_with(kRowsName) || name == kRowsLockName;
+}
+
+// Ours except for a few bytes; other programs have markers with the same beginning.
+bool IsDamagedTag(std::string_view tag) {
+  constexpr int kFew = 4;
+  int other = 0;
+  for (size_t i = 0; i < std::min(tag.size(), kTagText.size()); ++i) other += tag[i] != kTagText[i];
+  return tag.size() == kTagText.size() && other <= kFew;
 }
 
 Status TagFolder(Storage& storage, FileId root, const std::string& path) {
-  const IoResult<std::string> tag =
-      ReadSmallFile(storage, root, std::string(kTagName), kMaxTagBytes);
+  const std::string name(kTagName);
+  const IoResult<std::string> tag = ReadSmallFile(storage, root, name, kMaxTagBytes);
   if (tag && *tag == kTagText) return {};
   const IoResult<std::vector<std::string>> names = storage.List(root);
   if (!names) return FailErrno(names.error(), "cannot list {}", path);
-  const bool is_ours = std::ranges::all_of(
-      *names, [](const std::string& name) { return IsOurName(name) || name == kTagName; });
-  if (!is_ours || (tag && !tag->empty() && !kTagText.starts_with(*tag))) {
+  const bool is_ours = std::ranges::any_of(*names, ShowsKvasir) ||
+                       (std::ranges::all_of(*names, IsOurName) && (!tag || IsDamagedTag(*tag)));
+  // What a crash or a full disk left of the marker.
+  const bool is_begun = tag && kTagText.starts_with(*tag);
+  const bool is_empty = std::ranges::all_of(*names, IsOurName) && (is_begun || !tag);
+  if (!is_ours && !is_empty) {
     return Fail(Code::kInvalidArgument,
                 "{} holds files that are not Kvasir's; name an empty or a new folder", path);
   }
-  const IoStatus written =
-      PublishFile(storage, root, std::string(kTagName), kTagText, FileSync::kSynced);
-  if (!written) return FailErrno(written.error(), "cannot write {}/{}", path, kTagName);
+  // In a folder that cannot be written to, what comes next says so.
+  if (storage.FactsOf(root, name) && !is_begun && !SetAside(storage, root, name)) return {};
+  (void)PublishFile(storage, root, name, kTagText, FileSync::kSynced);
   return {};
-}
-
-// The folder's sub-folder; made, and its name made durable, where it is missing.
-IoResult<OpenedFile> OpenOrMake(Storage& storage, FileId folder, const std::string& name) {
-  IoResult<FileId> opened = storage.OpenFolder(folder, name);
-  if (!opened && opened.error() == ENOENT) {
-    const IoStatus made = storage.MakeFolder(folder, name);
-    if (!made && made.error() != EEXIST) return IoFailed(made.error());
-    if (const IoStatus synced = storage.SyncFolder(folder); !synced) {
-      return IoFailed(synced.error());
-    }
-    opened = storage.OpenFolder(folder, name);
-  }
-  return Own(storage, opened);
 }
 
 // A store's lock. Who only looks whether it is locked, or takes a segment of the store, has it for
@@ -103,6 +112,30 @@ void RemoveDrafts(Storage& storage, FileId folder, DraftAge age) {
 }
 
 }  // namespace
+
+IoResult<OpenedFile> OpenOrMake(Storage& storage, FileId folder, const std::string& name) {
+  IoResult<FileId> opened = storage.OpenFolder(folder, name);
+  if (!opened && (opened.error() == ENOTDIR || opened.error() == ELOOP)) {
+    if (const auto aside = SetAside(storage, folder, name); !aside) return IoFailed(aside.error());
+    opened = IoFailed(ENOENT);
+  }
+  if (!opened && opened.error() == ENOENT) {
+    const IoStatus made = storage.MakeFolder(folder, name);
+    if (!made && made.error() != EEXIST) return IoFailed(made.error());
+    if (const IoStatus synced = storage.SyncFolder(folder); !synced) {
+      return IoFailed(synced.error());
+    }
+    opened = storage.OpenFolder(folder, name);
+  }
+  return Own(storage, opened);
+}
+
+IoResult<OpenedFile> OpenLockFile(Storage& storage, FileId folder, const std::string& name) {
+  IoResult<OpenedFile> lock = Own(storage, storage.OpenFile(folder, name, OpenMode::kWriteOrNew));
+  if (lock || !IsNoFile(lock.error())) return lock;
+  if (const auto aside = SetAside(storage, folder, name); !aside) return IoFailed(aside.error());
+  return Own(storage, storage.OpenFile(folder, name, OpenMode::kWriteOrNew));
+}
 
 StoreId StoreIdOf(const Secret& secret, const Digest& identity) {
   const Digest digest = Purpose(secret, "kvasir store", std::as_bytes(std::span(identity)));
@@ -154,7 +187,7 @@ Result<OpenedFile> OpenTierFolder(Storage& storage, const std::string& path) {
 }
 
 IoResult<OpenedFile> LockTierFolder(Storage& storage, FileId root) {
-  IoResult<OpenedFile> lock = Own(storage, storage.OpenFile(root, "lock", OpenMode::kWriteOrNew));
+  IoResult<OpenedFile> lock = OpenLockFile(storage, root, "lock");
   if (!lock) return lock;
   const IoResult<bool> locked = storage.TryLock(lock->id());
   if (!locked) return IoFailed(locked.error());
@@ -169,8 +202,7 @@ Result<std::optional<StoreFiles>> OpenStoreFiles(Storage& storage, OpenedFile ro
   files.id = id;
   IoResult<OpenedFile> folder = OpenOrMake(storage, root.id(), name);
   if (!folder) return FailErrno(folder.error(), "cannot open the store {}", name);
-  IoResult<OpenedFile> lock =
-      Own(storage, storage.OpenFile(folder->id(), "lock", OpenMode::kWriteOrNew));
+  IoResult<OpenedFile> lock = OpenLockFile(storage, folder->id(), "lock");
   if (!lock) return FailErrno(lock.error(), "cannot open the lock of {}", name);
   const IoResult<bool> locked = LockStore(storage, lock->id());
   if (!locked) return FailErrno(locked.error(), "cannot lock the store {}", name);
@@ -224,8 +256,7 @@ IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Se
     const IoResult<std::string> file = ReadSmallFile(storage, keys, name, kKeyFileBytes);
     if (!file) {
       // Not a key file. Any other failure does not make an owner's records orphans.
-      constexpr int kNoKeyFile[] = {ENOENT, ELOOP, EISDIR, EINVAL, EFBIG, ENXIO};
-      if (std::ranges::find(kNoKeyFile, file.error()) != std::end(kNoKeyFile)) continue;
+      if (file.error() == ENOENT || IsNoFile(file.error())) continue;
       return IoFailed(file.error());
     }
     auto key = OpenKeyFile(secret, store, name, std::as_bytes(std::span(*file)));
@@ -628,8 +659,8 @@ std::string AuditLine(const std::string& key_file_name, int64_t unix_s, const St
 IoStatus AppendAudit(Storage& storage, FileId root, const std::string& line) {
   const std::string name(kAuditName);
   IoResult<std::string> text = ReadSmallFile(storage, root, name, kMaxOldAuditBytes);
-  if (!text && text.error() == EIO) return IoFailed(EIO);
   if (!text && text.error() != ENOENT) {
+    if (!IsNoFile(text.error())) return IoFailed(text.error());
     if (const auto aside = SetAside(storage, root, name); !aside) return IoFailed(aside.error());
   }
   std::string kept = text ? std::move(*text) : std::string();

@@ -55,6 +55,12 @@ IoResult<std::string> SetAside(Storage& storage, FileId folder, const std::strin
 // The name under which SetAside found it; absent: it never was set aside.
 std::optional<std::string> NameBeforeAside(std::string_view name);
 
+// The folder's sub-folder; made, and its name made durable, where it is missing. What else has the
+// name is set aside.
+IoResult<OpenedFile> OpenOrMake(Storage& storage, FileId folder, const std::string& name);
+// A file to lock, made where it is missing. What is not a file is set aside.
+IoResult<OpenedFile> OpenLockFile(Storage& storage, FileId folder, const std::string& name);
+
 // All keys whose files open. A file that does not open is left out; a read that fails is an error.
 IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Secret& secret,
                                          const StoreId& store);
