@@ -240,9 +240,9 @@ TEST_F(GgufModel, RefusesMissingOrImpossibleMetadata) {
               Code::kInvalidArgument, {"llama.block_count"});
   ExpectError(bare([](GgufBuilder& b) {
                 b.Text("general.architecture", "llama").U32("llama.embedding_length", 6);
-                b.U32("llama.block_count", 1);
+                b.U32("llama.block_count", 2);
                 b.Raw("llama.attention.head_count", 9,
-                      Le<uint32_t>(4) + Le<uint64_t>(1) + Le<uint32_t>(2));
+                      Le<uint32_t>(4) + Le<uint64_t>(2) + Le<uint32_t>(2) + Le<uint32_t>(4));
               }),
               Code::kUnsupported, {"llama.attention.head_count", "layer to layer"});
 }

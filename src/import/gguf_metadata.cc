@@ -1,6 +1,7 @@
 #include "import/gguf_metadata.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "import/model_config.h"
@@ -71,19 +72,40 @@ std::optional<TokenId> Metadata::Id(const std::string& key, size_t num_tokens) {
   return static_cast<TokenId>(*id);
 }
 
-uint32_t Metadata::Count(const std::string& key, uint32_t max, std::optional<uint32_t> fallback) {
+std::optional<GgufValue> Metadata::OfAllLayers(const std::string& key) {
   const GgufValue* value = Find(key);
-  if (value == nullptr) {
-    if (!fallback) Wrong(key, "is missing");
-    return fallback.value_or(1);
+  if (value == nullptr) return std::nullopt;
+  const auto* list = std::get_if<GgufArray>(value);
+  if (list == nullptr) return *value;
+  const uint64_t layers = Whole("block_count").value_or(0);
+  if (list->count == 0 || list->count != layers) {
+    Wrong(key, fmt::format("has {} entries for {} layers", list->count, layers));
+    return std::nullopt;
   }
-  if (std::holds_alternative<GgufArray>(*value)) {
+  const auto numbers = NumbersOf(*list);
+  if (!numbers || numbers->size() != layers) {
+    Wrong(key, "must be a number, or a list of numbers");
+    return std::nullopt;
+  }
+  const double first = numbers->front();
+  if (std::ranges::count(*numbers, first) != std::ssize(*numbers)) {
     if (status_) {
       status_ = Fail(Code::kUnsupported,
                      "{}: metadata '{}{}' differs from layer to layer: that is not supported yet",
                      file_, prefix_, key);
     }
-    return 1;
+    return std::nullopt;
+  }
+  constexpr double kExact = 0x1p53;
+  const bool is_whole = first >= 0 && first < kExact && first == std::floor(first);
+  return is_whole ? GgufValue(static_cast<uint64_t>(first)) : GgufValue(first);
+}
+
+uint32_t Metadata::Count(const std::string& key, uint32_t max, std::optional<uint32_t> fallback) {
+  const std::optional<GgufValue> value = OfAllLayers(key);
+  if (!value) {
+    if (!fallback && !Has(key)) Wrong(key, "is missing");
+    return fallback.value_or(1);
   }
   const auto number = WholeNumber(*value);
   if (!number || *number < 1 || *number > max) {
@@ -95,8 +117,14 @@ uint32_t Metadata::Count(const std::string& key, uint32_t max, std::optional<uin
 
 double Metadata::Number(const std::string& key, std::optional<double> fallback) {
   if (!Has(key) && !fallback) Wrong(key, "is missing");
-  const double* number = Typed<double>(key, "must be a float");
-  return number == nullptr ? fallback.value_or(1) : *number;
+  const std::optional<GgufValue> value = OfAllLayers(key);
+  if (!value) return fallback.value_or(1);
+  if (const auto* number = std::get_if<double>(&*value)) return *number;
+  // Some converters write a number without a fraction as an integer.
+  if (const auto* number = std::get_if<int64_t>(&*value)) return static_cast<double>(*number);
+  if (const auto* number = std::get_if<uint64_t>(&*value)) return static_cast<double>(*number);
+  Wrong(key, "must be a float");
+  return fallback.value_or(1);
 }
 
 void Metadata::AddId(const std::string& key, size_t num_tokens, std::vector<TokenId>& ids) {

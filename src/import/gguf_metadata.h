@@ -38,11 +38,16 @@ class Metadata {
   // Also absent: -1 and ids from num_tokens on. Some files name a padding token that they do not
   // have.
   std::optional<TokenId> Id(const std::string& key, size_t num_tokens);
-  // A whole number in [1, max], of any integer type. Without a fallback it must be there.
+  // A whole number in [1, max], of any integer type. Without a fallback it must be there. Here and
+  // in Number a list with the same entry for each layer is that entry.
   uint32_t Count(const std::string& key, uint32_t max, std::optional<uint32_t> fallback = {});
   double Number(const std::string& key, std::optional<double> fallback = {});
   // Appends the Id, where there is one.
   void AddId(const std::string& key, size_t num_tokens, std::vector<TokenId>& ids);
+
+  // The value, or what all entries of a list with one for each layer are. Absent: the key is
+  // missing, or the list is wrong.
+  std::optional<GgufValue> OfAllLayers(const std::string& key);
 
   // Keeps an error: "{file}: metadata '{prefix}{key}' {what}{fix}".
   void Wrong(const std::string& key, std::string_view what);
