@@ -42,6 +42,7 @@ constexpr FieldRow kFields[] = {
     {"request", {Code::kDeadlineExceeded, 408, "timeout"}},
     {"method", {Code::kUnsupported, 405, "method_not_allowed"}},
     {"transfer_encoding", {Code::kUnsupported, 501, "unsupported"}},
+    {"content_encoding", {Code::kUnsupported, 415, "unsupported"}},
     {"host", {Code::kPermissionDenied, 421, "misdirected"}},
     {"origin", {Code::kPermissionDenied, 403, "origin_not_allowed"}},
     {"api_key", {Code::kPermissionDenied, 401, "invalid_api_key"}},

@@ -55,6 +55,16 @@ std::optional<Error> CheckFraming(const http::request_header<>& head) {
   return std::nullopt;
 }
 
+std::optional<Error> CheckContentEncoding(const http::request_header<>& head) {
+  const auto [begin, end] = head.equal_range(http::field::content_encoding);
+  for (auto it = begin; it != end; ++it) {
+    if (it->value().empty() || boost::beast::iequals(it->value(), "identity")) continue;
+    return Error{Code::kUnsupported, "bodies are read as they are; send the body uncompressed",
+                 "content_encoding"};
+  }
+  return std::nullopt;
+}
+
 std::optional<Error> CheckHost(const http::request_header<>& head) {
   const auto [begin, end] = head.equal_range(http::field::host);
   if (begin == end) {

@@ -31,6 +31,8 @@ std::string LastChunkText(HttpVersion version);
 // Why a request's body must not be read: with a transfer coding other than chunked, or with two
 // lengths, this server and a proxy could disagree about its end (RFC 9112, section 6.3).
 std::optional<Error> CheckFraming(const boost::beast::http::request_header<>& head);
+// Refuses a body that is compressed (415).
+std::optional<Error> CheckContentEncoding(const boost::beast::http::request_header<>& head);
 
 // Why a request does not name exactly one host (RFC 9112, section 3.2): no Host (allowed in
 // HTTP/1.0), two of them, or a character that a host or port cannot have.

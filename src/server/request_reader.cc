@@ -100,6 +100,7 @@ RequestHead RequestReader::Head() const {
   if (const auto length = parser.content_length()) head.body_bytes = *length;
   head.refusal = CheckFraming(fields);
   if (!head.refusal) head.refusal = CheckHost(fields);
+  if (!head.refusal) head.refusal = CheckContentEncoding(fields);
   head.version = fields.version() >= 11 ? HttpVersion::k11 : HttpVersion::k10;
   head.keep_alive = fields.keep_alive();
   head.whole = parser.is_done();

@@ -202,6 +202,18 @@ TEST_F(RequestReaderTest, RefusesFramingsThatAProxyCouldReadOtherwise) {
   EXPECT_EQ(refusal("1.1", ""), "");
 }
 
+TEST_F(RequestReaderTest, RefusesBodiesThatAreCompressed) {
+  const auto refusal = [&](const std::string& headers) {
+    return RefusalOf("POST / HTTP/1.1\r\nHost: x\r\n" + headers + "\r\n");
+  };
+  for (const char* encoding : {"gzip", "br", "identity, gzip", "gzip\r\nContent-Encoding: x"}) {
+    EXPECT_NE(refusal(std::string("Content-Encoding: ") + encoding + "\r\n"), "") << encoding;
+  }
+  for (const char* encoding : {"", "identity", "Identity"}) {
+    EXPECT_EQ(refusal(std::string("Content-Encoding: ") + encoding + "\r\n"), "") << encoding;
+  }
+}
+
 TEST_F(RequestReaderTest, RefusesRequestsThatNameNoOneHost) {
   const auto refusal = [&](const char* version, const std::string& headers) {
     return RefusalOf(std::string("GET / HTTP/") + version + "\r\n" + headers + "\r\n");
