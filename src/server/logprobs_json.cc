@@ -92,6 +92,13 @@ json LlamaToken(const GeneratedToken& token, Probs probs, const Tokenizer* token
   return entry;
 }
 
+// How many characters of the text that came with a token are not the token's own: U+FFFD for half a
+// character that it does not complete.
+uint64_t CharactersBefore(const TokenSpelling& spelling, uint64_t characters) {
+  const uint64_t own = CountCharacters(spelling.bytes);
+  return spelling.text == spelling.bytes && characters > own ? characters - own : 0;
+}
+
 json LegacyLogprob(const GeneratedToken& token) {
   return std::isnan(token.logprob) ? json() : json(Finite(token.logprob));
 }
@@ -135,11 +142,13 @@ json LegacyLogprobs(const std::vector<GeneratedToken>& tokens, uint64_t text_off
   json texts = json::array(), logprobs = json::array(), tops = json::array();
   json offsets = json::array();
   for (const GeneratedToken& token : tokens) {
-    texts.push_back(SpellToken(tokenizer, token.id).text);
+    const TokenSpelling spelling = SpellToken(tokenizer, token.id);
+    texts.push_back(spelling.text);
     logprobs.push_back(LegacyLogprob(token));
     tops.push_back(LegacyTop(token, tokenizer));
-    offsets.push_back(text_offset);
-    text_offset += CountCharacters(token.text);
+    const uint64_t characters = CountCharacters(token.text);
+    offsets.push_back(text_offset + CharactersBefore(spelling, characters));
+    text_offset += characters;
   }
   return {{"tokens", std::move(texts)},
           {"token_logprobs", std::move(logprobs)},
@@ -214,7 +223,8 @@ Parts ScoredTokens::LegacyText(uint64_t text_offset, const Tokenizer* tokenizer)
           out += Dump(LegacyTop(token, tokenizer));
           break;
         case kOffsets:
-          out += std::to_string(text_offset);
+          out += std::to_string(text_offset + CharactersBefore(SpellToken(tokenizer, token.id),
+                                                               entries_[i].characters));
           text_offset += entries_[i].characters;
       }
       if (out.size() >= kPartBytes) co_yield out;

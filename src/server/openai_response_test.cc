@@ -293,6 +293,22 @@ TEST(Answer, LegacyOffsetsCountCharacters) {
   EXPECT_EQ(choice["logprobs"]["top_logprobs"][1], json::parse(R"({"x":-0.5,"bytes:\\xc3":-2.0})"));
 }
 
+TEST(Answer, ATokenBehindHalfACharacterBeginsBehindItsMark) {
+  auto tokenizer = *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
+  for (const bool streams : {false, true}) {
+    AnswerSpec spec = Spec(false, streams);
+    spec.logprobs = 1;
+    Answer answer(spec, 1, "7", 5, tokenizer.get());
+    Event event;
+    event.text = "a\uFFFDbc";
+    event.tokens = {
+        {'a', "a", -1, {}}, {0xc3, "", -2, {}}, {'b', "\uFFFDb", -3, {}}, {'c', "c", -4, {}}};
+    const std::string sent = answer.Take(0, Last(Finish(event, FinishReason::kLength), 2, 0, 4));
+    const json whole = streams ? EventsOf(sent)[0] : json::parse(Joined(answer.Body()));
+    EXPECT_EQ(whole["choices"][0]["logprobs"]["text_offset"], json({0, 1, 2, 3}));
+  }
+}
+
 TEST(SpellToken, GivesTheBytesOfHalfACharacter) {
   auto tokenizer = *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
   for (int byte = 0; byte < 256; ++byte) {
