@@ -196,6 +196,7 @@ Status AddedTokens::Split(const MarkedText& marked, Stage stage, ParseSpecial pa
     if (!Counts(token, marked, begin, end, parse, literal)) continue;
     if (token.lstrip) begin = std::max(BeginOfSpaces(text, begin), done);
     if (token.rstrip) end = EndOfSpaces(text, end);
+    if (begin >= end) continue;  // another token has swallowed these spaces
     if (done < begin) KV_TRY(visit({done, begin, std::nullopt}));
     KV_TRY(visit({begin, end, token.id}));
     done = end;

@@ -88,5 +88,25 @@ TEST(SpecialTokens, TheDigestKnowsOtherFilesWhereTheyDecideAndNowhereElse) {
             (*Tokenizer::Parse(file, "{}", others))->digest());
 }
 
+TEST(SpecialTokens, ABlankTokenThatSwallowsSpacesIsFoundOnce) {
+  json file = File();
+  for (const auto& [content, id] : {std::pair(" ", 20), {"<r>", 21}}) {
+    file["added_tokens"].push_back({{"id", id},
+                                    {"content", content},
+                                    {"special", false},
+                                    {"normalized", false},
+                                    {"lstrip", content[0] == ' '},
+                                    {"rstrip", true}});
+    file["model"]["vocab"][content] = id;
+  }
+  const auto tokenizer = Tokenizer::Parse(file.dump(), "{}");
+  ASSERT_TRUE(tokenizer) << tokenizer.error().message;
+  using Ids = std::vector<TokenId>;
+  EXPECT_EQ(*(*tokenizer)->Encode("a   a"), (Ids{5, 20, 5}));
+  EXPECT_EQ(*(*tokenizer)->Encode("a a  "), (Ids{5, 20, 5, 20}));
+  EXPECT_EQ(*(*tokenizer)->Encode("   "), Ids{20});
+  EXPECT_EQ(*(*tokenizer)->Encode("a<r>   a"), (Ids{5, 21, 5}));
+}
+
 }  // namespace
 }  // namespace kvasir
