@@ -72,7 +72,6 @@ class BadInput(WithServer):
                 ([{"role": "user", "content": ["x"]}], "messages[0].content[0]"),
                 ([{"role": "user", "content": [image]}], "messages[0].content[0].type"),
                 ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
-                (user("a") + [{"role": "assistant", "content": None}], "messages[1].content"),
                 (user("a") + [{"role": "assistant", "tool_calls": [5]}], "messages[1].tool_calls[0].function"),
                 (user("a") + [{"role": "assistant", "tool_calls": 5}], "messages[1].tool_calls")):
             self.refused(chat, {"messages": messages}, param)

@@ -283,6 +283,7 @@ struct GenerateRequest {
   std::function<void(uint32_t choice, uint32_t position, std::span<const float>)> on_logits;
   uint32_t logits_from = 0;
   std::vector<std::string> ignored;  // copied into the receipt
+  bool clock_in_prompt = false;      // the same
   std::optional<std::string> id;     // what a server calls it, for SequenceState
   // Absent: no trace is kept. Called once, after the last event, as a sink is; must not throw.
   std::function<void(RequestTrace trace)> on_trace;
@@ -403,6 +404,9 @@ struct ModelCard {
   // Why the model reads no text, and what to do: "tokenizer.model: ...". Absent: it has a
   // tokenizer.
   std::optional<std::string> no_text;
+  // The model's chat template, where it is a bare word that names no built-in one: then there is
+  // none.
+  std::optional<std::string> unknown_template;
   // A sentence for each part of text that the model lacks (tokenizer, chat template): what to do.
   std::vector<std::string> text_notes;
   // The weights are mapped from a model image, so other engines of the model share their memory.

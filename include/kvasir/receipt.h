@@ -49,7 +49,9 @@ struct Receipt {
   uint32_t preemptions = 0;  // times that it gave up its blocks while it ran
   uint32_t recomputed = 0;   // tokens of prompt and answers that were computed again after that
   std::optional<Miss> miss;  // absent when all tokens that can be reused were
-  std::vector<std::string> ignored;  // request fields that the server does not read
+  // Request fields that the server does not read, and those that its prompt does not show.
+  std::vector<std::string> ignored;
+  bool clock_in_prompt = false;  // the chat template wrote the date or the time
   double saved_ms = 0;  // time to compute the reused tokens, at this engine's measured speed
   // The parts of ttft_ms: waiting for room; waiting for another request that computed what both
   // begin with; inside the cache; loading from a tier; everything else.

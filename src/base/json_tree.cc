@@ -1,11 +1,14 @@
 #include "base/json_tree.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
 #include "base/json_object.h"
+#include "base/json_parser.h"
 
 namespace kvasir {
 namespace {
@@ -69,8 +72,14 @@ JsonValue::JsonValue(uint64_t value)
 
 double JsonValue::number() const {
   if (kind_ == Kind::kFloat) return number_;
+  if (kind_ == Kind::kDigits) return std::strtod(std::string(text()).c_str(), nullptr);
   return kind_ == Kind::kUnsigned ? static_cast<double>(unsigned_integer())
                                   : static_cast<double>(integer_);
+}
+
+std::string JsonValue::integer_text() const {
+  if (kind_ == Kind::kDigits) return std::string(text());
+  return kind_ == Kind::kUnsigned ? std::to_string(unsigned_integer()) : std::to_string(integer_);
 }
 
 std::span<const JsonValue::Member> JsonValue::members() const {
@@ -96,7 +105,7 @@ std::optional<JsonValue> JsonTree::Parse(std::string_view text) {
   // The parser takes a NUL as the end of the text.
   if (text.find('\0') != text.npos || NestsDeeper(text, kMaxJsonDepth)) return std::nullopt;
   PlainReader reader(this);
-  if (!nlohmann::json::sax_parse(text, &reader)) return std::nullopt;
+  if (!JsonParser::sax_parse(text, &reader)) return std::nullopt;
   return reader.root();
 }
 
@@ -154,6 +163,12 @@ bool JsonBuilder::Add(const JsonValue& value) {
   }
   key_ = {};
   return true;
+}
+
+bool JsonBuilder::number_float(long double value, const std::string& text) {
+  if (text.find_first_of(".eE") == text.npos) return Add(tree_->Digits(text));
+  const auto number = static_cast<double>(value);
+  return std::isfinite(number) && Add(JsonValue(number));
 }
 
 bool JsonBuilder::key(std::string& name) {

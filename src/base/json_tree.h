@@ -20,6 +20,7 @@ class JsonValue {
     kBool,
     kInteger,   // within int64_t
     kUnsigned,  // above it, within uint64_t
+    kDigits,    // integers beyond those: the text
     kFloat,
     kString,
     kIds,  // a list of integers of 32 bits, four bytes each; empty lists are kArray
@@ -38,6 +39,7 @@ class JsonValue {
   bool is_null() const { return kind_ == Kind::kNull; }
   bool is_bool() const { return kind_ == Kind::kBool; }
   bool is_number() const { return kind_ >= Kind::kInteger && kind_ <= Kind::kFloat; }
+  bool is_integer() const { return kind_ >= Kind::kInteger && kind_ <= Kind::kDigits; }
   bool is_string() const { return kind_ == Kind::kString; }
   bool is_array() const { return kind_ == Kind::kArray; }
   bool is_object() const { return kind_ == Kind::kObject; }
@@ -46,7 +48,8 @@ class JsonValue {
   bool boolean() const { return integer_ != 0; }
   int64_t integer() const { return integer_; }
   uint64_t unsigned_integer() const { return static_cast<uint64_t>(integer_); }
-  double number() const;  // of any number
+  double number() const;             // of any number: the nearest one
+  std::string integer_text() const;  // of any integer: as it was written
   std::string_view text() const { return {static_cast<const char*>(data_), size_}; }
   std::span<const int32_t> ids() const { return {static_cast<const int32_t*>(data_), size_}; }
   std::span<const JsonValue> items() const { return {static_cast<const JsonValue*>(data_), size_}; }
@@ -92,6 +95,9 @@ class JsonTree {
   JsonValue String(std::string_view text) {
     return {JsonValue::Kind::kString, Keep(text), text.size()};
   }
+  JsonValue Digits(std::string_view text) {
+    return {JsonValue::Kind::kDigits, Keep(text), text.size()};
+  }
   JsonValue Ids(std::span<const int32_t> ids);
   JsonValue Array(std::span<const JsonValue> items);
   JsonValue Object(std::vector<JsonValue::Member> members);
@@ -111,13 +117,12 @@ class JsonTree {
   size_t left_ = 0;
 };
 
-// Builds values from the events of nlohmann's SAX parser. A subclass may hide some of the methods.
-// One thread.
+// Builds values from the events of JsonParser. A subclass may hide some of the methods. One thread.
 class JsonBuilder {
  public:
   using number_integer_t = int64_t;
   using number_unsigned_t = uint64_t;
-  using number_float_t = double;
+  using number_float_t = long double;  // the parser refuses integers that are beyond it
   using string_t = std::string;
   using binary_t = std::vector<uint8_t>;
 
@@ -127,7 +132,8 @@ class JsonBuilder {
   bool boolean(bool value) { return Add(JsonValue(value)); }
   bool number_integer(int64_t value) { return Add(JsonValue(value)); }
   bool number_unsigned(uint64_t value) { return Add(JsonValue(value)); }
-  bool number_float(double value, const std::string&) { return Add(JsonValue(value)); }
+  // Also of integers beyond uint64_t. False: the number is beyond a double.
+  bool number_float(long double value, const std::string& text);
   bool string(std::string& value) { return Add(tree_->String(value)); }
   bool binary(binary_t&) { return false; }  // JSON text has no binary values
   bool key(std::string& name);

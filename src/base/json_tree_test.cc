@@ -24,6 +24,7 @@ ordered_json JsonOf(const JsonValue& value) {
       return value.integer();
     case Kind::kUnsigned:
       return value.unsigned_integer();
+    case Kind::kDigits:
     case Kind::kFloat:
       return value.number();
     case Kind::kString:
@@ -112,6 +113,24 @@ TEST(JsonTree, ValuesLiveAsLongAsTheTreeWhereverItMoves) {
   const JsonTree second = std::move(first);
   EXPECT_EQ(value.Find("a")->items()[0].text(), std::string(100000, 'x'));
   EXPECT_EQ(value.Find("a")->items()[1].integer(), 1);
+}
+
+TEST(JsonTree, IntegersOfAnyLengthStayAsTheyWereWritten) {
+  JsonTree tree;
+  for (const std::string digits :
+       {std::string("0"), std::string("-1"), std::string("9223372036854775808"),
+        std::string("18446744073709551615"), std::string("18446744073709551616"),
+        std::string("-9223372036854775809"), std::string("123456789012345678901"),
+        "-1" + std::string(4000, '7')}) {
+    const auto value = tree.Parse(digits);
+    ASSERT_TRUE(value) << digits;
+    EXPECT_TRUE(value->is_integer() && value->is_number()) << digits;
+    EXPECT_EQ(value->integer_text(), digits);
+  }
+  EXPECT_EQ(tree.Parse("18446744073709551616")->number(), 0x1p64);
+  EXPECT_FALSE(tree.Parse("1e2")->is_integer());
+  EXPECT_FALSE(tree.Parse("1e400"));
+  EXPECT_FALSE(tree.Parse("1" + std::string(6000, '0')));
 }
 
 }  // namespace

@@ -302,14 +302,15 @@ Result<int> RunChat(const Args& args) {
         *text);
   }
   // A model without a tokenizer or template is refused before the first line is read.
-  KV_TRY(EncodeChat(*engine, {{"user", "?"}}, 0, choice.own.get(), choice.variables));
+  KV_TRY(
+      EncodeChat(*engine, {{"user", "?"}}, choice.now_unix_s, choice.own.get(), choice.variables));
   ChatStart start{.system = args.Text("system"), .file = {}, .resume = {}};
   KV_ASSIGN(start.file, OpenFile(*engine, resume.has_value()));
   if (resume) {
     KV_ASSIGN(start.resume, IdToResume(*engine, *start.file, *resume, request.tenant));
   }
-  KV_ASSIGN(ChatSession chat, ChatSession::Begin(*engine, choice.own.get(), choice.variables,
-                                                 std::move(request), std::move(start)));
+  KV_ASSIGN(ChatSession chat,
+            ChatSession::Begin(*engine, choice, std::move(request), std::move(start)));
   if (resume) KV_TRY(SayResumed(chat));
   KV_ASSIGN(const int status, Talk(chat));
   KV_TRY(SayKept(chat, args.Text("disk")));

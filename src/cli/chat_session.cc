@@ -91,11 +91,11 @@ ChatSession::ChatSession(Engine& engine, ModelView model, GenerateRequest reques
                         .memory_bytes = engine.options().session_memory_bytes,
                         .ttl_ns = 0})) {}
 
-Result<ChatSession> ChatSession::Begin(Engine& engine, const ChatTemplate* own,
-                                       const JsonValue& variables, GenerateRequest request,
-                                       ChatStart start) {
-  ModelView model = ViewOf(engine, own);
-  model.template_variables = variables;
+Result<ChatSession> ChatSession::Begin(Engine& engine, const TemplateChoice& choice,
+                                       GenerateRequest request, ChatStart start) {
+  ModelView model = ViewOf(engine, choice.own.get());
+  model.template_variables = choice.variables;
+  model.template_now_unix_s = choice.now_unix_s;
   ChatSession chat(engine, std::move(model), std::move(request), std::move(start.system));
   if (start.file) KV_TRY(chat.store_->UseFile(std::move(start.file)));
   if (start.resume) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/generation.h"
+#include "cli/template_flags.h"
 #include "kvasir/engine.h"
 #include "kvasir/session.h"
 #include "kvasir/session_file.h"
@@ -28,12 +29,10 @@ struct ChatStart {
 // that of /v1/sessions: the system message, where there is one, has 0. One thread at a time.
 class ChatSession {
  public:
-  // `own` replaces the model's template; nullptr: the model's. `variables` are for it: an object,
-  // or null. What answers are generated with is in `request`. kNotFound: the file has no such
-  // session. Engine, template and variables must outlive it.
-  static Result<ChatSession> Begin(Engine& engine, const ChatTemplate* own,
-                                   const JsonValue& variables, GenerateRequest request,
-                                   ChatStart start);
+  // What answers are generated with is in `request`. kNotFound: the file has no such
+  // session. Engine and choice must outlive it.
+  static Result<ChatSession> Begin(Engine& engine, const TemplateChoice& choice,
+                                   GenerateRequest request, ChatStart start);
 
   // Both print the answer while it comes.
   Status Say(std::string text);

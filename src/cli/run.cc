@@ -57,9 +57,10 @@ Status ReadPrompt(const Args& args, const Engine& engine, const TemplateChoice& 
   if (text == "-") {
     KV_ASSIGN(text, ReadStandardInput());
   }
-  KV_ASSIGN(request.prompt, args.Has("chat") ? EncodeChat(engine, {{"user", text}}, 0,
-                                                          choice.own.get(), choice.variables)
-                                             : EncodePrompt(engine, text));
+  KV_ASSIGN(request.prompt, args.Has("chat")
+                                ? EncodeChat(engine, {{"user", text}}, choice.now_unix_s,
+                                             choice.own.get(), choice.variables)
+                                : EncodePrompt(engine, text));
   if (request.prompt.empty()) {
     return Fail(Code::kInvalidArgument,
                 "--prompt: '{}' has no tokens and this model has no BOS; give some text", text);

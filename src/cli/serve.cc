@@ -1,5 +1,6 @@
 // kvasir serve: the server.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <linux/magic.h>
 #include <sys/statfs.h>
 
@@ -22,6 +23,7 @@
 #include "server/keys_file.h"
 #include "server/option_check.h"
 #include "server/server.h"
+#include "text/builtin_templates.h"
 
 namespace kvasir::cli {
 namespace {
@@ -183,6 +185,7 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   KV_TRY(CheckOptions(options));
   KV_ASSIGN(options.chat_template, ReadTemplate(args));
   KV_ASSIGN(options.chat_template_kwargs, ReadTemplateVariables(args));
+  KV_ASSIGN(options.template_now_unix_s, ReadTemplateDate(args));
   KV_ASSIGN(options.defaults, ReadDefaults(args));
   options.version = kVersion;
   options.on_request = [](std::string_view line) { Log(LogLevel::kInfo, line); };
@@ -290,6 +293,12 @@ Result<int> RunServe(const Args& given) {
   // loads.
   KV_TRY(Credentials::CheckCount(options.api_keys, options.keys, engine_options.max_tenants));
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(engine_options));
+  if (const auto& word = engine->card().unknown_template; word && !options.chat_template) {
+    return Fail(Code::kInvalidArgument,
+                "--model: its chat template is '{}', which is neither a known name ({}) nor the "
+                "text of a template; give one with --chat-template or --chat-template-file",
+                *word, fmt::join(BuiltinTemplateNames(), ", "));
+  }
   options.summary = SummaryOf(*engine);
   if (const auto limits = KeptLimits(engine_options.cache_dir, engine_options.threads)) {
     options.read_limit = limits->read_bytes_per_s;

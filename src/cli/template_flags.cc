@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <ctime>
+
 #include "base/result.h"
 #include "base/utf8.h"
 #include "text/builtin_templates.h"
@@ -16,7 +18,9 @@ std::vector<Flag> TemplateFlags() {
       {"chat-template-file", "F", "a file with a Jinja template instead of the model's own"},
       {"chat-template-kwargs", "JSON",
        "variables for the template: {\"enable_thinking\": false}; those of a request come "
-       "first"}};
+       "first"},
+      {"template-date", "YYYY-MM-DD",
+       "the date that a template writes, instead of today: its prompts stay the same tomorrow"}};
 }
 
 namespace {
@@ -74,6 +78,23 @@ Result<std::string> ReadTemplateVariables(const Args& args) {
               variables.error().message);
 }
 
+Result<int64_t> ReadTemplateDate(const Args& args) {
+  const std::optional<std::string> text = args.Text("template-date");
+  if (!text) return 0;
+  std::tm day{};
+  const char* end = strptime(text->c_str(), "%Y-%m-%d", &day);
+  constexpr size_t kLength = 10;  // strptime takes 2026-1-2 too
+  std::tm same = day;
+  same.tm_hour = 12;
+  same.tm_isdst = -1;
+  const std::time_t noon = end ? std::mktime(&same) : -1;
+  if (text->size() == kLength && end && *end == '\0' && noon > 0 && same.tm_mday == day.tm_mday) {
+    return noon;
+  }
+  return Fail(Code::kInvalidArgument,
+              "--template-date: '{}' is not a date from 1970-01-02 on, such as 2026-03-31", *text);
+}
+
 Result<TemplateChoice> ChooseTemplate(const Args& args) {
   TemplateChoice choice;
   KV_ASSIGN(const std::optional<std::string> text, ReadTemplate(args));
@@ -82,6 +103,7 @@ Result<TemplateChoice> ChooseTemplate(const Args& args) {
   }
   KV_ASSIGN(const std::string variables, ReadTemplateVariables(args));
   KV_ASSIGN(choice.variables, ParseVariables(variables, &choice.tree));
+  KV_ASSIGN(choice.now_unix_s, ReadTemplateDate(args));
   return choice;
 }
 

@@ -117,6 +117,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   const Tokenizer* tokenizer = parts.text.tokenizer.get();
   parts.card.eos = EndTokens(config, parts.text);
   parts.card.no_text = parts.text.no_text;
+  parts.card.unknown_template = parts.text.unknown_template;
   parts.card.text_notes = TextNotes(parts.text, parts.card.decoder_start.has_value());
   parts.files = WatchFiles(*parts.runner, parts.plan, options);
   KV_TRY(parts.files->CheckAll());

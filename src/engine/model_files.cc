@@ -161,6 +161,17 @@ Result<std::unique_ptr<Tokenizer>> MakeTokenizer(const TextSource& source) {
   return Tokenizer::Make(**source.vocabulary);
 }
 
+// A template without a place to fill in, as some GGUF files have: "llama2".
+bool IsBareWord(std::string_view source) {
+  return !source.empty() && source.find("{{") == source.npos && source.find("{%") == source.npos;
+}
+
+std::string_view WithoutSpaces(std::string_view text) {
+  constexpr std::string_view kSpaces = " \t\r\n";
+  text.remove_prefix(std::min(text.find_first_not_of(kSpaces), text.size()));
+  return text.substr(0, text.find_last_not_of(kSpaces) + 1);
+}
+
 // Whether a template that writes `text` gets its token.
 bool ReadsAsToken(const Tokenizer& tokenizer, std::string_view text) {
   const std::optional<TokenId> id = tokenizer.IdOf(text);
@@ -189,7 +200,15 @@ Result<ModelText> LoadText(const TextSource& source) {
   }
   text.tokenizer = std::move(*tokenizer);
   KV_TRY(CheckIds(source, text.tokenizer->vocab_size()));
-  if (!source.chat_template.empty()) {
+  if (IsBareWord(source.chat_template)) {
+    const std::string_view name = WithoutSpaces(source.chat_template);
+    const auto builtin = BuiltinTemplate(name);
+    if (!builtin) {
+      text.unknown_template = name;
+      return text;
+    }
+    KV_ASSIGN(text.chat_template, ChatTemplate::Parse(*builtin, source.named_templates));
+  } else if (!source.chat_template.empty()) {
     auto parsed = ChatTemplate::Parse(source.chat_template, source.named_templates);
     if (!parsed) {
       return Fail(parsed.error().code, "{}: {}", source.path.string(), parsed.error().message);
@@ -219,6 +238,10 @@ std::vector<std::string> TextNotes(const ModelText& text, bool translates) {
     return {
         "chats: the model has no chat template; ChatML is used, since the vocabulary has "
         "<|im_start|> and <|im_end|>; give another by --chat-template-file"};
+  }
+  if (text.unknown_template) {
+    return {"no chats: the model's chat template is '" + *text.unknown_template +
+            "', which is not the name of a built-in one; give one with --chat-template-file"};
   }
   if (text.chat_template == nullptr) {
     return {

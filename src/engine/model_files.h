@@ -41,7 +41,8 @@ struct ModelText {
   // one.
   std::optional<std::string> no_text;
   std::vector<TokenId> ends;  // of an answer, beside those of the config and the tokenizer
-  bool is_chatml = false;     // the model has no template, and chat_template is ChatML
+  std::optional<std::string> unknown_template;  // ModelCard::unknown_template
+  bool is_chatml = false;  // the model has no template, and chat_template is ChatML
 };
 // The sources of ModelText, copied from the model, so that another thread can load it.
 struct TextSource {

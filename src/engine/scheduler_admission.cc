@@ -593,6 +593,7 @@ void Scheduler::ExplainMatch(Request& request, const MatchResult& match) {
   receipt.reused_partial = match.num_partial();
   receipt.computed = receipt.prompt_tokens - match.num_reused();
   receipt.ignored = request.spec.ignored;
+  receipt.clock_in_prompt = request.spec.clock_in_prompt;
   receipt.miss = match.miss;
   receipt.source_tokens = static_cast<uint32_t>(request.spec.source.size());
   receipt.source_reused = match.source_miss ? 0 : receipt.source_tokens;

@@ -182,6 +182,7 @@ void Scheduler::FinishRequest(Request& request, FinishReason reason) {
   if (request.admitted_ns == 0) {  // never ran
     receipt.prompt_tokens = receipt.computed = request.prompt_tokens();
     receipt.ignored = request.spec.ignored;
+    receipt.clock_in_prompt = request.spec.clock_in_prompt;
   }
   receipt.ttft_ms = static_cast<double>(first - request.submitted_ns) * kMs;
   FillFirstTokenParts(request.first_token_time, receipt);

@@ -19,6 +19,9 @@ namespace {
 
 constexpr size_t kMaxPrefixItems = 500;        // each stands inside the one before
 constexpr int64_t kMostBound = 1'000'000'000;  // of type number
+constexpr size_t kMostDigits = 256;            // of an integer's bound
+constexpr std::string_view kLimits[] = {"minimum", "exclusiveMinimum", "maximum",
+                                        "exclusiveMaximum"};
 
 constexpr std::string_view kYear = "(000[1-9]|00[1-9]\\d|0[1-9]\\d{2}|[1-9]\\d{3})";
 constexpr std::string_view kDay =
@@ -86,7 +89,9 @@ class SchemaCompiler {
   // The schemas of a list.
   Result<std::vector<SchemaPlace>> Branches(const SchemaPlace& place, std::string_view keyword);
   Result<std::optional<uint32_t>> Count(const SchemaPlace& place, std::string_view keyword) const;
-  Result<NumberBounds> Bounds(const SchemaPlace& place, int64_t most) const;
+  Result<NumberBounds> Bounds(const SchemaPlace& place) const;
+  Result<Decimal> IntegerLimit(const JsonValue& value, const std::string& path, bool is_lower,
+                               bool is_exclusive) const;
   ExpressionId Member(std::string_view name, const SchemaPlace& value);
 
   const JsonValue root_, any_{true};
@@ -485,37 +490,28 @@ Result<ExpressionId> SchemaCompiler::String(const SchemaPlace& place) {
   return least || most ? json_.StringOfLength(least.value_or(0), most) : json_.AnyString();
 }
 
-// As integers where `most` is kMostInteger: a limit with a fraction becomes the next integer
-// inside.
-Result<NumberBounds> SchemaCompiler::Bounds(const SchemaPlace& place, int64_t most) const {
-  const bool is_integer = most == kMostInteger;
+Result<NumberBounds> SchemaCompiler::Bounds(const SchemaPlace& place) const {
   NumberBounds bounds;
   std::string last;
-  for (const std::string_view key :
-       {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
+  for (const std::string_view key : kLimits) {
     const JsonValue* const value = place.schema->Find(key);
     if (value == nullptr) continue;
     const std::string path = last = place.path + "/" + std::string(key);
     if (!value->is_number()) return SchemaError(path, "a number is needed");
     const bool is_lower = key.ends_with("inimum"), is_exclusive = key.starts_with("exclusive");
-    const double limit = value->number(), whole = is_lower ? std::ceil(limit) : std::floor(limit);
-    if (std::fabs(limit) > static_cast<double>(most)) {
-      return SchemaError(path, fmt::format("{} is beyond {}", limit, most));
+    const double limit = value->number();
+    if (std::fabs(limit) > static_cast<double>(kMostBound)) {
+      return SchemaError(path, fmt::format("{} is beyond {}", limit, kMostBound));
     }
-    if (!is_integer && whole != limit) {
+    const auto at = static_cast<int64_t>(limit);
+    if (static_cast<double>(at) != limit) {
       return SchemaError(path,
                          fmt::format("{} is not an integer: not supported for numbers", limit));
     }
-    // Integers of JSON are exact, where a double is not.
-    int64_t at =
-        value->kind() == JsonValue::Kind::kInteger ? value->integer() : static_cast<int64_t>(whole);
-    const bool moves = is_integer && is_exclusive && whole == limit;
-    if (moves) at += is_lower ? 1 : -1;
     std::optional<int64_t>& own = is_lower ? bounds.least : bounds.most;
     bool& excludes = is_lower ? bounds.is_above_least : bounds.is_below_most;
     const bool is_tighter = !own || (is_lower ? at > *own : at < *own);
-    const bool is_here = is_exclusive && !is_integer;
-    if (is_tighter || (at == *own && is_here)) excludes = is_here;
+    if (is_tighter || (at == *own && is_exclusive)) excludes = is_exclusive;
     if (is_tighter) own = at;
   }
   const bool is_one = bounds.least && bounds.most && *bounds.least == *bounds.most;
@@ -526,18 +522,52 @@ Result<NumberBounds> SchemaCompiler::Bounds(const SchemaPlace& place, int64_t mo
   return bounds;
 }
 
-Result<ExpressionId> SchemaCompiler::Integer(const SchemaPlace& place) {
-  KV_ASSIGN(const NumberBounds bounds, Bounds(place, kMostInteger));
-  for (const auto& limit : {bounds.least, bounds.most}) {
-    if (limit && (*limit > kMostInteger || *limit < -kMostInteger)) {
-      return SchemaError(place.path, "integers of at most 18 digits are supported");
+// The integer nearest to a limit, inside of it: a limit may have a fraction, or be excluded.
+Result<Decimal> SchemaCompiler::IntegerLimit(const JsonValue& value, const std::string& path,
+                                             bool is_lower, bool is_exclusive) const {
+  Decimal at;
+  bool is_exact = true;
+  if (value.is_integer()) {
+    at = Decimal::Of(value.integer_text());
+  } else if (!value.is_number()) {
+    return SchemaError(path, "a number is needed");
+  } else {
+    const double limit = value.number(), whole = is_lower ? std::ceil(limit) : std::floor(limit);
+    if (std::fabs(limit) > static_cast<double>(kMostInteger)) {
+      return SchemaError(path, fmt::format("{} is beyond {}: write an integer with all its digits",
+                                           limit, kMostInteger));
     }
+    at = Decimal::Of(std::to_string(static_cast<int64_t>(whole)));
+    is_exact = whole == limit;
   }
-  return json_.Integer(bounds.least, bounds.most);
+  if (at.digits.size() > kMostDigits) {
+    return SchemaError(path,
+                       fmt::format("integers of at most {} digits are supported", kMostDigits));
+  }
+  if (!is_exclusive || !is_exact) return at;
+  return is_lower ? at.Next() : at.Previous();
+}
+
+Result<ExpressionId> SchemaCompiler::Integer(const SchemaPlace& place) {
+  IntegerBounds bounds;
+  std::string last;
+  for (const std::string_view key : kLimits) {
+    const JsonValue* const value = place.schema->Find(key);
+    if (value == nullptr) continue;
+    last = place.path + "/" + std::string(key);
+    const bool is_lower = key.ends_with("inimum");
+    KV_ASSIGN(Decimal at, IntegerLimit(*value, last, is_lower, key.starts_with("exclusive")));
+    std::optional<Decimal>& own = is_lower ? bounds.least : bounds.most;
+    if (!own || (is_lower ? at > *own : at < *own)) own = std::move(at);
+  }
+  if (bounds.least && bounds.most && *bounds.least > *bounds.most) {
+    return SchemaError(last, "no number is within the limits");
+  }
+  return json_.Integer(bounds);
 }
 
 Result<ExpressionId> SchemaCompiler::Number(const SchemaPlace& place) {
-  KV_ASSIGN(const NumberBounds bounds, Bounds(place, kMostBound));
+  KV_ASSIGN(const NumberBounds bounds, Bounds(place));
   return bounds.least || bounds.most ? json_.Number(bounds) : json_.AnyNumber();
 }
 

@@ -91,7 +91,7 @@ ExpressionId JsonText::Digits(uint32_t least, uint32_t most) {
 }
 
 ExpressionId JsonText::MakeInteger() {
-  return source_->Sequence({source_->Optional(source_->Literal("-")), Between(0, std::nullopt)});
+  return source_->Sequence({source_->Optional(source_->Literal("-")), Between("0", std::nullopt)});
 }
 
 ExpressionId JsonText::MakeNumber() {
@@ -149,37 +149,81 @@ ExpressionId JsonText::DigitsBetween(std::string_view low, std::string_view high
   return source_->Choice(parts);
 }
 
-ExpressionId JsonText::Between(uint64_t least, std::optional<uint64_t> most) {
-  const std::string low = std::to_string(least);
-  const std::string high = std::to_string(most.value_or(kMostInteger));
+ExpressionId JsonText::Between(std::string_view low, std::optional<std::string> high) {
+  if (!high) high = std::string(std::max<size_t>(kMaxDigits, low.size()), '9');
   std::vector<ExpressionId> parts;
-  for (size_t size = low.size(); size <= high.size(); ++size) {
+  for (size_t size = low.size(); size <= high->size(); ++size) {
     const std::string first = size == 1 ? "0" : "1" + std::string(size - 1, '0');
-    parts.push_back(DigitsBetween(size == low.size() ? low : first,
-                                  size == high.size() ? high : std::string(size, '9')));
+    parts.push_back(DigitsBetween(size == low.size() ? std::string(low) : first,
+                                  size == high->size() ? *high : std::string(size, '9')));
   }
   return source_->Choice(parts);
 }
 
-ExpressionId JsonText::Integer(std::optional<int64_t> least, std::optional<int64_t> most) {
+ExpressionId JsonText::Integer(const IntegerBounds& bounds) {
+  const auto& [least, most] = bounds;
   if (!least && !most) return AnyInteger();
+  const auto digits = [](const std::optional<Decimal>& bound) {
+    return bound ? std::optional(bound->digits) : std::nullopt;
+  };
   std::vector<ExpressionId> parts;
-  if (!most || *most >= 0) {
-    const auto low = static_cast<uint64_t>(std::max<int64_t>(least.value_or(0), 0));
-    parts.push_back(
-        Between(low, most ? std::optional(static_cast<uint64_t>(*most)) : std::nullopt));
+  if (!most || !most->is_negative) {
+    parts.push_back(Between(least && !least->is_negative ? least->digits : "0", digits(most)));
   }
-  if (!least || *least < 0) {
-    const auto low = static_cast<uint64_t>(-std::min<int64_t>(most.value_or(-1), -1));
-    const auto high = least ? std::optional(static_cast<uint64_t>(-*least)) : std::nullopt;
-    parts.push_back(source_->Sequence({source_->Literal("-"), Between(low, high)}));
+  if (!least || least->is_negative) {
+    const std::string low = most && most->is_negative ? most->digits : "1";
+    parts.push_back(source_->Sequence({source_->Literal("-"), Between(low, digits(least))}));
   }
   return source_->Choice(parts);
+}
+
+namespace {
+
+// digits + 1, or - 1 of what is above 0.
+std::string Step(std::string digits, bool up) {
+  size_t i = digits.size();
+  while (i-- > 0) {
+    if (digits[i] != (up ? '9' : '0')) {
+      digits[i] = static_cast<char>(digits[i] + (up ? 1 : -1));
+      break;
+    }
+    digits[i] = up ? '0' : '9';
+  }
+  if (up && digits[0] == '0') digits.insert(digits.begin(), '1');
+  if (digits.size() > 1 && digits[0] == '0') digits.erase(digits.begin());
+  return digits;
+}
+
+Decimal Moved(const Decimal& from, bool up) {
+  if (from.digits == "0") return {!up, "1"};
+  Decimal to{from.is_negative, Step(from.digits, up != from.is_negative)};
+  to.is_negative &= to.digits != "0";
+  return to;
+}
+
+}  // namespace
+
+Decimal Decimal::Of(std::string_view text) {
+  const bool is_negative = text.starts_with('-');
+  const std::string_view digits = text.substr(is_negative ? 1 : 0);
+  return {is_negative && digits != "0", std::string(digits)};
+}
+
+Decimal Decimal::Next() const { return Moved(*this, /*up=*/true); }
+Decimal Decimal::Previous() const { return Moved(*this, /*up=*/false); }
+
+std::strong_ordering Decimal::operator<=>(const Decimal& other) const {
+  if (is_negative != other.is_negative) return other.is_negative <=> is_negative;
+  const auto by_size = digits.size() <=> other.digits.size();
+  const auto order = by_size != 0 ? by_size : digits.compare(other.digits) <=> 0;
+  return is_negative ? (order < 0   ? std::strong_ordering::greater
+                        : order > 0 ? std::strong_ordering::less
+                                    : order)
+                     : order;
 }
 
 std::optional<ExpressionId> JsonText::Magnitude(const NumberBounds& bounds) {
   std::vector<ExpressionId> parts;
-  const auto number = [](int64_t of) { return static_cast<uint64_t>(of); };
   const ExpressionId point = source_->Literal(".");
   int64_t least = *bounds.least;
   const bool is_one = bounds.most && *bounds.most == least;
@@ -192,9 +236,9 @@ std::optional<ExpressionId> JsonText::Magnitude(const NumberBounds& bounds) {
     ++least;
   }
   if (!bounds.most || *bounds.most > least) {
-    const auto last = bounds.most ? std::optional(number(*bounds.most - 1)) : std::nullopt;
+    const auto last = bounds.most ? std::optional(std::to_string(*bounds.most - 1)) : std::nullopt;
     parts.push_back(source_->Sequence(
-        {Between(number(least), last),
+        {Between(std::to_string(least), last),
          source_->Optional(source_->Sequence({point, Digits(1, kMaxBoundFraction)}))}));
   }
   if (bounds.most && !bounds.is_below_most && !(is_one && bounds.is_above_least)) {

@@ -1,6 +1,7 @@
 // JsonText: expressions of JSON texts: strings, numbers in ranges, any value.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,8 +13,24 @@
 
 namespace kvasir {
 
-// Integers are written with at most 18 digits, so that int64_t has them.
+// Integers without a limit are written with at most 18 digits, so that int64_t has them.
 inline constexpr int64_t kMostInteger = 999'999'999'999'999'999;
+
+// An integer of any length.
+struct Decimal {
+  bool is_negative = false;
+  std::string digits = "0";  // without zeros before them
+
+  // Of JSON's text of an integer.
+  static Decimal Of(std::string_view text);
+  Decimal Next() const;      // + 1
+  Decimal Previous() const;  // - 1
+  std::strong_ordering operator<=>(const Decimal& other) const;
+  bool operator==(const Decimal&) const = default;
+};
+struct IntegerBounds {
+  std::optional<Decimal> least, most;
+};
 
 // Limits of a number; absent: none.
 struct NumberBounds {
@@ -40,8 +57,8 @@ class JsonText {
   ExpressionId StringOfLength(uint32_t least, std::optional<uint32_t> most);
   // Any name but these, without escapes. kInvalidArgument: one of them is too long.
   Result<ExpressionId> OtherName(std::vector<std::string> names);
-  // Integers of [least, most]. REQUIRES: there is one, and limits are within kMostInteger.
-  ExpressionId Integer(std::optional<int64_t> least, std::optional<int64_t> most);
+  // Integers of [least, most]. REQUIRES: there is one.
+  ExpressionId Integer(const IntegerBounds& bounds);
   // Numbers within bounds, with at most six digits after the point. REQUIRES: as Integer; bounds of
   // at most 10^9, so that no such number is rounded to a bound.
   ExpressionId Number(const NumberBounds& bounds);
@@ -64,7 +81,7 @@ class JsonText {
   ExpressionId Digit(char first, char last);
   // Numbers of `low` to `high`, which have as many digits.
   ExpressionId DigitsBetween(std::string_view low, std::string_view high);
-  ExpressionId Between(uint64_t least, std::optional<uint64_t> most);
+  ExpressionId Between(std::string_view low, std::optional<std::string> high);
   // Numbers without a sign within bounds. Absent: no number is within them.
   std::optional<ExpressionId> Magnitude(const NumberBounds& bounds);
   ExpressionId OtherThan(const std::vector<std::u32string>& names, size_t begin, size_t end,

@@ -172,9 +172,9 @@ std::string SortedTextOf(const JsonValue& value) {
     case JsonValue::Kind::kBool:
       return value.boolean() ? "true" : "false";
     case JsonValue::Kind::kInteger:
-      return std::to_string(value.integer());
     case JsonValue::Kind::kUnsigned:
-      return std::to_string(value.unsigned_integer());
+    case JsonValue::Kind::kDigits:
+      return value.integer_text();
     case JsonValue::Kind::kFloat:
       if (std::fabs(value.number()) < 0x1p63 && value.number() == std::floor(value.number())) {
         return std::to_string(static_cast<int64_t>(value.number()));
@@ -209,6 +209,7 @@ TypeSet TypeOf(const JsonValue& value) {
       return kBooleanType;
     case JsonValue::Kind::kInteger:
     case JsonValue::Kind::kUnsigned:
+    case JsonValue::Kind::kDigits:
       return kIntegerType;
     case JsonValue::Kind::kFloat:
       return value.number() == std::floor(value.number()) ? kIntegerType : kNumberType;

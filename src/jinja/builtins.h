@@ -51,6 +51,8 @@ Value ToJson(Interpreter& run, const Value& value, const JsonStyle& style);
 // json.loads. Every value has the origin of the whole text. Fails where it is not JSON.
 Value FromJsonText(Interpreter& run, const Text& text);
 
+// The text with HTML's marks escaped.
+Text EscapeMarks(const Text& text);
 // Text helpers that filters and methods share.
 enum class Side { kLeft, kRight, kBoth };
 // Strips white space, or the characters of *chars.

@@ -76,6 +76,29 @@ Value MakeNamespace(Interpreter& run, const Arguments& arguments) {
   return run.NewNamespace(std::move(items));
 }
 
+Value MethodOf(const Value& self, const char* name) {
+  return Value(std::make_shared<const Callable>(
+      Callable{.kind = Callable::Kind::kMethod, .name = name, .self = self}));
+}
+
+// A namespace whose `current` its next() moves on.
+Value MakeCycler(Interpreter& run, const Arguments& arguments) {
+  const std::vector<Value>& given = arguments.positional;
+  if (given.empty()) return run.Fail("at least one item has to be provided");
+  if (!run.Charge(given.size())) return Value();
+  Value cycler =
+      run.NewNamespace({{"current", given[0]}, {"items", FromItems(given)}, {"pos", FromInt(0)}});
+  for (const char* name : {"next", "reset"}) cycler.ns()->Set(name, MethodOf(cycler, name));
+  return cycler;
+}
+
+// Gives nothing when it is first called, and then the separator.
+Value MakeJoiner(Interpreter& run, const Arguments& arguments) {
+  const Value* separator = arguments.Find(0, "sep");
+  const Value state = run.NewNamespace({{"sep", separator ? *separator : FromString(", ")}});
+  return MethodOf(state, "join");
+}
+
 Value RaiseException(Interpreter& run, const Arguments& arguments) {
   return run.Raise(TextArgument(arguments, 0, "message", "the chat template refuses").bytes());
 }
@@ -85,7 +108,7 @@ Value StrftimeNow(Interpreter& run, const Arguments& arguments) {
   constexpr size_t kMaxFormat = 1000;
   if (!run.Charge(1000)) return Value();  // the buffer
   if (format.size() > kMaxFormat) return run.Fail("strftime_now: the format is too long");
-  const std::time_t now = static_cast<std::time_t>(run.now_unix_s());
+  const std::time_t now = static_cast<std::time_t>(run.ReadClock());
   std::tm local{};
   localtime_r(&now, &local);
   std::string out(64 * 1024, '\0');
@@ -101,6 +124,8 @@ const std::map<std::string_view, Function>& Functions() {
       {"namespace", MakeNamespace},
       {"raise_exception", RaiseException},
       {"strftime_now", StrftimeNow},
+      {"cycler", MakeCycler},
+      {"joiner", MakeJoiner},
   };
   return kFunctions;
 }

@@ -45,6 +45,7 @@ class JsonWriter {
 
   static std::string Number(const Value& value) {
     if (value.is_integer()) return fmt::format("{}", value.integer());
+    if (value.Is<BigInteger>()) return ToText(value).bytes();
     const double number = value.number();
     if (std::isnan(number)) return "NaN";
     if (std::isinf(number)) return number > 0 ? "Infinity" : "-Infinity";

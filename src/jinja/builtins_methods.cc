@@ -61,6 +61,27 @@ Value LoopMethod(Interpreter& run, Loop& loop, std::string_view name, const Argu
   return Value(!same);
 }
 
+// Of a cycler or a joiner (builtins_functions.cc).
+Value NamespaceMethod(Interpreter& run, Namespace& ns, std::string_view name) {
+  if (name == "join") {
+    if (ns.Find("used")) return *ns.Find("sep");
+    ns.Set("used", Value(true));
+    return FromString("");
+  }
+  const Value* items = ns.Find("items");
+  const Value* pos = ns.Find("pos");
+  if (!items->list() || items->list()->items.empty() || !pos->is_integer()) {
+    return run.Fail("the template has changed its cycler");
+  }
+  const std::vector<Value>& all = items->list()->items;
+  const size_t next = name == "reset" ? 0 : (static_cast<size_t>(pos->integer()) + 1) % all.size();
+  const Value before = name == "reset" ? Value(None{}) : *ns.Find("current");
+  const Value now = all[next];
+  ns.Set("pos", FromInt(static_cast<int64_t>(next)));
+  ns.Set("current", now);
+  return before;
+}
+
 bool IsOneOf(std::string_view name, std::initializer_list<std::string_view> names) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
@@ -92,6 +113,7 @@ Value CallMethod(Interpreter& run, const Value& self, std::string_view name,
   if (!run.Charge(1)) return Value();
   if (self.is_string()) return CallTextMethod(run, self.text(), name, arguments);
   if (self.dict()) return DictMethod(run, self, name, arguments);
+  if (self.ns()) return NamespaceMethod(run, *self.ns(), name);
   if (self.loop()) return LoopMethod(run, *self.loop(), name, arguments);
   return ListMethod(run, self, name, arguments);
 }

@@ -65,24 +65,17 @@ Value Indent(Interpreter& run, const Value& v, const Arguments& arguments) {
   return FromText(std::move(out));
 }
 
-Value Escape(Interpreter&, const Value& v, const Arguments&) {
-  const Text text = ToText(v);
-  Text out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text.bytes()[i];
-    const char* entity = c == '&'    ? "&amp;"
-                         : c == '<'  ? "&lt;"
-                         : c == '>'  ? "&gt;"
-                         : c == '"'  ? "&#34;"
-                         : c == '\'' ? "&#39;"
-                                     : nullptr;
-    if (entity) {
-      out.Append(entity, text.OriginAt(i));
-    } else {
-      out.Append(text, i, i + 1);
-    }
-  }
-  return FromText(std::move(out));
+Value AsMarkup(Value text) {
+  text.is_markup = true;
+  return text;
+}
+
+Value ForceEscape(Interpreter&, const Value& v, const Arguments&) {
+  return AsMarkup(FromText(EscapeMarks(ToText(v))));
+}
+
+Value Escape(Interpreter& run, const Value& v, const Arguments& arguments) {
+  return v.is_markup ? v : ForceEscape(run, v, arguments);
 }
 
 Value TruncateFilter(Interpreter& run, const Value& v, const Arguments& arguments) {
@@ -161,6 +154,7 @@ Value ToInt(Interpreter& run, const Value& v, const Arguments& arguments) {
     if (const auto number = ParseInteger(text, base)) return FromInt(*number, origin);
     real = ParseFloat(text);
   }
+  if (v.Is<BigInteger>()) return v;
   if (real && std::fabs(*real) < 9e18) return FromInt(static_cast<int64_t>(*real), origin);
   return otherwise ? *otherwise : FromInt(0);
 }
@@ -187,6 +181,7 @@ Value Round(Interpreter& run, const Value& v, const Arguments& arguments) {
   if (method == "floor") return Value(std::floor(v.number() * scale) / scale, v.origin);
   if (method != "common") return run.Fail("method must be common, ceil or floor");
   if (v.is_integer() && precision >= 0) return FromInt(v.integer(), v.origin);
+  if (v.Is<BigInteger>() && precision >= 0) return v;
   // Correct rounding, as Python's: through the decimal digits of the exact value.
   if (precision >= 0 && std::isfinite(v.number())) {
     return Value(std::strtod(fmt::format("{:.{}f}", v.number(), precision).c_str(), nullptr),
@@ -268,6 +263,25 @@ Value Center(Interpreter& run, const Value& v, const Arguments& arguments) {
 
 }  // namespace
 
+Text EscapeMarks(const Text& text) {
+  Text out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text.bytes()[i];
+    const char* entity = c == '&'    ? "&amp;"
+                         : c == '<'  ? "&lt;"
+                         : c == '>'  ? "&gt;"
+                         : c == '"'  ? "&#34;"
+                         : c == '\'' ? "&#39;"
+                                     : nullptr;
+    if (entity) {
+      out.Append(entity, text.OriginAt(i));
+    } else {
+      out.Append(text, i, i + 1);
+    }
+  }
+  return out;
+}
+
 void AddTextFilters(FilterTable& table) {
   const auto add = [&table](std::string_view name, FilterFunction apply) {
     table[name] = {apply, /*reads_all=*/true};
@@ -285,11 +299,13 @@ void AddTextFilters(FilterTable& table) {
   add("indent", Indent);
   add("escape", Escape);
   add("e", Escape);
-  add("forceescape", Escape);
+  add("forceescape", ForceEscape);
   const FilterFunction to_text = [](Interpreter&, const Value& v, const Arguments&) {
     return v.is_string() ? v : FromText(ToText(v));
   };
-  add("safe", to_text);
+  add("safe", [](Interpreter&, const Value& v, const Arguments&) {
+    return AsMarkup(v.is_string() ? v : FromText(ToText(v)));
+  });
   add("string", to_text);
   add("truncate", TruncateFilter);
   add("wordcount", WordCount);

@@ -1,7 +1,10 @@
 // Converts request data to template values that know their origin.
 #pragma once
 
+#include <vector>
+
 #include "base/json_tree.h"
+#include "jinja/chat_part.h"
 #include "jinja/value.h"
 #include "kvasir/status.h"
 
@@ -13,7 +16,11 @@ Result<Value> FromJson(const JsonValue& data, Origin origin = {std::nullopt, /*i
 
 // The same for the list of messages, each tagged with its index. The role of a message counts as
 // template text if it is one of the roles that the API knows (system, developer, user, assistant,
-// tool): templates build special tokens from it. REQUIRES: an array.
-Result<Value> FromMessages(const JsonValue& messages);
+// tool): templates build special tokens from it. Appends what the messages say to *parts: their
+// bytes have its number as Origin::part. REQUIRES: an array.
+Result<Value> FromMessages(const JsonValue& messages, std::vector<ChatPart>* parts);
+
+// Whether a text has no visible character.
+bool IsBlank(std::string_view text);
 
 }  // namespace kvasir::jinja

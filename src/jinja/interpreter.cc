@@ -56,16 +56,25 @@ Result<Text> Interpreter::Run(const std::vector<NodePtr>& body, Variables variab
 Value Interpreter::Fail(std::string_view what, Code code) {
   if (!failed_) {
     const size_t line = at_ ? LineOf(source_, at_->offset) : 1;
-    error_ = {code, fmt::format("chat template, line {}: {}", line, what)};
+    error_ = ErrorHere(code, fmt::format("chat template, line {}: {}", line, what));
   }
   failed_ = true;
   return Value();
 }
 
 Value Interpreter::Raise(std::string_view message) {
-  if (!failed_) error_ = {Code::kInvalidArgument, std::string(message)};
+  if (!failed_) error_ = ErrorHere(Code::kInvalidArgument, std::string(message));
   failed_ = true;
   return Value();
+}
+
+Error Interpreter::ErrorHere(Code code, std::string what) const {
+  Error error{code, std::move(what)};
+  if (message_) {
+    error.field = "messages";
+    error.index = *message_;
+  }
+  return error;
 }
 
 bool Interpreter::FailOfSteps() {

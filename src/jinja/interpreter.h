@@ -67,7 +67,11 @@ class Interpreter {
   Value Undefine(std::string why);
   // An undefined value cannot be used further: fails with its reason.
   Value FailUndefined(const Value& value);
-  int64_t now_unix_s() const { return now_unix_s_; }
+  int64_t ReadClock() {
+    has_read_clock_ = true;
+    return now_unix_s_;
+  }
+  bool has_read_clock() const { return has_read_clock_; }
 
   Value Attribute(const Value& object, std::string_view name);  // object.name
   // object[name]: an entry of a dict comes before a method of that name.
@@ -82,7 +86,8 @@ class Interpreter {
   Value NewNamespace(std::vector<std::pair<std::string, Value>> items);
 
  private:
-  bool FailOfSteps();  // false
+  bool FailOfSteps();                                  // false
+  Error ErrorHere(Code code, std::string what) const;  // names the message of the iteration
   enum class Flow { kNormal, kBreak, kContinue };
 
   Flow Execute(const std::vector<NodePtr>& body);
@@ -122,6 +127,7 @@ class Interpreter {
   std::string_view source_;
   Limits limits_;
   int64_t now_unix_s_;
+  bool has_read_clock_ = false;
   Variables variables_;
   std::shared_ptr<Scope> scope_;
   Text* out_ = nullptr;

@@ -95,9 +95,15 @@ Value Interpreter::Binary(std::string_view op, const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) return Floats(*this, op, a.number(), b.number(), origin);
   if (op == "+" && a.is_string() && b.is_string()) {
     if (!Charge(WeightOf(a) + WeightOf(b))) return Value();
-    Text out = a.text();
-    out.Append(b.text());
-    return FromText(std::move(out));
+    const bool is_markup = a.is_markup || b.is_markup;
+    const auto part = [is_markup](const Value& of) {
+      return is_markup && !of.is_markup ? EscapeMarks(of.text()) : of.text();
+    };
+    Text out = part(a);
+    out.Append(part(b));
+    Value sum = FromText(std::move(out));
+    sum.is_markup = is_markup;
+    return sum;
   }
   if (op == "+" && a.list() && b.list() && a.list()->kind == b.list()->kind && Repeatable(a)) {
     if (!Charge(4 * (a.list()->items.size() + b.list()->items.size()))) return Value();

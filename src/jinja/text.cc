@@ -69,6 +69,7 @@ Origin Text::Summary() const {
   for (const Run& run : runs()) {
     out.input |= run.origin.input;
     if (!out.message) out.message = run.origin.message;
+    if (out.part == 0) out.part = run.origin.part;
   }
   return out;
 }

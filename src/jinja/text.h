@@ -13,6 +13,7 @@ namespace kvasir::jinja {
 struct Origin {
   std::optional<uint32_t> message;  // the message that the byte belongs to, where known
   bool input = false;               // data from outside: never part of a special token
+  uint32_t part = 0;                // the number of its ChatPart, from 1 on; 0: none
   bool operator==(const Origin&) const = default;
 };
 

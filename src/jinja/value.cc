@@ -173,9 +173,9 @@ std::string_view TypeName(const Value& value) {
         return list->name;
     }
   }
-  static constexpr std::string_view kNames[] = {"Undefined", "NoneType", "bool",       "int",
-                                                "float",     "str",      "list",       "dict",
-                                                "Namespace", "function", "LoopContext"};
+  static constexpr std::string_view kNames[] = {"Undefined", "NoneType", "bool",        "int",
+                                                "float",     "str",      "list",        "dict",
+                                                "Namespace", "function", "LoopContext", "int"};
   return kNames[value.data.index()];
 }
 
@@ -194,6 +194,7 @@ namespace {
 
 bool EqualNumbers(const Value& a, const Value& b) {
   if (a.is_integer() && b.is_integer()) return a.integer() == b.integer();
+  if (a.Is<BigInteger>() && b.Is<BigInteger>()) return a.data == b.data;
   return a.number() == b.number();
 }
 
@@ -259,6 +260,7 @@ uint64_t WeightOf(const Value& value) {
   if (value.is_string()) return 1 + value.text().size() / 16 + value.text().runs().size();
   if (const List* list = value.list()) return list->weight;
   if (const Dict* dict = value.dict()) return dict->weight;
+  if (const auto* big = std::get_if<BigInteger>(&value.data)) return 1 + big->digits->size() / 16;
   return 1;
 }
 
@@ -347,6 +349,7 @@ Text Repr(const Value& value) {
   if (value.is_none()) return Text("None", origin);
   if (value.is_bool()) return Text(value.integer() ? "True" : "False", origin);
   if (value.is_integer()) return Text(fmt::format("{}", value.integer()), origin);
+  if (const auto* big = std::get_if<BigInteger>(&value.data)) return Text(*big->digits, origin);
   if (value.is_float()) return Text(FloatRepr(value.number()), origin);
   if (value.is_string()) return ReprText(value.text(), origin);
   if (const List* list = value.list()) return ReprList(*list, origin);

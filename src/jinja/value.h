@@ -32,15 +32,25 @@ struct None {
   bool operator==(const None&) const = default;
 };
 
+// An integer beyond int64_t, as it was written. It counts as a float wherever it is computed with.
+struct BigInteger {
+  std::shared_ptr<const std::string> digits;
+  double nearest = 0;
+  bool operator==(const BigInteger& other) const { return *digits == *other.digits; }
+};
+
 // One value. Containers are shared and immutable (transformers renders in an immutable sandbox);
 // only a Namespace changes. One thread at a time.
 struct Value {
   using Data = std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const Text>,
                             std::shared_ptr<const List>, std::shared_ptr<const Dict>,
                             std::shared_ptr<Namespace>, std::shared_ptr<const Callable>,
-                            std::shared_ptr<Loop>>;
+                            std::shared_ptr<Loop>, BigInteger>;
   Data data;
   Origin origin;  // for values that are not text: a user's number renders as input
+  // A string that `safe` or `escape` made: another one that is added to it is escaped. Lost by all
+  // but assignments and additions.
+  bool is_markup = false;
 
   Value() = default;
   Value(Data d, Origin o = {}) : data(std::move(d)), origin(o) {}
@@ -57,12 +67,15 @@ struct Value {
   bool is_none() const { return Is<None>(); }
   bool is_bool() const { return Is<bool>(); }
   bool is_integer() const { return Is<int64_t>() || Is<bool>(); }  // bool is an int, as in Python
-  bool is_float() const { return Is<double>(); }
+  bool is_float() const { return Is<double>() || Is<BigInteger>(); }
   bool is_number() const { return is_integer() || is_float(); }
   bool is_string() const { return Is<std::shared_ptr<const Text>>(); }
   // REQUIRES: the value has the kind of the accessor's name.
   int64_t integer() const { return Is<bool>() ? std::get<bool>(data) : std::get<int64_t>(data); }
-  double number() const { return is_float() ? std::get<double>(data) : double(integer()); }
+  double number() const {
+    if (const auto* big = std::get_if<BigInteger>(&data)) return big->nearest;
+    return Is<double>() ? std::get<double>(data) : double(integer());
+  }
   const Text& text() const { return *std::get<std::shared_ptr<const Text>>(data); }
   // Null when the value is of another kind.
   const List* list() const;

@@ -45,6 +45,7 @@ nlohmann::json ReceiptJson(const Receipt& receipt) {
                          {"estimate_ms", EstimateJson(receipt.estimate_ms)},
                          {"ttft_ms", RoundMs(receipt.ttft_ms)},
                          {"tpot_ms", RoundMs(receipt.tpot_ms)}};
+  if (receipt.clock_in_prompt) json["clock_in_prompt"] = true;
   if (receipt.source_tokens > 0) {
     json["source_tokens"] = receipt.source_tokens;
     json["source_reused"] = receipt.source_reused;

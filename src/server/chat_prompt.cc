@@ -13,15 +13,11 @@ using Member = JsonValue::Member;
 
 constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
 
-// The tree that keeps converted messages, and how many values the arguments of their calls may
-// still have.
-struct Room {
-  JsonTree* tree;
-  size_t* values_left;
-};
+bool IsBlank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == text.npos; }
 
 // Joins text parts by newlines, as llama.cpp's server and vLLM do.
-Result<std::string> JoinParts(std::span<const JsonValue> parts, const std::string& path) {
+Result<std::string> JoinParts(std::span<const JsonValue> parts, const std::string& path,
+                              MessageRoom& room) {
   std::string joined;
   for (size_t i = 0; i < parts.size(); ++i) {
     const std::string part_path = fmt::format("{}[{}]", path, i);
@@ -39,6 +35,9 @@ Result<std::string> JoinParts(std::span<const JsonValue> parts, const std::strin
     }
     part.Text("text", &text);
     if (part.error()) return tl::unexpected(*part.error());
+    for (const std::string& name : part.Unread()) {
+      if (room.unread.size() < kMaxUnread) room.unread.push_back(part_path + "." + name);
+    }
     if (i > 0) joined += '\n';
     joined += text;
   }
@@ -46,16 +45,16 @@ Result<std::string> JoinParts(std::span<const JsonValue> parts, const std::strin
 }
 
 Result<JsonValue> ContentOf(JsonFields& message, const std::string& path, bool may_be_absent,
-                            JsonTree* tree) {
+                            MessageRoom& room) {
   const JsonValue* content = message.Find("content");
   if (!content) {
-    if (may_be_absent) return tree->String("");
+    if (may_be_absent) return room.tree->String("");
     return FailField(Code::kInvalidArgument, path, "is missing");
   }
   if (content->is_string()) return *content;
   if (content->is_array()) {
-    KV_ASSIGN(const std::string joined, JoinParts(content->items(), path));
-    return tree->String(joined);
+    KV_ASSIGN(const std::string joined, JoinParts(content->items(), path, room));
+    return room.tree->String(joined);
   }
   return FailField(Code::kInvalidArgument, path, "is {}, not a string or an array of text parts",
                    KindOf(*content));
@@ -69,24 +68,29 @@ JsonValue With(const JsonValue& object, std::string_view key, const JsonValue& v
   return tree->Object(std::move(members));
 }
 
-// Templates expect arguments as an object; the API carries them as JSON text.
-Result<JsonValue> ReadToolCall(const JsonValue& call, const std::string& path, Room& room) {
+// The arguments of a call: an object, which the API carries as JSON text. Anything else stays text:
+// what max_tokens cut off, a list.
+Result<JsonValue> ReadArguments(const JsonValue* sent, MessageRoom& room) {
+  if (!sent || sent->is_null()) return room.tree->Object({});
+  if (sent->is_object()) return *sent;
+  if (!sent->is_string()) return room.tree->String(TextOf(*sent));
+  if (IsBlank(sent->text())) return room.tree->Object({});
+  auto parsed = ParseObject(sent->text(), {}, &room.values_left, room.tree);
+  if (parsed || parsed.error().code == Code::kExhausted) return parsed;
+  return *sent;
+}
+
+Result<JsonValue> ReadToolCall(const JsonValue& call, const std::string& path, MessageRoom& room) {
   const JsonValue* function = call.Find("function");
   const JsonValue* name = function ? function->Find("name") : nullptr;
   if (!name || !name->is_string()) {
     return FailField(Code::kInvalidArgument, path, "must be an object with a name");
   }
-  const JsonValue* arguments = function->Find("arguments");
-  if (!arguments || !arguments->is_string()) return call;
-  auto parsed = ParseObject(arguments->text(), {}, room.values_left, room.tree);
-  if (parsed) {
-    return With(call, "function", With(*function, "arguments", *parsed, room.tree), room.tree);
-  }
-  if (parsed.error().code == Code::kExhausted) return tl::unexpected(parsed.error());
-  return call;  // invalid JSON stays text
+  KV_ASSIGN(const JsonValue arguments, ReadArguments(function->Find("arguments"), room));
+  return With(call, "function", With(*function, "arguments", arguments, room.tree), room.tree);
 }
 
-Result<JsonValue> ToolCalls(const JsonValue& calls, const std::string& path, Room& room) {
+Result<JsonValue> ToolCalls(const JsonValue& calls, const std::string& path, MessageRoom& room) {
   if (!calls.is_array()) {
     return FailField(Code::kInvalidArgument, path, "is {}, not an array", KindOf(calls));
   }
@@ -110,35 +114,64 @@ bool IsAsTemplatesSeeIt(const JsonValue& raw, const ModelView& model) {
   return std::ranges::find(kRoles, role->text()) != std::end(kRoles);
 }
 
-// A message whose calls stand in its content, for templates that do not know calls: as the "json"
-// format has them, with the arguments as they were sent.
+// The text of the arguments of call `i`, as it was sent where that is possible.
+std::string ArgumentsText(const JsonValue& raw, const JsonValue& function, size_t i) {
+  const JsonValue* sent = raw.Find("tool_calls")->items()[i].Find("function")->Find("arguments");
+  if (sent && sent->is_string() && !IsBlank(sent->text())) return std::string(sent->text());
+  return TextOf(*function.Find("arguments"));
+}
+
+// A message whose calls stand in its content, for templates that show no calls: as the "json"
+// format has them.
 JsonValue WithWrittenCalls(const JsonValue& raw, const JsonValue& message, JsonTree* tree) {
-  const JsonValue* calls = message.Find("tool_calls");
-  if (!calls || calls->size() == 0) return message;
   std::string content(message.Find("content")->text());
-  for (size_t i = 0; i < calls->size(); ++i) {
-    const JsonValue& function = *calls->items()[i].Find("function");
-    const JsonValue* sent = raw.Find("tool_calls")->items()[i].Find("function")->Find("arguments");
-    const JsonValue* arguments = function.Find("arguments");
+  const auto calls = message.Find("tool_calls")->items();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const JsonValue& function = *calls[i].Find("function");
     if (!content.empty()) content += '\n';
-    content += "{\"name\": " + TextOf(*function.Find("name")) + ", \"arguments\": ";
-    if (!arguments || arguments->is_null()) {
-      content += "{}";
-    } else {
-      content += sent->is_string() && arguments->is_object() ? std::string(sent->text())
-                                                             : TextOf(*arguments);
-    }
-    content += '}';
+    content += "{\"name\": " + TextOf(*function.Find("name")) +
+               ", \"arguments\": " + ArgumentsText(raw, function, i) + "}";
   }
-  return With(message, "content", tree->String(content), tree);
+  std::vector<Member> members(message.members().begin(), message.members().end());
+  std::erase_if(members, [](const Member& member) { return member.key == "tool_calls"; });
+  members.push_back({"content", tree->String(content)});
+  return tree->Object(std::move(members));
+}
+
+// Message `index` in the form in which the template shows its calls. `raw`: as it was sent.
+Result<JsonValue> InForm(const JsonValue& raw, const JsonValue& message, size_t index,
+                         const TemplateForm& form, JsonTree* tree) {
+  const JsonValue* calls = message.Find("tool_calls");
+  if (!calls) return message;
+  if (form.calls == TemplateForm::Calls::kContent) return WithWrittenCalls(raw, message, tree);
+  std::vector<JsonValue> made;
+  for (size_t i = 0; i < calls->size(); ++i) {
+    const JsonValue& call = calls->items()[i];
+    const JsonValue& function = *call.Find("function");
+    const bool is_object = function.Find("arguments")->is_object();
+    if (!is_object && !form.takes_text_arguments) {
+      return FailField(Code::kInvalidArgument,
+                       fmt::format("messages[{}].tool_calls[{}].function.arguments", index, i),
+                       "is not the JSON text of an object, and the chat template shows nothing "
+                       "else");
+    }
+    if (is_object && form.calls == TemplateForm::Calls::kObjectArguments) {
+      made.push_back(call);
+      continue;
+    }
+    const JsonValue text = tree->String(ArgumentsText(raw, function, i));
+    made.push_back(With(call, "function", With(function, "arguments", text, tree), tree));
+  }
+  const JsonValue formed = With(message, "tool_calls", tree->Array(made), tree);
+  return form.null_content ? With(formed, "content", JsonValue(), tree) : formed;
 }
 
 }  // namespace
 
 Result<JsonValue> ReadMessage(const JsonValue& raw, size_t index, const ModelView& model,
-                              size_t* values_left, JsonTree* tree) {
+                              MessageRoom* given_room) {
   if (IsAsTemplatesSeeIt(raw, model)) return raw;
-  Room room{tree, values_left};
+  MessageRoom& room = *given_room;
   const std::string path = fmt::format("messages[{}]", index);
   if (!raw.is_object()) {
     return FailField(Code::kInvalidArgument, path, "is {}, not an object", KindOf(raw));
@@ -157,12 +190,13 @@ Result<JsonValue> ReadMessage(const JsonValue& raw, size_t index, const ModelVie
   if (calls) {
     KV_ASSIGN(const JsonValue made, ToolCalls(*calls, path + ".tool_calls", room));
     members.push_back({"tool_calls", made});
-  } else {
+    calls = made.size() > 0 ? calls : nullptr;
+  }
+  if (!calls) {  // templates ask whether the key is there
     std::erase_if(members, [](const Member& member) { return member.key == "tool_calls"; });
   }
-  const bool may_be_absent = role == "assistant" && calls && calls->size() > 0;
   KV_ASSIGN(const JsonValue content,
-            ContentOf(fields, path + ".content", may_be_absent, room.tree));
+            ContentOf(fields, path + ".content", role == "assistant", room));
   members.push_back({"content", content});
   if (role == "developer" && !model.knows_developer) {
     members.push_back({"role", room.tree->String("system")});
@@ -268,6 +302,24 @@ Status ReadEnd(JsonFields& fields, const JsonValue& last, ChatRenderOptions* opt
   return fields.error() ? Status(tl::unexpected(*fields.error())) : Status();
 }
 
+// The error of a template, of the message at which it stopped: where it was at none, the last one
+// of the shortest beginning that it refuses. O(log messages) renderings.
+template <typename Render>
+Error TemplateError(const Error& error, size_t num_messages, const Render& render) {
+  if (error.field && !error.index) return error;  // of the end of the chat
+  size_t least = 1, most = num_messages;
+  while (!error.index && least < most) {
+    const size_t middle = least + (most - least) / 2;
+    if (render(middle)) {
+      least = middle + 1;
+    } else {
+      most = middle;
+    }
+  }
+  const uint64_t index = error.index.value_or(most - 1);
+  return {error.code, error.message, fmt::format("messages[{}]", index)};
+}
+
 }  // namespace
 
 Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const ModelView& model) {
@@ -283,26 +335,76 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
     return FailField(Code::kInvalidArgument, "messages",
                      "must be an array with at least one message");
   }
-  size_t values_left = kMaxJsonValues;
+  KV_ASSIGN(const JsonValue tools, ReadTools(fields));
+  KV_ASSIGN(const ChatTemplate* chat_template, ChosenTemplate(fields, model, !tools.is_null()));
+  const TemplateForm& form = chat_template->form();
+  MessageRoom room{.tree = tree};
+  JsonValue last;  // as ReadMessage reads it
   std::vector<JsonValue> rendered_from;
+  std::vector<jinja::ChatPart> left_out;  // texts beside calls
   rendered_from.reserve(messages->size());
   for (const JsonValue& raw : messages->items()) {
-    KV_ASSIGN(const JsonValue message,
-              ReadMessage(raw, rendered_from.size(), model, &values_left, tree));
-    rendered_from.push_back(model.knows_calls ? message : WithWrittenCalls(raw, message, tree));
+    const size_t index = rendered_from.size();
+    KV_ASSIGN(const JsonValue message, ReadMessage(raw, index, model, &room));
+    last = message;
+    KV_ASSIGN(rendered_from.emplace_back(), InForm(raw, message, index, form, tree));
+    if (rendered_from.back().Find("content")->is_null() &&
+        !IsBlank(message.Find("content")->text())) {
+      left_out.push_back(
+          {.kind = jinja::ChatPart::Kind::kContent, .message = static_cast<uint32_t>(index)});
+    }
   }
-  KV_ASSIGN(const JsonValue tools, ReadTools(fields));
+  fields.TakeUnread(room.unread);
   ChatRenderOptions options;
-  KV_TRY(ReadEnd(fields, rendered_from.back(), &options));
-  KV_ASSIGN(const ChatTemplate* chat_template, ChosenTemplate(fields, model, !tools.is_null()));
+  options.now_unix_s = model.template_now_unix_s;
+  KV_TRY(ReadEnd(fields, last, &options));
   KV_ASSIGN(const JsonValue variables, ReadVariables(fields, *chat_template, model, tree));
   if (model.tokenizer) {
     options.bos_token = model.tokenizer->bos_text();
     options.eos_token = model.tokenizer->eos_text();
   }
-  auto chat = chat_template->Render(tree->Array(rendered_from), tools, variables, options);
-  if (!chat) return FailField(chat.error().code, "messages", "{}", chat.error().text());
+  const auto render = [&](size_t count) {
+    return chat_template->Render(tree->Array(std::span(rendered_from).first(count)), tools,
+                                 variables, options);
+  };
+  auto chat = render(rendered_from.size());
+  if (!chat) return tl::unexpected(TemplateError(chat.error(), rendered_from.size(), render));
+  chat->unseen.insert(chat->unseen.end(), left_out.begin(), left_out.end());
   return std::move(*chat);
+}
+
+std::vector<std::string> PathsOf(std::span<const jinja::ChatPart> unseen) {
+  std::vector<std::string> paths;
+  for (size_t i = 0; i < unseen.size() && paths.size() < kMaxUnread; ++i) {
+    const jinja::ChatPart& part = unseen[i];
+    const std::string message = fmt::format("messages[{}]", part.message);
+    const std::string call = fmt::format("{}.tool_calls[{}]", message, part.call);
+    switch (part.kind) {
+      case jinja::ChatPart::Kind::kTools:
+        paths.emplace_back("tools");
+        break;
+      case jinja::ChatPart::Kind::kContent:
+        paths.push_back(part.is_alone ? message : message + ".content");
+        break;
+      case jinja::ChatPart::Kind::kReasoning:
+        paths.push_back(message + ".reasoning_content");
+        break;
+      case jinja::ChatPart::Kind::kRefusal:
+        paths.push_back(message + ".refusal");
+        break;
+      case jinja::ChatPart::Kind::kCallName:
+        paths.push_back(call + ".function.name");
+        break;
+      case jinja::ChatPart::Kind::kCallArguments:
+        if (!paths.empty() && paths.back() == call + ".function.name") {
+          paths.back() = call;  // nothing of the call is shown
+        } else {
+          paths.push_back(call + ".function.arguments");
+        }
+        break;
+    }
+  }
+  return paths;
 }
 
 Error NoTextError(const std::string& field, const ModelView& model) {
@@ -503,13 +605,14 @@ Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
                               std::span<const KnownIds> known) {
   KV_ASSIGN(Encoded encoded, EncodeWith({known.begin(), known.end()}, chat, model));
   ChatPrompt prompt;
+  prompt.unseen = chat.unseen;
+  prompt.clock_in_prompt = chat.clock_in_prompt;
   if (model.think) {
     // A message that is continued belongs to the answer.
     const size_t before = chat.is_continued ? 2 : 1;
     const size_t count = chat.message_end.size();
     const size_t end = count < before ? 0 : chat.message_end[count - before];
-    prompt.ends_inside_thought =
-        EndsInsideThought(*model.think, std::string_view(chat.text).substr(end));
+    prompt.thought = ThoughtAtEnd(*model.think, std::string_view(chat.text).substr(end));
   }
   prompt.message_ends = MessageEnds(encoded, chat.message_end, *model.tokenizer);
   prompt.message_begins = MessageBegins(encoded, chat, prompt.message_ends, *model.tokenizer);

@@ -24,16 +24,15 @@ struct ModelView {
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;
   JsonValue template_variables;        // of every chat: an object, or null
+  int64_t template_now_unix_s = 0;     // the time that it is for the template; 0: the clock
   PieceSpace pieces;                   // of the caller: what was encoded before
   std::string no_text;                 // why the tokenizer is missing, and the remedy
   SamplingParams sampling;             // the defaults of requests
   std::optional<uint32_t> max_tokens;  // the same; absent: each endpoint has one
   FimTokens fim;                       // marks of a prompt whose middle is filled in
-  bool uses_tools = true;  // the template uses tools; else a request's tools are listed as ignored
-  bool knows_developer = false;  // the template names this role; else it is rendered as system
-  bool knows_calls = true;  // the template renders tool_calls; else they are written as content
-  const ThinkMarks* think = nullptr;   // those of the template; null: it has none
-  const CallFormat* calls = nullptr;   // how answers call tools; null: they do not
+  bool knows_developer = false;       // the template names this role; else it is rendered as system
+  const ThinkMarks* think = nullptr;  // those of the template; null: it has none
+  const CallFormat* calls = nullptr;  // how answers call tools; null: they do not
   std::vector<TokenId> special_marks;  // special tokens that are marks of those two
   uint32_t vocab_size = 0;
   uint32_t ctx_size = 0;
@@ -56,14 +55,25 @@ Error EncodeError(const Error& error, const std::string& field, size_t most_toke
 // `chat_template_name`, `chat_template_kwargs` and renders them. A last message of the assistant is
 // continued unless one of the second and third field is there, as llama-server does.
 // kInvalidArgument names the field: "messages[2].role". `tree` gets the messages as the template
-// sees them; it is the tree of `fields` or lives as long.
+// sees them, in the template's form; it is the tree of `fields` or lives as long.
 Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const ModelView& model);
 
-// A message of a request, as a template sees it: its content is a string, arguments of its tool
-// calls are objects. kInvalidArgument names the field: "messages[2].role". The values of parsed
-// arguments are taken from *values_left.
+// The names of fields of a request that its prompt does not show: "tools", "messages[3]",
+// "messages[1].tool_calls[0]"; the first 64.
+std::vector<std::string> PathsOf(std::span<const jinja::ChatPart> unseen);
+
+// What reading the messages of a request needs and finds.
+struct MessageRoom {
+  JsonTree* tree;
+  size_t values_left = kMaxJsonValues;  // of the arguments of calls, in all messages
+  std::vector<std::string> unread;      // paths of fields of text parts that say nothing here
+};
+
+// A message of a request: its content is a string; arguments of its tool calls are objects, or the
+// text of what is not an object; without calls there is no `tool_calls`. kInvalidArgument names the
+// field: "messages[2].role".
 Result<JsonValue> ReadMessage(const JsonValue& raw, size_t index, const ModelView& model,
-                              size_t* values_left, JsonTree* tree);
+                              MessageRoom* room);
 
 // What a tool of a request says of its function: in `function`, or itself.
 const JsonValue& FunctionOf(const JsonValue& tool);
@@ -79,7 +89,9 @@ struct ChatPrompt {
   std::vector<TokenId> ids;
   std::vector<uint32_t> message_ends;    // for GenerateRequest::message_ends
   std::vector<uint32_t> message_begins;  // as RenderedChat::message_begin
-  bool ends_inside_thought = false;      // the answer goes on with a thought
+  PromptThought thought = PromptThought::kNone;
+  bool clock_in_prompt = false;         // as RenderedChat::clock_in_prompt
+  std::vector<jinja::ChatPart> unseen;  // as RenderedChat::unseen
 };
 
 // Bytes [begin, end) of a chat's text that these ids stand for.

@@ -19,12 +19,11 @@ namespace {
 using nlohmann::json;
 
 // The text that the template `source` renders for a request body, or the error's message.
-std::string Rendered(std::string_view source, std::string_view body, bool knows_calls = true) {
+std::string Rendered(std::string_view source, std::string_view body) {
   const auto chat_template = ChatTemplate::Parse(source);
   if (!chat_template) return chat_template.error().text();
   ModelView model;
   model.chat_template = chat_template->get();
-  model.knows_calls = knows_calls;
   auto parsed = ParseBody(body);
   if (!parsed) return parsed.error().text();
   JsonFields fields(parsed->fields);
@@ -65,10 +64,9 @@ TEST(ChatPrompt, CallsStandInTheContentOfTemplatesThatDoNotKnowThem) {
   const std::string_view body = R"({"messages": [{"role": "user", "content": "a"},
       {"role": "assistant", "content": "Wait.", "tool_calls": [
         {"function": {"name": "f", "arguments": "{\"x\":  1}"}}, {"function": {"name": "g"}}]}]})";
-  EXPECT_EQ(Rendered(source, body, false), R"([a][Wait.
+  EXPECT_EQ(Rendered(source, body), R"([a][Wait.
 {"name": "f", "arguments": {"x":  1}}
 {"name": "g", "arguments": {}}])");
-  EXPECT_EQ(Rendered(source, body), "[a][Wait.]");
 }
 
 TEST(ChatPrompt, ToolsKeepTheOrderInWhichTheirKeysWereSent) {
@@ -113,14 +111,13 @@ TEST(ChatPrompt, ContentBesideToolCallsMayBeNullOrAbsentAndIsEmptyThen) {
     EXPECT_EQ(Rendered(kTinyTemplate,
                        R"({"add_generation_prompt":false,"messages":[{"role":"assistant",)" +
                            content + call + "}]}"),
-              "assistant:<|end|>");
+              R"(assistant:{"name": "f", "arguments": {}}<|end|>)");
   }
 }
 
-TEST(ChatPrompt, ContentWithoutToolCallsMustBeThere) {
-  for (const std::string message :
-       {R"({"role":"assistant","content":null})", R"({"role":"assistant","tool_calls":[]})",
-        R"({"role":"user","tool_calls":[{"function":{"name":"f"}}]})", R"({"role":"tool"})"}) {
+TEST(ChatPrompt, ContentOfOthersThanTheAssistantMustBeThere) {
+  for (const std::string message : {R"({"role":"user","tool_calls":[{"function":{"name":"f"}}]})",
+                                    R"({"role":"tool"})", R"({"role":"user","content":null})"}) {
     EXPECT_EQ(Rendered(kTinyTemplate, R"({"messages":[)" + message + "]}"),
               "messages[0].content: is missing");
   }

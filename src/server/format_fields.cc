@@ -60,6 +60,7 @@ class FormatReader {
     }
   }
   void TakeResponseFormat(const JsonValue& format);
+  void TakeNamedSchema(const JsonValue& named);
   void TakeStructuredOutputs(const JsonValue& outputs);
 
   std::optional<AnswerFormat::Text> found() && { return std::move(found_); }
@@ -70,33 +71,41 @@ class FormatReader {
 };
 
 void FormatReader::TakeResponseFormat(const JsonValue& format) {
-  const JsonValue* type = format.Find("type");
-  const std::string_view name = type && type->is_string() ? type->text() : "";
-  if (name == "text") return;
-  if (name == "json_object") {
-    const JsonValue* schema = format.Find("schema");  // llama.cpp's
-    if (!schema || schema->is_null()) {
-      return Take(FormatLanguage::kJsonSchema, std::string(kAnyObject), "response_format");
-    }
-    return TakeValue({"", FormatLanguage::kJsonSchema}, *schema, "response_format.schema");
+  if (!format.is_object()) {
+    return fields_.Fail("response_format", fmt::format("is {}, not an object", KindOf(format)));
   }
-  if (name != "json_schema") {
+  JsonFields inner(format, "response_format.");
+  const JsonValue* type = inner.Find("type");
+  const std::string_view name = type && type->is_string() ? type->text() : "";
+  const JsonValue* schema = name == "text" ? nullptr : inner.Find("schema");  // llama.cpp's
+  const JsonValue* outer = name == "json_schema" ? inner.Find("json_schema") : nullptr;
+  fields_.TakeUnread(inner);
+  if (name == "text") return;
+  if (name == "json_object" && !schema) {
+    return Take(FormatLanguage::kJsonSchema, std::string(kAnyObject), "response_format");
+  }
+  if (name != "json_object" && name != "json_schema") {
     return fields_.Fail("response_format",
                         "type is not \"text\", \"json_object\" or \"json_schema\"");
   }
-  const JsonValue* outer = format.Find("json_schema");
-  if (const JsonValue* schema = format.Find("schema"); schema && !outer) {  // llama.cpp's
+  if (outer) return TakeNamedSchema(*outer);
+  if (schema) {
     return TakeValue({"", FormatLanguage::kJsonSchema}, *schema, "response_format.schema");
   }
+  fields_.Fail("response_format.json_schema", "must be an object with a schema");
+}
+
+// OpenAI's {"name", "description", "strict", "schema"}.
+void FormatReader::TakeNamedSchema(const JsonValue& named) {
   const std::string path = "response_format.json_schema";
-  if (!outer || !outer->is_object()) {
-    return fields_.Fail(path, "must be an object with a schema");
-  }
-  JsonFields inner(*outer, path + ".");
+  if (!named.is_object()) return fields_.Fail(path, "must be an object with a schema");
+  JsonFields inner(named, path + ".");
   bool is_strict = false;
   inner.Bool("strict", &is_strict);
-  if (inner.error()) return fields_.Fail(*inner.error());
+  for (const char* name : {"name", "description"}) inner.Find(name);  // they change nothing
   const JsonValue* schema = inner.Find("schema");
+  fields_.TakeUnread(inner);
+  if (inner.error()) return fields_.Fail(*inner.error());
   if (!schema || !schema->is_object()) {
     return fields_.Fail(path + ".schema", "must be a JSON Schema");
   }
@@ -143,6 +152,19 @@ std::optional<AnswerFormat::Text> ReadFormatText(JsonFields& fields) {
   return std::move(reader).found();
 }
 
+namespace {
+
+// Adds the fields of an inner object that are not known.
+void TakeUnreadOf(const JsonValue& object, const char* path,
+                  std::initializer_list<const char*> known, JsonFields& fields) {
+  if (!object.is_object()) return;
+  JsonFields inner(object, path);
+  for (const char* name : known) inner.Find(name);
+  fields.TakeUnread(inner);
+}
+
+}  // namespace
+
 ToolChoice ReadToolChoice(JsonFields& fields) {
   ToolChoice choice;
   const JsonValue* value = fields.Find("tool_choice");
@@ -154,6 +176,8 @@ ToolChoice ReadToolChoice(JsonFields& fields) {
   const JsonValue* type = value->Find("type");
   const JsonValue* function = value->Find("function");
   const JsonValue* name = function ? function->Find("name") : nullptr;
+  TakeUnreadOf(*value, "tool_choice.", {"type", "function"}, fields);
+  if (function) TakeUnreadOf(*function, "tool_choice.function.", {"name"}, fields);
   if (!type || !type->is_string() || type->text() != "function" || !name || !name->is_string()) {
     fields.Fail("tool_choice",
                 "must be \"none\", \"auto\", \"required\" or {\"type\": \"function\", "

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/json_object.h"
+#include "base/json_parser.h"
 #include "base/utf8.h"
 
 namespace kvasir {
@@ -78,10 +79,13 @@ class BodyReader : public JsonBuilder {
     }
     return Count() && JsonBuilder::number_unsigned(value);
   }
-  bool number_float(double value, const std::string& text) {
-    if (!TakesNumber()) return Count() && JsonBuilder::number_float(value, text);
+  bool number_float(long double value, const std::string& text) {
+    if (!TakesNumber()) {
+      if (!Count()) return false;
+      return JsonBuilder::number_float(value, text) || FailOfSize();
+    }
     // 16.0 is an id: some clients write ids so.
-    if (std::abs(value) < 0x1p53 && value == std::floor(value)) {
+    if (std::abs(value) < 0x1p53L && value == std::floor(value)) {
       return AddId(static_cast<int64_t>(value));
     }
     return Fail(fmt::format("{} is not a token id", text.substr(0, kMaxNumberText)));
@@ -117,10 +121,17 @@ class BodyReader : public JsonBuilder {
   }
   bool parse_error(size_t position, const std::string&, const nlohmann::json::exception& e) {
     constexpr int kNumberOverflow = 406;
-    error_ = e.id == kNumberOverflow
-                 ? Error{Code::kInvalidArgument,
-                         fmt::format("{}'s JSON has a number that is too large", subject_)}
-                 : NoJson(body_, subject_, position);
+    if (e.id == kNumberOverflow) return FailOfSize();
+    if (std::string_view(e.what()).find("surrogate") != std::string_view::npos &&
+        FirstInvalidUtf8(body_) >= std::min(position, body_.size())) {
+      error_ = {
+          Code::kInvalidArgument,
+          fmt::format("{}'s JSON has half of a surrogate pair near byte {}: \\ud800 to \\udbff "
+                      "is one character with the \\udc00 to \\udfff behind it",
+                      subject_, position)};
+      return false;
+    }
+    error_ = NoJson(body_, subject_, position);
     return false;
   }
 
@@ -138,6 +149,12 @@ class BodyReader : public JsonBuilder {
     }
     --*values_left_;
     return true;
+  }
+
+  bool FailOfSize() {
+    error_ = {Code::kInvalidArgument,
+              fmt::format("{}'s JSON has a number that is too large", subject_)};
+    return false;
   }
 
   bool Fail(std::string_view what) {
@@ -199,7 +216,7 @@ Result<JsonValue> Read(std::string_view text, std::string_view subject, BodyRead
     return Fail(Code::kInvalidArgument, "{}'s JSON nests deeper than {} levels", subject,
                 kMaxDepth);
   }
-  if (!json::sax_parse(text, &reader)) return tl::unexpected(reader.error());
+  if (!JsonParser::sax_parse(text, &reader)) return tl::unexpected(reader.error());
   // The parser takes a NUL after a value as the end of the text.
   if (text.find('\0') != text.npos) return tl::unexpected(NoJson(text, subject, text.size()));
   if (!reader.root().is_object()) {
@@ -270,10 +287,9 @@ void AppendText(const JsonValue& value, std::string* out) {
       *out += value.boolean() ? "true" : "false";
       return;
     case JsonValue::Kind::kInteger:
-      *out += std::to_string(value.integer());
-      return;
     case JsonValue::Kind::kUnsigned:
-      *out += std::to_string(value.unsigned_integer());
+    case JsonValue::Kind::kDigits:
+      *out += value.integer_text();
       return;
     case JsonValue::Kind::kFloat:
       *out += Dump(json(value.number()));

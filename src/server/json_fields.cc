@@ -8,7 +8,6 @@
 namespace kvasir {
 namespace {
 
-constexpr size_t kMaxUnread = 64;       // names in the receipt
 constexpr size_t kMaxUnreadBytes = 64;  // of each
 
 // The integer value of an integer or of a number such as 16.0.
@@ -21,9 +20,7 @@ std::optional<int64_t> AsInteger(const JsonValue& value) {
 }
 
 std::string NumberText(const JsonValue& value) {
-  if (value.kind() == JsonValue::Kind::kFloat) return fmt::format("{}", value.number());
-  return value.kind() == JsonValue::Kind::kUnsigned ? fmt::format("{}", value.unsigned_integer())
-                                                    : fmt::format("{}", value.integer());
+  return value.is_integer() ? value.integer_text() : fmt::format("{}", value.number());
 }
 
 }  // namespace
@@ -142,7 +139,20 @@ std::vector<std::string> JsonFields::Unread() const {
     if (names.size() == kMaxUnread) break;
   }
   std::ranges::sort(names);
+  names.insert(names.end(), inner_unread_.begin(), inner_unread_.end());
   return names;
+}
+
+void JsonFields::TakeUnread(const JsonFields& inner) {
+  std::vector<std::string> paths = inner.Unread();
+  for (std::string& path : paths) path.insert(0, inner.path_);
+  TakeUnread(paths);
+}
+
+void JsonFields::TakeUnread(std::span<const std::string> paths) {
+  const size_t room = kMaxUnread - std::min(kMaxUnread, inner_unread_.size());
+  const auto taken = paths.first(std::min(room, paths.size()));
+  inner_unread_.insert(inner_unread_.end(), taken.begin(), taken.end());
 }
 
 Result<std::vector<TokenId>> ToTokenIds(const JsonValue& value, uint32_t vocab_size,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "server/json_body.h"
 
 namespace kvasir {
+
+inline constexpr size_t kMaxUnread = 64;  // names in the receipt
 
 // The fields of one object, which must outlive it. null counts as absent. Readers do not
 // change `out` when the field is absent. error() is about the first wrong field. One thread.
@@ -40,13 +43,19 @@ class JsonFields {
                size_t min_bytes = 1);
 
   const std::optional<Error>& error() const { return error_; }
-  // Names of fields that no call has read: the first 64, each cut to 64 bytes.
+  // Names of fields that no call has read: the first 64, each cut to 64 bytes. Then those of
+  // objects within this one: at most 64 more.
   std::vector<std::string> Unread() const;
+  // Adds the unread fields of an object within this one, by their paths.
+  void TakeUnread(const JsonFields& inner);
+  void TakeUnread(std::span<const std::string> paths);
+  std::span<const std::string> inner_unread() const { return inner_unread_; }
 
  private:
   const JsonValue& object_;
   std::string path_;
   std::vector<std::string_view> read_;  // names that Find looked for
+  std::vector<std::string> inner_unread_;
   std::optional<Error> error_;
 };
 

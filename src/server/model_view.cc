@@ -19,9 +19,7 @@ ModelView ViewOf(const Engine& engine, const ChatTemplate* own) {
   view.ctx_size = card.ctx_size;
   view.max_ctx_size = card.max_positions;
   const std::string text = view.chat_template != nullptr ? AllSources(*view.chat_template) : "";
-  view.uses_tools = text.empty() || text.find("tools") != std::string::npos;
   view.knows_developer = text.find("developer") != std::string::npos;
-  view.knows_calls = text.find("tool_calls") != std::string::npos;
   view.think = FindThinkMarks(text);
   view.calls = &FindCallFormat(text);
   if (view.tokenizer) {

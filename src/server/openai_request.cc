@@ -119,17 +119,18 @@ std::vector<AnswerFormat::Tool> FunctionsOf(const JsonValue* tools) {
 
 // What the answers may be, beside a text that ReadGenerationFields has read.
 Status SetFormat(std::vector<AnswerFormat::Tool> tools, const AnswerReading& reading,
-                 const ModelView& model, GenerationCall* call) {
+                 GenerationCall* call) {
   const AnswerSpec& spec = call->spec;
   KV_TRY(CheckChoice(spec.tool_choice, tools));
   GenerateRequest& request = call->requests.front();
   const bool calls = reading.calls && !tools.empty();
-  if (!request.format && !calls && !spec.max_thought_tokens) return {};
+  const auto max_thought = reading.think ? spec.max_thought_tokens : std::nullopt;
+  if (!request.format && !calls && !max_thought) return {};
   if (!request.format) request.format.emplace();
   AnswerFormat& format = *request.format;
-  format.think = model.think;
+  format.think = reading.think;
   format.begins_inside_thought = reading.begins_inside_thought;
-  format.max_thought_tokens = spec.max_thought_tokens;
+  format.max_thought_tokens = max_thought;
   if (!calls) return {};
   if (spec.tool_choice.only) {
     std::erase_if(tools, [&](const auto& tool) { return tool.name != *spec.tool_choice.only; });
@@ -143,24 +144,24 @@ Status SetFormat(std::vector<AnswerFormat::Tool> tools, const AnswerReading& rea
 
 }  // namespace
 
-Status SetReading(const JsonValue* tools, bool inside_thought, const ModelView& model,
+Status SetReading(const JsonValue* tools, PromptThought thought, const ModelView& model,
                   GenerationCall* call) {
   AnswerSpec& spec = call->spec;
   AnswerReading reading;
-  reading.think = model.think;
+  if (thought != PromptThought::kClosed) reading.think = model.think;
   reading.thoughts_apart = spec.thoughts_apart;
-  reading.begins_inside_thought = inside_thought;
+  reading.begins_inside_thought = thought == PromptThought::kInside;
   reading.parallel = spec.parallel_calls;
   for (const JsonValue& tool : tools ? tools->items() : std::span<const JsonValue>()) {
     reading.tools.push_back(SpecOf(FunctionOf(tool)));
   }
   if (spec.tool_choice.reads_calls && !reading.tools.empty()) reading.calls = model.calls;
-  KV_TRY(SetFormat(FunctionsOf(tools), reading, model, call));
+  KV_TRY(SetFormat(FunctionsOf(tools), reading, call));
   const std::optional<AnswerFormat>& format = call->requests.front().format;
   reading.marked_calls_are_certain = format && format->calls != nullptr;
   reading.bare_calls_are_certain = reading.marked_calls_are_certain && format->must_call;
   if (reading.calls || reading.think) call->requests.front().shown_special = model.special_marks;
-  if (reading.calls || (reading.think && reading.thoughts_apart)) {
+  if (reading.calls || (model.think && reading.thoughts_apart)) {
     spec.reading = std::make_shared<const AnswerReading>(std::move(reading));
   }
   return {};
@@ -218,12 +219,10 @@ Status SetPrompt(ChatPrompt prompt, const JsonFields& fields, const ModelView& m
   request->prompt = std::move(prompt.ids);
   request->message_ends = std::move(prompt.message_ends);
   KV_TRY(CheckLength(request->prompt.size(), request->max_tokens, "messages", model));
+  request->clock_in_prompt = prompt.clock_in_prompt;
   request->ignored = fields.Unread();
+  std::ranges::move(PathsOf(prompt.unseen), std::back_inserter(request->ignored));
   return {};
-}
-
-void ListUnusedTools(const JsonValue* tools, const ModelView& model, GenerateRequest* request) {
-  if (tools && tools->size() > 0 && !model.uses_tools) request->ignored.push_back("tools");
 }
 
 Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model) {
@@ -236,9 +235,8 @@ Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& 
   if (!encoded)
     return tl::unexpected(EncodeError(encoded.error(), "messages", model.max_text_tokens(), model));
   ChatPrompt prompt = std::move(*encoded);
-  KV_TRY(SetReading(fields.Find("tools"), prompt.ends_inside_thought, model, &call));
+  KV_TRY(SetReading(fields.Find("tools"), prompt.thought, model, &call));
   KV_TRY(SetPrompt(std::move(prompt), fields, model, &call.requests.front()));
-  ListUnusedTools(fields.Find("tools"), model, &call.requests.front());
   return call;
 }
 

@@ -108,17 +108,16 @@ Result<GenerationCall> ParseCompletionRequest(std::string_view body, const Model
 
 // The parts of ParseChatRequest, for prompts that are made otherwise. BeginChat reads all fields
 // but those of the prompt and makes one request; SetPrompt checks the prompt's length and gives the
-// request its prompt, and the names of the fields that nobody has read until then;
-// ListUnusedTools adds tools that the template does not use.
+// request its prompt, and the names of the fields that nobody has read until then and of what the
+// prompt does not show.
 Result<GenerationCall> BeginChat(JsonFields& fields, const ModelView& model);
 Status SetPrompt(ChatPrompt prompt, const JsonFields& fields, const ModelView& model,
                  GenerateRequest* request);
-void ListUnusedTools(const JsonValue* tools, const ModelView& model, GenerateRequest* request);
 
 // Sets how the answers are read, which special tokens they show, and what they may be. `tools`:
-// those of the request, checked, or null; `inside_thought`: the prompt ends there.
+// those of the request, checked, or null; `thought`: what the prompt's end says of it.
 // kInvalidArgument: a choice of a tool that is not there.
-Status SetReading(const JsonValue* tools, bool inside_thought, const ModelView& model,
+Status SetReading(const JsonValue* tools, PromptThought thought, const ModelView& model,
                   GenerationCall* call);
 // The ids of special tokens that are marks of the model's answers. REQUIRES: a tokenizer.
 std::vector<TokenId> SpecialMarks(const ModelView& model);

@@ -89,9 +89,12 @@ void ReadSampling(JsonFields& fields, const ModelView& model, SamplingParams* sa
   if (const auto top_k = fields.Integer("top_k", -1, INT32_MAX)) {
     sampling->top_k = *top_k < 0 ? 0 : static_cast<uint32_t>(*top_k);  // vLLM's -1: all
   }
-  if (const JsonValue* seed = fields.Find("seed");
-      seed && seed->kind() == JsonValue::Kind::kUnsigned) {
+  const JsonValue* seed = fields.Find("seed");
+  if (seed && seed->kind() == JsonValue::Kind::kUnsigned) {
     sampling->seed = seed->unsigned_integer();
+  } else if (seed && seed->kind() == JsonValue::Kind::kDigits) {
+    fields.Fail("seed", fmt::format("{} is not an integer between {} and {}", seed->integer_text(),
+                                    INT64_MIN, UINT64_MAX));
   } else if (const auto seed = fields.Integer("seed", INT64_MIN, INT64_MAX)) {
     sampling->seed = static_cast<uint64_t>(*seed);
     if (*seed == -1) sampling->seed.reset();  // llama.cpp's and vLLM's for a random one
@@ -126,6 +129,7 @@ void ReadStream(JsonFields& fields, AnswerSpec* spec) {
   if (!spec->stream) return fields.Fail("stream_options", "needs stream: true");
   JsonFields inner(*options, "stream_options.");
   inner.Bool("include_usage", &spec->include_usage);
+  fields.TakeUnread(inner);
   if (inner.error()) fields.Fail(*inner.error());
 }
 

@@ -341,7 +341,8 @@ json Answer::Usage() const {
                 {"completion_tokens", completion_tokens_},
                 {"total_tokens", receipt_.prompt_tokens + completion_tokens_},
                 {"prompt_tokens_details", {{"cached_tokens", receipt_.cached_tokens()}}}};
-  if (spec_.reading && spec_.reading->think) {
+  // Without calls and marks: the prompt has closed the thought, which has no tokens here.
+  if (spec_.reading && (spec_.reading->think || !spec_.reading->calls)) {
     uint64_t tokens = 0;
     for (const Choice& choice : choices_) tokens += choice.read->pieces.reasoning_tokens();
     usage["completion_tokens_details"] = {{"reasoning_tokens", tokens}};

@@ -11,8 +11,19 @@ namespace {
 
 constexpr size_t kMaxAnswers = 1024;  // prompts times n
 
-bool IsInteger(const JsonValue& value) {
-  return value.kind() == JsonValue::Kind::kInteger || value.kind() == JsonValue::Kind::kUnsigned;
+// The ids of a text. One that begins with BOS, as a rendered chat does, gets no second one.
+Result<std::vector<TokenId>> IdsOfText(std::string_view text, const EncodeOptions& options,
+                                       const ModelView& model) {
+  KV_ASSIGN(std::vector<TokenId> ids, EncodeText(text, "prompt", options, model));
+  const std::string bos = model.tokenizer->bos_text();
+  if (!options.add_special || !options.parse_special || bos.empty() || !text.starts_with(bos) ||
+      ids.size() < 2 || ids[0] != model.tokenizer->bos() || ids[1] != ids[0]) {
+    return ids;
+  }
+  const auto none = model.tokenizer->Encode("", options);
+  const bool adds_bos = none && !none->empty() && none->front() == ids[0];
+  if (adds_bos) ids.erase(ids.begin());
+  return ids;
 }
 
 // Whether a list is one prompt of texts and ids.
@@ -28,9 +39,9 @@ Result<std::vector<TokenId>> IdsOfMixed(const JsonValue& list, const EncodeOptio
       EncodeOptions own = options;
       own.at_start = &part == &list.items().front();
       own.add_special = options.add_special && own.at_start;
-      KV_ASSIGN(const std::vector<TokenId> more, EncodeText(part.text(), "prompt", own, model));
+      KV_ASSIGN(const std::vector<TokenId> more, IdsOfText(part.text(), own, model));
       ids.insert(ids.end(), more.begin(), more.end());
-    } else if (IsInteger(part) && part.number() >= 0 && part.number() < model.vocab_size) {
+    } else if (part.is_integer() && part.number() >= 0 && part.number() < model.vocab_size) {
       ids.push_back(static_cast<TokenId>(part.number()));
     } else {
       return FailField(
@@ -48,7 +59,7 @@ Result<std::vector<TokenId>> IdsOfMixed(const JsonValue& list, const EncodeOptio
 
 Result<std::vector<TokenId>> IdsOf(const JsonValue& one, const EncodeOptions& options,
                                    const ModelView& model) {
-  if (one.is_string()) return EncodeText(one.text(), "prompt", options, model);
+  if (one.is_string()) return IdsOfText(one.text(), options, model);
   if (one.is_object()) {
     const JsonValue* media = one.Find("multimodal_data");
     if (media != nullptr && media->size() > 0) {

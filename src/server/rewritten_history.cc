@@ -58,9 +58,8 @@ std::optional<size_t> FindRewritten(const JsonValue& chat, size_t answer, const 
   JsonFields fields(before);
   const auto asked = RenderMessages(fields, tree, model);
   if (!asked) return std::nullopt;
-  size_t values_left = kMaxJsonValues;
-  const auto read =
-      ReadMessage(chat.Find("messages")->items()[answer], answer, model, &values_left, tree);
+  MessageRoom room{.tree = tree};
+  const auto read = ReadMessage(chat.Find("messages")->items()[answer], answer, model, &room);
   if (!read) return std::nullopt;
   std::string generated = asked->text;
   generated += written.empty() ? read->Find("content")->text() : written;

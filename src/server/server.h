@@ -45,6 +45,7 @@ struct ServerOptions {
   std::optional<std::string> keys_path;      // the file of --keys, for SIGHUP
   KeysFile keys;                             // what it has at the start
   std::optional<std::string> chat_template;  // source text; absent: the model's own
+  int64_t template_now_unix_s = 0;           // the time that it is for templates; 0: the clock
   std::string chat_template_kwargs;  // a JSON object of variables for each chat; empty: none
   RequestDefaults defaults;
   // Which web pages may call, and under which host names (server/browser_rules.h). cors_origins: a

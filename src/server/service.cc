@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/hex.h"
+#include "base/log.h"
 #include "base/random_bytes.h"
 #include "base/result.h"
 #include "server/llama_response.h"
@@ -190,6 +191,7 @@ Service::Service(const ServerOptions& options, Engine& engine,
   model_.takes_any_name = std::erase(model_.names, "*") > 0;
   model_.sampling = options.defaults.Over(model_.sampling);
   model_.max_tokens = options.defaults.max_tokens;
+  model_.template_now_unix_s = options.template_now_unix_s;
   llama_sampling_ = options.defaults.Over(llama_sampling_);
   model_.max_decoded_bytes = options.max_body_bytes;
   model_.max_prompts = engine.options().parallel + engine.options().max_queued;
@@ -342,10 +344,28 @@ Status Service::Trace(std::string_view traceparent, const std::string& id,
   return {};
 }
 
+// Says in the log, once of each kind, what the chat template does not show of requests.
+void Service::NoteUnseen(const GenerateRequest& request) {
+  for (const std::string& name : request.ignored) {
+    const bool is_tools = name == "tools";
+    if (!is_tools && !name.starts_with("messages[")) continue;
+    std::atomic<bool>& noted = is_tools ? noted_tools_ : noted_messages_;
+    if (noted.exchange(true, std::memory_order_relaxed)) continue;
+    Log(LogLevel::kWarning,
+        is_tools
+            ? "the chat template does not show tools: the model does not see those of requests "
+              "(\"ignored\" in their receipts; said once)"
+            : "the chat template does not show all that messages say (\"ignored\" in the "
+              "receipts of such requests; said once)",
+        LogField("first", name));
+  }
+}
+
 Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::string prompt_field) {
   if (!call) return ErrorResponse(call.error());
   GenerationStart start;
   call->spec.fingerprint = fingerprint_;
+  const bool is_chat = call->spec.chat;
   start.requests = std::move(call->requests);
   start.prompt_field = std::move(prompt_field);
   start.tenant = from.tenant();
@@ -361,6 +381,7 @@ Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::strin
     start.answer = std::make_unique<Answer>(std::move(call->spec), start.requests.size(), ToHex(id),
                                             UnixS(), model_.tokenizer);
   }
+  if (is_chat) NoteUnseen(start.requests.front());
   for (GenerateRequest& request : start.requests) {
     request.tenant = from.tenant();
     request.id = start.answer->id();

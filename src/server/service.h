@@ -183,6 +183,7 @@ class Service {
   Outcome Preflight(const HttpRequest& request) const;
   Status Trace(std::string_view traceparent, const std::string& id, GenerateRequest& request) const;
   Outcome Start(Result<GenerationCall> call, const Call& from, std::string prompt_field);
+  void NoteUnseen(const GenerateRequest& request);
 
   void Follow(std::shared_ptr<AskedChat> chat, bool explains, bool prepares,
               GenerationStart* start) const;
@@ -255,6 +256,7 @@ class Service {
   BrowserRules browser_rules_;
   const int64_t started_;  // seconds since 1970
   std::atomic<bool> draining_{false}, leaving_{false};
+  std::atomic<bool> noted_tools_{false}, noted_messages_{false};
   // Relaxed: they publish no data.
   std::atomic<uint64_t> reloads_done_{0}, reloads_refused_{0};  // relaxed: counters
   Activity activity_;

@@ -374,6 +374,27 @@ Outcome Service::FlushCache(const Call&) {
   }};
 }
 
+namespace {
+
+// What the template shows of a chat with tools, by llama-server's names; and ours.
+json CapsJson(const ChatTemplate& chat_template) {
+  const TemplateForm& form = chat_template.form();
+  static constexpr const char* kForms[] = {"object", "text", "content"};
+  return {{"supports_tools", form.shows_tools},
+          {"supports_tool_calls", form.shows_calls},
+          {"supports_parallel_tool_calls", form.shows_several_calls},
+          {"supports_object_arguments", form.calls == TemplateForm::Calls::kObjectArguments},
+          {"supports_system_role", form.shows_system},
+          {"supports_string_content", true},
+          {"supports_typed_content", false},
+          {"supports_tool_results", form.shows_results},
+          {"supports_late_system", form.shows_late_system},
+          {"tool_call_arguments", kForms[static_cast<size_t>(form.calls)]},
+          {"tool_call_content", form.null_content ? "null" : "text"}};
+}
+
+}  // namespace
+
 Outcome Service::Props(const Call&) {
   const ModelCard& card = engine_.card();
   GenerateRequest defaults;
@@ -398,6 +419,7 @@ Outcome Service::Props(const Call&) {
       {"target", engine_.target()},
   };
   if (model_.chat_template != nullptr) {
+    body["chat_template_caps"] = CapsJson(*model_.chat_template->Choose(std::nullopt, true));
     const ChatTemplate* with_tools = model_.chat_template->Choose("tool_use", /*has_tools=*/true);
     if (with_tools) body["chat_template_tool_use"] = with_tools->source();
   }

@@ -376,6 +376,7 @@ Outcome Service::GenerateInSession(const Call& call) {
   const auto merged = FieldsOf(body->fields, setup, &body->tree);
   if (!merged) return ErrorResponse(merged.error());
   JsonFields fields(*merged);
+  fields.TakeUnread(sent.inner_unread());
   auto chat = BeginChat(fields, model_);
   if (!chat) return ErrorResponse(chat.error());
   if (chat->spec.n != 1) {
@@ -392,7 +393,7 @@ Outcome Service::GenerateInSession(const Call& call) {
   chat->spec.of = {.session = entry->id, .index = state->messages.size()};
   if (setup.drops_oldest) chat->spec.of->dropped_messages = prompt->dropped;
   GenerateRequest& request = chat->requests.front();
-  const bool inside_thought = prompt->chat.ends_inside_thought;
+  const PromptThought thought = prompt->chat.thought;
   std::vector<SessionPath::Begin> begins = BeginsOf(*state, prompt->chat);
   const auto room = static_cast<uint32_t>(MaxContextOf(*state, model_) - prompt->chat.ids.size());
   request.max_tokens = std::min(request.max_tokens, room);
@@ -405,8 +406,7 @@ Outcome Service::GenerateInSession(const Call& call) {
   for (const JsonValue::Member& member : *kept) {
     if (member.key == "tools") tools = &member.value;
   }
-  ListUnusedTools(tools, model_, &request);
-  if (const Status read = SetReading(tools, inside_thought, model_, &*chat); !read) {
+  if (const Status read = SetReading(tools, thought, model_, &*chat); !read) {
     return ErrorResponse(read.error());
   }
   const auto reading = chat->spec.reading;

@@ -71,8 +71,9 @@ Result<std::vector<SessionSegment>> Segments(JsonFields& fields, const std::stri
 }
 
 Result<SessionMessage> MessageOf(const JsonValue& raw, size_t index, const ModelView& model,
-                                 size_t* values_left, JsonTree* tree) {
-  KV_ASSIGN(const JsonValue read, ReadMessage(raw, index, model, values_left, tree));
+                                 MessageRoom* room) {
+  KV_ASSIGN(const JsonValue read, ReadMessage(raw, index, model, room));
+  JsonTree* const tree = room->tree;
   const std::string path = fmt::format("messages[{}].", index);
   JsonFields fields(raw, path);
   SessionMessage message;
@@ -179,12 +180,13 @@ Result<std::vector<SessionMessage>> ReadSessionMessages(JsonFields& fields, cons
   if (!list->is_array()) {
     return FailField(Code::kInvalidArgument, "messages", "is {}, not an array", KindOf(*list));
   }
-  size_t values_left = kMaxJsonValues;
+  MessageRoom room{.tree = tree};
   messages.reserve(list->size());
   for (const JsonValue& raw : list->items()) {
-    KV_ASSIGN(SessionMessage message, MessageOf(raw, messages.size(), model, &values_left, tree));
+    KV_ASSIGN(SessionMessage message, MessageOf(raw, messages.size(), model, &room));
     messages.push_back(std::move(message));
   }
+  fields.TakeUnread(room.unread);
   return messages;
 }
 
@@ -193,8 +195,8 @@ Result<SessionMessage> ReadContent(JsonFields& fields, std::string_view role,
   const JsonValue* content = fields.Find("content");
   if (!content) return FailField(Code::kInvalidArgument, "content", "is missing");
   const JsonValue raw = tree->Object({{"role", tree->String(role)}, {"content", *content}});
-  size_t values_left = kMaxJsonValues;
-  auto read = ReadMessage(raw, 0, model, &values_left, tree);
+  MessageRoom room{.tree = tree};
+  auto read = ReadMessage(raw, 0, model, &room);
   if (!read) return FailField(Code::kInvalidArgument, "content", "{}", read.error().message);
   SessionMessage message;
   message.role = role;

@@ -190,7 +190,13 @@ SessionPrompt PromptOf(const SessionState& state, Fitted fitted) {
   prompt.chat.message_ends = AllPlaces(state, fitted.shown, fitted.rendered.prompt->message_ends);
   prompt.chat.message_begins =
       AllPlaces(state, fitted.shown, fitted.rendered.prompt->message_begins);
-  prompt.chat.ends_inside_thought = fitted.rendered.prompt->ends_inside_thought;
+  prompt.chat.thought = fitted.rendered.prompt->thought;
+  prompt.chat.clock_in_prompt = fitted.rendered.prompt->clock_in_prompt;
+  prompt.chat.unseen = std::move(fitted.rendered.prompt->unseen);
+  for (jinja::ChatPart& part : prompt.chat.unseen) {
+    if (part.kind == jinja::ChatPart::Kind::kTools) continue;
+    part.message = static_cast<uint32_t>(fitted.shown.indexes[part.message]);
+  }
   prompt.chat.ids = std::move(fitted.rendered.prompt->ids);
   return prompt;
 }

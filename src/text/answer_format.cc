@@ -54,9 +54,12 @@ const ThinkMarks* FindThinkMarks(std::string_view chat_template) {
   return found == std::end(kThinkMarks) ? nullptr : found;
 }
 
-bool EndsInsideThought(const ThinkMarks& marks, std::string_view end_of_prompt) {
-  const size_t open = end_of_prompt.rfind(marks.open);
-  return open != end_of_prompt.npos && end_of_prompt.find(marks.close, open) == end_of_prompt.npos;
+PromptThought ThoughtAtEnd(const ThinkMarks& marks, std::string_view end_of_prompt) {
+  const size_t open = end_of_prompt.rfind(marks.open), close = end_of_prompt.rfind(marks.close);
+  if (close != end_of_prompt.npos && (open == end_of_prompt.npos || close > open)) {
+    return PromptThought::kClosed;
+  }
+  return open == end_of_prompt.npos ? PromptThought::kNone : PromptThought::kInside;
 }
 
 const std::vector<std::string_view>& AllMarks() {

@@ -36,8 +36,10 @@ struct ThinkMarks {
 };
 // Null: the template has none.
 const ThinkMarks* FindThinkMarks(std::string_view chat_template);
-// Whether a prompt with this end asks for an answer that begins inside a thought.
-bool EndsInsideThought(const ThinkMarks& marks, std::string_view end_of_prompt);
+// What the end of a prompt says of the answer's thought: nothing; the answer begins inside it; or
+// it is over, and none begins.
+enum class PromptThought : uint8_t { kNone, kInside, kClosed };
+PromptThought ThoughtAtEnd(const ThinkMarks& marks, std::string_view end_of_prompt);
 
 // Every mark that an answer may have: where one is a special token, the answer must show it.
 std::vector<std::string_view> MarksOf(const CallFormat& format);

@@ -170,9 +170,10 @@ TEST(AnswerParser, WhiteSpaceWaitsOnlySoLong) {
 
 TEST(AnswerFormat, APromptEndsInsideAThoughtThatItOpens) {
   const ThinkMarks marks = *FindThinkMarks("</think>");
-  EXPECT_TRUE(EndsInsideThought(marks, "<|im_start|>assistant\n<think>\n"));
-  EXPECT_FALSE(EndsInsideThought(marks, "<|im_start|>assistant\n<think>\n\n</think>\n\n"));
-  EXPECT_FALSE(EndsInsideThought(marks, "<|im_start|>assistant\n"));
+  EXPECT_EQ(ThoughtAtEnd(marks, "<|im_start|>assistant\n<think>\n"), PromptThought::kInside);
+  EXPECT_EQ(ThoughtAtEnd(marks, "<|im_start|>assistant\n<think>\n\n</think>\n\n"),
+            PromptThought::kClosed);
+  EXPECT_EQ(ThoughtAtEnd(marks, "<|im_start|>assistant\n"), PromptThought::kNone);
   EXPECT_EQ(FindThinkMarks("{{ messages }}"), nullptr);
 }
 

@@ -1,6 +1,7 @@
 #include "text/chat_template.h"
 
 #include <algorithm>
+#include <span>
 
 #include "base/clock.h"
 #include "base/result.h"
@@ -20,6 +21,10 @@ const std::vector<const char*> kProbes[] = {{"user", "assistant", "user"},
                                             {"system", "user", "assistant", "user"},
                                             {"developer", "user"},
                                             {"user", "assistant", "tool", "assistant", "user"}};
+
+// A template takes some thousands of steps for a small chat; one that has no end is tried often.
+constexpr uint64_t kTriedSteps = 200'000;
+const ChatRenderOptions kProbeOptions = {.bos_token = "x", .eos_token = "x", .now_unix_s = 1};
 
 std::vector<std::pair<size_t, size_t>> LiteralRanges(const Text& text) {
   std::vector<std::pair<size_t, size_t>> out;
@@ -80,6 +85,19 @@ std::vector<size_t> MessageBegins(const Text& text, std::span<const size_t> ends
   return begins;
 }
 
+// The parts that no byte of the text comes from.
+std::vector<jinja::ChatPart> Unseen(const Text& text, std::span<const jinja::ChatPart> parts) {
+  std::vector<bool> is_seen(parts.size() + 1, false);  // by number
+  for (const Text::Run& run : text.runs()) {
+    if (run.origin.input) is_seen[run.origin.part] = true;
+  }
+  std::vector<jinja::ChatPart> unseen;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (!is_seen[i + 1]) unseen.push_back(parts[i]);
+  }
+  return unseen;
+}
+
 // As transformers marks the end of a text that is continued. The space shows whether the template
 // trims the text.
 constexpr std::string_view kEndMark = "CONTINUE_FINAL_MESSAGE_TAG ";
@@ -94,7 +112,8 @@ Result<JsonValue> MarkEnd(const JsonValue& messages, Continued continued, std::s
   const std::string_view field = FieldOf(continued);
   const JsonValue* text = messages.size() > 0 ? messages.items().back().Find(field) : nullptr;
   if (!text || !text->is_string()) {
-    return Fail(Code::kInvalidArgument, "the last message has no {} to continue", field);
+    return FailField(Code::kInvalidArgument, "messages", "the last message has no {} to continue",
+                     field);
   }
   *said = text->text();
   const auto members = messages.items().back().members();
@@ -111,9 +130,9 @@ Status CutAtMark(std::string_view said, RenderedChat* chat) {
   const std::string trimmed = jinja::Strip(Text(said), jinja::Side::kBoth, nullptr).bytes();
   const size_t mark = text.rfind(kEndMark.substr(0, kEndMark.size() - 1));
   if (mark == text.npos || text.find(trimmed) == text.npos) {
-    return Fail(Code::kInvalidArgument,
-                "the chat template does not write the last message as it is, so it cannot be "
-                "continued (continue_final_message: false asks for a new one)");
+    return FailField(Code::kInvalidArgument, "messages",
+                     "the chat template does not write the last message as it is, so it cannot be "
+                     "continued (continue_final_message: false asks for a new one)");
   }
   size_t end = mark;
   if (!text.substr(mark).starts_with(kEndMark)) {
@@ -136,6 +155,12 @@ class JinjaChatTemplate final : public ChatTemplate {
   JinjaChatTemplate(std::string source, std::vector<jinja::NodePtr> body, NamedTemplates named)
       : source_(std::move(source)), body_(std::move(body)), named_(std::move(named)) {
     written_ = std::make_shared<const std::string>(source_ + Probe());
+    form_ = FindTemplateForm(
+        [this](const JsonValue& messages, const JsonValue& tools) {
+          return Render(messages, tools, {}, kProbeOptions);
+        },
+        source_.find("tool_calls") != source_.npos);
+    most_steps_ = UINT64_MAX;
   }
 
   const ChatTemplate* Choose(const std::optional<std::string>& name,
@@ -151,6 +176,7 @@ class JinjaChatTemplate final : public ChatTemplate {
   }
 
   const std::string& source() const override { return source_; }
+  const TemplateForm& form() const override { return form_; }
 
   Result<RenderedChat> Render(const JsonValue& messages, const JsonValue& tools,
                               const JsonValue& variables,
@@ -179,10 +205,16 @@ class JinjaChatTemplate final : public ChatTemplate {
     if (options.continues) {
       KV_ASSIGN(rendered_from, MarkEnd(messages, *options.continues, &said, &tree));
     }
-    KV_ASSIGN(names["messages"], jinja::FromMessages(rendered_from));
-    KV_ASSIGN(names["tools"], jinja::FromJson(tools));
+    std::vector<jinja::ChatPart> parts;
+    if (tools.size() > 0) parts.emplace_back();
+    const auto tools_part = static_cast<uint32_t>(parts.size());
+    KV_ASSIGN(names["messages"], jinja::FromMessages(rendered_from, &parts));
+    KV_ASSIGN(names["tools"],
+              jinja::FromJson(tools, jinja::Origin{{}, /*input=*/true, tools_part}));
     names["add_generation_prompt"] = Value(options.add_generation_prompt && !options.continues);
-    jinja::Interpreter interpreter(source_, jinja::Limits::For(names),
+    jinja::Limits limits = jinja::Limits::For(names);
+    limits.steps = std::min(limits.steps, most_steps_);
+    jinja::Interpreter interpreter(source_, limits,
                                    options.now_unix_s ? options.now_unix_s : UnixS());
     KV_ASSIGN(Text text, interpreter.Run(body_, std::move(names)));
     RenderedChat chat;
@@ -190,6 +222,8 @@ class JinjaChatTemplate final : public ChatTemplate {
     chat.message_end = MessageEnds(text, messages.size());
     chat.message_begin = MessageBegins(text, chat.message_end);
     chat.written = written_;
+    chat.clock_in_prompt = interpreter.has_read_clock() && options.now_unix_s == 0;
+    chat.unseen = Unseen(text, parts);
     chat.text = std::move(text).TakeBytes();
     if (options.continues) KV_TRY(CutAtMark(said, &chat));
     return chat;
@@ -207,8 +241,7 @@ class JinjaChatTemplate final : public ChatTemplate {
         messages.push_back(
             tree.Object({{"role", tree.String(role)}, {"content", tree.String("x")}}));
       }
-      const auto chat = Render(tree.Array(messages), {}, {},
-                               {.bos_token = "x", .eos_token = "x", .now_unix_s = 1});
+      const auto chat = Render(tree.Array(messages), {}, {}, kProbeOptions);
       if (!chat) continue;
       size_t at = 0;
       for (const auto& [begin, end] : chat->literal) {
@@ -224,6 +257,8 @@ class JinjaChatTemplate final : public ChatTemplate {
   std::vector<jinja::NodePtr> body_;
   NamedTemplates named_;  // has no "default"
   std::shared_ptr<const std::string> written_;
+  TemplateForm form_;
+  uint64_t most_steps_ = kTriedSteps;  // of a rendering: fewer while chats are tried
 };
 
 }  // namespace

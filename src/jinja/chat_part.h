@@ -1,0 +1,24 @@
+// ChatPart: something that a chat says and that its text should show.
+#pragma once
+
+#include <cstdint>
+
+namespace kvasir::jinja {
+
+struct ChatPart {
+  enum class Kind : uint8_t {
+    kTools,
+    kContent,
+    kReasoning,  // reasoning_content
+    kRefusal,
+    kCallName,
+    kCallArguments,
+  };
+  Kind kind = Kind::kTools;
+  bool is_alone = false;  // the message has no other part
+  uint32_t message = 0;   // its index; not of tools
+  uint32_t call = 0;      // its index in the message; only of calls
+  bool operator==(const ChatPart&) const = default;
+};
+
+}  // namespace kvasir::jinja

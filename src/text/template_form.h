@@ -1,0 +1,33 @@
+// TemplateForm: the form in which a chat template shows what a chat says.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "base/json_tree.h"
+#include "kvasir/status.h"
+
+namespace kvasir {
+
+struct RenderedChat;
+
+struct TemplateForm {
+  // How the calls of an old answer are given to the template. kContent: it shows no `tool_calls`,
+  // so they are written into the content, as the "json" format of docs/tools.md has them.
+  enum class Calls : uint8_t { kObjectArguments, kTextArguments, kContent };
+  Calls calls = Calls::kObjectArguments;
+  bool takes_text_arguments = true;  // else it shows arguments only where they are an object
+  bool null_content = false;         // it shows calls only beside content that is null
+
+  // What it shows. What it does not is `unseen` (RenderedChat).
+  bool shows_tools = false, shows_calls = false, shows_several_calls = false;
+  bool shows_results = false, shows_system = false, shows_late_system = false;
+};
+
+// Tries the template with a few small chats. `render` renders messages with tools, or with null;
+// `reads_calls`: its source has `tool_calls`, else they are never given to it.
+using TryRender =
+    std::function<Result<RenderedChat>(const JsonValue& messages, const JsonValue& tools)>;
+TemplateForm FindTemplateForm(const TryRender& render, bool reads_calls);
+
+}  // namespace kvasir
