@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/mapped_file.h"
+#include "base/random.h"
 #include "base/utf8.h"
 #include "engine/answer_formats.h"
 #include "grammar/grammar_text.h"
@@ -160,6 +161,62 @@ void TellMasks(const std::vector<std::string>& tokens, const std::shared_ptr<con
       times_us[1].back(), advance_us / 2 / static_cast<double>(steps), masks.bytes());
 }
 
+// Rules of random classes that call each other: few tokens are decided alike at two of its nodes.
+std::string HostileGrammar(uint32_t num_rules, uint32_t num_ranges, uint64_t seed) {
+  Random random(seed);
+  const auto class_of = [&] {
+    std::string text = "[";
+    for (uint32_t i = 0; i < num_ranges; ++i) {
+      const auto first = static_cast<uint32_t>(0x20 + random.Below(0x3000));
+      text += fmt::format("\\u{:04x}-\\u{:04x}", first, first + random.Below(40));
+    }
+    return text + "a-z ]";
+  };
+  std::string text = "root ::= r0+\n";
+  for (uint32_t i = 0; i < num_rules; ++i) {
+    text += fmt::format("r{} ::= ", i);
+    for (int way = 0; way < 3; ++way) {
+      text += fmt::format("{}{} r{}?", way == 0 ? "" : " | ", class_of(), random.Below(num_rules));
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+// What a mask of it costs at each of a few tokens.
+void TellHostile(const std::shared_ptr<const TokenTrie>& trie, uint32_t num_rules,
+                 uint32_t num_ranges) {
+  const std::string text = HostileGrammar(num_rules, num_ranges, 7);
+  const uint64_t start_ns = MonotonicNs();
+  const auto grammar = CompileGrammarText(FormatLanguage::kGbnf, text);
+  if (!grammar) return fmt::print(stderr, "{}\n", grammar.error().message);
+  const double compile_us = UsSince(start_ns);
+  TokenMasks masks(trie, 48 << 20);
+  std::vector<uint64_t> words(MaskWords(trie->num_tokens()));
+  Matcher matcher(*grammar);
+  Random random(3);
+  for (int i = 0; i < 4; ++i) {
+    MaskWork work(masks, matcher, words);
+    WalkSteps steps;
+    const uint64_t begin_ns = MonotonicNs();
+    work.Run(steps);
+    const double us = UsSince(begin_ns);
+    std::vector<TokenId> legal;
+    for (uint32_t id = 0; id < trie->num_tokens(); ++id) {
+      if (IsLegal(words, static_cast<TokenId>(id))) legal.push_back(static_cast<TokenId>(id));
+    }
+    fmt::print(
+        "{{\"bench\":\"hostile\",\"rules\":{},\"gbnf_bytes\":{},\"compile_us\":{:.0f},\"grammar_"
+        "bytes\":{},\"places\":{},\"mask_us\":{:.0f},\"steps\":{},\"ns_a_step\":{:.2f},\"legal\":{}"
+        ",\"kept_bytes\":{}}}\n",
+        num_rules, text.size(), compile_us, (*grammar)->bytes(), matcher.places().places().size(),
+        us, steps.taken(), us * 1e3 / static_cast<double>(steps.taken()), legal.size(),
+        masks.bytes());
+    const auto id = legal[random.Below(legal.size())];
+    if (!matcher.Advance(trie->text(id))) break;
+  }
+}
+
 int Main(const char* file) {
   const auto tokenizer_json = ReadTextFile(file, uint64_t{1} << 28);
   if (!tokenizer_json) {
@@ -191,6 +248,7 @@ int Main(const char* file) {
        "\"" + words.substr(0, 390) + "\""},
       {"words", *gbnf, words}};
   for (const Answer& answer : answers) TellMasks(tokens, trie, answer);
+  for (const uint32_t num_ranges : {1, 12, 100}) TellHostile(trie, 480, num_ranges);
   return 0;
 }
 

@@ -14,6 +14,8 @@ constexpr int kMaxMasksAhead = 16;
 // A twin's mask that knows tokens of so many bytes leaves little to do.
 constexpr uint32_t kNearTwin = 8;
 constexpr int kMaxNearMasksAhead = 512;
+// Of all of them: some 50 ms.
+constexpr uint64_t kMaxStepsAhead = 10'000'000;
 
 }  // namespace
 
@@ -68,12 +70,13 @@ Status AnswerFormats::MakeStore() {
 
 void AnswerFormats::ComputeMasks(TokenMasks& masks, const Grammar& grammar) {
   int num = 0, num_near = 0;
-  for (Grammar::NodeId node = 0; node < grammar.num_nodes(); ++node) {
+  WalkSteps steps(kMaxStepsAhead);
+  for (Grammar::NodeId node = 0; node < grammar.num_nodes() && !steps.are_over(); ++node) {
     if (!grammar.is_wide(node)) continue;
     const NodeTwin& twin = grammar.twin(node);
     const bool is_near = twin.node != node && (twin.bytes == 0 || twin.bytes >= kNearTwin);
     if (is_near ? num_near++ < kMaxNearMasksAhead : num++ < kMaxMasksAhead) {
-      masks.Compute(grammar, node);
+      masks.Compute(grammar, node, steps);
     }
   }
 }

@@ -198,9 +198,10 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
   plan.index_bytes = a.cache_plan.index_bytes;
   plan.cursor_bytes = a.cache_plan.cursor_bytes;
   plan.scratch_bytes =
-      a.runner_plan.scratch_bytes + Scheduler::ScratchBytes(a.model.config.vocab_size, a.logit_rows,
-                                                            a.runner.threads, options.parallel,
-                                                            a.cache.layout.num_cross_groups() > 0);
+      a.runner_plan.scratch_bytes +
+      Scheduler::ScratchBytes(a.model.config.vocab_size, a.model.config.hidden_size, a.logit_rows,
+                              a.runner.threads, options.parallel,
+                              a.cache.layout.num_cross_groups() > 0);
   const bool searches = a.cache.layout.num_cross_groups() > 0;
   plan.request_bytes = options.request_memory_bytes +
                        uint64_t{options.parallel} * a.ctx_size *

@@ -30,6 +30,10 @@ void SetLegal(std::span<uint64_t> legal, TokenId id, bool is_legal) {
   word = is_legal ? word | bit : word & ~bit;
 }
 
+uint32_t AnswerTokens(const Request& request, const Sequence& sequence) {
+  return static_cast<uint32_t>(sequence.tokens.size()) - request.prompt_tokens();
+}
+
 uint32_t NumSamplers(uint32_t threads, uint32_t parallel) {
   return std::min({threads, parallel, kMaxSamplers});
 }
@@ -44,6 +48,7 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
       }),
       options_(std::move(options)),
       logits_(size_t{options_.logit_rows} * runner.config().vocab_size),
+      held_rows_(options_.parallel, runner.config().hidden_size, runner.config().vocab_size),
       headroom_blocks_(options_.admission == Admission::kExpected
                            ? HeadroomBlocks(options_.kv_headroom, cache.plan().num_blocks)
                            : 0),
@@ -95,17 +100,18 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
   legal_.resize(num_samplers, std::vector<uint64_t>(MaskWords(runner.config().vocab_size)));
 }
 
-uint64_t Scheduler::ScratchBytes(uint32_t vocab_size, uint32_t logit_rows, uint32_t threads,
-                                 uint32_t parallel, bool has_encoder) {
+uint64_t Scheduler::ScratchBytes(uint32_t vocab_size, uint32_t hidden_size, uint32_t logit_rows,
+                                 uint32_t threads, uint32_t parallel, bool has_encoder) {
   const uint64_t beams = has_encoder ? logit_rows * LogitRow::BytesFor(vocab_size) : 0;
   return beams +
          NumSamplers(threads, parallel) *
              (Sampler::BytesFor(vocab_size) + MaskWords(vocab_size) * sizeof(uint64_t)) +
+         HeldRows::BytesFor(parallel, hidden_size, vocab_size) +
          uint64_t{logit_rows} * vocab_size * sizeof(float);
 }
 
 uint64_t Scheduler::scratch_bytes() const {
-  uint64_t bytes = logits_.capacity() * sizeof(float);
+  uint64_t bytes = logits_.capacity() * sizeof(float) + held_rows_.bytes();
   for (const Sampler& sampler : samplers_) bytes += sampler.bytes();
   for (const auto& legal : legal_) bytes += legal.capacity() * sizeof(legal[0]);
   for (const LogitRow& row : beam_rows_) bytes += row.bytes();
@@ -129,11 +135,13 @@ Scheduler::Ended Scheduler::Step() {
     ComputeRows();
     CheckStepFiles();
     CommitRows();
+    ShareFormatSteps();
     ComputeHeads();
     CollectEnded();
     step_ns = MonotonicNs() - start_ns;
     CountStep(step_ns);
   }
+  ContinueFormats();
   if (!erasures_.empty()) ZeroErased(step_ns);
   SealBlocks();
   if (running_.empty() && waiting_.empty()) PublishWorkload();
@@ -269,7 +277,7 @@ void Scheduler::CommitRows() {
       StartChoices(request, sequence,
                    rows.num_rows > 0 ? runner_.hidden(last_row).data() : nullptr);
     }
-    AddHeads(rows);
+    AddHeads(rows, prompt_ends);
   }
 }
 
@@ -292,19 +300,28 @@ void Scheduler::StartChoices(Request& request, Sequence& first, const float* hid
   }
 }
 
-void Scheduler::AddHeads(const Rows& rows) {
+void Scheduler::AddHeads(const Rows& rows, bool ends_prompt) {
   Request& request = *rows.request;
   Sequence& sequence = *rows.sequence;
-  const bool samples = sequence.num_pending() == 0 && request.max_tokens > 0;
+  const auto may_draw = [](const auto& of) { return !of->done && of->num_pending() == 0; };
+  const bool samples =
+      request.max_tokens > 0 &&
+      (ends_prompt ? std::ranges::any_of(request.sequences, may_draw) : may_draw(&sequence));
   const auto wanted = [&](uint32_t position) {
     if (position < sequence.next_logits) return false;
     if (request.spec.scores_prompt && position + 1 < request.prompt_tokens()) return true;
     return request.spec.on_logits != nullptr && position >= request.spec.logits_from;
   };
+  if (sequence.format_choice) {  // what it waited for is known
+    heads_.push_back({&request, &sequence, sequence.format_choice->row().hidden.data(),
+                      rows.position - 1, samples, ends_prompt});
+    return;
+  }
   if (rows.num_rows == 0) {
     const uint32_t last = request.prompt_tokens() - 1;
     if (samples || wanted(last)) {
-      heads_.push_back({&request, &sequence, request.cursor_hidden.data(), last, samples});
+      heads_.push_back(
+          {&request, &sequence, request.cursor_hidden.data(), last, samples, ends_prompt});
     }
     return;
   }
@@ -312,8 +329,8 @@ void Scheduler::AddHeads(const Rows& rows) {
     const uint32_t position = rows.position + i;
     const bool sample = samples && i + 1 == rows.num_rows;
     if (!sample && !wanted(position)) continue;
-    heads_.push_back(
-        {&request, &sequence, runner_.hidden(rows.first_row + i).data(), position, sample});
+    heads_.push_back({&request, &sequence, runner_.hidden(rows.first_row + i).data(), position,
+                      sample, ends_prompt});
   }
 }
 
@@ -385,13 +402,22 @@ void Scheduler::AddDraws(const Head& head, std::span<const float> logits) {
   const Request& request = *head.request;
   if (request.done() || !head.sample) return;
   const auto add = [&](Sequence& sequence) {
-    draws_.push_back({&head, &sequence, logits, std::nullopt, {}});
+    if (sequence.done || sequence.num_pending() > 0) return;
+    if (sequence.format && !sequence.format_choice) {
+      sequence.format_choice = std::make_unique<FormatChoice>(
+          *sequence.format, *request.format.masks, held_rows_.Take());
+    }
+    draws_.push_back({&head, &sequence, logits, std::nullopt});
   };
-  if (head.position >= request.prompt_tokens()) return add(*head.sequence);
+  if (!head.ends_prompt) return add(*head.sequence);
   for (const auto& choice : request.sequences) add(*choice);
 }
 
 void Scheduler::RunDraws() {
+  for (Draw& draw : draws_) {
+    if (!draw.sequence->format_choice) continue;
+    draw.steps = WalkSteps(static_cast<uint64_t>(row_format_steps_[draw.head->request->tenant]));
+  }
   if (draws_.size() * runner_.config().vocab_size < kMinParallelLogits) {
     for (Draw& draw : draws_) RunDraw(draw, 0);
     return;
@@ -405,7 +431,8 @@ void Scheduler::RunDraws() {
   });
 }
 
-// Runs on any thread of the runner, and only reads the request and its sequence.
+// Runs on any thread of the runner. It reads the request and its sequence, and changes nothing but
+// the sequence's format_choice.
 void Scheduler::RunDraw(Draw& draw, uint32_t sampler) {
   const Request& request = *draw.head->request;
   Choose(draw, sampler);
@@ -413,8 +440,8 @@ void Scheduler::RunDraw(Draw& draw, uint32_t sampler) {
   draw.token.id = *draw.id;
   if (!request.spec.logprobs) return;
   if (request.spec.sampled_logprobs) {
-    const std::span<const uint64_t> legal = draw.sequence->format
-                                                ? std::span<const uint64_t>(legal_[sampler])
+    const std::span<const uint64_t> legal = draw.sequence->format_choice
+                                                ? draw.sequence->format_choice->legal()
                                                 : std::span<const uint64_t>();
     const std::optional<InfillWords> words = InfillWordsOf(request, legal);
     samplers_[sampler].SampledLogprobs(draw.logits, request.spec.sampling, draw.sequence->tokens,
@@ -425,55 +452,76 @@ void Scheduler::RunDraw(Draw& draw, uint32_t sampler) {
   }
 }
 
+std::optional<TokenId> Scheduler::Sample(const Draw& draw, uint32_t sampler,
+                                         std::span<const uint64_t> legal) {
+  const Request& request = *draw.head->request;
+  const Sequence& sequence = *draw.sequence;
+  const double u = DrawUniform(request.seed, sequence.choice, sequence.tokens.size());
+  const std::optional<InfillWords> words = InfillWordsOf(request, legal);
+  return samplers_[sampler].Sample(draw.logits, request.spec.sampling, sequence.tokens,
+                                   request.prompt_tokens(), u, legal, words ? &*words : nullptr);
+}
+
 void Scheduler::Choose(Draw& draw, uint32_t sampler) {
+  const Request& request = *draw.head->request;
+  const std::vector<TokenId>& tokens = draw.sequence->tokens;
+  if (draw.sequence->format_choice) return ChooseOfFormat(draw, sampler);
+  if (!ForbidsTokens(request.spec, AnswerTokens(request, *draw.sequence))) {
+    draw.id = Sample(draw, sampler, {});
+    return;
+  }
+  std::vector<uint64_t>& legal = legal_[sampler];
+  std::ranges::fill(legal, ~uint64_t{0});
+  ForbidTokens(request, tokens, legal);
+  draw.id = Sample(draw, sampler, legal);
+}
+
+// Where the steps are over too early, the draw waits: it is repeated when more is known, and finds
+// the same.
+void Scheduler::ChooseOfFormat(Draw& draw, uint32_t sampler) {
   const Request& request = *draw.head->request;
   const GenerateRequest& spec = request.spec;
   const Sequence& sequence = *draw.sequence;
-  const double u = DrawUniform(request.seed, sequence.choice, sequence.tokens.size());
-  const auto sample = [&](std::span<const uint64_t> legal) {
-    const std::optional<InfillWords> words = InfillWordsOf(request, legal);
-    return samplers_[sampler].Sample(draw.logits, spec.sampling, sequence.tokens,
-                                     request.prompt_tokens(), u, legal, words ? &*words : nullptr);
-  };
-  const bool forbids =
-      ForbidsTokens(spec, static_cast<uint32_t>(sequence.tokens.size()) - request.prompt_tokens());
-  std::vector<uint64_t>& legal = legal_[sampler];
-  if (!sequence.format) {
-    if (!forbids) {
-      draw.id = sample({});
-      return;
-    }
-    std::ranges::fill(legal, ~uint64_t{0});
-    ForbidTokens(request, sequence.tokens, legal);
-    draw.id = sample(legal);
-    return;
-  }
+  const Matcher& format = *sequence.format;
+  FormatChoice& choice = *sequence.format_choice;
   const TokenTrie& trie = request.format.masks->trie();
+  const auto wait = [&] {
+    draw.id.reset();
+    draw.waits = true;
+  };
+  const bool forbids = ForbidsTokens(spec, AnswerTokens(request, sequence));
   if (spec.sampling.temperature == 0 && !spec.sampled_logprobs && !spec.sampling.infill &&
-      !forbids) {
-    draw.id = sample({});
+      !forbids && !choice.best_is_illegal) {
+    draw.id = Sample(draw, sampler, {});
     if (!draw.id) return;
     // The best of all tokens is the best of the legal ones, if it is legal.
-    const std::string_view text = trie.text(*draw.id);
-    Matcher next = *sequence.format;
-    if (EndsAnswer(spec, *draw.id) ? next.Accepts() : !text.empty() && next.Advance(text)) return;
+    bool is_legal = EndsAnswer(spec, *draw.id) && format.Accepts();
+    if (!EndsAnswer(spec, *draw.id) && !trie.text(*draw.id).empty()) {
+      const std::optional<bool> leads = choice.Leads(*draw.id, draw.steps);
+      if (!leads) return wait();
+      is_legal = *leads;
+    }
+    if (is_legal) return;
+    choice.best_is_illegal = true;
   }
-  sequence.format->Mask(*request.format.masks, legal);
+  const std::span<uint64_t> legal = choice.Legal(draw.steps);
+  if (legal.empty()) return wait();
   const auto set = [&](TokenId id, bool is_legal) { SetLegal(legal, id, is_legal); };
   if (spec.ignore_eos) {
     for (const TokenId id : trie.ends()) set(id, false);
   }
-  for (const TokenId id : spec.stop_ids) set(id, sequence.format->Accepts());
+  for (const TokenId id : spec.stop_ids) set(id, format.Accepts());
   if (forbids) ForbidTokens(request, sequence.tokens, legal);
   // A mask may have tokens behind which the matcher would have too many places.
-  for (uint32_t tries = 0; tries < kMaxTries; ++tries) {
+  for (; choice.num_tries < kMaxTries; ++choice.num_tries) {
     if (std::ranges::all_of(legal, [](uint64_t word) { return word == 0; })) break;
-    draw.id = sample(legal);
+    draw.id = Sample(draw, sampler, legal);
     if (!draw.id) return;
     if (!IsLegal(legal, *draw.id)) break;  // biases forbid all that are
     if (EndsAnswer(spec, *draw.id)) return;
-    Matcher next = *sequence.format;
-    if (next.Advance(trie.text(*draw.id))) return;
+    const std::optional<bool> leads = choice.Leads(*draw.id, draw.steps);
+    if (!leads) return wait();
+    if (*leads) return;
     set(*draw.id, false);
   }
   draw.id.reset();

@@ -16,6 +16,7 @@
 #include "cache/kv_cache.h"
 #include "engine/answer_lengths.h"
 #include "engine/beam_search.h"
+#include "engine/held_rows.h"
 #include "engine/kv_quotas.h"
 #include "engine/request_counts.h"
 #include "engine/sampler.h"
@@ -58,6 +59,9 @@ struct SchedulerOptions {
   std::optional<LongRope> long_rope;  // absent: the length does not change the rotation
   std::vector<TokenId> end_tokens;    // ascending
   const Tokenizer* tokenizer = nullptr;
+  // Of the masks of formats, in each step: nearly 2 ms. Between two steps that have nothing else to
+  // do it is 5/2 of it, and a request may take 10 s beyond its part of the steps.
+  uint64_t format_steps = 400'000;
   FileWatch* files = nullptr;  // what the runner reads; must outlive the scheduler
   std::function<void(const View&, const StepPlan&)> on_plan;  // called after each decision
 };
@@ -78,8 +82,8 @@ class Scheduler {
   Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options);
   // The exact bytes that the constructor will allocate for logits and sampling, and those that it
   // did allocate.
-  static uint64_t ScratchBytes(uint32_t vocab_size, uint32_t logit_rows, uint32_t threads,
-                               uint32_t parallel, bool has_encoder);
+  static uint64_t ScratchBytes(uint32_t vocab_size, uint32_t hidden_size, uint32_t logit_rows,
+                               uint32_t threads, uint32_t parallel, bool has_encoder);
   uint64_t scratch_bytes() const;
 
   // REQUIRES: the request's demand fits the empty pool; its n is at most `parallel`. If this
@@ -156,15 +160,18 @@ class Scheduler {
     Sequence* sequence;
     const float* hidden;  // [hidden_size]
     uint32_t position;
-    bool sample;  // the last row of what is known of the sequence
+    bool sample;       // the last row of what is known of the sequence
+    bool ends_prompt;  // then all choices that have no token yet are drawn
   };
   struct Draw {  // of the next token of a choice
     const Head* head;
     Sequence* sequence;
     std::span<const float> logits;
-    std::optional<TokenId> id;  // absent: no token could be drawn
-    bool is_stuck = false;      // since the format has none; else a logit is not finite
-    GeneratedToken token;       // its logprobs, if they are asked for
+    std::optional<TokenId> id;       // absent: no token could be drawn
+    bool is_stuck = false;           // since the format has none; else a logit is not finite
+    bool waits = false;              // it is not known yet which tokens the format has
+    WalkSteps steps = WalkSteps(0);  // to find that out
+    GeneratedToken token;            // its logprobs, if they are asked for
   };
   struct BeamStep {  // of a request's search
     Request* request;
@@ -250,7 +257,7 @@ class Scheduler {
   void ComputeRows();
   void CommitRows();
   void StartChoices(Request& request, Sequence& first, const float* hidden);
-  void AddHeads(const Rows& rows);
+  void AddHeads(const Rows& rows, bool ends_prompt);
   void ComputeHeads();
   std::span<const float> LogitsAt(size_t row) const {
     const size_t vocab = runner_.config().vocab_size;
@@ -262,13 +269,21 @@ class Scheduler {
   void RunDraws();
   void RunDraw(Draw& draw, uint32_t sampler);
   void Choose(Draw& draw, uint32_t sampler);
+  void ChooseOfFormat(Draw& draw, uint32_t sampler);
   bool EndsAnswer(const GenerateRequest& spec, TokenId id) const;
   static bool ForbidsTokens(const GenerateRequest& spec, uint32_t answer_tokens);
   void ForbidTokens(const Request& request, std::span<const TokenId> tokens,
                     std::span<uint64_t> legal) const;
+  std::optional<TokenId> Sample(const Draw& draw, uint32_t sampler,
+                                std::span<const uint64_t> legal);
   // nullopt: the request does not ask for them.
   std::optional<InfillWords> InfillWordsOf(const Request& request,
                                            std::span<const uint64_t> legal) const;
+
+  // scheduler_formats.cc
+  void ShareFormatSteps();
+  double DivideByTenants(std::vector<double>& of_rows) const;
+  void ContinueFormats();
 
   // scheduler_beams.cc
   void BeginSearch(Request& request) const;
@@ -283,7 +298,8 @@ class Scheduler {
   // scheduler_delivery.cc
   void UseDraw(Draw& draw);
   void NoteToken(Request& request, uint64_t previous_ns);
-  bool AdvanceFormat(const Request& request, Sequence& sequence, const GeneratedToken& token);
+  static bool AdvanceFormat(const Request& request, Sequence& sequence,
+                            const GeneratedToken& token);
   void EndSequence(Request& request, Sequence& sequence, const float* hidden, FinishReason reason);
   void ReleaseSequences(Request& request);
   void EndRequest(Request& request, FinishReason reason, const Error* error);
@@ -321,8 +337,9 @@ class Scheduler {
   const KvCache::ForEach for_each_;  // on the runner's threads
   const SchedulerOptions options_;
   std::vector<Sampler> samplers_;             // each used by one thread at a time
-  std::vector<std::vector<uint64_t>> legal_;  // [samplers][MaskWords(vocab)]
+  std::vector<std::vector<uint64_t>> legal_;  // [samplers][MaskWords(vocab)]: without a format
   std::vector<float> logits_;                 // [logit_rows][vocab]
+  HeldRows held_rows_;                        // [parallel]
   std::function<void(const EngineStats&)> on_stats_;
   std::function<void(const Workload&)> on_workload_;
   std::function<void(const Request&)> on_end_;
@@ -368,7 +385,9 @@ class Scheduler {
   std::vector<std::unique_ptr<Sequence>> next_beams_;  // kept for its capacity
   StepTimes times_;
   RecentReads recent_reads_;
-  std::atomic<uint32_t> next_draw_{0};  // relaxed: who runs a draw does not matter
+  std::vector<double> row_format_steps_;  // [tenants_]: for each row in this step
+  uint64_t format_steps_ = 0;             // left of this step's
+  std::atomic<uint32_t> next_draw_{0};    // relaxed: who runs a draw does not matter
   uint32_t decode_rows_ = 0;
   StepWork work_;
   struct Seen {  // behind View::sequences

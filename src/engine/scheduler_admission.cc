@@ -271,7 +271,7 @@ Scheduler::Known Scheduler::KnownOf(const Request& request) const {
       known.goes_on && (request.width() == 1 || options_.cache_mode == CacheMode::kNone);
   known.tokens = known.is_whole ? std::span<const TokenId>(first->tokens)
                                 : std::span<const TokenId>(spec.prompt);
-  known.is_long = IsLong(known.goes_on ? first->tokens.size() : known.tokens.size());
+  known.is_long = IsLong(known.goes_on ? request.shortest() : known.tokens.size());
   return known;
 }
 
@@ -348,9 +348,10 @@ void Scheduler::StartRunning(Request& request, const Known& known, MatchResult m
   if (resumed) {
     first->kv = std::move(kv);
     for (const auto& sequence : request.sequences) {
-      sequence->long_rope = IsLong(known.goes_on ? sequence->tokens.size() : known.tokens.size());
       // Without a cache the choices share nothing.
       const bool shares = options_.cache_mode != CacheMode::kNone;
+      const bool is_apart = known.goes_on && !shares;
+      sequence->long_rope = is_apart ? IsLong(sequence->tokens.size()) : known.is_long;
       if (sequence->done || shares || sequence.get() == first) continue;
       sequence->kv = cache_.Fetch(Match(request, known.tokens, known.is_long, {.counts = false}),
                                   request.prompt_tokens() + request.max_tokens, reservation);
@@ -446,6 +447,7 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
   for (const auto& sequence : request->sequences) {
     if (sequence->done || sequence->kv.tables().empty()) continue;  // or it waits to be forked
     sequence->num_computed = std::max(sequence->num_computed, sequence->kv.num_committed());
+    sequence->format_choice.reset();
     sequence->kv.Close();
     // If only the prompt is committed, its tail is kept already.
     if (!request->prompt_done || sequence->kv.num_committed() > request->prompt_tokens()) {
@@ -544,12 +546,13 @@ MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, 
 
 // RoPE longrope: a token that makes a sequence longer than after_tokens is known, but not computed.
 // From now on all its tokens have the bits that a prompt of this length has, so the request gives
-// up its blocks and goes on as a long one. All choices that go on have one length.
+// up its blocks and goes on as a long one, when all choices that go on are so long: the others wait
+// for those whose format is not known yet.
 void Scheduler::RestartLong() {
   if (!options_.long_rope || options_.cache_mode == CacheMode::kNone) return;
   for (size_t i = running_.size(); i-- > 0;) {
-    const Sequence& first = *running_[i]->first_live();
-    if (!first.long_rope && IsLong(first.tokens.size())) Preempt(i, PreemptCause::kRope);
+    const bool is_long = running_[i]->first_live()->long_rope;
+    if (!is_long && IsLong(running_[i]->shortest())) Preempt(i, PreemptCause::kRope);
   }
 }
 

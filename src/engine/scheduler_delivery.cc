@@ -47,6 +47,12 @@ void Scheduler::UseDraw(Draw& draw) {
   Request& request = *head.request;
   Sequence& sequence = *draw.sequence;
   if (request.done()) return;
+  format_steps_ -= std::min(format_steps_, draw.steps.taken());
+  if (draw.waits) {
+    std::vector<float>& hidden = sequence.format_choice->row().hidden;
+    if (head.hidden != hidden.data()) std::copy_n(head.hidden, hidden.size(), hidden.data());
+    return;
+  }
   if (!draw.id) {
     const Error error =
         draw.is_stuck
@@ -78,6 +84,7 @@ void Scheduler::UseDraw(Draw& draw) {
     KV_CHECK(cache_.Truncate(sequence.kv, 0));  // the next step computes everything again
     sequence.long_rope = IsLong(sequence.tokens.size());
   }
+  sequence.format_choice.reset();
 }
 
 // `previous_ns`: when the token before it came; 0: it is the first one.
@@ -100,7 +107,7 @@ void Scheduler::NoteToken(Request& request, uint64_t previous_ns) {
 bool Scheduler::AdvanceFormat(const Request& request, Sequence& sequence,
                               const GeneratedToken& token) {
   const CompiledFormat& format = request.format;
-  if (sequence.format) KV_CHECK(sequence.format->Advance(format.masks->trie().text(token.id)));
+  if (sequence.format) sequence.format = std::move(sequence.format_choice->next());
   if (sequence.thought) {
     const bool was_inside = sequence.thought->inside_thought();
     std::vector<AnswerEvent> unused;
@@ -142,6 +149,7 @@ void Scheduler::ReleaseSequences(Request& request) {
   request.unused_beams.clear();
   for (const auto& sequence : request.sequences) {
     sequence->kv = KvSequence();
+    sequence->format_choice.reset();
     sequence->done = true;
   }
   retry_admission_ = true;

@@ -140,12 +140,13 @@ void Scheduler::RaiseLeaders() {
 
 void Scheduler::FillSequence(uint32_t index, Request& request, Sequence& sequence) {
   // Choices of a request that goes on wait until the prompt can be forked again.
-  if (sequence.done || sequence.kv.tables().empty()) return;
+  if (sequence.done || sequence.kv.tables().empty() || sequence.waits_for_format()) return;
   uint32_t pending = sequence.num_pending();
   if (!request.prompt_done) {
     pending = request.prompt_tokens() - sequence.kv.num_committed();
   } else if (request.num_live() > 1 && options_.cache_mode != CacheMode::kNone &&
-             IsBehind(request)) {
+             !sequence.format_choice &&
+             (IsBehind(request) || sequence.tokens.size() > request.shortest())) {
     // Choices keep one length: whose next token is the last one that is known waits for the others.
     if (--pending == 0) return;
   }

@@ -21,6 +21,8 @@
 #include "engine/request_check.h"
 #include "engine/request_tracing.h"
 #include "engine/stats_check_for_test.h"
+#include "grammar/grammar_text.h"
+#include "grammar/token_masks.h"
 #include "model/fake_runner.h"
 
 namespace kvasir {
@@ -77,6 +79,8 @@ class RandomSchedule {
  public:
   explicit RandomSchedule(uint64_t seed)
       : random_(seed),
+        formats_(seed),
+        masks_(LettersTrie(), formats_.Below(2) << 16),
         mode_(random_.Below(8) == 0   ? CacheMode::kNone
               : random_.Below(8) == 0 ? CacheMode::kSequence
                                       : CacheMode::kPrefix),
@@ -104,6 +108,7 @@ class RandomSchedule {
                     .logit_rows = 1 + static_cast<uint32_t>(random_.Below(6)),
                     .long_rope = RopeSwitch(),
                     .end_tokens = {kEndToken},
+                    .format_steps = 2 + formats_.Below(formats_.Below(2) == 0 ? 100 : 5000),
                     .on_plan = [this](const View& view, const StepPlan& plan) {
                       CheckPlan(view, plan);
                     }}) {}
@@ -244,6 +249,8 @@ class RandomSchedule {
     (*checked)->id = RequestId{id};
     (*checked)->submitted_ns = MonotonicNs();
     if (spec.on_trace) (*checked)->trace = NewTrace();
+    // No format has the end within its text.
+    if (!spec.ignore_eos && formats_.Below(4) != 0) AddFormat(**checked);
     Asked& asked = asked_[id];
     asked.submitted_ns = MonotonicNs();
     if (random_.Below(4) == 0) asked.deadline_ns = MonotonicNs() + random_.Below(1'000'000'000);
@@ -252,6 +259,28 @@ class RandomSchedule {
     asked.answers.resize(asked.spec.n);
     asked.reasons.resize(asked.spec.n, FinishReason::kNone);
     scheduler_.Enqueue(std::move(*checked));
+  }
+
+  // Tokens of two letters; the format has all texts of them, and is walked in many places.
+  static std::shared_ptr<const TokenTrie> LettersTrie() {
+    std::vector<std::string> texts;
+    for (uint32_t id = 0; id < kVocab; ++id) {
+      texts.push_back({static_cast<char>('a' + id % 26), static_cast<char>('a' + id / 7)});
+    }
+    texts[kEndToken].clear();
+    return std::make_shared<const TokenTrie>(texts, std::vector<TokenId>{kEndToken});
+  }
+  // So no answer changes, but its rows wait for what they may draw.
+  void AddFormat(Request& request) {
+    static const auto grammar = CompileGrammarText(
+        FormatLanguage::kGbnf,
+        "root ::= (a | b)*\na ::= [a-m]+ | [a-z] b?\nb ::= [n-z] a? | [a-z] [a-z]? | c \"a\" | "
+        "c\nc ::= [b-y] [a-z]? | [a-z]");
+    KV_CHECK(grammar.has_value());
+    request.format = {.whole = *grammar, .closing = nullptr, .masks = &masks_};
+    if (formats_.Below(2) == 0) return;
+    request.spec.sampling.temperature = 1;  // then the mask is looked at
+    request.spec.sampling.top_k = 1;
   }
 
   void Cancel() {
@@ -518,7 +547,8 @@ class RandomSchedule {
 
   OwnClock clock_;
   uint64_t step_start_ns_ = 0;
-  Random random_;
+  Random random_, formats_;
+  TokenMasks masks_;
   const CacheMode mode_;
   const uint32_t parallel_, max_rows_;
   const uint32_t num_tenants_ = random_.Below(8) == 0 ? 1 : 256;

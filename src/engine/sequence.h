@@ -2,6 +2,7 @@
 // events.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "engine/answer_formats.h"
 #include "engine/beam_search.h"
 #include "engine/first_token_time.h"
+#include "engine/format_choice.h"
 #include "engine/indent_limit.h"
 #include "engine/load_pace.h"
 #include "engine/stop_matcher.h"
@@ -36,13 +38,17 @@ struct Sequence {
   uint64_t token_ns = 0;      // when its last token was sampled; 0: no token yet
   uint32_t next_logits = 0;   // next position for on_logits
   std::optional<TextStream> text;
-  std::optional<Matcher> format;        // where its answer stands in the request's format
+  std::optional<Matcher> format;  // where its answer stands in the request's format
+  // While its next token is drawn; from one step to the next while it waits for that: until the
+  // format's legal tokens are known it takes no part in steps.
+  std::unique_ptr<FormatChoice> format_choice;
   std::optional<AnswerParser> thought;  // while an answer may get max_thought_tokens
   uint32_t thought_tokens = 0;
   std::optional<StopMatcher> stop;
   std::optional<IndentLimit> indent;
   bool has_line_end = false;  // in its text
 
+  bool waits_for_format() const { return format_choice && format_choice->waits(); }
   uint32_t num_pending() const { return static_cast<uint32_t>(tokens.size()) - kv.num_committed(); }
 };
 
@@ -122,6 +128,7 @@ struct Request {
   uint32_t longest_answer = 0;     // tokens
   uint32_t completion_tokens = 0;  // of all choices
   uint32_t prefilled_tokens = 0;   // rows of the prompt, those that were computed again too
+  uint64_t format_steps = 0;       // of its format's walks, between steps
   Receipt receipt;
 
   std::vector<Event> events;      // [n]: for the sinks after this step
@@ -146,6 +153,14 @@ struct Request {
   // What came before an erase must not be found after it, even if it is matched again.
   bool shares() const { return spec.reuse != Reuse::kNothing && !is_erased; }
   bool done() const { return num_done == spec.n; }
+  // Tokens of the shortest choice that is not done.
+  size_t shortest() const {
+    size_t tokens = std::numeric_limits<size_t>::max();
+    for (const auto& sequence : sequences) {
+      if (!sequence->done) tokens = std::min(tokens, sequence->tokens.size());
+    }
+    return tokens;
+  }
   // Sequences that it has at most, and still may have.
   uint32_t width() const { return WidthOf(spec); }
   uint32_t num_live() const {

@@ -57,6 +57,7 @@ class Grammar {
     return std::span(calls_).subspan(nodes_[node].calls,
                                      nodes_[node + 1].calls - nodes_[node].calls);
   }
+  uint64_t num_ways(NodeId node) const { return edges(node).size() + calls(node).size(); }
   // Nothing can be read here: the rule ends.
   bool only_ends(NodeId node) const { return first(node) == ByteSet{}; }
   // From so many bytes on, most tokens are legal, and to find them takes milliseconds.

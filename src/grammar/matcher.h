@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -17,10 +18,13 @@ class TokenMasks;
 // copy shares all of it and costs O(1). Thread-compatible.
 class Matcher {
  public:
+  using Places = PlaceSet<StackFrames>;
+
   explicit Matcher(std::shared_ptr<const Grammar> grammar);
 
   // Whether the grammar has a text that goes on so. If not, the matcher stays where it is. Half a
-  // character is legal where some character that begins so is. O(bytes * places).
+  // character is legal where some character that begins so is. O(bytes * places). TextWork does
+  // the same in pieces.
   bool Advance(std::string_view bytes);
   // Whether what was read is a text of the grammar.
   bool Accepts() const { return places_->may_end(); }
@@ -29,16 +33,36 @@ class Matcher {
   // Sets the bits of the tokens that may come next: those whose bytes Advance takes, and where
   // Accepts those that end an answer; clears the others. REQUIRES: `legal` has
   // MaskWords(num_tokens) words. O(places) at nodes that `masks` knows, and what leaves their
-  // rules; O(vocabulary) at others.
+  // rules; O(vocabulary * places) at others. MaskWork does the same in pieces.
   void Mask(TokenMasks& masks, std::span<uint64_t> legal) const;
 
   const Grammar& grammar() const { return *grammar_; }
+  const Places& places() const { return *places_; }
 
  private:
-  using Places = PlaceSet<StackFrames>;
+  friend class TextWork;
 
   std::shared_ptr<const Grammar> grammar_;
   std::shared_ptr<const Places> places_;
+};
+
+// Whether a grammar goes on with a text, and where it then stands: Matcher::Advance in pieces.
+class TextWork {
+ public:
+  TextWork(Matcher from, std::string_view bytes);  // which must outlive this
+
+  // Goes on. False: the steps are over before the end.
+  bool Run(WalkSteps& steps);
+  // When it has run to the end. nullopt: the grammar has no text that goes on so.
+  std::optional<Matcher>& next() { return next_; }
+
+ private:
+  Matcher at_;
+  std::string_view bytes_;  // that are not read yet; the first one is being read if is_reading_
+  bool is_reading_ = false;
+  std::optional<Matcher::Places> read_;  // to which the bytes before lead; at first: at_'s
+  ByteStep<StackFrames> step_;
+  std::optional<Matcher> next_;
 };
 
 }  // namespace kvasir

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -30,15 +31,37 @@ std::shared_ptr<const TokenTrie> Trie(const std::vector<std::string>& texts,
   return std::make_shared<const TokenTrie>(texts, std::move(ends));
 }
 
-// The tokens that Mask allows.
-std::vector<TokenId> Legal(const Matcher& matcher, TokenMasks& masks) {
-  std::vector<uint64_t> words(MaskWords(masks.trie().num_tokens()), ~uint64_t{0});
-  matcher.Mask(masks, words);
+std::vector<TokenId> IdsOf(const std::vector<uint64_t>& words) {
   std::vector<TokenId> legal;
   for (size_t id = 0; id < words.size() * 64; ++id) {
     if (IsLegal(words, static_cast<TokenId>(id))) legal.push_back(static_cast<TokenId>(id));
   }
   return legal;
+}
+
+// The tokens that Mask allows.
+std::vector<TokenId> Legal(const Matcher& matcher, TokenMasks& masks) {
+  std::vector<uint64_t> words(MaskWords(masks.trie().num_tokens()), ~uint64_t{0});
+  matcher.Mask(masks, words);
+  return IdsOf(words);
+}
+
+// The same in pieces of a few steps.
+std::vector<TokenId> LegalInPieces(const Matcher& matcher, TokenMasks& masks, uint64_t steps) {
+  std::vector<uint64_t> words(MaskWords(masks.trie().num_tokens()), ~uint64_t{0});
+  MaskWork work(masks, matcher, words);
+  for (WalkSteps piece(steps); !work.Run(piece); piece = WalkSteps(steps)) {
+    // Each piece ends soon after its steps: at most with a place's edges, or a mask that is joined.
+    EXPECT_LE(piece.taken(), steps + 1000);
+  }
+  return IdsOf(words);
+}
+
+std::optional<Matcher> AdvanceInPieces(const Matcher& from, std::string_view text, uint64_t steps) {
+  TextWork work(from, text);
+  for (WalkSteps piece(steps); !work.Run(piece); piece = WalkSteps(steps)) {
+  }
+  return std::move(work.next());
 }
 
 // A random grammar and, by its definition, which texts it has: slow and plain.
@@ -287,12 +310,19 @@ TEST(Matcher, MasksAreTheTokensThatAdvanceTakes) {
         break;
       }
       ASSERT_EQ(Legal(matcher, none), expected) << seed << " step " << step;
+      const uint64_t piece = 1 + random.Below(40);
+      ASSERT_EQ(LegalInPieces(matcher, none, piece), expected) << seed << " step " << step;
+      ASSERT_EQ(LegalInPieces(matcher, masks, piece), expected) << seed << " step " << step;
       ASSERT_EQ(matcher.IsAtEnd(), expected == std::vector<TokenId>{end});
       ++checked;
       if (matcher.IsAtEnd()) break;
       const TokenId next = expected[random.Below(expected.size())];
       if (next == end) break;
-      ASSERT_TRUE(matcher.Advance(texts[static_cast<size_t>(next)]));
+      const std::string& text = texts[static_cast<size_t>(next)];
+      const std::optional<Matcher> behind = AdvanceInPieces(matcher, text, piece);
+      ASSERT_TRUE(behind.has_value());
+      ASSERT_TRUE(matcher.Advance(text));
+      ASSERT_EQ(Legal(*behind, masks), Legal(matcher, masks));
     }
   }
   EXPECT_GT(checked, kGrammars / 20);
@@ -356,6 +386,29 @@ TEST(Matcher, MasksOfABegunMarkKnowHowItGoesOn) {
   ASSERT_TRUE(grammar.has_value());
   EXPECT_GT(NumTwins(**grammar), 4U);
   CheckMasks(*grammar, texts);
+}
+
+// Walks with many states and hardly any memory, with and without pieces.
+TEST(Matcher, MasksDoNotDependOnTheMemoryOfTheirWalks) {
+  std::string text = "root ::= (a | b | c | d)+\n";
+  for (const char* rule : {"a", "b", "c", "d"}) {
+    text +=
+        std::string(rule) + " ::= [ab] a? [bc] | [a-c] b? \"a\" | [bc] c? [ab] | \"b\" d? [a-c]\n";
+  }
+  std::vector<std::string> texts = AllTexts(9);
+  for (std::string& one : texts) {
+    if (one.size() % 3 == 1) one += 'c';
+  }
+  TokenMasks much(Trie(texts), 64 << 20), little(Trie(texts), 1 << 15);
+  Matcher matcher(Gbnf(text));
+  for (const char* token : {"a", "ba", "cab"}) {
+    const auto legal = Legal(matcher, much);
+    EXPECT_GT(legal.size(), 20U);
+    EXPECT_EQ(Legal(matcher, little), legal);
+    EXPECT_EQ(LegalInPieces(matcher, little, 1000), legal);
+    EXPECT_LE(little.bytes(), 1U << 15);
+    ASSERT_TRUE(matcher.Advance(token));
+  }
 }
 
 TEST(Matcher, ACopyGoesItsOwnWay) {

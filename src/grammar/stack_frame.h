@@ -63,6 +63,7 @@ struct StackFrames {
   }
   static Grammar::NodeId NodeOf(const Frame& frame) { return frame->node(); }
   static Frame Below(const Frame& frame) { return frame->below(); }
+  static uint64_t HashOf(const Frame& frame) { return IsBottom(frame) ? 0 : frame->hash(); }
   // O(1), except for equal stacks that are different objects: up to where they become one.
   static bool Same(const Frame& a, const Frame& b);
 };

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "grammar/token_walk.h"
 
 namespace kvasir {
 namespace {
@@ -14,6 +13,9 @@ namespace {
 // A node whose exits have more nodes of the trie below them keeps a mask for each node that it may
 // return to: trying so many at each step takes longer than a mask may.
 constexpr uint64_t kMaxBelowExits = 8192;
+// Words of a mask that are joined, or ids whose bits are set, in the time of one step.
+constexpr uint64_t kWordsInAStep = 8, kIdsInAStep = 4;
+constexpr uint64_t kWalkShare = 4;  // of the budget, for walks
 
 }  // namespace
 
@@ -23,125 +25,20 @@ size_t TokenMasks::KeyHash::operator()(const Key& key) const {
          0xD6E8FEB86659FD93ULL;
 }
 
-uint64_t TokenMasks::NodeMask::bytes() const {
+uint64_t NodeMask::bytes() const {
   return bits.capacity() * sizeof(uint64_t) + ids.capacity() * sizeof(TokenId) +
-         exits.capacity() * sizeof(uint32_t) + sizeof(NodeMask) + sizeof(Kept) + 128;  // the maps
+         exits.capacity() * sizeof(uint32_t) + sizeof(NodeMask);
 }
 
-TokenMasks::TokenMasks(std::shared_ptr<const TokenTrie> trie, uint64_t budget_bytes)
-    : trie_(std::move(trie)), budget_bytes_(budget_bytes) {}
-
-uint64_t TokenMasks::bytes() const {
-  const MutexLock lock(mutex_);
-  return bytes_;
-}
-
-uint64_t TokenMasks::computed() const {
-  const MutexLock lock(mutex_);
-  return computed_;
-}
-
-void TokenMasks::Fill(const Grammar& grammar, const PlaceSet<StackFrames>& places,
-                      std::span<uint64_t> legal) {
-  KV_DCHECK(legal.size() == MaskWords(trie_->num_tokens()));
-  std::fill(legal.begin(), legal.end(), 0);
-  TokenWalk walk(grammar, *trie_);
-  for (const auto& place : places.places()) {
-    auto mask = Get(grammar, {grammar.id(), place.node, std::nullopt});
-    const FrameRef* frame = &place.frame;
-    if (mask->below_exits > kMaxBelowExits && frame->get() != nullptr) {
-      mask = Get(grammar, {grammar.id(), place.node, (*frame)->node()});
-      frame = &(*frame)->below();
-    }
-    for (size_t i = 0; i < mask->bits.size(); ++i) legal[i] |= mask->bits[i];
-    for (const TokenId id : mask->ids) SetLegal(legal, id);
-    if (frame->get() == nullptr || mask->exits.empty()) continue;  // nothing follows the root
-    const TokenWalk::StateId state = walk.After(walk.frames().FrameOf(*frame));
-    for (const uint32_t exit : mask->exits) {
-      const TokenTrie::Node& node = trie_->node(exit);
-      walk.Visit(exit + 1, node.end, node.depth, state, legal, nullptr);
-    }
-  }
-  if (!places.may_end()) return;
-  for (const TokenId id : trie_->ends()) SetLegal(legal, id);
-}
-
-void TokenMasks::Compute(const Grammar& grammar, Grammar::NodeId node) {
-  (void)Get(grammar, {grammar.id(), node, std::nullopt});
-}
-
-std::shared_ptr<const TokenMasks::NodeMask> TokenMasks::Get(const Grammar& grammar,
-                                                            const Key& key) {
-  {
-    const MutexLock lock(mutex_);
-    const auto found = place_of_.find(key);
-    if (found != place_of_.end()) {
-      kept_.splice(kept_.begin(), kept_, found->second);
-      return found->second->mask;
-    }
-  }
-  const NodeTwin& twin = grammar.twin(key.node);
-  std::shared_ptr<const NodeMask> mask, of_twin;
-  if (!key.below && twin.node != key.node) {
-    of_twin = Get(grammar, {key.grammar, twin.node, std::nullopt});
-    // No token is longer than the texts that they have in common.
-    if (twin.bytes >= trie_->max_depth()) return of_twin;
-  }
-  mask = std::make_shared<const NodeMask>(Make(grammar, key, of_twin.get()));
-  Keep(key, mask);
-  return mask;
-}
-
-TokenMasks::NodeMask TokenMasks::Make(const Grammar& grammar, const Key& key,
-                                      const NodeMask* of_twin) const {
-  TokenWalk walk(grammar, *trie_);
-  TokenWalk::Places places;
-  WalkFrames::Frame frame = WalkFrames::kBottom;
-  if (key.below) frame = walk.frames().Push(*key.below, frame);
-  // Only the node: where its rule may end at once, the matcher has the place to which it returns.
-  places.AddOnly(key.node, frame);
-  const TokenWalk::StateId start = walk.Start(places);
-  NodeMask mask;
-  mask.bits.resize(MaskWords(trie_->num_tokens()));
-  if (of_twin == nullptr) {
-    walk.Visit(0, trie_->num_nodes(), 0, start, mask.bits, &mask.exits);
-    mask.Shrink(*trie_);
-    return mask;
-  }
-  std::copy(of_twin->bits.begin(), of_twin->bits.end(), mask.bits.begin());
-  for (const TokenId id : of_twin->ids) SetLegal(mask.bits, id);
-  const NodeTwin& twin = grammar.twin(key.node);
-  if (twin.bytes > 0) {
-    for (const TokenId id : trie_->LongerThan(twin.bytes)) ClearLegal(mask.bits, id);
-    std::copy_if(of_twin->exits.begin(), of_twin->exits.end(), std::back_inserter(mask.exits),
-                 [&](uint32_t exit) { return trie_->node(exit).depth <= twin.bytes; });
-    walk.Visit(0, trie_->num_nodes(), 0, start, mask.bits, &mask.exits, twin.bytes);
-  } else {
-    auto exit = of_twin->exits.begin();
-    for (uint32_t i = 0, end; i < trie_->num_nodes(); i = end) {
-      end = trie_->node(i).end;
-      const auto next =
-          std::find_if(exit, of_twin->exits.end(), [&](uint32_t x) { return x >= end; });
-      if (grammar.SameAfter(key.node, twin.node, trie_->node(i).byte)) {
-        mask.exits.insert(mask.exits.end(), exit, next);
-      } else {
-        for (const TokenId id : trie_->tokens(i, end)) ClearLegal(mask.bits, id);
-        walk.Visit(i, end, 0, start, mask.bits, &mask.exits);
-      }
-      exit = next;
-    }
-  }
-  mask.Shrink(*trie_);
-  return mask;
-}
-
-void TokenMasks::NodeMask::Shrink(const TokenTrie& trie) {
+void NodeMask::Shrink(const TokenTrie& trie) {
   size_t num = 0;
   for (const uint64_t word : bits) num += static_cast<size_t>(std::popcount(word));
   if (num * sizeof(TokenId) < bits.size() * sizeof(uint64_t)) {
     ids.reserve(num);
-    for (uint32_t id = 0; id < trie.num_tokens(); ++id) {
-      if (IsLegal(bits, static_cast<TokenId>(id))) ids.push_back(static_cast<TokenId>(id));
+    for (size_t i = 0; i < bits.size(); ++i) {
+      for (uint64_t word = bits[i]; word != 0; word &= word - 1) {
+        ids.push_back(static_cast<TokenId>(i * 64 + static_cast<size_t>(std::countr_zero(word))));
+      }
     }
     bits = {};
   }
@@ -149,19 +46,227 @@ void TokenMasks::NodeMask::Shrink(const TokenTrie& trie) {
   for (const uint32_t exit : exits) below_exits += trie.node(exit).end - exit;
 }
 
+TokenMasks::TokenMasks(std::shared_ptr<const TokenTrie> trie, uint64_t budget_bytes)
+    : trie_(std::move(trie)),
+      walks_(budget_bytes / kWalkShare),
+      budget_bytes_(budget_bytes - walks_.most()) {}
+
+uint64_t TokenMasks::BytesOf(const NodeMask& mask) {
+  return mask.bytes() + sizeof(Kept) + 128;  // and of the maps
+}
+
+uint64_t TokenMasks::bytes() const {
+  const MutexLock lock(mutex_);
+  return bytes_ + walks_.taken();
+}
+
+uint64_t TokenMasks::computed() const {
+  const MutexLock lock(mutex_);
+  return computed_;
+}
+
+void TokenMasks::Compute(const Grammar& grammar, Grammar::NodeId node, WalkSteps& steps) {
+  (void)NodeMaskWork(*this, grammar).Get(node, std::nullopt, steps);
+}
+
+std::shared_ptr<const NodeMask> TokenMasks::Find(const Key& key) {
+  const MutexLock lock(mutex_);
+  const auto found = place_of_.find(key);
+  if (found == place_of_.end()) return nullptr;
+  kept_.splice(kept_.begin(), kept_, found->second);
+  return found->second->mask;
+}
+
 void TokenMasks::Keep(const Key& key, std::shared_ptr<const NodeMask> mask) {
   const MutexLock lock(mutex_);
   ++computed_;
-  const uint64_t bytes = mask->bytes();
+  const uint64_t bytes = BytesOf(*mask);
   if (bytes > budget_bytes_ || place_of_.contains(key)) return;  // or another thread was faster
   while (bytes_ + bytes > budget_bytes_) {
-    bytes_ -= kept_.back().mask->bytes();
+    bytes_ -= BytesOf(*kept_.back().mask);
     place_of_.erase(kept_.back().key);
     kept_.pop_back();
   }
   kept_.push_front({key, std::move(mask)});
   place_of_.emplace(key, kept_.begin());
   bytes_ += bytes;
+}
+
+// A mask that is not kept, while it is found.
+struct NodeMaskWork::Making {
+  Making(TokenMasks::Key of, const Grammar& grammar, TokenMasks& masks)
+      : key(of), walk(grammar, *masks.trie_, masks.walks_), taken(masks.walks_) {}
+
+  const TokenMasks::Key key;
+  TokenWalk walk;
+  NodeMask mask;
+  BytesTaken taken;  // by `mask`
+  std::shared_ptr<const NodeMask> of_twin;
+  bool has_begun = false;
+  // Of a twin with which it has most bytes in common: the node of the trie for the byte that is
+  // looked at, and the twin's exits behind that.
+  uint32_t at = 0;
+  size_t exit = 0;
+  bool is_walking = false;
+};
+
+NodeMaskWork::NodeMaskWork(TokenMasks& masks, const Grammar& grammar)
+    : masks_(masks), grammar_(grammar) {}
+NodeMaskWork::~NodeMaskWork() = default;
+
+std::shared_ptr<const NodeMask> NodeMaskWork::Get(Grammar::NodeId node,
+                                                  std::optional<Grammar::NodeId> below,
+                                                  WalkSteps& steps) {
+  const TokenMasks::Key wanted{grammar_.id(), node, below};
+  if (making_.empty()) {
+    if (auto kept = masks_.Find(wanted)) return kept;
+    making_.push_back(std::make_unique<Making>(wanted, grammar_, masks_));
+  }
+  while (true) {
+    Making& making = *making_.back();
+    const NodeTwin& twin = grammar_.twin(making.key.node);
+    std::shared_ptr<const NodeMask> found;
+    if (!making.key.below && twin.node != making.key.node && !making.of_twin) {
+      const TokenMasks::Key of_twin{grammar_.id(), twin.node, std::nullopt};
+      making.of_twin = masks_.Find(of_twin);
+      if (!making.of_twin) {
+        making_.push_back(std::make_unique<Making>(of_twin, grammar_, masks_));
+        continue;
+      }
+    }
+    if (making.of_twin && twin.bytes >= masks_.trie_->max_depth()) {
+      found = making.of_twin;  // no token is longer than the texts that they have in common
+    } else {
+      const bool is_done = Begin(making, steps) && Run(making, steps);
+      making.taken.Set(making.mask.bytes());
+      if (!is_done) return nullptr;
+      making.mask.Shrink(*masks_.trie_);
+      steps.Take(making.mask.ids.size() / kIdsInAStep);
+      found = std::make_shared<const NodeMask>(std::move(making.mask));
+      masks_.Keep(making.key, found);
+    }
+    making_.pop_back();
+    if (making_.empty()) return found;
+    making_.back()->of_twin = std::move(found);
+  }
+}
+
+bool NodeMaskWork::Begin(Making& making, WalkSteps& steps) {
+  if (making.has_begun) return true;
+  if (steps.are_over()) return false;
+  making.has_begun = true;
+  const TokenTrie& trie = *masks_.trie_;
+  NodeMask& mask = making.mask;
+  mask.bits.resize(MaskWords(trie.num_tokens()));
+  steps.Take(mask.bits.size() / kWordsInAStep);
+  // Only the node: where its rule may end at once, the matcher has the place to which it returns.
+  making.walk.StartAt(making.key.node, making.key.below ? &*making.key.below : nullptr);
+  const NodeMask* const of_twin = making.of_twin.get();
+  const uint32_t known = of_twin == nullptr ? 0 : grammar_.twin(making.key.node).bytes;
+  if (of_twin == nullptr || known > 0) making.walk.Visit(0, trie.num_nodes(), 0, known);
+  if (of_twin == nullptr) return true;
+  std::copy(of_twin->bits.begin(), of_twin->bits.end(), mask.bits.begin());
+  for (const TokenId id : of_twin->ids) SetLegal(mask.bits, id);
+  steps.Take(of_twin->ids.size() / kIdsInAStep);
+  if (known == 0) return true;
+  const std::span<const TokenId> longer = trie.LongerThan(known);
+  for (const TokenId id : longer) ClearLegal(mask.bits, id);
+  std::copy_if(of_twin->exits.begin(), of_twin->exits.end(), std::back_inserter(mask.exits),
+               [&](uint32_t exit) { return trie.node(exit).depth <= known; });
+  steps.Take((longer.size() + of_twin->exits.size()) / kIdsInAStep);
+  return true;
+}
+
+bool NodeMaskWork::Run(Making& making, WalkSteps& steps) {
+  const TokenTrie& trie = *masks_.trie_;
+  NodeMask& mask = making.mask;
+  const NodeTwin& twin = grammar_.twin(making.key.node);
+  if (!making.of_twin || twin.bytes > 0) return making.walk.Run(mask.bits, &mask.exits, steps);
+  const std::vector<uint32_t>& exits = making.of_twin->exits;
+  while (making.at < trie.num_nodes()) {
+    const uint32_t end = trie.node(making.at).end;
+    if (!making.is_walking) {
+      if (steps.are_over()) return false;
+      const size_t exit = making.exit;
+      while (making.exit < exits.size() && exits[making.exit] < end) ++making.exit;
+      steps.Take(2 + (making.exit - exit) / kIdsInAStep +
+                 (grammar_.num_ways(making.key.node) + grammar_.num_ways(twin.node)) / 4);
+      if (grammar_.SameAfter(making.key.node, twin.node, trie.node(making.at).byte)) {
+        const auto at = exits.begin();
+        mask.exits.insert(mask.exits.end(), at + static_cast<ptrdiff_t>(exit),
+                          at + static_cast<ptrdiff_t>(making.exit));
+      } else {
+        const std::span<const TokenId> tokens = trie.tokens(making.at, end);
+        for (const TokenId id : tokens) ClearLegal(mask.bits, id);
+        steps.Take(tokens.size() / kIdsInAStep);
+        making.walk.Visit(making.at, end, 0);
+        making.is_walking = true;
+      }
+    }
+    if (making.is_walking && !making.walk.Run(mask.bits, &mask.exits, steps)) return false;
+    making.is_walking = false;
+    making.at = end;
+  }
+  return true;
+}
+
+MaskWork::MaskWork(TokenMasks& masks, Matcher at, std::span<uint64_t> legal)
+    : masks_(masks), at_(std::move(at)), legal_(legal), nodes_(masks, at_.grammar()) {
+  KV_DCHECK(legal.size() == MaskWords(masks.trie().num_tokens()));
+  std::fill(legal.begin(), legal.end(), 0);
+}
+
+bool MaskWork::Run(WalkSteps& steps) {
+  const auto& places = at_.places().places();
+  for (; next_place_ < places.size(); ++next_place_) {
+    if (!AddPlace(places[next_place_], steps)) return false;
+    mask_ = nullptr;
+    frame_ = nullptr;
+    exit_ = 0;
+    knows_below_ = is_added_ = false;
+  }
+  if (!at_.Accepts()) return true;
+  for (const TokenId id : masks_.trie().ends()) SetLegal(legal_, id);
+  return true;
+}
+
+bool MaskWork::AddPlace(const Matcher::Places::Place& place, WalkSteps& steps) {
+  if (steps.are_over()) return false;
+  if (!mask_) {
+    mask_ = nodes_.Get(place.node, std::nullopt, steps);
+    if (!mask_) return false;
+    frame_ = &place.frame;
+    knows_below_ = mask_->below_exits <= kMaxBelowExits || place.frame.get() == nullptr;
+  }
+  if (!knows_below_) {
+    auto mask = nodes_.Get(place.node, place.frame->node(), steps);
+    if (!mask) return false;
+    mask_ = std::move(mask);
+    frame_ = &place.frame->below();
+    knows_below_ = true;
+  }
+  if (!is_added_) {
+    is_added_ = true;
+    for (size_t i = 0; i < mask_->bits.size(); ++i) legal_[i] |= mask_->bits[i];
+    for (const TokenId id : mask_->ids) SetLegal(legal_, id);
+    steps.Take(4 + mask_->bits.size() / kWordsInAStep + mask_->ids.size() / kIdsInAStep);
+    if (frame_->get() == nullptr) exit_ = mask_->exits.size();  // nothing follows the root
+    if (exit_ < mask_->exits.size()) {
+      if (!walk_) walk_.emplace(at_.grammar(), masks_.trie(), masks_.walks_);
+      walk_->StartAfter(frame_->get(), steps);
+    }
+  }
+  for (; exit_ < mask_->exits.size(); ++exit_) {
+    if (!is_walking_) {
+      const uint32_t exit = mask_->exits[exit_];
+      const TokenTrie::Node& node = masks_.trie().node(exit);
+      walk_->Visit(exit + 1, node.end, node.depth);
+      is_walking_ = true;
+    }
+    if (!walk_->Run(legal_, nullptr, steps)) return false;
+    is_walking_ = false;
+  }
+  return true;
 }
 
 }  // namespace kvasir

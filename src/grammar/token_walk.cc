@@ -4,13 +4,6 @@
 #include <utility>
 
 namespace kvasir {
-namespace {
-
-// Steps of a walk, at most: some 50 ms. What is found later is not legal. Common grammars need a
-// few thousand. A step compares each place with each, so many places count as more steps.
-constexpr uint64_t kMaxWalkSteps = 500'000;
-
-}  // namespace
 
 WalkFrames::Frame WalkFrames::Push(Grammar::NodeId node, Frame below) {
   const auto next = static_cast<Frame>(frames_.size());
@@ -19,21 +12,47 @@ WalkFrames::Frame WalkFrames::Push(Grammar::NodeId node, Frame below) {
   return found->second;
 }
 
-WalkFrames::Frame WalkFrames::FrameOf(const FrameRef& outer) {
-  if (outer.get() == nullptr) return kBottom;
+WalkFrames::Frame WalkFrames::FrameOf(const StackFrame* outer) {
+  if (outer == nullptr) return kBottom;
   const auto next = static_cast<Frame>(frames_.size());
-  const auto [found, is_new] = outer_.try_emplace(outer.get(), next);
-  if (is_new) frames_.push_back({outer->node(), kBottom, outer.get()});
+  const auto [found, is_new] = outer_.try_emplace(outer, next);
+  if (is_new) frames_.push_back({outer->node(), kBottom, outer});
   return found->second;
 }
 
 WalkFrames::Frame WalkFrames::Below(Frame frame) {
   const StackFrame* const outer = frames_[frame].outer;
-  return outer == nullptr ? frames_[frame].below : FrameOf(outer->below());
+  return outer == nullptr ? frames_[frame].below : FrameOf(outer->below().get());
 }
 
-TokenWalk::TokenWalk(const Grammar& grammar, const TokenTrie& trie)
-    : grammar_(grammar), trie_(trie), path_(trie.max_depth() + 1) {}
+WalkFrames::Frame WalkFrames::CopyOf(const WalkFrames& other, Frame frame) {
+  std::vector<Grammar::NodeId> nodes;  // above what is known here
+  for (; !IsBottom(frame) && other.frames_[frame].outer == nullptr;
+       frame = other.frames_[frame].below) {
+    nodes.push_back(other.frames_[frame].node);
+  }
+  Frame copy = FrameOf(other.frames_[frame].outer);
+  for (size_t i = nodes.size(); i-- > 0;) copy = Push(nodes[i], copy);
+  return copy;
+}
+
+TokenWalk::TokenWalk(const Grammar& grammar, const TokenTrie& trie, SharedBytes& memory)
+    : grammar_(grammar), trie_(trie), taken_(memory), path_(trie.max_depth() + 1, kDead) {}
+
+void TokenWalk::StartAt(Grammar::NodeId node, const Grammar::NodeId* below) {
+  Places places;
+  places.AddOnly(
+      node, below == nullptr ? WalkFrames::kBottom : frames_.Push(*below, WalkFrames::kBottom));
+  start_ = IdOf(places);
+}
+
+void TokenWalk::StartAfter(const StackFrame* outer, WalkSteps& steps) {
+  const WalkFrames::Frame frame = frames_.FrameOf(outer);
+  Places places;
+  places.Begin(grammar_, frames_, frames_.NodeOf(frame), frames_.Below(frame));
+  steps.Take(2 + 8 * places.places().size());
+  start_ = IdOf(places);
+}
 
 TokenWalk::StateId TokenWalk::IdOf(const Places& places) {
   if (places.is_empty()) return kDead;
@@ -57,59 +76,96 @@ TokenWalk::StateId TokenWalk::IdOf(const Places& places) {
   const auto id = static_cast<StateId>(states_.size());
   states_.push_back({places, places.FirstBytes(grammar_), nullptr});
   state_of_.emplace(hash, id);
+  // With the room that a vector has in front of it, and in the map.
+  state_bytes_ += 2 * sizeof(State) + places.places().size() * sizeof(Places::Place) + 64;
   return id;
 }
 
-TokenWalk::StateId TokenWalk::After(WalkFrames::Frame frame) {
-  Places places;
-  places.Add(grammar_, frames_, frames_.NodeOf(frame), frames_.Below(frame));
-  return IdOf(places);
-}
-
-TokenWalk::StateId TokenWalk::Next(StateId from, uint8_t byte) {
-  State& state = states_[static_cast<size_t>(from)];
+TokenWalk::StateId TokenWalk::Known(StateId from, uint8_t byte) {
+  const State& state = states_[static_cast<size_t>(from)];
   if (!Has(state.first, byte)) return kDead;
-  if (!state.next) {
-    state.next = std::make_unique<std::array<StateId, 256>>();
-    state.next->fill(kUnknown);
-  }
-  StateId& known = (*state.next)[byte];
-  if (known != kUnknown) return known;
-  if (steps_ > kMaxWalkSteps) return kDead;
-  std::array<StateId, 256>* const next = state.next.get();  // states_ grows
-  Places places;
-  places.Step(grammar_, frames_, state.places, byte, &open_);
-  steps_ += 1 + open_.size() + open_.size() * open_.size() / 128;
-  return (*next)[byte] = IdOf(places);
+  return state.next ? (*state.next)[byte] : kUnknown;
 }
 
-void TokenWalk::Visit(uint32_t begin, uint32_t end, uint32_t depth, StateId start,
-                      std::span<uint64_t> legal, std::vector<uint32_t>* exits, uint32_t known) {
-  if (start == kDead) return;
-  path_[depth] = start;
-  for (uint32_t i = begin; i < end;) {
-    const TokenTrie::Node& node = trie_.node(i);
-    if (node.deepest <= known && node.deepest < 255) {
-      i = node.end;
+void TokenWalk::Visit(uint32_t begin, uint32_t end, uint32_t depth, uint32_t known) {
+  at_ = begin;
+  end_ = start_ == kDead ? begin : end;
+  depth_ = depth;
+  known_ = known;
+  path_[depth] = start_;
+}
+
+// Forgets all states but those on the way to at_, unless there is room for more, or these are most
+// of them.
+void TokenWalk::MakeRoom() {
+  if (taken_.Reach(bytes())) return;
+  if (bytes() < 2 * kept_bytes_) return taken_.Set(bytes());
+  const std::vector<State> states = std::exchange(states_, {});
+  const WalkFrames frames = std::exchange(frames_, {});
+  state_of_ = {};
+  state_bytes_ = 0;
+  const auto keep = [&](StateId& id) {
+    if (id == kDead) return;
+    Places places;
+    const Places& old = states[static_cast<size_t>(id)].places;
+    for (const auto& place : old.places()) {
+      places.AddOnly(place.node, frames_.CopyOf(frames, place.frame));
+    }
+    if (old.may_end()) places.set_may_end();
+    id = IdOf(places);
+  };
+  keep(start_);
+  for (uint32_t depth = depth_; depth < trie_.node(at_).depth; ++depth) keep(path_[depth]);
+  kept_bytes_ = bytes();
+  taken_.Set(kept_bytes_);
+}
+
+bool TokenWalk::Run(std::span<uint64_t> legal, std::vector<uint32_t>* exits, WalkSteps& steps) {
+  while (at_ < end_) {
+    const TokenTrie::Node& node = trie_.node(at_);
+    if (!is_stepping_) {
+      if (steps.are_over()) return false;
+      steps.Take(1);
+      if (node.deepest <= known_ && node.deepest < 255) {
+        at_ = node.end;
+        continue;
+      }
+    }
+    StateId to = is_stepping_ ? kUnknown : Known(path_[node.depth - 1], node.byte);
+    if (to == kUnknown) {
+      if (!is_stepping_) {
+        MakeRoom();
+        const State& from = states_[static_cast<size_t>(path_[node.depth - 1])];
+        step_.Begin(grammar_, from.places, node.byte, steps);
+        is_stepping_ = true;
+      }
+      if (!step_.Run(grammar_, frames_, steps)) return false;
+      is_stepping_ = false;
+      steps.Take(step_.result().places().size() / 2);
+      to = IdOf(step_.result());
+      State& from = states_[static_cast<size_t>(path_[node.depth - 1])];
+      if (!from.next) {
+        from.next = std::make_unique<Next>();
+        from.next->fill(kUnknown);
+        state_bytes_ += sizeof(Next);
+      }
+      (*from.next)[node.byte] = to;
+    }
+    if (to == kDead) {
+      at_ = node.end;
       continue;
     }
-    const StateId state = Next(path_[node.depth - 1], node.byte);
-    if (state == kDead) {
-      i = node.end;
-      continue;
+    path_[node.depth] = to;
+    if (node.depth > known_) {
+      for (const TokenId id : trie_.tokens(at_)) SetLegal(legal, id);
+      if (exits != nullptr && trie_.has_children(at_) &&
+          states_[static_cast<size_t>(to)].places.may_end()) {
+        exits->push_back(at_);
+      }
     }
-    path_[node.depth] = state;
-    if (node.depth <= known) {
-      ++i;
-      continue;
-    }
-    for (const TokenId id : trie_.tokens(i)) SetLegal(legal, id);
-    if (exits != nullptr && trie_.has_children(i) &&
-        states_[static_cast<size_t>(state)].places.may_end()) {
-      exits->push_back(i);
-    }
-    ++i;
+    ++at_;
   }
+  return true;
 }
 
 }  // namespace kvasir
