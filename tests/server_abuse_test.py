@@ -17,9 +17,11 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 
+import large_vocabulary
 from server_harness import BINARY, WAIT_S, Server, listening_port, post_bytes, read_all, sse
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -438,6 +440,123 @@ class ThereIsRoomForOneMore(unittest.TestCase):
         events, done = sse(server.ask("POST", "/v1/completions", body).decode())
         assert done
         return "".join(e["choices"][0]["text"] for e in events if e["choices"])
+
+
+# --- grammars
+
+
+class AGrammarHoldsUpNobody(unittest.TestCase):
+    """Beside three requests whose grammar needs seconds for a token, others get their tokens as beside
+    three without one: as a ratio within one run, with the margin that a busy machine needs."""
+    VOCABULARIES = (1024, 65100, 151936)
+    SCHEMA = {"type": "object", "required": ["city", "days"], "additionalProperties": False,
+              "properties": {"city": {"type": "string", "maxLength": 60}, "days": {"type": "integer", "minimum": 1}}}
+    PLAIN = {"prompt": [5, 6, 7, 8], "max_tokens": 100, "temperature": 0, "ignore_eos": True}
+    OTHERS = {"prompt": [11, 12, 13], "temperature": 1, "ignore_eos": True}
+
+    @staticmethod
+    def stream(server, key, body, out, started=None):
+        """Times of the tokens since the request was sent, and the error event."""
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=WAIT_S)
+        with contextlib.closing(connection):
+            begin = time.monotonic()
+            connection.request("POST", "/v1/completions", json.dumps(body | {"stream": True}), {"x-api-key": key})
+            response = connection.getresponse()
+            out |= {"status": response.status, "times": [], "error": None}
+            if response.status != 200:
+                out["error"] = json.loads(response.read())["error"]
+                return
+            for line in response:
+                if not line.startswith(b"data: {"):
+                    continue
+                event = json.loads(line[6:])
+                out["error"] = event.get("error", out["error"])
+                if event.get("choices"):
+                    out["times"].append(time.monotonic() - begin)
+                if started and len(out["times"]) == 1:
+                    started.set()
+
+    def beside(self, server, others):
+        """Answers of a plain request and of one with a schema while three others run."""
+        outs, threads, started = [{} for _ in range(5)], [], threading.Event()
+        stop = threading.Event()
+
+        def again(i):
+            while not stop.is_set():
+                self.stream(server, "a", others | {"seed": i}, outs[2 + i], started)
+        for i in range(3):
+            threads.append(threading.Thread(target=again, args=(i,)))
+            threads[-1].start()
+        self.assertTrue(started.wait(WAIT_S))
+        schema = self.PLAIN | {"temperature": 1, "seed": 5, "ignore_eos": False, "response_format": {
+            "type": "json_schema", "json_schema": {"name": "x", "schema": self.SCHEMA}}}
+        pair = [threading.Thread(target=self.stream, args=(server, "b", self.PLAIN, outs[0])),
+                threading.Thread(target=self.stream, args=(server, "c", schema, outs[1]))]
+        for thread in pair:
+            thread.start()
+        for thread in pair:
+            thread.join()
+        stop.set()
+        return outs, threads
+
+    def test_others_get_their_tokens(self):
+        grammar = large_vocabulary.hostile_grammar()
+        for size in self.VOCABULARIES:
+            with self.subTest(vocabulary=size), tempfile.TemporaryDirectory() as folder:
+                model = large_vocabulary.make_model(folder, size)
+                with Server("--model", str(model), "--api-key", "a", "--api-key", "b", "--api-key", "c",
+                            "--threads", "1") as server:
+                    self.check(server, grammar)
+
+    def check(self, server, grammar):
+        warm = {}
+        self.stream(server, "b", self.PLAIN, warm)
+        without, threads = self.beside(server, self.OTHERS | {"max_tokens": 2000})
+        for thread in threads:
+            thread.join()
+        hostile, threads = self.beside(server, self.OTHERS | {"max_tokens": 200, "grammar": grammar})
+        server.interrupt()  # their answers would take a minute
+        server.interrupt()
+        for thread in threads:
+            thread.join()
+        for before, after in zip(without[:2], hostile[:2]):
+            self.assertEqual((before["status"], after["status"]), (200, 200))
+            self.assertIsNone(after["error"])
+            tokens = len(after["times"])
+            self.assertGreater(tokens, 3)
+            # A token may take 2 x + 2 ms, and its first one 100 ms more; a busy machine doubles that.
+            x = before["times"][-1] / len(before["times"])
+            self.assertLess(after["times"][-1] / tokens, 4 * x + 0.010 + 0.5 / tokens, (before, after))
+
+    def test_what_takes_too_long_ends_by_name(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = large_vocabulary.make_model(folder, 65100)
+            with Server("--model", str(model), "--threads", "1") as server:
+                body = self.OTHERS | {"max_tokens": 200, "seed": 1, "grammar": large_vocabulary.hostile_grammar()}
+                streamed, limited = {}, {}
+
+                def within_a_second():
+                    begin = time.monotonic()
+                    limited["answer"] = server.request("POST", "/v1/completions", body | {"timeout_ms": 1000})
+                    limited["took"] = time.monotonic() - begin
+                threads = [threading.Thread(target=self.stream, args=(server, "", body, streamed)),
+                           threading.Thread(target=within_a_second)]
+                for thread in threads:
+                    thread.start()
+                time.sleep(0.5)
+                begin = time.monotonic()
+                self.assertEqual(server.request("DELETE", "/v1/cache")[0], 200)
+                self.assertLess(time.monotonic() - begin, 2)
+                for thread in threads:
+                    thread.join()
+                status, _, answer = limited["answer"]
+                self.assertIn(status, (200, 504), answer)
+                self.assertLess(limited["took"], 5)
+                self.assertGreater(len(streamed["times"]), 0, "it had begun")
+                self.assertEqual(streamed["error"]["param"], "grammar")
+                status, _, answer = server.request("POST", "/v1/completions", body)
+                self.assertEqual((status, answer["error"]["param"]), (400, "grammar"))
+                self.assertIn("10 s", answer["error"]["message"])
 
 
 if __name__ == "__main__":

@@ -211,6 +211,8 @@ enum class Reuse {
   kNothing  // all tokens are computed, and none is shared
 };
 
+struct CompiledFormat;  // of the engine alone
+
 struct GenerateRequest {
   std::string tenant = "default";  // who is charged
   // Whose cache it uses, if not the tenant's: that of a group of tenants.
@@ -246,6 +248,7 @@ struct GenerateRequest {
   // no token leads on. Where the most likely token is not legal, another one is taken; what a
   // sampled token is chosen by is the model's distribution over the legal ones.
   std::optional<AnswerFormat> format;
+  std::shared_ptr<const CompiledFormat> compiled_format;  // Engine::CompileFormats
   bool ignore_eos = false;
   bool echo_special = false;           // the text includes special tokens
   std::vector<TokenId> shown_special;  // else these only
@@ -433,6 +436,10 @@ class Engine {
       EngineOptions options, std::optional<uint32_t> sequence_tokens = std::nullopt);
   virtual ~Engine() = default;  // cancels what runs, joins
 
+  // Compiles the formats of these requests, which SubmitAll does otherwise: that may take a
+  // fraction of a second, so a caller that must answer others does it on a thread that may wait.
+  // Errors as SubmitAll's.
+  virtual Status CompileFormats(std::span<GenerateRequest>) { return {}; }
   // Queues requests, all of them or none; EngineOptions::schedule says who runs first.
   // kInvalidArgument when one can never fit (the message has the numbers), kExhausted when the
   // queue has no room for all of them or one would start too late, kUnavailable while draining and

@@ -61,6 +61,7 @@ class EngineOnThread final : public Engine {
   // Must be called once, first. kExhausted when the system refuses the thread.
   Status Start();
 
+  Status CompileFormats(std::span<GenerateRequest> requests) override;
   Result<std::vector<RequestId>> SubmitAll(std::vector<GenerateRequest> requests,
                                            IndexedSink sink) override;
   void Cancel(RequestId id) override { Post(CancelCommand{id}); }

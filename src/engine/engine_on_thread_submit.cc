@@ -69,6 +69,16 @@ void EngineOnThread::RememberAnswers(const Request& request) {
   }
 }
 
+Status EngineOnThread::CompileFormats(std::span<GenerateRequest> requests) {
+  for (GenerateRequest& request : requests) {
+    if (!request.format) continue;
+    KV_ASSIGN(CompiledFormat compiled,
+              formats_.Compile(*request.format, request.cache_owner.value_or(request.tenant)));
+    request.compiled_format = std::make_shared<const CompiledFormat>(std::move(compiled));
+  }
+  return {};
+}
+
 Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateRequest> requests,
                                                          IndexedSink sink) {
   RequestLimits limits{.ctx_size = parts_.card.ctx_size,
@@ -95,7 +105,9 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     const auto one = [sink, i](const Event& event) { sink(i, event); };
     limits.num_blocks = MostBlocksOf(requests[i]);
     KV_ASSIGN(auto request, CheckRequest(std::move(requests[i]), one, limits));
-    if (request->spec.format) {
+    if (request->spec.compiled_format) {
+      request->format = *request->spec.compiled_format;
+    } else if (request->spec.format) {
       KV_ASSIGN(request->format, formats_.Compile(*request->spec.format, request->cache_owner()));
     }
     if (request->spec.sampling.infill) {

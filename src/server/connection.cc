@@ -46,7 +46,8 @@ constexpr uint32_t kLingerTimeoutMs = 5000;
 class Connection : public ConnectionHandle, public std::enable_shared_from_this<Connection> {
  public:
   Connection(asio::ip::tcp::socket socket, Service& service, const ServerOptions& options,
-             ConnectionSet& connections, PreparePool& prepare, PreparePool& disk)
+             ConnectionSet& connections, PreparePool& prepare, PreparePool& grammars,
+             PreparePool& disk)
       : strand_(socket.get_executor()),
         socket_(std::move(socket)),
         timer_(strand_),
@@ -55,6 +56,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
         options_(options),
         connections_(connections),
         prepare_(prepare),
+        grammars_(grammars),
         disk_(disk) {}
 
   void Start() {
@@ -80,6 +82,10 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   }
 
  private:
+  struct Prepared {
+    QuotaShare share;  // held until the engine has the request
+    Outcome outcome;
+  };
   enum class State { kIdle, kReading, kBusy, kLingering, kClosed };
 
   // Runs a handler; an exception (usually std::bad_alloc) ends the connection.
@@ -285,7 +291,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   }
 
   void Handle() {
-    if (!Service::NeedsPreparing(request_)) return Reply(service_.Handle(request_, turn_));
+    if (!Service::NeedsPreparing(request_)) return Reply({{}, service_.Handle(request_, turn_)});
     awaiting_ = true;
     // Weak: when the connection ends while it waits, its body is freed. request_ does not change
     // before the answer.
@@ -310,19 +316,60 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       asio::post(strand_, [self = shared_from_this(), exchange, made] {
         Prepared prepared = std::move(self->prepared_);
         if (exchange != self->exchange_ || self->state_ != State::kBusy) return;
-        self->Run([&] { made ? self->Reply(std::move(prepared.outcome)) : self->Close(); });
+        self->Run([&] { made ? self->Reply(std::move(prepared)) : self->Close(); });
       });
     });
   }
 
-  void Reply(Outcome outcome) {
+  void Reply(Prepared prepared) {
+    Outcome& outcome = prepared.outcome;
     awaiting_ = false;
     request_.body = std::string();
     body_memory_.Hold(0);
     turn_.reset();  // an outcome that still needs it has it
     if (auto* response = std::get_if<HttpResponse>(&outcome)) return Respond(std::move(*response));
     if (const auto* later = std::get_if<LaterAnswer>(&outcome)) return AwaitAnswer(*later);
-    Generate(std::move(std::get<GenerationStart>(outcome)));
+    auto& start = std::get<GenerationStart>(outcome);
+    const auto has_format = [](const GenerateRequest& one) { return one.format.has_value(); };
+    if (std::ranges::none_of(start.requests, has_format)) return Generate(std::move(start));
+    Compile(std::move(prepared));
+  }
+
+  // Compiles the formats of the requests on a thread that does nothing else, then generates.
+  void Compile(Prepared prepared) {
+    awaiting_ = true;
+    const auto held = std::make_shared<Prepared>(std::move(prepared));
+    const auto& start = std::get<GenerationStart>(held->outcome);
+    size_t bytes = 0;
+    for (const GenerateRequest& one : start.requests) {
+      if (one.format && one.format->text) bytes += one.format->text->text.size();
+    }
+    grammars_.Run(
+        start.tenant, bytes, [weak = weak_from_this(), exchange = exchange_, held](MemoryQuota&) {
+          const auto self = weak.lock();
+          if (!self || self->gone_.load(std::memory_order_relaxed)) return;
+          Status compiled =
+              tl::unexpected(Error{Code::kUnavailable, "the system is out of memory: try again"});
+          Try([&] {
+            compiled = self->service_.engine().CompileFormats(
+                std::get<GenerationStart>(held->outcome).requests);
+          });
+          UntilDone([&] {
+            asio::post(self->strand_, [self, exchange, held, compiled] {
+              if (exchange != self->exchange_ || self->state_ != State::kBusy) return;
+              self->awaiting_ = false;
+              self->Run([&] {
+                self->GenerateCompiled(compiled, std::get<GenerationStart>(held->outcome));
+              });
+            });
+          });
+        });
+    if (!reader_.has_bytes()) ReadSome();
+  }
+
+  void GenerateCompiled(const Status& compiled, GenerationStart& start) {
+    if (compiled) return Generate(std::move(start));
+    Respond(ErrorResponse(SubmitError(compiled.error(), start.prompt_field)));
   }
 
   void AwaitAnswer(const LaterAnswer& later) {
@@ -662,6 +709,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   const ServerOptions& options_;
   ConnectionSet& connections_;
   PreparePool& prepare_;
+  PreparePool& grammars_;
   PreparePool& disk_;
 
   State state_ = State::kIdle;
@@ -684,11 +732,8 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   std::optional<RequestLog> log_;
   uint64_t max_body_bytes_ = 0;  // of the current request
   uint64_t exchange_ = 0;
-  Service::SessionTurn turn_;  // until the outcome is known
-  struct Prepared {
-    QuotaShare share;  // held until the engine has the request
-    Outcome outcome;
-  } prepared_;                       // passed from the pool; not read by anybody else meanwhile
+  Service::SessionTurn turn_;        // until the outcome is known
+  Prepared prepared_;                // passed from the pool; not read by anybody else meanwhile
   std::atomic<bool> gone_{false};    // a hint for the pool; publishes no data
   std::unique_ptr<Answer> answer_;   // takes the coming events
   std::shared_ptr<AskedChat> chat_;  // of that answer
@@ -699,11 +744,12 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 }  // namespace
 
 void StartConnection(asio::ip::tcp::socket socket, Service& service, const ServerOptions& options,
-                     ConnectionSet& connections, PreparePool& prepare, PreparePool& disk) {
+                     ConnectionSet& connections, PreparePool& prepare, PreparePool& grammars,
+                     PreparePool& disk) {
   ErrorCode ignored;
   socket.set_option(asio::ip::tcp::no_delay(true), ignored);  // send each token at once
-  auto connection =
-      std::make_shared<Connection>(std::move(socket), service, options, connections, prepare, disk);
+  auto connection = std::make_shared<Connection>(std::move(socket), service, options, connections,
+                                                 prepare, grammars, disk);
   connections.Add(connection);
   try {
     connection->Start();

@@ -14,6 +14,6 @@ namespace kvasir {
 // `disk` runs what waits for a disk.
 void StartConnection(boost::asio::ip::tcp::socket socket, Service& service,
                      const ServerOptions& options, ConnectionSet& connections, PreparePool& prepare,
-                     PreparePool& disk);
+                     PreparePool& grammars, PreparePool& disk);
 
 }  // namespace kvasir

@@ -135,6 +135,7 @@ class Server {
     if (ec) return Fail(Code::kIoError, "cannot handle signals: {}", ec.message());
     // Starts all threads before the first request, because the system may refuse one later.
     Status started = prepare_.Start();
+    if (started) started = grammars_.Start();
     if (started && engine_.DiskStats()) started = disk_.Start();
     if (started) started = StartThreads();
     if (started) {
@@ -233,7 +234,8 @@ class Server {
       try {
         tcp::socket socket = acceptor_.accept(asio::make_strand(io_), ec);
         if (!ec) {
-          StartConnection(std::move(socket), *service_, options_, connections_, prepare_, disk_);
+          StartConnection(std::move(socket), *service_, options_, connections_, prepare_, grammars_,
+                          disk_);
         }
       } catch (const std::exception&) {
         ec = asio::error::no_memory;
@@ -382,7 +384,8 @@ class Server {
   asio::io_context io_{kIoThreads};  // must outlive the sockets in connections_
   ConnectionSet connections_;
   PreparePool prepare_{small_quota_, large_quota_};
-  PreparePool disk_{small_quota_, large_quota_};  // started where sessions may be on the disk
+  PreparePool grammars_{small_quota_, large_quota_};  // compiles formats
+  PreparePool disk_{small_quota_, large_quota_};      // started where sessions may be on the disk
   asio::strand<asio::io_context::executor_type> strand_;
   tcp::acceptor acceptor_;
   asio::steady_timer retry_, flush_, drain_, sweep_;
