@@ -33,7 +33,7 @@ void PrintTable(const MemoryPlan& plan, uint64_t disk_cap_bytes) {
   }
   bytes("total", plan.total_bytes, "");
   bytes("process", plan.process_bytes,
-        "program, libraries, stacks and tokenizer, beside the total");
+        "program, libraries, stacks, tokenizer, a grammar being compiled");
   bytes("load peak", plan.load_peak_bytes, "while the weights are packed");
   bytes("mapped files", plan.mapped_bytes, "read in place; the system may drop and reread them");
   bytes("cap (--kv-memory)", plan.kv_memory_bytes, "limit of KV blocks + prefix index + cursors");

@@ -1,5 +1,6 @@
 #include "engine/answer_formats.h"
 
+#include <chrono>
 #include <span>
 #include <utility>
 
@@ -14,6 +15,9 @@ constexpr int kMaxMasksAhead = 16;
 // A twin's mask that knows tokens of so many bytes leaves little to do.
 constexpr uint32_t kNearTwin = 8;
 constexpr int kMaxNearMasksAhead = 512;
+// How long a text waits for the memory of grammars that others hold.
+constexpr size_t kLongText = 64 << 10;
+constexpr std::chrono::milliseconds kLongPatience{30'000}, kPatience{100};
 // Of all of them: some 50 ms.
 constexpr uint64_t kMaxStepsAhead = 10'000'000;
 
@@ -98,18 +102,25 @@ Result<CompiledFormat> AnswerFormats::Compile(const AnswerFormat& format, std::s
     store = store_.get();
     dropped_spaces = dropped_spaces_;
   }
+  // The server compiles long texts on a thread apart: there they may wait for each other.
+  const bool is_long = format.text && format.text->text.size() > kLongText;
+  std::optional<std::chrono::milliseconds> patience = is_long ? kLongPatience : kPatience;
   const auto get = [&](AnswerPart part) {
     const Digest of_all = DigestOf(format, part, dropped_spaces);
     const Digest digest = Sha256().Update(std::as_bytes(std::span(of_all))).Update(owner).Finish();
-    return store->Get(digest, [&] {
-      auto grammar = CompileAnswer(format, part, dropped_spaces);
-      if (grammar) ComputeMasks(store->masks(), **grammar);
-      return grammar;
-    });
+    return store->Get(
+        digest,
+        [&] {
+          auto grammar = CompileAnswer(format, part, dropped_spaces);
+          if (grammar) ComputeMasks(store->masks(), **grammar);
+          return grammar;
+        },
+        patience);
   };
   CompiledFormat compiled{.masks = &store->masks()};
   if (HasGrammar(format)) {
     KV_ASSIGN(compiled.whole, get(AnswerPart::kWhole));
+    patience.reset();  // it must not wait for itself
   }
   if (closes) {
     KV_ASSIGN(compiled.closing, get(AnswerPart::kFromThoughtsEnd));

@@ -45,8 +45,9 @@ uint64_t NextGrammarId() {
 Grammar::Grammar() : id_(NextGrammarId()) {}
 
 uint64_t Grammar::bytes() const {
-  return nodes_.capacity() * sizeof(Node) + edges_.capacity() * sizeof(Edge) +
-         calls_.capacity() * sizeof(Call) + twins_.capacity() * sizeof(NodeTwin) + sizeof(Grammar);
+  return nodes_.capacity() * sizeof(Node) + first_sets_.capacity() * sizeof(ByteSet) +
+         edges_.capacity() * sizeof(Edge) + calls_.capacity() * sizeof(Call) +
+         twins_.capacity() * sizeof(NodeTwin) + sizeof(Grammar);
 }
 
 bool Grammar::is_wide(NodeId node) const {
@@ -225,23 +226,37 @@ bool GrammarCompiler::AddRule(uint32_t rule, Way way) {
       return false;
     }
   }
+  if (sets_.size() > 1024) {  // large ones would take memory that the next steps need
+    sets_ = {};
+    node_of_set_ = {};
+  }
   MarkAlive(first_);
   return true;
 }
 
 void GrammarCompiler::MarkAlive(uint32_t begin) {
-  std::vector<std::vector<Grammar::NodeId>> from(drafts_.size() - begin);
-  std::vector<Grammar::NodeId> open;
-  for (uint32_t i = begin; i < drafts_.size(); ++i) {
-    for (const Grammar::Edge& edge : drafts_[i].edges) from[edge.to - begin].push_back(i);
-    for (const auto& call : drafts_[i].calls) from[call.second - begin].push_back(i);
-    if (drafts_[i].may_end) open.push_back(i);
+  const auto num = static_cast<uint32_t>(drafts_.size()) - begin;
+  const auto for_each_way = [&](const auto& visit) {  // visit(from, to)
+    for (uint32_t i = 0; i < num; ++i) {
+      for (const Grammar::Edge& edge : drafts_[begin + i].edges) visit(i, edge.to - begin);
+      for (const auto& call : drafts_[begin + i].calls) visit(i, call.second - begin);
+    }
+  };
+  // The nodes that lead to a node, side by side.
+  std::vector<uint32_t> ends(num + 1);
+  for_each_way([&](uint32_t, uint32_t to) { ++ends[to + 1]; });
+  std::partial_sum(ends.begin(), ends.end(), ends.begin());
+  std::vector<uint32_t> from(ends.back());
+  for_each_way([&](uint32_t i, uint32_t to) { from[ends[to]++] = i; });
+  std::vector<uint32_t> open;
+  for (uint32_t i = 0; i < num; ++i) {
+    if (drafts_[begin + i].may_end) open.push_back(i);
   }
   while (!open.empty()) {
-    const Grammar::NodeId i = open.back();
+    const uint32_t i = open.back();
     open.pop_back();
-    if (std::exchange(drafts_[i].is_alive, true)) continue;
-    open.insert(open.end(), from[i - begin].begin(), from[i - begin].end());
+    if (std::exchange(drafts_[begin + i].is_alive, true)) continue;
+    open.insert(open.end(), from.begin() + (i == 0 ? 0 : ends[i - 1]), from.begin() + ends[i]);
   }
 }
 
@@ -284,7 +299,11 @@ std::shared_ptr<const Grammar> GrammarCompiler::Finish(uint32_t root) {
   }
   for (Grammar::Call& call : grammar->calls_) call.start = start_of[call.start];
   grammar->start_ = start_of[id_of[*start_[root]]];
+  grammar->edges_.shrink_to_fit();
+  grammar->calls_.shrink_to_fit();
+  drafts_ = {};
   grammar->twins_ = TwinsOf(*grammar);
+  grammar->twins_.shrink_to_fit();
   return grammar;
 }
 
@@ -337,6 +356,8 @@ std::vector<NodeTwin> GrammarCompiler::TwinsOf(const Grammar& grammar) {
 
 void GrammarCompiler::FindFirstBytes(Grammar* grammar,
                                      const std::vector<Grammar::NodeId>& id_of) const {
+  std::map<ByteSet, uint32_t> index_of{{ByteSet{}, 0}};
+  grammar->first_sets_.push_back({});
   const auto find = [&](Grammar::NodeId node) {
     ByteSet first{};
     for (const Grammar::Edge& edge : grammar->edges(node)) {
@@ -345,15 +366,20 @@ void GrammarCompiler::FindFirstBytes(Grammar* grammar,
       }
     }
     for (const Grammar::Call& call : grammar->calls(node)) {
-      for (size_t i = 0; i < first.size(); ++i) first[i] |= grammar->nodes_[call.start].first[i];
+      const ByteSet& of_call = grammar->first(call.start);
+      for (size_t i = 0; i < first.size(); ++i) first[i] |= of_call[i];
     }
-    grammar->nodes_[node].first = first;
+    const auto next = static_cast<uint32_t>(grammar->first_sets_.size());
+    const auto [found, is_new] = index_of.try_emplace(first, next);
+    if (is_new) grammar->first_sets_.push_back(first);
+    grammar->nodes_[node].first = found->second;
   };
   // Starts of rules first, each after those that it calls before it has read a byte.
   for (const uint32_t rule : order_.callees_first()) {
     if (start_[rule]) find(id_of[*start_[rule]]);
   }
   for (Grammar::NodeId node = 0; node < grammar->num_nodes(); ++node) find(node);
+  grammar->first_sets_.shrink_to_fit();
 }
 
 Result<std::shared_ptr<const Grammar>> GrammarCompiler::Run(RuleId root) {

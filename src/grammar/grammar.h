@@ -48,7 +48,7 @@ class Grammar {
   bool may_be_empty() const { return nodes_[start_].may_end; }
   bool may_end(NodeId node) const { return nodes_[node].may_end; }
   // The bytes that edges and calls of the node can read first.
-  const ByteSet& first(NodeId node) const { return nodes_[node].first; }
+  const ByteSet& first(NodeId node) const { return first_sets_[nodes_[node].first]; }
   std::span<const Edge> edges(NodeId node) const {
     return std::span(edges_).subspan(nodes_[node].edges,
                                      nodes_[node + 1].edges - nodes_[node].edges);
@@ -74,8 +74,8 @@ class Grammar {
   friend class GrammarCompiler;
   struct Node {
     uint32_t edges = 0, calls = 0;  // where its own begin; they end where the next node's begin
-    bool may_end = false;
-    ByteSet first{};
+    bool may_end : 1 = false;
+    uint32_t first : 31 = 0;  // of first_sets_: many nodes have the same
   };
 
   Grammar();
@@ -83,6 +83,7 @@ class Grammar {
   uint64_t id_;
   NodeId start_ = 0;
   std::vector<Node> nodes_;  // and one at the end
+  std::vector<ByteSet> first_sets_;
   std::vector<Edge> edges_;
   std::vector<Call> calls_;
   std::vector<NodeTwin> twins_;

@@ -13,16 +13,17 @@ uint64_t BytesOf(const Grammar& grammar) { return grammar.bytes() + 128; }  // a
 }  // namespace
 
 GrammarStore::GrammarStore(std::shared_ptr<const TokenTrie> trie, uint64_t budget_bytes)
-    : grammar_budget_bytes_(budget_bytes / 4),
-      masks_(std::move(trie), budget_bytes - budget_bytes / 4) {}
+    : grammar_budget_bytes_(budget_bytes / 2),
+      masks_(std::move(trie), budget_bytes - budget_bytes / 2) {}
 
 uint64_t GrammarStore::bytes() const {
-  const MutexLock lock(mutex_);
-  return bytes_ + masks_.bytes();
+  const MutexLock lock(alive_->mutex);
+  return alive_->bytes + masks_.bytes();
 }
 
-Result<std::shared_ptr<const Grammar>> GrammarStore::Get(const Digest& digest,
-                                                         const Compile& compile) {
+Result<std::shared_ptr<const Grammar>> GrammarStore::Get(
+    const Digest& digest, const Compile& compile,
+    std::optional<std::chrono::milliseconds> patience) {
   {
     const MutexLock lock(mutex_);
     const auto found = std::find_if(kept_.begin(), kept_.end(),
@@ -32,22 +33,58 @@ Result<std::shared_ptr<const Grammar>> GrammarStore::Get(const Digest& digest,
       return found->grammar;
     }
   }
-  KV_ASSIGN(std::shared_ptr<const Grammar> grammar, compile());
-  Keep(digest, grammar);
+  KV_ASSIGN(std::shared_ptr<const Grammar> compiled, compile());
+  KV_ASSIGN(std::shared_ptr<const Grammar> grammar, Admit(std::move(compiled), patience));
+  const MutexLock lock(mutex_);
+  // Another thread may have been faster: then both are kept until they go.
+  if (BytesOf(*grammar) <= grammar_budget_bytes_) kept_.push_front({digest, grammar});
   return grammar;
 }
 
-void GrammarStore::Keep(const Digest& digest, std::shared_ptr<const Grammar> grammar) {
+// Lets go of the one that was used longest ago. Whether there was one.
+bool GrammarStore::EvictOne() {
+  Kept last;  // may be destroyed here, without the lock
   const MutexLock lock(mutex_);
+  if (kept_.empty()) return false;
+  last = std::move(kept_.back());
+  kept_.pop_back();
+  return true;
+}
+
+Result<std::shared_ptr<const Grammar>> GrammarStore::Admit(
+    std::shared_ptr<const Grammar> grammar, std::optional<std::chrono::milliseconds> patience) {
   const uint64_t bytes = BytesOf(*grammar);
-  // Another thread may have been faster: then both are kept until they go.
-  if (bytes > grammar_budget_bytes_) return;
-  while (bytes_ + bytes > grammar_budget_bytes_) {
-    bytes_ -= BytesOf(*kept_.back().grammar);
-    kept_.pop_back();
+  const auto end = std::chrono::steady_clock::now() + patience.value_or(kAtOnce);
+  while (true) {
+    {
+      MutexLock lock(alive_->mutex);
+      if (!patience || alive_->bytes == 0 || alive_->bytes + bytes <= grammar_budget_bytes_) {
+        alive_->bytes += bytes;
+        break;
+      }
+    }
+    if (EvictOne()) continue;
+    MutexLock lock(alive_->mutex);
+    if (alive_->bytes == 0 || alive_->bytes + bytes <= grammar_budget_bytes_) continue;
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    if (left.count() <= 0) {
+      return Fail(Code::kExhausted,
+                  "the grammar takes {} bytes, and those of running requests leave no room for it "
+                  "(--grammar-memory); try again later",
+                  bytes);
+    }
+    lock.WaitFor(alive_->changed, left);
   }
-  kept_.push_front({digest, std::move(grammar)});
-  bytes_ += bytes;
+  // Counted until nobody holds it.
+  const Grammar* const counted = grammar.get();
+  return std::shared_ptr<const Grammar>(
+      counted, [grammar = std::move(grammar), alive = alive_, bytes](const Grammar*) mutable {
+        grammar = nullptr;
+        const MutexLock lock(alive->mutex);
+        alive->bytes -= bytes;
+        alive->changed.notify_all();
+      });
 }
 
 }  // namespace kvasir

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/result.h"
 #include "grammar/grammar_text.h"
 #include "grammar/matcher.h"
 
@@ -84,9 +85,26 @@ TEST(GrammarStore, WhoHoldsAGrammarKeepsIt) {
   GrammarStore store(LettersTrie(), 0);
   const auto grammar = Get(store, FormatLanguage::kRegularExpression, "ab");
   ASSERT_TRUE(grammar.has_value());
-  EXPECT_EQ(store.bytes(), 0U);
+  EXPECT_GE(store.bytes(), (*grammar)->bytes());  // it counts, though it is too large to be kept
+  EXPECT_EQ(Get(store, FormatLanguage::kRegularExpression, "cd").error().code, Code::kExhausted);
   Matcher matcher(*grammar);
   EXPECT_TRUE(matcher.Advance("ab"));
+}
+
+TEST(GrammarStore, AGrammarWaitsForTheRoomOfAnother) {
+  GrammarStore store(LettersTrie(), 0);
+  auto held = Get(store, FormatLanguage::kRegularExpression, "ab");
+  ASSERT_TRUE(held.has_value());
+  std::thread other([&] {
+    const auto grammar = store.Get(
+        Sha256().Update("cd").Finish(),
+        [] { return CompileGrammarText(FormatLanguage::kRegularExpression, "cd"); },
+        std::chrono::minutes(1));
+    EXPECT_TRUE(grammar.has_value());
+  });
+  held = Fail(Code::kCancelled, "given back");
+  other.join();
+  EXPECT_EQ(store.bytes(), 0U);
 }
 
 }  // namespace
