@@ -161,7 +161,7 @@ bool ForgetHalf() {
   for (size_t i = 0; i < 200; ++i) {
     const Tokens& prompt = prompts[i * kPrompts / 200];
     const uint64_t begin = MonotonicNs();
-    const KvCache::Forgotten forgotten = cache->Forget(ns, prompt, kTokens / 2);
+    const KvCache::Forgotten forgotten = cache->Forget(ns, prompt, kTokens / 2, kTokens - 1);
     const uint64_t end = MonotonicNs();
     while (!cache->IsZeroed(forgotten.point)) cache->ZeroForgotten(1 << 20);
     zero_ms.push_back(static_cast<double>(MonotonicNs() - end) * 1e-6);

@@ -52,10 +52,10 @@ Erasure Forget(Engine& engine, ForgetRequest request) {
 
 TEST(EngineDisk, AForgetFindsWhatOnlyTheDiskHas) {
   const auto prompt = SeededPrompt(1, 100), other = SeededPrompt(2, 100);
-  auto edited = prompt;  // leaves it within the forgotten block, behind the forgotten token
+  auto edited = prompt;  // leaves it within the forgotten block, behind the forgotten text
   edited[45] ^= 1;
-  auto earlier = prompt;  // leaves it within that block, before the token
-  earlier[39] ^= 1;
+  auto earlier = prompt;  // leaves it within that block, before the text's end
+  earlier[44] ^= 1;
   EngineOptions options = DiskEngine();
   options.disk->folder = ScratchDir() / "forgotten";
   const auto ask = [](Engine& engine, const std::vector<TokenId>& ids, const char* salt) {
@@ -72,8 +72,8 @@ TEST(EngineDisk, AForgetFindsWhatOnlyTheDiskHas) {
     const auto engine = LoadEngine(options);
     const std::vector<std::vector<TokenId>> kept = {
         std::vector<TokenId>(prompt.begin(), prompt.begin() + 64), other};
-    const Erasure erased = Forget(
-        *engine, {.owner = "default", .cache_salt = {}, .ids = prompt, .first = 40, .kept = kept});
+    const Erasure erased =
+        Forget(*engine, {.owner = "default", .ids = prompt, .first = 40, .last = 44, .kept = kept});
     EXPECT_FALSE(erased.error) << erased.error->text();
     EXPECT_EQ(erased.blocks, 0u);            // of the pool
     EXPECT_EQ(erased.disk_blocks, 2u + 4u);  // those of `prompt` behind 64, of `edited` from 32 on

@@ -263,6 +263,7 @@ TEST(Generate, AForgetTakesThePromptFromABlockOnAndKeepsWhatIsKept) {
                     .cache_salt = {},
                     .ids = prompt,
                     .first = first,
+                    .last = first,
                     .kept = std::move(kept)},
                    [&](const Erasure& erasure) { told.set_value(erasure); });
     return told.get_future().get();

@@ -153,6 +153,7 @@ TEST(LongRope, AForgetCoversShortAndLong) {
                   .cache_salt = {},
                   .ids = Tokens(60),
                   .first = 3,
+                  .last = 10,
                   .kept = {}},
                  [&](const Erasure&) { told.set_value(); });
   told.get_future().wait();

@@ -1,6 +1,8 @@
 // The twin of sessions: random conversations that are edited, truncated, forked and forgotten on an
 // engine with a tiny pool. Each generate is repeated as a plain request for the session's ids on an
-// engine whose cache is off: every row of logits has the same bits (contracts C1 and C2).
+// engine whose cache is off: every row of logits has the same bits (contracts C1 and C2). Clients
+// hang up, forks expire, and chats outside of sessions begin alike; after each erase the cache's
+// list of what it has is compared with the rule of docs/decisions/0018-forget.md.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +27,11 @@ class SessionTwin {
   struct Counts {
     uint64_t rows = 0, differ = 0, reused_tokens = 0, forgotten_blocks = 0, evicted_blocks = 0;
     uint64_t dropped_messages = 0, prepared_tokens = 0;
-    uint64_t exact_answers = 0;               // answers whose ids are not the canonical
-    std::map<std::string, uint64_t> changes;  // by kind
+    uint64_t exact_answers = 0;                   // answers whose ids are not the canonical
+    uint64_t erases = 0, wrong_erases = 0;        // wrong: something stayed, or too much went
+    uint64_t parted_texts = 0, behind_texts = 0;  // of those erases: cached texts that had to stay
+                                                  // though they begin alike; that had to go
+    std::map<std::string, uint64_t> changes;      // by kind
   };
 
   explicit SessionTwin(uint64_t seed) : random_(seed) {}
@@ -87,6 +92,9 @@ class SessionTwin {
   // Some sessions change, then answer at once; meanwhile another one may forget.
   void Batch(Engine& engine, Engine& twin, const ModelView& view, SessionStore& store) {
     if (ids_.empty() || (ids_.size() < 5 && random_.Below(3) == 0)) Create(store);
+    Chat(engine);
+    if (random_.Below(3) == 0) CheckedErase(engine, view, store);
+    if (ids_.size() > 3 && random_.Below(8) == 0) Expire(store);
     std::vector<Asked> batch;
     for (const std::string& id : std::vector<std::string>(ids_)) {
       if (batch.size() == 3 || random_.Below(2) == 0) continue;
@@ -94,7 +102,7 @@ class SessionTwin {
       auto asked = Start(engine, view, store, id);
       if (asked) batch.push_back(std::move(*asked));
     }
-    if (random_.Below(4) == 0) {
+    if (!ids_.empty() && random_.Below(4) == 0) {
       const std::string& id = ids_[random_.Below(ids_.size())];
       const bool is_asked = std::ranges::find(batch, id, &Asked::id) != batch.end();
       if (!is_asked) Forget(engine, view, store, id);
@@ -192,6 +200,112 @@ class SessionTwin {
     }
   }
 
+  using Texts = std::vector<std::vector<TokenId>>;
+  // What is resident, up to the end of each branch.
+  static Texts ResidentIn(Engine& engine) {
+    std::promise<PrefixList> told;
+    engine.ListPrefixes(kTenant, [&](PrefixList list) { told.set_value(std::move(list)); });
+    const PrefixList list = told.get_future().get();
+    EXPECT_FALSE(list.has_more);
+    Texts texts;
+    std::vector<bool> goes_on(list.runs.size());
+    for (const PrefixRun& run : list.runs) {
+      std::vector<TokenId> text;
+      if (run.parent) {
+        text = texts[*run.parent];
+        text.resize(run.begin);
+        if (run.begin == texts[*run.parent].size()) goes_on[*run.parent] = true;
+      }
+      text.insert(text.end(), run.tokens.begin(), run.tokens.end());
+      texts.push_back(std::move(text));
+    }
+    Texts leaves;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      if (!goes_on[i]) leaves.push_back(std::move(texts[i]));
+    }
+    return leaves;
+  }
+  static size_t Common(std::span<const TokenId> a, std::span<const TokenId> b) {
+    return static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+  }
+  static bool IsIn(const Texts& texts, const std::vector<TokenId>& text) {
+    return std::ranges::any_of(
+        texts, [&](const auto& other) { return Common(text, other) == text.size(); });
+  }
+
+  // Forgets a part of a session or all of it while nothing runs.
+  void CheckedErase(Engine& engine, const ModelView& view, SessionStore& store) {
+    EndPrepared();
+    const std::string id = ids_[random_.Below(ids_.size())];
+    const auto turn = TurnOf(store, id);
+    const SessionState state = *turn->Read()->state;
+    const ForgetScope scope{view, kTenant, store.OthersOf(kTenant, id)};
+    std::vector<ForgetRequest> requests;
+    if (state.messages.empty() || random_.Below(2) == 0) {
+      ++counts_.changes["delete"];
+      requests = ForgetAll(state, scope);
+      ASSERT_TRUE(turn->Remove());
+      std::erase(ids_, id);
+    } else {
+      auto forgetting =
+          ForgetPart(store, state, {.index = random_.Below(state.messages.size())}, scope);
+      ASSERT_TRUE(forgetting) << forgetting.error().message;
+      ASSERT_TRUE(turn->Replace(std::move(forgetting->state)));
+      requests = std::move(forgetting->requests);
+    }
+    const Texts before = ResidentIn(engine);
+    for (const ForgetRequest& request : requests) {
+      std::promise<Erasure> told;
+      engine.Forget(request, [&](const Erasure& one) { told.set_value(one); });
+      counts_.forgotten_blocks += told.get_future().get().blocks;
+    }
+    const Texts after = ResidentIn(engine);
+    ++counts_.erases;
+    bool is_right = true;
+    for (const ForgetRequest& request : requests) {
+      for (const auto& text : after) {
+        if (Common(text, request.ids) > request.last) is_right &= IsIn(request.kept, text);
+      }
+    }
+    for (const auto& text : before) {
+      bool begins_alike = false, parts = true;
+      for (const ForgetRequest& request : requests) {
+        const size_t common = Common(text, request.ids);
+        if (common > request.last) ++counts_.behind_texts;
+        begins_alike |= common > request.first;
+        // Where it ends in the text itself, nothing is behind it.
+        parts &= common <= request.last && common < text.size();
+      }
+      if (!parts) continue;
+      counts_.parted_texts += begins_alike;
+      is_right &= IsIn(after, text);
+    }
+    counts_.wrong_erases += !is_right;
+  }
+
+  // The session ends, and nobody erases what it has read.
+  void Expire(SessionStore& store) {
+    EndPrepared();
+    const size_t i = random_.Below(ids_.size());
+    ++counts_.changes["expire"];
+    ASSERT_TRUE(TurnOf(store, ids_[i])->Remove());
+    ids_.erase(ids_.begin() + static_cast<ptrdiff_t>(i));
+  }
+
+  // A request of the same tenant outside of sessions, which begins as something cached does.
+  void Chat(Engine& engine) {
+    const Texts texts = ResidentIn(engine);
+    if (texts.empty()) return;
+    std::vector<TokenId> ids = texts[random_.Below(texts.size())];
+    ids.resize(std::min<size_t>(1 + random_.Below(ids.size()), kContext / 2));
+    for (uint64_t i = random_.Below(40); i > 0; --i) {
+      ids.push_back(5 + static_cast<TokenId>(random_.Below(100)));
+    }
+    GenerateRequest request = Greedy(std::move(ids), 1);
+    request.tenant = kTenant;
+    Ask(engine, std::move(request));
+  }
+
   // Absent: the context is full.
   std::optional<Asked> Start(Engine& engine, const ModelView& view, SessionStore& store,
                              const std::string& id) {
@@ -269,9 +383,21 @@ class SessionTwin {
       const bool is_system = i == 0 && asked.state.has_system();
       if (!is_system && i < asked.state.first_shown()) continue;
       const SessionMessage& message = *asked.state.messages[i];
-      begins.push_back({message.number, message.version, i == 0 ? 0 : ends[i - 1]});
+      begins.push_back(
+          {message.number, message.version, i == 0 ? 0 : ends[i - 1], message.is_system()});
     }
     begins.push_back({said.number, said.version, ends.empty() ? 0 : ends.back()});
+    if (random_.Below(6) == 0) {  // the client hung up: the session knows its prompt alone
+      ++counts_.changes["hang up"];
+      begins.pop_back();
+      SessionState state = *TurnOf(store, asked.id)->Read()->state;
+      auto read =
+          AddPath(store, state.paths, asked.request.prompt, std::move(begins), std::nullopt);
+      ASSERT_TRUE(read);
+      state.paths = std::move(*read);
+      ASSERT_TRUE(TurnOf(store, asked.id)->Replace(std::move(state)));
+      return;
+    }
     std::vector<TokenId> ids = asked.request.prompt;
     ids.insert(ids.end(), choice.tokens.begin(), choice.tokens.end());
     std::vector<SessionMessage> messages;
@@ -288,6 +414,7 @@ class SessionTwin {
   void Prepare(Engine& engine, const ModelView& view, SessionStore& store, const std::string& id) {
     const auto turn = TurnOf(store, id);
     const SessionState state = *turn->Read()->state;
+    if (state.messages.empty()) return;
     auto next = Append(store, state, Messages("user", "next"));
     ASSERT_TRUE(next);
     const auto prompt = PromptOf(*next, view);
@@ -333,6 +460,9 @@ inline void PrintSessionTwin(const SessionTwin::Counts& counts) {
   std::printf("dropped messages %llu, prepared tokens %llu, answers with other ids %llu",
               number(counts.dropped_messages), number(counts.prepared_tokens),
               number(counts.exact_answers));
+  std::printf(", erases %llu, wrong %llu: texts that stayed %llu, that went %llu",
+              number(counts.erases), number(counts.wrong_erases), number(counts.parted_texts),
+              number(counts.behind_texts));
   for (const auto& [kind, count] : counts.changes) {
     std::printf(", %s %llu", kind.c_str(), number(count));
   }

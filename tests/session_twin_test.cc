@@ -1,6 +1,7 @@
 // Contracts C1 and C2 of sessions in CI.
 #include "session_twin.h"
 
+#include "base/fault.h"
 #include "base/rounds_for_test.h"
 
 namespace kvasir {
@@ -16,6 +17,7 @@ TEST(SessionTwin, LogitsAreThoseOfThePlainIdsWithoutACache) {
   PrintSessionTwin(counts);
   EXPECT_GE(counts.rows, kRows);
   EXPECT_EQ(counts.differ, 0u);
+  EXPECT_EQ(counts.wrong_erases, 0u);
   EXPECT_GT(counts.reused_tokens, counts.rows / 4) << "nothing was reused: nothing was shown";
 #ifndef KVASIR_SANITIZED  // too few to see every kind surely
   EXPECT_GT(counts.forgotten_blocks, 0u);
@@ -23,11 +25,23 @@ TEST(SessionTwin, LogitsAreThoseOfThePlainIdsWithoutACache) {
   EXPECT_GT(counts.dropped_messages, 0u);
   EXPECT_GT(counts.exact_answers, 0u);
   EXPECT_GT(counts.prepared_tokens, 0u);
-  for (const char* kind : {"edit", "edit and keep", "truncate", "fork", "system", "forget",
-                           "forget a part", "drop turns", "context full"}) {
+  EXPECT_GT(counts.parted_texts, 100u);
+  EXPECT_GT(counts.behind_texts, 100u);
+  for (const char* kind :
+       {"edit", "edit and keep", "truncate", "fork", "system", "forget", "forget a part",
+        "drop turns", "context full", "delete", "hang up", "expire"}) {
     EXPECT_TRUE(counts.changes.contains(kind)) << kind;
   }
 #endif
+}
+
+TEST(SessionTwin, SeesAnEraseThatTakesTooMuchOrTooLittle) {
+  for (const Fault fault : {Fault::kEraseByFirst, Fault::kEraseOwnOnly}) {
+    InjectFault(fault);
+    const SessionTwin::Counts counts = SessionTwin(7).Compare(5'000);
+    InjectFault(Fault::kNone);
+    EXPECT_GT(counts.wrong_erases, 0u);
+  }
 }
 
 }  // namespace

@@ -314,12 +314,12 @@ struct Erasure {
 };
 using ErasureSink = std::function<void(const Erasure&)>;  // called as an EventSink is
 
-// A part of a prompt that the cache is to forget: token `first` and all that was computed after it.
+// A text in a prompt that the cache is to forget: its tokens [first, last], both included.
 struct ForgetRequest {
   std::string owner;                      // GenerateRequest::cache_owner, else its tenant
   std::optional<std::string> cache_salt;  // GenerateRequest::cache_salt
-  std::vector<TokenId> ids;               // of the prompt, up to this token or longer
-  uint32_t first = 0;
+  std::vector<TokenId> ids;               // of the prompt, up to token `last` or longer
+  uint32_t first = 0, last = 0;
   // Other prompts of the same owner and salt: a block stays if one of them has all its tokens from
   // the first one on.
   std::vector<std::vector<TokenId>> kept;
@@ -462,13 +462,16 @@ class Engine {
   virtual void Erase(std::string_view owner, ErasureSink done) = 0;
   // The same, but waits until it is done.
   virtual void Erase(std::string_view owner) = 0;
-  // Erases every block whose tokens begin with ids[0, first], other continuations than this one
-  // included, with their tails and Cursors. What comes before token `first` in its block is
-  // computed again by the next request, at most block_tokens - 1 tokens. The steps are those of
-  // Erase; the disk forgets the same blocks before `done` is called, and where it cannot,
-  // Erasure::error says why and it is tried again each minute. Requests that came before and have
-  // these tokens go on, and share nothing from then on. REQUIRES: request.first <
-  // request.ids.size().
+  // Erases every block whose tokens begin with ids[0, last], other continuations than this one
+  // included, with their tails and Cursors. Then, from there back to the block that holds token
+  // `first`, each block of `ids` that nothing is left behind: a prompt that parts from `ids` before
+  // token `last`, cached or being computed, stays, and so do the blocks that it needs. Memory and
+  // disk each look at what they have. What comes before token `first` in its block is computed
+  // again by the next request, at most block_tokens - 1 tokens. The steps are those of Erase; the
+  // disk forgets its blocks before `done` is called, and where it cannot, Erasure::error says why
+  // and it is tried again each minute. Requests that came before and have the tokens up to `last`
+  // go on, and share nothing from then on. O(tokens of `kept`) on the caller's thread. REQUIRES:
+  // request.first <= request.last < request.ids.size().
   virtual void Forget(ForgetRequest request, ErasureSink done) = 0;
   // Calls `done` when all that the cache was given before is on the disk. kUnsupported: there is no
   // disk tier; kUnavailable: it cannot be written.

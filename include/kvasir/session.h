@@ -54,6 +54,7 @@ struct SessionMessage {
   };
   const More& more() const;
   void SetMore(More more);
+  bool is_system() const { return role == "system" || role == "developer"; }
 
   SessionMessage() = default;
   SessionMessage(SessionMessage&&) = default;
@@ -96,6 +97,7 @@ struct SessionPath {
   struct Begin {
     uint64_t number = 0, version = 0;  // of the SessionMessage
     uint32_t at = 0;
+    bool is_system = false;  // SessionMessage::is_system
   };
   std::vector<Begin> begins;
   std::optional<std::string> cache_salt;
@@ -129,10 +131,7 @@ struct SessionState {
   bool identity_changed = false;
   uint64_t HeldBytes() const;
 
-  bool has_system() const {
-    return !messages.empty() &&
-           (messages.front()->role == "system" || messages.front()->role == "developer");
-  }
+  bool has_system() const { return !messages.empty() && messages.front()->is_system(); }
   // The first message that prompts have after the system message.
   size_t first_shown() const { return (has_system() ? 1 : 0) + dropped; }
 };

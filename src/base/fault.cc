@@ -21,6 +21,8 @@ constexpr std::pair<std::string_view, Fault> kFaults[] = {
     {"stale-slot", Fault::kUncheckedSlot},
     {"kept-key", Fault::kKeptKey},
     {"lazy-forget", Fault::kLazyForget},
+    {"erase-by-first", Fault::kEraseByFirst},
+    {"erase-own-only", Fault::kEraseOwnOnly},
     {"foreign-source", Fault::kForeignSource},
 };
 

@@ -21,6 +21,8 @@ enum class Fault {
   kUncheckedSlot,        // the disk tier takes a record of another slot
   kKeptKey,              // an erase leaves the key file of the disk tier
   kLazyForget,           // a forget leaves the blocks in the index
+  kEraseByFirst,         // a forget takes all that begins with the text's first token
+  kEraseOwnOnly,         // a forget leaves what others computed after the text
   kForeignSource,        // sources that differ in their last token alone share their KV
   // Of the scheduler, for its tests alone: no name selects them.
   kNoCooldown,         // a request that just came back may be preempted again

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/begins_with.h"
 #include "base/check.h"
 
 namespace kvasir {
@@ -59,10 +60,23 @@ std::optional<std::span<const float>> CursorStore::Find(NodeId parent,
 }
 
 void CursorStore::DropWith(NodeId parent, std::span<const TokenId> tokens) {
+  DropIf(parent, [&](std::span<const TokenId> tail) { return BeginsWith(tail, tokens); });
+}
+
+void CursorStore::DropWithin(NodeId parent, std::span<const TokenId> tokens, size_t least) {
+  DropIf(parent, [&](std::span<const TokenId> tail) {
+    return tail.size() >= least && BeginsWith(tokens, tail);
+  });
+}
+
+template <typename Leaves>
+void CursorStore::DropIf(NodeId parent, Leaves&& leaves) {
   if (std::ranges::count(parents_, parent) == 0) return;
   for (size_t i = 0; i < slots_.size(); ++i) {
-    if (parents_[i] != parent || slots_[i].tail_tokens < tokens.size()) continue;
-    if (!std::equal(tokens.begin(), tokens.end(), tails_.begin() + i * block_tokens_)) continue;
+    if (parents_[i] != parent) continue;
+    if (!leaves(std::span<const TokenId>(&tails_[i * block_tokens_], slots_[i].tail_tokens))) {
+      continue;
+    }
     parents_[i] = kNoParent;
     slots_[i] = {};
     std::fill_n(tails_.begin() + i * block_tokens_, block_tokens_, 0);

@@ -27,6 +27,8 @@ class CursorStore {
   void Drop(NodeId parent) { DropWith(parent, {}); }
   // The same for those of its Cursors whose tails begin with `tokens`.
   void DropWith(NodeId parent, std::span<const TokenId> tokens);
+  // The same for those whose tails have at least so many tokens and `tokens` begins with them.
+  void DropWithin(NodeId parent, std::span<const TokenId> tokens, size_t least);
 
   uint32_t num_cursors() const { return num_used_; }
   // The parents of all Cursors, for invariants.
@@ -40,6 +42,8 @@ class CursorStore {
   };
   static constexpr NodeId kNoParent{~uint32_t{0}};
 
+  template <typename Leaves>
+  void DropIf(NodeId parent, Leaves&& leaves);
   std::optional<size_t> SlotOf(NodeId parent, std::span<const TokenId> tail) const;
 
   uint32_t block_tokens_;

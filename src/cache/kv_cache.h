@@ -15,6 +15,7 @@
 #include "block/block_pool.h"
 #include "block/kv_layout.h"
 #include "cache/identity.h"
+#include "cache/kept_prompts.h"
 #include "cache/kv_accounts.h"
 #include "cache/kv_load.h"
 #include "cache/kv_sequence.h"
@@ -363,20 +364,24 @@ class KvCache final : private BlockPool::Observer {
     uint64_t kept_shared = 0;                       // blocks that are wholly in `kept`
     uint64_t point = 0;                             // for IsZeroed
   };
-  // Forgets token `first` of a prompt and all that was computed after it, in this namespace: every
-  // block whose tokens begin with ids[0, first], other continuations and tails included, and their
-  // Cursors. Blocks that lie wholly in one of `kept` stay, without their Cursors. Blocks in use are
-  // zeroed at their last release, the others by ZeroForgotten; so are all free blocks that this
-  // namespace wrote. A sequence whose last full block is forgotten publishes nothing more; one
-  // before it goes on. O(blocks + forgotten nodes * cursors). REQUIRES: first < ids.size().
-  Forgotten Forget(NamespaceId ns, std::span<const TokenId> ids, uint32_t first,
-                   std::span<const std::span<const TokenId>> kept = {});
+  // Forgets tokens [first, last] of a prompt and all that was computed after them, in this
+  // namespace: every block whose tokens begin with ids[0, last], other continuations and tails
+  // included, and their Cursors. Then, from there back to the block of token `first`, each block of
+  // `ids` behind which nothing is left: no block, and no sequence that publishes; a tail and
+  // Cursors that end there too. Blocks that lie wholly in one of `kept` stay, without their
+  // Cursors. Blocks in use are zeroed at their last release, the others by ZeroForgotten; so are
+  // all free blocks that this namespace wrote. A sequence whose last full block is forgotten
+  // publishes nothing more; one before it goes on, so those that begin with ids[0, last] must have
+  // left the index (KvSequence::LeaveIndex). O(blocks + forgotten nodes * cursors + nodes that are
+  // in `kept`). REQUIRES: first <= last < ids.size(); `kept` was made with these ids.
+  Forgotten Forget(NamespaceId ns, std::span<const TokenId> ids, uint32_t first, uint32_t last,
+                   const KeptPrompts& kept = {});
   // What the tier has to forget with it (Tier::Forget), whether or not the namespace is open.
-  // O(first + tokens of those of `kept` that begin with ids[0, first]) HMACs of blocks.
+  // O(last) HMACs of blocks. ForgetFacts::kept does one for each block of the kept prompts.
   ForgetFacts FactsToForget(std::string_view owner, const Identity& identity,
                             std::optional<std::string_view> salt, std::span<const TokenId> ids,
-                            uint32_t first,
-                            std::span<const std::span<const TokenId>> kept = {}) const;
+                            uint32_t first, uint32_t last,
+                            std::shared_ptr<const KeptPrompts> kept = nullptr) const;
   // Zeroes forgotten blocks, oldest work first, until at least `bytes` are zeroed or none is left.
   void ZeroForgotten(uint64_t bytes);
   // Whether all blocks are zeroed that were free after the Forget that returned `point`.
@@ -449,6 +454,13 @@ class KvCache final : private BlockPool::Observer {
   std::optional<size_t> Recyclable(const Namespace* like) const;
   std::optional<size_t> OldestSalted() const;
   uint64_t ForgetUnlinked(NamespaceId ns);
+
+  // kv_cache_forget.cc
+  struct ForgetPath;
+  std::vector<NodeId> NodesOf(const ForgetPath& path, const KeptPrompts& kept) const;
+  void ForgetBehind(const ForgetPath& path, const KeptPrompts& kept, Forgotten* forgotten);
+  void ForgetBack(const ForgetPath& path, const KeptPrompts& kept, Forgotten* forgotten);
+  uint64_t BlocksOf(NodeId node) const;
 
   // kv_cache_match.cc
   bool MayPin(NodeId node, AccountId account) const;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/fault.h"
 #include "cache/cache_driver_for_test.h"
 
 namespace kvasir {
@@ -12,8 +13,8 @@ using enum KvCache::CommitKind;
 
 class KvCacheForget : public KvCacheTest {
  protected:
-  KvCache::Forgotten Forget(const Tokens& ids, uint32_t first) {
-    const auto forgotten = cache().Forget(ns_, ids, first);
+  KvCache::Forgotten Forget(const Tokens& ids, uint32_t first, uint32_t last) {
+    const auto forgotten = cache().Forget(ns_, ids, first, last);
     cache().CheckInvariants();
     return forgotten;
   }
@@ -32,7 +33,7 @@ TEST_F(KvCacheForget, TheBlockThatHoldsTheTokenAndAllBelowItLeave) {
   Run(prompt);
   Run(Join(First(prompt, 20), TokensFrom(2, 30)));  // leaves it at token 20
   Run(Join(First(prompt, 36), TokensFrom(3, 30)));  // leaves it at token 36
-  const auto forgotten = Forget(prompt, 33);
+  const auto forgotten = Forget(prompt, 33, 34);
   EXPECT_EQ(forgotten.erased_blocks, 4u);  // a tail of 8; 16, 16 and 2 of another
   EXPECT_EQ(forgotten.erased_tokens, 8u + 16u + 16u + 2u);
   EXPECT_EQ(forgotten.kept_shared, 0u);
@@ -42,13 +43,64 @@ TEST_F(KvCacheForget, TheBlockThatHoldsTheTokenAndAllBelowItLeave) {
   EXPECT_EQ(reused(), 32u);
 }
 
+TEST_F(KvCacheForget, WhatPartsBeforeTheEndOfTheTextStays) {
+  const Tokens prompt = TokensFrom(1, 80);
+  const Tokens chat = Join(First(prompt, 36), TokensFrom(2, 30));  // parts within the text
+  const Tokens late = Join(First(prompt, 60), TokensFrom(3, 20));  // has all of it
+  for (const Tokens& one : {prompt, chat, late}) Run(one);
+  // The text begins in the second block and ends in the fourth one.
+  const auto forgotten = Forget(prompt, 20, 59);
+  EXPECT_EQ(forgotten.erased_tokens, 16u + 16u + 16u + 32u);  // 32 on; of `late` 48 on
+  Run(chat);
+  EXPECT_EQ(reused(), chat.size());
+  Run(late);
+  EXPECT_EQ(reused(), 36u);  // of the block of `chat`
+  cache().Erase(ns_);
+  for (const Tokens& one : {prompt, late}) Run(one);
+  EXPECT_EQ(Forget(prompt, 20, 59).erased_tokens, 96u);  // nothing is left behind
+  Run(prompt);
+  EXPECT_EQ(reused(), 16u);
+}
+
+TEST_F(KvCacheForget, ASequenceThatMayPartStaysWithItsBlocks) {
+  const Tokens prompt = TokensFrom(1, 80);
+  Run(prompt);
+  KvSequence other = Run(First(prompt, 36));  // it has not parted yet, and its tail is in a block
+  EXPECT_EQ(Forget(prompt, 0, 79).erased_tokens, 48u);
+  EXPECT_TRUE(other.publishes());
+  ASSERT_TRUE(driver_->Append(other, 7, TokensFrom(3, 20), kEnd));
+  EXPECT_EQ(cache().usage().cached_tokens, 56u);
+  other.LeaveIndex();
+  Forget(Join(First(prompt, 36), TokensFrom(3, 20)), 0, 55);
+  EXPECT_EQ(cache().usage().cached_tokens, 0u);
+  driver_->Verify(other, 7);
+}
+
+TEST_F(KvCacheForget, TheFaultsAreSeen) {
+  const Tokens prompt = TokensFrom(1, 80);
+  const auto left_of = [&](Fault fault, const Tokens& other) {
+    cache().Erase(ns_);
+    for (const Tokens& one : {prompt, other}) Run(one);
+    InjectFault(fault);
+    Forget(prompt, 0, 40);
+    InjectFault(Fault::kNone);
+    return cache().Match(ns_, other, {}).num_reused();
+  };
+  const Tokens parts = Join(First(prompt, 20), TokensFrom(2, 30));
+  const Tokens goes_on = Join(First(prompt, 60), TokensFrom(3, 20));
+  EXPECT_EQ(left_of(Fault::kNone, parts), 50u);
+  EXPECT_EQ(left_of(Fault::kEraseByFirst, parts), 0u);
+  EXPECT_EQ(left_of(Fault::kNone, goes_on), 0u);
+  EXPECT_EQ(left_of(Fault::kEraseOwnOnly, goes_on), 80u);
+}
+
 TEST_F(KvCacheForget, OtherPromptsAndWhatComesBeforeStay) {
   const Tokens prompt = TokensFrom(1, 40);
   Run(prompt);
   Run(TokensFrom(2, 40));
-  EXPECT_EQ(Forget(prompt, 0).erased_tokens, 40u);
-  EXPECT_EQ(Forget(prompt, 0).erased_tokens, 0u);  // it is gone already
-  EXPECT_EQ(Forget(TokensFrom(4, 40), 20).erased_tokens, 0u);
+  EXPECT_EQ(Forget(prompt, 0, 39).erased_tokens, 40u);
+  EXPECT_EQ(Forget(prompt, 0, 39).erased_tokens, 0u);  // it is gone already
+  EXPECT_EQ(Forget(TokensFrom(4, 40), 20, 21).erased_tokens, 0u);
   Run(TokensFrom(2, 40));
   EXPECT_EQ(reused(), 40u);
   Run(prompt);
@@ -61,9 +113,9 @@ TEST_F(KvCacheForget, CursorsWhoseTailHoldsTheTokenLeave) {
   Run(prompt);
   Run(First(prompt, 17));
   EXPECT_EQ(cache().usage().num_cursors, 2u);
-  Forget(prompt, 18);
+  Forget(prompt, 18, 18);
   EXPECT_EQ(cache().usage().num_cursors, 1u);
-  Forget(prompt, 16);
+  Forget(prompt, 16, 19);
   EXPECT_EQ(cache().usage().num_cursors, 0u);
 }
 
@@ -71,8 +123,7 @@ TEST_F(KvCacheForget, WhatIsWhollyInAKeptPromptStays) {
   const Tokens prompt = TokensFrom(1, 80);
   Run(prompt);
   const Tokens fork = First(prompt, 50);  // three whole blocks
-  const std::span<const TokenId> kept[] = {fork};
-  const auto forgotten = cache().Forget(ns_, prompt, 20, kept);
+  const auto forgotten = cache().Forget(ns_, prompt, 20, 20, KeptPrompts({fork}, prompt));
   cache().CheckInvariants();
   EXPECT_EQ(forgotten.kept_shared, 2u);
   EXPECT_EQ(forgotten.erased_blocks, 2u);
@@ -87,7 +138,7 @@ TEST_F(KvCacheForget, NoByteOfItIsLeftInAnyBlock) {
     const KvSequence sequence = Run(prompt);
     bases.assign(sequence.table().bases().begin(), sequence.table().bases().end());
   }
-  const auto forgotten = Forget(prompt, 16);
+  const auto forgotten = Forget(prompt, 16, 47);
   for (int i = 0; i < 100 && !cache().IsZeroed(forgotten.point); ++i) cache().ZeroForgotten(1);
   EXPECT_TRUE(cache().IsZeroed(forgotten.point));
   EXPECT_TRUE(IsZero(bases[1]) && IsZero(bases[2]));
@@ -100,7 +151,7 @@ TEST_F(KvCacheForget, ARunningSequenceGoesOnAndLeavesNothing) {
   const Tokens prompt = TokensFrom(1, 40);
   KvSequence running = Run(prompt);
   KvSequence fork = cache().Fork(running, 64);
-  Forget(prompt, 20);
+  Forget(prompt, 20, 20);
   EXPECT_FALSE(running.publishes());
   driver_->Verify(running, 7);
   ASSERT_TRUE(driver_->Append(running, 7, TokensFrom(3, 20), kEnd));
@@ -129,7 +180,7 @@ TEST_F(KvCacheForget, ASequenceBeforeTheTokenStillPublishes) {
   const Tokens prompt = TokensFrom(1, 40);
   Run(prompt);
   KvSequence before = Run(First(prompt, 17));
-  Forget(prompt, 30);
+  Forget(prompt, 30, 31);
   EXPECT_TRUE(before.publishes());
   ASSERT_TRUE(driver_->Append(before, 7, TokensFrom(3, 20), kEnd));
   EXPECT_EQ(cache().usage().cached_tokens, 37u);

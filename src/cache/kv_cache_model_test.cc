@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -328,64 +329,95 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     };
     const Tokens ids = any();
     const auto first = static_cast<uint32_t>(random_.Below(ids.size()));
-    const std::span<const TokenId> forgotten = std::span(ids).first(first + 1);
-    const size_t begin = first / block() * block();
+    const auto last = static_cast<uint32_t>(first + random_.Below(ids.size() - first));
+    const Tokens text = First(ids, last + 1);
     const auto begins = [&](std::span<const TokenId> tokens) {
-      return Common(tokens, forgotten) == forgotten.size();
+      return Common(tokens, text) == text.size();
     };
     const Tokens other = any();
-    const std::span<const TokenId> kept[] = {other};
     const bool keeps = random_.Below(3) == 0;
+    const auto is_kept = [&](const Tokens& node) {
+      return keeps && Common(node, other) == node.size();
+    };
+    // As the scheduler does.
     std::vector<bool> published;
-    for (const Running& running : running_) published.push_back(running.kv.publishes());
+    for (Running& running : running_) {
+      published.push_back(running.kv.publishes());
+      if (running.space != s || !begins(running.kv.tokens())) continue;
+      running.kv.LeaveIndex();
+      EXPECT_FALSE(running.kv.publishes());
+      running.shares = published.back() = false;
+    }
+    const KeptPrompts kept(std::vector<Tokens>(keeps ? 1 : 0, other), ids);
     const uint64_t tokens_before = cache().usage().cached_tokens;
-    const KvCache::Forgotten found = cache().Forget(
-        space.id, ids, first, keeps ? kept : std::span<const std::span<const TokenId>>());
+    const KvCache::Forgotten found = cache().Forget(space.id, ids, first, last, kept);
     EXPECT_EQ(found.erased_tokens, tokens_before - cache().usage().cached_tokens);
     cache().CheckInvariants();
     for (size_t i = 0; i < running_.size(); ++i) {
       Running& running = running_[i];
-      if (running.space != s || !published[i]) {
-        EXPECT_EQ(running.kv.publishes(), published[i]);
-        continue;
-      }
       const size_t full = running.kv.num_committed() / block() * block();
-      const auto text = running.kv.tokens().first(full);
-      const bool stays =
-          full <= begin || !begins(text) ||
-          (keeps && begins(other) && full <= other.size() && Common(text, other) == full);
-      EXPECT_EQ(running.kv.publishes(), stays) << full << " of " << begin;
-      running.shares = stays;
+      const auto place = running.kv.tokens().first(full);
+      const bool goes =
+          running.space == s && begins(place) && !is_kept(Tokens(place.begin(), place.end()));
+      EXPECT_EQ(running.kv.publishes(), published[i] && !goes) << full;
+      running.shares &= running.space != s || !goes;
     }
-    // Where nothing is evicted or pruned, a text that another one continues has no separate tail:
-    // it goes with the longer one. Else the twin has more than the cache.
+    ForgetInTwin(s, ids, first, last, is_kept, found.kept_shared);
+  }
+
+  // The rule, node by node. Where nothing is evicted or pruned, a text that another one continues
+  // has no separate tail: it goes with the longer one. Else the twin may have more than the cache.
+  void ForgetInTwin(size_t s, const Tokens& ids, uint32_t first, uint32_t last,
+                    const std::function<bool(const Tokens&)>& is_kept, uint64_t kept_shared) {
+    Space& space = spaces_[s];
+    const Tokens text = First(ids, last + 1);
     const bool is_exact = roomy() && cache().layout().num_full_groups() > 0;
-    const auto is_inside = [&](const Tokens& text) {
-      return is_exact && std::ranges::any_of(space.published, [&](const Tokens& longer) {
-               return longer.size() > text.size() && Common(text, longer) == text.size();
-             });
+    const auto behind = [](const std::set<Tokens>& in, const Tokens& node) {
+      return std::ranges::any_of(in, [&](const Tokens& longer) {
+        return longer.size() > node.size() && Common(node, longer) == node.size();
+      });
     };
-    const bool was_there = std::ranges::any_of(space.published, begins);
-    std::set<Tokens> left;
-    for (const Tokens& text : space.published) {
-      const bool goes_along = was_there && is_inside(text) && text.size() > begin &&
-                              Common(text, forgotten) == text.size();
-      if (!begins(text) && !goes_along) {
-        left.insert(text);
-        continue;
-      }
-      if (begin > 0) left.insert(First(text, begin));
-      if (!keeps || !begins(text) || !begins(other)) continue;
-      const uint32_t common = Common(text, other);
-      const bool stays = common == text.size() && !is_inside(text);
-      left.insert(First(text, stays ? common : common / block() * block()));
+    std::set<Tokens> nodes;
+    for (const Tokens& one : space.published) {
+      for (size_t size = block(); size <= one.size(); size += block())
+        nodes.insert(First(one, size));
+      if (one.size() % block() == 0) continue;
+      if (!is_exact || !behind(space.published, one)) nodes.insert(one);
     }
-    std::erase_if(left, [](const Tokens& text) { return text.empty(); });
-    space.published = std::move(left);
-    std::erase_if(space.resumes, [&](const Tokens& text) {
-      return text.size() > begin && Common(text, forgotten) >= std::min(text.size(), begin + 1);
+    uint64_t kept = 0;
+    std::erase_if(nodes, [&](const Tokens& node) {
+      if (Common(node, text) < text.size()) return false;
+      kept += is_kept(node);
+      return !is_kept(node);
     });
-    std::erase_if(space.cursors, [&](const auto& one) { return begins(one.first); });
+    const auto is_held = [&](const Tokens& node) {
+      return std::ranges::any_of(running_, [&](const Running& running) {
+        const size_t full = running.kv.num_committed() / block() * block();
+        const size_t common = Common(running.kv.tokens(), node);
+        if (running.space != s || common < node.size()) return false;
+        return is_exact ? running.kv.publishes() && full == node.size() : true;
+      });
+    };
+    for (size_t size = last; size > first; --size) {
+      const Tokens node = First(ids, size);
+      if (!nodes.contains(node)) continue;
+      if (size % block() == 0 && size > last / block() * block()) continue;
+      kept += is_kept(node);
+      const bool is_whole = size % block() == 0;
+      const bool stays = is_kept(node) || (is_whole && (behind(nodes, node) || is_held(node)));
+      if (!stays) nodes.erase(node);
+    }
+    if (is_exact && cache().layout().num_groups() == 1) {
+      EXPECT_EQ(kept_shared, kept);
+    }
+    space.published = std::move(nodes);
+    // What ends in the text, or begins with it.
+    const auto is_on = [&](const Tokens& one, size_t begin) {
+      return one.size() > begin && Common(one, text) == std::min(one.size(), text.size());
+    };
+    std::erase_if(space.resumes,
+                  [&](const Tokens& one) { return is_on(one, first / block() * block()); });
+    std::erase_if(space.cursors, [&](const auto& one) { return is_on(one.first, first); });
   }
 
   // Not always as many as ids: patches of an image.

@@ -50,14 +50,20 @@ void NodeHold::MoveTo(NodeId node) {
   cache_->Prune(before);
 }
 
-void NodeHold::Reset() {
-  if (cache_ == nullptr) return;
-  --cache_->Of(ns_).users;
-  if (!PrefixIndex::is_root(node_) && same_epoch()) {
+void NodeHold::Leave() {
+  if (!same_epoch()) return;
+  if (!PrefixIndex::is_root(node_)) {
     const bool removed = cache_->index_->is_removed(node_);
     cache_->index_->Unhold(node_);
     if (!removed) cache_->Prune(node_);
   }
+  --epoch_;
+}
+
+void NodeHold::Reset() {
+  if (cache_ == nullptr) return;
+  Leave();
+  --cache_->Of(ns_).users;
   cache_ = nullptr;
 }
 

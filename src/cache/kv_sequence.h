@@ -29,6 +29,8 @@ class NodeHold {
 
   NodeHold Share() const;
   void MoveTo(NodeId node);  // REQUIRES: is_current()
+  // Lets go of the node as if it had been erased; is_current() is false from then on.
+  void Leave();
   void Reset();
 
   NamespaceId ns() const { return ns_; }
@@ -71,6 +73,12 @@ class KvSequence {
   // Whether Commit enters what it computes into the index.
   bool publishes() const { return shares_ && place_.is_current(); }
   void StopPublishing() { shares_ = stores_ = false; }
+  // The same, and it keeps no place in the index: what it begins with may leave. Its blocks are
+  // zeroed when it releases them.
+  void LeaveIndex() {
+    StopPublishing();
+    place_.Leave();
+  }
   uint32_t source_tokens() const { return source_tokens_; }
   // Its source has no KV, or that KV is computed and will not change.
   bool has_source() const { return has_source_; }

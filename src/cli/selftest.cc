@@ -31,8 +31,9 @@ Status InjectNamed(const Args& args) {
 
 // A fault that no check of this model looks for would pass.
 Status CheckInjected(const Args& args, const Lab& lab) {
-  constexpr Fault kOfDiskAndForgets[] = {Fault::kUncheckedPayloadTag, Fault::kUncheckedSlot,
-                                         Fault::kKeptKey, Fault::kLazyForget};
+  constexpr Fault kOfDiskAndForgets[] = {
+      Fault::kUncheckedPayloadTag, Fault::kUncheckedSlot, Fault::kKeptKey,
+      Fault::kLazyForget,          Fault::kEraseByFirst,  Fault::kEraseOwnOnly};
   const bool looked_for = lab.has_encoder() ? std::ranges::none_of(kOfDiskAndForgets, FaultActive)
                                             : !FaultActive(Fault::kForeignSource);
   if (looked_for) return {};

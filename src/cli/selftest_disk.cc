@@ -266,9 +266,9 @@ Status Erased(Lab& lab, Check& check) {
 
 namespace {
 
-Status Forget(Engine& engine, const std::vector<TokenId>& ids, uint32_t first) {
+Status Forget(Engine& engine, const std::vector<TokenId>& ids, uint32_t first, uint32_t last) {
   ForgetRequest request{
-      .owner = "default", .cache_salt = {}, .ids = ids, .first = first, .kept = {}};
+      .owner = "default", .cache_salt = {}, .ids = ids, .first = first, .last = last, .kept = {}};
   const auto told = std::make_shared<std::promise<Erasure>>();
   engine.Forget(std::move(request), [told](const Erasure& erasure) { told->set_value(erasure); });
   const Erasure erasure = told->get_future().get();
@@ -278,35 +278,43 @@ Status Forget(Engine& engine, const std::vector<TokenId>& ids, uint32_t first) {
 
 }  // namespace
 
-// A prompt is forgotten from its middle on: the blocks from there on are neither in memory nor on
-// the disk, and the prompt then has the bits of a fresh one. Another prompt, which leaves it where
-// the forgotten block begins, stays.
+// A text in the second half of a prompt is forgotten. What has all of it is neither in memory nor
+// on the disk from there on, whoever computed it, and the prompt then has the bits of a fresh one.
+// Another prompt, which leaves it within that text, stays.
 Status Forgotten(Lab& lab, Check& check) {
   KV_ASSIGN(const TemporaryFolder folder, TemporaryFolder::Make());
   KV_ASSIGN(const EngineOptions options, OnDisk(lab, folder));
-  const uint32_t block_tokens = lab.options().block_tokens;
   const auto first = static_cast<uint32_t>(lab.prompt().size() / 2);
-  const uint32_t begin = first / block_tokens * block_tokens;
-  std::vector<TokenId> other = lab.RandomTokens(lab.prompt().size());
-  std::copy_n(lab.prompt().begin(), begin, other.begin());
+  const auto last = static_cast<uint32_t>((first + lab.prompt().size()) / 2);
   const auto vocab = static_cast<TokenId>(lab.engine().card().vocab_size);
-  other[begin] = (lab.prompt()[begin] + 1) % vocab;
+  const auto leaving_at = [&](uint32_t token) {
+    std::vector<TokenId> ids = lab.RandomTokens(lab.prompt().size());
+    std::copy_n(lab.prompt().begin(), token, ids.begin());
+    ids[token] = (lab.prompt()[token] + 1) % vocab;
+    return ids;
+  };
+  const std::vector<TokenId> other = leaving_at(last), goes_on = leaving_at(last + 1);
   KV_ASSIGN(const Trace want_other, lab.Cold(lab.engine(), other));
+  KV_ASSIGN(const Trace want_goes_on, lab.Cold(lab.engine(), goes_on));
   const auto ask_again = [&](Engine& engine, const std::string& where) -> Status {
-    KV_ASSIGN(const Trace again, RunAlone(engine, lab.Ask(lab.prompt())));
-    check.Compare(lab.reference(), again, "forgotten, " + where);
-    check.Expect(again.receipt.cached_tokens() <= begin,
-                 fmt::format("forgotten, {}: {} tokens reused, at most {} are left", where,
-                             again.receipt.cached_tokens(), begin));
+    for (const auto* ids : {&lab.prompt(), &goes_on}) {
+      KV_ASSIGN(const Trace again, RunAlone(engine, lab.Ask(*ids)));
+      check.Compare(ids == &goes_on ? want_goes_on : lab.reference(), again, "forgotten, " + where);
+      check.Expect(again.receipt.cached_tokens() <= last,
+                   fmt::format("forgotten, {}: {} tokens reused, at most {} are left", where,
+                               again.receipt.cached_tokens(), last));
+      KV_TRY(Forget(engine, lab.prompt(), first, last));
+    }
     return {};
   };
   {
     KV_ASSIGN(const auto engine, lab.Load(options));
     KV_TRY(RunAlone(*engine, lab.Ask(lab.prompt())));
     KV_TRY(RunAlone(*engine, lab.Ask(other)));
+    KV_TRY(RunAlone(*engine, lab.Ask(goes_on)));
     KV_TRY(Flush(*engine));
     const uint64_t cached_before = engine->Stats().cached_tokens;
-    KV_TRY(Forget(*engine, lab.prompt(), first));
+    KV_TRY(Forget(*engine, lab.prompt(), first, last));
     check.Expect(engine->Stats().cached_tokens < cached_before, "forgotten: the index has it all");
     // Among them: the bytes of the forgotten blocks are zeros. With an injected fault they abort.
     if (FaultActive(Fault::kNone)) engine->CheckInvariants();
@@ -316,8 +324,10 @@ Status Forgotten(Lab& lab, Check& check) {
                  fmt::format("kept beside a forgotten one: {} tokens computed, not 1",
                              kept.receipt.computed));
     KV_TRY(ask_again(*engine, "in memory"));
+    KV_TRY(RunAlone(*engine, lab.Ask(lab.prompt())));
+    KV_TRY(RunAlone(*engine, lab.Ask(goes_on)));
     KV_TRY(Flush(*engine));
-    KV_TRY(Forget(*engine, lab.prompt(), first));
+    KV_TRY(Forget(*engine, lab.prompt(), first, last));
   }
   KV_ASSIGN(const auto engine, lab.Load(options));
   KV_TRY(ask_again(*engine, "after a restart"));

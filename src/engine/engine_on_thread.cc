@@ -172,11 +172,12 @@ void EngineOnThread::Erase(std::string_view owner) {
 }
 
 void EngineOnThread::Forget(ForgetRequest request, ErasureSink done) {
-  KV_CHECK(request.first < request.ids.size());
+  KV_CHECK(request.first <= request.last && request.last < request.ids.size());
+  auto kept = std::make_shared<const KeptPrompts>(std::move(request.kept), request.ids);
   {
     const MutexLock lock(mutex_);
     seen_prompts_.Forget(request.owner);
-    commands_.push_back(ForgetCommand{std::move(request), std::move(done)});
+    commands_.push_back(ForgetCommand{std::move(request), std::move(kept), std::move(done)});
     ++num_erasures_;
   }
   wake_.notify_one();
@@ -282,7 +283,7 @@ void EngineOnThread::Apply(Command& command) {
   } else if (auto* erase = std::get_if<EraseCommand>(&command)) {
     scheduler_.Erase(erase->owner, std::move(erase->done));
   } else if (auto* forget = std::get_if<ForgetCommand>(&command)) {
-    scheduler_.Forget(forget->request, std::move(forget->done));
+    scheduler_.Forget(forget->request, forget->kept, std::move(forget->done));
   } else if (const auto* rules = std::get_if<TenantsCommand>(&command)) {
     scheduler_.SetTenants(rules->tenants);
   } else if (auto* check = std::get_if<CheckCommand>(&command)) {

@@ -109,6 +109,7 @@ class EngineOnThread final : public Engine {
   };
   struct ForgetCommand {
     ForgetRequest request;
+    std::shared_ptr<const KeptPrompts> kept;
     ErasureSink done;
   };
   struct TenantsCommand {

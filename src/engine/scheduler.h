@@ -103,8 +103,10 @@ class Scheduler {
   // on. The next steps zero the blocks, and the last of these steps calls `done`. If this throws,
   // the caller still owns `done`.
   void Erase(std::string_view owner, ErasureSink&& done);
-  // The same for a part of a prompt: Engine::Forget. O(blocks), and O(first) HMACs with a tier.
-  void Forget(const ForgetRequest& request, ErasureSink&& done);
+  // The same for a part of a prompt: Engine::Forget. `kept` stands for request.kept, which is not
+  // looked at. O(blocks), and O(last) HMACs with a tier.
+  void Forget(const ForgetRequest& request, const std::shared_ptr<const KeptPrompts>& kept,
+              ErasureSink&& done);
 
   // Hands all blocks that were published before over to the tier, and calls `done` when they are
   // stored, or with kUnavailable after tier_answer_ns. If this throws, the caller still owns

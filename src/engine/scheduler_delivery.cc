@@ -261,6 +261,7 @@ void Scheduler::StopSharing(std::string_view owner, std::span<const TokenId> pat
       if (!is_on_path) continue;
       request->is_erased = true;
       request->resident_tokens = 0;
+      for (const auto& sequence : request->sequences) sequence->kv.LeaveIndex();
     }
   };
   stop(waiting_);
@@ -286,22 +287,23 @@ void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
   retry_admission_ = true;
 }
 
-void Scheduler::Forget(const ForgetRequest& request, ErasureSink&& done) {
+void Scheduler::Forget(const ForgetRequest& request, const std::shared_ptr<const KeptPrompts>& kept,
+                       ErasureSink&& done) {
   const uint64_t cursors_before = cache_.usage().num_cursors;
-  StopSharing(request.owner, std::span(request.ids).first(request.first + 1));
-  const std::vector<std::span<const TokenId>> kept(request.kept.begin(), request.kept.end());
+  StopSharing(request.owner, std::span(request.ids).first(request.last + 1));
   Erasing erasing;
   erasing.deadline_ns = MonotonicNs() + options_.tier_answer_ns;
   const auto forget = [&](const Identity& identity) {
     if (options_.tier != nullptr) {
       options_.tier->Forget(cache_.FactsToForget(request.owner, identity, request.cache_salt,
-                                                 request.ids, request.first, kept),
+                                                 request.ids, request.first, request.last, kept),
                             PromiseIn(erasing.tier));
     }
     const std::optional<NamespaceId> ns =
         cache_.FindNamespace(request.owner, identity, request.cache_salt);
     if (!ns) return;
-    const KvCache::Forgotten one = cache_.Forget(*ns, request.ids, request.first, kept);
+    const KvCache::Forgotten one =
+        cache_.Forget(*ns, request.ids, request.first, request.last, *kept);
     erasing.point = std::max(erasing.point, one.point);
     erasing.erasure.blocks += one.erased_blocks;
     erasing.erasure.tokens += one.erased_tokens;

@@ -117,8 +117,8 @@ class LoadingProcess {
   Erasure Forget(const std::vector<TokenId>& prompt, uint32_t first) {
     std::optional<Erasure> answer;
     scheduler_.Forget(
-        {.owner = "default", .cache_salt = {}, .ids = prompt, .first = first, .kept = {}},
-        [&](const Erasure& erasure) { answer = erasure; });
+        {.owner = "default", .cache_salt = {}, .ids = prompt, .first = first, .last = first},
+        std::make_shared<const KeptPrompts>(), [&](const Erasure& erasure) { answer = erasure; });
     while (!answer) Step();
     return *answer;
   }

@@ -137,7 +137,8 @@ TEST_F(SpareTest, PublishesNothingAfterAForget) {
     const std::vector<TokenId> prompt = SmallPrompt(128, static_cast<TokenId>(9 + steps));
     const uint64_t spare = Ask(prompt, 0, true);
     for (uint32_t i = 0; i < steps; ++i) Step();
-    scheduler_.Forget({.owner = "anna", .ids = prompt, .first = 0}, [](const Erasure&) {});
+    scheduler_.Forget({.owner = "anna", .ids = prompt, .first = 0, .last = 127},
+                      std::make_shared<const KeptPrompts>(), [](const Erasure&) {});
     Run();
     EXPECT_EQ(EndOf(spare), FinishReason::kLength);
     const uint64_t next = Ask(prompt, 1, false);

@@ -36,6 +36,7 @@ ordered_json JsonOf(const SessionPath& path) {
   ordered_json begins = ordered_json::array();
   for (const SessionPath::Begin& begin : path.begins) {
     begins.push_back({begin.number, begin.version, begin.at});
+    if (begin.is_system) begins.back().push_back(1);
   }
   ordered_json body = {{"parent", path.parent},
                        {"shared", path.shared},
@@ -180,15 +181,15 @@ Status ReadPath(const ordered_json& json, const std::string& place, Numbers& num
   std::string salt;
   reader.Count("parent", &path->parent).Count("shared", &path->shared).Ids("ids", &path->ids);
   reader.Array("begins", [&](const ordered_json& one, const std::string& at) -> Status {
-    const bool is_whole = one.is_array() && one.size() == 3 &&
+    const bool is_whole = one.is_array() && (one.size() == 3 || one.size() == 4) &&
                           std::ranges::all_of(one, [](const ordered_json& value) {
                             return RecordReader::Fits<uint64_t>(value);
                           });
     if (!is_whole || !RecordReader::Fits<uint32_t>(one[2])) {
-      return Fail(Code::kInvalidArgument, "session: {} is not three numbers", at);
+      return Fail(Code::kInvalidArgument, "session: {} is not three or four numbers", at);
     }
     path->begins.push_back({numbers.Of(one[0].get<uint64_t>()), numbers.Of(one[1].get<uint64_t>()),
-                            one[2].get<uint32_t>()});
+                            one[2].get<uint32_t>(), one.size() == 4});
     return {};
   });
   reader.Text("cache_salt", &salt);

@@ -408,7 +408,7 @@ TEST_F(SessionModelTest, RandomOperationsKeepTextAndIds) {
       const size_t at = below(count);
       std::vector<ForgottenPath> forgotten;
       for (size_t p = 0; p < state.paths.size(); ++p) {
-        for (const auto& [number, version, begin] : BeginsOf(state.paths, p)) {
+        for (const auto& [number, version, begin, is_system] : BeginsOf(state.paths, p)) {
           if (number != state.messages[at]->number) continue;
           const std::vector<TokenId> ids = IdsOf(state.paths, p);
           const auto has_it = [&, first = begin](const std::vector<TokenId>& read) {

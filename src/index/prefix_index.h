@@ -85,6 +85,7 @@ class PrefixIndex {
   // Counts those who need the node, even if it has no block. REQUIRES: not a root.
   void Hold(NodeId node) { ++nodes_[Raw(node)].holds; }
   void Unhold(NodeId node);
+  bool is_held(NodeId node) const { return At(node).holds > 0; }  // REQUIRES: not a root
   // Whether a node that is held was removed. REQUIRES: it is held, and no Clear since then.
   bool is_removed(NodeId node) const { return !is_root(node) && At(node).num_tokens == 0; }
   // Whether nothing needs the node: it has no block, no child and no hold. REQUIRES: not a root.

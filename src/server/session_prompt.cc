@@ -214,27 +214,41 @@ Result<SessionPrompt> PromptOf(const SessionState& state, const ModelView& model
 }
 
 Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
-                             std::optional<size_t> content_byte, const ModelView& model) {
+                             std::optional<ContentBytes> part, const ModelView& model) {
   KV_ASSIGN(Fitted fitted, Fit(state, model));
   const auto& indexes = fitted.shown.indexes;
   const auto shown = std::ranges::find(indexes, index);
   const RenderedChat& chat = fitted.rendered.chat;
-  size_t byte = chat.text.size();
+  const std::vector<TokenId>& ids = fitted.rendered.prompt->ids;
+  PlacedPrompt placed{.prompt = {}, .first_token = ids.size(), .last_token = ids.size()};
   if (shown != indexes.end()) {
     const auto s = static_cast<size_t>(shown - indexes.begin());
-    byte = BytesOf(chat, s).first;
-    const auto at =
-        content_byte ? FindContent(chat, s, state.messages[index]->content) : std::nullopt;
-    if (at) byte = *at + *content_byte;
+    const std::string& content = state.messages[index]->content;
+    auto [begin, end] = BytesOf(chat, s);
+    std::optional<size_t> content_end;
+    if (const auto at = part ? FindContent(chat, s, content) : std::nullopt) {
+      begin = *at + part->begin;
+      end = *at + part->end;
+      content_end = *at + content.size();
+    }
+    // The token whose text reaches beyond the byte before; those with the last bytes.
+    TextStream stream(*model.tokenizer, SpecialTokens::kShow);
+    size_t bytes = 0, closing = ids.size();
+    for (size_t i = 0; i < ids.size(); ++i) {
+      bytes += stream.Append(ids[i]).size();
+      if (bytes > begin) placed.first_token = std::min(placed.first_token, i);
+      if (bytes >= end) placed.last_token = std::min(placed.last_token, i);
+      if (content_end && bytes >= *content_end) closing = std::min(closing, i + 1);
+    }
+    placed.last_token = std::max(placed.first_token, placed.last_token);
+    const size_t message_end = fitted.rendered.prompt->message_ends[s];
+    if (closing < message_end) {
+      placed.closing.assign(ids.begin() + static_cast<ptrdiff_t>(closing),
+                            ids.begin() + static_cast<ptrdiff_t>(message_end));
+    }
   }
-  // The token whose text reaches beyond the byte before.
-  TextStream stream(*model.tokenizer, SpecialTokens::kShow);
-  size_t first = 0;
-  for (size_t bytes = 0; first < fitted.rendered.prompt->ids.size(); ++first) {
-    bytes += stream.Append(fitted.rendered.prompt->ids[first]).size();
-    if (bytes > byte) break;
-  }
-  return PlacedPrompt{PromptOf(state, std::move(fitted)), first};
+  placed.prompt = PromptOf(state, std::move(fitted));
+  return placed;
 }
 
 std::vector<SessionPath::Begin> BeginsOf(const SessionState& state, const ChatPrompt& prompt) {
@@ -242,8 +256,8 @@ std::vector<SessionPath::Begin> BeginsOf(const SessionState& state, const ChatPr
   for (size_t i = 0; i < state.messages.size(); ++i) {
     const bool is_system = i == 0 && state.has_system();
     if (!is_system && i < state.first_shown()) continue;
-    begins.push_back(
-        {state.messages[i]->number, state.messages[i]->version, prompt.message_begins[i]});
+    begins.push_back({state.messages[i]->number, state.messages[i]->version,
+                      prompt.message_begins[i], state.messages[i]->is_system()});
   }
   return begins;
 }

@@ -29,13 +29,23 @@ uint32_t MaxContextOf(const SessionState& state, const ModelView& model);
 // does not fit. O(text).
 Result<SessionPrompt> PromptOf(const SessionState& state, const ModelView& model);
 
-// The same, and where a message begins in it, or a byte of its content.
+// Bytes [begin, end) of a message's content.
+struct ContentBytes {
+  size_t begin = 0, end = 0;
+};
+// The same, and where a text stands in it: a part of a message's content, or all that the template
+// writes of the message.
 struct PlacedPrompt {
   SessionPrompt prompt;
-  size_t first_token;  // the first one that has text from there; their number: the prompt has none
+  // The first and the last token that have text of it. Both are the number of tokens where the
+  // prompt has none of it.
+  size_t first_token = 0, last_token = 0;
+  // What the template wrote behind the message's content.
+  std::vector<TokenId> closing = {};
 };
+// `part`: absent, or where the content does not stand in the prompt byte for byte: all of it.
 Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
-                             std::optional<size_t> content_byte, const ModelView& model);
+                             std::optional<ContentBytes> part, const ModelView& model);
 
 // Where messages begin in a prompt of the session, without those that it leaves out.
 std::vector<SessionPath::Begin> BeginsOf(const SessionState& state, const ChatPrompt& prompt);

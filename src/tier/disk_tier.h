@@ -309,7 +309,10 @@ class DiskTier : public Tier {
   bool Begins(const SlotRef& slot, const RecordName& name, const OwnerKey& key,
               const ForgetFacts& facts);
   void CondemnForgotten(const ForgetFacts& facts, std::span<const RecordName> firsts,
-                        TierErased* erased) KV_REQUIRES(mutex_);
+                        std::span<const BlockKey> kept, TierErased* erased) KV_REQUIRES(mutex_);
+  void CondemnPath(const ForgetFacts& facts, std::span<const BlockKey> kept, TierErased* erased)
+      KV_REQUIRES(mutex_);
+  void Condemn(EntryId entry, TierErased* erased) KV_REQUIRES(mutex_);
   ForgetIntent CondemnedSlots() const KV_REQUIRES(mutex_);
   IoStatus RemoveUnread();
   IoStatus FinishForget();

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ranges>
 #include <utility>
 
 #include "base/fault.h"
@@ -27,7 +28,6 @@ void DiskTier::Forget(ForgetFacts facts, std::function<void(Result<TierErased>)>
   EraseJob& job = jobs.front();
   job.owner = facts.owner;
   job.folder = options_.folder;
-  std::ranges::sort(facts.kept);
   job.path = std::move(facts);
   job.done = std::move(done);
   {
@@ -67,10 +67,12 @@ IoStatus DiskTier::RunForget(EraseJob& job) {
   job.erased = {};
   if (const IoStatus removed = RemoveUnread(); !removed) return removed;
   const std::vector<RecordName> firsts = FirstForgotten(*job.path);
+  std::vector<BlockKey> kept = job.path->kept ? job.path->kept() : std::vector<BlockKey>();
+  std::ranges::sort(kept);
   ForgetIntent intent;
   {
     MutexLock lock(mutex_);
-    CondemnForgotten(*job.path, firsts, &job.erased);
+    CondemnForgotten(*job.path, firsts, kept, &job.erased);
     intent = CondemnedSlots();
   }
   if (!intent.segments.empty()) {
@@ -150,7 +152,7 @@ bool DiskTier::Begins(const SlotRef& slot, const RecordName& name, const OwnerKe
 // Takes what is forgotten out of the index. Its slots, and all free ones that may have a copy, are
 // condemned.
 void DiskTier::CondemnForgotten(const ForgetFacts& facts, std::span<const RecordName> firsts,
-                                TierErased* erased) {
+                                std::span<const BlockKey> kept, TierErased* erased) {
   RecordIndex& records = memory_.records;
   std::vector<bool> is_first(records.num_entries());
   for (const RecordName& name : firsts) {
@@ -163,17 +165,12 @@ void DiskTier::CondemnForgotten(const ForgetFacts& facts, std::span<const Record
   });
   for (uint32_t i = 0; i < records.num_entries(); ++i) {
     const EntryId entry{i};
-    if (!records.IsLeaving(entry) ||
-        std::ranges::binary_search(facts.kept, records.at(entry).name.key)) {
+    if (!records.IsLeaving(entry) || std::ranges::binary_search(kept, records.at(entry).name.key)) {
       continue;
     }
-    const SlotRef slot = records.at(entry).slot;
-    ++erased->blocks;
-    erased->bytes += options_.shape.slot_bytes();
-    ++stats_.evicted_erase;
-    DropRecord(entry);
-    memory_.segments.Condemn(slot);
+    Condemn(entry, erased);
   }
+  if (owner) CondemnPath(facts, kept, erased);
   if (FaultActive(Fault::kKeptCopies)) return;
   for (uint32_t i = 0; i < memory_.segments.max_segments(); ++i) {
     for (uint32_t slot = 0; slot < memory_.segments.at(i).shape.slots; ++slot) {
@@ -182,6 +179,38 @@ void DiskTier::CondemnForgotten(const ForgetFacts& facts, std::span<const Record
       if (is_free && !memory_.segments.is_zero(ref)) memory_.segments.Condemn(ref);
     }
   }
+}
+
+// From the last block of the path on: a block stays with all its records when a record of another
+// block depends on one of them.
+void DiskTier::CondemnPath(const ForgetFacts& facts, std::span<const BlockKey> kept,
+                           TierErased* erased) {
+  const RecordIndex& records = memory_.records;
+  for (const BlockKey& key : std::views::reverse(facts.path)) {
+    if (std::ranges::binary_search(kept, key)) continue;
+    std::vector<EntryId> block;
+    for (RecordName name : facts.parts) {
+      name.key = key;
+      if (const auto entry = records.Find(name)) block.push_back(*entry);
+    }
+    uint32_t dependents = 0, own = 0;
+    for (const EntryId entry : block) {
+      const uint32_t after = records.at(entry).after;
+      dependents += records.at(entry).dependents;
+      own += after != RecordIndex::kNoEntry && records.entry(after).name.key == key;
+    }
+    if (dependents > own) continue;
+    for (const EntryId entry : std::views::reverse(block)) Condemn(entry, erased);
+  }
+}
+
+void DiskTier::Condemn(EntryId entry, TierErased* erased) {
+  const SlotRef slot = memory_.records.at(entry).slot;
+  ++erased->blocks;
+  erased->bytes += options_.shape.slot_bytes();
+  ++stats_.evicted_erase;
+  DropRecord(entry);
+  memory_.segments.Condemn(slot);
 }
 
 ForgetIntent DiskTier::CondemnedSlots() const {

@@ -179,8 +179,23 @@ class MemoryTier : public Tier {
   void Forget(ForgetFacts facts, std::function<void(Result<TierErased>)> done) override {
     {
       MutexLock lock(mutex_);
-      const TierErased erased =
-          EraseWhere([&](const Record& one) { return IsForgotten(one, facts); });
+      const std::vector<BlockKey> kept = facts.kept ? facts.kept() : std::vector<BlockKey>();
+      TierErased erased =
+          EraseWhere([&](const Record& one) { return IsForgotten(one, facts, kept); });
+      for (size_t i = facts.path.size(); i-- > 0;) {
+        const BlockKey& key = facts.path[i];
+        const bool stays =
+            std::ranges::find(kept, key) != kept.end() ||
+            std::ranges::any_of(records_, [&](const auto& other) {
+              const Record& record = other.second;
+              return record.after && record.after->key == key && record.name.key != key;
+            });
+        if (stays) continue;
+        const TierErased more = EraseWhere(
+            [&](const Record& one) { return one.owner == facts.owner && one.name.key == key; });
+        erased.blocks += more.blocks;
+        erased.bytes += more.bytes;
+      }
       EndReadsOf(facts.owner);
       forgetting_.push_back(facts.owner);
       queue_.push_back({.erase = std::move(done), .erased = erased, .forgets = facts.owner});
@@ -266,9 +281,10 @@ class MemoryTier : public Tier {
     }
   }
   // Up the chain, until it is clear. The twin of DiskTier's, which is built otherwise.
-  bool IsForgotten(const Record& record, const ForgetFacts& facts) const KV_REQUIRES(mutex_) {
+  bool IsForgotten(const Record& record, const ForgetFacts& facts,
+                   std::span<const BlockKey> kept) const KV_REQUIRES(mutex_) {
     const auto has = [&](const BlockKey& key) {
-      return std::ranges::find(facts.kept, key) != facts.kept.end();
+      return std::ranges::find(kept, key) != kept.end();
     };
     if (record.owner != facts.owner || (record.is_stored && has(record.name.key))) return false;
     if (!record.is_stored || !facts.has_chains) return true;

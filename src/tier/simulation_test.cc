@@ -99,11 +99,12 @@ class World {
     });
     tier_->RunPending();
   }
-  void Forget(uint32_t chain, uint32_t number, uint64_t num_tokens) {
+  // The text begins `num_before` records before.
+  void Forget(uint32_t chain, uint32_t number, uint64_t num_tokens, uint32_t num_before = 0) {
     if (tier_ == nullptr) return;
-    tier_->Forget(TierDriver::ForgetOf(SimRecord(chain, number), num_tokens),
-                  [this, chain, number](const Result<TierErased>& erased) {
-                    if (erased && !storage_.is_stopped()) NoteErased(chain, number);
+    tier_->Forget(TierDriver::ForgetOf(SimRecord(chain, number), num_tokens, num_before),
+                  [this, chain, first = number - num_before](const Result<TierErased>& erased) {
+                    if (erased && !storage_.is_stopped()) NoteErased(chain, first);
                   });
     tier_->RunPending();
   }
@@ -374,7 +375,8 @@ std::optional<std::string> WrongInRandom(uint64_t seed, bool media) {
         case 12:
           if (random.Below(3) == 0) {
             const auto number = static_cast<uint32_t>(random.Below(kLength));
-            world.Forget(chain, number, 1 + random.Below(kSmallTokens));
+            const uint64_t num_tokens = 1 + random.Below(kSmallTokens);
+            world.Forget(chain, number, num_tokens, num_tokens % 4 == 0 ? number / 2 : 0);
           }
           break;
         default: {

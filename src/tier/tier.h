@@ -37,16 +37,20 @@ struct RecordFacts {
 };
 
 // Which records Tier::Forget forgets: those of the blocks below `parent` that begin with `tokens`,
-// and of all blocks below these.
+// and of all blocks below these; then, from the last one on, those of each block of `path` that no
+// record of another block depends on any more.
 struct ForgetFacts {
   Digest owner{};
-  BlockKey parent{};              // of a block, or, where is_first, of the namespace's root
-  bool is_first = false;          // the blocks below `parent` are first ones
-  std::vector<TokenId> tokens{};  // 1 to block_tokens
+  BlockKey parent{};                // of a block, or, where is_first, of the namespace's root
+  bool is_first = false;            // the blocks below `parent` are first ones
+  std::vector<TokenId> tokens{};    // 1 to block_tokens
+  std::vector<BlockKey> path{};     // of blocks that follow each other; the last one is `parent`
+  std::vector<RecordName> parts{};  // the records of a block, without its key
   // Whether records name those before them (RecordFacts::after). In a model of windows alone they
   // do not, so that all records of the owner are forgotten.
   bool has_chains = true;
-  std::vector<BlockKey> kept{};  // of blocks whose records stay
+  // Returns the keys of blocks whose records stay. It may take long: who does the forget calls it.
+  std::function<std::vector<BlockKey>()> kept{};
 };
 
 // A buffer of the tier that holds one sealed record on its way out.

@@ -228,7 +228,8 @@ TEST_P(TierConformance, AForgetKeepsTheKeptBlocksAndTakesFirstBlocks) {
   ASSERT_TRUE(driver_->Write(Record(1, 0)));
   ASSERT_TRUE(driver_->Flush());
   ForgetFacts facts = TierDriver::ForgetOf(Record(0, 0), 16);
-  for (uint32_t i = 0; i < 3; ++i) facts.kept.push_back(Record(0, 2 - i).facts.name.key);
+  facts.kept = TierDriver::Keys(
+      {Record(0, 2).facts.name.key, Record(0, 1).facts.name.key, Record(0, 0).facts.name.key});
   const auto forgotten = driver_->Forget(facts);
   ASSERT_TRUE(forgotten) << forgotten.error().message;
   EXPECT_EQ(forgotten->blocks, 3u);
@@ -236,6 +237,100 @@ TEST_P(TierConformance, AForgetKeepsTheKeptBlocksAndTakesFirstBlocks) {
   ASSERT_TRUE(driver_->Forget(TierDriver::ForgetOf(Record(0, 0), 1)));
   for (uint32_t i = 0; i < 3; ++i) EXPECT_FALSE(tier_->Has(Record(0, i).facts.name)) << i;
   EXPECT_EQ(driver_->ReadBack(Record(1, 0)), Read::kOpened);
+}
+
+TEST_P(TierConformance, AForgetGoesBackToWhatOthersNeed) {
+  for (uint32_t i = 0; i < 8; ++i) ASSERT_TRUE(driver_->Write(Record(0, i)));
+  const TestRecord parts = Branch(1, Record(0, 3), Record(0, 4), 5);
+  ASSERT_TRUE(driver_->Write(parts));
+  ASSERT_TRUE(driver_->Flush());
+  // The text begins in record 2 and ends in record 6.
+  const auto forgotten = driver_->Forget(TierDriver::ForgetOf(Record(0, 6), 9, 4));
+  ASSERT_TRUE(forgotten) << forgotten.error().message;
+  EXPECT_EQ(forgotten->blocks, 4u);
+  for (uint32_t i = 0; i < 8; ++i) EXPECT_EQ(tier_->Has(Record(0, i).facts.name), i < 4) << i;
+  EXPECT_EQ(driver_->ReadBack(parts), Read::kOpened);
+  // Nothing but the text itself is left of it, and nothing of its end: record 3 is kept, 2 is not.
+  ForgetFacts facts = TierDriver::ForgetOf(parts, 6);
+  ASSERT_TRUE(driver_->Forget(facts));
+  facts = TierDriver::ForgetOf(Record(0, 6), 9, 4);
+  facts.kept = TierDriver::Keys({Record(0, 2).facts.name.key});
+  ASSERT_TRUE(driver_->Forget(facts));
+  for (uint32_t i = 0; i < 8; ++i) EXPECT_EQ(tier_->Has(Record(0, i).facts.name), i < 3) << i;
+  ASSERT_TRUE(driver_->Forget(TierDriver::ForgetOf(Record(0, 6), 9, 6)));
+  for (uint32_t i = 0; i < 8; ++i) EXPECT_FALSE(tier_->Has(Record(0, i).facts.name)) << i;
+}
+
+// Random trees of prompts against the rule, record by record.
+TEST_P(TierConformance, AForgetLeavesWhatTheRuleLeaves) {
+  Random random(7);
+  for (int round = 0; round < 60; ++round) {
+    struct Node {
+      TestRecord record;
+      std::optional<size_t> before;
+      uint32_t depth;
+      bool is_here = true;
+    };
+    std::vector<Node> nodes;
+    const auto chain = static_cast<uint32_t>(1000 + round);
+    for (uint32_t i = 0; i < 24; ++i) {
+      Node node{TestRecord(chain, i, 0, kTierTokens, kTierPayload), std::nullopt, 0};
+      if (i > 0 && random.Below(6) != 0) {
+        node.before = random.Below(2) == 0 ? i - 1 : random.Below(i);
+        const Node& before = nodes[*node.before];
+        node.depth = before.depth + 1;
+        node.record.facts.parent = before.record.facts.name.key;
+        node.record.facts.after = before.record.facts.name;
+      } else {
+        node.record.facts.parent = TestRecord::Filled(chain);
+        node.record.facts.after.reset();
+      }
+      // Siblings begin alike.
+      for (const Node& other : nodes) {
+        if (other.before != node.before) continue;
+        const size_t equal = random.Below(kTierTokens);
+        std::copy_n(other.record.tokens.begin(), equal, node.record.tokens.begin());
+      }
+      nodes.push_back(std::move(node));
+      ASSERT_TRUE(driver_->Write(nodes.back().record));
+      ASSERT_TRUE(driver_->Flush());
+    }
+    const Node& end = nodes[random.Below(nodes.size())];
+    const size_t num_tokens = 1 + random.Below(kTierTokens);
+    ForgetFacts facts = TierDriver::ForgetOf(end.record, num_tokens);
+    std::vector<size_t> path;  // from the end on
+    for (auto at = end.before; at && random.Below(5) != 0; at = nodes[*at].before) {
+      path.push_back(*at);
+      facts.path.insert(facts.path.begin(), nodes[*at].record.facts.name.key);
+    }
+    std::vector<bool> kept(nodes.size());
+    std::vector<BlockKey> keys;
+    if (random.Below(2) == 0) {
+      for (std::optional<size_t> at = random.Below(nodes.size()); at; at = nodes[*at].before) {
+        kept[*at] = true;
+        keys.push_back(nodes[*at].record.facts.name.key);
+      }
+    }
+    facts.kept = TierDriver::Keys(keys);
+    std::vector<bool> begins(nodes.size());
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      begins[i] =
+          (nodes[i].before && begins[*nodes[i].before]) ||
+          (nodes[i].before == end.before &&
+           std::equal(facts.tokens.begin(), facts.tokens.end(), nodes[i].record.tokens.begin()));
+      nodes[i].is_here = !begins[i] || kept[i];
+    }
+    for (const size_t at : path) {
+      const bool is_needed = std::ranges::any_of(
+          nodes, [&](const Node& other) { return other.is_here && other.before == at; });
+      if (!is_needed && !kept[at]) nodes[at].is_here = false;
+    }
+    ASSERT_TRUE(driver_->Forget(facts));
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      ASSERT_EQ(tier_->Has(nodes[i].record.facts.name), nodes[i].is_here) << round << " " << i;
+    }
+    ASSERT_TRUE(driver_->Erase(TestRecord::Owner(0)));
+  }
 }
 
 TEST_P(TierConformance, AForgetTakesWhatHasLostItsWay) {
@@ -263,7 +358,7 @@ TEST_P(TierConformance, AForgetWithoutChainsTakesAllOfTheOwner) {
   ASSERT_TRUE(driver_->Flush());
   ForgetFacts facts = TierDriver::ForgetOf(Record(0, 3), 1);
   facts.has_chains = false;
-  facts.kept.push_back(Record(0, 0).facts.name.key);
+  facts.kept = TierDriver::Keys({Record(0, 0).facts.name.key});
   ASSERT_TRUE(driver_->Forget(facts));
   for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(tier_->Has(Record(0, i).facts.name), i == 0) << i;
   EXPECT_EQ(driver_->ReadBack(Record(1, 0, 1)), Read::kOpened);

@@ -106,13 +106,24 @@ class TierDriver {
     return Answer<TierErased>([&](auto done) { tier_.Erase(owner, std::move(done)); });
   }
 
-  // Of that record: its first `num_tokens` tokens, and all that comes after it.
-  static ForgetFacts ForgetOf(const TestRecord& record, size_t num_tokens) {
-    return {.owner = record.facts.owner,
-            .parent = record.facts.parent,
-            .is_first = !record.facts.after,
-            .tokens = std::vector<TokenId>(
-                record.tokens.begin(), record.tokens.begin() + static_cast<ptrdiff_t>(num_tokens))};
+  // Of that record: its first `num_tokens` tokens, and all that comes after it. The forgotten text
+  // begins `num_before` records before it.
+  static ForgetFacts ForgetOf(const TestRecord& record, size_t num_tokens,
+                              uint32_t num_before = 0) {
+    ForgetFacts facts{
+        .owner = record.facts.owner,
+        .parent = record.facts.parent,
+        .is_first = !record.facts.after,
+        .tokens = std::vector<TokenId>(record.tokens.begin(),
+                                       record.tokens.begin() + static_cast<ptrdiff_t>(num_tokens)),
+        .parts = {RecordName{}}};
+    for (uint32_t i = num_before; i > 0; --i) {
+      facts.path.push_back(TestRecord::Name(record.chain, record.number - i).key);
+    }
+    return facts;
+  }
+  static auto Keys(std::vector<BlockKey> keys) {
+    return [keys = std::move(keys)] { return keys; };
   }
   Result<TierErased> Forget(const ForgetFacts& facts) {
     return Answer<TierErased>([&](auto done) { tier_.Forget(facts, std::move(done)); });
