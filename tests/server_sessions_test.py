@@ -292,6 +292,25 @@ class SessionsTest(Calls):
         cold = self.server.post("/v1/completions", {"prompt": ids, "max_tokens": 0})["kvasir"]
         self.assertLess(sum(cold["reused"].values()), 32, cold)
 
+    def test_a_delete_leaves_chats_that_begin_alike(self):
+        def chat(n):
+            body = GREEDY | {"max_tokens": 4, "messages": [
+                {"role": "system", "content": "Library desk rules. " * 12},
+                {"role": "user", "content": f"{n * 7919} " + "word " * 40}]}
+            return self.server.post("/v1/chat/completions", body)["kvasir"]
+
+        for n in range(20):
+            chat(n)
+        for system in (None, "Library desk rules. " * 12):  # a BOS alone is shared; a system text
+            more = {"system": system} if system else {}
+            path = self.make(messages=user("zebra"), **more)
+            self.generate(path, max_tokens=3)
+            fork = self.fork(path)
+            for gone in (fork, path):
+                self.assertTrue(self.call("DELETE", gone)["deleted"])
+                for n in (3, 17):
+                    self.assertLessEqual(chat(n)["computed"], 1)
+
     def test_delete_forgets_a_message_whose_answer_nobody_waited_for(self):
         secret = user("Nobody has read that the code of the attic is 5551234. " * 8)
         ids = self.prompt_of(secret)
