@@ -8,6 +8,7 @@ import json
 import pathlib
 import re
 import tempfile
+import urllib.error
 
 import cli_support
 from cli_support import SMALL, CliTest, get_json, kvasir, post, server
@@ -58,7 +59,7 @@ class Arguments(CliTest):
                             (["--model-draft", "x.gguf"], "speculative"), (["-md", "x.gguf"], "speculative"),
                             (["--rope-freq-base", "10000"], "model's files"), (["--rope-scaling=yarn"], "model's files"),
                             (["--grammar-file", "x.gbnf"], "with each request"), (["--cache-reuse", "256"], "give 0"),
-                            (["--mirostat", "2"], "sampler"), (["--slot-save-path", "x"], "--disk"), (["--no-jinja"], "Jinja"),
+                            (["--mirostat", "2"], "sampler"), (["--slot-save-path", "x"], "--disk"),
                             (["-hff", "x.gguf"], "owner/name:file.gguf"), (["--ssl-key-file", "x"], "proxy"),
                             (["--embeddings"], "embeddings"), (["-ctk", "q5_1"], "q8_0"), (["-ctv", "iq4_nl"], "q4_0")]:
             for command in ("serve", "plan"):
@@ -137,10 +138,29 @@ class Server(CliTest):
                 self.assertEqual(post(url, "/v1/chat/completions", hot)[1]["choices"], first)  # by the flag's seed
                 self.assertNotEqual(post(url, "/v1/chat/completions", hot | {"seed": 6})[1]["choices"], first)
 
+    def test_slots_can_be_off_and_thinking_has_a_switch(self):
+        seen = "{% for m in messages %}{{ m.content }}{% endfor %}{{ enable_thinking }}"
+        chat = {"messages": HELLO}
+        for word, says in (("on", "True"), ("off", "False"), ("auto", "")):
+            with server(*SMALL, "--no-slots", "--no-jinja", "--chat-template", seen, "--reasoning", word,
+                        "--reasoning-budget", "-1") as (url, _):
+                prompt = post(url, "/apply-template", chat)[1]["prompt"]
+                self.assertEqual(prompt, HELLO[0]["content"] + says)
+                count = len(post(url, "/tokenize", {"content": prompt})[1]["tokens"])
+                for path in ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"):
+                    self.assertEqual(post(url, path, chat)[1]["input_tokens"], count)
+                with self.assertRaises(urllib.error.HTTPError) as refused:
+                    get_json(url + "/slots")
+                self.assertEqual(refused.exception.code, 501)
+                self.assertIn("--no-slots", json.loads(refused.exception.read())["error"]["message"])
+        self.wrong("serve", "--reasoning", "high", says="is not on, off or auto")
+        self.wrong("serve", "--reasoning-budget", "-2", says="--reasoning-budget")
+        self.wrong("serve", "--reasoning", "on", "--chat-template-kwargs", '{"enable_thinking": false}', says="give one")
+
     def test_an_alias_of_any_name(self):
         with server(*SMALL, "-a", "*", "-a", "mine", "--no-webui") as (url, _):
-            names = [model["id"] for model in get_json(url + "/v1/models")["data"]]
-            self.assertEqual((names[0], "*" in names), ("mine", False))
+            (model,) = get_json(url + "/v1/models")["data"]
+            self.assertEqual((model["id"], "*" in model["aliases"]), ("mine", False))
             for name in ("mine", "gpt-4o", "Qwen/Qwen3-8B:Q4_K_M", "*", "x" * 256):
                 status, answer = post(url, "/v1/chat/completions", {"model": name, "messages": HELLO, "max_tokens": 2})
                 self.assertEqual((status, answer.get("model")), (200, name))

@@ -15,8 +15,8 @@ from server_harness import Server, WithServer, fim_model, sse, user
 
 CHAT = "<|user|>The brass key is in the blue drawer. Where is the brass key?<|end|><|assistant|>"
 ANSWER = "The brass key is in the blue drawer."
-TIMINGS = {"cache_n", "prompt_n", "prompt_ms", "prompt_per_second", "predicted_n", "predicted_ms",
-           "predicted_per_second"}
+TIMINGS = {"cache_n", "prompt_n", "prompt_ms", "prompt_per_token_ms", "prompt_per_second", "predicted_n", "predicted_ms",
+           "predicted_per_token_ms", "predicted_per_second"}
 FIELDS = {"content", "tokens", "stop", "stop_type", "stopping_word", "model", "prompt", "generation_settings",
           "tokens_predicted", "tokens_evaluated", "tokens_cached", "truncated", "has_new_line", "index", "id_slot",
           "timings", "kvasir", "system_fingerprint"}

@@ -32,6 +32,7 @@ constexpr Alias kAliases[] = {
     {"--n", "hypotheses"},
     {"--repeat-penalty", "repetition-penalty"},
     {"--no-ui --no-webui", "no-page"},
+    {"-rea", "reasoning"},
     {"--cors-origins", "cors-origin"},
     {"--sse-ping-interval", "sse-ping-s"},
 };
@@ -62,7 +63,7 @@ constexpr Ignored kIgnored[] = {
      "--no-repack --no-host --perf --no-perf --warmup --no-warmup --swa-full -kvu --kv-unified "
      "-no-kvu --no-kv-unified --cache-idle-slots --no-cache-idle-slots -bs --backend-sampling -e "
      "--escape --no-escape --log-prefix --no-log-prefix --log-timestamps --no-log-timestamps "
-     "--mmproj-offload --no-mmproj-offload",
+     "--mmproj-offload --no-mmproj-offload --no-jinja",
      0},
 };
 // Their value may be left out.
@@ -102,7 +103,6 @@ constexpr Refused kRefused[] = {
     {"-cram --cache-ram", "--kv-memory is the limit of the cache"},
     {"--kv-unified-per-slot", "--ctx-size is the limit of each sequence"},
     {"--slot-save-path", "the cache outlives the server by itself (--disk); sessions are kept too"},
-    {"--no-slots", "/slots shows callers only their own requests"},
     {"--props", "settings cannot change while the server runs"},
     {"--embedding --embeddings --embd-* --pooling --rerank --reranking --cls-separator",
      "embeddings and reranking are not available"},
@@ -118,7 +118,6 @@ constexpr Refused kRefused[] = {
     {"-hft --hf-token", "set HF_TOKEN: other users of the machine can read a command line"},
     {"--offline", "set HF_HUB_OFFLINE=1"},
     {"--embd-gemma-default --fim-* --gpt-oss-* --vision-*", "name the model with -hf"},
-    {"--no-jinja", "chat templates are always rendered as Jinja"},
     {"--reasoning-format", "give reasoning_format with each request"},
     {"-rea --reasoning --reasoning-* --no-reasoning-*",
      "templates take such switches from --chat-template-kwargs"},

@@ -94,6 +94,9 @@ std::vector<Flag> ServeFlags() {
          "serve this host name too, not only localhost; may be given several times. A server that "
          "listens on loopback serves no other names",
          FlagKind::kList},
+        {"no-slots", "", "/slots is 501", FlagKind::kSwitch},
+        {"reasoning-budget", "N",
+         "most tokens of a thought, unless a request says otherwise (-1: any number)"},
         {"no-page", "", "no page for browsers at /, only the API", FlagKind::kSwitch},
         {"otlp-traces-endpoint", "URL",
          "send spans of requests to this collector, such as http://localhost:4318/v1/traces"},
@@ -180,6 +183,7 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
             args.Uint("session-ttl", 0, 87'600, options.session_ttl_hours));
   options.prepare = args.Has("prepare");
   options.cors_origins = args.List("cors-origin");
+  options.has_slots = !args.Has("no-slots");
   options.has_page = !args.Has("no-page");
   options.allowed_hosts = args.List("allowed-host");
   KV_TRY(CheckOptions(options));
@@ -187,6 +191,10 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   KV_ASSIGN(options.chat_template_kwargs, ReadTemplateVariables(args));
   KV_ASSIGN(options.template_now_unix_s, ReadTemplateDate(args));
   KV_ASSIGN(options.defaults, ReadDefaults(args));
+  if (args.Has("reasoning-budget") && args.Text("reasoning-budget") != "-1") {
+    KV_ASSIGN(const uint64_t most, args.Uint("reasoning-budget", 0, UINT32_MAX, 0));
+    options.defaults.max_thought_tokens = static_cast<uint32_t>(most);
+  }
   options.version = kVersion;
   options.on_request = [](std::string_view line) { Log(LogLevel::kInfo, line); };
   return options;

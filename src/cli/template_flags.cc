@@ -20,7 +20,9 @@ std::vector<Flag> TemplateFlags() {
        "variables for the template: {\"enable_thinking\": false}; those of a request come "
        "first"},
       {"template-date", "YYYY-MM-DD",
-       "the date that a template writes, instead of today: its prompts stay the same tomorrow"}};
+       "the date that a template writes, instead of today: its prompts stay the same tomorrow"},
+      {"reasoning", "on|off|auto",
+       "enable_thinking of the template; auto (default): as the template has it"}};
 }
 
 namespace {
@@ -69,13 +71,28 @@ Result<std::optional<std::string>> ReadTemplate(const Args& args) {
 }
 
 Result<std::string> ReadTemplateVariables(const Args& args) {
+  std::string thinking;
+  if (const auto word = args.Text("reasoning"); word && *word != "auto") {
+    if (*word != "on" && *word != "off") {
+      return Fail(Code::kInvalidArgument, "--reasoning: '{}' is not on, off or auto", *word);
+    }
+    thinking = fmt::format("\"enable_thinking\":{}", *word == "on");
+  }
   const std::optional<std::string> text = args.Text("chat-template-kwargs");
-  if (!text) return std::string();
+  if (!text) return thinking.empty() ? thinking : "{" + thinking + "}";
   JsonTree tree;
   const auto variables = ParseVariables(text->empty() ? "?" : *text, &tree);
-  if (variables) return *text;
-  return Fail(Code::kInvalidArgument, "--chat-template-kwargs: '{}' {}", *text,
-              variables.error().message);
+  if (!variables) {
+    return Fail(Code::kInvalidArgument, "--chat-template-kwargs: '{}' {}", *text,
+                variables.error().message);
+  }
+  if (thinking.empty()) return *text;
+  if (variables->Find("enable_thinking")) {
+    return Fail(Code::kInvalidArgument,
+                "--reasoning: --chat-template-kwargs has enable_thinking too; give one of them");
+  }
+  if (variables->members().empty()) return "{" + thinking + "}";
+  return "{" + thinking + "," + text->substr(text->find('{') + 1);
 }
 
 Result<int64_t> ReadTemplateDate(const Args& args) {

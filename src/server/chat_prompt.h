@@ -23,13 +23,14 @@ struct ModelView {
   bool takes_any_name = false;     // other names mean the model too
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;
-  JsonValue template_variables;        // of every chat: an object, or null
-  int64_t template_now_unix_s = 0;     // the time that it is for the template; 0: the clock
-  PieceSpace pieces;                   // of the caller: what was encoded before
-  std::string no_text;                 // why the tokenizer is missing, and the remedy
-  SamplingParams sampling;             // the defaults of requests
-  std::optional<uint32_t> max_tokens;  // the same; absent: each endpoint has one
-  FimTokens fim;                       // marks of a prompt whose middle is filled in
+  JsonValue template_variables;                // of every chat: an object, or null
+  int64_t template_now_unix_s = 0;             // the time that it is for the template; 0: the clock
+  PieceSpace pieces;                           // of the caller: what was encoded before
+  std::string no_text;                         // why the tokenizer is missing, and the remedy
+  SamplingParams sampling;                     // the defaults of requests
+  std::optional<uint32_t> max_tokens;          // the same; absent: each endpoint has one
+  std::optional<uint32_t> max_thought_tokens;  // the same, of models that think
+  FimTokens fim;                               // marks of a prompt whose middle is filled in
   bool knows_developer = false;       // the template names this role; else it is rendered as system
   const ThinkMarks* think = nullptr;  // those of the template; null: it has none
   const CallFormat* calls = nullptr;  // how answers call tools; null: they do not

@@ -44,10 +44,13 @@ void ReadAnswerFields(JsonFields& fields, const ModelView& model, AnswerSpec* sp
   spec->thoughts_apart = format != "none";
   fields.Bool("parallel_tool_calls", &spec->parallel_calls);
   spec->tool_choice = ReadToolChoice(fields);
+  if (model.think) spec->max_thought_tokens = model.max_thought_tokens;
   for (const char* name : {"reasoning_budget_tokens", "thinking_budget_tokens"}) {  // llama.cpp's
     if (!model.think) break;  // as there: they say nothing to models without thoughts
     const auto most = fields.Integer(name, -1, UINT32_MAX);
-    if (most && *most >= 0) spec->max_thought_tokens = static_cast<uint32_t>(*most);
+    if (!most) continue;
+    spec->max_thought_tokens.reset();  // -1: no limit
+    if (*most >= 0) spec->max_thought_tokens = static_cast<uint32_t>(*most);
   }
   if (const auto most = fields.Integer("max_reasoning_tokens", 0, UINT32_MAX)) {
     spec->max_thought_tokens = static_cast<uint32_t>(*most);

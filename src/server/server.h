@@ -22,6 +22,7 @@ struct RequestDefaults {
   std::optional<float> presence_penalty, frequency_penalty;
   std::optional<uint64_t> seed;
   std::optional<uint32_t> max_tokens;
+  std::optional<uint32_t> max_thought_tokens;
 
   SamplingParams Over(SamplingParams params) const {
     params = sampling.Over(std::move(params));
@@ -73,6 +74,7 @@ struct ServerOptions {
   uint32_t max_sessions = 1024;            // of all tenants; their memory: EngineOptions
   uint64_t session_ttl_hours = 24;         // without a call; 0: sessions stay
   bool has_page = true;                    // `/` is a page for browsers
+  bool has_slots = true;                   // else /slots is 501
   bool prepare = false;  // after chat completions, next turns are prepared (server/turn_preparer.h)
   std::string summary;   // lines for stderr, before `listening on`
   std::string version = "unknown";  // shown by /props and the Server header

@@ -71,6 +71,10 @@ Error NotFound(std::string message) { return {Code::kNotFound, std::move(message
 const Service::Route Service::kRoutes[] = {
     {"/v1/chat/completions", "POST", &Service::Chat, Access::kTenant, Route::kGeneration},
     {"/chat/completions", "POST", &Service::Chat, Access::kTenant, Route::kGeneration},
+    {"/v1/chat/completions/input_tokens", "POST", &Service::CountChat, Access::kTenant,
+     Route::kPrepared},
+    {"/chat/completions/input_tokens", "POST", &Service::CountChat, Access::kTenant,
+     Route::kPrepared},
     {"/v1/completions", "POST", &Service::Complete, Access::kTenant, Route::kGeneration},
     {"/v1/translations", "POST", &Service::Translate, Access::kTenant, Route::kGeneration},
     {"/translate", "POST", &Service::TranslateAsLibre, Access::kTenant, Route::kGeneration},
@@ -192,6 +196,7 @@ Service::Service(const ServerOptions& options, Engine& engine,
   model_.sampling = options.defaults.Over(model_.sampling);
   model_.max_tokens = options.defaults.max_tokens;
   model_.template_now_unix_s = options.template_now_unix_s;
+  model_.max_thought_tokens = options.defaults.max_thought_tokens;
   llama_sampling_ = options.defaults.Over(llama_sampling_);
   model_.max_decoded_bytes = options.max_body_bytes;
   model_.max_prompts = engine.options().parallel + engine.options().max_queued;

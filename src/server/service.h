@@ -238,6 +238,7 @@ class Service {
   Outcome Tokenize(const Call& call);
   Outcome Detokenize(const Call& call);
   Outcome ApplyTemplate(const Call& call);
+  Outcome CountChat(const Call& call);
   Outcome Props(const Call& call);
   Outcome Health(const Call& call);
   Outcome Ready(const Call& call);

@@ -233,11 +233,8 @@ HttpResponse JsonResponse(const json& body) {
 }
 
 Outcome Service::Models(const Call&) {
-  json data = json::array();
-  for (const std::string& name : model_.names) {
-    data.push_back(ModelEntry(name, model_.names, engine_.card(), started_));
-  }
-  return JsonResponse({{"object", "list"}, {"data", std::move(data)}});
+  const json entry = ModelEntry(model_.names.front(), model_.names, engine_.card(), started_);
+  return JsonResponse({{"object", "list"}, {"data", json::array({entry})}});
 }
 
 Outcome Service::OneModel(const Call& call) {
@@ -407,7 +404,7 @@ Outcome Service::Props(const Call&) {
       {"model_alias", model_.names.front()},
       {"model_path", card.path},
       {"model_ftype", card.dtype},
-      {"endpoint_slots", true},
+      {"endpoint_slots", options_.has_slots},
       {"endpoint_props", false},
       {"endpoint_metrics", true},
       {"modalities", {{"vision", false}, {"audio", false}}},

@@ -64,6 +64,10 @@ Outcome Service::Infill(const Call& call) {
 
 // The caller's own runs; the operator's key shows all.
 Outcome Service::ListSlots(const Call& call) {
+  if (!options_.has_slots) {
+    return ErrorResponse(
+        {Code::kUnsupported, "/slots is off: the server was started with --no-slots", "slots"});
+  }
   std::optional<std::string> tenant;
   if (!call.caller.is_admin) tenant = call.tenant();
   return LaterAnswer{[this, tenant = std::move(tenant)](LaterAnswer::Reply reply) {

@@ -119,4 +119,19 @@ Outcome Service::ApplyTemplate(const Call& call) {
   return TextResponse({"prompt"}, std::move(chat->text));
 }
 
+// How many tokens the prompt of this chat has.
+Outcome Service::CountChat(const Call& call) {
+  auto body = ParseBody(call.request.body, kChatIds);
+  if (!body) return ErrorResponse(body.error());
+  if (!model_.tokenizer) return ErrorResponse(NoTextError("messages", model_));
+  JsonFields fields(body->fields);
+  const auto chat = RenderMessages(fields, &body->tree, model_);
+  if (!chat) return ErrorResponse(chat.error());
+  const auto prompt = EncodeChat(*chat, model_);
+  if (!prompt) {
+    return ErrorResponse(EncodeError(prompt.error(), "messages", model_.max_text_tokens(), model_));
+  }
+  return JsonResponse({{"object", "response.input_tokens"}, {"input_tokens", prompt->ids.size()}});
+}
+
 }  // namespace kvasir

@@ -10,6 +10,10 @@ double PerSecond(uint64_t tokens, double ms) {
   return ms > 0 ? static_cast<double>(tokens) * 1e3 / ms : 0;
 }
 
+double MsPerToken(double ms, uint64_t tokens) {
+  return tokens > 0 ? ms / static_cast<double>(tokens) : 0;
+}
+
 }  // namespace
 
 void Timings::Add(const Timings& other) {
@@ -44,9 +48,11 @@ nlohmann::json TimingsJson(const Timings& timings) {
   return {{"cache_n", timings.cached},
           {"prompt_n", timings.computed},
           {"prompt_ms", timings.prompt_ms},
+          {"prompt_per_token_ms", MsPerToken(timings.prompt_ms, timings.computed)},
           {"prompt_per_second", PerSecond(timings.computed, timings.prompt_ms)},
           {"predicted_n", timings.predicted},
           {"predicted_ms", timings.predicted_ms},
+          {"predicted_per_token_ms", MsPerToken(timings.predicted_ms, timings.later)},
           {"predicted_per_second", PerSecond(timings.later, timings.predicted_ms)}};
 }
 

@@ -25,9 +25,10 @@ Timings TimingsOf(const Receipt& receipt, uint64_t completion_tokens, uint32_t c
 // Of a request that runs, with one choice.
 Timings TimingsOf(const Progress& progress, uint64_t completion_tokens);
 
-// {"cache_n", "prompt_n", "prompt_ms", "prompt_per_second", "predicted_n", "predicted_ms",
-// "predicted_per_second"}. The first token of a choice takes no time of its answer, so it does not
-// count in predicted_per_second. 0 where no time has passed.
+// {"cache_n", "prompt_n", "prompt_ms", "prompt_per_token_ms", "prompt_per_second", "predicted_n",
+// "predicted_ms", "predicted_per_token_ms", "predicted_per_second"}. The first token of a choice
+// takes no time of its answer, so it does not count in predicted_per_second. 0 where no time has
+// passed.
 nlohmann::json TimingsJson(const Timings& timings);
 
 // {"total", "cache", "processed", "time_ms"}.

@@ -19,13 +19,15 @@ TEST(Timings, SayWhatTheReceiptSays) {
   receipt.tpot_ms = 2;
   const nlohmann::json timings = TimingsJson(TimingsOf(receipt, 6, 1, 6));
   EXPECT_EQ(timings, nlohmann::json::parse(R"({"cache_n":10,"prompt_n":30,"prompt_ms":15.0,
-      "prompt_per_second":2000.0,"predicted_n":6,"predicted_ms":10.0,
-      "predicted_per_second":500.0})"));
+      "prompt_per_token_ms":0.5,"prompt_per_second":2000.0,"predicted_n":6,"predicted_ms":10.0,
+      "predicted_per_token_ms":2.0,"predicted_per_second":500.0})"));
 }
 
 TEST(Timings, NoTimeIsNoSpeed) {
   const nlohmann::json timings = TimingsJson(TimingsOf(Receipt(), 0, 0, 0));
   EXPECT_EQ(timings["prompt_per_second"], 0);
+  EXPECT_EQ(timings["prompt_per_token_ms"], 0);
+  EXPECT_EQ(timings["predicted_per_token_ms"], 0);
   EXPECT_EQ(timings["predicted_ms"], 0);
   EXPECT_EQ(timings["predicted_per_second"], 0);
 }
