@@ -9,7 +9,7 @@
 
 namespace kvasir {
 
-// With long double, so that integers of up to 4,932 digits are no error.
+// With long double: an integer may have up to 4,932 digits.
 using JsonParser =
     nlohmann::basic_json<std::map, std::vector, std::string, bool, int64_t, uint64_t, long double>;
 

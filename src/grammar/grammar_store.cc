@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/result.h"
 
 namespace kvasir {
@@ -54,7 +55,8 @@ bool GrammarStore::EvictOne() {
 Result<std::shared_ptr<const Grammar>> GrammarStore::Admit(
     std::shared_ptr<const Grammar> grammar, std::optional<std::chrono::milliseconds> patience) {
   const uint64_t bytes = BytesOf(*grammar);
-  const auto end = std::chrono::steady_clock::now() + patience.value_or(kAtOnce);
+  const std::chrono::nanoseconds end =
+      std::chrono::nanoseconds(MonotonicNs()) + patience.value_or(kAtOnce);
   while (true) {
     {
       MutexLock lock(alive_->mutex);
@@ -67,7 +69,7 @@ Result<std::shared_ptr<const Grammar>> GrammarStore::Admit(
     MutexLock lock(alive_->mutex);
     if (alive_->bytes == 0 || alive_->bytes + bytes <= grammar_budget_bytes_) continue;
     const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+        std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::nanoseconds(MonotonicNs()));
     if (left.count() <= 0) {
       return Fail(Code::kExhausted,
                   "the grammar takes {} bytes, and those of running requests leave no room for it "

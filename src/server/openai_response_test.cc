@@ -111,8 +111,10 @@ TEST(Answer, TimingsAndFingerprintAreLlamaServers) {
     const std::vector<json> events =
         stream ? EventsOf(text) : std::vector{json::parse(Joined(answer.Body()))};
     for (const json& event : events) EXPECT_EQ(event["system_fingerprint"], "fp_1");
-    EXPECT_EQ(events.back()["timings"],
-              json::parse(R"({"cache_n":4,"prompt_n":2,"prompt_ms":4.0,"prompt_per_token_ms":2.0,"prompt_per_second":500.0,
+    EXPECT_EQ(
+        events.back()["timings"],
+        json::parse(
+            R"({"cache_n":4,"prompt_n":2,"prompt_ms":4.0,"prompt_per_token_ms":2.0,"prompt_per_second":500.0,
                   "predicted_n":2,"predicted_ms":2.0,"predicted_per_token_ms":2.0,"predicted_per_second":500.0})"));
     for (size_t i = 0; i + 1 < events.size(); ++i) EXPECT_FALSE(events[i].contains("timings"));
   }
