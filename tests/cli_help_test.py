@@ -17,7 +17,7 @@ WRONG = {flag: "?" for flag in (
     "--min-p --repetition-penalty --presence-penalty --frequency-penalty --positions --chunk --port --repeats -p -n -d "
     "--generation-config --schedule --admission --kv-headroom --target-itl-ms --step-tokens --inject --tokens "
     "--formats --layers --max-kl --max-queued --max-queue-ms --timeout-ms --max-timeout-ms --sse-ping-s "
-    "--disk-cap --disk-ttl --hf-repo --chat-template --chat-template-kwargs --drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape "
+    "--disk-cap --disk-reserve --disk-ttl --template-date --reasoning --reasoning-budget --hf-repo --chat-template --chat-template-kwargs --drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape "
     "--ids --source --target --split --source-ids --target-id --sessions --session-ttl --session-memory --grammar-memory "
     "--beams --hypotheses --length-penalty --early-stopping --min-tokens --no-repeat-ngram-size").split()}
 WRONG |= {flag: "/no/such/folder/x" for flag in ("--text --recall --chat-template-file --config --api-key-file --out "
@@ -42,10 +42,10 @@ VALUES = {"--cache-dir": "{folder}", "--system": "You are a pirate."}
 
 # These take seconds, or serve until they are stopped: the other tests of the command see what the flags do.
 ELSEWHERE = {"plan": ["--cache-dir"],  # changes nothing there; the server's command line does as it is
-             "serve": ["--pin-threads", "--cache-dir", "--no-page", "--prepare"],
+             "serve": ["--pin-threads", "--cache-dir", "--no-page", "--no-slots", "--prepare"],
              "selftest": ["--json", "--pin-threads", "--cache-dir"],
-             "fsck": ["--json", "--cache-dir"], "eval": ["--json", "--pin-threads", "--cache-dir"],
-             "sessions": ["--json", "--cache-dir"]}
+             "fsck": ["--json", "--cache-dir", "--remove-unreadable"], "eval": ["--json", "--pin-threads", "--cache-dir"],
+             "sessions": ["--json", "--cache-dir", "--unreadable"]}
 for command in "serve chat run translate logits plan".split():
     ELSEWHERE.setdefault(command, []).append("--allow-overcommit")  # machine_limits_test.cc
 

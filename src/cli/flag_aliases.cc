@@ -119,7 +119,7 @@ constexpr Refused kRefused[] = {
     {"--offline", "set HF_HUB_OFFLINE=1"},
     {"--embd-gemma-default --fim-* --gpt-oss-* --vision-*", "name the model with -hf"},
     {"--reasoning-format", "give reasoning_format with each request"},
-    {"-rea --reasoning --reasoning-* --no-reasoning-*",
+    {"--reasoning-effort --reasoning-budget-message --reasoning-preserve --no-reasoning-preserve",
      "templates take such switches from --chat-template-kwargs"},
     {"--skip-chat-parsing", "give reasoning_format and tool_choice \"none\" with each request"},
     {"--no-prefill-assistant", "give continue_final_message: false with each request"},

@@ -51,6 +51,8 @@ void Shrink(const Args& args, uint64_t need, uint64_t most, EngineOptions* optio
       std::min(options->kv_memory_bytes, std::max(kLeastKvBytes, left / kMib * kMib));
 }
 
+}  // namespace
+
 void WarnOfThreads(const EngineOptions& options) {
   if (!options.threads || !options.warn) return;
   const CpuTopology cpus = ReadCpuTopology();
@@ -64,10 +66,7 @@ void WarnOfThreads(const EngineOptions& options) {
       cpus.default_threads()));
 }
 
-}  // namespace
-
 Status FitToMachine(const Args& args, const MemoryLimit& limit, EngineOptions* options) {
-  WarnOfThreads(*options);
   Result<MemoryPlan> plan = Engine::PlanMemory(*options);
   if (!plan) return {};
   const uint64_t most = ShareOf(limit.bytes);

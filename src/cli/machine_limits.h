@@ -11,8 +11,10 @@ namespace kvasir::cli {
 // get less than their defaults where the whole plan would be more than 60% of `limit`. What flags
 // name stays as it is: a plan of more than 60% is warned of, one of more than `limit` is
 // kInvalidArgument, which names the largest --kv-memory that fits, unless --allow-overcommit is
-// given. Also warns of more --threads than the processors that the process may use. Does nothing
-// where the plan cannot be made: loading says why. Plans up to three times.
+// given. Does nothing where the plan cannot be made: loading says why.
 Status FitToMachine(const Args& args, const MemoryLimit& limit, EngineOptions* options);
+
+// Warns of more --threads than the processors, or their time, that the process may use.
+void WarnOfThreads(const EngineOptions& options);
 
 }  // namespace kvasir::cli

@@ -15,6 +15,7 @@
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/interrupt.h"
+#include "cli/machine_limits.h"
 #include "cli/template_flags.h"
 #include "eval/kept_quality.h"
 #include "kvasir/machine.h"
@@ -294,6 +295,7 @@ Result<int> RunServe(const Args& given) {
   if (const auto path = args.Text("config")) KV_TRY(args.MergeConfig(*path, ServeFlags()));
   SetLogStyle(LogStyle::kServer);
   KV_ASSIGN(EngineOptions engine_options, EngineOptionsOf(args, DiskDefault::kCacheFolder));
+  WarnOfThreads(engine_options);
   engine_options.on_model_change = [](const std::string& text) { Log(LogLevel::kWarning, text); };
   KV_ASSIGN(ServerOptions options, ServerOptionsOf(args));
   ExitOnInterrupt();  // while the model loads; then the server owns the signal
