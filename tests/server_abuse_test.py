@@ -6,6 +6,7 @@
 
 import contextlib
 import fcntl
+import hashlib
 import http.client
 import json
 import os
@@ -22,8 +23,9 @@ import time
 import unittest
 
 import large_vocabulary
-from server_harness import BINARY, WAIT_S, Server, listening_port, post_bytes, read_all, sse
+from server_harness import BINARY, WAIT_S, Server, listening_port, post_bytes, read_all, sse, user
 
+SLOW = "KVASIR_SLOW" in os.environ
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PROMPT = {"prompt": [5, 6, 7, 8, 9, 10, 11, 12], "max_tokens": 8, "temperature": 0, "ignore_eos": True}
 
@@ -448,7 +450,7 @@ class ThereIsRoomForOneMore(unittest.TestCase):
 class AGrammarHoldsUpNobody(unittest.TestCase):
     """Beside three requests whose grammar needs seconds for a token, others get their tokens as beside
     three without one: as a ratio within one run, with the margin that a busy machine needs."""
-    VOCABULARIES = (1024, 65100, 151936)
+    VOCABULARIES = (1024, 65100, 151936) if SLOW else (1024,)
     SCHEMA = {"type": "object", "required": ["city", "days"], "additionalProperties": False,
               "properties": {"city": {"type": "string", "maxLength": 60}, "days": {"type": "integer", "minimum": 1}}}
     PLAIN = {"prompt": [5, 6, 7, 8], "max_tokens": 100, "temperature": 0, "ignore_eos": True}
@@ -528,6 +530,7 @@ class AGrammarHoldsUpNobody(unittest.TestCase):
             x = before["times"][-1] / len(before["times"])
             self.assertLess(after["times"][-1] / tokens, 4 * x + 0.010 + 0.5 / tokens, (before, after))
 
+    @unittest.skipUnless(SLOW, "it takes 20 s of computing: ./dev test slow")
     def test_what_takes_too_long_ends_by_name(self):
         with tempfile.TemporaryDirectory() as folder:
             model = large_vocabulary.make_model(folder, 65100)
@@ -557,6 +560,94 @@ class AGrammarHoldsUpNobody(unittest.TestCase):
                 status, _, answer = server.request("POST", "/v1/completions", body)
                 self.assertEqual((status, answer["error"]["param"]), (400, "grammar"))
                 self.assertIn("10 s", answer["error"]["message"])
+
+
+# --- sessions
+
+
+class SessionsHaveShares(unittest.TestCase):
+    """One key that makes sessions until it is refused leaves the others their share."""
+
+    MINE, OTHER = ({"Authorization": f"Bearer {key}"} for key in ("ka", "kb"))
+    KEYS = ("--api-key", "ka", "--api-key", "kb")
+
+    def make_all(self, server, headers, most, text=""):
+        """Makes sessions, each with this text, until a call is refused; how many, and the 429's message."""
+        for made in range(most + 1):
+            status, _, answer = server.request("POST", "/v1/sessions", {}, headers)
+            if status == 201 and text:
+                path = f"/v1/sessions/{answer['id']}/messages"
+                status, _, answer = server.request("POST", path, {"messages": user(text)}, headers)
+            if status not in (200, 201):
+                self.assertEqual((status, answer["error"]["code"]), (429, "exhausted"), answer)
+                return made, answer["error"]["message"]
+        raise AssertionError(f"{most} sessions, and no end")
+
+    def numbers(self, message):
+        return [int(number) for number in re.findall(r"\d+", message)]
+
+    def test_places(self):
+        with Server(*self.KEYS, "--sessions", "40") as server:
+            made, message = self.make_all(server, self.MINE, 40)
+            self.assertEqual(made, 20)  # 10 are kept for it, and half of 20 goes to it
+            self.assertEqual(self.numbers(message), [20, 10])
+            made, message = self.make_all(server, self.OTHER, 40)
+            self.assertEqual(made, 20)
+            self.assertEqual(self.numbers(message), [20, 10])
+            path = "/v1/sessions/" + server.request("GET", "/v1/sessions", None, self.MINE)[2]["first_id"]
+            self.assertEqual(server.request("DELETE", path, None, self.MINE)[0], 200)
+            self.assertEqual(self.make_all(server, self.OTHER, 40)[0], 0)
+            self.assertEqual(self.make_all(server, self.MINE, 40)[0], 1)
+
+    def test_one_key_has_all(self):
+        for keys, headers in [((), {}), (("--api-key", "ka"), self.MINE)]:
+            with Server(*keys, "--sessions", "8") as server:
+                made, message = self.make_all(server, headers, 8)
+                self.assertEqual((made, self.numbers(message)), (8, [8, 8]))
+
+    def test_memory(self):
+        with Server(*self.KEYS, "--session-memory", "4MiB") as server:
+            whole = 3 << 20  # pieces have a quarter
+            for headers in (self.MINE, self.OTHER):
+                made, message = self.make_all(server, headers, 60, "x" * 50_000)
+                self.assertGreater(made * 55_000, whole / 2 - 110_000)
+                self.assertLess(made * 50_000, whole / 2)
+                own, kept = self.numbers(message)
+                self.assertLessEqual(own, whole / 2)
+                self.assertEqual(kept, whole // 4)
+
+    def test_the_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            flags = (*self.KEYS, "--disk", folder + "/kv", "--disk-cap", "64MiB")
+            with Server(*flags) as server:
+                made, message = self.make_all(server, self.MINE, 50, "x" * 100_000)
+                self.assertIn("of the disk", message)
+                self.assertEqual(self.numbers(message)[1], 1038336)  # a quarter of 4 MiB, without pages of no row
+                self.assertGreater(made, 17)
+            with Server(*flags) as server:
+                self.assertEqual(self.make_all(server, self.MINE, 50, "x" * 100_000)[0], 0)
+                self.assertGreater(self.make_all(server, self.OTHER, 50, "x" * 100_000)[0], 17)
+
+    def test_keys_that_come_later(self):
+        def write(path, *names):
+            tenants = {name: {"weight": 3 if name == "large" else 1,
+                              "keys": [{"sha256": hashlib.sha256(name.encode()).hexdigest()}]} for name in names}
+            with open(path, "w") as file:
+                json.dump({"tenants": tenants}, file)
+            os.chmod(path, 0o600)
+
+        small, large = ({"Authorization": f"Bearer {name}"} for name in ("small", "large"))
+        with tempfile.TemporaryDirectory() as folder:
+            path = folder + "/keys.json"
+            write(path, "small")
+            with Server("--keys", path, "--sessions", "16") as server:
+                self.assertEqual(self.make_all(server, small, 16)[0], 16)
+                self.assertEqual(server.request("DELETE", "/v1/cache", None, small)[0], 200)
+                write(path, "small", "large")
+                server.process.send_signal(signal.SIGHUP)
+                server.until("large is there", lambda: server.request("GET", "/v1/sessions", None, large)[0] == 200)
+                self.assertEqual(self.make_all(server, small, 16)[0], 2 + 4)
+                self.assertEqual(self.make_all(server, large, 16)[0], 6 + 4)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 // Sessions: conversations that are kept between calls, edited, forked and forgotten.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "kvasir/status.h"
+#include "kvasir/tenant.h"
 #include "kvasir/types.h"
 
 namespace kvasir {
@@ -145,6 +147,10 @@ inline constexpr size_t kMaxSessionQueue = 8;  // calls of a session that wait
 
 class SessionFile;  // kvasir/session_file.h
 
+// Whose session it is: a digest of the tenant's name.
+using SessionOwner = std::array<uint8_t, 32>;
+SessionOwner SessionOwnerOf(std::string_view tenant);
+
 struct SessionCounts {
   uint64_t sessions = 0, bytes = 0, expired = 0;  // expired: since the start
 };
@@ -152,6 +158,8 @@ struct SessionCounts {
 // The sessions of all tenants. A session belongs to the tenant that made it; others cannot tell it
 // from one that does not exist. It holds text and ids only, no KV: what it says can always be
 // computed. Sessions leave only when they are removed or expire: a full store refuses new ones.
+// Where several tenants are named (SetTenants), half of its places and bytes, and of the file's, is
+// divided among them by weight and kept for them; one has at most half of what is left.
 //
 // With a file (UseFile) its sessions are the store's too, and those that setups want there are
 // written at each change: a call that returned is durable, one that failed has changed nothing.
@@ -181,11 +189,15 @@ class SessionStore {
 
   // kMayExceed: for what replaces something larger, so that a full store can be made smaller.
   enum class Room { kWithinLimit, kMayExceed };
-  // Takes memory for a part of a state. kExhausted when the store has no room for it; then the part
-  // ends.
+  // The same store, whose Keep takes memory of this tenant's share.
+  SessionStore Of(std::string_view tenant) const;
+  // Takes memory for a part of a state: of nobody's share, if the store is not Of a tenant or that
+  // of a Turn. kExhausted when there is no room for it; then the part ends.
   template <typename Part>
   Result<std::shared_ptr<const Part>> Keep(Part part, Room room = Room::kWithinLimit);
 
+  // Those among whom it is divided from now on; what they have stays.
+  void SetTenants(const TenantTable& tenants);
   // Takes the sessions of an open file, and writes to it from now on. Sessions that this one
   // does not have are written to it at their next change or sweep. Disk.
   Status UseFile(std::shared_ptr<SessionFile> file);
@@ -195,7 +207,7 @@ class SessionStore {
   std::optional<Error> no_file() const;
   std::shared_ptr<SessionFile> file() const;
 
-  // kExhausted when the store has as many sessions as it may, or no memory for one. Disk.
+  // kExhausted when the tenant has as many sessions as it may, or no memory for one. Disk.
   Result<Entry> Create(std::string_view tenant, SessionState state);
   // kNotFound where this tenant has no session of this id, as for all calls that take one. Counts
   // as a use of the session, and does not wait for its turn. Disk.
@@ -226,13 +238,14 @@ class SessionStore {
 
  private:
   Status WriteUnwritten();
-  explicit SessionStore(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  SessionStore(std::shared_ptr<Impl> impl, const SessionOwner& owner);
   bool TakeBytes(uint64_t bytes, Room room);
   std::shared_ptr<void> Memory() const;
-  static void GiveBytes(void* memory, uint64_t bytes);
+  static void GiveBytes(void* memory, const SessionOwner& owner, uint64_t bytes, Room room);
   Error NoMemory() const;
 
   const std::shared_ptr<Impl> impl_;
+  const SessionOwner owner_{};  // whose share Keep takes of; zero: nobody's
 };
 
 // A place in the queue of a session, then its turn, until its end. Its holder alone changes the
@@ -245,7 +258,8 @@ class SessionStore::Turn {
 
   bool has_come() const;
   const std::string& id() const;
-  bool on_disk() const;  // changes wait for the file
+  bool on_disk() const;   // changes wait for the file
+  SessionStore& store();  // Of the session's tenant; until the turn ends
   // The session as it is now. kNotFound: it was removed while this waited. Disk.
   // REQUIRES, as for the others: has_come().
   Result<Entry> Read() const;
@@ -270,11 +284,11 @@ template <typename Part>
 Result<std::shared_ptr<const Part>> SessionStore::Keep(Part part, Room room) {
   const uint64_t bytes = part.HeldBytes();
   if (!TakeBytes(bytes, room)) return tl::unexpected(NoMemory());
-  return std::shared_ptr<const Part>(new Part(std::move(part)),
-                                     [memory = Memory(), bytes](const Part* kept) {
-                                       delete kept;
-                                       GiveBytes(memory.get(), bytes);
-                                     });
+  return std::shared_ptr<const Part>(new Part(std::move(part)), [memory = Memory(), owner = owner_,
+                                                                 bytes, room](const Part* kept) {
+    delete kept;
+    GiveBytes(memory.get(), owner, bytes, room);
+  });
 }
 
 // Token `first` of a path and all after it are forgotten.

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,10 +40,6 @@ std::string ToJson(const SessionRecord& record);
 // The same back; its messages get other numbers. Takes its memory from the store. kInvalidArgument
 // names what is wrong, kExhausted: the store has no room. O(bytes).
 Result<SessionRecord> ParseSessionRecord(SessionStore& store, std::string_view json);
-
-// Whose session it is: a digest of the tenant's name.
-using SessionOwner = std::array<uint8_t, 32>;
-SessionOwner SessionOwnerOf(std::string_view tenant);
 
 struct SessionFileOptions {
   std::string folder;  // DiskOptions::folder
@@ -103,6 +100,8 @@ class SessionFile {
   // Removes readable sessions whose time is over. Returns their ids.
   Result<std::vector<std::string>> RemoveOld();
 
+  // How its room is divided from now on, as Shares does (base/shares.h); what lies there stays.
+  void SetWeights(const std::map<SessionOwner, double>& weights);
   bool IsThere();  // its folder and it are where they were
   uint64_t bytes() const;
   uint64_t max_bytes() const;

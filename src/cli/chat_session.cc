@@ -174,8 +174,8 @@ Status ChatSession::Answer(TurnPtr turn, SessionState state) {
   request.prompt = std::move(prompt.chat.ids);
   request.message_ends = std::move(prompt.chat.message_ends);
   request.identity_changed = state.identity_changed;
-  KV_TRY(SessionAnswer::NotePrompt(*store_, *turn, request, begins, &state));
-  SessionAnswer answer(std::move(turn), *store_, std::move(state), request, std::move(begins),
+  KV_TRY(SessionAnswer::NotePrompt(*turn, request, begins, &state));
+  SessionAnswer answer(std::move(turn), std::move(state), request, std::move(begins),
                        OnHangUp::kDropAnswer, *model_.tokenizer);
   KV_ASSIGN(Outcome outcome, RunRequest(engine_, std::move(request), [](std::string_view piece) {
               std::fwrite(piece.data(), 1, piece.size(), stdout);

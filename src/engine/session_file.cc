@@ -182,6 +182,10 @@ Status SessionFile::RemoveAll(const SessionOwner& owner) {
 
 Result<uint64_t> SessionFile::RemoveUnreadable() { return impl_->rows->RemoveUnreadable(); }
 
+void SessionFile::SetWeights(const std::map<SessionOwner, double>& weights) {
+  impl_->rows->SetWeights(weights);
+}
+
 bool SessionFile::IsThere() { return impl_->rows->IsThere(); }
 
 Result<std::vector<std::string>> SessionFile::RemoveOld() {

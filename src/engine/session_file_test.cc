@@ -319,6 +319,38 @@ TEST_F(SessionFileTest, AFullFileChangesNothing) {
   EXPECT_EQ(store->counts().sessions, 1u);
 }
 
+TEST_F(SessionFileTest, OneKeyLeavesTheOthersTheirPartOfTheFile) {
+  options_.cap_bytes = uint64_t{64} << 20;  // the file may have 4 MiB
+  const auto fill = [](SessionStore& store, const std::string& tenant) {
+    SessionStore own = store.Of(tenant);
+    for (int made = 0;; ++made) {
+      SessionState state = *Append(own, Fresh(own), OneSaid("user", std::string(100'000, 'x')));
+      const auto entry = store.Create(tenant, std::move(state));
+      if (entry) continue;
+      EXPECT_EQ(entry.error().code, Code::kExhausted);
+      EXPECT_NE(entry.error().message.find("1038336 are kept for you"), std::string::npos)
+          << entry.error().message;
+      return made;
+    }
+  };
+  {
+    auto store = std::make_unique<SessionStore>(SessionLimits());
+    store->SetTenants({{"t", {}}, {"u", {}}});
+    ASSERT_TRUE(store->UseFile(OpenFile()));
+    const int first = fill(*store, "t");
+    EXPECT_GT(first, 17);  // of 41
+    EXPECT_LT(first, 21);
+  }
+  const auto store = OpenStore();  // it is as it was after a start
+  store->SetTenants({{"t", {}}, {"u", {}}});
+  EXPECT_EQ(fill(*store, "t"), 0);
+  EXPECT_GT(fill(*store, "u"), 17);
+  // What is made smaller is not refused.
+  const std::string id = store->List("t", std::nullopt, 1)->entries[0].id;
+  const auto turn = *store->Queue("t", id, [] {});
+  EXPECT_TRUE(turn->Replace(*Truncate(*turn->Read()->state, 0)));
+}
+
 TEST_F(SessionFileTest, RefusesRecordsThatMakeNoSense) {
   SessionStore store{SessionLimits()};
   const SessionState state = *Append(store, Fresh(store), OneSaid("user", "hello"));

@@ -12,6 +12,7 @@
 #include "base/mutex.h"
 #include "base/random_bytes.h"
 #include "base/result.h"
+#include "base/shares.h"
 #include "base/wipe.h"
 #include "kvasir/session.h"
 #include "kvasir/session_file.h"
@@ -20,27 +21,31 @@ namespace kvasir {
 namespace {
 
 // Of an object that a shared pointer owns: its counts, its deleter, and what the heap adds.
-constexpr uint64_t kSharedBytes = 96;
+constexpr uint64_t kSharedBytes = 144;
 
+// The bytes of all that sessions hold. Thread-safe.
 struct TextMemory {
-  explicit TextMemory(uint64_t limit) : max_bytes(limit) {}
-  bool Take(uint64_t bytes) {
-    uint64_t now = taken.load(std::memory_order_relaxed);
-    do {
-      if (now > max_bytes || bytes > max_bytes - now) return false;
-    } while (!taken.compare_exchange_weak(now, now + bytes, std::memory_order_relaxed));
-    return true;
+  explicit TextMemory(uint64_t limit) : shares(limit) {}
+  void Give(const SessionOwner& owner, uint64_t bytes) {
+    const MutexLock lock(mutex);
+    shares.Give(owner, bytes);
   }
-  void Give(uint64_t bytes) { taken.fetch_sub(bytes, std::memory_order_relaxed); }
 
-  const uint64_t max_bytes;
-  std::atomic<uint64_t> taken{0};  // relaxed: a sum that orders nothing
+  mutable Mutex mutex;  // taken behind the store's
+  Shares shares KV_GUARDED_BY(mutex);
 };
 
 // What a text has allocated beside itself.
 uint64_t HeapBytes(const std::string& text) {
   static const size_t inside = std::string().capacity();
   return text.capacity() > inside ? text.capacity() + 1 : 0;
+}
+
+// What an error says of the owner's share, and of nobody else's.
+std::string MayHave(const Shares& shares, const SessionOwner& owner) {
+  const uint64_t most = shares.kept_for(owner);
+  return shares.are_divided() ? fmt::format("{} are kept for you, with no room for more now", most)
+                              : fmt::format("at most {} are allowed", most);
 }
 
 Error NoSession() {
@@ -139,7 +144,9 @@ constexpr uint64_t kSessionBytes = sizeof(Session) + 400;
 
 struct SessionStore::Impl {
   explicit Impl(const SessionLimits& given)
-      : limits(given), memory(new TextMemory(given.memory_bytes)) {}
+      : limits(given),
+        memory(std::make_shared<TextMemory>(given.memory_bytes)),
+        places(given.max_sessions, 1) {}
 
   // Null: not there, or another tenant's.
   std::shared_ptr<Session> Find(std::string_view tenant, std::string_view id) const
@@ -185,7 +192,8 @@ struct SessionStore::Impl {
     session.removed = true;
     if (session.state) Unload(session, dead);
     by_number.erase(session.number);
-    memory->Give(kSessionBytes);
+    memory->Give(session.owner, kSessionBytes);
+    places.Give(session.owner, 1);
     const auto it = by_id.find(session.id);
     dead->push_back(std::move(it->second));
     by_id.erase(it);
@@ -221,38 +229,69 @@ struct SessionStore::Impl {
 
   std::shared_ptr<SessionFile> file KV_GUARDED_BY(mutex);
   std::optional<Error> no_file KV_GUARDED_BY(mutex);
-  uint64_t num_coming KV_GUARDED_BY(mutex) = 0;  // sessions that are being created
+  Shares places KV_GUARDED_BY(mutex);  // with those of sessions that are being created
+  Shares::Weights weights KV_GUARDED_BY(mutex);
   uint64_t next_number KV_GUARDED_BY(mutex) = 0;
   uint64_t expired KV_GUARDED_BY(mutex) = 0;
 };
 
 struct SessionStore::Turn::Place {
+  Place(const std::shared_ptr<Impl>& impl, const SessionOwner& owner)
+      : store(impl), view(impl, owner) {}
+
   std::shared_ptr<Impl> store;
+  SessionStore view;
   std::shared_ptr<Session> session;
   Waiting waiting;
 };
 
 SessionStore::SessionStore(const SessionLimits& limits) : impl_(std::make_shared<Impl>(limits)) {}
+SessionStore::SessionStore(std::shared_ptr<Impl> impl, const SessionOwner& owner)
+    : impl_(std::move(impl)), owner_(owner) {}
 SessionStore::~SessionStore() = default;
 
+SessionStore SessionStore::Of(std::string_view tenant) const {
+  return SessionStore(impl_, SessionOwnerOf(tenant));
+}
+
+void SessionStore::SetTenants(const TenantTable& tenants) {
+  Shares::Weights weights;
+  for (const auto& [name, rules] : tenants) weights[SessionOwnerOf(name)] = rules.weight;
+  std::shared_ptr<SessionFile> file;
+  {
+    const MutexLock lock(impl_->mutex);
+    impl_->places.SetWeights(weights);
+    impl_->weights = weights;
+    file = impl_->file;
+    const MutexLock memory_lock(impl_->memory->mutex);
+    impl_->memory->shares.SetWeights(weights);
+  }
+  if (file) file->SetWeights(weights);
+}
+
 bool SessionStore::TakeBytes(uint64_t bytes, Room room) {
-  if (room == Room::kWithinLimit) return impl_->memory->Take(bytes);
-  impl_->memory->taken.fetch_add(bytes, std::memory_order_relaxed);
+  const MutexLock lock(impl_->memory->mutex);
+  Shares& shares = impl_->memory->shares;
+  if (room == Room::kWithinLimit) return shares.Take(owner_, bytes);
+  shares.AddBriefly(owner_, bytes);
   return true;
 }
 
 std::shared_ptr<void> SessionStore::Memory() const { return impl_->memory; }
 
-void SessionStore::GiveBytes(void* memory, uint64_t bytes) {
-  static_cast<TextMemory*>(memory)->Give(bytes);
+void SessionStore::GiveBytes(void* memory, const SessionOwner& owner, uint64_t bytes, Room room) {
+  auto* of = static_cast<TextMemory*>(memory);
+  const MutexLock lock(of->mutex);
+  room == Room::kMayExceed ? of->shares.GiveBrief(owner, bytes) : of->shares.Give(owner, bytes);
 }
 
 Error SessionStore::NoMemory() const {
+  const TextMemory& memory = *impl_->memory;
+  const MutexLock lock(memory.mutex);
   return {Code::kExhausted,
-          fmt::format("the sessions hold {} bytes of text and ids, and at most {} are allowed "
+          fmt::format("your sessions hold {} bytes of text and ids, and {} "
                       "(--session-memory); delete sessions, or make them shorter",
-                      impl_->memory->taken.load(std::memory_order_relaxed),
-                      impl_->limits.memory_bytes)};
+                      memory.shares.used_by(owner_), MayHave(memory.shares, owner_))};
 }
 
 // A session as it is, read from the file if it is not in memory.
@@ -302,7 +341,11 @@ Status SessionStore::UseFile(std::shared_ptr<SessionFile> file) {
     session->id = row.id;
     session->owner = row.owner;
     session->row_number = row.number;
-    impl_->memory->taken.fetch_add(kSessionBytes, std::memory_order_relaxed);
+    impl_->places.Add(row.owner, 1);
+    {
+      const MutexLock memory_lock(impl_->memory->mutex);
+      impl_->memory->shares.Add(row.owner, kSessionBytes);
+    }
     impl_->Add(std::shared_ptr<Session>(session));
   }
   std::vector<Session*> lost;
@@ -310,6 +353,7 @@ Status SessionStore::UseFile(std::shared_ptr<SessionFile> file) {
     if (session->row_number == 0 && !session->state) lost.push_back(session.get());
   }
   for (Session* one : lost) impl_->Remove(*one, &dead);
+  file->SetWeights(impl_->weights);
   impl_->file = std::move(file);
   impl_->no_file.reset();
   return {};
@@ -334,21 +378,23 @@ Result<SessionStore::Entry> SessionStore::Create(std::string_view tenant, Sessio
   session->owner = SessionOwnerOf(tenant);
   session->created_s = UnixS();
   Sweep();
-  KV_ASSIGN(session->state, Keep(std::move(state)));
+  SessionStore own = Of(tenant);
+  KV_ASSIGN(session->state, own.Keep(std::move(state)));
   std::shared_ptr<SessionFile> file;
   {
     const MutexLock lock(impl_->mutex);
     if (impl_->limits.max_sessions == 0) {
       return Fail(Code::kExhausted, "this server keeps no sessions (--sessions 0)");
     }
-    if (impl_->by_id.size() + impl_->num_coming >= impl_->limits.max_sessions) {
-      return Fail(
-          Code::kExhausted,
-          "there are {} sessions, and at most {} are allowed (--sessions); delete one first",
-          impl_->by_id.size(), impl_->limits.max_sessions);
+    Shares& places = impl_->places;
+    if (!places.Take(session->owner, 1)) {
+      return Fail(Code::kExhausted, "you have {} sessions, and {} (--sessions); delete one first",
+                  places.used_by(session->owner), MayHave(places, session->owner));
     }
-    if (!TakeBytes(kSessionBytes, Room::kWithinLimit)) return tl::unexpected(NoMemory());
-    ++impl_->num_coming;
+    if (!own.TakeBytes(kSessionBytes, Room::kWithinLimit)) {
+      places.Give(session->owner, 1);
+      return tl::unexpected(own.NoMemory());
+    }
     if (session->state->setup->on_disk) file = impl_->file;
   }
   Status written;
@@ -361,9 +407,9 @@ Result<SessionStore::Entry> SessionStore::Create(std::string_view tenant, Sessio
     session->row_number = 1;
   }
   const MutexLock lock(impl_->mutex);
-  --impl_->num_coming;
   if (!written) {
-    impl_->memory->Give(kSessionBytes);
+    impl_->memory->Give(session->owner, kSessionBytes);
+    impl_->places.Give(session->owner, 1);
     return tl::unexpected(written.error());
   }
   const Entry made = Impl::EntryOf(*session);
@@ -380,7 +426,8 @@ Result<SessionStore::Entry> SessionStore::Find(std::string_view tenant, std::str
     if (!session) return tl::unexpected(impl_->Missing());
     impl_->Use(*session);
   }
-  return impl_->Load(*this, session);
+  SessionStore own(impl_, session->owner);
+  return impl_->Load(own, session);
 }
 
 std::optional<SessionStore::Entry> SessionStore::FindLoaded(std::string_view tenant,
@@ -454,8 +501,7 @@ Result<std::shared_ptr<SessionStore::Turn>> SessionStore::Queue(std::string_view
                                                                 std::string_view id,
                                                                 std::function<void()> on_turn) {
   Sweep();
-  auto place = std::make_shared<Turn::Place>();
-  place->store = impl_;
+  auto place = std::make_shared<Turn::Place>(impl_, SessionOwnerOf(tenant));
   place->waiting.on_turn = std::move(on_turn);
   const std::shared_ptr<Turn> turn(new Turn(place));
   const MutexLock lock(impl_->mutex);
@@ -561,8 +607,9 @@ Status SessionStore::SweepFile() {
 
 SessionCounts SessionStore::counts() const {
   const MutexLock lock(impl_->mutex);
+  const MutexLock memory_lock(impl_->memory->mutex);
   return {.sessions = impl_->by_id.size(),
-          .bytes = impl_->memory->taken.load(std::memory_order_relaxed),
+          .bytes = impl_->memory->shares.used(),
           .expired = impl_->expired};
 }
 
@@ -577,6 +624,8 @@ bool SessionStore::Turn::has_come() const {
 
 const std::string& SessionStore::Turn::id() const { return place_->session->id; }
 
+SessionStore& SessionStore::Turn::store() { return place_->view; }
+
 bool SessionStore::Turn::on_disk() const {
   const MutexLock lock(place_->store->mutex);
   return place_->session->row_number > 0;
@@ -584,8 +633,7 @@ bool SessionStore::Turn::on_disk() const {
 
 Result<SessionStore::Entry> SessionStore::Turn::Read() const {
   KV_CHECK(place_ && has_come());
-  SessionStore store(place_->store);
-  return place_->store->Load(store, place_->session);
+  return place_->store->Load(place_->view, place_->session);
 }
 
 namespace {
@@ -602,13 +650,12 @@ Status SessionStore::Turn::Replace(SessionState state, Durable durable) {
   KV_CHECK(place_ && has_come());
   Impl& impl = *place_->store;
   Session& session = *place_->session;
-  SessionStore store(place_->store);
   KV_ASSIGN(const Entry now, Read());
   const Room room =
       state.HeldBytes() <= now.state->HeldBytes() ? Room::kMayExceed : Room::kWithinLimit;
   const auto scrub =
       Extends(state, *now.state) ? SessionFile::Scrub::kNo : SessionFile::Scrub::kYes;
-  KV_ASSIGN(std::shared_ptr<const SessionState> kept, store.Keep(std::move(state), room));
+  KV_ASSIGN(std::shared_ptr<const SessionState> kept, place_->view.Keep(std::move(state), room));
   std::shared_ptr<SessionFile> file;
   uint64_t row_number = 0;
   {

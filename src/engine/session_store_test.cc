@@ -199,6 +199,159 @@ TEST(SessionStore, ListsTheNewestFirst) {
   EXPECT_FALSE(store.List("t", "sess_x", 3));
 }
 
+SessionState EmptyOf(const SessionStore& store, const std::string& tenant) {
+  SessionStore own = store.Of(tenant);
+  return Empty(own);
+}
+
+TEST(SessionShares, OneKeyLeavesTheOthersTheirPlaces) {
+  SessionStore store({.max_sessions = 100});
+  store.SetTenants({{"a", {}}, {"b", {}}});
+  const auto make_all = [&](const std::string& tenant) {
+    for (int made = 0;; ++made) {
+      const auto entry = store.Create(tenant, EmptyOf(store, tenant));
+      if (entry) continue;
+      EXPECT_EQ(entry.error().code, Code::kExhausted);
+      EXPECT_EQ(entry.error().message,
+                "you have " + std::to_string(made) +
+                    " sessions, and 25 are kept for you, with no room for more now (--sessions); "
+                    "delete one first");
+      return made;
+    }
+  };
+  EXPECT_EQ(make_all("a"), 50);
+  EXPECT_EQ(make_all("b"), 50);
+  ASSERT_TRUE(store.RemoveAll("b"));
+  EXPECT_EQ(make_all("b"), 50);
+}
+
+TEST(SessionShares, OneKeyLeavesTheOthersTheirMemory) {
+  SessionStore store({.memory_bytes = 1'000'000});
+  store.SetTenants({{"a", {}}, {"b", {}}});
+  std::vector<std::string> ids;
+  const auto fill = [&](const std::string& tenant) {
+    const std::string id = store.Create(tenant, EmptyOf(store, tenant))->id;
+    const auto turn = *store.Queue(tenant, id, [] {});
+    for (uint64_t bytes = 0;; bytes += 9000) {
+      auto more = Append(turn->store(), *turn->Read()->state, One("user", std::string(9000, 'x')));
+      const Status replaced = more ? turn->Replace(*more) : tl::unexpected(more.error());
+      if (replaced) continue;
+      EXPECT_EQ(replaced.error().code, Code::kExhausted);
+      EXPECT_NE(replaced.error().message.find("250000 are kept for you"), std::string::npos)
+          << replaced.error().message;
+      return bytes;
+    }
+  };
+  for (const char* tenant : {"a", "b"}) {
+    const uint64_t bytes = fill(tenant);
+    EXPECT_GT(bytes, 450'000u);
+    EXPECT_LT(bytes, 500'000u);
+  }
+  EXPECT_LE(store.counts().bytes, 1'000'000u);
+  // A session that is edited with no room left goes on.
+  const auto page = store.List("a", std::nullopt, 1);
+  const auto turn = *store.Queue("a", page->entries[0].id, [] {});
+  const auto part = Remove(turn->store(), *turn->Read()->state, {0, 0, 8999});
+  ASSERT_TRUE(part);
+  EXPECT_TRUE(turn->Replace(*part));
+}
+
+// Random histories: sessions are made, grow, shrink and go; keys come and go too.
+TEST(SessionShares, RandomHistoriesKeepWhatIsKept) {
+  constexpr uint64_t kPlaces = 40, kBytes = 400'000;
+  const std::vector<std::string> tenants = {"a", "b", "c"};
+  const std::map<std::string, double> weights = {{"a", 1}, {"b", 2}, {"c", 5}};
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    std::mt19937_64 random(seed);
+    SessionStore store({.max_sessions = kPlaces, .memory_bytes = kBytes});
+    TenantTable table;
+    for (const auto& [name, weight] : weights) table[name].weight = weight;
+    store.SetTenants(table);
+    std::map<std::string, std::vector<std::string>> ids;
+    std::map<std::string, uint64_t> refused;
+    // What a tenant has is measured from outside: by what goes when it is removed.
+    const auto bytes_of = [&](const std::string& tenant) {
+      uint64_t bytes = 0;
+      for (const std::string& id : ids[tenant]) {
+        const auto state = store.Find(tenant, id)->state;
+        bytes += state->HeldBytes() + state->setup->HeldBytes() + 800;
+        for (const auto& message : state->messages) bytes += message->HeldBytes();
+      }
+      return bytes;
+    };
+    for (int step = 0; step < 600; ++step) {
+      const std::string& tenant = tenants[random() % tenants.size()];
+      auto& own = ids[tenant];
+      const double part = weights.at(tenant) / 8;
+      const auto kept_places = static_cast<uint64_t>(kPlaces / 2 * part);
+      const auto kept_bytes = static_cast<uint64_t>(kBytes / 2 * part);
+      const uint64_t kind = random() % 10;
+      if (kind < 4) {
+        const bool must = own.size() < kept_places && bytes_of(tenant) + 2000 < kept_bytes;
+        const auto setup = store.Of(tenant).Keep(SessionSetup());
+        ASSERT_TRUE(setup || !must);
+        if (!setup) continue;
+        SessionState state;
+        state.setup = *setup;
+        const auto made = store.Create(tenant, std::move(state));
+        ASSERT_TRUE(made || !must) << made.error().message;
+        if (made) own.push_back(made->id);
+      } else if (own.empty()) {
+        continue;
+      } else if (kind < 9) {
+        const auto turn = *store.Queue(tenant, own[random() % own.size()], [] {});
+        const SessionState old = *turn->Read()->state;
+        const size_t size = random() % 12'000;
+        // A change has the old and the new list of messages at once.
+        const bool must = bytes_of(tenant) + size + 2 * old.HeldBytes() + 2000 < kept_bytes;
+        if (kind == 8) {
+          ASSERT_TRUE(turn->Replace(*Truncate(old, old.messages.size() / 2)));
+          continue;
+        }
+        const auto more = Append(turn->store(), old, One("user", std::string(size, 'x')));
+        ASSERT_TRUE(more || !must) << more.error().message;
+        if (more) {
+          const Status replaced = turn->Replace(*more);
+          ASSERT_TRUE(replaced || !must) << replaced.error().message;
+        }
+        if (!more) ++refused[tenant];
+      } else {
+        ASSERT_TRUE((*store.Queue(tenant, own.back(), [] {}))->Remove());
+        own.pop_back();
+      }
+      uint64_t beyond = 0;
+      for (const auto& [name, theirs] : ids) {
+        const auto kept = static_cast<uint64_t>(kPlaces / 2 * weights.at(name) / 8);
+        const uint64_t more = theirs.size() - std::min<uint64_t>(theirs.size(), kept);
+        ASSERT_LE(more, 11u) << name;  // 2 + 5 + 12 are kept, and half of the other 21
+        beyond += more;
+      }
+      ASSERT_LE(beyond, 21u);
+      ASSERT_LE(store.counts().sessions, kPlaces);
+      ASSERT_LE(store.counts().bytes, kBytes);
+    }
+    EXPECT_GT(refused["a"], 0u);
+    for (const std::string& tenant : tenants) ASSERT_TRUE(store.RemoveAll(tenant));
+    EXPECT_EQ(store.counts().bytes, 0u);
+    EXPECT_EQ(store.counts().sessions, 0u);
+  }
+}
+
+TEST(SessionShares, OtherKeysDivideWhatIsFree) {
+  SessionStore store({.max_sessions = 8});
+  store.SetTenants({{"a", {}}});
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(store.Create("a", EmptyOf(store, "a")));
+  store.SetTenants({{"a", {}}, {"b", {}}});
+  EXPECT_FALSE(store.Create("b", EmptyOf(store, "b")));  // until one of the 8 goes
+  const auto page = store.List("a", std::nullopt, 8);
+  ASSERT_TRUE((*store.Queue("a", page->entries[0].id, [] {}))->Remove());
+  EXPECT_FALSE(store.Create("a", EmptyOf(store, "a")));
+  EXPECT_TRUE(store.Create("b", EmptyOf(store, "b")));
+  store.SetTenants({{"b", {}}});
+  EXPECT_EQ(store.counts().sessions, 8u);
+  EXPECT_TRUE(store.Find("a", page->entries[1].id));
+}
+
 TEST(SessionEdit, SegmentsFollowTheirText) {
   SessionStore store{SessionLimits()};
   SessionMessage message = Message("user", "0123456789");

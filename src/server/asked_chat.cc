@@ -25,15 +25,15 @@ bool IsShown(const SessionState& state, size_t index) {
 
 AskedChat::AskedChat(std::string body, const ModelView& model, TurnPreparer& preparer)
     : body_(std::move(body)),
+      is_session_(false),
       model_(model),
       preparer_(preparer),
       epoch_(preparer.epoch()),
       work_bytes_(body_.size()) {}
 
-AskedChat::AskedChat(SessionState state, SessionStore& store, const ModelView& model,
-                     TurnPreparer& preparer)
+AskedChat::AskedChat(SessionState state, const ModelView& model, TurnPreparer& preparer)
     : state_(std::move(state)),
-      store_(&store),
+      is_session_(true),
       model_(model),
       preparer_(preparer),
       epoch_(preparer.epoch()) {
@@ -54,7 +54,7 @@ uint64_t AskedChat::held_bytes() const {
 // leaves out.
 Result<JsonValue> AskedChat::Chat(JsonTree* tree) const {
   size_t values_left = kMaxJsonValues;
-  if (!store_) return ParseObject(body_, kChatIds, &values_left, tree);
+  if (!is_session_) return ParseObject(body_, kChatIds, &values_left, tree);
   std::vector<JsonValue> messages;
   for (size_t i = 0; i < state_.messages.size(); ++i) {
     if (!IsShown(state_, i)) continue;
@@ -81,7 +81,7 @@ bool AskedChat::MayBeRetokenized(const Miss& miss) const {
 }
 
 bool AskedChat::MayExplain(const Miss& miss) const {
-  return !store_ || MayBeRewritten(miss) || MayBeRetokenized(miss);
+  return !is_session_ || MayBeRewritten(miss) || MayBeRetokenized(miss);
 }
 
 MissReason AskedChat::Explain(const Miss& miss) const {
@@ -89,7 +89,7 @@ MissReason AskedChat::Explain(const Miss& miss) const {
   const auto chat = Chat(&tree);
   if (!chat) return MissReason::kDiverged;
   size_t message = miss.message_index.value_or(UINT32_MAX);
-  if (store_ && message < state_.messages.size()) {
+  if (is_session_ && message < state_.messages.size()) {
     size_t left_out = 0;
     for (size_t i = 0; i < message; ++i) left_out += !IsShown(state_, i);
     message -= left_out;
@@ -108,7 +108,7 @@ MissReason AskedChat::Explain(const Miss& miss) const {
 // Whether a prompt or answer that the session has read has the text of the missed token there, in
 // other ids.
 bool AskedChat::IsRetokenized(const Miss& miss) const {
-  if (!store_ || !MayBeRetokenized(miss)) return false;
+  if (!is_session_ || !MayBeRetokenized(miss)) return false;
   const auto prompt = PromptOf(state_, model_);
   if (!prompt || miss.at_token >= prompt->chat.ids.size()) return false;
   constexpr size_t kLooked = 16;  // ids of which the text is compared
@@ -172,8 +172,8 @@ Result<ChatPrompt> AskedChat::NextOfSession() {
   std::vector<SessionPath::Begin> begins = BeginsOf(shown, next.chat);
   std::vector<TokenId> ids(next.chat.ids.begin(),
                            next.chat.ids.begin() + ends[state.messages.size() - 1]);
-  KV_ASSIGN(state.paths,
-            AddPath(*store_, state.paths, std::move(ids), std::move(begins), request_->cache_salt));
+  KV_ASSIGN(state.paths, AddPath(turn_->store(), state.paths, std::move(ids), std::move(begins),
+                                 request_->cache_salt));
   KV_TRY(turn_->Replace(std::move(state)));
   return std::move(next.chat);
 }
@@ -196,7 +196,7 @@ GenerateRequest AskedChat::RequestFor(ChatPrompt prompt) const {
 
 void AskedChat::PrepareNext() {
   if (!request_) return;
-  auto prompt = store_ ? NextOfSession() : NextOfBody();
+  auto prompt = is_session_ ? NextOfSession() : NextOfBody();
   if (prompt && !prompt->message_ends.empty()) {
     preparer_.Submit(RequestFor(std::move(*prompt)), turn_ ? turn_->id() : "", epoch_);
   }

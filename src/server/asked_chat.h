@@ -23,8 +23,7 @@ class AskedChat {
   // `body`: of a chat completion. The others must outlive this.
   AskedChat(std::string body, const ModelView& model, TurnPreparer& preparer);
   // `state`: of a session, with what the answer answers.
-  AskedChat(SessionState state, SessionStore& store, const ModelView& model,
-            TurnPreparer& preparer);
+  AskedChat(SessionState state, const ModelView& model, TurnPreparer& preparer);
 
   // Has the next turn prepared after the answer to `request`. REQUIRES: the request has its tenant,
   // and may share the cache.
@@ -32,7 +31,7 @@ class AskedChat {
   bool prepares() const { return request_.has_value(); }
   // Of a chat completion: the answer's text so far.
   void Take(const Event& event) {
-    if (prepares() && !store_) answer_ += event.text;
+    if (prepares() && !is_session_) answer_ += event.text;
   }
   // Of a session: it has the answer. The turn ends when the next one was prepared.
   void Take(std::shared_ptr<SessionStore::Turn> turn) { turn_ = std::move(turn); }
@@ -62,7 +61,7 @@ class AskedChat {
 
   const std::string body_;
   const SessionState state_;
-  SessionStore* const store_ = nullptr;  // of a session
+  const bool is_session_;
   const ModelView& model_;
   TurnPreparer& preparer_;
   const uint64_t epoch_;  // of the preparer, when the answer was asked for

@@ -162,7 +162,9 @@ Status Service::UseKeys(const KeysFile& file) {
   KV_TRY(Credentials::Check(options_.api_keys, options_.admin_key, file));
   KV_TRY(Credentials::CheckCount(options_.api_keys, file, engine_.options().max_tenants));
   auto next = std::make_shared<const Credentials>(options_.api_keys, options_.admin_key, file);
-  KV_TRY(engine_.SetTenants(next->Table()));
+  const TenantTable tenants = next->Table();
+  KV_TRY(engine_.SetTenants(tenants));
+  sessions_.SetTenants(tenants);
   const MutexLock lock(credentials_mutex_);
   credentials_ = std::move(next);
   return {};

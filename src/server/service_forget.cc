@@ -88,7 +88,7 @@ Outcome Service::ForgetPart(const Call& call) {
   const SessionState& state = *entry->state;
   const auto part = ReadPart(call.request.body, state);
   if (!part) return ErrorResponse(part.error());
-  auto forgetting = kvasir::ForgetPart(sessions_, state, *part, ScopeOf(call));
+  auto forgetting = kvasir::ForgetPart(call.turn->store(), state, *part, ScopeOf(call));
   if (!forgetting) return ErrorResponse(forgetting.error());
   const size_t messages = forgetting->state.messages.size();
   const Status replaced = call.turn->Replace(std::move(forgetting->state));

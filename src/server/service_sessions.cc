@@ -175,11 +175,12 @@ Outcome Service::CreateSession(const Call& call) {
   if (!setup) return ErrorResponse(setup.error());
   auto messages = ReadFirstMessages(fields, model_, &body->tree);
   if (!messages) return ErrorResponse(messages.error());
-  auto kept = sessions_.Keep(std::move(*setup));
+  SessionStore own = sessions_.Of(call.tenant());
+  auto kept = own.Keep(std::move(*setup));
   if (!kept) return ErrorResponse(kept.error());
   SessionState empty;
   empty.setup = std::move(*kept);
-  auto state = Append(sessions_, empty, std::move(*messages));
+  auto state = Append(own, empty, std::move(*messages));
   if (!state) return ErrorResponse(state.error());
   const auto prompt = PromptOf(*state, ModelFor(call));
   if (prompt) {
@@ -264,7 +265,7 @@ Outcome Service::AppendMessages(const Call& call) {
   }
   if (!messages) return ErrorResponse(messages.error());
   const bool is_answer = messages->back().role == "assistant";
-  Outcome outcome = Become(call, Append(sessions_, *entry->state, std::move(*messages)));
+  Outcome outcome = Become(call, Append(call.turn->store(), *entry->state, std::move(*messages)));
   if (is_answer && entry->state->setup->prepare) PrepareAppended(call);
   return outcome;
 }
@@ -284,7 +285,7 @@ void Service::PrepareAppended(const Call& call) {
     return;
   request.tenant = call.tenant();
   if (call.caller.entry) request.cache_owner = call.caller.entry->rules.cache_owner;
-  AskedChat asked(*entry->state, sessions_, model_, preparer_);
+  AskedChat asked(*entry->state, model_, preparer_);
   asked.PrepareAfter(request);
   asked.Take(call.turn);
   asked.PrepareNext();
@@ -310,7 +311,7 @@ Outcome Service::EditMessage(const Call& call) {
   auto message = ReadContent(fields, messages[*index]->role, model_, &body->tree);
   if (!message) return ErrorResponse(message.error());
   const LaterMessages later = keep_later ? LaterMessages::kStay : LaterMessages::kGo;
-  return Become(call, Edit(sessions_, *entry->state, *index, std::move(*message), later));
+  return Become(call, Edit(call.turn->store(), *entry->state, *index, std::move(*message), later));
 }
 
 Outcome Service::EditSystem(const Call& call) {
@@ -321,7 +322,7 @@ Outcome Service::EditSystem(const Call& call) {
   JsonFields fields(body->fields);
   auto message = ReadContent(fields, "system", model_, &body->tree);
   if (!message) return ErrorResponse(message.error());
-  return Become(call, SetSystem(sessions_, *entry->state, std::move(*message)));
+  return Become(call, SetSystem(call.turn->store(), *entry->state, std::move(*message)));
 }
 
 Outcome Service::TruncateSession(const Call& call) {
@@ -337,7 +338,7 @@ Outcome Service::ForkSession(const Call& call) {
   if (!entry) return ErrorResponse(entry.error());
   const auto count = ReadCount(call.request.body, entry->state->messages.size());
   if (!count) return ErrorResponse(count.error());
-  auto state = ForkOf(sessions_, *entry->state, *count);
+  auto state = ForkOf(call.turn->store(), *entry->state, *count);
   if (!state) return ErrorResponse(state.error());
   const auto made = sessions_.Create(call.tenant(), std::move(*state));
   return made ? SessionResponse(*made, 201) : ErrorResponse(made.error());
@@ -383,7 +384,7 @@ Outcome Service::GenerateInSession(const Call& call) {
     return ErrorResponse(
         {Code::kInvalidArgument, "a session has one answer to a message: n is 1", "n"});
   }
-  auto state = Append(sessions_, *entry->state, std::move(*messages));
+  auto state = Append(call.turn->store(), *entry->state, std::move(*messages));
   if (!state) return ErrorResponse(state.error());
   if (const Status fits = CheckAnswerable(*state); !fits) return ErrorResponse(fits.error());
   auto prompt = PromptOf(*state, ModelFor(call));
@@ -410,8 +411,7 @@ Outcome Service::GenerateInSession(const Call& call) {
     return ErrorResponse(read.error());
   }
   const auto reading = chat->spec.reading;
-  if (const Status noted =
-          SessionAnswer::NotePrompt(sessions_, *call.turn, request, begins, &*state);
+  if (const Status noted = SessionAnswer::NotePrompt(*call.turn, request, begins, &*state);
       !noted) {
     return ErrorResponse(noted.error());
   }
@@ -419,12 +419,12 @@ Outcome Service::GenerateInSession(const Call& call) {
   if (auto* start = std::get_if<GenerationStart>(&outcome)) {
     const bool has_answers = std::ranges::any_of(
         state->messages, [](const auto& message) { return message->role == "assistant"; });
-    Follow(std::make_shared<AskedChat>(*state, sessions_, model_, preparer_),
+    Follow(std::make_shared<AskedChat>(*state, model_, preparer_),
            has_answers && !state->identity_changed,
            setup.prepare && start->requests.front().max_tokens > 0, start);
     const bool prepares = start->chat && start->chat->prepares();
     start->answer->KeepIn(std::make_unique<SessionAnswer>(
-        call.turn, sessions_, std::move(*state), start->requests.front(), std::move(begins),
+        call.turn, std::move(*state), start->requests.front(), std::move(begins),
         keep_partial ? OnHangUp::kKeepPartial : OnHangUp::kDropAnswer, *model_.tokenizer,
         reading ? std::optional(AnswerPieces(reading, start->answer->id(), 0)) : std::nullopt,
         prepares ? start->chat : nullptr));

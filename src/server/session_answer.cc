@@ -11,13 +11,11 @@ namespace kvasir {
 
 using nlohmann::ordered_json;
 
-SessionAnswer::SessionAnswer(std::shared_ptr<SessionStore::Turn> turn, SessionStore& store,
-                             SessionState state, const GenerateRequest& prompt,
-                             std::vector<SessionPath::Begin> begins, OnHangUp on_hang_up,
-                             const Tokenizer& tokenizer, std::optional<AnswerPieces> pieces,
-                             std::shared_ptr<AskedChat> chat)
+SessionAnswer::SessionAnswer(std::shared_ptr<SessionStore::Turn> turn, SessionState state,
+                             const GenerateRequest& prompt, std::vector<SessionPath::Begin> begins,
+                             OnHangUp on_hang_up, const Tokenizer& tokenizer,
+                             std::optional<AnswerPieces> pieces, std::shared_ptr<AskedChat> chat)
     : turn_(std::move(turn)),
-      store_(store),
       state_(std::move(state)),
       ids_(prompt.prompt),
       begins_(std::move(begins)),
@@ -34,12 +32,11 @@ SessionAnswer::SessionAnswer(std::shared_ptr<SessionStore::Turn> turn, SessionSt
   begins_.push_back({answer_.number, answer_.version, ends.empty() ? 0 : ends.back()});
 }
 
-Status SessionAnswer::NotePrompt(SessionStore& store, SessionStore::Turn& turn,
-                                 const GenerateRequest& prompt,
+Status SessionAnswer::NotePrompt(SessionStore::Turn& turn, const GenerateRequest& prompt,
                                  std::vector<SessionPath::Begin> begins, SessionState* state) {
   KV_ASSIGN(const SessionStore::Entry entry, turn.Read());
-  KV_ASSIGN(state->paths, AddPath(store, entry.state->paths, prompt.prompt, std::move(begins),
-                                  prompt.cache_salt));
+  KV_ASSIGN(state->paths, AddPath(turn.store(), entry.state->paths, prompt.prompt,
+                                  std::move(begins), prompt.cache_salt));
   SessionState read = *entry.state;
   read.paths = state->paths;
   return turn.Replace(std::move(read), SessionStore::Turn::Durable::kLater);
@@ -121,9 +118,9 @@ Status SessionAnswer::Keep() {
   answer_.content.shrink_to_fit();
   std::vector<SessionMessage> messages;
   messages.push_back(std::move(answer_));
-  KV_ASSIGN(SessionState changed, Append(store_, state_, std::move(messages)));
-  KV_ASSIGN(changed.paths, AddPath(store_, changed.paths, std::move(ids_), std::move(begins_),
-                                   std::move(cache_salt_)));
+  KV_ASSIGN(SessionState changed, Append(turn_->store(), state_, std::move(messages)));
+  KV_ASSIGN(changed.paths, AddPath(turn_->store(), changed.paths, std::move(ids_),
+                                   std::move(begins_), std::move(cache_salt_)));
   changed.identity_changed = false;
   return turn_->Replace(std::move(changed));
 }

@@ -23,15 +23,14 @@ class SessionAnswer : public AnswerKeeper {
   // The session has read this prompt of `state` (BeginsOf) from now on, whatever becomes of the
   // answer: else nobody could forget it. Before the answer begins; kExhausted: the store has no
   // room for it. REQUIRES: the turn has come.
-  static Status NotePrompt(SessionStore& store, SessionStore::Turn& turn,
-                           const GenerateRequest& prompt, std::vector<SessionPath::Begin> begins,
-                           SessionState* state);
+  static Status NotePrompt(SessionStore::Turn& turn, const GenerateRequest& prompt,
+                           std::vector<SessionPath::Begin> begins, SessionState* state);
 
   // `state`: the session with the messages that come before the answer. `prompt`: what the answer
   // is generated from, in which messages begin as `begins` says. `pieces`: what reads the
   // answer; absent: all of it is content. `chat` gets the turn after the answer, to prepare the
-  // next one; null: it ends. The store and the tokenizer must outlive this.
-  SessionAnswer(std::shared_ptr<SessionStore::Turn> turn, SessionStore& store, SessionState state,
+  // next one; null: it ends. The tokenizer must outlive this.
+  SessionAnswer(std::shared_ptr<SessionStore::Turn> turn, SessionState state,
                 const GenerateRequest& prompt, std::vector<SessionPath::Begin> begins,
                 OnHangUp on_hang_up, const Tokenizer& tokenizer,
                 std::optional<AnswerPieces> pieces = std::nullopt,
@@ -52,7 +51,6 @@ class SessionAnswer : public AnswerKeeper {
   void WritePrompt();
 
   std::shared_ptr<SessionStore::Turn> turn_;  // null: it has ended
-  SessionStore& store_;
   SessionState state_;
   std::vector<TokenId> ids_;  // of prompt and answer
   std::vector<SessionPath::Begin> begins_;

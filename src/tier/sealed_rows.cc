@@ -405,9 +405,9 @@ Result<OpenedFile> SealedRows::TakeRoom(uint64_t bytes) {
   if (now + bytes > max_bytes_) {
     return Fail(
         Code::kExhausted,
-        "sessions take {} bytes of the disk, and with this change up to {}; {} are allowed, "
-        "an eighth of --disk-cap: delete sessions, or make them shorter",
-        now, now + bytes, max_bytes_);
+        "sessions may take {} bytes of the disk, an eighth of --disk-cap, and this change needs "
+        "up to {} more than are free: delete sessions, or make them shorter",
+        max_bytes_, now + bytes - max_bytes_);
   }
   for (int tries = 1;; ++tries) {
     IoResult<OpenedFile> lock = LockTierFolder(storage_, root_.id());
@@ -423,9 +423,9 @@ Result<OpenedFile> SealedRows::TakeRoom(uint64_t bytes) {
     }
     if (tries == kRoomTries) {
       return Fail(Code::kExhausted,
-                  "the disk folder has {} bytes, this change needs up to {} more, and {} are "
-                  "allowed (--disk-cap); try again soon",
-                  used, bytes, options_.cap_bytes);
+                  "the disk folder may have {} bytes (--disk-cap), and this change needs up to {} "
+                  "more than it has left; try again soon",
+                  options_.cap_bytes, bytes);
     }
     lock = IoFailed(EWOULDBLOCK);  // others may give room back
     storage_.Pause(kRoomPauseMs);
@@ -520,12 +520,46 @@ constexpr uint64_t LogBytesOf(uint64_t row_bytes) {
   return row_bytes / (kPage - 4) * kFrame + kSpare;
 }
 
+// What a row takes of the file at most: whole pages, and its part of others.
+constexpr uint64_t FileBytesOf(uint64_t row_bytes) {
+  return row_bytes == 0 ? 0 : (row_bytes / (kPage - 4) + 2) * kPage;
+}
+
+// Whether the owner may have a row of so many bytes instead of the old one. Rows that no key opens
+// are of nobody whose share is kept.
+Status SealedRows::CheckShare(const Digest& owner, uint64_t old_bytes, uint64_t new_bytes) {
+  // Without pages that are of no row: PRAGMA max_page_count has all.
+  const uint64_t pages = max_bytes_ / 2 / kPage;
+  const uint64_t others = pages / 512 + 8;
+  Shares shares((pages - std::min(pages, others)) * kPage);
+  {
+    const MutexLock lock(weights_mutex_);
+    shares.SetWeights(weights_);
+  }
+  if (!shares.are_divided() || new_bytes <= old_bytes) return {};
+  RowStatement rows(database_, "SELECT owner, length(sealed) FROM sessions");
+  int step;
+  while ((step = rows.Step()) == SQLITE_ROW) {
+    const auto known = keys_.FindNamespace(TagFrom(rows.Blob(0)));
+    shares.Add(known ? keys_.owner_of(*known) : Digest(),
+               FileBytesOf(static_cast<uint64_t>(rows.Int(1))));
+  }
+  if (step != SQLITE_DONE) return Failed("cannot be read");
+  const uint64_t used = shares.used_by(owner);
+  if (shares.Take(owner, FileBytesOf(new_bytes) - FileBytesOf(old_bytes))) return {};
+  return Fail(Code::kExhausted,
+              "your sessions take {} bytes of the disk, {} are kept for you, and this change does "
+              "not fit beside what others have: delete sessions, or make them shorter",
+              used, shares.kept_for(owner));
+}
+
 Status SealedRows::Put(const Digest& owner, std::string_view id, uint64_t number, int64_t used_s,
                        std::span<const std::byte> plain, Old old) {
   const MutexLock lock(mutex_);
   KV_TRY(CheckPlace());
   const uint64_t old_bytes = BytesOfRow(id);
   const uint64_t new_bytes = plain.size() + kSealBytes;
+  KV_TRY(CheckShare(owner, old_bytes, new_bytes));
   // The log has both, and the file has what is more than before, with the key's file.
   const uint64_t growth =
       LogBytesOf(old_bytes + new_bytes) + std::max(new_bytes, old_bytes) - old_bytes;
@@ -649,6 +683,11 @@ Result<uint64_t> SealedRows::RemoveUnreadable() {
   }
   KV_TRY(Scrub());
   return ids.size();
+}
+
+void SealedRows::SetWeights(const Shares::Weights& weights) {
+  const MutexLock lock(weights_mutex_);
+  weights_ = weights;
 }
 
 bool SealedRows::IsThere() {

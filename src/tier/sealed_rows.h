@@ -13,6 +13,7 @@
 
 #include "base/mutex.h"
 #include "base/secret.h"
+#include "base/shares.h"
 #include "tier/owner_keys.h"
 #include "tier/storage.h"
 
@@ -81,6 +82,8 @@ class SealedRows {
   // What the file and its log may take, and what they take.
   uint64_t max_bytes() const { return max_bytes_; }
   uint64_t bytes() const;
+  // How its pages are divided among owners from now on. Waits for nothing.
+  void SetWeights(const Shares::Weights& weights);
   bool IsThere();  // its folder and it are where they were
   // Called with how many bytes of the cap file and log may need, before they grow.
   void set_on_need(std::function<void(uint64_t bytes)> on_need);
@@ -101,6 +104,8 @@ class SealedRows {
   Status PutRow(OwnerId owner, std::string_view id, uint64_t number, int64_t used_s,
                 std::span<const std::byte> plain) KV_REQUIRES(mutex_);
   uint64_t BytesOfRow(std::string_view id) KV_REQUIRES(mutex_);
+  Status CheckShare(const Digest& owner, uint64_t old_bytes, uint64_t new_bytes)
+      KV_REQUIRES(mutex_);
   Status Scrub() KV_REQUIRES(mutex_);
   Status CheckPlace() KV_REQUIRES(mutex_);
   Result<OpenedFile> TakeRoom(uint64_t bytes) KV_REQUIRES(mutex_);
@@ -113,6 +118,8 @@ class SealedRows {
   OpenedFile root_, keys_folder_, lock_;
   OwnerKeys keys_ KV_GUARDED_BY(mutex_);
   std::function<void(uint64_t)> on_need_ KV_GUARDED_BY(mutex_);
+  Mutex weights_mutex_;  // taken behind the other, which waits for the disk
+  Shares::Weights weights_ KV_GUARDED_BY(weights_mutex_);
   sqlite3* database_ KV_GUARDED_BY(mutex_) = nullptr;
 };
 
