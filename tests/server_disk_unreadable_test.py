@@ -16,7 +16,7 @@ from server_harness import user
 
 IDS = prompt(70, 400)
 # They say nothing that could be lost, and the next process writes them.
-PASSING = ("lock", "sessions.lock", "about.json")
+PASSING = ("lock", "sessions.lock", "about.json", "spare", "sessions.spare")
 
 
 class Unreadable(WithHome):

@@ -224,7 +224,8 @@ class SessionStore {
   // must not block. kExhausted when kMaxSessionQueue turns wait already.
   Result<std::shared_ptr<Turn>> Queue(std::string_view tenant, std::string_view id,
                                       std::function<void()> on_turn);
-  // Removes the tenant's sessions, at once. Returns how many. Disk.
+  // Removes the tenant's sessions, at once. Returns how many. After an error they are in the file
+  // alone. Disk.
   Result<size_t> RemoveAll(std::string_view tenant);
   // The states of the tenant's sessions that are in memory, except that of `id`.
   std::vector<std::shared_ptr<const SessionState>> OthersOf(std::string_view tenant,
@@ -269,7 +270,11 @@ class SessionStore::Turn {
   // messages that the new state lacks nothing is left in the file when it returns.
   // REQUIRES, with kLater: it has the same messages.
   Status Replace(SessionState state, Durable durable = Durable::kNow);
-  Status Remove();  // disk
+  // After an error the session's text is in the file alone. Disk.
+  Status Remove();
+  // The same: what it says leaves memory, and is read again when it is used. False: the file has
+  // nothing of it.
+  bool LeaveMemory();
   // Ends the turn before this object ends.
   void End();
 

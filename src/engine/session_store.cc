@@ -521,16 +521,22 @@ Result<std::shared_ptr<SessionStore::Turn>> SessionStore::Queue(std::string_view
 
 Result<size_t> SessionStore::RemoveAll(std::string_view tenant) {
   const SessionOwner owner = SessionOwnerOf(tenant);
-  if (const std::shared_ptr<SessionFile> from = file()) KV_TRY(from->RemoveAll(owner));
+  Status erased;
+  if (const std::shared_ptr<SessionFile> from = file()) erased = from->RemoveAll(owner);
   std::vector<std::shared_ptr<const void>> dead;
   const MutexLock lock(impl_->mutex);
   size_t removed = 0;
   for (auto next = impl_->by_number.begin(); next != impl_->by_number.end();) {
     Session& session = *(next++)->second;
     if (session.owner != owner) continue;
+    if (!erased && session.row_number > 0) {  // it can be asked for again
+      if (session.state) impl_->Unload(session, &dead);
+      continue;
+    }
     impl_->Remove(session, &dead);
     ++removed;
   }
+  if (!erased) return tl::unexpected(erased.error());
   return removed;
 }
 
@@ -699,12 +705,27 @@ Status SessionStore::Turn::Remove() {
     if (session.removed) return tl::unexpected(NoSession());
     if (session.row_number > 0) file = impl.file;
   }
-  if (file) KV_TRY(file->Remove(session.owner, session.id));
+  Status erased;
+  if (file) erased = file->Remove(session.owner, session.id);
   std::vector<std::shared_ptr<const void>> dead;
   const MutexLock lock(impl.mutex);
   if (session.removed) return tl::unexpected(NoSession());
-  impl.Remove(session, &dead);
-  return {};
+  if (erased) {
+    impl.Remove(session, &dead);
+  } else if (session.state) {
+    impl.Unload(session, &dead);
+  }
+  return erased;
+}
+
+bool SessionStore::Turn::LeaveMemory() {
+  KV_CHECK(place_ && has_come());
+  std::vector<std::shared_ptr<const void>> dead;
+  const MutexLock lock(place_->store->mutex);
+  Session& session = *place_->session;
+  if (session.removed || session.row_number == 0) return false;
+  if (session.state) place_->store->Unload(session, &dead);
+  return true;
 }
 
 void SessionStore::Turn::End() {

@@ -230,9 +230,10 @@ class Service {
   ModelView ModelFor(const Call& call) const;
   // Replaces the session's state and answers with it.
   Outcome Become(const Call& call, Result<SessionState> state);
-  // Has the engine forget, then gives the answer `body` with the sums.
-  Outcome ForgetLater(const Call& call, std::vector<ForgetRequest> requests,
-                      nlohmann::json body) const;
+  // Has the engine forget, then gives the answer `body` with the sums, or says why the disk still
+  // has the session.
+  Outcome ForgetLater(const Call& call, std::vector<ForgetRequest> requests, nlohmann::json body,
+                      const Status& on_disk) const;
   ForgetScope ScopeOf(const Call& call) const;
 
   Outcome Tokenize(const Call& call);

@@ -296,9 +296,9 @@ Outcome Service::EraseCache(const Call& call) {
   const bool shows_sizes = credentials()->num_tenants() <= 1;
   Result<size_t> removed = 0;
   if (tenant) removed = sessions_.RemoveAll(*tenant);
-  if (!removed) return ErrorResponse(removed.error());
-  const size_t sessions = *removed;
+  const size_t sessions = removed.value_or(0);
   std::string stays;
+  if (!removed) stays = "kept sessions: " + removed.error().message;
   if (tenant && has_disk && sessions_.no_file()) {
     const Status erased = EraseUnopened(SessionFileOptionsOf(engine_), SessionOwnerOf(*tenant));
     if (!erased) stays = "kept sessions: " + sessions_.no_file()->message;
@@ -310,9 +310,11 @@ Outcome Service::EraseCache(const Call& call) {
                       owners = std::move(owners)](LaterAnswer::Reply reply) {
     erase_queue_.EraseAll(owners, [=, reply = std::move(reply)](const Erasure& erasure) {
       const std::string kept = WhatStays(stays, erasure.locked_stores);
-      if (!erasure.error && !kept.empty()) {
+      if (!kept.empty()) {
         return reply(ErrorResponse(
-            {Code::kUnavailable, "memory is erased, but this stays on the disk: " + kept}));
+            {Code::kUnavailable,
+             fmt::format("memory is erased, but this stays on the disk: {}{}{}", kept,
+                         erasure.error ? "; " : "", erasure.error ? erasure.error->message : "")}));
       }
       reply(erasure.error ? ErrorResponse(*erasure.error)
                           : JsonResponse(ErasureJson(erasure, sessions, has_disk, shows_sizes)));

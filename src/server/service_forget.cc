@@ -42,15 +42,22 @@ ForgetScope Service::ScopeOf(const Call& call) const {
 }
 
 Outcome Service::ForgetLater(const Call& call, std::vector<ForgetRequest> requests,
-                             nlohmann::json body) const {
+                             nlohmann::json body, const Status& on_disk) const {
   struct Sums {
     Mutex mutex;
     Erasure sum KV_GUARDED_BY(mutex);
     size_t left KV_GUARDED_BY(mutex) = 0;
   };
   return LaterAnswer{[this, turn = call.turn, requests = std::move(requests),
-                      body = std::move(body)](LaterAnswer::Reply reply) mutable {
-    const auto answer = [turn, body, reply = std::move(reply)](const Erasure& sum) {
+                      body = std::move(body), on_disk](LaterAnswer::Reply reply) mutable {
+    const auto answer = [turn, body, on_disk, reply = std::move(reply)](const Erasure& sum) {
+      if (!on_disk) {
+        turn->End();
+        return reply(ErrorResponse(
+            {Code::kUnavailable,
+             "memory is erased, but the session stays on the disk as it was; ask again: " +
+                 on_disk.error().message}));
+      }
       if (sum.error) return reply(ErrorResponse(*sum.error));
       nlohmann::json with = body;
       with["erased_blocks"] = sum.blocks;
@@ -92,10 +99,12 @@ Outcome Service::ForgetPart(const Call& call) {
   if (!forgetting) return ErrorResponse(forgetting.error());
   const size_t messages = forgetting->state.messages.size();
   const Status replaced = call.turn->Replace(std::move(forgetting->state));
-  if (!replaced) return ErrorResponse(replaced.error());
+  // Where the disk still has it, it leaves memory, and the same call can be made again.
+  if (!replaced && !call.turn->LeaveMemory()) return ErrorResponse(replaced.error());
   pieces_.Erase(call.tenant());
   return ForgetLater(call, std::move(forgetting->requests),
-                     {{"id", entry->id}, {"object", "session.forgotten"}, {"messages", messages}});
+                     {{"id", entry->id}, {"object", "session.forgotten"}, {"messages", messages}},
+                     replaced);
 }
 
 Outcome Service::DeleteSession(const Call& call) {
@@ -105,10 +114,11 @@ Outcome Service::DeleteSession(const Call& call) {
   std::vector<ForgetRequest> requests;
   if (entry) requests = ForgetAll(*entry->state, ScopeOf(call));
   const Status removed = call.turn->Remove();
-  if (!removed) return ErrorResponse(removed.error());
+  if (!removed && removed.error().code == Code::kNotFound) return ErrorResponse(removed.error());
   pieces_.Erase(call.tenant());
   return ForgetLater(call, std::move(requests),
-                     {{"id", call.turn->id()}, {"object", "session.deleted"}, {"deleted", true}});
+                     {{"id", call.turn->id()}, {"object", "session.deleted"}, {"deleted", true}},
+                     removed);
 }
 
 }  // namespace kvasir

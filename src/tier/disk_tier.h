@@ -278,6 +278,7 @@ class DiskTier : public Tier {
   std::optional<bool> HasRoomFor(uint64_t bytes);
   std::optional<bool> HasFreeSpace(uint64_t bytes);
   void NoteRoom();
+  void KeepRoomToErase(FileId root);
   bool RemoveUnusable();
   bool RemoveForeignSegment();
   bool MakeSegment();

@@ -116,7 +116,15 @@ bool DiskTier::RunErases() {
 
 IoStatus DiskTier::TryErase(EraseJob& job) noexcept {
   try {
-    return job.path ? RunForget(job) : RunErase(job);
+    const auto run = [&] { return job.path ? RunForget(job) : RunErase(job); };
+    const IoStatus done = run();
+    if (done || !IsFull(done.error())) return done;
+    // The first writes of an erase need room: that which was kept for it.
+    const IoResult<OpenedFile> root = Own(storage_, storage_.OpenRoot(options_.folder));
+    if (!root || !GiveSpare(storage_, root->id(), kSpareName)) return done;
+    const IoStatus again = run();
+    KeepRoomToErase(root->id());
+    return again;
   } catch (...) {
     return IoFailed(ENOMEM);
   }
@@ -129,8 +137,9 @@ bool DiskTier::ReportErase(EraseJob& job) {
     if (job.is_done) {
       job.done(job.erased);
     } else if (job.error) {
-      job.done(Fail(Code::kIoError, "disk tier: cannot erase in {}: {}{}", job.folder,
-                    std::strerror(*job.error),
+      job.done(Fail(Code::kUnavailable,
+                    "memory is erased, but blocks stay on the disk: cannot erase in {}: {}{}",
+                    job.folder, std::strerror(*job.error),
                     job.has_intent ? "" : "; after a restart it must be asked for again"));
     } else {
       job.done(Fail(Code::kUnavailable, "disk tier: it was closed before the erase"));

@@ -67,6 +67,7 @@ Status DiskTier::OpenStore() {
   }
   RemoveUnusedKeys();
   FitCap();
+  KeepRoomToErase(writing_files_->root.id());
   NoteRoom();
   {
     MutexLock lock(mutex_);

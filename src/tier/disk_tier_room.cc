@@ -340,6 +340,18 @@ void DiskTier::Reserve(uint64_t bytes) {
   reserved_bytes_ = reserved;
 }
 
+void DiskTier::KeepRoomToErase(FileId root) {
+  if (SpareOf(storage_, root, kSpareName) >= kSpareBytes) return;
+  const IoResult<OpenedFile> locked = LockTierFolder(storage_, root);
+  if (!locked) return;  // the next pass keeps it
+  uint64_t cap;
+  {
+    MutexLock lock(mutex_);
+    cap = cap_bytes_;
+  }
+  KeepSpare(storage_, root, kSpareName, kSpareBytes, cap);
+}
+
 // A smaller cap than before: gives back what is too much, before anything is stored.
 void DiskTier::FitCap() {
   while (!HasRoomFor(0).value_or(true)) {
@@ -419,6 +431,7 @@ bool DiskTier::Maintain() {
     if (LeaveIfGone()) return true;
     GiveBack();
     NoteRoom();
+    KeepRoomToErase(writing_files_->root.id());
     RemoveAbandoned();
     (void)ZeroAllCondemned(AbandonedSegments::kLeft);
     WriteAbout();

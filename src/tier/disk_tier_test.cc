@@ -137,7 +137,7 @@ TEST_F(DiskTierTest, AnEraseWithoutAnIntentSaysThatARestartForgetsIt) {
     ASSERT_TRUE(driver.Flush());
     const auto erased = driver.Erase(TestRecord::Owner(0));
     ASSERT_FALSE(erased);
-    EXPECT_EQ(erased.error().code, Code::kIoError);
+    EXPECT_EQ(erased.error().code, Code::kUnavailable);
     EXPECT_NE(erased.error().message.find("after a restart it must be asked for again"),
               std::string::npos)
         << erased.error().message;

@@ -108,6 +108,11 @@ std::optional<std::vector<std::byte>> OpenRow(const OwnerKey& owner, std::string
   return plain;
 }
 
+// What a transaction adds to the log that writes or zeros so many bytes of rows.
+constexpr uint64_t LogBytesOf(uint64_t row_bytes) {
+  return row_bytes / (kPage - 4) * kFrame + kSpare;
+}
+
 Error DamagedRow(std::string_view id) {
   return {Code::kCorruption,
           fmt::format("the session {} is damaged in sessions.db, and cannot be opened", id)};
@@ -265,8 +270,17 @@ Status SealedRows::OpenDatabase() {
   }
   // Also in a file of an earlier version, which has no such table and needs no other one.
   KV_TRY(Execute("CREATE TABLE IF NOT EXISTS erased (owner BLOB PRIMARY KEY NOT NULL)"));
-  if (!options_.only_looks) KV_TRY(FinishErases());
-  return Scrub();
+  if (!options_.only_looks) {
+    KV_TRY(Erasing([&] { return FinishErases(); }));
+    KV_ASSIGN(most_row_bytes_, Number("SELECT coalesce(max(length(sealed)), 0) FROM sessions"));
+  }
+  KV_TRY(Erasing([&] { return Scrub(); }));
+  if (!options_.only_looks) {
+    const IoResult<OpenedFile> room = LockTierFolder(storage_, root_.id());
+    if (room) KeepRoom();
+  }
+  is_open_ = true;
+  return {};
 }
 
 namespace {
@@ -326,7 +340,7 @@ Status SealedRows::RemoveRow(std::string_view id) {
 
 Status SealedRows::KeepLogShort() {
   const auto log = storage_.FactsOf(root_.id(), std::string(kRowsName) + "-wal");
-  return log && log->bytes > kLogBytes ? Scrub() : Status{};
+  return log && log->bytes > (has_given_room_ ? 0 : kLogBytes) ? Scrub() : Status{};
 }
 
 Status SealedRows::Execute(const char* sql) {
@@ -344,8 +358,24 @@ Result<uint64_t> SealedRows::Number(const char* sql) {
   return static_cast<uint64_t>(statement.Int(0));
 }
 
+// While the file is being opened, kUnavailable says that another process has it.
+tl::unexpected<Error> SealedRows::NoRoomOnDevice() {
+  const IoResult<SpaceFacts> space = storage_.Space(root_.id());
+  return Fail(is_open_ ? Code::kUnavailable : Code::kExhausted,
+              "there is no room on the device that keeps sessions: this needs up to {} bytes, and "
+              "{} are free",
+              needed_bytes_, space ? space->free_bytes : 0);
+}
+
+bool SealedRows::IsDeviceFull() {
+  const IoResult<SpaceFacts> space = storage_.Space(root_.id());
+  return space && space->free_bytes < needed_bytes_;
+}
+
 tl::unexpected<Error> SealedRows::Failed(std::string_view what) {
   const int code = sqlite3_errcode(database_) & 0xff;
+  const bool may_lack_room = code == SQLITE_FULL || code == SQLITE_IOERR || code == SQLITE_CANTOPEN;
+  if (may_lack_room && IsDeviceFull()) return NoRoomOnDevice();
   const std::string text =
       fmt::format("{}/{} {}: {}", options_.folder, kRowsName, what, sqlite3_errmsg(database_));
   switch (code) {
@@ -369,6 +399,25 @@ tl::unexpected<Error> SealedRows::Failed(std::string_view what) {
   }
 }
 
+// The next erase finds this much room on a full device, and the two logs of an edit fit there.
+uint64_t SealedRows::KeepRoom() {
+  const uint64_t bytes = LogBytesOf(2 * most_row_bytes_);
+  has_given_room_ = false;
+  // Some more, so that an edit that is a little longer leaves enough.
+  KeepSpare(storage_, root_.id(), kRowsSpareName, RoundUp(bytes + kSpare / 4, kPage),
+            options_.cap_bytes);
+  return bytes;
+}
+
+// Runs a step that may be run again: on a full device with the room that was kept.
+template <typename Step>
+Status SealedRows::Erasing(Step step) {
+  const Status done = step();
+  if (done || !IsDeviceFull() || !GiveSpare(storage_, root_.id(), kRowsSpareName)) return done;
+  has_given_room_ = true;
+  return step();
+}
+
 // Moves the log into the file and empties it, and gives pages back that nothing needs.
 Status SealedRows::Scrub() {
   for (int i = 0; i < kVacuums; ++i) {
@@ -390,7 +439,9 @@ Status SealedRows::CheckPlace() {
 }
 
 // Room for `bytes` more in file and log, as long as the result lives: it is the folder's lock.
-Result<OpenedFile> SealedRows::TakeRoom(uint64_t bytes) {
+// An erase is not held up by what sessions may have, and has what was kept for it.
+Result<OpenedFile> SealedRows::TakeRoom(uint64_t bytes, For what) {
+  needed_bytes_ = bytes;
   const auto taken = [&] {
     uint64_t sum = 0;
     for (const char* suffix : {"", "-wal", "-journal"}) {
@@ -401,8 +452,9 @@ Result<OpenedFile> SealedRows::TakeRoom(uint64_t bytes) {
   };
   if (taken() + bytes > max_bytes_) KV_TRY(Scrub());
   const uint64_t now = taken();
-  if (on_need_) on_need_(std::min(max_bytes_, RoundUp(now + bytes, kNeedStep)));
-  if (now + bytes > max_bytes_) {
+  const uint64_t spare = LogBytesOf(2 * most_row_bytes_);
+  if (on_need_) on_need_(std::min(max_bytes_, RoundUp(now + bytes + spare, kNeedStep)));
+  if (what == For::kStoring && now + bytes > max_bytes_) {
     return Fail(
         Code::kExhausted,
         "sessions may take {} bytes of the disk, an eighth of --disk-cap, and this change needs "
@@ -419,10 +471,17 @@ Result<OpenedFile> SealedRows::TakeRoom(uint64_t bytes) {
       const auto tree = storage_.TreeBytes(root_.id(), kSegmentPrefix);
       if (!tree) return FailErrno(tree.error(), "cannot count what {} takes", options_.folder);
       used = tree->whole_bytes + tree->other_bytes;
-      if (used + bytes + kTierDraftBytes <= options_.cap_bytes) return std::move(*lock);
+      if (used + bytes + kTierDraftBytes <= options_.cap_bytes) {
+        return std::move(*lock);
+      }
+      // A full folder: the room that was kept, which the cap counts too.
+      if (what == For::kErasing && (tries == kRoomTries || used >= options_.cap_bytes)) {
+        (void)GiveSpare(storage_, root_.id(), kRowsSpareName);
+        return std::move(*lock);
+      }
     }
     if (tries == kRoomTries) {
-      return Fail(Code::kExhausted,
+      return Fail(what == For::kErasing ? Code::kUnavailable : Code::kExhausted,
                   "the disk folder may have {} bytes (--disk-cap), and this change needs up to {} "
                   "more than it has left; try again soon",
                   options_.cap_bytes, bytes);
@@ -442,6 +501,7 @@ Result<OwnerId> SealedRows::OwnerFor(const Digest& owner) {
   std::optional<OwnerId> added;
   if (written) added = keys_.Add(key);
   WipeKeys({&key, 1});
+  if (!written && IsFull(written.error())) return NoRoomOnDevice();
   if (!written) {
     return FailErrno(written.error(), "cannot write a key in {}/{}", options_.folder,
                      kRowsKeysName);
@@ -515,11 +575,6 @@ uint64_t SealedRows::BytesOfRow(std::string_view id) {
   return find.Bind(id).Step() == SQLITE_ROW ? static_cast<uint64_t>(find.Int(0)) : 0;
 }
 
-// What a transaction adds to the log that writes or zeros so many bytes of rows.
-constexpr uint64_t LogBytesOf(uint64_t row_bytes) {
-  return row_bytes / (kPage - 4) * kFrame + kSpare;
-}
-
 // What a row takes of the file at most: whole pages, and its part of others.
 constexpr uint64_t FileBytesOf(uint64_t row_bytes) {
   return row_bytes == 0 ? 0 : (row_bytes / (kPage - 4) + 2) * kPage;
@@ -563,14 +618,29 @@ Status SealedRows::Put(const Digest& owner, std::string_view id, uint64_t number
   // The log has both, and the file has what is more than before, with the key's file.
   const uint64_t growth =
       LogBytesOf(old_bytes + new_bytes) + std::max(new_bytes, old_bytes) - old_bytes;
-  KV_ASSIGN(const OpenedFile room, TakeRoom(growth));
+  const For what = old == Old::kScrubbed ? For::kErasing : For::kStoring;
+  KV_ASSIGN(const OpenedFile room, TakeRoom(growth, new_bytes > old_bytes ? For::kStoring : what));
+  if (new_bytes > old_bytes) {  // what grows leaves the room to erase it
+    most_row_bytes_ = std::max(most_row_bytes_, new_bytes);
+    const uint64_t least = KeepRoom();
+    needed_bytes_ += least;
+    const bool is_kept = SpareOf(storage_, root_.id(), kRowsSpareName) >= least;
+    if (!is_kept && IsDeviceFull()) return NoRoomOnDevice();
+    needed_bytes_ = growth;
+  }
   if (number > 1 && !keys_.Find(owner)) return Fail(Code::kNotFound, "there is no session {}", id);
   KV_ASSIGN(const OwnerId id_of_owner, OwnerFor(owner));
-  KV_TRY(PutRow(id_of_owner, id, number, used_s, plain));
-  // The row is durable. What is left to do may fail without undoing that, except for a scrub.
-  if (old == Old::kScrubbed) return Scrub();
-  (void)KeepLogShort();
-  return {};
+  const auto put = [&] { return PutRow(id_of_owner, id, number, used_s, plain); };
+  if (old == Old::kStays) {
+    KV_TRY(put());
+    // The row is durable. What is left to do may fail without undoing that.
+    (void)KeepLogShort();
+    return {};
+  }
+  Status done = Erasing(put);
+  if (done) done = Erasing([&] { return Scrub(); });
+  KeepRoom();
+  return done;
 }
 
 Result<std::vector<std::byte>> SealedRows::Get(const Digest& owner, std::string_view id) {
@@ -598,7 +668,7 @@ Result<std::vector<std::byte>> SealedRows::Get(const Digest& owner, std::string_
 Status SealedRows::Touch(std::string_view id, int64_t used_s) {
   const MutexLock lock(mutex_);
   KV_TRY(CheckPlace());
-  KV_ASSIGN(const OpenedFile room, TakeRoom(kSpare));
+  KV_ASSIGN(const OpenedFile room, TakeRoom(kSpare, For::kStoring));
   RowStatement touch(database_, "UPDATE sessions SET used=? WHERE id=?");
   if (touch.Bind(used_s).Bind(id).Step() != SQLITE_DONE) return Failed("cannot be written");
   return {};
@@ -612,15 +682,21 @@ Status SealedRows::Remove(const Digest& owner, std::string_view id) {
   OwnerKey key = keys_.KeyOf(*known);
   const OwnerTag tag = key.namespace_id;
   WipeKeys({&key, 1});
-  KV_ASSIGN(const OpenedFile room, TakeRoom(LogBytesOf(BytesOfRow(id))));
-  RowStatement remove(database_, "DELETE FROM sessions WHERE id=? AND owner=?");
-  if (remove.Bind(id).Bind(BytesOf(tag)).Step() != SQLITE_DONE) return Failed("cannot be written");
-  return Scrub();
+  KV_ASSIGN(const OpenedFile room, TakeRoom(LogBytesOf(BytesOfRow(id)), For::kErasing));
+  Status done = Erasing([&]() -> Status {
+    RowStatement remove(database_, "DELETE FROM sessions WHERE id=? AND owner=?");
+    if (remove.Bind(id).Bind(BytesOf(tag)).Step() == SQLITE_DONE) return {};
+    return Failed("cannot be written");
+  });
+  if (done) done = Erasing([&] { return Scrub(); });
+  KeepRoom();
+  return done;
 }
 
 Result<std::vector<std::string>> SealedRows::RemoveUnused(int64_t least_used_s) {
   const MutexLock lock(mutex_);
   KV_TRY(CheckPlace());
+  needed_bytes_ = LogBytesOf(2 * most_row_bytes_);
   std::vector<std::string> removed;
   {
     RowStatement rows(database_, "SELECT id, owner FROM sessions WHERE used<?");
@@ -631,8 +707,9 @@ Result<std::vector<std::string>> SealedRows::RemoveUnused(int64_t least_used_s) 
     }
     if (step != SQLITE_DONE) return Failed("cannot be read");
   }
-  for (const std::string& id : removed) KV_TRY(RemoveRow(id));
-  if (!removed.empty()) KV_TRY(Scrub());
+  for (const std::string& id : removed) KV_TRY(Erasing([&] { return RemoveRow(id); }));
+  if (removed.empty()) return removed;
+  KV_TRY(Erasing([&] { return Scrub(); }));
   return removed;
 }
 
@@ -640,14 +717,18 @@ Result<std::vector<std::string>> SealedRows::RemoveUnused(int64_t least_used_s) 
 Status SealedRows::RemoveOwner(const Digest& owner) {
   const MutexLock lock(mutex_);
   KV_TRY(CheckPlace());
+  needed_bytes_ = LogBytesOf(2 * most_row_bytes_);
   const auto known = keys_.Find(owner);
   OwnerTag tag{};
   if (known) {
     OwnerKey key = keys_.KeyOf(*known);
     tag = key.namespace_id;
     WipeKeys({&key, 1});
-    RowStatement note(database_, "INSERT OR IGNORE INTO erased(owner) VALUES(?)");
-    if (note.Bind(BytesOf(tag)).Step() != SQLITE_DONE) return Failed("cannot be written");
+    KV_TRY(Erasing([&]() -> Status {
+      RowStatement note(database_, "INSERT OR IGNORE INTO erased(owner) VALUES(?)");
+      if (note.Bind(BytesOf(tag)).Step() == SQLITE_DONE) return {};
+      return Failed("cannot be written");
+    }));
   }
   // Also where it does not open: the rows that it is of are to be erased too.
   const auto removed =
@@ -660,13 +741,17 @@ Status SealedRows::RemoveOwner(const Digest& owner) {
   }
   if (!known) return {};
   keys_.Release(*known);
-  KV_TRY(RemoveRowsOf(tag));
-  return Scrub();
+  Status done = Erasing([&] { return RemoveRowsOf(tag); });
+  if (done) done = Erasing([&] { return Scrub(); });
+  const IoResult<OpenedFile> room = LockTierFolder(storage_, root_.id());
+  if (room) KeepRoom();
+  return done;
 }
 
 Result<uint64_t> SealedRows::RemoveUnreadable() {
   const MutexLock lock(mutex_);
   KV_TRY(CheckPlace());
+  needed_bytes_ = LogBytesOf(2 * most_row_bytes_);
   std::vector<std::string> ids;
   {
     RowStatement rows(database_, "SELECT id, owner FROM sessions");
@@ -676,12 +761,12 @@ Result<uint64_t> SealedRows::RemoveUnreadable() {
     }
     if (step != SQLITE_DONE) return Failed("cannot be read");
   }
-  for (const std::string& id : ids) KV_TRY(RemoveRow(id));
+  for (const std::string& id : ids) KV_TRY(Erasing([&] { return RemoveRow(id); }));
   const auto keys = RemoveUnreadKeys(storage_, keys_folder_.id(), options_.secret, store_);
   if (!keys) {
     return FailErrno(keys.error(), "cannot remove a key in {}/{}", options_.folder, kRowsKeysName);
   }
-  KV_TRY(Scrub());
+  KV_TRY(Erasing([&] { return Scrub(); }));
   return ids.size();
 }
 

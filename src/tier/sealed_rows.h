@@ -43,11 +43,11 @@ struct RowFacts {
 // The open file: its process alone has it, by DIR/sessions.lock. Each call is durable when it
 // returns, and after a crash at any instant it has happened or it has not. A row is sealed by
 // AES-256-GCM under its owner's key in DIR/keys, and bound to its id and number. Errors: kExhausted
-// where the file, the folder or the disk is full; kUnavailable where another process has the file,
-// and says which; kCorruption: not a database, or a damaged row; kUnsupported: of a newer version;
-// kIoError, kPermissionDenied: the disk. After an error nothing has changed, except that a row
-// whose old bytes could not be scrubbed has its new ones. Thread-safe; calls wait for each other
-// and for the disk.
+// where the file or the folder is full; kUnavailable where the device is, and where another process
+// has the file, and says which; kCorruption: not a database, or a damaged row; kUnsupported: of a
+// newer version; kIoError, kPermissionDenied: the disk. After an error nothing has changed, except
+// that a row whose old bytes could not be scrubbed has its new ones. Thread-safe; calls wait for
+// each other and for the disk.
 class SealedRows {
  public:
   // Makes the file where it is missing. `storage` must outlive it. An erase that a crash ended goes
@@ -89,6 +89,8 @@ class SealedRows {
   void set_on_need(std::function<void(uint64_t bytes)> on_need);
 
  private:
+  static constexpr uint64_t kLeastRoom = uint64_t{256} << 10;
+
   SealedRows(const SealedRowsOptions& options, Storage& storage, OwnerKeys keys);
   Status OpenFiles();
   Status OpenDatabase();
@@ -107,8 +109,14 @@ class SealedRows {
   Status CheckShare(const Digest& owner, uint64_t old_bytes, uint64_t new_bytes)
       KV_REQUIRES(mutex_);
   Status Scrub() KV_REQUIRES(mutex_);
+  template <typename Step>
+  Status Erasing(Step step) KV_REQUIRES(mutex_);
+  uint64_t KeepRoom() KV_REQUIRES(mutex_);
+  bool IsDeviceFull() KV_REQUIRES(mutex_);
+  tl::unexpected<Error> NoRoomOnDevice() KV_REQUIRES(mutex_);
   Status CheckPlace() KV_REQUIRES(mutex_);
-  Result<OpenedFile> TakeRoom(uint64_t bytes) KV_REQUIRES(mutex_);
+  enum class For : uint8_t { kStoring, kErasing };
+  Result<OpenedFile> TakeRoom(uint64_t bytes, For what) KV_REQUIRES(mutex_);
 
   const SealedRowsOptions options_;
   Storage& storage_;
@@ -121,6 +129,10 @@ class SealedRows {
   Mutex weights_mutex_;  // taken behind the other, which waits for the disk
   Shares::Weights weights_ KV_GUARDED_BY(weights_mutex_);
   sqlite3* database_ KV_GUARDED_BY(mutex_) = nullptr;
+  bool is_open_ KV_GUARDED_BY(mutex_) = false;
+  bool has_given_room_ KV_GUARDED_BY(mutex_) = false;  // what was kept for erases
+  uint64_t most_row_bytes_ KV_GUARDED_BY(mutex_) = 0;  // of any row since the file was opened
+  uint64_t needed_bytes_ KV_GUARDED_BY(mutex_) = kLeastRoom;  // by what is being written
 };
 
 // What fsck says of the file: each row that does not open, and what SQLite finds. Absent: there is

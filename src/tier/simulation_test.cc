@@ -463,7 +463,7 @@ TEST_P(TierMutant, IsFound) {
   uint64_t calls = 0;
   std::optional<std::string> wrong;
   if (!media) wrong = FirstWrongStop(1, 1000, &calls);
-  for (uint64_t seed = 0; !wrong && seed < 3000; ++seed) wrong = WrongInRandom(seed, media);
+  for (uint64_t seed = 0; !wrong && seed < 10000; ++seed) wrong = WrongInRandom(seed, media);
   EXPECT_TRUE(wrong);
   if (wrong) RecordProperty("found", *wrong);
 }

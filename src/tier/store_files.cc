@@ -50,7 +50,7 @@ bool IsOurName(std::string_view name) {
   return name == "lock" || name == kAuditName || name == kTagName || ParseStoreName(name) ||
          IsTierDraft(name) || name.starts_with(kIntentPrefix) || name.starts_with(kRowsName) ||
          name == kRowsLockName || name == kRowsKeysName || NameBeforeAside(name) ||
-         name == "lost+found";
+         name == kSpareName || name == kRowsSpareName || name == "lost+found";
 }
 
 // Whether a folder of this content was Kvasir's, whatever became of its marker.
@@ -669,7 +669,47 @@ IoStatus AppendAudit(Storage& storage, FileId root, const std::string& line) {
     kept.erase(0, end == kept.npos ? kept.size() : end + 1);
   }
   // Through a new file: a crash leaves the old lines or all of them.
-  return PublishFile(storage, root, name, kept + line + "\n", FileSync::kSynced);
+  const uint64_t end = kept.size();
+  kept += line + "\n";
+  const IoStatus done = PublishFile(storage, root, name, kept, FileSync::kSynced);
+  if (done || !IsFull(done.error())) return done;
+  // On a full device in place: it needs no more than one line. A crash may cut that one.
+  const IoResult<OpenedFile> file =
+      Own(storage, storage.OpenFile(root, name, OpenMode::kWriteOrNew));
+  if (!file) return IoFailed(file.error());
+  const IoResult<FileFacts> facts = storage.FactsOf(file->id());
+  if (!facts) return IoFailed(facts.error());
+  const auto added = std::as_bytes(std::span(kept)).subspan(end);
+  const IoStatus written = WriteAll(storage, file->id(), added, facts->bytes);
+  return written ? storage.SyncData(file->id()) : written;
 }
+
+uint64_t SpareOf(Storage& storage, FileId root, std::string_view name) {
+  const IoResult<FileFacts> facts = storage.FactsOf(root, std::string(name));
+  return facts ? facts->blocks_bytes : 0;
+}
+
+void KeepSpare(Storage& storage, FileId root, std::string_view name, uint64_t bytes,
+               uint64_t cap_bytes) {
+  const uint64_t before = SpareOf(storage, root, name);
+  if (before >= bytes) return;
+  const auto tree = storage.TreeBytes(root, kSegmentPrefix);
+  const uint64_t used = tree ? tree->whole_bytes + tree->other_bytes : cap_bytes;
+  if (used + bytes - before + kTierDraftBytes > cap_bytes) return;
+  const IoResult<OpenedFile> file =
+      Own(storage, storage.OpenFile(root, std::string(name), OpenMode::kWriteOrNew));
+  constexpr uint64_t kStep = uint64_t{32} << 10;
+  for (uint64_t left = file ? bytes : 0; left > before;) {
+    const IoStatus kept = AllocateBytes(storage, file->id(), left);
+    if (kept || !IsFull(kept.error())) return;
+    left -= std::min(left, kStep);
+  }
+}
+
+bool GiveSpare(Storage& storage, FileId root, std::string_view name) {
+  return storage.Unlink(root, std::string(name)).has_value();
+}
+
+bool IsFull(int error) { return error == ENOSPC || error == EDQUOT; }
 
 }  // namespace kvasir

@@ -138,4 +138,20 @@ inline constexpr uint64_t kTierDraftBytes =
     kMaxAuditBytes + kMaxForgetIntentBytes + (uint64_t{64} << 10);
 IoStatus AppendAudit(Storage& storage, FileId root, const std::string& line);
 
+// Room of the device that is kept for erases, which write before they free anything: files of the
+// tier's folder, of the tier and of SealedRows. On a full device they are given back first, and
+// kept again behind the erase.
+inline constexpr std::string_view kSpareName = "spare", kRowsSpareName = "sessions.spare";
+inline constexpr uint64_t kSpareBytes = uint64_t{64} << 10;  // intents, and a line of the audit
+// What it has.
+uint64_t SpareOf(Storage& storage, FileId root, std::string_view name);
+// At least so many bytes, or as many as the device has; unchanged where the folder's cap is full.
+// REQUIRES: the folder's lock.
+void KeepSpare(Storage& storage, FileId root, std::string_view name, uint64_t bytes,
+               uint64_t cap_bytes);
+// False: there is none.
+bool GiveSpare(Storage& storage, FileId root, std::string_view name);
+// Whether a call failed because the device is full.
+bool IsFull(int error);
+
 }  // namespace kvasir
