@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A device without a free byte: what is there can be erased, and what cannot be stored is 503 and says why.
+"""A device without a free byte: all that it has can be erased, and what cannot be stored is 503 and says why.
 
     server_disk_full_test.py [KVASIR_BINARY] [unittest arguments]
 """
@@ -17,7 +17,7 @@ TEXT = "My name is Mira. I live in Oslo. My cat is called Pixel. " * 20
 
 
 class Full:
-    """A device of its own for the folder."""
+    """A separate device for the folder."""
 
     def setUp(self):
         super().setUp()

@@ -84,7 +84,8 @@ void PrintComparison(std::span<const MemoryPlan> plans) {
   }
 }
 
-void PrintMachine(const MemoryPlan& plan, const MemoryLimit& limit, std::optional<uint64_t> least) {
+void PrintMachine(const MemoryPlan& plan, std::optional<uint64_t> least) {
+  const MemoryLimit limit = ReadMemoryLimit();
   fmt::print("without --kv-memory the cache gets {} of the {} that a process may use here ({})\n",
              FormatBytes(plan.kv_memory_bytes), FormatBytes(limit.bytes), limit.source);
   if (least) fmt::print("the least that serves one context is --kv-memory {}\n", *least);
@@ -112,22 +113,17 @@ Result<int> RunPlan(const Args& given) {
                      "{} are more than the context of {} tokens (--ctx-size)", *tokens,
                      plan.ctx_size);
   }
-  const MemoryLimit limit = ReadMemoryLimit();
-  const std::optional<uint64_t> least = LeastKvMemory(options);
   std::vector<MemoryPlan> plans;
   if (args.Has("compare")) {
     KV_ASSIGN(plans, Engine::PlanFormats(options, tokens));
   }
   if (!args.Has("json")) {
     PrintTable(plan, options.disk ? options.disk->cap_bytes.value_or(kDefaultDiskCapBytes) : 0);
-    if (!args.Has("kv-memory")) PrintMachine(plan, limit, least);
+    if (!args.Has("kv-memory")) PrintMachine(plan, LeastKvMemory(options));
     if (!plans.empty()) PrintComparison(plans);
     return kExitDone;
   }
   nlohmann::ordered_json json = PlanJson(plan);
-  json["machine"] = {{"limit_bytes", limit.bytes},
-                     {"limit_source", limit.source},
-                     {"least_kv_memory_bytes", least ? nlohmann::ordered_json(*least) : nullptr}};
   for (const MemoryPlan& each : plans) {
     json["compare"].push_back({{"kv_format", each.kv_format},
                                {"kv_bytes_per_token", each.kv_bytes_per_token},

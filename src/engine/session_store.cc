@@ -571,20 +571,23 @@ Status SessionStore::WriteUnwritten() {
       }
     }
   }
+  Status failed;  // one that does not fit keeps none of the others from the file
   for (const auto& [tenant, id] : unwritten) {
     const auto turn = Queue(tenant, id, [] {});
     if (!turn || !(*turn)->has_come()) continue;  // the change that is under way writes it
-    KV_ASSIGN(const Entry entry, (*turn)->Read());
-    KV_TRY((*turn)->Replace(SessionState(*entry.state)));
+    const Result<Entry> entry = (*turn)->Read();
+    const Status written =
+        entry ? (*turn)->Replace(SessionState(*entry->state)) : tl::unexpected(entry.error());
+    if (!written) failed = written;
   }
-  return {};
+  return failed;
 }
 
 Status SessionStore::SweepFile() {
   Sweep();
   const std::shared_ptr<SessionFile> from = file();
   if (!from) return {};
-  KV_TRY(WriteUnwritten());
+  const Status written = WriteUnwritten();
   KV_ASSIGN(const std::vector<SessionFile::Row> rows, from->List());
   constexpr int64_t kTouchS = 3600;
   for (const SessionFile::Row& row : rows) {
@@ -608,7 +611,7 @@ Status SessionStore::SweepFile() {
     impl_->Remove(*it->second, &dead);
     ++impl_->expired;
   }
-  return {};
+  return written;
 }
 
 SessionCounts SessionStore::counts() const {

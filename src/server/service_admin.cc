@@ -295,13 +295,19 @@ Outcome Service::EraseCache(const Call& call) {
   const bool has_disk = engine_.DiskStats().has_value();
   const bool shows_sizes = credentials()->num_tenants() <= 1;
   Result<size_t> removed = 0;
+  const auto no_file = sessions_.no_file();
   if (tenant) removed = sessions_.RemoveAll(*tenant);
   const size_t sessions = removed.value_or(0);
   std::string stays;
   if (!removed) stays = "kept sessions: " + removed.error().message;
-  if (tenant && has_disk && sessions_.no_file()) {
+  if (tenant && has_disk && no_file) {
     const Status erased = EraseUnopened(SessionFileOptionsOf(engine_), SessionOwnerOf(*tenant));
-    if (!erased) stays = "kept sessions: " + sessions_.no_file()->message;
+    if (!erased) stays = "kept sessions: " + no_file->message;
+    // It was opened meanwhile: with all that it has.
+    if (!sessions_.no_file()) {
+      const Result<size_t> others = sessions_.RemoveAll(*tenant);
+      stays = others ? "" : "kept sessions: " + others.error().message;
+    }
   }
   preparer_.CancelAll();
   if (tenant) pieces_.Erase(*tenant);

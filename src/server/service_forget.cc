@@ -1,4 +1,5 @@
 // Forgetting parts of sessions, and whole ones: their text, and the KV of it.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/mutex.h"
@@ -38,7 +39,10 @@ ForgetScope Service::ScopeOf(const Call& call) const {
   const auto& entry = call.caller.entry;
   return {.model = model_,
           .cache_owner = entry ? entry->rules.cache_owner.value_or(call.tenant()) : call.tenant(),
-          .others = sessions_.OthersOf(call.tenant(), call.turn->id())};
+          .others = sessions_.OthersOf(call.tenant(), call.turn->id()),
+          .keeps_whole = std::ranges::all_of(engine_.plan().groups, [](const KvGroupPlan& group) {
+            return group.window.has_value();
+          })};
 }
 
 Outcome Service::ForgetLater(const Call& call, std::vector<ForgetRequest> requests,
@@ -72,8 +76,8 @@ Outcome Service::ForgetLater(const Call& call, std::vector<ForgetRequest> reques
       const MutexLock lock(sums->mutex);
       sums->left = requests.size();
     }
-    for (const ForgetRequest& request : requests) {
-      engine_.Forget(request, [sums, answer](const Erasure& one) {
+    for (ForgetRequest& request : requests) {
+      engine_.Forget(std::move(request), [sums, answer](const Erasure& one) {
         std::optional<Erasure> sum;
         {
           const MutexLock lock(sums->mutex);

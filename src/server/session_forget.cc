@@ -29,8 +29,15 @@ bool Covers(const ForgetRequest& one, const ForgetRequest& other) {
 std::vector<std::vector<TokenId>> PromptsToKeep(const ForgetScope& scope, const SessionState& own,
                                                 const ForgetRequest& request) {
   std::vector<std::vector<TokenId>> kept;
+  size_t longest = 0;  // common beginning of those that part before the text ends: one is enough
   const auto keep = [&](std::vector<TokenId> ids) {
-    if (SharedIds(ids, request.ids) > request.first) kept.push_back(std::move(ids));
+    const size_t shared = SharedIds(ids, request.ids);
+    if (shared <= request.first) return;
+    if (shared > request.last || scope.keeps_whole) {
+      kept.push_back(std::move(ids));
+    } else {
+      longest = std::max<size_t>(longest, shared);
+    }
   };
   for (const auto& state : scope.others) {
     const std::vector<uint32_t> ends = ContainedTokens(*state);
@@ -48,6 +55,8 @@ std::vector<std::vector<TokenId>> PromptsToKeep(const ForgetScope& scope, const 
     }
     if (auto prompt = PromptOf(*state, scope.model)) keep(std::move(prompt->chat.ids));
   }
+  const auto end = request.ids.begin() + static_cast<std::ptrdiff_t>(longest);
+  if (longest > 0) kept.emplace_back(request.ids.begin(), end);
   return kept;
 }
 

@@ -17,6 +17,9 @@ struct ForgetScope {
   const ModelView& model;
   std::string cache_owner;  // ForgetRequest::owner
   std::vector<std::shared_ptr<const SessionState>> others;
+  // Where all layers have windows, blocks do not say what they come after: a forget takes all that
+  // is not in a kept prompt. Else only what prompts have in common with the forgotten one matters.
+  bool keeps_whole = false;
 };
 
 struct Forgetting {

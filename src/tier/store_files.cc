@@ -269,9 +269,13 @@ IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Se
 
 namespace {
 
-bool KeyFileOpens(Storage& storage, FileId keys, const Secret& secret, const StoreId& store,
-                  const std::string& name) {
+// A device's error is none of the file's: what is not read is not said to be of nobody.
+IoResult<bool> KeyFileOpens(Storage& storage, FileId keys, const Secret& secret,
+                            const StoreId& store, const std::string& name) {
   const IoResult<std::string> file = ReadSmallFile(storage, keys, name, kKeyFileBytes);
+  if (!file && (file.error() == EIO || file.error() == EMFILE || file.error() == ENFILE)) {
+    return IoFailed(file.error());
+  }
   if (!file) return false;
   auto key = OpenKeyFile(secret, store, name, std::as_bytes(std::span(*file)));
   if (key) WipeKeys({&*key, 1});
@@ -287,8 +291,11 @@ IoResult<std::vector<std::string>> UnreadKeys(Storage& storage, FileId keys, con
   std::vector<std::string> unread;
   for (const std::string& name : *names) {
     const bool is_aside = NameBeforeAside(name).has_value();
-    if (!is_aside && (!IsKeyFileName(name) || KeyFileOpens(storage, keys, secret, store, name))) {
-      continue;
+    if (!is_aside) {
+      if (!IsKeyFileName(name)) continue;
+      const IoResult<bool> opens = KeyFileOpens(storage, keys, secret, store, name);
+      if (!opens) return IoFailed(opens.error());
+      if (*opens) continue;
     }
     unread.push_back(name);
   }
@@ -309,7 +316,9 @@ IoStatus RemoveUnreadKeys(Storage& storage, FileId keys, const Secret& secret,
 IoStatus WriteKeyFile(Storage& storage, FileId keys, const Secret& secret, const StoreId& store,
                       const OwnerKey& key) {
   const std::string old = KeyFileName(secret, key.owner);
-  if (storage.FactsOf(keys, old) && !KeyFileOpens(storage, keys, secret, store, old)) {
+  const IoResult<bool> opens = KeyFileOpens(storage, keys, secret, store, old);
+  if (!opens) return IoFailed(opens.error());
+  if (storage.FactsOf(keys, old) && !*opens) {
     if (const auto aside = SetAside(storage, keys, old); !aside) return IoFailed(aside.error());
   }
   RecordSalt salt;
@@ -539,9 +548,10 @@ IoResult<bool> StoreOpens(Storage& storage, FileId folder, const Secret& secret,
     if (!segment) continue;
     has_segments = true;
     const IoResult<OpenedFile> file = Own(storage, storage.OpenFile(folder, name, OpenMode::kRead));
-    if (!file) continue;
+    if (!file) return IoFailed(file.error());
     const auto head = ReadHead(storage, file->id(), head_key, store, *segment);
-    if (head && *head) return true;
+    if (!head) return IoFailed(head.error());
+    if (*head) return true;
     if (const auto facts = storage.FactsOf(file->id())) *bytes += facts->blocks_bytes;
   }
   const IoResult<OpenedFile> keys = Own(storage, storage.OpenFolder(folder, "keys"));
