@@ -220,8 +220,10 @@ class AtStart(WithFaults):
                             self.assertTrue(answer == self.text or "error" in answer, answer)
                             self.assertEqual(process.stop(), 0)
                         else:
-                            # 127: not even the libraries can be loaded.
-                            self.assertIn(process.process.returncode, (1, 127), process.said())
+                            # 127: not even the libraries can be loaded. 2: the plan is more than the limit.
+                            self.assertIn(process.process.returncode, (1, 2, 127), process.said())
+                            if process.process.returncode == 2:
+                                self.assertIn("(ulimit -v)", process.said())
 
 
 class WhileServing(WithFaults):

@@ -33,8 +33,7 @@ constexpr uint64_t kLeastKvBytes = 8 * kMib;
 
 // `need`: of the plan with these options.
 void Shrink(const Args& args, uint64_t need, uint64_t most, EngineOptions* options) {
-  if (args.Has("kv-memory")) return;
-  uint64_t open = options->kv_memory_bytes;
+  uint64_t open = args.Has("kv-memory") ? 0 : options->kv_memory_bytes;
   for (const Part& part : kParts) {
     if (!args.Has(part.flag)) open += options->*part.bytes;
   }
@@ -47,6 +46,7 @@ void Shrink(const Args& args, uint64_t need, uint64_t most, EngineOptions* optio
     bytes = std::min(bytes, std::max(part.least, room / part.divisor / kMib * kMib));
     left -= std::min(left, bytes);
   }
+  if (args.Has("kv-memory")) return;
   options->kv_memory_bytes =
       std::min(options->kv_memory_bytes, std::max(kLeastKvBytes, left / kMib * kMib));
 }

@@ -51,14 +51,24 @@ TEST_F(MachineLimitsTest, DefaultsTakeAtMostSixTenths) {
 }
 
 TEST_F(MachineLimitsTest, WhatFlagsNameStaysAndIsWarnedOf) {
-  args_.Set("kv-memory", {"1GiB"});
-  options_.kv_memory_bytes = kGib;
+  args_.Set("kv-memory", {"1536MiB"});
+  options_.kv_memory_bytes = 1536 * kMib;
   ASSERT_TRUE(Fit(2 * kGib));
-  EXPECT_EQ(options_.kv_memory_bytes, kGib);
+  EXPECT_EQ(options_.kv_memory_bytes, 1536 * kMib);
   ASSERT_EQ(warnings_.size(), 1u);
   EXPECT_NE(warnings_[0].find("may take 2.00 GiB (memory.max of a test): more than 60%"),
             std::string::npos)
       << warnings_[0];
+}
+
+TEST_F(MachineLimitsTest, BesideAGivenCacheTheOthersTakeLess) {
+  args_.Set("kv-memory", {"16MiB"});
+  options_.kv_memory_bytes = 16 * kMib;
+  ASSERT_TRUE(Fit(300 * kMib));
+  EXPECT_EQ(options_.kv_memory_bytes, 16 * kMib);
+  EXPECT_LE(Need(), 180 * kMib);
+  EXPECT_GE(options_.request_memory_bytes, 16 * kMib);
+  EXPECT_TRUE(warnings_.empty());
 }
 
 TEST_F(MachineLimitsTest, MoreThanThereIsIsRefusedWithWhatFits) {
