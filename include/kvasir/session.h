@@ -192,7 +192,7 @@ class SessionStore {
   // The same store, whose Keep takes memory of this tenant's share.
   SessionStore Of(std::string_view tenant) const;
   // Takes memory for a part of a state: of nobody's share, if the store is not Of a tenant or that
-  // of a Turn. kExhausted when there is no room for it; then the part ends.
+  // of a Turn. kExhausted: it does not fit, and the part is destroyed.
   template <typename Part>
   Result<std::shared_ptr<const Part>> Keep(Part part, Room room = Room::kWithinLimit);
 
@@ -201,8 +201,8 @@ class SessionStore {
   // Takes the sessions of an open file, and writes to it from now on. Sessions that this one
   // does not have are written to it at their next change or sweep. Disk.
   Status UseFile(std::shared_ptr<SessionFile> file);
-  // Why there is no file, until UseFile. kUnavailable: sessions that lie there may come back, so
-  // that calls for a session that is not known have this error instead of kNotFound.
+  // Why sessions are not written to a file, until UseFile. With kUnavailable the file may be opened
+  // later, so calls for an unknown session get this error instead of kNotFound.
   void set_no_file(Error why);
   std::optional<Error> no_file() const;
   std::shared_ptr<SessionFile> file() const;

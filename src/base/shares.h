@@ -20,8 +20,9 @@ class Shares {
   explicit Shares(uint64_t total, uint64_t least = 0) : total_(total), least_(least) {}
   void SetWeights(const Weights& weights);  // O(owners)
 
-  // False: there is no room for it. Never so within what is kept, unless what was added or named
-  // otherwise before has it, or there are more owners than `least` for each. O(log owners).
+  // False: it does not fit, and nothing is taken. A named owner always gets up to its kept part,
+  // unless others took it before the weights changed, or `least` for all of them is more than the
+  // total. O(log owners).
   bool Take(const Digest& owner, uint64_t count);
   void Add(const Digest& owner, uint64_t count);  // has room in any case
   // Like Add, of what soon replaces something larger: it is not in the way of what is kept.

@@ -16,7 +16,7 @@ std::optional<int64_t> ParseSystemInt(std::string_view text);
 
 // The folders of this process's cgroup and of those above it, up to the top of the mount, innermost
 // first. `controller`: "cpu" or "memory" of cgroups v1; "": cgroups v2. `root`: folder of sys and
-// proc, "" for the real ones. Empty: there is no such hierarchy.
+// proc, "" for the real ones. Empty: no such hierarchy is mounted.
 std::vector<std::string> CgroupFolders(const std::string& root, std::string_view controller);
 
 }  // namespace kvasir

@@ -168,8 +168,9 @@ Result<Forgetting> ForgetPart(SessionStore& store, const SessionState& state,
 
 namespace {
 
-// The first message of a prompt that is neither the system's nor the developer's, of those that it
-// does not leave out; absent: there is none.
+// The index of the first message of the prompt that is neither a system nor a developer message.
+// The prompt leaves out the first `dropped` messages behind the system's. Absent: all are of these
+// roles.
 std::optional<size_t> FirstSaid(const SessionState& state, uint32_t dropped) {
   for (size_t i = (state.has_system() ? 1 : 0) + dropped; i < state.messages.size(); ++i) {
     if (!state.messages[i]->is_system()) return i;

@@ -53,7 +53,7 @@ std::optional<bool> DiskTier::HasFreeSpace(uint64_t bytes) {
   return missing ? std::optional(*missing == 0) : std::nullopt;
 }
 
-// Says once that nothing can be stored: there is no segment, and no room for one.
+// Warns once when the tier has no segment and the device has no room for one.
 void DiskTier::NoteRoom() {
   uint64_t bytes;
   bool has_segments = false;

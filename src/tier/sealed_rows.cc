@@ -271,10 +271,10 @@ Status SealedRows::OpenDatabase() {
   // Also in a file of an earlier version, which has no such table and needs no other one.
   KV_TRY(Execute("CREATE TABLE IF NOT EXISTS erased (owner BLOB PRIMARY KEY NOT NULL)"));
   if (!options_.only_looks) {
-    KV_TRY(Erasing([&] { return FinishErases(); }));
+    KV_TRY(Erasing([&]() KV_REQUIRES(mutex_) { return FinishErases(); }));
     KV_ASSIGN(most_row_bytes_, Number("SELECT coalesce(max(length(sealed)), 0) FROM sessions"));
   }
-  KV_TRY(Erasing([&] { return Scrub(); }));
+  KV_TRY(Erasing([&]() KV_REQUIRES(mutex_) { return Scrub(); }));
   if (!options_.only_looks) {
     const IoResult<OpenedFile> room = LockTierFolder(storage_, root_.id());
     if (room) KeepRoom();
@@ -361,10 +361,10 @@ Result<uint64_t> SealedRows::Number(const char* sql) {
 // While the file is being opened, kUnavailable says that another process has it.
 tl::unexpected<Error> SealedRows::NoRoomOnDevice() {
   const IoResult<SpaceFacts> space = storage_.Space(root_.id());
-  return Fail(is_open_ ? Code::kUnavailable : Code::kExhausted,
-              "there is no room on the device that keeps sessions: this needs up to {} bytes, and "
-              "{} are free",
-              needed_bytes_, space ? space->free_bytes : 0);
+  return Fail(
+      is_open_ ? Code::kUnavailable : Code::kExhausted,
+      "no room on the device that keeps sessions: this needs up to {} bytes, and {} are free",
+      needed_bytes_, space ? space->free_bytes : 0);
 }
 
 bool SealedRows::IsDeviceFull() {
@@ -412,7 +412,7 @@ uint64_t SealedRows::KeepRoom() {
 // Runs a step that may be run again: on a full device with the room that was kept.
 template <typename Step>
 Status SealedRows::Erasing(Step step) {
-  const Status done = step();
+  Status done = step();
   if (done || !IsDeviceFull() || !GiveSpare(storage_, root_.id(), kRowsSpareName)) return done;
   has_given_room_ = true;
   return step();
@@ -442,7 +442,7 @@ Status SealedRows::CheckPlace() {
 // An erase is not held up by what sessions may have, and has what was kept for it.
 Result<OpenedFile> SealedRows::TakeRoom(uint64_t bytes, For what) {
   needed_bytes_ = bytes;
-  const auto taken = [&] {
+  const auto taken = [&]() KV_REQUIRES(mutex_) {
     uint64_t sum = 0;
     for (const char* suffix : {"", "-wal", "-journal"}) {
       const auto facts = storage_.FactsOf(root_.id(), std::string(kRowsName) + suffix);
@@ -630,7 +630,9 @@ Status SealedRows::Put(const Digest& owner, std::string_view id, uint64_t number
   }
   if (number > 1 && !keys_.Find(owner)) return Fail(Code::kNotFound, "there is no session {}", id);
   KV_ASSIGN(const OwnerId id_of_owner, OwnerFor(owner));
-  const auto put = [&] { return PutRow(id_of_owner, id, number, used_s, plain); };
+  const auto put = [&]() KV_REQUIRES(mutex_) {
+    return PutRow(id_of_owner, id, number, used_s, plain);
+  };
   if (old == Old::kStays) {
     KV_TRY(put());
     // The row is durable. What is left to do may fail without undoing that.
@@ -638,7 +640,7 @@ Status SealedRows::Put(const Digest& owner, std::string_view id, uint64_t number
     return {};
   }
   Status done = Erasing(put);
-  if (done) done = Erasing([&] { return Scrub(); });
+  if (done) done = Erasing([&]() KV_REQUIRES(mutex_) { return Scrub(); });
   KeepRoom();
   return done;
 }
@@ -683,12 +685,12 @@ Status SealedRows::Remove(const Digest& owner, std::string_view id) {
   const OwnerTag tag = key.namespace_id;
   WipeKeys({&key, 1});
   KV_ASSIGN(const OpenedFile room, TakeRoom(LogBytesOf(BytesOfRow(id)), For::kErasing));
-  Status done = Erasing([&]() -> Status {
+  Status done = Erasing([&]() KV_REQUIRES(mutex_) -> Status {
     RowStatement remove(database_, "DELETE FROM sessions WHERE id=? AND owner=?");
     if (remove.Bind(id).Bind(BytesOf(tag)).Step() == SQLITE_DONE) return {};
     return Failed("cannot be written");
   });
-  if (done) done = Erasing([&] { return Scrub(); });
+  if (done) done = Erasing([&]() KV_REQUIRES(mutex_) { return Scrub(); });
   KeepRoom();
   return done;
 }
@@ -707,9 +709,10 @@ Result<std::vector<std::string>> SealedRows::RemoveUnused(int64_t least_used_s) 
     }
     if (step != SQLITE_DONE) return Failed("cannot be read");
   }
-  for (const std::string& id : removed) KV_TRY(Erasing([&] { return RemoveRow(id); }));
+  for (const std::string& id : removed)
+    KV_TRY(Erasing([&]() KV_REQUIRES(mutex_) { return RemoveRow(id); }));
   if (removed.empty()) return removed;
-  KV_TRY(Erasing([&] { return Scrub(); }));
+  KV_TRY(Erasing([&]() KV_REQUIRES(mutex_) { return Scrub(); }));
   return removed;
 }
 
@@ -724,7 +727,7 @@ Status SealedRows::RemoveOwner(const Digest& owner) {
     OwnerKey key = keys_.KeyOf(*known);
     tag = key.namespace_id;
     WipeKeys({&key, 1});
-    KV_TRY(Erasing([&]() -> Status {
+    KV_TRY(Erasing([&]() KV_REQUIRES(mutex_) -> Status {
       RowStatement note(database_, "INSERT OR IGNORE INTO erased(owner) VALUES(?)");
       if (note.Bind(BytesOf(tag)).Step() == SQLITE_DONE) return {};
       return Failed("cannot be written");
@@ -741,8 +744,8 @@ Status SealedRows::RemoveOwner(const Digest& owner) {
   }
   if (!known) return {};
   keys_.Release(*known);
-  Status done = Erasing([&] { return RemoveRowsOf(tag); });
-  if (done) done = Erasing([&] { return Scrub(); });
+  Status done = Erasing([&]() KV_REQUIRES(mutex_) { return RemoveRowsOf(tag); });
+  if (done) done = Erasing([&]() KV_REQUIRES(mutex_) { return Scrub(); });
   const IoResult<OpenedFile> room = LockTierFolder(storage_, root_.id());
   if (room) KeepRoom();
   return done;
@@ -761,12 +764,13 @@ Result<uint64_t> SealedRows::RemoveUnreadable() {
     }
     if (step != SQLITE_DONE) return Failed("cannot be read");
   }
-  for (const std::string& id : ids) KV_TRY(Erasing([&] { return RemoveRow(id); }));
+  for (const std::string& id : ids)
+    KV_TRY(Erasing([&]() KV_REQUIRES(mutex_) { return RemoveRow(id); }));
   const auto keys = RemoveUnreadKeys(storage_, keys_folder_.id(), options_.secret, store_);
   if (!keys) {
     return FailErrno(keys.error(), "cannot remove a key in {}/{}", options_.folder, kRowsKeysName);
   }
-  KV_TRY(Erasing([&] { return Scrub(); }));
+  KV_TRY(Erasing([&]() KV_REQUIRES(mutex_) { return Scrub(); }));
   return ids.size();
 }
 

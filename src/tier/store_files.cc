@@ -269,14 +269,15 @@ IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Se
 
 namespace {
 
-// A device's error is none of the file's: what is not read is not said to be of nobody.
+// Whether the file is a key file that this secret opens. An error of the device is returned: it
+// says nothing about the file.
 IoResult<bool> KeyFileOpens(Storage& storage, FileId keys, const Secret& secret,
                             const StoreId& store, const std::string& name) {
   const IoResult<std::string> file = ReadSmallFile(storage, keys, name, kKeyFileBytes);
-  if (!file && (file.error() == EIO || file.error() == EMFILE || file.error() == ENFILE)) {
+  if (!file) {
+    if (file.error() == ENOENT || IsNoFile(file.error())) return false;
     return IoFailed(file.error());
   }
-  if (!file) return false;
   auto key = OpenKeyFile(secret, store, name, std::as_bytes(std::span(*file)));
   if (key) WipeKeys({&*key, 1});
   return key.has_value();

@@ -143,13 +143,13 @@ IoStatus AppendAudit(Storage& storage, FileId root, const std::string& line);
 // kept again behind the erase.
 inline constexpr std::string_view kSpareName = "spare", kRowsSpareName = "sessions.spare";
 inline constexpr uint64_t kSpareBytes = uint64_t{64} << 10;  // intents, and a line of the audit
-// What it has.
+// The size of the spare file; 0 where it is missing.
 uint64_t SpareOf(Storage& storage, FileId root, std::string_view name);
 // At least so many bytes, or as many as the device has; unchanged where the folder's cap is full.
 // REQUIRES: the folder's lock.
 void KeepSpare(Storage& storage, FileId root, std::string_view name, uint64_t bytes,
                uint64_t cap_bytes);
-// False: there is none.
+// Removes the spare file. False: it was missing or stays.
 bool GiveSpare(Storage& storage, FileId root, std::string_view name);
 // Whether a call failed because the device is full.
 bool IsFull(int error);
