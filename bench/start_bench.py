@@ -15,8 +15,8 @@ import http.client
 import json
 import os
 import pathlib
+import re
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -27,10 +27,12 @@ AIM_S, AIM_RATIO = 0.3, 10
 IDS = ["--ids", "1,2,3", "--max-tokens", "8", "--ignore-eos", "--temperature", "0", "--json"]
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def port_of(server):
+    """The port that a starting server says; its standard error is text."""
+    for line in server.stderr:
+        if found := re.fullmatch(r"listening on http://127\.0\.0\.1:(\d+)\n", line):
+            return int(found[1])
+    sys.exit(f"start: kvasir serve ended with {server.wait()}")
 
 
 def is_ready(port):
@@ -50,11 +52,11 @@ class Starts:
         os.environ["XDG_STATE_HOME"] = str(self.folder / "state")
 
     def seconds_to_ready(self):
-        port = free_port()
         begin = time.perf_counter()
-        server = subprocess.Popen([self.args.kvasir, "serve", "--disk", "none", "--port", str(port), *self.flags],
-                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        server = subprocess.Popen([self.args.kvasir, "serve", "--disk", "none", "--port", "0", *self.flags],
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
+            port = port_of(server)
             while not is_ready(port):
                 if server.poll() is not None:
                     sys.exit(f"start: kvasir serve ended with {server.returncode}")

@@ -62,14 +62,6 @@ make_root() {
   git clone -q --depth 1 "file://$PWD" "$machine/root/kvasir"
 }
 
-free_port() {
-  local port
-  for port in $(shuf -i 20000-40000 -n 20); do
-    (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || { echo "$port"; return; }
-  done
-  die "no free port"
-}
-
 # in_root COMMAND...: exec all the way, so that a background pid is the command's.
 in_root() {
   local variables
@@ -94,15 +86,15 @@ run_tests() {
 
 # Each line of `dev serve` with the time at which it came.
 start_server() {
-  in_root /root/kvasir/dev serve --port "$port" \
+  in_root /root/kvasir/dev serve --port 0 \
     > >(while IFS= read -r line; do printf '%s %s\n' "$(now)" "$line"; done >"$log") 2>&1 &
   server_pid=$!
 }
 
 first_answer() {
-  local out
-  until out=$(curl -fsS -m 60 -H 'Content-Type: application/json' -d "$question" \
-    "http://127.0.0.1:$port/v1/chat/completions" 2>/dev/null); do
+  local out url
+  until url=$(sed -nE 's,.* listening on (http://[^ ]+)$,\1,p' "$log") && [ -n "$url" ] &&
+    out=$(curl -fsS -m 60 -H 'Content-Type: application/json' -d "$question" "$url/v1/chat/completions" 2>/dev/null); do
     kill -0 "$server_pid" 2>/dev/null || { tail -n 30 "$log" | cut -d' ' -f2- >&2; die "dev serve ended"; }
     [ "$(date +%s)" -lt $((${began%.*} + 2 * limit_s)) ] || die "no answer after $((2 * limit_s)) s"
     sleep 0.1
@@ -125,7 +117,6 @@ if [ "${1:-}" = --test ]; then
   run_tests
   exit 0
 fi
-port=$(free_port)
 start_server
 first_answer
 answered=$(now)
