@@ -13,6 +13,7 @@
 #include "cli/interrupt.h"
 #include "cli/selftest_run.h"
 #include "kvasir/machine.h"
+#include "kvasir/plan.h"
 
 namespace kvasir::cli {
 namespace {
@@ -79,11 +80,20 @@ void PrintJson(const std::vector<Check>& checks, const Totals& totals, double se
   fmt::print("{}\n", json.dump(2));
 }
 
+// Memory for what the checks compute: at most 256 MiB, and less where blocks are so small that
+// most of the time would go into setting up an index of all of them.
+Result<uint64_t> KvMemoryFor(EngineOptions options) {
+  constexpr uint64_t kMost = uint64_t{256} << 20, kEnoughBlocks = 16384;
+  options.kv_memory_bytes = kMost;
+  KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options));
+  return kMost / std::max<uint64_t>(1, plan.num_blocks / kEnoughBlocks);
+}
+
 Result<int> RunSelftest(const Args& args) {
   KV_ASSIGN(EngineOptions options, EngineOptionsOf(args));
   KV_TRY(InjectNamed(args));
   ExitOnInterrupt();
-  options.kv_memory_bytes = uint64_t{256} << 20;
+  KV_ASSIGN(options.kv_memory_bytes, KvMemoryFor(options));
   const bool json = args.Has("json");
   const uint64_t start_ns = MonotonicNs();
   KV_ASSIGN(Lab lab, Lab::Create(options));
