@@ -9,6 +9,7 @@
 #include "engine/model_files.h"
 #include "engine/request_check.h"
 #include "engine/scheduler.h"
+#include "grammar/stack_frame.h"
 #include "import/architecture.h"
 
 namespace kvasir {
@@ -223,7 +224,9 @@ MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
                      plan.grammar_bytes + plan.tier_index_bytes + plan.tier_buffer_bytes;
   const uint64_t tokenizer_bytes = TokenizerBytes(a.model);
   plan.process_bytes += 5 * tokenizer_bytes;
-  if (options.grammar_memory_bytes > 0) plan.process_bytes += kCompileBytes;
+  if (options.grammar_memory_bytes > 0) {
+    plan.process_bytes += kCompileBytes + options.parallel * kMostFrameBytes;
+  }
   plan.load_peak_bytes = plan.total_bytes + a.runner_plan.load_bytes + 10 * tokenizer_bytes;
   plan.kv_memory_bytes = options.kv_memory_bytes;
   plan.block_bytes = a.cache_plan.block_bytes;

@@ -1,5 +1,6 @@
 #include "grammar/matcher.h"
 
+#include <unordered_set>
 #include <utility>
 
 #include "grammar/token_masks.h"
@@ -7,9 +8,8 @@
 namespace kvasir {
 
 Matcher::Matcher(std::shared_ptr<const Grammar> grammar) : grammar_(std::move(grammar)) {
-  StackFrames frames;
   auto places = std::make_shared<Places>();
-  places->Begin(*grammar_, frames, grammar_->start(), FrameRef());
+  places->Begin(*grammar_, frames_, grammar_->start(), FrameRef());
   places_ = std::move(places);
 }
 
@@ -33,8 +33,22 @@ TextWork::TextWork(Matcher from, std::string_view bytes) : at_(std::move(from)),
   if (bytes_.empty()) next_ = at_;
 }
 
+// Of the places to which the last byte led. Counts them where so many were made that it may be so.
+bool TextWork::HasTooManyFrames(WalkSteps& steps) {
+  if (at_.frames_.num_made <= kMaxMadeFrames) return false;
+  std::unordered_set<const StackFrame*> seen;
+  for (const auto& place : step_.result().places()) {
+    for (const StackFrame* frame = place.frame.get();
+         frame != nullptr && seen.size() <= kMaxFrames && seen.insert(frame).second;
+         frame = frame->below().get()) {
+    }
+  }
+  at_.frames_.num_made = static_cast<uint32_t>(seen.size());
+  steps.Take(8 * seen.size());  // a few of them for each
+  return seen.size() > kMaxFrames;
+}
+
 bool TextWork::Run(WalkSteps& steps) {
-  StackFrames frames;
   const Grammar& grammar = *at_.grammar_;
   while (!bytes_.empty()) {
     if (!is_reading_) {
@@ -42,10 +56,10 @@ bool TextWork::Run(WalkSteps& steps) {
       step_.Begin(grammar, from, static_cast<uint8_t>(bytes_.front()), steps);
     }
     is_reading_ = true;
-    if (!step_.Run(grammar, frames, steps)) return false;
+    if (!step_.Run(grammar, at_.frames_, steps)) return false;
     is_reading_ = false;
     bytes_.remove_prefix(1);
-    if (step_.result().is_empty()) {
+    if (step_.result().is_empty() || HasTooManyFrames(steps)) {
       bytes_ = {};
       return true;
     }

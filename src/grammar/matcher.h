@@ -44,6 +44,7 @@ class Matcher {
 
   std::shared_ptr<const Grammar> grammar_;
   std::shared_ptr<const Places> places_;
+  StackFrames frames_;
 };
 
 // Whether a grammar goes on with a text, and where it then stands: Matcher::Advance in pieces.
@@ -57,6 +58,8 @@ class TextWork {
   std::optional<Matcher>& next() { return next_; }
 
  private:
+  bool HasTooManyFrames(WalkSteps& steps);
+
   Matcher at_;
   std::string_view bytes_;  // that are not read yet; the first one is being read if is_reading_
   bool is_reading_ = false;

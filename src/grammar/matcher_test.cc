@@ -1,5 +1,6 @@
 #include "grammar/matcher.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -443,6 +444,35 @@ TEST(Matcher, TakesDeepTextsUpToALimit) {
   Matcher deep = matcher;
   EXPECT_FALSE(deep.Advance("(("));
   EXPECT_TRUE(matcher.Advance(std::string(kMaxOpenRules, ')')));
+  EXPECT_TRUE(matcher.Accepts());
+}
+
+// Rules that all read the same text, each with its own stack.
+TEST(Matcher, ManyDeepStacksTakeBoundedMemory) {
+  std::string text = "root ::= r0";
+  for (int i = 1; i < 480; ++i) text += fmt::format(" | r{}", i);
+  for (int i = 0; i < 480; ++i) text += fmt::format("\nr{0} ::= \"a\" r{0} \"x{0}\" | \"b\"", i);
+  Matcher matcher(Gbnf(text));
+  int num_read = 0;
+  while (num_read < 10'000 && matcher.Advance("a")) ++num_read;
+  std::set<const StackFrame*> frames;
+  for (const auto& place : matcher.places().places()) {
+    const StackFrame* frame = place.frame.get();
+    for (; frame != nullptr; frame = frame->below().get()) frames.insert(frame);
+  }
+  EXPECT_LE(frames.size(), kMaxMadeFrames);
+  EXPECT_GE(num_read, 20);
+  EXPECT_FALSE(AdvanceInPieces(matcher, "a", 100));
+}
+
+// Frames that a text has left do not count.
+TEST(Matcher, ALongTextOpensAndClosesManyRules) {
+  Matcher matcher(Gbnf(R"x(root ::= pair+
+    pair ::= "(" pair? ")")x"));
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(matcher.Advance(std::string(9'000, '('))) << i;
+    ASSERT_TRUE(matcher.Advance(std::string(9'000, ')'))) << i;
+  }
   EXPECT_TRUE(matcher.Accepts());
 }
 

@@ -11,6 +11,10 @@ namespace kvasir {
 
 // Rules that are open at once, at most. Text that would open more is not legal.
 inline constexpr uint32_t kMaxOpenRules = 10'000;
+// Frames of all of a matcher's stacks together, at most, and those that it may have made before it
+// counts them again. Text that would need more is not legal: 480 rules that read the same text,
+// each with its own stack, would take 225 MiB for 10,000 bytes, and 0.4 s to free them.
+inline constexpr uint32_t kMaxFrames = 12'288, kMaxMadeFrames = 2 * kMaxFrames;
 
 class StackFrame;
 
@@ -53,10 +57,16 @@ class StackFrame {
   FrameRef below_;
 };
 
+// What the frames of one matcher take, at most, with the room that the allocator adds to each.
+inline constexpr uint64_t kMostFrameBytes = kMaxMadeFrames * (sizeof(StackFrame) + 16);
+
 // The stacks of a Matcher, for PlaceSet.
 struct StackFrames {
   using Frame = FrameRef;
-  static Frame Push(Grammar::NodeId node, const Frame& below) { return {node, below}; }
+  Frame Push(Grammar::NodeId node, const Frame& below) {
+    ++num_made;
+    return {node, below};
+  }
   static bool IsBottom(const Frame& frame) { return frame.get() == nullptr; }
   static bool IsFull(const Frame& frame) {
     return !IsBottom(frame) && frame->depth() >= kMaxOpenRules;
@@ -66,6 +76,8 @@ struct StackFrames {
   static uint64_t HashOf(const Frame& frame) { return IsBottom(frame) ? 0 : frame->hash(); }
   // O(1), except for equal stacks that are different objects: up to where they become one.
   static bool Same(const Frame& a, const Frame& b);
+
+  uint32_t num_made = 0;  // frames below the places at most: made since they were counted
 };
 
 }  // namespace kvasir
