@@ -357,6 +357,7 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
   fields.TakeUnread(room.unread);
   ChatRenderOptions options;
   options.now_unix_s = model.template_now_unix_s;
+  options.max_steps = model.template_steps;
   KV_TRY(ReadEnd(fields, last, &options));
   KV_ASSIGN(const JsonValue variables, ReadVariables(fields, *chat_template, model, tree));
   if (model.tokenizer) {

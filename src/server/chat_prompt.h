@@ -23,8 +23,9 @@ struct ModelView {
   bool takes_any_name = false;     // other names mean the model too
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;
-  JsonValue template_variables;                // of every chat: an object, or null
-  int64_t template_now_unix_s = 0;             // the time that it is for the template; 0: the clock
+  JsonValue template_variables;     // of every chat: an object, or null
+  int64_t template_now_unix_s = 0;  // the time that it is for the template; 0: the clock
+  uint64_t template_steps = ChatRenderOptions().max_steps;
   PieceSpace pieces;                           // of the caller: what was encoded before
   std::string no_text;                         // why the tokenizer is missing, and the remedy
   SamplingParams sampling;                     // the defaults of requests

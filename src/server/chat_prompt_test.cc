@@ -11,6 +11,7 @@
 #include "base/needs_for_test.h"
 #include "base/random.h"
 #include "server/fake_engine_for_test.h"
+#include "server/rewritten_history.h"
 #include "source_paths.h"
 
 namespace kvasir {
@@ -42,6 +43,23 @@ TEST(ChatPrompt, AModelWithoutATokenizerSaysWhy) {
   EXPECT_EQ(refused.error().code, Code::kUnsupported);
   EXPECT_EQ(refused.error().text(),
             "messages: m.gguf: kind 'x', or send token ids as the prompt of /v1/completions");
+}
+
+// A start renders some 60 small chats: each may take a part of the steps that a request's may.
+TEST(ChatPrompt, AStartDoesNotWaitForATemplateThatHasNoEnd) {
+  const auto slow = ChatTemplate::Parse(
+      "{% for a in range(90000) %}{% for b in range(3) %}{% endfor %}{% endfor %}"
+      "{% for m in messages %}[{{ m.content }}]{% endfor %}");
+  ASSERT_TRUE(slow);
+  ModelView model;
+  model.chat_template = slow->get();
+  EXPECT_EQ(IsPrefixStable(model), std::nullopt);
+  auto parsed = ParseBody(R"({"messages": [{"role": "user", "content": "!"}]})");
+  ASSERT_TRUE(parsed);
+  JsonFields fields(parsed->fields);
+  const auto chat = RenderMessages(fields, &parsed->tree, model);
+  ASSERT_TRUE(chat);
+  EXPECT_EQ(chat->text, "[!]");
 }
 
 TEST(ChatPrompt, DocumentsReachTheTemplatesThatUseThem) {

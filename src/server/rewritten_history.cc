@@ -91,8 +91,9 @@ bool IsRewrittenFrom(const JsonValue& chat, size_t message, const ModelView& mod
   return false;
 }
 
-std::optional<bool> IsPrefixStable(const ModelView& model) {
+std::optional<bool> IsPrefixStable(ModelView model) {
   if (model.chat_template == nullptr) return std::nullopt;
+  model.template_steps = kTriedSteps;
   std::optional<bool> stable;
   for (const std::string_view answer : kProbeAnswers) {
     for (const bool has_system : {false, true}) {

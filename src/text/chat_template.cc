@@ -22,9 +22,8 @@ const std::vector<const char*> kProbes[] = {{"user", "assistant", "user"},
                                             {"developer", "user"},
                                             {"user", "assistant", "tool", "assistant", "user"}};
 
-// A template takes some thousands of steps for a small chat; one that has no end is tried often.
-constexpr uint64_t kTriedSteps = 200'000;
-const ChatRenderOptions kProbeOptions = {.bos_token = "x", .eos_token = "x", .now_unix_s = 1};
+const ChatRenderOptions kProbeOptions = {
+    .bos_token = "x", .eos_token = "x", .now_unix_s = 1, .max_steps = kTriedSteps};
 
 std::vector<std::pair<size_t, size_t>> LiteralRanges(const Text& text) {
   std::vector<std::pair<size_t, size_t>> out;
@@ -160,7 +159,6 @@ class JinjaChatTemplate final : public ChatTemplate {
           return Render(messages, tools, {}, kProbeOptions);
         },
         source_.find("tool_calls") != source_.npos);
-    most_steps_ = UINT64_MAX;
   }
 
   const ChatTemplate* Choose(const std::optional<std::string>& name,
@@ -213,7 +211,7 @@ class JinjaChatTemplate final : public ChatTemplate {
               jinja::FromJson(tools, jinja::Origin{{}, /*input=*/true, tools_part}));
     names["add_generation_prompt"] = Value(options.add_generation_prompt && !options.continues);
     jinja::Limits limits = jinja::Limits::For(names);
-    limits.steps = std::min(limits.steps, most_steps_);
+    limits.steps = std::min(limits.steps, options.max_steps);
     jinja::Interpreter interpreter(source_, limits,
                                    options.now_unix_s ? options.now_unix_s : UnixS());
     KV_ASSIGN(Text text, interpreter.Run(body_, std::move(names)));
@@ -258,7 +256,6 @@ class JinjaChatTemplate final : public ChatTemplate {
   NamedTemplates named_;  // has no "default"
   std::shared_ptr<const std::string> written_;
   TemplateForm form_;
-  uint64_t most_steps_ = kTriedSteps;  // of a rendering: fewer while chats are tried
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -48,7 +49,13 @@ struct ChatRenderOptions {
   // transformers' continue_final_message, byte for byte. Spaces at its end stay, unless the
   // template takes them away.
   std::optional<Continued> continues = {};
+  // Steps at most (jinja::Limits), where the size of the input allows more.
+  uint64_t max_steps = std::numeric_limits<uint64_t>::max();
 };
+
+// max_steps of chats that are only tried: a template takes some thousands of steps for a small
+// chat, and one that has no end would hold up a start for half a minute.
+inline constexpr uint64_t kTriedSteps = 200'000;
 
 // A parsed template in the Jinja that transformers renders with: trim_blocks, lstrip_blocks, the
 // loop controls, an immutable sandbox, its tojson, raise_exception, strftime_now and generation
