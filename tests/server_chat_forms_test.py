@@ -49,6 +49,9 @@ class Forms(unittest.TestCase):
 
     def test_what_the_template_does_not_show_is_ignored_by_name_and_logged_once(self):
         server = self.with_template("no-tools.jinja")
+        # The log does not take an unknown field of a part for a message that the template does not show.
+        marked = [{"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]}]
+        self.assertEqual(self.ignored(server, {"messages": marked}), ["messages[0].content[0].cache_control"])
         for _ in range(3):
             self.assertEqual(self.ignored(server, case("tools-unseen.json")), ["tools"])
             self.assertEqual(self.ignored(server, case("result-unseen.json")), ["tools", "messages[2]"])
@@ -67,6 +70,7 @@ class Forms(unittest.TestCase):
         server.stop()
         for says in ("does not show tools", "does not show all that messages say"):
             self.assertEqual(sum(says in line for line in server.log), 1, server.log)
+        self.assertTrue(any("first=messages[2]" in line for line in server.log), server.log)
 
     def test_calls_are_given_in_the_form_that_the_template_shows(self):
         server = self.with_template("calls-when-null.jinja")

@@ -218,13 +218,15 @@ Result<GenerationCall> BeginChat(JsonFields& fields, const ModelView& model) {
 }
 
 Status SetPrompt(ChatPrompt prompt, const JsonFields& fields, const ModelView& model,
-                 GenerateRequest* request) {
-  request->prompt = std::move(prompt.ids);
-  request->message_ends = std::move(prompt.message_ends);
-  KV_TRY(CheckLength(request->prompt.size(), request->max_tokens, "messages", model));
-  request->clock_in_prompt = prompt.clock_in_prompt;
-  request->ignored = fields.Unread();
-  std::ranges::move(PathsOf(prompt.unseen), std::back_inserter(request->ignored));
+                 GenerationCall* call) {
+  GenerateRequest& request = call->requests.front();
+  request.prompt = std::move(prompt.ids);
+  request.message_ends = std::move(prompt.message_ends);
+  KV_TRY(CheckLength(request.prompt.size(), request.max_tokens, "messages", model));
+  request.clock_in_prompt = prompt.clock_in_prompt;
+  request.ignored = fields.Unread();
+  call->spec.unseen = PathsOf(prompt.unseen);
+  std::ranges::copy(call->spec.unseen, std::back_inserter(request.ignored));
   return {};
 }
 
@@ -239,7 +241,7 @@ Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& 
     return tl::unexpected(EncodeError(encoded.error(), "messages", model.max_text_tokens(), model));
   ChatPrompt prompt = std::move(*encoded);
   KV_TRY(SetReading(fields.Find("tools"), prompt.thought, model, &call));
-  KV_TRY(SetPrompt(std::move(prompt), fields, model, &call.requests.front()));
+  KV_TRY(SetPrompt(std::move(prompt), fields, model, &call));
   return call;
 }
 

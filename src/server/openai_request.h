@@ -91,6 +91,7 @@ struct AnswerSpec {
     std::optional<uint32_t> dropped_messages;
   };
   std::optional<Of> of;
+  std::vector<std::string> unseen;  // of the request's `ignored`: what its prompt does not show
   std::shared_ptr<const LlamaSpec> llama;              // the form of /completion; null: another
   std::shared_ptr<const TranslationSpec> translation;  // of translations; both null: OpenAI's
 };
@@ -112,7 +113,7 @@ Result<GenerationCall> ParseCompletionRequest(std::string_view body, const Model
 // prompt does not show.
 Result<GenerationCall> BeginChat(JsonFields& fields, const ModelView& model);
 Status SetPrompt(ChatPrompt prompt, const JsonFields& fields, const ModelView& model,
-                 GenerateRequest* request);
+                 GenerationCall* call);
 
 // Sets how the answers are read, which special tokens they show, and what they may be. `tools`:
 // those of the request, checked, or null; `thought`: what the prompt's end says of it.

@@ -351,11 +351,11 @@ Status Service::Trace(std::string_view traceparent, const std::string& id,
   return {};
 }
 
-// Says in the log, once of each kind, what the chat template does not show of requests.
-void Service::NoteUnseen(const GenerateRequest& request) {
-  for (const std::string& name : request.ignored) {
+// Says in the log, once of each kind, what the chat template does not show of requests. The names
+// are ours: those of fields that a client made up, which `ignored` has too, are not for the log.
+void Service::NoteUnseen(std::span<const std::string> names) {
+  for (const std::string& name : names) {
     const bool is_tools = name == "tools";
-    if (!is_tools && !name.starts_with("messages[")) continue;
     std::atomic<bool>& noted = is_tools ? noted_tools_ : noted_messages_;
     if (noted.exchange(true, std::memory_order_relaxed)) continue;
     Log(LogLevel::kWarning,
@@ -372,7 +372,7 @@ Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::strin
   if (!call) return ErrorResponse(call.error());
   GenerationStart start;
   call->spec.fingerprint = fingerprint_;
-  const bool is_chat = call->spec.chat;
+  NoteUnseen(call->spec.unseen);
   start.requests = std::move(call->requests);
   start.prompt_field = std::move(prompt_field);
   start.tenant = from.tenant();
@@ -388,7 +388,6 @@ Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::strin
     start.answer = std::make_unique<Answer>(std::move(call->spec), start.requests.size(), ToHex(id),
                                             UnixS(), model_.tokenizer);
   }
-  if (is_chat) NoteUnseen(start.requests.front());
   for (GenerateRequest& request : start.requests) {
     request.tenant = from.tenant();
     request.id = start.answer->id();

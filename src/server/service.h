@@ -183,7 +183,7 @@ class Service {
   Outcome Preflight(const HttpRequest& request) const;
   Status Trace(std::string_view traceparent, const std::string& id, GenerateRequest& request) const;
   Outcome Start(Result<GenerationCall> call, const Call& from, std::string prompt_field);
-  void NoteUnseen(const GenerateRequest& request);
+  void NoteUnseen(std::span<const std::string> names);
 
   void Follow(std::shared_ptr<AskedChat> chat, bool explains, bool prepares,
               GenerationStart* start) const;

@@ -398,7 +398,7 @@ Outcome Service::GenerateInSession(const Call& call) {
   std::vector<SessionPath::Begin> begins = BeginsOf(*state, prompt->chat);
   const auto room = static_cast<uint32_t>(MaxContextOf(*state, model_) - prompt->chat.ids.size());
   request.max_tokens = std::min(request.max_tokens, room);
-  if (const Status set = SetPrompt(std::move(prompt->chat), fields, model_, &request); !set) {
+  if (const Status set = SetPrompt(std::move(prompt->chat), fields, model_, &*chat); !set) {
     return ErrorResponse(set.error());
   }
   const auto kept = MembersOf(setup.fields, &body->tree);
