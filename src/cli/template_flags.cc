@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <array>
 #include <ctime>
 
 #include "base/result.h"
@@ -98,16 +99,16 @@ Result<std::string> ReadTemplateVariables(const Args& args) {
 Result<int64_t> ReadTemplateDate(const Args& args) {
   const std::optional<std::string> text = args.Text("template-date");
   if (!text) return 0;
+  constexpr const char* kFormat = "%Y-%m-%d";
   std::tm day{};
-  const char* end = strptime(text->c_str(), "%Y-%m-%d", &day);
-  constexpr size_t kLength = 10;  // strptime takes 2026-1-2 too
-  std::tm same = day;
-  same.tm_hour = 12;
-  same.tm_isdst = -1;
-  const std::time_t noon = end ? std::mktime(&same) : -1;
-  if (text->size() == kLength && end && *end == '\0' && noon > 0 && same.tm_mday == day.tm_mday) {
-    return noon;
-  }
+  const bool is_read = strptime(text->c_str(), kFormat, &day) != nullptr;
+  day.tm_hour = 12;
+  day.tm_isdst = -1;
+  const std::time_t noon = is_read ? std::mktime(&day) : -1;
+  // strptime takes 2026-1-2, spaces and 2026-02-30 too: only what is written so again is a date.
+  std::array<char, 16> again{};
+  std::strftime(again.data(), again.size(), kFormat, &day);
+  if (noon > 0 && *text == again.data()) return noon;
   return Fail(Code::kInvalidArgument,
               "--template-date: '{}' is not a date from 1970-01-02 on, such as 2026-03-31", *text);
 }

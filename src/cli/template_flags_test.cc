@@ -46,6 +46,20 @@ TEST_F(TemplateFlagsTest, WithoutAFlagThereIsNoTemplateAndNoVariables) {
   EXPECT_EQ(choice->own, nullptr);
 }
 
+TEST_F(TemplateFlagsTest, ADateIsWrittenInOneWay) {
+  EXPECT_EQ(ReadTemplateDate(Args()), 0);
+  for (const char* right : {"1970-01-02", "2024-02-29", "2026-03-31", "9999-12-31"}) {
+    EXPECT_GT(*ReadTemplateDate(Given("template-date", right)), 0) << right;
+  }
+  for (const char* wrong :
+       {"", "today", "2026-1-02", " 2026-1-02", "2026- 1-02", "2026-1- 02", "2023-02-29",
+        "2026-13-01", "2026-00-10", "2026-01-02x", "1960-01-01", "-2026-1-02", "20260102"}) {
+    const std::string message = ComplaintOf(ReadTemplateDate(Given("template-date", wrong)));
+    EXPECT_TRUE(message.starts_with("--template-date: '" + std::string(wrong) + "' is not a date"))
+        << message;
+  }
+}
+
 TEST_F(TemplateFlagsTest, ATemplateIsANameOrItsText) {
   EXPECT_EQ(ReadTemplate(Given("chat-template", "chatml")),
             std::string(*BuiltinTemplate("chatml")));
