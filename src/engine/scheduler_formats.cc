@@ -61,8 +61,9 @@ void Scheduler::ContinueFormats() {
     const double weight = of_rows[request->tenant];
     for (const auto& sequence : request->sequences) {
       if (!sequence->waits_for_format()) continue;
-      // What others did not need is for those that come after them.
-      WalkSteps steps(static_cast<uint64_t>(left * weight / std::max(sum, weight)));
+      // What others did not need is for those that come after them. Each gets on, whatever its
+      // share: of a weight of 0.001 beside 1,000 it is less than one step.
+      WalkSteps steps(1 + static_cast<uint64_t>(left * weight / std::max(sum, weight)));
       const uint64_t start_ns = MonotonicNs();
       sequence->format_choice->Run(steps);
       const auto taken_ns = static_cast<double>(MonotonicNs() - start_ns);

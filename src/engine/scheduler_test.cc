@@ -108,7 +108,7 @@ class RandomSchedule {
                     .logit_rows = 1 + static_cast<uint32_t>(random_.Below(6)),
                     .long_rope = RopeSwitch(),
                     .end_tokens = {kEndToken},
-                    .format_steps = 2 + formats_.Below(formats_.Below(2) == 0 ? 100 : 5000),
+                    .format_steps = formats_.Below(formats_.Below(2) == 0 ? 100 : 5000),
                     .on_plan = [this](const View& view, const StepPlan& plan) {
                       CheckPlan(view, plan);
                     }}) {}
