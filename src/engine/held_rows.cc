@@ -1,5 +1,7 @@
 #include "engine/held_rows.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "grammar/token_trie.h"
 
@@ -25,6 +27,12 @@ uint64_t HeldRows::bytes() const {
     bytes += row.hidden.capacity() * sizeof(float) + row.legal.capacity() * sizeof(uint64_t);
   }
   return bytes;
+}
+
+void HeldRows::GiveBack::operator()(HeldRow* row) const {
+  std::ranges::fill(row->hidden, 0.0F);
+  std::ranges::fill(row->legal, 0);
+  to->free_.push_back(row);
 }
 
 HeldRows::Held HeldRows::Take() {

@@ -12,12 +12,13 @@ struct HeldRow {
   std::vector<uint64_t> legal;  // [MaskWords(vocab)]
 };
 
-// The memory of so many rows, which it allocates at once. One thread.
+// The memory of so many rows, which it allocates at once. What comes back is zeroed: activations
+// must not outlive an erase, and nobody can name later whose they were. One thread.
 class HeldRows {
  public:
   struct GiveBack {
     HeldRows* to;
-    void operator()(HeldRow* row) const { to->free_.push_back(row); }
+    void operator()(HeldRow* row) const;
   };
   using Held = std::unique_ptr<HeldRow, GiveBack>;
 

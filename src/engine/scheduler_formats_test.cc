@@ -1,6 +1,7 @@
 // Rows that wait until it is known which tokens their format has.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <string>
@@ -87,6 +88,17 @@ class FormatsTest : public testing::Test {
   std::map<uint64_t, FinishReason> reasons_;
   uint64_t last_id_ = 0;
 };
+
+TEST(HeldRows, KeepNothingOfARowThatIsGivenBack) {
+  HeldRows rows(1, 8, 100);
+  HeldRows::Held held = rows.Take();
+  const HeldRow* const row = held.get();
+  std::ranges::fill(held->hidden, 2.5F);
+  std::ranges::fill(held->legal, ~uint64_t{0});
+  held.reset();
+  EXPECT_EQ(row->hidden, std::vector<float>(8, 0));
+  EXPECT_EQ(row->legal, std::vector<uint64_t>(2, 0));
+}
 
 // A tenant of little weight has less than one step of the walks.
 TEST_F(FormatsTest, ARowGetsOnHoweverSmallItsShareIs) {
