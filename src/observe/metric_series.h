@@ -18,7 +18,7 @@ using prometheus::MetricType;
 class SeriesWriter;
 
 struct MetricSeries {
-  const char* name;  // vllm: where the meaning is vLLM's, else kvasir_ or process_
+  const char* name;  // vllm: or llamacpp: where the meaning is theirs, else kvasir_ or process_
   MetricType type;
   const char* labels;  // its own, as "state" or "tenant,state"; every vllm: series has kVllmLabels
   const char* source;  // who counts it: a room, or "process"
@@ -29,6 +29,7 @@ inline constexpr const char* kVllmLabels = "model_name,engine";
 
 // The table, in the order of the text. Each part has a source file.
 std::span<const MetricSeries> VllmSeries();
+std::span<const MetricSeries> LlamaSeries();
 std::span<const MetricSeries> CacheSeries();
 std::span<const MetricSeries> TierSeries();
 std::span<const MetricSeries> RequestSeries();

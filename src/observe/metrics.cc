@@ -29,8 +29,8 @@ bool IsVllms(const MetricSeries& series) {
 
 template <typename Use>
 void ForEachSeries(const Use& use) {
-  for (const auto part :
-       {VllmSeries(), CacheSeries(), TierSeries(), RequestSeries(), ProcessSeries()}) {
+  for (const auto part : {VllmSeries(), LlamaSeries(), CacheSeries(), TierSeries(), RequestSeries(),
+                          ProcessSeries()}) {
     for (const MetricSeries& series : part) use(series);
   }
 }

@@ -40,7 +40,8 @@ struct MetricsView {
 };
 
 // Text exposition format 0.0.4. Series with vLLM's meaning have vLLM's names, and its labels
-// model_name and engine; others begin with kvasir_ or process_ and have their unit in the name.
+// model_name and engine; those of llama.cpp's server have its names. Others begin with kvasir_ or
+// process_ and have their unit in the name.
 std::string PrometheusText(const MetricsView& view);
 
 // The table of docs/metrics.md: a row for each series.

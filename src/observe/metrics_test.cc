@@ -45,8 +45,8 @@ TEST(Metrics, NamesAreUniqueAndSayKindAndOwner) {
   for (const MetricSeries& series : AllSeries()) {
     const std::string name = series.name;
     EXPECT_TRUE(names.insert(name).second) << name;
-    EXPECT_TRUE(name.starts_with("vllm:") || name.starts_with("kvasir_") ||
-                name.starts_with("process_"))
+    EXPECT_TRUE(name.starts_with("vllm:") || name.starts_with("llamacpp:") ||
+                name.starts_with("kvasir_") || name.starts_with("process_"))
         << name;
     EXPECT_EQ(series.type == prometheus::MetricType::Counter,
               name.ends_with("_total") && name != "vllm:iteration_tokens_total")
