@@ -395,9 +395,14 @@ Result<ExpressionId> SchemaCompiler::Array(const SchemaPlace& place) {
   KV_ASSIGN(std::optional<uint32_t> most, Count(place, "maxItems"));
   const uint32_t min = least.value_or(0);
   const JsonValue *prefix = place.schema->Find("prefixItems"), *items = place.schema->Find("items");
+  const char* prefix_name = "prefixItems";
+  if (prefix == nullptr && items != nullptr && items->kind() == JsonValue::Kind::kArray) {
+    prefix = std::exchange(items, nullptr);  // as it was until draft 2019-09
+    prefix_name = "items";
+  }
   std::vector<ExpressionId> firsts;
   if (prefix != nullptr) {
-    const SchemaPlace at = place.At("prefixItems", *prefix);
+    const SchemaPlace at = place.At(prefix_name, *prefix);
     if (prefix->kind() != JsonValue::Kind::kArray || prefix->items().size() > kMaxPrefixItems) {
       return SchemaError(at.path,
                          fmt::format("a list of at most {} schemas is needed", kMaxPrefixItems));

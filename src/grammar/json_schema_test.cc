@@ -85,6 +85,7 @@ TEST(JsonSchema, WritesArrays) {
          {"[1]", "[1,\"a\"]", "[1,\"a\",null,null]"},
          {"[]", "[\"a\"]", "[1,null]", "[1,\"a\",null,null,null]"}});
   Check({R"({"prefixItems":[{"type":"integer"}]})", {"[]", "[1]"}, {"[1,2]"}});
+  Check({R"({"items":[{"type":"integer"},{"type":"null"}]})", {"[]", "[1,null]"}, {"[null]"}});
   Check({R"({"prefixItems":[{"type":"integer"}],"items":false,"minItems":1})", {"[1]"}, {"[]"}});
   Check({R"({"type":"array","maxItems":0})", {"[]"}, {"[1]"}});
   Check({R"({"type":"array","items":{"type":"null"},"minItems":2})",
@@ -243,7 +244,8 @@ TEST(JsonSchema, RefusesByPathWhatItDoesNotHonour) {
       {R"({"format":"date","maxLength":3})", "'#/maxLength'"},
       {R"({"required":["x"],"additionalProperties":false})", "'#/required'"},
       {R"({"properties":{"x":false},"required":["x"]})", "'#/properties/x'"},
-      {R"({"items":[{}]})", "'#/items'"},
+      {R"({"items":[{}],"prefixItems":[{}]})", "'#/items'"},
+      {R"({"items":[3]})", "'#/items/0'"},
       {"false", "'#'"},
       {"3", "'#'"},
       {R"({"type":"string","nullable":true})", "'#/nullable'"},
