@@ -141,7 +141,7 @@ class Templates(CliTest):
             self.assertIn("<start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\n",
                           self.prompt(url, [{"role": "user", "content": "Hi"}]))
         for command in (["serve"], ["chat"], ["run", "--chat", "--prompt", "Hi"]):
-            for value, says in (("vicuna", "known name (chatml, llama2, llama3, mistral, gemma, phi3)"), ("", "known name"),
+            for value, says in (("vicuna", "known name (chatml, llama2, llama3, mistral, gemma, phi3, command-r)"), ("", "known name"),
                                 ("{% if", "line 1")):
                 self.wrong(*command, "--chat-template", value, says=["--chat-template: ", says])
             for value in ("", "[]", "{", "x", '{"a": 1} 2'):

@@ -14,8 +14,8 @@ namespace kvasir::cli {
 std::vector<Flag> TemplateFlags() {
   return {
       {"chat-template", "NAME|TEXT",
-       "instead of the model's own: chatml, llama2, llama3, mistral, gemma, phi3, or the text of "
-       "a Jinja template"},
+       "instead of the model's own: chatml, llama2, llama3, mistral, gemma, phi3, command-r, or "
+       "the text of a Jinja template"},
       {"chat-template-file", "F", "a file with a Jinja template instead of the model's own"},
       {"chat-template-kwargs", "JSON",
        "variables for the template: {\"enable_thinking\": false}; those of a request come "

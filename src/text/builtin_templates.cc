@@ -78,6 +78,17 @@ constexpr std::pair<std::string_view, std::string_view> kTemplates[] = {
 {{- '<|assistant|>\n' -}}
 {%- endif -%}
 )"},
+    {"command-r",
+     R"({{- bos_token -}}
+{%- set tokens = {'system': '<|SYSTEM_TOKEN|>', 'assistant': '<|CHATBOT_TOKEN|>'} -%}
+{%- for message in messages -%}
+{{- '<|START_OF_TURN_TOKEN|>' ~ tokens.get(message.role, '<|USER_TOKEN|>') -}}
+{{- message.content|trim ~ '<|END_OF_TURN_TOKEN|>' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{- '<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>' -}}
+{%- endif -%}
+)"},
 };
 
 }  // namespace

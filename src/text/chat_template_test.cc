@@ -248,7 +248,13 @@ TEST(ChatTemplate, BuiltinTemplatesAreWhatTheirModelsRead) {
        "<end_of_turn>\n<start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n"},
       {"phi3",
        "<|system|>\nBe kind.<|end|>\n<|user|>\nHi<|end|>\n<|assistant|>\nHello<|end|>\n"
-       "<|user|>\nBye<|end|>\n<|assistant|>\n"}};
+       "<|user|>\nBye<|end|>\n<|assistant|>\n"},
+      {"command-r",
+       "<s><|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>Be kind.<|END_OF_TURN_TOKEN|>"
+       "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>Hi<|END_OF_TURN_TOKEN|>"
+       "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>Hello<|END_OF_TURN_TOKEN|>"
+       "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>Bye<|END_OF_TURN_TOKEN|>"
+       "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>"}};
   const Json messages = {{{"role", "system"}, {"content", "Be kind."}},
                          {{"role", "user"}, {"content", "Hi"}},
                          {{"role", "assistant"}, {"content", "Hello"}},
