@@ -59,7 +59,7 @@ class Arguments(CliTest):
                             (["--model-draft", "x.gguf"], "speculative"), (["-md", "x.gguf"], "speculative"),
                             (["--rope-freq-base", "10000"], "model's files"), (["--rope-scaling=yarn"], "model's files"),
                             (["--grammar-file", "x.gbnf"], "with each request"), (["--cache-reuse", "256"], "give 0"),
-                            (["--mirostat", "2"], "sampler"), (["--slot-save-path", "x"], "--disk"),
+                            (["--mirostat", "2"], "sampler"), (["--no-cache-prompt"], "--cache sequence"),
                             (["-hff", "x.gguf"], "owner/name:file.gguf"), (["--ssl-key-file", "x"], "proxy"),
                             (["--embeddings"], "embeddings"), (["-ctk", "q5_1"], "q8_0"), (["-ctv", "iq4_nl"], "q4_0")]:
             for command in ("serve", "plan"):

@@ -150,7 +150,8 @@ class Completion(WithServer):
         self.assertNotIn(first, banned["tokens"])
         word = self.complete(n_predict=20, return_tokens=True, ignore_eos=True, logit_bias=[["The", -100.0]])
         self.assertNotIn(first, word["tokens"])
-        self.assertEqual(banned["generation_settings"]["logit_bias"], [{"token": first, "bias": None}])
+        self.assertEqual(banned["generation_settings"]["logit_bias"],
+                         [{"token": first, "bias": None}, {"token": 2, "bias": None}])  # the last: ignore_eos
         free = self.complete(n_predict=30, ignore_eos=True, repeat_penalty=50, repeat_last_n=0)
         self.assertEqual(free["content"], self.complete(n_predict=30, ignore_eos=True)["content"])
         self.assertNotEqual(free["content"], self.complete(n_predict=30, ignore_eos=True, repeat_penalty=50)["content"])

@@ -265,7 +265,8 @@ std::optional<std::string> CacheDirOf(const Args& args) {
 
 Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwise, ModelUse use) {
   KV_TRY(CheckTarget());
-  KV_ASSIGN(const std::string level, args.OneOf("log-level", kLogLevelNames, "info"));
+  KV_ASSIGN(const std::string level,
+            args.OneOf("log-level", kLogLevelNames, args.Has("verbose") ? "debug" : "info"));
   const auto* found = std::ranges::find(kLogLevelNames, level);
   SetLogLevel(static_cast<LogLevel>(found - std::begin(kLogLevelNames)));
   EngineOptions options;

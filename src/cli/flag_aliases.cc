@@ -33,6 +33,7 @@ constexpr Alias kAliases[] = {
     {"--repeat-penalty", "repetition-penalty"},
     {"--no-ui --no-webui", "no-page"},
     {"-rea", "reasoning"},
+    {"-v --log-verbose", "verbose"},
     {"--cors-origins", "cors-origin"},
     {"--sse-ping-interval", "sse-ping-s"},
 };
@@ -56,7 +57,7 @@ constexpr Ignored kIgnored[] = {
     {"-b --batch-size -ub --ubatch-size -tb --threads-batch --threads-http --prio --prio-batch "
      "--poll --poll-batch --numa -lm --load-mode -lzm --lazy-mode -dt --defrag-thold -sps "
      "--slot-prompt-similarity -ctxcp --ctx-checkpoints --swa-checkpoints -cms "
-     "--checkpoint-min-step --tags",
+     "--checkpoint-min-step --tags -cram --cache-ram",
      1},
     {"-cb --cont-batching --mlock --mmap --no-mmap -dio --direct-io -ndio --no-direct-io -cmoe "
      "--cpu-moe -kvo --kv-offload -nkvo --no-kv-offload --op-offload --no-op-offload --repack -nr "
@@ -100,9 +101,7 @@ constexpr Refused kRefused[] = {
     {"--cache-reuse",
      "only what a prompt has in common from its beginning is reused; give 0, or leave it out"},
     {"--no-cache-prompt", "--cache sequence shares nothing between requests"},
-    {"-cram --cache-ram", "--kv-memory is the limit of the cache"},
     {"--kv-unified-per-slot", "--ctx-size is the limit of each sequence"},
-    {"--slot-save-path", "the cache outlives the server by itself (--disk); sessions are kept too"},
     {"--props", "settings cannot change while the server runs"},
     {"--embedding --embeddings --embd-* --pooling --rerank --reranking --cls-separator",
      "embeddings and reranking are not available"},
@@ -118,7 +117,7 @@ constexpr Refused kRefused[] = {
     {"-hft --hf-token", "set HF_TOKEN: other users of the machine can read a command line"},
     {"--offline", "set HF_HUB_OFFLINE=1"},
     {"--embd-gemma-default --fim-* --gpt-oss-* --vision-*", "name the model with -hf"},
-    {"--reasoning-format", "give reasoning_format with each request"},
+    {"--reasoning-format --slot-save-path", "'kvasir serve' has it"},
     {"--reasoning-effort --reasoning-budget-message --reasoning-preserve --no-reasoning-preserve",
      "templates take such switches from --chat-template-kwargs"},
     {"--skip-chat-parsing", "give reasoning_format and tool_choice \"none\" with each request"},
@@ -204,8 +203,11 @@ class Rewriter {
     return Fail(Code::kInvalidArgument, "{} needs a value; see 'kvasir {} --help'", name, command_);
   }
 
-  Status Take(const std::string& argument) {
-    const size_t equals = argument.starts_with("--") ? argument.find('=') : argument.npos;
+  Status Take(std::string argument) {
+    const bool is_long = argument.starts_with("--");
+    const size_t equals = is_long ? argument.find('=') : argument.npos;
+    const auto name_end = argument.begin() + std::min(equals, argument.size());
+    if (is_long) std::replace(argument.begin(), name_end, '_', '-');  // as llama-server takes them
     const std::string name = argument.substr(0, equals);
     std::optional<std::string> joined;
     if (equals != argument.npos) joined = argument.substr(equals + 1);

@@ -115,6 +115,14 @@ TEST(FlagAliases, LlamaServersWordForTheDefaultLeavesTheFlagOut) {
   EXPECT_EQ(Rewritten({"-m", "-1"}), "--model|-1");
 }
 
+TEST(FlagAliases, AnUnderscoreInTheNameOfAFlagIsADash) {
+  EXPECT_EQ(Rewritten({"--ctx_size", "5", "--n_predict=a_b", "x_y"}),
+            "--ctx-size|5|--max-tokens|a_b|x_y");
+  EXPECT_EQ(Rewrite({"--batch_size", "a_b"})->ignored,
+            std::vector<std::string>{"--batch-size a_b"});
+  EXPECT_EQ(Rewritten({"--", "--a_b"}), "--|--a_b");
+}
+
 TEST(FlagAliases, ACommandsOwnFlagsComeFirst) {
   // Without the flag that it stands for, an alias is nothing.
   EXPECT_EQ(Rewritten({"-c", "5", "-p", "x"}, kPlainFlags), "-c|5|-p|x");

@@ -73,11 +73,16 @@ std::vector<Flag> SessionFlags() {
 
 std::vector<Flag> ServeFlags() {
   return Join(
-      {{{"host", "ADDRESS", "where to listen (default 127.0.0.1; 0.0.0.0: everywhere)"},
+      {{{"host", "ADDRESS",
+         "where to listen (default 127.0.0.1; 0.0.0.0: everywhere); may be given several times, or "
+         "a list with commas",
+         FlagKind::kList},
         {"port", "N", "default 8080; 0: the system chooses one"},
         {"alias", "NAME",
-         "another name of the model; may be given several times; *: any name means it",
+         "another name of the model; may be given several times, or a list with commas; *: any "
+         "name means it",
          FlagKind::kList},
+        {"tags", "TAG,...", "words about the model, which /v1/models shows"},
         {"api-key", "KEY",
          "require this API key; may be given several times; each key has a separate cache",
          FlagKind::kList},
@@ -96,6 +101,15 @@ std::vector<Flag> ServeFlags() {
          "listens on loopback serves no other names",
          FlagKind::kList},
         {"no-slots", "", "/slots is 501", FlagKind::kSwitch},
+        {"slot-save-path", "DIR",
+         "take POST /slots/N?action=save|restore|erase; files of slots are in this folder"},
+        {"verbose", "",
+         "answers have __verbose with the prompt's text, and the log has level debug unless "
+         "--log-level says otherwise",
+         FlagKind::kSwitch},
+        {"reasoning-format", "none|deepseek|deepseek-legacy|auto",
+         "where thoughts are, unless a request says otherwise: in content, in reasoning_content, "
+         "in both; auto (default) is deepseek"},
         {"reasoning-budget", "N",
          "most tokens of a thought, unless a request says otherwise (-1: any number)"},
         {"no-page", "", "no page for browsers at /, only the API", FlagKind::kSwitch},
@@ -145,12 +159,29 @@ Status ReadKeys(const std::string& path, std::vector<std::string>* keys) {
               path);
 }
 
+// The parts between commas of all texts.
+std::vector<std::string> PartsOf(const std::vector<std::string>& lists) {
+  std::vector<std::string> parts;
+  for (const std::string& list : lists) {
+    for (size_t begin = 0; begin <= list.size();) {
+      const size_t end = std::min(list.find(',', begin), list.size());
+      std::string part = list.substr(begin, end - begin);
+      part.erase(0, part.find_first_not_of(' '));
+      part.erase(part.find_last_not_of(' ') + 1);
+      parts.push_back(std::move(part));
+      begin = end + 1;
+    }
+  }
+  return parts;
+}
+
 Result<ServerOptions> ServerOptionsOf(const Args& args) {
   ServerOptions options;
-  options.host = args.Text("host").value_or(options.host);
+  if (args.Has("host")) options.hosts = PartsOf(args.List("host"));
   KV_ASSIGN(const uint64_t port, args.Uint("port", 0, 65535, options.port));
   options.port = static_cast<uint16_t>(port);
-  options.aliases = args.List("alias");
+  options.aliases = PartsOf(args.List("alias"));
+  if (const auto tags = args.Text("tags")) options.tags = PartsOf({*tags});
   options.api_keys = args.List("api-key");
   if (const auto path = args.Text("api-key-file")) KV_TRY(ReadKeys(*path, &options.api_keys));
   options.admin_key = args.Text("admin-key");
@@ -195,6 +226,16 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   if (args.Has("reasoning-budget") && args.Text("reasoning-budget") != "-1") {
     KV_ASSIGN(const uint64_t most, args.Uint("reasoning-budget", 0, UINT32_MAX, 0));
     options.defaults.max_thought_tokens = static_cast<uint32_t>(most);
+  }
+  options.slot_save_path = args.Text("slot-save-path");
+  options.defaults.verbose = args.Has("verbose");
+  if (const auto name = args.Text("reasoning-format")) {
+    const auto form = ThoughtFormOf(*name);
+    if (!form) {
+      return Fail(Code::kInvalidArgument,
+                  "--reasoning-format: '{}' is not none, deepseek, deepseek-legacy or auto", *name);
+    }
+    options.defaults.thoughts = *form;
   }
   options.version = kVersion;
   options.on_request = [](std::string_view line) { Log(LogLevel::kInfo, line); };
@@ -321,8 +362,9 @@ Result<int> RunServe(const Args& given) {
   if (const std::string quality = eval::QualityLine(*engine); !quality.empty()) {
     options.summary += "quality  " + quality + "\n";
   }
-  if (options.api_keys.empty() && !options.keys_path && !IsLoopbackHost(options.host)) {
-    options.summary += "access   no API key: whoever reaches " + options.host +
+  const auto outside = std::ranges::find_if_not(options.hosts, IsLoopbackHost);
+  if (options.api_keys.empty() && !options.keys_path && outside != options.hosts.end()) {
+    options.summary += "access   no API key: whoever reaches " + *outside +
                        " may use this server; --api-key KEY or --keys F.json asks for one\n";
   }
   options.on_overdue = [&engine] { EndNow(*engine); };

@@ -11,6 +11,7 @@
 #include "server/errors.h"
 #include "server/json_fields.h"
 #include "text/answer_format.h"
+#include "text/answer_parser.h"
 #include "text/chat_template.h"
 #include "text/piece_store.h"
 #include "text/tokenizer.h"
@@ -31,14 +32,18 @@ struct ModelView {
   SamplingParams sampling;                     // the defaults of requests
   std::optional<uint32_t> max_tokens;          // the same; absent: each endpoint has one
   std::optional<uint32_t> max_thought_tokens;  // the same, of models that think
+  ThoughtForm thoughts = ThoughtForm::kApart;  // the same
+  bool verbose = false;                        // the same
   FimTokens fim;                               // marks of a prompt whose middle is filled in
   bool knows_developer = false;       // the template names this role; else it is rendered as system
   const ThinkMarks* think = nullptr;  // those of the template; null: it has none
   const CallFormat* calls = nullptr;  // how answers call tools; null: they do not
   std::vector<TokenId> special_marks;  // special tokens that are marks of those two
+  std::vector<TokenId> ends;           // tokens that end an answer
   uint32_t vocab_size = 0;
   uint32_t ctx_size = 0;
   uint32_t max_ctx_size = 0;     // the largest that this model allows
+  uint32_t num_slots = 0;        // of llama.cpp's server (server/slots.h); 0: id_slot says nothing
   uint32_t max_prompts = 1;      // of one request: as many as may run or wait at once
   size_t max_decoded_bytes = 0;  // of the text of token ids, which may be a hundred times as long
   // Limit of a text's tokens: high enough to report the length of a prompt that is a little too

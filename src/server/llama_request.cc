@@ -102,21 +102,30 @@ bool Wants(const LlamaSpec& llama, std::string_view field) {
   return fields.empty() || std::ranges::find(fields, field) != fields.end();
 }
 
-// The texts of the prompts, with special tokens.
-Status AddTexts(const RawPrompts& prompts, const ModelView& model, LlamaSpec* llama) {
-  if (!model.tokenizer || !Wants(*llama, "prompt")) return {};
+// The texts of the prompts, with special tokens. `remedy`: of texts that are too long.
+Result<std::vector<std::string>> TextsOf(std::span<const std::vector<TokenId>* const> prompts,
+                                         const ModelView& model, std::string_view remedy) {
+  std::vector<std::string> texts;
   size_t bytes = 0;
-  for (const auto& ids : prompts) {
-    KV_ASSIGN(std::string text, DecodeIds(ids, "prompt", model));
+  for (const auto* ids : prompts) {
+    KV_ASSIGN(std::string text, DecodeIds(*ids, "prompt", model));
     bytes += text.size();
     if (bytes > model.max_decoded_bytes) {
       return FailField(Code::kInvalidArgument, "prompt",
-                       "the prompts have more than {} bytes of text; name the fields that you want "
-                       "in response_fields",
-                       model.max_decoded_bytes);
+                       "the prompts have more than {} bytes of text; {}", model.max_decoded_bytes,
+                       remedy);
     }
-    llama->prompts.push_back(std::move(text));
+    texts.push_back(std::move(text));
   }
+  return texts;
+}
+
+Status AddTexts(const RawPrompts& prompts, const ModelView& model, LlamaSpec* llama) {
+  if (!model.tokenizer || !Wants(*llama, "prompt")) return {};
+  std::vector<const std::vector<TokenId>*> all;
+  for (const auto& ids : prompts) all.push_back(&ids);
+  KV_ASSIGN(llama->prompts,
+            TextsOf(all, model, "name the fields that you want in response_fields"));
   return {};
 }
 
@@ -124,7 +133,7 @@ Result<GenerationCall> Finish(Begun begun, RawPrompts prompts, const JsonFields&
                               const ModelView& model) {
   KV_TRY(AddTexts(prompts, model, &begun.llama));
   begun.request.ignored = fields.Unread();
-  begun.llama.settings = Dump(LlamaSettings(begun.request, begun.spec));
+  begun.llama.settings = Dump(LlamaSettings(begun.request, begun.spec, model.ends));
   GenerationCall call;
   for (std::vector<TokenId>& ids : prompts) {
     begun.llama.prompt_tokens.push_back(static_cast<uint32_t>(ids.size()));
@@ -135,11 +144,13 @@ Result<GenerationCall> Finish(Begun begun, RawPrompts prompts, const JsonFields&
   return call;
 }
 
-json BiasesJson(const SamplingParams& sampling) {
+// `forbidden` beside those of the request.
+json BiasesJson(const SamplingParams& sampling, std::span<const TokenId> forbidden) {
   json biases = json::array();
   for (const auto& [token, bias] : sampling.logit_bias) {
     biases.push_back({{"token", token}, {"bias", bias == kForbidden ? json() : json(bias)}});
   }
+  for (const TokenId token : forbidden) biases.push_back({{"token", token}, {"bias", json()}});
   return biases;
 }
 
@@ -196,13 +207,29 @@ Result<GenerationCall> ParseInfillRequest(std::string_view body, const ModelView
   return Finish(std::move(begun), std::move(prompts), fields, model);
 }
 
-json LlamaSettings(const GenerateRequest& request, const AnswerSpec& spec) {
+Status SetVerbose(const ModelView& model, GenerationCall* call) {
+  AnswerSpec& spec = call->spec;
+  if (!spec.verbose || spec.llama || spec.translation) return {};
+  VerboseSpec said;
+  if (model.tokenizer) {
+    std::vector<const std::vector<TokenId>*> all;
+    for (const GenerateRequest& request : call->requests) all.push_back(&request.prompt);
+    KV_ASSIGN(said.prompts, TextsOf(all, model, "leave verbose out"));
+  }
+  said.settings = Dump(LlamaSettings(call->requests.front(), spec, model.ends));
+  spec.verbosely = std::make_shared<const VerboseSpec>(std::move(said));
+  return {};
+}
+
+json LlamaSettings(const GenerateRequest& request, const AnswerSpec& spec,
+                   std::span<const TokenId> ends) {
   const SamplingParams& sampling = request.sampling;
   const bool unlimited = request.max_tokens == UINT32_MAX;
   const int64_t max_tokens = unlimited ? -1 : int64_t{request.max_tokens};
   const int64_t last_n = !sampling.penalty_last_n || sampling.penalty_last_n == UINT32_MAX
                              ? -1
                              : int64_t{*sampling.penalty_last_n};
+  const auto forbidden = request.ignore_eos ? ends : std::span<const TokenId>();
   return {{"seed", sampling.seed.value_or(kRandomSeed)},
           {"temperature", sampling.temperature},
           {"dynatemp_range", 0.0},
@@ -218,6 +245,8 @@ json LlamaSettings(const GenerateRequest& request, const AnswerSpec& spec) {
           {"frequency_penalty", sampling.frequency_penalty},
           {"dry_multiplier", 0.0},
           {"mirostat", 0},
+          {"adaptive_target", -1.0},
+          {"adaptive_decay", 0.9},
           {"stop", request.stop},
           {"max_tokens", max_tokens},
           {"n_predict", max_tokens},
@@ -225,7 +254,7 @@ json LlamaSettings(const GenerateRequest& request, const AnswerSpec& spec) {
           {"n_discard", 0},
           {"ignore_eos", request.ignore_eos},
           {"stream", spec.stream},
-          {"logit_bias", BiasesJson(sampling)},
+          {"logit_bias", BiasesJson(sampling, forbidden)},
           {"n_probs", spec.logprobs.value_or(0)},
           {"min_keep", 0},
           {"grammar", GrammarOf(request)},

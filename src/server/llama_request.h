@@ -22,6 +22,11 @@ Result<GenerationCall> ParseInfillRequest(std::string_view body, const ModelView
 
 // `generation_settings`, and the parameters of /props. What is not supported has the value that
 // switches it off.
-nlohmann::json LlamaSettings(const GenerateRequest& request, const AnswerSpec& spec);
+// `ends`: the tokens that end an answer.
+nlohmann::json LlamaSettings(const GenerateRequest& request, const AnswerSpec& spec,
+                             std::span<const TokenId> ends = {});
+// Sets spec.verbosely of a call in OpenAI's form that asks for `__verbose`. kInvalidArgument: the
+// prompts' texts are too long.
+Status SetVerbose(const ModelView& model, GenerationCall* call);
 
 }  // namespace kvasir

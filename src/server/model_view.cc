@@ -15,6 +15,7 @@ ModelView ViewOf(const Engine& engine, const ChatTemplate* own) {
   view.no_text = card.no_text.value_or("");
   view.chat_template = own != nullptr ? own : engine.chat_template();
   view.sampling = card.sampling.Over({});
+  view.ends = card.eos;
   view.vocab_size = card.vocab_size;
   view.ctx_size = card.ctx_size;
   view.max_ctx_size = card.max_positions;

@@ -33,7 +33,35 @@ Parts Answer::Body() const {
       if (out.size() >= kPartBytes) co_yield out;
     }
   }
-  out += "]}";
+  out += ']';
+  if (spec_.verbosely) {
+    out += ",\"__verbose\":";
+    Parts verbose = VerboseText();
+    for (std::string part = verbose.Next(); !part.empty(); part = verbose.Next()) {
+      out += part;
+      if (out.size() >= kPartBytes) co_yield out;
+    }
+  }
+  out += '}';
+  co_yield out;
+}
+
+Parts Answer::VerboseText() const {
+  std::string out = OpenObject(
+      {{"tokens_evaluated", receipt_.prompt_tokens}, {"tokens_predicted", completion_tokens_}});
+  out += "\"generation_settings\":" + spec_.verbosely->settings + ",\"prompt\":";
+  const std::vector<std::string>& prompts = spec_.verbosely->prompts;
+  if (prompts.size() != 1) out += '[';
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    out += i == 0 ? "\"" : ",\"";
+    std::string_view rest = prompts[i];
+    while (!rest.empty()) {
+      AppendEscaped(&rest, &out);
+      if (out.size() >= kPartBytes) co_yield out;
+    }
+    out += '"';
+  }
+  out += prompts.size() != 1 ? "]}" : "}";
   co_yield out;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "server/raw_prompts.h"
+#include "server/server.h"
 
 namespace kvasir {
 namespace {
@@ -36,12 +37,17 @@ void ReadCompletionLogprobs(JsonFields& fields, GenerationCall* call) {
 
 // How the answer is given.
 void ReadAnswerFields(JsonFields& fields, const ModelView& model, AnswerSpec* spec) {
-  std::string format = "auto";
-  fields.String("reasoning_format", &format);
-  if (format != "auto" && format != "deepseek" && format != "none") {
-    fields.Fail("reasoning_format", "is not \"auto\", \"deepseek\" (the same) or \"none\"");
+  spec->thoughts = model.thoughts;
+  if (fields.Has("reasoning_format")) {
+    std::string format;
+    fields.String("reasoning_format", &format);
+    if (const auto form = ThoughtFormOf(format)) {
+      spec->thoughts = *form;
+    } else {
+      fields.Fail("reasoning_format",
+                  "is not \"auto\", \"deepseek\" (the same), \"deepseek-legacy\" or \"none\"");
+    }
   }
-  spec->thoughts_apart = format != "none";
   fields.Bool("parallel_tool_calls", &spec->parallel_calls);
   spec->tool_choice = ReadToolChoice(fields);
   if (model.think) spec->max_thought_tokens = model.max_thought_tokens;
@@ -152,7 +158,7 @@ Status SetReading(const JsonValue* tools, PromptThought thought, const ModelView
   AnswerSpec& spec = call->spec;
   AnswerReading reading;
   if (thought != PromptThought::kClosed) reading.think = model.think;
-  reading.thoughts_apart = spec.thoughts_apart;
+  reading.thoughts = spec.thoughts;
   reading.begins_inside_thought = thought == PromptThought::kInside;
   reading.parallel = spec.parallel_calls;
   for (const JsonValue& tool : tools ? tools->items() : std::span<const JsonValue>()) {
@@ -164,7 +170,7 @@ Status SetReading(const JsonValue* tools, PromptThought thought, const ModelView
   reading.marked_calls_are_certain = format && format->calls != nullptr;
   reading.bare_calls_are_certain = reading.marked_calls_are_certain && format->must_call;
   if (reading.calls || reading.think) call->requests.front().shown_special = model.special_marks;
-  if (reading.calls || (model.think && reading.thoughts_apart)) {
+  if (reading.calls || (model.think && reading.thoughts != ThoughtForm::kInContent)) {
     spec.reading = std::make_shared<const AnswerReading>(std::move(reading));
   }
   return {};

@@ -35,6 +35,12 @@ struct LlamaSpec {
   Probs probs() const { return post_sampling_probs ? Probs::kSampled : Probs::kModel; }
 };
 
+// What `__verbose` says of a request (llama.cpp).
+struct VerboseSpec {
+  std::string settings;              // `generation_settings`: the text of an object
+  std::vector<std::string> prompts;  // their texts, with special tokens
+};
+
 // Of translations: which requests make the answer to each text.
 struct TranslationSpec {
   // A sentence, or all of a text that is not split.
@@ -68,7 +74,7 @@ struct AnswerSpec {
   // `prompt_progress`.
   bool timings_per_token = false, return_progress = false;
   std::optional<uint32_t> logprobs;
-  bool thoughts_apart = true;  // else they stay in the content
+  ThoughtForm thoughts = ThoughtForm::kApart;
   ToolChoice tool_choice;
   bool parallel_calls = true;  // else an answer has one call at most
   std::optional<uint32_t> max_thought_tokens;
@@ -81,8 +87,11 @@ struct AnswerSpec {
   // prompts all choices show.
   std::vector<TokenId> scored_from;
   uint64_t scored_tokens = 0;
-  std::string model;        // the name in the answer
-  std::string fingerprint;  // of all that decides its bits, the request apart
+  std::string model;                             // the name in the answer
+  std::string fingerprint;                       // of all that decides its bits, the request apart
+  std::optional<uint32_t> slot;                  // whose last request this is (server/slots.h)
+  bool verbose = false;                          // the answer has `__verbose`
+  std::shared_ptr<const VerboseSpec> verbosely;  // what that says; of OpenAI's form alone
   // Of a session's answer: which of its messages this is, and how many messages of the session the
   // prompt left out, if it may leave out some.
   struct Of {

@@ -187,6 +187,13 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
   request->reports_progress = spec->stream && (spec->timings_per_token || spec->return_progress);
   fields.Bool("return_token_ids", &spec->return_token_ids);
   fields.Bool("return_tokens", &spec->return_tokens);
+  if (model.num_slots > 0) {
+    const int64_t slot = fields.Integer("id_slot", -1, model.num_slots - 1).value_or(-1);
+    if (slot >= 0) spec->slot = static_cast<uint32_t>(slot);
+    if (model.num_slots == 1) spec->slot = 0;
+  }
+  spec->verbose = model.verbose;
+  fields.Bool("verbose", &spec->verbose);
   std::string user;
   fields.String("user", &user);  // the tenant comes from the credential, never from here
   if (!model.tokenizer) {

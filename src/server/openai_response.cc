@@ -58,6 +58,12 @@ Answer::Answer(AnswerSpec spec, size_t num_prompts, std::string id, int64_t crea
       open_choices_(choices_.size()) {
   held_bytes_ = sizeof(Answer) + choices_.size() * (sizeof(Choice) + 3 * kDequeBytes);
   for (const std::string& text : spec_.echo) held_bytes_ += sizeof(text) + text.capacity();
+  if (spec_.verbosely) {
+    held_bytes_ += spec_.verbosely->settings.capacity();
+    for (const std::string& text : spec_.verbosely->prompts) {
+      held_bytes_ += sizeof(text) + text.capacity();
+    }
+  }
   for (size_t i = 0; i < choices_.size(); ++i) {
     choices_[i].characters = CountCharacters(EchoOf(i));
     if (!spec_.reading) continue;
@@ -136,7 +142,14 @@ std::string Answer::Take(size_t prompt, const Event& event) {
   } else {
     const bool answers = choice.num_tokens > event.tokens.size();
     if (event.progress && spec_.return_progress && !answers) {
-      out = ProgressEvent(index, *event.progress);
+      const Progress& now = *event.progress;
+      // What the cache had, before what was computed.
+      if (!choice.has_progress && now.processed > now.cached) {
+        out = ProgressEvent(index,
+                            {.total = now.total, .processed = now.cached, .cached = now.cached});
+      }
+      choice.has_progress = true;
+      out += ProgressEvent(index, now);
     }
     if (finishes || !event.tokens.empty() || !event.text.empty()) out += StreamEvent(index, event);
   }
@@ -302,7 +315,13 @@ std::string Answer::EndEvents(size_t) {
   }
   last["kvasir"] = FinalReceipt();
   last["timings"] = TimingsJson(timings_);
-  return out + SseEvent(last) + "data: [DONE]\n\n";
+  if (!spec_.verbosely) return out + SseEvent(last) + "data: [DONE]\n\n";
+  out += "data: " + Dump(last);
+  out.back() = ',';
+  out += "\"__verbose\":";
+  Parts verbose = VerboseText();
+  for (std::string part = verbose.Next(); !part.empty(); part = verbose.Next()) out += part;
+  return out + "}\n\ndata: [DONE]\n\n";
 }
 
 std::string Answer::ErrorEvent(const Error& error) const {

@@ -80,6 +80,7 @@ class Answer {
   };
   struct Choice {
     bool started = false;
+    bool has_progress = false;     // an event told of it
     std::string text;              // the content, if it is read
     std::unique_ptr<Pieces> read;  // null: all of the text is content
     uint64_t characters = 0;       // streaming: text_offset of the next token
@@ -117,6 +118,7 @@ class Answer {
   void AddScored(size_t prompt, GeneratedToken token);
   nlohmann::json Envelope(bool chunk) const;
   Parts ChoiceText(size_t index) const;
+  Parts VerboseText() const;  // `__verbose`
   void AddTokenIds(const std::vector<TokenId>& ids, nlohmann::json* choice) const;
   nlohmann::json Usage() const;
   nlohmann::json FinalReceipt() const;

@@ -14,13 +14,13 @@ namespace {
 
 bool IsControl(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 
-Status CheckName(const std::string& name) {
+Status CheckName(const char* field, const std::string& name) {
   if (!name.empty() && FirstInvalidUtf8(name) == name.size() &&
       std::ranges::none_of(name, IsControl)) {
     return {};
   }
   // The message does not show the name: it could have control codes for the terminal.
-  return FailField(Code::kInvalidArgument, "alias",
+  return FailField(Code::kInvalidArgument, field,
                    "a name is empty, is not UTF-8 or has a control character; give another, or "
                    "leave the flag out");
 }
@@ -40,13 +40,24 @@ std::optional<std::string> KeyFault(std::string_view key) {
   return fmt::format("has {} at byte {}, which a header cannot carry", what, bad - key.begin() + 1);
 }
 
+std::optional<ThoughtForm> ThoughtFormOf(std::string_view name) {
+  if (name == "auto" || name == "deepseek") return ThoughtForm::kApart;
+  if (name == "deepseek-legacy") return ThoughtForm::kBoth;
+  if (name == "none") return ThoughtForm::kInContent;
+  return std::nullopt;
+}
+
 Status CheckOptions(const ServerOptions& options) {
   // An empty name would mean every address, which a user with an empty --host does not want.
-  if (options.host.empty() || options.host.find('\0') != std::string::npos) {
+  const auto is_none = [](const std::string& host) {
+    return host.empty() || host.find('\0') != std::string::npos;
+  };
+  if (options.hosts.empty() || std::ranges::any_of(options.hosts, is_none)) {
     return FailField(Code::kInvalidArgument, "host",
                      "is empty; give an address, such as 127.0.0.1 (0.0.0.0: all networks)");
   }
-  for (const std::string& alias : options.aliases) KV_TRY(CheckName(alias));
+  for (const std::string& alias : options.aliases) KV_TRY(CheckName("alias", alias));
+  for (const std::string& tag : options.tags) KV_TRY(CheckName("tags", tag));
   for (size_t i = 0; i < options.api_keys.size(); ++i) {
     if (const auto fault = KeyFault(options.api_keys[i])) {
       return FailField(Code::kInvalidArgument, "api_key", "key {} of {} {}", i + 1,

@@ -17,7 +17,7 @@ std::string Wrong(const std::function<void(ServerOptions&)>& change) {
 TEST(CheckOptions, LetsOrdinaryValuesPass) {
   EXPECT_EQ(Wrong([](ServerOptions&) {}), "");
   EXPECT_EQ(Wrong([](ServerOptions& options) {
-              options.host = "::1";
+              options.hosts = {"::1"};
               options.aliases = {"my model", "模型", "org/name"};
               options.api_keys = {"sk-1!~", std::string(kMaxKeyBytes, 'k')};
               options.admin_key = "root";
@@ -28,7 +28,7 @@ TEST(CheckOptions, LetsOrdinaryValuesPass) {
 }
 
 TEST(CheckOptions, NamesTheFieldAndNeverShowsAKey) {
-  EXPECT_TRUE(Wrong([](ServerOptions& o) { o.host = ""; }).starts_with("host: "));
+  EXPECT_TRUE(Wrong([](ServerOptions& o) { o.hosts = {""}; }).starts_with("host: "));
   EXPECT_TRUE(Wrong([](ServerOptions& o) { o.cors_origins = {""}; }).starts_with("cors_origin: "));
   EXPECT_TRUE(
       Wrong([](ServerOptions& o) { o.allowed_hosts = {""}; }).starts_with("allowed_host: "));

@@ -143,8 +143,9 @@ Status CheckLength(size_t tokens, uint32_t max_tokens, const std::string& field,
   }
   Status refused =
       FailField(Code::kInvalidArgument, field,
-                "has {} tokens, which with {} to generate do not fit the context of {}{}", tokens,
-                answer, model.ctx_size, fix);
+                "has {} tokens, which with {} to generate exceeds the available context size of "
+                "{}{}",
+                tokens, answer, model.ctx_size, fix);
   refused.error().cause = Cause::kContext;
   refused.error().excess = {.prompt_tokens = tokens, .ctx_size = model.ctx_size};
   return refused;

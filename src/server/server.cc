@@ -10,6 +10,7 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -67,8 +68,6 @@ class Server {
         large_quota_(memory.prepare_large_bytes),
         connections_(memory.large_bodies_bytes, memory.answers_bytes, memory.metrics_bytes),
         strand_(asio::make_strand(io_)),
-        acceptor_(strand_),
-        retry_(strand_),
         flush_(strand_),
         drain_(strand_),
         sweep_(strand_),
@@ -76,30 +75,14 @@ class Server {
 
   Status Listen() {
     KV_TRY(CheckEventLoop(io_));
-    ErrorCode ec;
-    tcp::resolver resolver(io_);
-    const auto found =
-        resolver.resolve(options_.host, std::to_string(options_.port),
-                         tcp::resolver::passive | tcp::resolver::numeric_service, ec);
-    if (ec || found.empty()) {
-      return FailField(Code::kInvalidArgument, "host",
-                       "cannot resolve '{}': {}; give a name or an address without port and "
-                       "brackets, such as 127.0.0.1 or ::1",
-                       options_.host, ec.message());
+    uint16_t port = options_.port;  // that which the system chose for the first, for all
+    bool is_loopback = true;
+    for (const std::string& host : options_.hosts) {
+      KV_ASSIGN(const tcp::endpoint endpoint, ListenAt(host, port));
+      port = endpoint.port();
+      is_loopback &= IsLoopbackHost(endpoint.address().to_string());
     }
-    const tcp::endpoint endpoint = found.begin()->endpoint();
-    acceptor_.open(endpoint.protocol(), ec);
-    if (!ec) acceptor_.set_option(tcp::acceptor::reuse_address(true), ec);
-    if (!ec) acceptor_.bind(endpoint, ec);
-    if (!ec) acceptor_.listen(asio::socket_base::max_listen_connections, ec);
-    if (!ec) acceptor_.non_blocking(true, ec);
-    if (ec) {
-      return Fail(Code::kIoError,
-                  "cannot listen on {} port {}: {}; choose another with --host or "
-                  "--port",
-                  options_.host, options_.port, ec.message());
-    }
-    if (IsLoopbackHost(endpoint.address().to_string())) service_->ListensOnLoopback();
+    if (is_loopback) service_->ListensOnLoopback();
     return {};
   }
 
@@ -108,7 +91,8 @@ class Server {
     constexpr int kLeast = 4;
     std::vector<std::unique_ptr<Descriptor>> files;
     for (int i = 0; i < kLeast; ++i) {
-      files.push_back(std::make_unique<Descriptor>(dup(acceptor_.native_handle())));
+      files.push_back(
+          std::make_unique<Descriptor>(dup(listeners_.front()->acceptor.native_handle())));
       if (!*files.back()) {
         return Fail(
             Code::kIoError,
@@ -141,7 +125,7 @@ class Server {
     if (started) {
       asio::post(strand_, [this] {
         AwaitSignal();
-        AwaitConnection();
+        for (const auto& listener : listeners_) AwaitConnection(*listener);
         AwaitSweep();
         Tell();
       });
@@ -156,6 +140,44 @@ class Server {
   }
 
  private:
+  struct Listener {
+    explicit Listener(const asio::strand<asio::io_context::executor_type>& strand)
+        : acceptor(strand), retry(strand) {}
+    tcp::acceptor acceptor;
+    asio::steady_timer retry;
+  };
+
+  Result<tcp::endpoint> ListenAt(const std::string& host, uint16_t port) {
+    ErrorCode ec;
+    tcp::resolver resolver(io_);
+    const auto found = resolver.resolve(
+        host, std::to_string(port), tcp::resolver::passive | tcp::resolver::numeric_service, ec);
+    if (ec || found.empty()) {
+      return FailField(Code::kInvalidArgument, "host",
+                       "cannot resolve '{}': {}; give a name or an address without port and "
+                       "brackets, such as 127.0.0.1 or ::1",
+                       host, ec.message());
+    }
+    const tcp::endpoint endpoint = found.begin()->endpoint();
+    tcp::acceptor& acceptor =
+        listeners_.emplace_back(std::make_unique<Listener>(strand_))->acceptor;
+    acceptor.open(endpoint.protocol(), ec);
+    if (!ec) acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
+    // Beside 0.0.0.0, :: is IPv6 alone.
+    const bool is_alone = options_.hosts.size() == 1;
+    if (!ec && endpoint.address().is_v6() && !is_alone) {
+      acceptor.set_option(asio::ip::v6_only(true), ec);
+    }
+    if (!ec) acceptor.bind(endpoint, ec);
+    if (!ec) acceptor.listen(asio::socket_base::max_listen_connections, ec);
+    if (!ec) acceptor.non_blocking(true, ec);
+    if (!ec) return acceptor.local_endpoint();
+    return Fail(Code::kIoError,
+                "cannot listen on {} port {}: {}; choose another with --host or "
+                "--port",
+                host, port, ec.message());
+  }
+
   // Starts the second of kIoThreads, and a thread for each call of Drain, which blocks: a second
   // call cancels the requests that the first one waits for.
   Status StartThreads() {
@@ -186,24 +208,27 @@ class Server {
   }
 
   void Tell() {
-    ErrorCode ec;
-    const tcp::endpoint endpoint = acceptor_.local_endpoint(ec);
-    const std::string address = endpoint.address().is_v6()
-                                    ? fmt::format("[{}]", endpoint.address().to_string())
-                                    : endpoint.address().to_string();
-    const std::string url = fmt::format("http://{}:{}", address, endpoint.port());
     if (!IsLogged(LogLevel::kInfo)) return;
-    LogText(fmt::format("{}accepts  up to {} connections, bodies up to {} KiB\nlistening on {}\n",
-                        options_.summary, options_.max_connections, options_.max_body_bytes >> 10,
-                        url));
+    std::string text =
+        fmt::format("{}accepts  up to {} connections, bodies up to {} KiB\n", options_.summary,
+                    options_.max_connections, options_.max_body_bytes >> 10);
+    for (const auto& listener : listeners_) {
+      ErrorCode ec;
+      const tcp::endpoint endpoint = listener->acceptor.local_endpoint(ec);
+      const std::string address = endpoint.address().to_string();
+      text +=
+          fmt::format("listening on http://{}:{}\n",
+                      endpoint.address().is_v6() ? "[" + address + "]" : address, endpoint.port());
+    }
+    LogText(text);
   }
 
-  void AwaitConnection() {
-    if (!acceptor_.is_open()) return;
-    UntilDone([this] {
-      acceptor_.async_wait(tcp::acceptor::wait_read, [this](ErrorCode ec) {
+  void AwaitConnection(Listener& at) {
+    if (!at.acceptor.is_open()) return;
+    UntilDone([this, &at] {
+      at.acceptor.async_wait(tcp::acceptor::wait_read, [this, &at](ErrorCode ec) {
         if (ec == asio::error::operation_aborted) return;
-        ec ? Retry(kRetryAccept) : AcceptSome();
+        ec ? Retry(at, kRetryAccept) : AcceptSome(at);
       });
     });
   }
@@ -223,16 +248,16 @@ class Server {
 
   // Accepts waiting connections. When there are too many, closes those that have waited longest for
   // their clients.
-  void AcceptSome() noexcept {
-    for (int i = 0; i < kAcceptsAtOnce && acceptor_.is_open(); ++i) {
-      if (connections_.num_closing() >= kMaxClosing) return Retry(kAwaitClosing);
+  void AcceptSome(Listener& at) noexcept {
+    for (int i = 0; i < kAcceptsAtOnce && at.acceptor.is_open(); ++i) {
+      if (connections_.num_closing() >= kMaxClosing) return Retry(at, kAwaitClosing);
       if (connections_.num_staying() >= options_.max_connections) {
-        if (!IsAnyWaiting()) return AwaitConnection();
-        if (MakeRoom(1) == 0) return Retry(kRetryAccept);
+        if (!IsAnyWaiting(at)) return AwaitConnection(at);
+        if (MakeRoom(1) == 0) return Retry(at, kRetryAccept);
       }
       ErrorCode ec;
       try {
-        tcp::socket socket = acceptor_.accept(asio::make_strand(io_), ec);
+        tcp::socket socket = at.acceptor.accept(asio::make_strand(io_), ec);
         if (!ec) {
           StartConnection(std::move(socket), *service_, options_, connections_, prepare_, grammars_,
                           disk_);
@@ -240,23 +265,23 @@ class Server {
       } catch (const std::exception&) {
         ec = asio::error::no_memory;
       }
-      if (ec == asio::error::would_block) return AwaitConnection();
-      if (ec && ec != asio::error::connection_aborted) return AwaitRoom();
+      if (ec == asio::error::would_block) return AwaitConnection(at);
+      if (ec && ec != asio::error::connection_aborted) return AwaitRoom(at);
     }
-    UntilDone([this] { asio::post(strand_, [this] { AcceptSome(); }); });
+    UntilDone([this, &at] { asio::post(strand_, [this, &at] { AcceptSome(at); }); });
   }
 
   // Whether a connection waits to be accepted: room is made only for one that is there, because the
   // one that is closed may be the newest, whose request has not arrived yet.
-  bool IsAnyWaiting() {
-    pollfd waiting{acceptor_.native_handle(), POLLIN, 0};
+  static bool IsAnyWaiting(Listener& at) {
+    pollfd waiting{at.acceptor.native_handle(), POLLIN, 0};
     return poll(&waiting, 1, 0) != 0;
   }
 
   // Closes some connections, because the system has no descriptor or memory for another one.
-  void AwaitRoom() {
+  void AwaitRoom(Listener& at) {
     const bool closing = connections_.num_closing() > 0 || MakeRoom(kClosedForFiles) > 0;
-    Retry(closing ? kAwaitClosing : kRetryAccept);
+    Retry(at, closing ? kAwaitClosing : kRetryAccept);
   }
 
   // Closes connections that wait for their clients, and returns how many. Only requests that have
@@ -279,11 +304,11 @@ class Server {
     }
   }
 
-  void Retry(std::chrono::milliseconds after) {
-    UntilDone([this, after] {
-      retry_.expires_after(after);
-      retry_.async_wait([this](ErrorCode ec) {
-        if (!ec) AcceptSome();
+  void Retry(Listener& at, std::chrono::milliseconds after) {
+    UntilDone([this, &at, after] {
+      at.retry.expires_after(after);
+      at.retry.async_wait([this, &at](ErrorCode ec) {
+        if (!ec) AcceptSome(at);
       });
     });
   }
@@ -357,10 +382,12 @@ class Server {
 
   // Waits for connections that still write; all generations have had their last event.
   void Flush() {
-    if (!acceptor_.is_open()) return;
-    ErrorCode ignored;
-    acceptor_.close(ignored);
-    retry_.cancel();
+    if (!listeners_.front()->acceptor.is_open()) return;
+    for (const auto& listener : listeners_) {
+      ErrorCode ignored;
+      listener->acceptor.close(ignored);
+      listener->retry.cancel();
+    }
     give_up_ns_ = MonotonicNs() + kFlushNs;
     AwaitFlush();
   }
@@ -387,8 +414,8 @@ class Server {
   PreparePool grammars_{small_quota_, large_quota_};  // compiles formats
   PreparePool disk_{small_quota_, large_quota_};      // started where sessions may be on the disk
   asio::strand<asio::io_context::executor_type> strand_;
-  tcp::acceptor acceptor_;
-  asio::steady_timer retry_, flush_, drain_, sweep_;
+  std::vector<std::unique_ptr<Listener>> listeners_;  // at least one, once it listens
+  asio::steady_timer flush_, drain_, sweep_;
   uint64_t give_up_ns_ = 0, tell_room_at_ns_ = 0;
   size_t closed_for_room_ = 0;  // since the last log line about it
   asio::signal_set signals_;

@@ -12,6 +12,7 @@
 #include "kvasir/engine.h"
 #include "kvasir/status.h"
 #include "server/keys_file.h"
+#include "text/answer_parser.h"
 
 namespace kvasir {
 
@@ -23,6 +24,8 @@ struct RequestDefaults {
   std::optional<uint64_t> seed;
   std::optional<uint32_t> max_tokens;
   std::optional<uint32_t> max_thought_tokens;
+  ThoughtForm thoughts = ThoughtForm::kApart;
+  bool verbose = false;  // answers have `__verbose`
 
   SamplingParams Over(SamplingParams params) const {
     params = sampling.Over(std::move(params));
@@ -33,12 +36,16 @@ struct RequestDefaults {
   }
 };
 
+// Of `reasoning_format`: "auto" and "deepseek", "none", "deepseek-legacy". Absent: another name.
+std::optional<ThoughtForm> ThoughtFormOf(std::string_view name);
+
 struct ServerOptions {
-  std::string host = "127.0.0.1";
-  uint16_t port = 8080;  // 0: the system chooses one
+  std::vector<std::string> hosts = {"127.0.0.1"};  // listens at each
+  uint16_t port = 8080;                            // of all; 0: the system chooses one
   // More names of the model; the first is the id listed first. "*" is not listed: with it, any name
   // means the model.
   std::vector<std::string> aliases;
+  std::vector<std::string> tags;      // of the model, in /v1/models
   std::vector<std::string> api_keys;  // empty: no key is required
   // The operator's key, for sums over all tenants. Absent: with several api_keys nobody may read
   // the sums; otherwise every caller may.
@@ -75,6 +82,8 @@ struct ServerOptions {
   uint64_t session_ttl_hours = 24;         // without a call; 0: sessions stay
   bool has_page = true;                    // `/` is a page for browsers
   bool has_slots = true;                   // else /slots is 501
+  // A folder for files of slots (server/slots.h); absent: actions on slots are 501.
+  std::optional<std::string> slot_save_path;
   bool prepare = false;  // after chat completions, next turns are prepared (server/turn_preparer.h)
   std::string summary;   // lines for stderr, before `listening on`
   std::string version = "unknown";  // shown by /props and the Server header

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <filesystem>
 
 #include "base/clock.h"
 #include "base/digest.h"
@@ -111,7 +112,7 @@ const Service::Route Service::kRoutes[] = {
     {"/v1/cache/tenants", "GET", &Service::ListTenants, Access::kSums},
     {"/v1/cache/flush", "POST", &Service::FlushCache, Access::kTenant},
     {"/slots", "GET", &Service::ListSlots, Access::kKey},
-    {"/slots/{id}", "POST", &Service::ActOnSlot, Access::kTenant},
+    {"/slots/{id}", "POST", &Service::ActOnSlot, Access::kTenant, Route::kPrepared},
     {"/tokenize", "POST", &Service::Tokenize, Access::kTenant, Route::kPrepared},
     {"/detokenize", "POST", &Service::Detokenize, Access::kTenant, Route::kPrepared},
     {"/apply-template", "POST", &Service::ApplyTemplate, Access::kTenant, Route::kPrepared},
@@ -128,13 +129,45 @@ const Service::Route Service::kRoutes[] = {
     {"/v1/embeddings", "", &Service::NotYet, Access::kKey},
     {"/v1/responses", "", &Service::NotYet, Access::kKey},
     {"/v1/responses/*", "", &Service::NotYet, Access::kKey},
+    {"/v1/messages/count_tokens", "POST", &Service::CountMessages, Access::kTenant,
+     Route::kPrepared},
     {"/v1/messages", "", &Service::NotYet, Access::kKey},
     {"/v1/messages/*", "", &Service::NotYet, Access::kKey},
 };
 
 std::span<const Service::Route> Service::Routes() { return kRoutes; }
 
+namespace {
+
+// Memory of what the slots have, which is that of sessions.
+uint64_t SlotsBytes(const ServerOptions& options, const Engine& engine) {
+  if (!options.slot_save_path) return 0;
+  return uint64_t{engine.options().parallel} * engine.card().ctx_size * sizeof(TokenId);
+}
+
+Status CheckSlots(const ServerOptions& options, const Engine& engine) {
+  if (!options.slot_save_path) return {};
+  if (engine.options().cache_mode != CacheMode::kPrefix) {
+    return FailField(Code::kInvalidArgument, "slot_save_path",
+                     "needs --cache prefix: otherwise nothing outlives its request");
+  }
+  if (!std::filesystem::is_directory(*options.slot_save_path)) {
+    return FailField(Code::kInvalidArgument, "slot_save_path", "{} is not a folder; make it first",
+                     *options.slot_save_path);
+  }
+  const uint64_t bytes = SlotsBytes(options, engine);
+  const uint64_t least = bytes * 2 * kPieceShare / (kPieceShare - 1);
+  if (engine.options().session_memory_bytes >= least) return {};
+  return FailField(Code::kInvalidArgument, "slot_save_path",
+                   "what {} slots remember takes {} bytes of the {} for sessions; give "
+                   "--session-memory {} or more",
+                   engine.options().parallel, bytes, engine.options().session_memory_bytes, least);
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Service>> Service::Make(const ServerOptions& options, Engine& engine) {
+  KV_TRY(CheckSlots(options, engine));
   std::unique_ptr<ChatTemplate> own_template;
   if (options.chat_template) {
     KV_ASSIGN(own_template, ChatTemplate::Parse(*options.chat_template));
@@ -189,9 +222,11 @@ Service::Service(const ServerOptions& options, Engine& engine,
       preparer_(engine),
       sessions_({.max_sessions = options.max_sessions,
                  .memory_bytes = engine.options().session_memory_bytes -
-                                 engine.options().session_memory_bytes / kPieceShare,
+                                 engine.options().session_memory_bytes / kPieceShare -
+                                 SlotsBytes(options, engine),
                  .ttl_ns = options.session_ttl_hours * uint64_t{3'600'000'000'000}}),
-      pieces_(engine.options().session_memory_bytes / kPieceShare, hash_key) {
+      pieces_(engine.options().session_memory_bytes / kPieceShare, hash_key),
+      slots_(options.slot_save_path ? engine.options().parallel : 0) {
   model_ = ViewOf(engine, own_template_.get());
   model_.names.insert(model_.names.begin(), options.aliases.begin(), options.aliases.end());
   model_.takes_any_name = std::erase(model_.names, "*") > 0;
@@ -199,8 +234,11 @@ Service::Service(const ServerOptions& options, Engine& engine,
   model_.max_tokens = options.defaults.max_tokens;
   model_.template_now_unix_s = options.template_now_unix_s;
   model_.max_thought_tokens = options.defaults.max_thought_tokens;
+  model_.thoughts = options.defaults.thoughts;
+  model_.verbose = options.defaults.verbose;
   llama_sampling_ = options.defaults.Over(llama_sampling_);
   model_.max_decoded_bytes = options.max_body_bytes;
+  model_.num_slots = static_cast<uint32_t>(slots_.size());
   model_.max_prompts = engine.options().parallel + engine.options().max_queued;
   if (model_.chat_template != nullptr) template_text_ = model_.chat_template->source();
   fingerprint_ = FingerprintOf(engine);
@@ -373,6 +411,12 @@ Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::strin
   GenerationStart start;
   call->spec.fingerprint = fingerprint_;
   NoteUnseen(call->spec.unseen);
+  if (const Status set = SetVerbose(model_, &*call); !set) return ErrorResponse(set.error());
+  const bool is_chat = call->spec.chat;
+  // A session's prompts are the session's, and what shares nothing is nobody's.
+  const bool has_slot = call->requests.size() == 1 && !call->spec.translation && !call->spec.of &&
+                        call->requests.front().reuse != Reuse::kNothing;
+  const std::optional<uint32_t> slot = has_slot ? call->spec.slot : std::nullopt;
   start.requests = std::move(call->requests);
   start.prompt_field = std::move(prompt_field);
   start.tenant = from.tenant();
@@ -410,6 +454,11 @@ Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::strin
     tokens += request.n * std::min<uint64_t>(request.max_tokens, room);
   }
   start.answer_bytes = start.answer->ExpectedBytes(start.answer->streams() ? 0 : tokens);
+  if (slot) {
+    auto keeper = std::make_unique<SlotKeeper>(slots_, *slot, start.requests.front());
+    start.answer_bytes += keeper->held_bytes();
+    start.answer->KeepIn(std::move(keeper));
+  }
   if (start.answer_bytes <= max_answer_bytes_) return start;
   return ErrorResponse(
       {Code::kInvalidArgument,

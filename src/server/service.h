@@ -28,6 +28,7 @@
 #include "server/openai_response.h"
 #include "server/rate_limits.h"
 #include "server/server.h"
+#include "server/slots.h"
 #include "server/translation_request.h"
 #include "server/turn_preparer.h"
 #include "text/piece_store.h"
@@ -207,6 +208,9 @@ class Service {
   Outcome ListSequences(const Call& call);
   Outcome ListSlots(const Call& call);
   Outcome ActOnSlot(const Call& call);
+  Outcome SaveSlot(const Call& call, uint32_t slot, const std::string& file);
+  Outcome RestoreSlot(const Call& call, uint32_t slot, const std::string& file);
+  Outcome EraseSlot(const Call& call, uint32_t slot);
   Outcome ListPrefixes(const Call& call);
   Outcome Page(const Call& call);
   Outcome PageCss(const Call& call);
@@ -240,6 +244,8 @@ class Service {
   Outcome Detokenize(const Call& call);
   Outcome ApplyTemplate(const Call& call);
   Outcome CountChat(const Call& call);
+  Outcome CountMessages(const Call& call);
+  Result<size_t> CountPrompt(std::string_view body) const;
   Outcome Props(const Call& call);
   Outcome Health(const Call& call);
   Outcome Ready(const Call& call);
@@ -272,6 +278,7 @@ class Service {
   std::optional<TranslationModel> translation_;      // absent: the model has no encoder
   SessionStore sessions_;
   PieceStore pieces_;
+  Slots slots_;
   std::string no_session_file_;  // why, as it was logged last; of Make and SweepSessions
   std::atomic<bool> waits_for_session_file_{false};  // relaxed: it publishes no data
   std::string template_text_, fingerprint_, openapi_text_;

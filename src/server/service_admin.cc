@@ -19,9 +19,10 @@ namespace {
 using nlohmann::json;
 
 json ModelEntry(const std::string& name, const std::vector<std::string>& names,
-                const ModelCard& card, int64_t created) {
+                const std::vector<std::string>& tags, const ModelCard& card, int64_t created) {
   return {{"id", name},
           {"aliases", names},
+          {"tags", tags},
           {"object", "model"},
           {"created", created},
           {"owned_by", "kvasir"},
@@ -233,7 +234,8 @@ HttpResponse JsonResponse(const json& body) {
 }
 
 Outcome Service::Models(const Call&) {
-  const json entry = ModelEntry(model_.names.front(), model_.names, engine_.card(), started_);
+  const json entry =
+      ModelEntry(model_.names.front(), model_.names, options_.tags, engine_.card(), started_);
   return JsonResponse({{"object", "list"}, {"data", json::array({entry})}});
 }
 
@@ -241,7 +243,7 @@ Outcome Service::OneModel(const Call& call) {
   const auto name =
       CheckModel(PercentDecoded(call.path.substr(call.path.find("models/") + 7)), model_);
   if (!name) return ErrorResponse(name.error());
-  return JsonResponse(ModelEntry(*name, model_.names, engine_.card(), started_));
+  return JsonResponse(ModelEntry(*name, model_.names, options_.tags, engine_.card(), started_));
 }
 
 // With several keys a tenant sees only sums over its own requests.
@@ -310,6 +312,7 @@ Outcome Service::EraseCache(const Call& call) {
     }
   }
   preparer_.CancelAll();
+  slots_.ForgetAll();
   if (tenant) pieces_.Erase(*tenant);
   if (group) pieces_.EraseAll();  // of any tenant in it
   return LaterAnswer{[this, sessions, has_disk, shows_sizes, stays = std::move(stays),
@@ -474,6 +477,9 @@ Outcome Service::Metrics(const Call&) {
   view.reloads_refused = reloads_refused_.load(std::memory_order_relaxed);
   response.body = PrometheusText(view);
   response.is_metrics = true;
+  // As llama.cpp's server says when its counters began.
+  response.headers.emplace_back("Process-Start-Time-Unix",
+                                fmt::format("{:.0f}", view.process.start_seconds));
   return response;
 }
 

@@ -36,10 +36,11 @@ Result<SessionPart> ReadPart(std::string_view body, const SessionState& state) {
 }  // namespace
 
 ForgetScope Service::ScopeOf(const Call& call) const {
+  const std::string_view session = call.turn ? call.turn->id() : std::string_view();
   const auto& entry = call.caller.entry;
   return {.model = model_,
           .cache_owner = entry ? entry->rules.cache_owner.value_or(call.tenant()) : call.tenant(),
-          .others = sessions_.OthersOf(call.tenant(), call.turn->id()),
+          .others = sessions_.OthersOf(call.tenant(), session),
           .keeps_whole = std::ranges::all_of(engine_.plan().groups, [](const KvGroupPlan& group) {
             return group.window.has_value();
           })};

@@ -2,11 +2,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "base/atomic_file.h"
+#include "base/clock.h"
+#include "base/file_name.h"
 #include "server/json_fields.h"
+#include "server/raw_prompts.h"
 #include "server/service_routes.h"
+#include "server/session_forget.h"
 
 namespace kvasir {
 namespace {
@@ -15,7 +22,7 @@ using nlohmann::json;
 
 struct SlotAction {
   std::string_view name;
-  const char* instead;
+  const char* instead;  // without --slot-save-path
 };
 constexpr SlotAction kSlotActions[] = {
     {"save",
@@ -26,6 +33,10 @@ constexpr SlotAction kSlotActions[] = {
      "DELETE /v1/cache erases all that is cached for the caller, POST "
      "/v1/sessions/{id}/forget a part of a session"},
 };
+
+double MsSince(uint64_t begin_ns) { return static_cast<double>(MonotonicNs() - begin_ns) * 1e-6; }
+
+constexpr uint64_t kMaxSlotHeadBytes = 4096;  // of its file, beside the ids
 
 bool Runs(const SequenceState& state) {
   constexpr std::string_view kIdle[] = {"waiting", "following", "preempted"};
@@ -87,8 +98,120 @@ Outcome Service::ActOnSlot(const Call& call) {
          fmt::format("'{}' is not an action (known: save, restore, erase)", action.substr(0, 64)),
          "action"});
   }
-  return ErrorResponse({Code::kUnsupported,
-                        fmt::format("{} is not supported: {}", action, known->instead), "slots"});
+  if (!options_.slot_save_path) {
+    return ErrorResponse({Code::kUnsupported,
+                          fmt::format("{} needs a server with --slot-save-path; without it: {}",
+                                      action, known->instead),
+                          "slots"});
+  }
+  if (credentials()->num_tenants() > 1) {
+    return ErrorResponse(
+        {.code = Code::kPermissionDenied,
+         .message = "slots have no owner, and this server has several keys: sessions (POST "
+                    "/v1/sessions) are each key's own",
+         .field = "slots",
+         .cause = Cause::kNotAdmin});
+  }
+  const std::string number(SegmentOf(call.path, 1));
+  uint32_t slot = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), slot);
+  if (error != std::errc() || end != number.data() + number.size() || slot >= slots_.size()) {
+    return ErrorResponse({Code::kInvalidArgument,
+                          fmt::format("'{}' is not a slot; they are 0 to {} (--parallel)",
+                                      Printable(number.substr(0, 20)), slots_.size() - 1),
+                          "id_slot"});
+  }
+  if (action == "erase") return EraseSlot(call, slot);
+  const auto body = ParseBody(call.request.body);
+  if (!body) return ErrorResponse(body.error());
+  JsonFields fields(body->fields);
+  std::string file;
+  fields.String("filename", &file);
+  if (!fields.Has("filename")) fields.Fail("filename", "is missing");
+  if (fields.error()) return ErrorResponse(*fields.error());
+  if (const Status safe = CheckSlotFile(file); !safe) return ErrorResponse(safe.error());
+  return action == "save" ? SaveSlot(call, slot, file) : RestoreSlot(call, slot, file);
+}
+
+Outcome Service::SaveSlot(const Call& call, uint32_t slot, const std::string& file) {
+  const uint64_t begin_ns = MonotonicNs();
+  const auto path = slots_.Get(slot, call.tenant());
+  if (!path) {
+    return ErrorResponse({Code::kInvalidArgument,
+                          fmt::format("slot {} has nothing to save: no request with this id_slot "
+                                      "has been answered",
+                                      slot),
+                          "id_slot"});
+  }
+  const std::string bytes = EncodeSlot(*path, SlotIdentity(engine_.card().content, call.tenant()));
+  const Status written =
+      WriteAtomicFile(std::filesystem::path(*options_.slot_save_path) / file, bytes, {});
+  if (!written) return ErrorResponse(written.error());
+  return JsonResponse({{"id_slot", slot},
+                       {"filename", file},
+                       {"n_saved", path->ids.size()},
+                       {"n_written", bytes.size()},
+                       {"timings", {{"save_ms", MsSince(begin_ns)}}}});
+}
+
+// Computes what the cache has lost.
+Outcome Service::RestoreSlot(const Call& call, uint32_t slot, const std::string& file) {
+  const uint64_t begin_ns = MonotonicNs();
+  const uint64_t max_bytes = uint64_t{model_.ctx_size} * sizeof(TokenId) + kMaxSlotHeadBytes;
+  const auto bytes = ReadSlotFile(*options_.slot_save_path, file, max_bytes);
+  if (!bytes) return ErrorResponse(bytes.error());
+  auto path =
+      DecodeSlot(*bytes, SlotIdentity(engine_.card().content, call.tenant()), call.tenant(), file);
+  if (!path) return ErrorResponse(path.error());
+  if (const Status fits = CheckLength(path->ids.size(), 0, "filename", model_); !fits) {
+    return ErrorResponse(fits.error());
+  }
+  GenerateRequest request;
+  request.tenant = call.tenant();
+  request.prompt = path->ids;
+  request.cache_salt = path->cache_salt;
+  request.max_tokens = 0;
+  if (call.caller.entry) request.cache_owner = call.caller.entry->rules.cache_owner;
+  LimitTime(call.request, &request);
+  const json answer = {{"id_slot", slot},
+                       {"filename", file},
+                       {"n_restored", path->ids.size()},
+                       {"n_read", bytes->size()}};
+  return LaterAnswer{[this, slot, begin_ns, answer, request = std::move(request),
+                      epoch = slots_.epoch(),
+                      path = std::move(*path)](LaterAnswer::Reply reply) mutable {
+    const auto sent = std::make_shared<LaterAnswer::Reply>(std::move(reply));
+    const auto id = engine_.Submit(
+        std::move(request),
+        [this, slot, begin_ns, answer, epoch, sent,
+         path = std::make_shared<SlotPath>(std::move(path))](const Event& event) {
+          if (!event.last) return;
+          if (event.error || event.finish_reason == FinishReason::kCancelled) {
+            return (*sent)(ErrorResponse(event.error.value_or(
+                Error{Code::kUnavailable, "the restore was cancelled: the server is stopping"})));
+          }
+          slots_.Set(slot, std::move(*path), epoch);
+          json with = answer;
+          with["timings"] = {{"restore_ms", MsSince(begin_ns)}};
+          (*sent)(JsonResponse(with));
+        });
+    if (!id) (*sent)(ErrorResponse(id.error()));
+  }};
+}
+
+Outcome Service::EraseSlot(const Call& call, uint32_t slot) {
+  const auto path = slots_.Get(slot, call.tenant());
+  slots_.Forget(slot);
+  json answer = {{"id_slot", slot}, {"n_erased", path ? path->ids.size() : 0}};
+  if (!path) return JsonResponse(answer);
+  pieces_.Erase(call.tenant());
+  ForgetRequest request = ForgetPrompt(path->ids, path->cache_salt, ScopeOf(call));
+  return LaterAnswer{[this, answer = std::move(answer),
+                      request = std::move(request)](LaterAnswer::Reply reply) mutable {
+    engine_.Forget(std::move(request), [answer, reply = std::move(reply)](const Erasure& erasure) {
+      reply(erasure.error ? ErrorResponse(*erasure.error) : JsonResponse(answer));
+    });
+  }};
 }
 
 }  // namespace kvasir

@@ -42,7 +42,7 @@ constexpr const char* kSampling =
     "cache":{"type":"object"},"user":{"type":"string"},"model":{"type":"string"},
     "skip_special_tokens":{"type":"boolean"},"return_token_ids":{"type":"boolean"},
     "return_tokens":{"type":"boolean"},"timings_per_token":{"type":"boolean"},
-    "return_progress":{"type":"boolean"},
+    "return_progress":{"type":"boolean"},"verbose":{"type":"boolean"},
     "response_format":{"type":"object","required":["type"],
     "properties":{"type":{"enum":["text","json_object","json_schema"]}}},
     "json_schema":{"type":["object","boolean","string"]},"grammar":{"type":"string"},
@@ -53,7 +53,7 @@ constexpr const char* kSampling =
 constexpr const char* kAnswers =
     R"("tool_choice":{"anyOf":[{"enum":["none","auto","required"]},{"type":"object",
     "required":["type","function"]}]},"max_reasoning_tokens":{"type":"integer","minimum":0},"parallel_tool_calls":{"type":"boolean"},
-    "reasoning_format":{"enum":["auto","deepseek","none"]},"logprobs":{"type":"boolean"},
+    "reasoning_format":{"enum":["auto","deepseek","deepseek-legacy","none"]},"logprobs":{"type":"boolean"},
     "top_logprobs":{"type":"integer","minimum":0,"maximum":20})";
 // Of chats and /apply-template: what templates read, and how the prompt ends.
 constexpr const char* kTemplate =
@@ -119,7 +119,8 @@ constexpr Described kDescribed[] = {
     {"POST /infill", "Fills in the middle of a text, in the form of llama.cpp's server.", "infill",
      R"(["input_prefix","input_suffix"])"},
     {"GET /slots", "The caller's requests that run, as slots of llama.cpp's server."},
-    {"POST /slots/{id}", "501: names what replaces the action.", R"("filename":{"type":"string"})"},
+    {"POST /slots/{id}", "Saves, restores or erases a slot; 501 without --slot-save-path.",
+     R"("filename":{"type":"string"})"},
     {"GET /v1/models", "The names of the model."},
     {"GET /v1/models/*", "One name of the model."},
     {"GET /v1/cache", "The plan of the memory, and the state of the cache."},
@@ -150,6 +151,12 @@ constexpr Described kDescribed[] = {
     {"POST /v1/chat/completions/input_tokens", "How many tokens the prompt of a chat has.",
      "messages", R"(["messages"])"},
     {"POST /chat/completions/input_tokens", "The same.", "messages", R"(["messages"])"},
+    {"POST /v1/messages/count_tokens", "How many tokens the prompt of a call of Anthropic's has.",
+     R"("model":{"type":"string"},"system":{"type":["string","array"]},
+     "messages":{"type":"array","minItems":1,"items":{"type":"object","required":["role","content"],
+     "properties":{"role":{"enum":["user","assistant"]},"content":{"type":["string","array"]}}}},
+     "tools":{"type":"array","items":{"type":"object","required":["name"]}})",
+     R"(["messages"])"},
     {"POST /apply-template", "Messages to the text of the prompt.", "messages", R"(["messages"])"},
     {"GET /props", "Context, template and special tokens."},
     {"GET /health", "200 while the process lives."},

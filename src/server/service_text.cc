@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/result.h"
+#include "server/anthropic_messages.h"
 #include "server/json_fields.h"
 #include "server/logprobs_json.h"
 #include "server/service_routes.h"
@@ -119,19 +121,36 @@ Outcome Service::ApplyTemplate(const Call& call) {
   return TextResponse({"prompt"}, std::move(chat->text));
 }
 
-// How many tokens the prompt of this chat has.
+// How many tokens the prompt of a chat has.
+Result<size_t> Service::CountPrompt(std::string_view text) const {
+  KV_ASSIGN(JsonBody body, ParseBody(text, kChatIds));
+  if (!model_.tokenizer) return tl::unexpected(NoTextError("messages", model_));
+  JsonFields fields(body.fields);
+  KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, &body.tree, model_));
+  const auto prompt = EncodeChat(chat, model_);
+  if (prompt) return prompt->ids.size();
+  return tl::unexpected(EncodeError(prompt.error(), "messages", model_.max_text_tokens(), model_));
+}
+
 Outcome Service::CountChat(const Call& call) {
-  auto body = ParseBody(call.request.body, kChatIds);
-  if (!body) return ErrorResponse(body.error());
-  if (!model_.tokenizer) return ErrorResponse(NoTextError("messages", model_));
-  JsonFields fields(body->fields);
-  const auto chat = RenderMessages(fields, &body->tree, model_);
-  if (!chat) return ErrorResponse(chat.error());
-  const auto prompt = EncodeChat(*chat, model_);
-  if (!prompt) {
-    return ErrorResponse(EncodeError(prompt.error(), "messages", model_.max_text_tokens(), model_));
+  const auto tokens = CountPrompt(call.request.body);
+  if (!tokens) return ErrorResponse(tokens.error());
+  return JsonResponse({{"object", "response.input_tokens"}, {"input_tokens", *tokens}});
+}
+
+// The same of a body of Anthropic's /v1/messages.
+Outcome Service::CountMessages(const Call& call) {
+  std::string chat;
+  {
+    const auto body = ParseBody(call.request.body);
+    if (!body) return ErrorResponse(body.error());
+    auto converted = ChatBodyOf(body->fields);
+    if (!converted) return ErrorResponse(converted.error());
+    chat = std::move(*converted);
   }
-  return JsonResponse({{"object", "response.input_tokens"}, {"input_tokens", prompt->ids.size()}});
+  const auto tokens = CountPrompt(chat);
+  if (!tokens) return ErrorResponse(tokens.error());
+  return JsonResponse({{"input_tokens", *tokens}});
 }
 
 }  // namespace kvasir

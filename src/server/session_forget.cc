@@ -205,6 +205,15 @@ std::optional<PlacedPrompt> BeginningNow(const SessionState& state, const ModelV
 
 }  // namespace
 
+ForgetRequest ForgetPrompt(std::vector<TokenId> ids, const std::optional<std::string>& cache_salt,
+                           const ForgetScope& scope) {
+  const SessionState none;
+  Requests asked(scope, none);
+  const TokenRange all{0, ids.size() - 1};
+  asked.Add(std::move(ids), cache_salt, all);
+  return std::move(asked.Take().front());
+}
+
 std::vector<ForgetRequest> ForgetAll(const SessionState& state, const ForgetScope& scope) {
   std::optional<PlacedPrompt> now = BeginningNow(state, scope.model);
   Requests asked(scope, state);

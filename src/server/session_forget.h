@@ -33,5 +33,8 @@ Result<Forgetting> ForgetPart(SessionStore& store, const SessionState& state,
                               const SessionPart& part, const ForgetScope& scope);
 // Of a whole session.
 std::vector<ForgetRequest> ForgetAll(const SessionState& state, const ForgetScope& scope);
+// Of a prompt that is in no session. REQUIRES: it has tokens.
+ForgetRequest ForgetPrompt(std::vector<TokenId> ids, const std::optional<std::string>& cache_salt,
+                           const ForgetScope& scope);
 
 }  // namespace kvasir

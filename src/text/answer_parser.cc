@@ -90,13 +90,16 @@ void AnswerParser::Give(Kind kind, std::string_view text) {
 void AnswerParser::GiveContent(std::string_view text) { Give(Kind::kContent, text); }
 
 void AnswerParser::GiveThought(std::string_view text) {
-  Give(reading_->thoughts_apart ? Kind::kReasoning : Kind::kContent, text);
+  if (thoughts_apart()) Give(Kind::kReasoning, text);
+  if (thoughts_in_content()) GiveContent(text);
 }
 
 void AnswerParser::InThought(char c) {
   const std::string_view close = reading_->think->close;
-  const bool apart = reading_->thoughts_apart;
-  if (apart && skips_blanks_ && IsBlank(c)) return;
+  if (thoughts_apart() && skips_blanks_ && IsBlank(c)) {
+    if (thoughts_in_content()) GiveContent({&c, 1});
+    return;
+  }
   skips_blanks_ = false;
   held_ += c;
   size_t certain = 0;
@@ -104,11 +107,11 @@ void AnswerParser::InThought(char c) {
     const std::string_view rest = SkipBlanks(std::string_view(held_).substr(certain));
     if (rest.empty() && held_.size() - certain <= kMaxHeldBlanks) break;
     if (rest == close) {
-      if (!apart) certain = held_.size();
       GiveThought(std::string_view(held_).substr(0, certain));
+      if (thoughts_in_content()) GiveContent(std::string_view(held_).substr(certain));
       held_.clear();
       at_ = At::kContent;
-      skips_blanks_ = apart;
+      skips_blanks_ = !thoughts_in_content();
       return;
     }
     if (!rest.empty() && Begins(close, rest)) break;
@@ -129,7 +132,7 @@ void AnswerParser::InContent(char c) {
     const std::string_view rest = SkipBlanks(std::string_view(held_).substr(certain));
     if (rest.empty() && held_.size() - certain <= kMaxHeldBlanks) break;
     if (think && certain == 0 && rest == think->open) {
-      if (!reading_->thoughts_apart) GiveContent(held_);
+      if (thoughts_in_content()) GiveContent(held_);
       held_.clear();
       at_ = At::kThought;
       begun_ = skips_blanks_ = true;

@@ -13,9 +13,12 @@
 namespace kvasir {
 
 // How the answers to a request are read. The tables of text/answer_format.h live for ever.
+// Where the thoughts of answers are: given as such; in the content, with their marks; or in both.
+enum class ThoughtForm : uint8_t { kApart, kInContent, kBoth };
+
 struct AnswerReading {
   const ThinkMarks* think = nullptr;  // null: nothing is a thought
-  bool thoughts_apart = true;         // else thoughts are content, with their marks
+  ThoughtForm thoughts = ThoughtForm::kApart;
   bool begins_inside_thought = false;
   const CallFormat* calls = nullptr;  // null: nothing is a call
   std::vector<ToolSpec> tools;        // a call of any other one is content
@@ -77,6 +80,8 @@ class AnswerParser {
   void Give(AnswerEvent::Kind kind, std::string_view text);
   void GiveContent(std::string_view text);
   void GiveThought(std::string_view text);
+  bool thoughts_apart() const { return reading_->thoughts != ThoughtForm::kInContent; }
+  bool thoughts_in_content() const { return reading_->thoughts != ThoughtForm::kApart; }
   // `text`: what has been read of the call, with white space and mark before it.
   void BeginCall(std::string text);
   void BeginValue(size_t begin);

@@ -63,9 +63,20 @@ std::shared_ptr<const AnswerReading> ReadingOf(const json& one) {
   reading.calls = &FindCallFormat(chat_template);
   reading.tools = {{"weather", {"city"}}, {"clock", {}}};
   reading.begins_inside_thought = one.value("inside", false);
-  reading.thoughts_apart = one.value("thoughts_apart", true);
+  if (!one.value("thoughts_apart", true)) reading.thoughts = ThoughtForm::kInContent;
+  if (one.value("thoughts_twice", false)) reading.thoughts = ThoughtForm::kBoth;
   reading.parallel = one.value("parallel", true);
   return std::make_shared<const AnswerReading>(std::move(reading));
+}
+
+TEST(AnswerParser, GivesAThoughtTwiceWhereItIsAskedTo) {
+  const std::string answer = "<think>\nHm.\n</think>\n\nOn it.";
+  const auto reading = ReadingOf({{"template", "</think>"}, {"thoughts_twice", true}});
+  for (size_t cut = 0; cut <= answer.size(); ++cut) {
+    const ReadAnswer read = ReadIn(reading, answer, {cut});
+    EXPECT_EQ(read.content, answer) << cut;
+    EXPECT_EQ(read.reasoning, "Hm.") << cut;
+  }
 }
 
 TEST(AnswerParser, ReadsTranscriptsOfEveryFormatWhereverTheyAreCut) {
