@@ -7,26 +7,47 @@ each test did, compares that with tests/data/llama_server_tests.txt, and fails o
 import collections
 import os
 import pathlib
+import random
 import re
+import struct
 import sys
 import types
 
 ROOT = pathlib.Path(os.environ["KVASIR_ROOT"])
 LIST = ROOT / "tests/data/llama_server_tests.txt"
+MODEL = pathlib.Path(os.environ["KVASIR_SHARED"]) / "data/stories260K/tinyllamas-stories-260k-f32.gguf"
 MODEL_CONTEXT = 512  # stories260K was trained for no more
 # llama-server's template of models that have none.
 FALLBACK_TEMPLATE = "chatml"
 
 
+def infill_model():
+    """The model with marks of what it fills in: the tokens of the bytes 0, 1 and 2, which no test's text has."""
+    path = ROOT / "build/llama_server_tests/stories260K-infill.gguf"
+    if not path.exists():
+        data = MODEL.read_bytes()
+        magic, version, tensors, keys = struct.unpack_from("<IIII", data)
+        assert version == 1  # with lengths of 32 bits
+        added = b"".join(struct.pack(f"<I{len(name)}sII", len(name), name, 4, token) for name, token in (
+            (b"tokenizer.ggml.fim_pre_token_id", 3), (b"tokenizer.ggml.fim_suf_token_id", 4),
+            (b"tokenizer.ggml.fim_mid_token_id", 5)))
+        added += struct.pack("<I22sIB", 22, b"tests.alignment_filler", 0, 0)
+        assert len(added) % 32 == 0  # the tensors stay where they must begin
+        new = path.with_suffix(f".{os.getpid()}")
+        new.write_bytes(struct.pack("<IIII", magic, version, tensors, keys + 4) + added + data[16:])
+        new.rename(path)
+    return path
+
+
 def command_line(arguments):
     """Kvasir's arguments for llama-server's."""
-    out, model, template = [], False, False
+    out, model, template = [], None, False
     context, parallel, unified = None, 1, False
     rest = iter(arguments)
     for argument in rest:
         if argument in ("--hf-repo", "--hf-file"):
-            next(rest)
-            model = True
+            name = next(rest)
+            model = infill_model() if "infill" in name else model or MODEL
         elif argument == "--offline":
             pass
         elif argument == "--ctx-size":
@@ -40,13 +61,13 @@ def command_line(arguments):
             template |= argument.startswith("--chat-template")
             out.append(argument)
     if model:
-        out += ["--model", os.environ["KVASIR_SHARED"]
-                + "/data/stories260K/tinyllamas-stories-260k-f32.gguf"]
+        out += ["--model", str(model)]
     if context is not None:  # of all slots together
         out += ["--ctx-size", str(min(context if unified else context // max(parallel, 1), MODEL_CONTEXT))]
     if not template:
         out += ["--chat-template", FALLBACK_TEMPLATE]
-    return out + ["--alias", "*"]  # any name means the model there
+    # Any name means the model there, and a server begins with an empty cache.
+    return out + ["--alias", "*", "--disk", "none"]
 
 
 def read_list():
@@ -86,6 +107,9 @@ class Suite:
         import utils  # of the suite
         utils.ServerPreset.load_all = staticmethod(lambda: None)  # it starts models of a hub
 
+    def pytest_runtest_setup(self, item):
+        random.seed(item.nodeid)  # a test that draws its prompts asks the same in each run
+
     def pytest_runtest_logreport(self, report):
         name = report.nodeid.removeprefix("unit/")
         if report.failed:
@@ -98,18 +122,15 @@ class Suite:
 
     def pytest_sessionfinish(self, session):
         reasons = read_list()
-        counts, unlisted, used = collections.Counter(), {}, set()
+        counts, unlisted = collections.Counter(), {}
         for name, error in sorted(self.failed.items()):
             entry = listed(reasons, name)
             if entry is None:
                 unlisted[name] = error
             else:
-                used.add(entry)
                 counts[reasons[entry]] += 1
         ran = self.passed | self.skipped | set(self.failed)
-        # Of a run of a part, only what it ran can be out of date.
-        stale = {entry for entry in reasons.keys() - used
-                 if any(listed({entry: ""}, name) for name in self.passed)}
+        stale = {listed(reasons, name) for name in self.passed} - {None}
         print(f"\n{len(self.passed)} of {len(ran)} passed, {len(self.failed)} failed, "
               f"{len(self.skipped)} skipped by the suite")
         for reason, count in counts.most_common():
