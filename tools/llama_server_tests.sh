@@ -36,8 +36,20 @@ fi
 printf '#!/bin/sh\nexec "%s" "%s" "$@"\n' "$python" "$root/tests/llama_server_suite.py" >"$work/llama-server"
 chmod +x "$work/llama-server"
 export LLAMA_SERVER_BIN_PATH="$work/llama-server"
-# A port that is free now; each test starts its own server at it.
-PORT=$("$python" -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')
+# A free port that the system gives to nobody who asks for any; each test starts its own server at it.
+PORT=$("$python" - <<'EOP'
+import random
+import socket
+while True:
+    port = random.randrange(20000, 32000)
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            break
+    except OSError:
+        pass
+print(port)
+EOP
+)
 export PORT
 export PYTHONPATH="$work/packages:$root/tests"
 # No model comes from a hub: what asks for one fails at once.

@@ -132,7 +132,8 @@ const Service::Route Service::kRoutes[] = {
     {"/v1/messages/count_tokens", "POST", &Service::CountMessages, Access::kTenant,
      Route::kPrepared},
     {"/v1/messages", "", &Service::NotYet, Access::kKey},
-    {"/v1/messages/*", "", &Service::NotYet, Access::kKey},
+    {"/v1/messages/batches", "", &Service::NotYet, Access::kKey},
+    {"/v1/messages/batches/*", "", &Service::NotYet, Access::kKey},
 };
 
 std::span<const Service::Route> Service::Routes() { return kRoutes; }
