@@ -17,13 +17,13 @@ WRONG = {flag: "?" for flag in (
     "--min-p --repetition-penalty --presence-penalty --frequency-penalty --positions --chunk --port --repeats -p -n -d "
     "--generation-config --schedule --admission --kv-headroom --target-itl-ms --step-tokens --inject --tokens "
     "--formats --layers --max-kl --max-queued --max-queue-ms --timeout-ms --max-timeout-ms --sse-ping-s "
-    "--disk-cap --disk-reserve --disk-ttl --template-date --reasoning --reasoning-budget --hf-repo --chat-template --chat-template-kwargs --drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape "
+    "--disk-cap --disk-reserve --disk-ttl --template-date --reasoning --reasoning-budget --reasoning-format --hf-repo --chat-template --chat-template-kwargs --drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape "
     "--ids --source --target --split --source-ids --target-id --sessions --session-ttl --session-memory --grammar-memory "
     "--beams --hypotheses --length-penalty --early-stopping --min-tokens --no-repeat-ngram-size").split()}
 WRONG |= {flag: "/no/such/folder/x" for flag in ("--text --recall --chat-template-file --config --api-key-file --out "
-                                                 "--keys --svg").split()}
+                                                 "--keys --svg --slot-save-path").split()}
 WRONG |= {"--stop": "", "--disk": "", "--admin-key": "", "--otlp-traces-endpoint": "", "--api-key": "a b",
-          "--alias": "", "--prompt": "", "--tenant": "", "--resume": "?"}
+          "--alias": "", "--tags": "", "--prompt": "", "--tenant": "", "--resume": "?"}
 
 # What a command must be given beside the flag, so that it comes to look at it.
 NEEDED = {"run": ["--ids", "1"], "logits": ["--ids", "1"], "eval": ["--text", __file__], "sessions": ["list"],
@@ -42,7 +42,7 @@ VALUES = {"--cache-dir": "{folder}", "--system": "You are a pirate."}
 
 # These take seconds, or serve until they are stopped: the other tests of the command see what the flags do.
 ELSEWHERE = {"plan": ["--cache-dir"],  # changes nothing there; the server's command line does as it is
-             "serve": ["--pin-threads", "--cache-dir", "--no-page", "--no-slots", "--prepare"],
+             "serve": ["--pin-threads", "--cache-dir", "--no-page", "--no-slots", "--prepare", "--verbose"],
              "selftest": ["--json", "--pin-threads", "--cache-dir"],
              "fsck": ["--json", "--cache-dir", "--remove-unreadable"], "eval": ["--json", "--pin-threads", "--cache-dir"],
              "sessions": ["--json", "--cache-dir", "--unreadable"]}
@@ -51,7 +51,7 @@ for command in "serve chat run translate logits plan".split():
 
 
 # Of bench and run; elsewhere llama-server's, whose words are taken too (cli_llama_flags_test.py).
-LLAMA = {"-n", "-p", "--ignore-eos"}
+LLAMA = {"-n", "-p", "--ignore-eos", "--verbose", "--tags", "--slot-save-path", "--reasoning-format"}
 
 
 def flags_of(command):
