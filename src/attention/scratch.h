@@ -29,6 +29,8 @@ class AttentionScratch {
  public:
   AttentionScratch() = default;
   AttentionScratch(uint32_t head_dim, uint32_t max_queries, Arena& arena);
+  // Makes the queries, which the constructor does: again after the arena was zeroed.
+  void MakeQueries();
 
   uint32_t max_queries = 0;
   AttentionQuery* queries = nullptr;  // [max_queries]
@@ -36,6 +38,7 @@ class AttentionScratch {
   float* value_tile = nullptr;        // a tile of V, widened: [64][head_dim rounded up to 32]
 
  private:
+  uint64_t key_dims_ = 0, value_dims_ = 0;  // rounded up
   int16_t* q16_ = nullptr;
   float* acc_ = nullptr;
   int32_t* sum_ = nullptr;

@@ -123,6 +123,9 @@ class Backend {
   // Of packed matrices, read by products since the start: once a product, whatever its rows.
   virtual uint64_t weight_read_bytes() const = 0;
 
+  // After the arena of its scratch memory was zeroed: makes it ready for the next Begin.
+  virtual void OnScratchZeroed() = 0;
+
   // kExhausted: the system refused a thread.
   virtual Status status() const = 0;
   virtual uint32_t threads() const = 0;

@@ -45,10 +45,9 @@ CpuAttention::CpuAttention(const BackendOptions& options, Arena& arena)
   thread_partials_ =
       arena.TakeArray<float>(uint64_t{options.threads} * max_queries_ * partial_floats_);
   softmax_ = arena.TakeArray<float>(uint64_t{options.max_rows} * options.heads * 2);
-  scratch_ = arena.TakeArray<AttentionScratch>(options.threads);
+  scratch_.reserve(options.threads);
   for (uint32_t i = 0; i < options.threads; ++i) {
-    const AttentionScratch scratch(options.head_dim, max_queries_, arena);
-    if (scratch_ != nullptr) new (scratch_ + i) AttentionScratch(scratch);
+    scratch_.emplace_back(options.head_dim, max_queries_, arena);
   }
 }
 
@@ -243,7 +242,7 @@ AttentionKernels::Args CpuAttention::ArgsOf(const Call& call, const StepSequence
                                             const PagedKv& kv, uint32_t thread) const {
   AttentionKernels::Args args{};
   args.kv = &kv;
-  args.scratch = scratch_ + thread;
+  args.scratch = &scratch_[thread];
   args.group = group_;
   args.softcap = o_.attention_softcap;
   if (call.layer < sequence.masks.size()) args.mask = sequence.masks[call.layer];

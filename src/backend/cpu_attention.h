@@ -19,6 +19,11 @@ class CpuAttention {
  public:
   CpuAttention(const BackendOptions& options, Arena& arena);
 
+  // After the arena was zeroed.
+  void OnZeroed() {
+    for (AttentionScratch& scratch : scratch_) scratch.MakeQueries();
+  }
+
   // Plans the items of a step: for each kind of groups, the same for all of its layers.
   void Begin(std::span<const StepSequence> sequences);
 
@@ -89,11 +94,11 @@ class CpuAttention {
   BackendOptions o_;
   const AttentionKernels& kernels_;
   uint32_t group_, partial_floats_, max_queries_, max_units_;
-  std::vector<Plan> plans_;    // [kind]
-  AttentionScratch* scratch_;  // [thread]
-  float* unit_partials_;       // [unit][head][partial]
-  float* thread_partials_;     // [thread][query][partial]
-  float* softmax_;             // [row][head][m, l]: finished
+  std::vector<Plan> plans_;                // [kind]
+  std::vector<AttentionScratch> scratch_;  // [thread]
+  float* unit_partials_;                   // [unit][head][partial]
+  float* thread_partials_;                 // [thread][query][partial]
+  float* softmax_;                         // [row][head][m, l]: finished
   std::span<const StepSequence> sequences_;
   uint64_t read_bytes_ = 0;
 };

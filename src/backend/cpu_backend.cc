@@ -81,6 +81,11 @@ class CpuBackend final : public Backend {
     for (uint32_t rope = 0; rope < o_.ropes.size(); ++rope) FillAngles(rope);
   }
 
+  void OnScratchZeroed() override {
+    decoder_.attention.OnZeroed();
+    if (encoder_) encoder_->attention.OnZeroed();
+  }
+
   void BeginEncoder(std::span<const StepSequence> sources, uint32_t rows) override {
     SetRows(*encoder_, sources, rows);
     side_->attention.Begin(sources);

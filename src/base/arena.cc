@@ -57,6 +57,13 @@ Arena::~Arena() {
   if (base_ != nullptr && owned_) munmap(base_, size_);
 }
 
+void Arena::Zero() {
+  KV_CHECK(owned_);
+  if (base_ == nullptr) return;
+  // The system gives zeroed pages for these. It refuses where memory is locked (mlockall).
+  if (madvise(base_, size_, MADV_DONTNEED) != 0) std::memset(base_, 0, size_);
+}
+
 std::byte* Arena::Take(uint64_t bytes) {
   const uint64_t offset = used_;
   const std::optional<uint64_t> padded = CheckedAdd(bytes, 63);

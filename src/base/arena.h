@@ -28,6 +28,9 @@ class Arena {
   T* TakeArray(uint64_t count) {
     return reinterpret_cast<T*>(Take(CheckedMul(count, sizeof(T)).value_or(UINT64_MAX)));
   }
+  // Zeroes all of it, and returns its pages to the system until they are used again. What was taken
+  // stays taken. REQUIRES: the memory is its own (not Over).
+  void Zero();
   std::span<const std::byte> bytes() const { return {base_, size_}; }
   uint64_t used() const { return used_; }
   uint64_t size() const { return size_; }

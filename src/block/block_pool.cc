@@ -108,6 +108,11 @@ void BlockPool::Zero(BlockId id) {
   ASAN_POISON_MEMORY_REGION(bytes, block_bytes_);
 }
 
+void BlockPool::ZeroAll() {
+  KV_CHECK(num_free_ == num_blocks_);
+  arena_.Zero();
+}
+
 void BlockPool::Release(BlockId id) {
   State& state = states_[Index(id)];
   KV_CHECK(state.pins > 0);

@@ -78,6 +78,8 @@ class BlockPool {
   // Zeroes the block's bytes: now if nobody pins it, else at its last release. O(block_bytes).
   // REQUIRES: not idle.
   void Scrub(BlockId id);
+  // Zeroes the bytes of all blocks. REQUIRES: all are free.
+  void ZeroAll();
 
   uint64_t block_bytes() const { return block_bytes_; }
   uint32_t num_blocks() const { return num_blocks_; }

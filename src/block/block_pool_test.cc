@@ -58,6 +58,20 @@ TEST(BlockPool, ScrubZeroesWhenTheLastPinGoes) {
   for (size_t i = 0; i < bytes; ++i) ASSERT_EQ(ref.data()[i], std::byte{0});
 }
 
+TEST(BlockPool, ZeroAllZeroesWhatFreeBlocksHold) {
+  auto pool = MakePool(3);
+  const size_t bytes = pool->block_bytes();
+  for (BlockRef ref = pool->Allocate(), other = pool->Allocate();
+       BlockRef * each : {&ref, &other}) {
+    std::memset(each->mutable_data(), 7, bytes);
+  }
+  pool->ZeroAll();
+  const BlockRef refs[] = {pool->Allocate(), pool->Allocate(), pool->Allocate()};
+  for (const BlockRef& ref : refs) {
+    for (size_t i = 0; i < bytes; ++i) ASSERT_EQ(ref.data()[i], std::byte{0});
+  }
+}
+
 TEST(BlockTable, KeepsBasesBesideItsPinsAndReleasesTheTailFirst) {
   struct Order : BlockPool::Observer {
     std::vector<BlockId> freed;

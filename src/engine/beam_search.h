@@ -48,6 +48,7 @@ class LogitRow {
   void Reserve(uint32_t num_logits);
   static uint64_t BytesFor(uint32_t num_logits);
   uint64_t bytes() const { return block_max_.capacity() * sizeof(float); }
+  void Zero() { std::ranges::fill(block_max_, 0.0f); }
   // False: a logit is not finite. REQUIRES: logits outlive the row's use.
   bool Read(std::span<const float> logits, ExpSum exp_sum);
 

@@ -160,6 +160,16 @@ uint64_t Sampler::bytes() const {
          ids_.capacity() * sizeof(TokenId) + best_.capacity() * sizeof(Candidate);
 }
 
+void Sampler::Zero() {
+  for (std::vector<float>* list : {&logits_, &block_max_, &block_order_}) {
+    std::ranges::fill(*list, 0.0f);
+  }
+  std::ranges::fill(ids_, TokenId{});
+  std::ranges::fill(best_, Candidate{});
+  order_.Zero();
+  draw_.Zero();
+}
+
 std::optional<TokenId> Sampler::Sample(std::span<const float> logits, const SamplingParams& params,
                                        std::span<const TokenId> tokens, uint32_t prompt_tokens,
                                        double u, std::span<const uint64_t> legal,

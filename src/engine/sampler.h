@@ -50,6 +50,7 @@ class Sampler {
   explicit Sampler(uint32_t vocab_size);
   static uint64_t BytesFor(uint32_t vocab_size);  // exactly what the constructor allocates
   uint64_t bytes() const;
+  void Zero();  // what earlier calls left
 
   // `tokens`: prompt and answer, of which the first `prompt_tokens` are the prompt. u in [0, 1).
   // nullopt when a logit is not finite. `legal`: bit id % 64 of word id / 64; empty: all tokens

@@ -143,6 +143,7 @@ Scheduler::Ended Scheduler::Step() {
   }
   ContinueFormats();
   if (!erasures_.empty()) ZeroErased(step_ns);
+  if (zeroes_scratch_) ZeroScratch();
   SealBlocks();
   if (running_.empty() && waiting_.empty()) PublishWorkload();
   PublishStats();
@@ -340,6 +341,8 @@ void Scheduler::ComputeHeads() {
     head_hidden_.clear();
     for (size_t i = 0; i < num; ++i) head_hidden_.push_back(heads_[begin + i].hidden);
     const uint64_t start_ns = MonotonicNs();
+    num_used_logits_ = std::max(num_used_logits_, num);
+    num_used_samplers_ = std::max<size_t>(num_used_samplers_, 1);
     runner_.Logits(head_hidden_, logits_.data());
     const uint64_t logits_ns = MonotonicNs();
     times_.compute_ns += logits_ns - start_ns;
@@ -424,6 +427,7 @@ void Scheduler::RunDraws() {
   }
   next_draw_.store(0, std::memory_order_relaxed);
   const auto num = static_cast<uint32_t>(std::min(samplers_.size(), draws_.size()));
+  num_used_samplers_ = std::max<size_t>(num_used_samplers_, num);
   runner_.ForEach(num, [this](uint32_t i) {
     for (uint32_t at; (at = next_draw_.fetch_add(1, std::memory_order_relaxed)) < draws_.size();) {
       RunDraw(draws_[at], i);

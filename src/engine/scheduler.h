@@ -309,6 +309,7 @@ class Scheduler {
   void CollectEnded();
   Ended Deliver();
   void ZeroErased(uint64_t step_ns);
+  void ZeroScratch();
   struct Erasing;
   static bool TakeTierAnswers(Erasing& erasing);
   uint32_t ReportErasures();
@@ -385,6 +386,9 @@ class Scheduler {
   std::vector<BeamStep> beam_steps_;
   std::vector<LogitRow> beam_rows_;                    // [logit_rows], of a model with an encoder
   std::vector<std::unique_ptr<Sequence>> next_beams_;  // kept for its capacity
+  // Rows of logits_, and samplers, that were used since ZeroScratch.
+  size_t num_used_logits_ = 0, num_used_samplers_ = 0;
+  bool zeroes_scratch_ = false;  // a request ended that came before an erase
   StepTimes times_;
   RecentReads recent_reads_;
   std::vector<double> row_format_steps_;  // [tenants_]: for each row in this step

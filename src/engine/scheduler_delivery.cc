@@ -183,6 +183,7 @@ void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* e
 void Scheduler::FinishRequest(Request& request, FinishReason reason) {
   EndLoad(request);
   request.reservation.Release();
+  zeroes_scratch_ |= request.is_erased;
   const uint64_t now = MonotonicNs();
   const uint64_t first = request.first_token_ns == 0 ? now : request.first_token_ns;
   request.first_token_time.Enter(FirstTokenTime::State::kDone, now, stats_.cache_ns);
@@ -324,6 +325,22 @@ void Scheduler::ZeroErased(uint64_t step_ns) {
   } while (!cache_.IsZeroed(erasures_.back().point) && MonotonicNs() < end_ns);
 }
 
+// What steps leave in memory that the next ones use again.
+void Scheduler::ZeroScratch() {
+  for (std::vector<TokenId>* ids : {&step_tokens_, &source_tokens_}) {
+    ids->resize(ids->capacity());  // a large step's, of which small steps after it leave the end
+    Wipe(ids);
+  }
+  std::fill_n(logits_.begin(), num_used_logits_ * runner_.config().vocab_size, 0.0f);
+  for (size_t i = 0; i < num_used_samplers_; ++i) samplers_[i].Zero();
+  for (std::vector<uint64_t>& legal : legal_) std::ranges::fill(legal, uint64_t{0});
+  for (LogitRow& row : beam_rows_) row.Zero();
+  draws_.clear();
+  runner_.ZeroScratch();
+  num_used_logits_ = num_used_samplers_ = 0;
+  zeroes_scratch_ = false;
+}
+
 // Whether all are there, or it takes too long.
 bool Scheduler::TakeTierAnswers(Erasing& erasing) {
   for (; !erasing.tier.empty(); erasing.tier.pop_front()) {
@@ -348,16 +365,11 @@ bool Scheduler::TakeTierAnswers(Erasing& erasing) {
 }
 
 uint32_t Scheduler::ReportErasures() {
-  if (erasures_.empty()) return 0;
-  // A large step's ids, of which small steps after it leave the end.
-  for (std::vector<TokenId>* ids : {&step_tokens_, &source_tokens_}) {
-    ids->resize(ids->capacity());
-    Wipe(ids);
-  }
   uint32_t num_told = 0;
   for (; !erasures_.empty() && cache_.IsZeroed(erasures_.front().point); ++num_told) {
     try {
       if (!TakeTierAnswers(erasures_.front())) break;
+      if (num_told == 0) ZeroScratch();
       erasures_.front().done(erasures_.front().erasure);
     } catch (...) {  // no memory: tries again after the next step
       std::this_thread::sleep_for(kMemoryPause);
@@ -430,8 +442,6 @@ Scheduler::Ended Scheduler::Deliver() {
   };
   Ended ended;
   for (const auto& request : running_) tell(*request);
-  ended.num_erased = ReportErasures();
-  ReportFlushes();
   std::erase_if(ended_, [&](const std::unique_ptr<Request>& request) {
     if (!tell(*request)) return false;
     DeliverTrace(*request);
@@ -439,6 +449,9 @@ Scheduler::Ended Scheduler::Deliver() {
     ended.bytes += request->bytes;
     return true;
   });
+  // Last: what ended has no memory then.
+  ended.num_erased = ReportErasures();
+  ReportFlushes();
   return ended;
 }
 

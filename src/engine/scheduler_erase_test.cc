@@ -104,8 +104,9 @@ class ErasingProcess {
     }
     FAIL() << "no choice was ever '" << state << "'";
   }
-  void Erase(std::string_view owner) {
-    scheduler_.Erase(owner, [](const Erasure&) {});
+  void Erase(
+      std::string_view owner, ErasureSink done = [](const Erasure&) {}) {
+    scheduler_.Erase(owner, std::move(done));
   }
   // Until all have their answers, which are those of their tokens.
   void Finish() {
@@ -126,6 +127,13 @@ class ErasingProcess {
     bool is_stored = false;
     scheduler_.Flush([&](const Result<TierFlushed>& flushed) { is_stored = flushed.has_value(); });
     while (!is_stored) Step();
+  }
+  // Whether a row of the last steps is left in the runner's scratch memory.
+  bool has_rows() const {
+    for (uint32_t row = 0; row < kSmallRows; ++row) {
+      if (std::ranges::any_of(runner_.hidden(row), [](float x) { return x != 0; })) return true;
+    }
+    return false;
   }
   CacheUsage usage() const { return cache_->usage(); }
   void SetTenants(const TenantTable& tenants) { scheduler_.SetTenants(tenants); }
@@ -187,6 +195,29 @@ TEST(SchedulerErase, WhatWaitsPublishesNothingAndWhatComesLaterDoes) {
   process.Finish();
   EXPECT_GE(process.usage().cached_tokens, 2 * of_b);
   EXPECT_GE(process.of(again).receipt.cached_tokens(), 63u);
+}
+
+TEST(SchedulerErase, NoRowIsLeftWhenItIsToldNorWhenTheLastRequestEndsThatCameBefore) {
+  ErasingProcess process({});
+  const uint64_t shorter = process.Ask("a", SmallPrompt(64, 1), 8);
+  const uint64_t longer = process.Ask("a", SmallPrompt(64, 2), 30);
+  process.StepUntil("decode");
+  EXPECT_TRUE(process.has_rows());
+  bool is_told = false;
+  process.Erase("a", [&](const Erasure&) {
+    is_told = true;
+    EXPECT_FALSE(process.has_rows());
+  });
+  while (!is_told) process.Step();
+  while (!process.of(shorter).is_done) process.Step();
+  EXPECT_FALSE(process.of(longer).is_done);
+  process.Step();
+  EXPECT_TRUE(process.has_rows()) << "it would find them";
+  process.Finish();
+  EXPECT_FALSE(process.has_rows());
+  process.Ask("a", SmallPrompt(64, 3), 8);
+  process.Finish();
+  EXPECT_TRUE(process.has_rows()) << "no erase is at work";
 }
 
 TEST(SchedulerErase, ALoadThatItCancelsPublishesNothingAndWasNotUnreadable) {

@@ -36,6 +36,12 @@ uint64_t WeightOrder::bytes() const {
          (order_.capacity() + ends_.capacity()) * sizeof(uint32_t) + is_sorted_.capacity();
 }
 
+void WeightOrder::Zero() {
+  std::ranges::fill(weights_, 0.0);
+  std::ranges::fill(order_, 0u);
+  std::ranges::fill(sums_, 0.0);
+}
+
 double WeightOrder::Fill(std::span<const float> logits, float max, float temperature) {
   total_ = ExpWeights(logits, max, temperature, weights_.data());
   std::fill(ends_.begin(), ends_.end(), 0);

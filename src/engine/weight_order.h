@@ -23,6 +23,7 @@ class WeightOrder {
   explicit WeightOrder(uint32_t vocab_size);
   static uint64_t BytesFor(uint32_t vocab_size);  // exactly what the constructor allocates
   uint64_t bytes() const;
+  void Zero();
 
   // The weights Exp((l - max) / temperature). Returns their sum, added by ids. O(vocab).
   double Fill(std::span<const float> logits, float max, float temperature);

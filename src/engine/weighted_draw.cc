@@ -26,6 +26,12 @@ uint64_t WeightedDraw::bytes() const {
   return (bounds_.capacity() + running_.capacity()) * sizeof(double);
 }
 
+void WeightedDraw::Zero() {
+  logits_ = {};
+  std::ranges::fill(bounds_, 0.0);
+  std::ranges::fill(running_, 0.0);
+}
+
 void WeightedDraw::Start(std::span<const float> logits, std::span<const float> block_max, float max,
                          float temperature, double u, double least) {
   KV_DCHECK(block_max.size() == bounds_.size());

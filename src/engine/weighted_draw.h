@@ -25,6 +25,7 @@ class WeightedDraw {
   explicit WeightedDraw(uint32_t vocab_size);
   static uint64_t BytesFor(uint32_t vocab_size);  // exactly what the constructor allocates
   uint64_t bytes() const;
+  void Zero();
 
   // block_max: of `logits`, by MaxOfBlocks; max: the largest. `logits` are read until the last
   // Next. Tokens of a weight below `least` are not drawn; least <= 1. O(vocab / kLogitBlock).

@@ -94,6 +94,8 @@ class FakeRunner : public Runner {
     }
   }
 
+  void ZeroScratch() override { std::ranges::fill(rows_, Row{}); }
+
   uint64_t kv_read_bytes() const override { return 0; }
   uint64_t weight_read_bytes() const override { return 0; }
   uint32_t threads() const override { return 1; }

@@ -144,6 +144,11 @@ struct EncoderKv {
     return sources;
   }
 
+  void Zero() {
+    for (BlockTable& table : tables) table.Clear();
+    pool->ZeroAll();
+  }
+
   std::unique_ptr<BlockPool> pool;
   std::vector<BlockTable> tables;
   std::vector<StepSequence> sources;
@@ -233,6 +238,12 @@ class ComposedRunner final : public Runner {
     if (c.logits_scaling == 1) return;
     const auto scaling = static_cast<float>(c.logits_scaling);
     for (size_t i = 0; i < size_t{rows} * c.vocab_size; ++i) logits[i] /= scaling;
+  }
+
+  void ZeroScratch() override {
+    arena_.Zero();
+    backend_->OnScratchZeroed();
+    if (encoder_kv_) encoder_kv_->Zero();
   }
 
   uint64_t kv_read_bytes() const override { return backend_->kv_read_bytes(); }

@@ -78,6 +78,10 @@ class Runner {
   // max_logit_rows.
   virtual void Logits(std::span<const float* const> hidden, float* logits) = 0;
 
+  // Zeroes what is left of earlier steps outside the blocks of KV: activations, and what the rows
+  // read. No hidden(row) is valid afterwards.
+  virtual void ZeroScratch() = 0;
+
   // Bytes of K and V that attention has read since the start; what sequences of a step share counts
   // once.
   virtual uint64_t kv_read_bytes() const = 0;

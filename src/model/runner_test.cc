@@ -110,6 +110,28 @@ TEST(Runner, LaneOrderAndChunkEdgeFaultsShow) {
   }
 }
 
+TEST(Runner, ZeroScratchLeavesNothingOfAStepAndMovesNoBit) {
+  for (const KvFormat format : {KvFormat::kF16, KvFormat::kInt8}) {
+    Random random(8);
+    RunnerOptions options;
+    options.kv_format = format;
+    options.threads = 2;
+    auto runner = MakeRunner(Import(kDemo), options);
+    const KvLayout layout = Runner::LayoutFor(runner->config(), options);
+    const auto tokens = RandomTokens(random, 40, runner->config().vocab_size);
+    const Rows expected = Prefill(*runner, layout, tokens, {512});
+    const auto is_zero = [](float x) { return x == 0; };
+    EXPECT_FALSE(std::ranges::all_of(runner->hidden(39), is_zero));
+    runner->ZeroScratch();
+    for (uint32_t row = 0; row < 40; ++row) {
+      EXPECT_TRUE(std::ranges::all_of(runner->hidden(row), is_zero));
+    }
+    EXPECT_EQ(Differences(expected, Prefill(*runner, layout, tokens, {7})), 0u);
+    runner->ZeroScratch();
+    EXPECT_EQ(Differences(expected, Prefill(*runner, layout, tokens, {512})), 0u);
+  }
+}
+
 TEST(Runner, RefusesTokensOutsideTheVocabulary) {
   RunnerOptions options;
   auto runner = MakeRunner(Import(kDemo), options);
