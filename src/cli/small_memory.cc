@@ -1,4 +1,9 @@
-// operator new of the kvasir binary: gives small pieces even when the system refuses memory.
+// operator new of the kvasir binary: gives small pieces even when the system refuses memory, and
+// operator delete: zeroes what it frees.
+//
+// Nobody knows when memory is freed whether what it holds will be erased later, so all of it is
+// zeroed then: afterwards only what is in use has to be searched. C libraries allocate without
+// these operators; they get nothing that an erase names (SQLite's rows are encrypted before).
 //
 // Some library code cannot stop halfway: Asio loses a connection's queue, and nlohmann::json, which
 // allocates in its destructor, ends the process when an allocation fails there. So when the system
@@ -7,6 +12,9 @@
 // thrown, destructors have a second reserve, which other code cannot use up. All other allocations
 // throw std::bad_alloc as usual. The pages of a reserve take no memory until they are used.
 // Thread-safe. Memory from malloc is counted as in the library (base/memory_meter.h).
+#include <malloc.h>
+#include <string.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -35,6 +43,7 @@ class Pieces {
     const auto offset =
         reinterpret_cast<std::uintptr_t>(memory) - reinterpret_cast<std::uintptr_t>(kBase);
     if (offset >= kPieces * kBytes) return false;
+    explicit_bzero(memory, kBytes);
     taken_[offset / kBytes].store(false, std::memory_order_release);
     return true;
   }
@@ -76,13 +85,25 @@ void* operator new(std::size_t size) {
   throw std::bad_alloc();
 }
 
+// The forms for arrays and with sizes call the two without: those of the library for arrays.
 void operator delete(void* memory) noexcept {
+  if (memory == nullptr) return;
   const bool is_ours = small.GiveBack(memory) || large.GiveBack(memory) ||
                        unwinding_small.GiveBack(memory) || unwinding_large.GiveBack(memory);
   if (is_ours) return;
   kvasir::CountFreed(memory);
+  explicit_bzero(memory, malloc_usable_size(memory));
   std::free(memory);
 }
-
 void operator delete(void* memory, std::size_t) noexcept { operator delete(memory); }
+
+// The library's operator new for these takes memory from the same heap.
+void operator delete(void* memory, std::align_val_t) noexcept {
+  if (memory == nullptr) return;
+  explicit_bzero(memory, malloc_usable_size(memory));
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t alignment) noexcept {
+  operator delete(memory, alignment);
+}
 #endif

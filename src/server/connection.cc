@@ -248,6 +248,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   }
 
   void OnWhole() {
+    reader_.DropRequest();
     if (auto refusal = service_.TakeKey(&request_)) return Respond(std::move(*refusal));
     Dispatch();
   }
@@ -324,7 +325,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   void Reply(Prepared prepared) {
     Outcome& outcome = prepared.outcome;
     awaiting_ = false;
-    request_.body = std::string();
+    std::string().swap(request_.body);  // an assignment would keep its memory
     body_memory_.Hold(0);
     turn_.reset();  // an outcome that still needs it has it
     if (auto* response = std::get_if<HttpResponse>(&outcome)) return Respond(std::move(*response));
@@ -671,6 +672,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
     SetDeadline(kLingerTimeoutMs);
     reader_.DropBytes();
+    reader_.DropRequest();
     ReadSome();
   }
 

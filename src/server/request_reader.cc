@@ -1,5 +1,7 @@
 #include "server/request_reader.h"
 
+#include <openssl/crypto.h>
+
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -51,6 +53,14 @@ bool RequestReader::AtRequest() {
 bool RequestReader::has_bytes() const { return state_->buffer.size() > 0; }
 
 void RequestReader::DropBytes() { state_->buffer.clear(); }
+
+void RequestReader::DropRequest() {
+  state_->parser.reset();
+  if (pending_) return;  // the read goes into the buffer
+  beast::flat_buffer& buffer = state_->buffer;
+  const auto unused = buffer.prepare(buffer.capacity() - buffer.size());  // moves what stays
+  OPENSSL_cleanse(unused.data(), unused.size());
+}
 
 void RequestReader::ReadSome(Done done) {
   if (pending_) return;

@@ -42,6 +42,9 @@ class RequestReader {
   bool AtRequest();
   bool has_bytes() const;
   void DropBytes();
+  // Frees what the request that was read has, and zeroes it in the buffer; bytes that came after it
+  // stay. Allocates nothing.
+  void DropRequest();
 
   // Reads the next bytes and keeps them. Does nothing while such a read is pending: that one
   // continues with its own `done`.

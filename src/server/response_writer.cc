@@ -1,6 +1,7 @@
 #include "server/response_writer.h"
 
 #include <fmt/format.h>
+#include <openssl/crypto.h>
 
 #include <boost/asio/write.hpp>
 #include <utility>
@@ -56,6 +57,7 @@ void ResponseWriter::Write(Done done) {
   boost::asio::async_write(socket_, boost::asio::buffer(in_flight_),
                            [this, done = std::move(done)](boost::system::error_code ec, size_t) {
                              writing_ = false;
+                             OPENSSL_cleanse(in_flight_.data(), in_flight_.size());
                              in_flight_.clear();
                              if (in_flight_.capacity() > kWholeBytes) in_flight_.shrink_to_fit();
                              done(ec);
