@@ -51,7 +51,9 @@ void Read(uint8_t format, uint8_t seed, std::string_view text) {
   reading.think = FindThinkMarks(chat_template);
   reading.tools = {{"weather", {"city"}}, {"clock", {}}, {"", {}}};
   reading.begins_inside_thought = (format & 64) != 0;
-  reading.thoughts_apart = (format & 128) == 0;
+  reading.thoughts = (format & 128) == 0 ? ThoughtForm::kApart
+                     : (seed & 2) == 0   ? ThoughtForm::kInContent
+                                         : ThoughtForm::kBoth;
   reading.parallel = (seed & 1) == 0;
   const auto shared = std::make_shared<const AnswerReading>(std::move(reading));
   ReadAnswer whole, pieces;

@@ -193,7 +193,7 @@ TEST(ErrorResponse, HasStatusAndNameOfTheFieldWhereHttpHas) {
   const auto answer = [](Code code, const char* field) {
     const HttpResponse response = ErrorResponse({code, "what happened", field});
     const json error = json::parse(response.body)["error"];
-    EXPECT_EQ(response.refusal->code, error["code"]);
+    EXPECT_EQ(json(response.refusal->code), error["code"]);
     EXPECT_EQ(response.refusal->field, field);
     return fmt::format("{} {} {}", response.status, std::string(error["code"]),
                        error["param"].dump());

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMaxTarget = 200;
 
 // A path without its query, which may have private text, and without control characters.
-std::string Printable(std::string_view target) {
+std::string LoggedPath(std::string_view target) {
   std::string text(target.substr(0, std::min(target.find('?'), kMaxTarget)));
   std::replace_if(
       text.begin(), text.end(), [](char c) { return c <= ' ' || c > '~'; }, '?');
@@ -23,7 +23,7 @@ std::string Printable(std::string_view target) {
 }  // namespace
 
 RequestLog::RequestLog(std::string_view method, std::string_view target)
-    : what_(fmt::format("{} {}", method, Printable(target))),
+    : what_(fmt::format("{} {}", method, LoggedPath(target))),
       probe_(what_ == "GET /health" || what_ == "GET /ready" || what_ == "GET /metrics"),
       start_ns_(MonotonicNs()) {}
 

@@ -413,7 +413,6 @@ Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::strin
   call->spec.fingerprint = fingerprint_;
   NoteUnseen(call->spec.unseen);
   if (const Status set = SetVerbose(model_, &*call); !set) return ErrorResponse(set.error());
-  const bool is_chat = call->spec.chat;
   // A session's prompts are the session's, and what shares nothing is nobody's.
   const bool has_slot = call->requests.size() == 1 && !call->spec.translation && !call->spec.of &&
                         call->requests.front().reuse != Reuse::kNothing;

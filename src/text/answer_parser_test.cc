@@ -89,8 +89,8 @@ TEST(AnswerParser, ReadsTranscriptsOfEveryFormatWhereverTheyAreCut) {
     const auto reading = ReadingOf(one);
     const std::string answer = one["answer"];
     const ReadAnswer whole = ReadIn(reading, answer, {});
-    EXPECT_EQ(whole.content, one["content"]);
-    EXPECT_EQ(whole.reasoning, one["reasoning"]);
+    EXPECT_EQ(json(whole.content), one["content"]);
+    EXPECT_EQ(json(whole.reasoning), one["reasoning"]);
     EXPECT_EQ(whole.calls, one["calls"]);
     for (const json& call : whole.calls) {
       EXPECT_TRUE(json::parse(call["arguments"].get<std::string>()).is_object());

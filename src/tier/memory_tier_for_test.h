@@ -180,8 +180,8 @@ class MemoryTier : public Tier {
     {
       MutexLock lock(mutex_);
       const std::vector<BlockKey> kept = facts.kept ? facts.kept() : std::vector<BlockKey>();
-      TierErased erased =
-          EraseWhere([&](const Record& one) { return IsForgotten(one, facts, kept); });
+      TierErased erased = EraseWhere(
+          [&](const Record& one) KV_REQUIRES(mutex_) { return IsForgotten(one, facts, kept); });
       for (size_t i = facts.path.size(); i-- > 0;) {
         const BlockKey& key = facts.path[i];
         const bool stays =
