@@ -149,9 +149,9 @@ class SelftestTest(CliTest):
                     "skipped-tag": "damaged", "stale-slot": "damaged", "kept-key": "erased",
                     "lazy-forget": "forgotten", "erase-by-first": "forgotten", "erase-own-only": "forgotten",
                     "foreign-source": "cross"}
-        models = {"foreign-source": ["--model", str(DATA / "m2m100-tiny")]}
+        models = {"foreign-source": "m2m100-tiny", "stale-block": "../../models/kvasir-demo"}
         for fault in FAULTS:
-            result = kvasir("selftest", "--inject", fault, *models.get(fault, []))
+            result = kvasir("selftest", "--inject", fault, "--model", str(DATA / models.get(fault, "tiny-gqa")))
             self.assertEqual(result.returncode, 1, fault)
             self.assertRegex(result.stdout, rf"(?m)^FAILED +{expected[fault]} ")
             self.assertRegex(result.stderr, rf"failed: .*\b{expected[fault]}\b")
@@ -175,7 +175,8 @@ class SelftestTest(CliTest):
     def test_other_formats_and_block_sizes(self):
         for more in [["--kv-format", "f32"], ["--kv-format", "bf16", "--block-tokens", "32"],
                      ["--kv-format", "int4"]]:
-            self.assertIn("differ 0", self.ok("selftest", *more).splitlines()[-1])
+            said = self.ok("selftest", "--model", str(DATA / "tiny-gqa"), *more)
+            self.assertIn("differ 0", said.splitlines()[-1])
 
 
 class PlanTest(CliTest):

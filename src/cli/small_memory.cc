@@ -14,6 +14,7 @@
 // Thread-safe. Memory from malloc is counted as in the library (base/memory_meter.h).
 #include <malloc.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <cstddef>
@@ -74,6 +75,20 @@ void* FromReserve(std::size_t size) {
   return memory != nullptr ? memory : unwinding_large.Take(size);
 }
 
+// Whole pages of a large block go back to the system, which gives zeros for those that are used
+// again: many were never touched, and writing to them would take memory and a page fault each.
+void Zero(void* memory, std::size_t bytes) {
+  constexpr std::size_t kGivenBack = std::size_t{1} << 20, kPage = 4096;
+  auto* const begin = static_cast<std::byte*>(memory);
+  if (bytes < kGivenBack) return explicit_bzero(begin, bytes);
+  const auto address = reinterpret_cast<std::uintptr_t>(begin);
+  const std::size_t before = (kPage - address % kPage) % kPage;
+  const std::size_t pages = (bytes - before) / kPage * kPage;
+  if (madvise(begin + before, pages, MADV_DONTNEED) != 0) return explicit_bzero(begin, bytes);
+  explicit_bzero(begin, before);
+  explicit_bzero(begin + before + pages, bytes - before - pages);
+}
+
 }  // namespace
 
 void* operator new(std::size_t size) {
@@ -92,7 +107,7 @@ void operator delete(void* memory) noexcept {
                        unwinding_small.GiveBack(memory) || unwinding_large.GiveBack(memory);
   if (is_ours) return;
   kvasir::CountFreed(memory);
-  explicit_bzero(memory, malloc_usable_size(memory));
+  Zero(memory, malloc_usable_size(memory));
   std::free(memory);
 }
 void operator delete(void* memory, std::size_t) noexcept { operator delete(memory); }
@@ -100,7 +115,7 @@ void operator delete(void* memory, std::size_t) noexcept { operator delete(memor
 // The library's operator new for these takes memory from the same heap.
 void operator delete(void* memory, std::align_val_t) noexcept {
   if (memory == nullptr) return;
-  explicit_bzero(memory, malloc_usable_size(memory));
+  Zero(memory, malloc_usable_size(memory));
   std::free(memory);
 }
 void operator delete(void* memory, std::size_t, std::align_val_t alignment) noexcept {
