@@ -16,7 +16,6 @@ namespace {
 std::atomic<uint64_t> allocations{0};  // relaxed: tests here have one thread
 }  // namespace
 
-#ifndef KVASIR_SANITIZED  // which has its own
 [[gnu::noinline]] void* operator new(size_t size) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* p = std::malloc(size)) return p;
@@ -24,7 +23,6 @@ std::atomic<uint64_t> allocations{0};  // relaxed: tests here have one thread
 }
 [[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
 [[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
-#endif
 
 namespace kvasir {
 namespace {
