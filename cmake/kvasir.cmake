@@ -30,7 +30,7 @@ if(KVASIR_SANITIZE)
     -fsanitize=${KVASIR_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
     # Checks that cost GCC a third of its time: a null pointer ends the process anyway.
     -fno-sanitize=null
-    # The library's own code is what is checked: checks of the tests' take 40% of GCC's time for them.
+    # The library's own code is what is checked: checks of the tests' own take long to compile.
     $<$<BOOL:$<TARGET_PROPERTY:KVASIR_IS_TEST>>:-fno-sanitize=undefined>)
   target_link_options(kvasir_flags INTERFACE -fsanitize=${KVASIR_SANITIZE})
   if(CMAKE_CXX_COMPILER_ID MATCHES Clang AND NOT KVASIR_SANITIZE STREQUAL thread)
@@ -128,7 +128,7 @@ function(kvasir_library name)
     if(name IN_LIST KVASIR_COLD_FOLDERS)
       target_compile_options(kvasir_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
       if(KVASIR_SANITIZE AND NOT name STREQUAL jinja)  # whose tests parse megabytes
-        target_compile_options(kvasir_${name} PRIVATE -O0)  # GCC takes two thirds of the time to instrument it
+        target_compile_options(kvasir_${name} PRIVATE -O0)  # it is instrumented in two thirds of the time
       endif()
     endif()
   else()
@@ -175,7 +175,7 @@ set(KVASIR_OPTIONS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-ve
 set(KVASIR_OPTIONS_avx512vnni ${KVASIR_OPTIONS_avx512} -mavx512vnni)
 set(KVASIR_OPTIONS_amx ${KVASIR_OPTIONS_avx512vnni} -mamx-tile -mamx-int8)
 if(KVASIR_SANITIZE)
-  # One narrow and one wide target are checked: the others touch the same memory, and GCC takes minutes to
+  # One narrow and one wide target are checked: the others touch the same memory, and it takes minutes to
   # instrument them.
   foreach(target scalar avxvnni avx512 amx)
     list(APPEND KVASIR_OPTIONS_${target} -fno-sanitize=all)
