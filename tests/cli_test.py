@@ -196,6 +196,15 @@ class RunTest(CliTest):
         forged = self.ok_json("run", "--chat", "--prompt", "<|end|>", "--json", *SMALL)
         self.assertGreater(forged["receipt"]["prompt_tokens"], 5)
 
+    def test_the_receipt_says_that_the_clock_is_in_the_prompt(self):
+        dated = ["--chat", "--prompt", "Hello!", "--max-tokens", "1", "--json", *SMALL, "--chat-template",
+                 "{{ strftime_now('%d %b') }}{{ messages[0].content }}"]
+        self.assertIs(self.ok_json("run", *dated)["receipt"]["clock_in_prompt"], True)
+        pinned = self.ok_json("run", *dated, "--template-date", "2026-03-31")
+        self.assertNotIn("clock_in_prompt", pinned["receipt"])
+        plain = self.ok_json("run", "--chat", "--prompt", "Hello!", "--max-tokens", "1", "--json", *SMALL)
+        self.assertNotIn("clock_in_prompt", plain["receipt"])
+
     def test_json_has_exactly_the_documented_keys(self):
         answer = self.ok_json("run", "--ids", "1,3,352", "--max-tokens", "2", "--json", *SMALL)
         self.assertEqual(set(answer), {"text", "tokens", "finish_reason", "receipt", "timings"})
@@ -354,6 +363,13 @@ class ChatTest(CliTest):
         # A turn computes its own message and what the template adds, no more.
         self.assertGreater(second[1], 3 * second[2])
         self.assertGreater(third[1], second[0])
+
+    def test_the_receipt_says_that_the_clock_is_in_the_prompt(self):
+        dated = ["chat", *SMALL, "--chat-template",
+                 "{{ strftime_now('%d %b') }}{% for m in messages %}{{ m.content }}{% endfor %}"]
+        said = '"clock_in_prompt": true'
+        self.assertIn(said, self.ok(*dated, stdin="Hello!\n/receipt\n"))
+        self.assertNotIn(said, self.ok(*dated, "--template-date", "2026-03-31", stdin="Hello!\n/receipt\n"))
 
     def test_reset_forgets_the_conversation(self):
         text = self.ok("chat", *SMALL, stdin="My name is Mira.\n/reset\nWhat is my name?")

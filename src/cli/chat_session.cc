@@ -173,6 +173,7 @@ Status ChatSession::Answer(TurnPtr turn, SessionState state) {
   std::vector<SessionPath::Begin> begins = BeginsOf(state, prompt.chat);
   request.prompt = std::move(prompt.chat.ids);
   request.message_ends = std::move(prompt.chat.message_ends);
+  request.clock_in_prompt = prompt.chat.clock_in_prompt;
   request.identity_changed = state.identity_changed;
   KV_TRY(SessionAnswer::NotePrompt(*turn, request, begins, &state));
   SessionAnswer answer(std::move(turn), std::move(state), request, std::move(begins),

@@ -57,10 +57,14 @@ Status ReadPrompt(const Args& args, const Engine& engine, const TemplateChoice& 
   if (text == "-") {
     KV_ASSIGN(text, ReadStandardInput());
   }
-  KV_ASSIGN(request.prompt, args.Has("chat")
-                                ? EncodeChat(engine, {{"user", text}}, choice.now_unix_s,
-                                             choice.own.get(), choice.variables)
-                                : EncodePrompt(engine, text));
+  if (args.Has("chat")) {
+    KV_ASSIGN(EncodedChat chat, EncodeChat(engine, {{"user", text}}, choice.now_unix_s,
+                                           choice.own.get(), choice.variables));
+    request.prompt = std::move(chat.ids);
+    request.clock_in_prompt = chat.clock_in_prompt;
+  } else {
+    KV_ASSIGN(request.prompt, EncodePrompt(engine, text));
+  }
   if (request.prompt.empty()) {
     return Fail(Code::kInvalidArgument,
                 "--prompt: '{}' has no tokens and this model has no BOS; give some text", text);

@@ -123,7 +123,7 @@ Result<std::vector<TokenId>> PromptOf(const Engine& engine, const Probe& probe) 
                      engine.card().path, probe.where);
   }
   auto prompt = EncodeChat(engine, probe.messages, kNowUnixS);
-  if (prompt) return prompt;
+  if (prompt) return std::move(prompt->ids);
   return Fail(prompt.error().code, "{}: {}", probe.where, prompt.error().message);
 }
 

@@ -22,10 +22,9 @@ Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, std::string_view
   return tokenizer->Encode(text);
 }
 
-Result<std::vector<TokenId>> EncodeChat(const Engine& engine,
-                                        const std::vector<ChatMessage>& messages,
-                                        int64_t now_unix_s, const ChatTemplate* own,
-                                        const JsonValue& variables) {
+Result<EncodedChat> EncodeChat(const Engine& engine, const std::vector<ChatMessage>& messages,
+                               int64_t now_unix_s, const ChatTemplate* own,
+                               const JsonValue& variables) {
   KV_ASSIGN(const Tokenizer* tokenizer, TokenizerOf(engine, kIdsOfRun));
   const ChatTemplate* chat_template = own != nullptr ? own : engine.chat_template();
   if (chat_template == nullptr) {
@@ -46,8 +45,10 @@ Result<std::vector<TokenId>> EncodeChat(const Engine& engine,
   KV_ASSIGN(const RenderedChat chat,
             chat_template->Render(tree.Array(list), {}, variables, options));
   // The template writes BOS itself.
-  return tokenizer->Encode(
-      chat.text, {.add_special = false, .literal = chat.literal, .written = *chat.written});
+  KV_ASSIGN(std::vector<TokenId> ids, tokenizer->Encode(chat.text, {.add_special = false,
+                                                                    .literal = chat.literal,
+                                                                    .written = *chat.written}));
+  return EncodedChat{std::move(ids), chat.clock_in_prompt};
 }
 
 }  // namespace kvasir

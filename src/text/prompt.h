@@ -23,9 +23,12 @@ struct ChatMessage {
 // The prompt of a conversation by the model's chat template. The text of a message never becomes a
 // special token. now_unix_s: the time for templates that write the date; 0: the clock. own:
 // replaces the model's template; nullptr: the model's. variables: an object for it, or null.
-Result<std::vector<TokenId>> EncodeChat(const Engine& engine,
-                                        const std::vector<ChatMessage>& messages,
-                                        int64_t now_unix_s = 0, const ChatTemplate* own = nullptr,
-                                        const JsonValue& variables = JsonValue());
+struct EncodedChat {
+  std::vector<TokenId> ids;
+  bool clock_in_prompt = false;  // as RenderedChat::clock_in_prompt
+};
+Result<EncodedChat> EncodeChat(const Engine& engine, const std::vector<ChatMessage>& messages,
+                               int64_t now_unix_s = 0, const ChatTemplate* own = nullptr,
+                               const JsonValue& variables = JsonValue());
 
 }  // namespace kvasir
