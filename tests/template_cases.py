@@ -123,6 +123,22 @@ STATEMENTS = [
     "{% for x in (1, 2) %}{{ x }}{% endfor %}", "{% for x in 1, 2 %}{{ x }}{% endfor %}",
     "{% for k, v in {'a': 1}.items() if v %}{{ k }}{% endfor %}",
     "{% macro m(x) %}{% if x %}{{ x[0] }}{{ m(x[1:]) }}{% endif %}{% endmacro %}{{ m('abc') }}",
+    "{{ 'a'|safe + html + '<' }}", "{{ 'a'|safe + html + '<'|safe + html + d|tojson }}", "{{ s + '<' + '<'|safe + html }}",
+    "{% set c = cycler('a', 'b', n) %}{% for x in range(5) %}{{ c.next() }}{{ c.current }} {% endfor %}",
+    "{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.reset() }}{{ c.current }}{{ c.next() }}{{ c.next() }}",
+    "{% set c = cycler('a') %}{{ c.next() }}{{ c.next() }}{{ c.current }}{{ c.missing }}|{{ c.missing is defined }}",
+    "{% set c = cycler(*l) %}{% for x in words %}{% for y in words %}{{ c.next() }}{% endfor %};{% endfor %}",
+    "{% set c = cycler(l, d) %}{{ c.next()[0] }}{{ c.next().b }}{{ c.next() is sameas l }}",
+    "{% set c = cycler('a', 'b') %}{% set e = c %}{{ c.next() }}{{ e.next() }}{{ c is callable }}{{ c.next is callable }}",
+    "{% macro m(c) %}{{ c.next() }}{% endmacro %}{% set c = cycler(1, 2) %}{{ m(c) }}{{ m(c) }}{{ m(c) }}",
+    "{{ cycler().next() }}", "{{ cycler(a=1).next() }}", "{{ cycler('a').next(1) }}", "{{ cycler('a').reset(1) }}",
+    "{% set c = cycler('a', 'b') %}{% set c.pos = 'x' %}{{ c.next() }}",
+    "{% set j = joiner() %}{% for x in words %}{{ j() }}{{ x }}{% endfor %}{{ j.sep }}",
+    "{% set j = joiner(' | ') %}{{ j() }}{% if t %}{{ j() }}a{% endif %}{% for x in l %}{{ j() }}{{ x }}{% endfor %}",
+    "{% set j = joiner(sep=n) %}{{ j() }}{{ j() }}{{ j() + 1 }}",
+    "{% set j, k = joiner('-'), joiner('+') %}{% for x in l %}{{ j() }}{{ x }}{{ k() }}{% endfor %}",
+    "{% macro m(j) %}{{ j() }}{% endmacro %}{% set j = joiner() %}{{ m(j) }}x{{ m(j) }}y{{ j is callable }}",
+    "{{ joiner()()|length }}", "{{ joiner(',', 2) }}", "{{ joiner(other=2) }}", "{% set j = joiner() %}{{ j(1) }}",
 ]
 
 TOOLS = [{"type": "function", "function": {

@@ -95,6 +95,9 @@ Value MakeCycler(Interpreter& run, const Arguments& arguments) {
 // Gives nothing when it is first called, and then the separator.
 Value MakeJoiner(Interpreter& run, const Arguments& arguments) {
   const Value* separator = arguments.Find(0, "sep");
+  if (arguments.positional.size() + arguments.named.size() > (separator ? 1 : 0)) {
+    return run.Fail("joiner takes one argument, sep");
+  }
   const Value state = run.NewNamespace({{"sep", separator ? *separator : FromString(", ")}});
   return MethodOf(state, "join");
 }

@@ -62,7 +62,11 @@ Value LoopMethod(Interpreter& run, Loop& loop, std::string_view name, const Argu
 }
 
 // Of a cycler or a joiner (builtins_functions.cc).
-Value NamespaceMethod(Interpreter& run, Namespace& ns, std::string_view name) {
+Value NamespaceMethod(Interpreter& run, Namespace& ns, std::string_view name,
+                      const Arguments& arguments) {
+  if (!arguments.positional.empty() || !arguments.named.empty()) {
+    return run.Fail(std::string(name == "join" ? "a joiner" : name) + " takes no arguments");
+  }
   if (name == "join") {
     if (ns.Find("used")) return *ns.Find("sep");
     ns.Set("used", Value(true));
@@ -113,7 +117,7 @@ Value CallMethod(Interpreter& run, const Value& self, std::string_view name,
   if (!run.Charge(1)) return Value();
   if (self.is_string()) return CallTextMethod(run, self.text(), name, arguments);
   if (self.dict()) return DictMethod(run, self, name, arguments);
-  if (self.ns()) return NamespaceMethod(run, *self.ns(), name);
+  if (self.ns()) return NamespaceMethod(run, *self.ns(), name, arguments);
   if (self.loop()) return LoopMethod(run, *self.loop(), name, arguments);
   return ListMethod(run, self, name, arguments);
 }

@@ -51,6 +51,8 @@ Value Interpreter::Attribute(const Value& object, std::string_view name) {
   } else if (const Namespace* ns = object.ns()) {
     if (!Charge(ns->items.size() / 8)) return Value();
     found = ns->Find(name);
+  } else if (const Callable* joiner = object.callable(); joiner && joiner->self.ns()) {
+    if (joiner->name == "join" && name != "join") found = joiner->self.ns()->Find(name);
   }
   if (found) return *found;
   // The message is made for each attribute that is missing, also where nobody reads it.

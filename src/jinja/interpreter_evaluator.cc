@@ -89,7 +89,8 @@ Value Interpreter::BinaryNode(const Node& node) {
   Value left = Evaluate(*node.children[0]);
   const Value right = Evaluate(*node.children[1]);
   auto* text = std::get_if<std::shared_ptr<const Text>>(&left.data);
-  if (failed_ || node.name != "+" || !text || text->use_count() > 1 || !right.is_string()) {
+  if (failed_ || node.name != "+" || !text || text->use_count() > 1 || !right.is_string() ||
+      left.is_markup != right.is_markup) {
     return Binary(node.name, left, right);
   }
   if (!Charge(WeightOf(left) + WeightOf(right))) return Value();
