@@ -50,7 +50,7 @@ class Metrics(WithServer):
                     self.assertEqual((labels["model_name"], labels["engine"]), ('first "name"', "0"))
                 else:
                     self.assertNotIn("engine", labels)
-                    self.assertRegex(family.name, "^(kvasir|process)_")
+                    self.assertRegex(family.name, "^(kvasir_|process_|llamacpp:)")
 
     def test_parts_add_up_to_the_time_to_the_first_token(self):
         numbers = random.Random(5)

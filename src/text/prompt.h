@@ -20,13 +20,13 @@ Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, std::string_view
 struct ChatMessage {
   std::string role, content;
 };
-// The prompt of a conversation by the model's chat template. The text of a message never becomes a
-// special token. now_unix_s: the time for templates that write the date; 0: the clock. own:
-// replaces the model's template; nullptr: the model's. variables: an object for it, or null.
 struct EncodedChat {
   std::vector<TokenId> ids;
   bool clock_in_prompt = false;  // as RenderedChat::clock_in_prompt
 };
+// The prompt of a conversation by the model's chat template. The text of a message never becomes a
+// special token. now_unix_s: the time for templates that write the date; 0: the clock. own:
+// replaces the model's template; nullptr: the model's. variables: an object for it, or null.
 Result<EncodedChat> EncodeChat(const Engine& engine, const std::vector<ChatMessage>& messages,
                                int64_t now_unix_s = 0, const ChatTemplate* own = nullptr,
                                const JsonValue& variables = JsonValue());
