@@ -301,6 +301,8 @@ class DiskTier : public Tier {
   void CancelBuffersOf(OwnerId owner) KV_REQUIRES(mutex_);
   enum class AbandonedSegments : uint8_t { kRemoved, kLeft };
   IoStatus ZeroAllCondemned(AbandonedSegments abandoned);
+  bool HasUnreadKeys() const;
+  IoStatus CondemnOrphans();
   bool ZeroSlots(uint32_t segment, const std::vector<uint32_t>& slots);
 
   // disk_tier_forget.cc
@@ -315,7 +317,7 @@ class DiskTier : public Tier {
       KV_REQUIRES(mutex_);
   void Condemn(EntryId entry, TierErased* erased) KV_REQUIRES(mutex_);
   ForgetIntent CondemnedSlots() const KV_REQUIRES(mutex_);
-  IoStatus RemoveUnread();
+  IoStatus RemoveUnusableFiles();
   IoStatus FinishForget();
 
   std::unique_ptr<Storage> owned_storage_;  // of Close; destroyed last
@@ -335,7 +337,10 @@ class DiskTier : public Tier {
   Buffer* const buffers_;
   std::byte *const headers_, *const payloads_, *const scratch_;
   OwnerKeys keys_ KV_GUARDED_BY(mutex_);
+  // Some key file does not open: a record without a key is not known to be nobody's, except those
+  // of free_namespaces_.
   bool has_unread_keys_ KV_GUARDED_BY(mutex_) = false;
+  std::vector<OwnerTag> free_namespaces_ KV_GUARDED_BY(mutex_);  // their keys open
   State state_ KV_GUARDED_BY(mutex_) = State::kBroken;
   std::string reason_ KV_GUARDED_BY(mutex_);
   std::string full_reason_ KV_GUARDED_BY(mutex_);  // "": something can be stored

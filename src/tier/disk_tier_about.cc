@@ -95,7 +95,9 @@ void DiskTier::WriteHours() {
     {
       MutexLock lock(mutex_);
       SegmentTable::Segment& segment = memory_.segments.at(index);
-      if (!segment.is_open || !segment.has_new_hours || segment.is_abandoned) continue;
+      // Of what cannot be read the hours are not known, and stay.
+      const bool is_written = !segment.is_abandoned && segment.num_unread == 0;
+      if (!segment.is_open || !segment.has_new_hours || !is_written) continue;
       segment.has_new_hours = false;
       shape = segment.shape;
       number = segment.number;

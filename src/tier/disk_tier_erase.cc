@@ -181,24 +181,27 @@ IoStatus DiskTier::RunErase(EraseJob& job) {
     return written;
   }
   job.has_intent = true;
-  if (files != nullptr) {
+  if (files != nullptr && job.id) {
+    // Beside unread keys, a start could not tell slots without a key from those that stay.
+    IoStatus zeroed;
+    if (HasUnreadKeys()) zeroed = ZeroAllCondemned(AbandonedSegments::kRemoved);
+    if (!zeroed) return zeroed;
     const IoResult<bool> removed = RemoveKeyFile(storage_, files->keys.id(), job.key_file_name);
     if (!removed) return IoFailed(removed.error());
-    if (job.id) {
-      if (const IoStatus zeroed = ZeroAllCondemned(AbandonedSegments::kRemoved); !zeroed)
-        return zeroed;
-      // Nobody needs the key any more but writes that were cancelled and have not ended.
-      MutexLock lock(mutex_);
-      keys_.ReleaseWhenUnused(*job.id);
-      keys_.EndUse(*job.id);
-      job.id.reset();
-    } else {
-      // The store was opened anew since, or the erase is tried again: the headers tell.
-      StoresErased erased;
-      const IoStatus zeroed = ZeroOrphans(storage_, files->folder.id(), files->keys.id(),
-                                          options_.secret, store_, &erased);
-      if (!zeroed) return zeroed;
-    }
+    zeroed = CondemnOrphans();
+    if (zeroed) zeroed = ZeroAllCondemned(AbandonedSegments::kRemoved);
+    if (!zeroed) return zeroed;
+    // Nobody needs the key any more but writes that were cancelled and have not ended.
+    MutexLock lock(mutex_);
+    keys_.ReleaseWhenUnused(*job.id);
+    keys_.EndUse(*job.id);
+    job.id.reset();
+  } else if (files != nullptr) {
+    // The store was opened anew since, or the erase is tried again: the headers tell.
+    StoresErased erased;
+    const IoStatus done = EraseOwner(storage_, files->folder.id(), files->keys.id(),
+                                     options_.secret, store_, job.key_file_name, &erased);
+    if (!done) return done;
   }
   const IoResult<StoresErased> others =
       EraseInStores(storage_, root, options_.secret, job.key_file_name,
@@ -214,6 +217,29 @@ IoStatus DiskTier::RunErase(EraseJob& job) {
                             is_first_try ? EraseFinish::kFirstTry : EraseFinish::kLater));
   if (done) done = RemoveIntent(storage_, root, intent);
   return done;
+}
+
+bool DiskTier::HasUnreadKeys() const {
+  MutexLock lock(mutex_);
+  return has_unread_keys_;
+}
+
+// Once each key file that is left opens, nobody can claim what has no key.
+IoStatus DiskTier::CondemnOrphans() {
+  if (!HasUnreadKeys()) return {};
+  const auto unread = UnreadKeys(storage_, writing_files_->keys.id(), options_.secret, store_);
+  if (!unread) return IoFailed(unread.error());
+  if (!unread->empty()) return {};
+  MutexLock lock(mutex_);
+  has_unread_keys_ = false;
+  for (uint32_t i = 0; i < memory_.segments.max_segments(); ++i) {
+    for (uint32_t slot = 0; slot < memory_.segments.at(i).shape.slots; ++slot) {
+      const SlotRef ref{i, slot};
+      const bool is_unread = memory_.segments.state(ref) == SegmentTable::SlotState::kUnread;
+      if (is_unread) memory_.segments.Condemn(ref);
+    }
+  }
+  return {};
 }
 
 // Writes of the owner come to nothing, and so do reads.

@@ -65,7 +65,14 @@ IoStatus DiskTier::RunForget(EraseJob& job) {
     std::exchange(job.done, nullptr)(job.erased);
   }
   job.erased = {};
-  if (const IoStatus removed = RemoveUnread(); !removed) return removed;
+  if (const IoStatus removed = RemoveUnusableFiles(); !removed) return removed;
+  if (HasUnreadKeys()) {
+    // What the owner's own damaged key has sealed may be of the forgotten text.
+    IoStatus removed = RemoveUnreadKeysOf(storage_, writing_files_->keys.id(), options_.secret,
+                                          store_, KeyFileName(options_.secret, job.owner));
+    if (removed) removed = CondemnOrphans();
+    if (!removed) return removed;
+  }
   const std::vector<RecordName> firsts = FirstForgotten(*job.path);
   std::vector<BlockKey> kept = job.path->kept ? job.path->kept() : std::vector<BlockKey>();
   std::ranges::sort(kept);
@@ -228,7 +235,7 @@ ForgetIntent DiskTier::CondemnedSlots() const {
 }
 
 // Files of segments that could not be read may be read by the next start.
-IoStatus DiskTier::RemoveUnread() {
+IoStatus DiskTier::RemoveUnusableFiles() {
   while (!unusable_.empty()) {
     const IoStatus removed = storage_.Unlink(writing_files_->folder.id(), unusable_.back());
     if (!removed && removed.error() != ENOENT) return removed;

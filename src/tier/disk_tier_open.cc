@@ -128,11 +128,16 @@ Status DiskTier::ScanStore() {
     memory_.records.Clear();
     memory_.segments.Clear();
     has_unread_keys_ = !unread->empty();
+    free_namespaces_.clear();
     for (const OwnerKey& key : *keys) {
       // Without their keys the records of an owner whose erase has not ended are free slots.
       const bool is_new = !IsErasing(key.owner) && !keys_.Find(key.owner);
       const auto added = is_new ? keys_.Add(key) : std::nullopt;
-      if (added) keys_.set_has_file(*added);
+      if (added) {
+        keys_.set_has_file(*added);
+      } else {
+        free_namespaces_.push_back(key.namespace_id);
+      }
     }
     WipeKeys(*keys);
     latest_hour_ = std::max(latest_hour_, static_cast<uint32_t>(about.last_hour));
@@ -273,11 +278,12 @@ void DiskTier::ScanHeader(SlotRef slot, const RecordPlace& expected, uint32_t ho
   if (!owner->id || owner->key.namespace_id != record->namespace_id) {
     MutexLock lock(mutex_);
     owner->id = keys_.FindNamespace(record->namespace_id);
-    if (!owner->id && has_unread_keys_) {
-      memory_.segments.Abandon(slot.segment);
-      memory_.segments.at(slot.segment).has_unread = true;
+    if (!owner->id) {
+      const bool is_free =
+          std::ranges::find(free_namespaces_, record->namespace_id) != free_namespaces_.end();
+      if (has_unread_keys_ && !is_free) memory_.segments.SetUnread(slot);
+      return;
     }
-    if (!owner->id) return;
     owner->key = keys_.KeyOf(*owner->id);
     owner->sealing.emplace(owner->key.key);
   }

@@ -126,7 +126,7 @@ DiskTier::GrowEnd DiskTier::Grow() {
 }
 
 // A file of ours whose segment cannot be read: damaged, of another version or of another shape. Or
-// one that has no records but those that no key opens.
+// one in which the records that no key opens outnumber the others.
 bool DiskTier::RemoveUnusable() {
   while (!unusable_.empty()) {
     const std::string name = std::move(unusable_.back());
@@ -138,7 +138,7 @@ bool DiskTier::RemoveUnusable() {
     MutexLock lock(mutex_);
     for (uint32_t i = 0; !unread && i < memory_.segments.max_segments(); ++i) {
       const SegmentTable::Segment& segment = memory_.segments.at(i);
-      if (segment.has_unread && segment.num_taken == 0 && segment.readers == 0) unread = i;
+      if (segment.num_unread > segment.num_taken && segment.readers == 0) unread = i;
     }
   }
   return unread && RemoveSegment(*unread, EvictCause::kCap);
@@ -291,7 +291,9 @@ bool DiskTier::RemoveSegment(uint32_t index, EvictCause cause) {
     name = SegmentFileName(memory_.segments.at(index).number);
     for (uint32_t slot = 0; slot < memory_.segments.at(index).shape.slots; ++slot) {
       const SlotRef ref{index, slot};
-      if (memory_.segments.state(ref) == SegmentTable::SlotState::kCondemned) {
+      const SegmentTable::SlotState state = memory_.segments.state(ref);
+      if (state == SegmentTable::SlotState::kCondemned ||
+          state == SegmentTable::SlotState::kUnread) {
         memory_.segments.FreeSlot(ref);  // it goes with the file
       }
     }
@@ -312,7 +314,7 @@ void DiskTier::RemoveAbandoned() {
       MutexLock lock(mutex_);
       if (i >= memory_.segments.max_segments()) return;
       const SegmentTable::Segment& segment = memory_.segments.at(i);
-      if (!segment.is_abandoned || segment.has_unread || segment.num_taken > 0 ||
+      if (!segment.is_abandoned || segment.num_unread > 0 || segment.num_taken > 0 ||
           segment.readers > 0) {
         continue;
       }

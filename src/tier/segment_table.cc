@@ -97,6 +97,7 @@ void SegmentTable::FreeSlot(SlotRef slot) {
   KV_CHECK(one.state != SlotState::kFree);
   Segment& segment = segments_[slot.segment];
   if (one.state == SlotState::kTaken) --segment.num_taken;
+  if (one.state == SlotState::kUnread) --segment.num_unread;
   one.state = SlotState::kFree;
   one.has_entry = false;
   ++segment.num_free;
@@ -107,14 +108,17 @@ void SegmentTable::Condemn(SlotRef slot) {
   Slot& one = slot_at(slot);
   Segment& segment = segments_[slot.segment];
   if (one.state == SlotState::kCondemned) return;
-  if (one.state == SlotState::kTaken) {
-    --segment.num_taken;
-  } else {
-    --segment.num_free;
-    if (!segment.is_abandoned) --num_free_;
-  }
+  if (one.state != SlotState::kFree) FreeSlot(slot);
+  --segment.num_free;
+  if (!segment.is_abandoned) --num_free_;
   one.state = SlotState::kCondemned;
   one.has_entry = false;
+}
+
+void SegmentTable::SetUnread(SlotRef slot) {
+  Condemn(slot);
+  slot_at(slot).state = SlotState::kUnread;
+  ++segments_[slot.segment].num_unread;
 }
 
 void SegmentTable::AddReader(SlotRef slot) {

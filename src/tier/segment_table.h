@@ -11,17 +11,16 @@
 
 namespace kvasir {
 
-// Slots are free, taken (by a record or a write), or condemned: their bytes must become zeros
-// before they are taken again. A slot remembers whose bytes it may hold, also when it is free, so
-// that an erase finds them, and whether this process knows them to be zeros. All memory is taken at
-// construction. Thread-compatible.
+// Slots are free, taken (by a record or a write), condemned: their bytes must become zeros before
+// they are taken again, or unread: they hold a record of an owner whose key does not open, and stay
+// as they are until the segment leaves. A slot remembers whose bytes it may hold, also when it is
+// free, so that an erase finds them, and whether this process knows them to be zeros. All memory is
+// taken at construction. Thread-compatible.
 class SegmentTable {
  public:
   struct Segment {
     bool is_open = false;
     bool is_abandoned = false;  // a sync failed: nothing is written to it any more
-    // Of an owner whose key does not open: nothing is written to it, and it leaves only for room.
-    bool has_unread = false;
     bool has_new_hours = false;
     uint32_t number = 0;
     uint64_t generation = 0;
@@ -29,10 +28,11 @@ class SegmentTable {
     uint32_t first = 0;      // of its slots, among all
     uint32_t num_free = 0;   // slots
     uint32_t num_taken = 0;  // slots
-    uint32_t readers = 0;    // of its slots
-    uint32_t next = 0;       // where the search for a free slot goes on
+    uint32_t num_unread = 0;
+    uint32_t readers = 0;  // of its slots
+    uint32_t next = 0;     // where the search for a free slot goes on
   };
-  enum class SlotState : uint8_t { kFree, kTaken, kCondemned };
+  enum class SlotState : uint8_t { kFree, kTaken, kCondemned, kUnread };
 
   SegmentTable(Arena& arena, uint32_t max_slots);
   void Clear();
@@ -52,7 +52,8 @@ class SegmentTable {
   std::optional<SlotRef> TakeSlot();
   bool TakeThis(SlotRef slot);  // false: it is not free
   void FreeSlot(SlotRef slot);
-  void Condemn(SlotRef slot);  // from free or taken
+  void Condemn(SlotRef slot);    // from any state
+  void SetUnread(SlotRef slot);  // REQUIRES: it is free
   SlotState state(SlotRef slot) const { return slot_at(slot).state; }
   void set_owner(SlotRef slot, OwnerId owner) {
     slot_at(slot).owner = owner;

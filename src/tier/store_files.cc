@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 
 #include "base/fault.h"
 #include "base/hex.h"
@@ -334,23 +335,42 @@ IoStatus WriteKeyFile(Storage& storage, FileId keys, const Secret& secret, const
   return written;
 }
 
-IoResult<bool> RemoveKeyFile(Storage& storage, FileId keys, const std::string& name) {
-  if (FaultActive(Fault::kKeptKey)) return true;
-  const IoStatus removed = storage.Unlink(keys, name);
-  bool was_there = removed.has_value();
-  // A folder has no key.
-  if (!removed && removed.error() != ENOENT && !IsFolderError(removed.error())) {
-    return IoFailed(removed.error());
-  }
+namespace {
+
+IoResult<bool> RemoveAsidesOf(Storage& storage, FileId keys, const std::string& name) {
+  bool had_some = false;
   for (int number = 1; number < kMaxAsides; ++number) {
     const IoStatus aside = storage.Unlink(keys, fmt::format("{}{}{}", name, kAsideMark, number));
     if (!aside && aside.error() == ENOENT) break;
     if (!aside && !IsFolderError(aside.error())) return IoFailed(aside.error());
-    was_there |= aside.has_value();
+    had_some |= aside.has_value();
   }
+  return had_some;
+}
+
+}  // namespace
+
+IoResult<bool> RemoveKeyFile(Storage& storage, FileId keys, const std::string& name) {
+  if (FaultActive(Fault::kKeptKey)) return true;
+  const IoStatus removed = storage.Unlink(keys, name);
+  // A folder has no key.
+  if (!removed && removed.error() != ENOENT && !IsFolderError(removed.error())) {
+    return IoFailed(removed.error());
+  }
+  const IoResult<bool> had_asides = RemoveAsidesOf(storage, keys, name);
+  if (!had_asides) return had_asides;
   // Also where it was missing: its removal by an erase that broke off may not be durable yet.
   if (const IoStatus synced = storage.SyncFolder(keys); !synced) return IoFailed(synced.error());
-  return was_there;
+  return removed.has_value() || *had_asides;
+}
+
+IoStatus RemoveUnreadKeysOf(Storage& storage, FileId keys, const Secret& secret,
+                            const StoreId& store, const std::string& name) {
+  const IoResult<bool> opens = KeyFileOpens(storage, keys, secret, store, name);
+  if (!opens) return IoFailed(opens.error());
+  const IoResult<bool> removed =
+      *opens ? RemoveAsidesOf(storage, keys, name) : RemoveKeyFile(storage, keys, name);
+  return removed ? storage.SyncFolder(keys) : IoFailed(removed.error());
 }
 
 IoResult<std::optional<SegmentHead>> ReadHead(Storage& storage, FileId file,
@@ -423,9 +443,11 @@ IoResult<bool> IsStoreLocked(Storage& storage, FileId root, const std::string& s
 
 namespace {
 
-// Zeros the slots of a segment whose owners have no key.
-IoStatus ZeroOrphansOf(Storage& storage, FileId file, const SegmentHead& head,
-                       const std::vector<OwnerKey>& keys, StoresErased* erased) {
+using Leaves = std::function<bool(const OwnerTag&)>;
+
+// Zeros the slots of a segment whose namespaces leave.
+IoStatus ZeroSlotsOf(Storage& storage, FileId file, const SegmentHead& head, const Leaves& leaves,
+                     StoresErased* erased) {
   const uint64_t header_bytes = head.shape.record.header_bytes();
   const auto per_read = static_cast<uint32_t>(std::max<uint64_t>(1, kScanBytes / header_bytes));
   std::vector<std::byte> headers(per_read * header_bytes);
@@ -437,10 +459,7 @@ IoStatus ZeroOrphansOf(Storage& storage, FileId file, const SegmentHead& head,
     if (!done) return done;
     for (uint32_t i = 0; i < count; ++i) {
       const auto record = DecodePublic(bytes.subspan(i * header_bytes).first<kPublicBytes>());
-      if (!record) continue;
-      const bool has_key = std::ranges::any_of(
-          keys, [&](const OwnerKey& key) { return key.namespace_id == record->namespace_id; });
-      if (has_key) continue;
+      if (!record || !leaves(record->namespace_id)) continue;
       const uint32_t slot = first + i;
       done = EraseBytes(storage, file, head.shape.header_at(slot), header_bytes);
       if (done) {
@@ -456,8 +475,8 @@ IoStatus ZeroOrphansOf(Storage& storage, FileId file, const SegmentHead& head,
   return has_changed ? storage.SyncData(file) : IoStatus{};
 }
 
-IoStatus ZeroOrphans(Storage& storage, FileId folder, const std::vector<OwnerKey>& keys,
-                     const Secret& secret, const StoreId& id, StoresErased* erased) {
+IoStatus ZeroSlotsIn(Storage& storage, FileId folder, const Secret& secret, const StoreId& id,
+                     const Leaves& leaves, StoresErased* erased) {
   const IoResult<std::vector<std::string>> names = storage.List(folder);
   if (!names) return IoFailed(names.error());
   const HmacKey head_key = HeadKeyOf(secret);
@@ -470,7 +489,7 @@ IoStatus ZeroOrphans(Storage& storage, FileId folder, const std::vector<OwnerKey
     const auto head = ReadHead(storage, file->id(), head_key, id, *segment);
     if (!head) return IoFailed(head.error());
     if (!*head) continue;  // not of this secret
-    const IoStatus zeroed = ZeroOrphansOf(storage, file->id(), **head, keys, erased);
+    const IoStatus zeroed = ZeroSlotsOf(storage, file->id(), **head, leaves, erased);
     if (!zeroed) return zeroed;
   }
   return {};
@@ -478,16 +497,39 @@ IoStatus ZeroOrphans(Storage& storage, FileId folder, const std::vector<OwnerKey
 
 }  // namespace
 
-IoStatus ZeroOrphans(Storage& storage, FileId folder, FileId keys_folder, const Secret& secret,
-                     const StoreId& id, StoresErased* erased) {
-  const auto unread = UnreadKeys(storage, keys_folder, secret, id);
+IoStatus EraseOwner(Storage& storage, FileId folder, FileId keys, const Secret& secret,
+                    const StoreId& store, const std::string& key_file_name, StoresErased* erased) {
+  IoResult<std::vector<OwnerKey>> loaded = LoadKeys(storage, keys, secret, store);
+  if (!loaded) return IoFailed(loaded.error());
+  std::optional<OwnerTag> own;
+  std::vector<OwnerTag> others;
+  for (const OwnerKey& key : *loaded) {
+    const bool is_own = KeyFileName(secret, key.owner) == key_file_name;
+    if (is_own) {
+      own = key.namespace_id;
+    } else {
+      others.push_back(key.namespace_id);
+    }
+  }
+  WipeKeys(*loaded);
+  const auto unread = UnreadKeys(storage, keys, secret, store);
   if (!unread) return IoFailed(unread.error());
-  if (!unread->empty()) return {};
-  IoResult<std::vector<OwnerKey>> keys = LoadKeys(storage, keys_folder, secret, id);
-  if (!keys) return IoFailed(keys.error());
-  const IoStatus done = ZeroOrphans(storage, folder, *keys, secret, id, erased);
-  WipeKeys(*keys);
-  return done;
+  const bool some_stay = std::ranges::any_of(*unread, [&](const std::string& name) {
+    return name != key_file_name && NameBeforeAside(name) != key_file_name;
+  });
+  // The slots first: without the key they would look like those that stay.
+  if (own && some_stay) {
+    const IoStatus zeroed = ZeroSlotsIn(
+        storage, folder, secret, store, [&](const OwnerTag& id) { return id == *own; }, erased);
+    if (!zeroed) return zeroed;
+  }
+  const IoResult<bool> removed = RemoveKeyFile(storage, keys, key_file_name);
+  if (!removed) return IoFailed(removed.error());
+  if (some_stay) return {};
+  const auto has_no_key = [&](const OwnerTag& id) {
+    return std::ranges::find(others, id) == others.end();
+  };
+  return ZeroSlotsIn(storage, folder, secret, store, has_no_key, erased);
 }
 
 namespace {
@@ -512,9 +554,8 @@ IoStatus EraseInStore(Storage& storage, FileId root, const std::string& store, c
     erased->locked_stores += has_key ? 1 : 0;
     return {};
   }
-  const IoResult<bool> removed = RemoveKeyFile(storage, keys->id(), key_file_name);
-  if (!removed) return IoFailed(removed.error());
-  return ZeroOrphans(storage, folder->id(), keys->id(), secret, *ParseStoreName(store), erased);
+  return EraseOwner(storage, folder->id(), keys->id(), secret, *ParseStoreName(store),
+                    key_file_name, erased);
 }
 
 }  // namespace

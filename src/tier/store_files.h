@@ -74,6 +74,9 @@ IoStatus WriteKeyFile(Storage& storage, FileId keys, const Secret& secret, const
                       const OwnerKey& key);
 // Makes the file's absence durable, and that of what was set aside for it. False: there was none.
 IoResult<bool> RemoveKeyFile(Storage& storage, FileId keys, const std::string& name);
+// Only what was set aside for it, and the file itself where it does not open.
+IoStatus RemoveUnreadKeysOf(Storage& storage, FileId keys, const Secret& secret,
+                            const StoreId& store, const std::string& name);
 
 // The head of an open segment of a store. Absent where the file is not one of ours, of this
 // version.
@@ -113,11 +116,10 @@ struct StoresErased {
   uint64_t blocks = 0, bytes = 0;
   uint32_t locked_stores = 0;  // that have the owner's key and belong to others that run
 };
-// The slots of one store whose headers name a namespace without a key file; locked by the caller.
-// None where a key file does not open: which slots are its own is not known, and of what was erased
-// the key is gone.
-IoStatus ZeroOrphans(Storage& storage, FileId folder, FileId keys, const Secret& secret,
-                     const StoreId& store, StoresErased* erased);
+// In one store, locked by the caller: the key file and the owner's slots. Then also all slots whose
+// headers name a namespace without a key file, unless some key file does not open: they may be its.
+IoStatus EraseOwner(Storage& storage, FileId folder, FileId keys, const Secret& secret,
+                    const StoreId& store, const std::string& key_file_name, StoresErased* erased);
 enum class EraseScope : uint8_t {
   kStoresWithKey,  // only stores that have the owner's key
   kAllStores,      // all: the key may be gone already

@@ -1,0 +1,220 @@
+// What no key opens stays, whatever its neighbours forget or erase.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "base/hex.h"
+#include "tier/disk_tier.h"
+#include "tier/tier_driver_for_test.h"
+#include "tier/tier_folder_for_test.h"
+
+namespace kvasir {
+namespace {
+
+namespace fs = std::filesystem;
+using Read = TierDriver::Read;
+
+class DiskTierUnread : public TierFolderTest {
+ protected:
+  static constexpr uint32_t kEach = 12;  // records of either owner, in turn: in the same segments
+  // Chains of owner 0, of owner 1, and new ones.
+  static constexpr uint32_t kOurs = 81, kTheirs = 82, kMore = 83;
+
+  std::unique_ptr<DiskTier> OpenTier() {
+    auto tier = DiskTier::Open(options_, storage_);
+    EXPECT_TRUE(tier) << tier.error().message;
+    return tier ? std::move(*tier) : nullptr;
+  }
+  fs::path KeyOf(uint32_t owner) const {
+    return fs::path(options_.folder) / ToHex(StoreIdOf(options_.secret, options_.identity)) /
+           "keys" / KeyFileName(options_.secret, TestRecord::Owner(owner));
+  }
+  void Fill() {
+    const auto tier = OpenTier();
+    TierDriver driver(*tier);
+    for (uint32_t i = 0; i < kEach; ++i) {
+      ASSERT_TRUE(driver.Write(Record(kOurs, i, 0)));
+      ASSERT_TRUE(driver.Write(Record(kTheirs, i, 1)));
+    }
+    ASSERT_TRUE(driver.Flush());
+    kept_ = parent_ / "kept";
+    fs::copy_file(KeyOf(0), kept_);
+  }
+  // Now another secret's key lies there.
+  void MakeForeign() {
+    const Secret other{9, 9, 9};
+    const auto file =
+        SealKeyFile(other, StoreIdOf(options_.secret, options_.identity),
+                    OwnerKey{.owner = TestRecord::Owner(0), .key = {7}, .namespace_id = {7}}, {});
+    ASSERT_TRUE(file);
+    std::ofstream(KeyOf(0), std::ios::binary)
+        .write(reinterpret_cast<const char*>(file->data()),
+               static_cast<std::streamsize>(file->size()));
+  }
+  void MakeRight() { fs::copy_file(kept_, KeyOf(0), fs::copy_options::overwrite_existing); }
+  // How many records of the chain open.
+  uint32_t Hits(uint32_t chain, uint32_t owner) {
+    const auto tier = OpenTier();
+    TierDriver driver(*tier);
+    uint32_t hits = 0;
+    for (uint32_t i = 0; i < kEach; ++i) {
+      hits += driver.ReadBack(Record(chain, i, owner)) == Read::kOpened;
+    }
+    return hits;
+  }
+  // The record's name as the header has it, anywhere in the folder's segments.
+  bool IsOnDisk(const TestRecord& record) const {
+    const std::string name(reinterpret_cast<const char*>(record.facts.name.key.data()),
+                           record.facts.name.key.size());
+    for (const auto& entry : fs::recursive_directory_iterator(options_.folder)) {
+      if (!entry.is_regular_file()) continue;
+      std::ifstream in(entry.path(), std::ios::binary);
+      const std::string all(std::istreambuf_iterator<char>(in), {});
+      if (all.find(name) != all.npos) return true;
+    }
+    return false;
+  }
+
+  RealStorage storage_;
+  fs::path kept_;
+};
+
+TEST_F(DiskTierUnread, StaysWhereAnotherForgets) {
+  Fill();
+  MakeForeign();
+  {
+    const auto tier = OpenTier();
+    TierDriver driver(*tier);
+    const auto forgotten = driver.Forget(TierDriver::ForgetOf(Record(kTheirs, 4, 1), 3));
+    ASSERT_TRUE(forgotten) << forgotten.error().message;
+    EXPECT_EQ(forgotten->blocks, kEach - 4);
+    for (uint32_t i = 0; i < kEach; ++i) {
+      EXPECT_EQ(driver.ReadBack(Record(kTheirs, i, 1)), i < 4 ? Read::kOpened : Read::kNotThere)
+          << i;
+      EXPECT_EQ(IsOnDisk(Record(kTheirs, i, 1)), i < 4) << i;
+    }
+    for (uint32_t i = 0; i < 40; ++i) ASSERT_TRUE(driver.Write(Record(kMore, i, 1)));
+    ASSERT_TRUE(driver.Flush());
+    EXPECT_TRUE(tier->CheckInvariants());
+  }
+  MakeRight();
+  EXPECT_EQ(Hits(kOurs, 0), kEach);
+  EXPECT_EQ(Hits(kTheirs, 1), 4u);
+}
+
+TEST_F(DiskTierUnread, StaysWhereAnotherIsErased) {
+  Fill();
+  MakeForeign();
+  {
+    const auto tier = OpenTier();
+    TierDriver driver(*tier);
+    const auto erased = driver.Erase(TestRecord::Owner(1));
+    ASSERT_TRUE(erased) << erased.error().message;
+    EXPECT_EQ(erased->blocks, kEach);
+    EXPECT_FALSE(fs::exists(KeyOf(1)));
+    for (uint32_t i = 0; i < kEach; ++i) EXPECT_FALSE(IsOnDisk(Record(kTheirs, i, 1))) << i;
+    EXPECT_TRUE(tier->CheckInvariants());
+  }
+  MakeRight();
+  EXPECT_EQ(Hits(kOurs, 0), kEach);
+  EXPECT_EQ(Hits(kTheirs, 1), 0u);
+}
+
+// An erase that the next start finishes, and one in a store that no process has open.
+TEST_F(DiskTierUnread, StaysWhereAnErasesNeighbourIsZeroed) {
+  for (const bool by_start : {true, false}) {
+    fs::remove_all(options_.folder);
+    fs::remove(parent_ / "kept");
+    Fill();
+    MakeForeign();
+    if (by_start) {
+      const auto root = Own(storage_, storage_.OpenRoot(options_.folder));
+      ASSERT_TRUE(root);
+      ASSERT_TRUE(WriteIntent(
+          storage_, root->id(), options_.secret,
+          {ToHex(StoreIdOf(options_.secret, options_.identity)), KeyOf(1).filename().string()}));
+      OpenTier();
+    } else {
+      const Digest identity = options_.identity;
+      options_.identity = Digest{8};
+      {
+        const auto tier = OpenTier();
+        TierDriver driver(*tier);
+        const auto erased = driver.Erase(TestRecord::Owner(1));
+        ASSERT_TRUE(erased) << erased.error().message;
+        EXPECT_EQ(erased->blocks, kEach);
+      }
+      options_.identity = identity;
+    }
+    EXPECT_FALSE(fs::exists(KeyOf(1)));
+    for (uint32_t i = 0; i < kEach; ++i) EXPECT_FALSE(IsOnDisk(Record(kTheirs, i, 1))) << i;
+    MakeRight();
+    EXPECT_EQ(Hits(kOurs, 0), kEach) << by_start;
+  }
+}
+
+// A key of the name that this secret gives: it is the owner's own, damaged or of a newer version.
+TEST_F(DiskTierUnread, AnOwnersOwnEraseAndForgetTakeIt) {
+  for (const bool forgets : {true, false}) {
+    fs::remove_all(options_.folder);
+    fs::remove(parent_ / "kept");
+    Fill();
+    MakeForeign();
+    {
+      const auto tier = OpenTier();
+      TierDriver driver(*tier);
+      ASSERT_TRUE(driver.Write(Record(kMore, 0, 0)));  // sets the file aside
+      ASSERT_TRUE(driver.Flush());
+      const auto done = forgets ? driver.Forget(TierDriver::ForgetOf(Record(kOurs, 4, 0), 3))
+                                : driver.Erase(TestRecord::Owner(0));
+      ASSERT_TRUE(done) << done.error().message;
+      EXPECT_EQ(driver.ReadBack(Record(kMore, 0, 0)), forgets ? Read::kOpened : Read::kNotThere);
+      EXPECT_EQ(driver.ReadBack(Record(kTheirs, 0, 1)), Read::kOpened);
+      EXPECT_FALSE(fs::exists(KeyOf(0).string() + ".aside-1"));
+      for (uint32_t i = 0; i < kEach; ++i) EXPECT_FALSE(IsOnDisk(Record(kOurs, i, 0))) << i;
+      EXPECT_TRUE(tier->CheckInvariants());
+    }
+    EXPECT_EQ(Hits(kTheirs, 1), kEach);
+  }
+}
+
+// At least half of the room is for what can be read.
+TEST_F(DiskTierUnread, LeavesForRoomBeforeWhatCanBeRead) {
+  constexpr uint32_t kMany = 400;  // of either owner: more than half of the room
+  options_.cap_bytes = uint64_t{4} << 20;
+  Fill();
+  const auto write = [&](uint32_t owner) {
+    const auto tier = OpenTier();
+    TierDriver driver(*tier);
+    for (uint32_t i = 0; i < kMany; ++i) {
+      ASSERT_TRUE(driver.Write(Record(kMore + kMany * owner + i, 0, owner), true)) << i;
+      const auto flushed = driver.Flush();
+      ASSERT_TRUE(flushed) << i << ": " << flushed.error().message;
+    }
+    EXPECT_TRUE(tier->CheckInvariants());
+  };
+  const auto count = [&](uint32_t owner) {
+    const auto tier = OpenTier();
+    TierDriver driver(*tier);
+    uint32_t hits = 0;
+    for (uint32_t i = 0; i < kMany; ++i) {
+      hits += driver.ReadBack(Record(kMore + kMany * owner + i, 0, owner)) == Read::kOpened;
+    }
+    return hits;
+  };
+  write(0);
+  const uint32_t room = count(0);
+  MakeForeign();
+  ASSERT_EQ(count(0), 0u);
+  write(1);
+  const uint32_t hits = count(1);
+  EXPECT_GE(hits, room / 2);
+  MakeRight();
+  EXPECT_LE(count(0), room - hits + 1) << "for room alone";
+  EXPECT_EQ(count(1), hits);
+}
+
+}  // namespace
+}  // namespace kvasir
