@@ -8,6 +8,7 @@ import contextlib
 import errno
 import json
 import os
+import pathlib
 import random
 import shutil
 import sqlite3
@@ -18,7 +19,7 @@ import unittest
 
 from disk_server import BLOCK, WithHome, run
 from fault_shim import FOREVER, HANG, SHIM, Faults
-from server_harness import sse, user
+from server_harness import post_bytes, sse, user
 
 FACT = "My name is Mira. I live in Oslo. My cat is called Pixel."
 GREEDY = {"temperature": 0, "max_tokens": 24}
@@ -211,6 +212,82 @@ class Kills(WithSessions):
             self.assertIn([m["content"] for m in self.call(server, "GET", path)["messages"]], contents)
         code, _, out = run("fsck", "--disk", str(self.home / "kv"), "--json", home=self.home)
         self.assertEqual(code, 0, out)
+
+
+class KilledWhileItAnswers(WithSessions):
+    """A delete finds what a killed process had read: nothing of either text is a hit, on the disk or in memory."""
+
+    OLD, NEW = ("Old. " + FACT * 20, "New! " + FACT * 20)
+
+    def kill_in_answer(self, server, path, **body):
+        """The prompt is in the cache and on the disk, and nobody has got the answer."""
+        with server.open() as s:
+            s.sendall(post_bytes(path + "/generate", {"stream": True, "ignore_eos": True, "max_tokens": 100, **body}))
+            received = b""
+            while b'"content":"' not in received.replace(b'"content":""', b"", 1):
+                received += s.recv(4096)
+            self.assertGreater(server.flush()["blocks"], 10)
+            server.kill()
+
+    def assert_gone(self, server, *texts):
+        self.assertEqual(server.disk()["blocks"], 0)
+        for text in texts:
+            answer = server.post("/v1/chat/completions", {"messages": user(text), "max_tokens": 1})
+            reused = answer["kvasir"]["reused"]
+            self.assertEqual(reused["disk"], 0, text[:4])
+            self.assertLess(sum(reused.values()), BLOCK, text[:4])  # what templates begin with
+
+    def test_before_the_message_was_edited(self):
+        server = self.serve()
+        path = self.make(server, messages=user(self.OLD))
+        self.kill_in_answer(server, path)
+        server = self.serve()
+        self.call(server, "PUT", path + "/messages/0", {"content": self.NEW})
+        self.call(server, "DELETE", path)
+        self.assert_gone(server, self.OLD, self.NEW)
+
+    def test_after_it_was_edited(self):
+        for edited_again in (False, True):
+            server = self.serve()
+            path = self.make(server, messages=user(self.OLD))
+            self.generate(server, path)
+            self.call(server, "PUT", path + "/messages/0", {"content": self.NEW})
+            self.kill_in_answer(server, path)
+            server = self.serve()
+            if edited_again:
+                self.call(server, "PUT", path + "/messages/0", {"content": "Hello."})
+            self.call(server, "DELETE", path)
+            self.assert_gone(server, self.OLD, self.NEW)
+            server.erase()
+            server.kill()
+
+    def test_a_message_that_the_session_never_got(self):
+        for system in (None, "You are kind."):
+            server = self.serve()
+            path = self.make(server, system=system) if system else self.make(server)
+            self.kill_in_answer(server, path, messages=user(self.OLD))
+            server = self.serve()
+            if system:
+                self.call(server, "PUT", path + "/system", {"content": "You are not."})
+            self.call(server, "DELETE", path)
+            self.assert_gone(server, self.OLD)
+            server.erase()
+            server.kill()
+
+    def test_the_next_answers_of_a_session_write_once(self):
+        """Only what begins in a new way is written before the answer: the first token waits for no sync."""
+        server = self.serve()
+        path = self.make(server, messages=user(FACT))
+        for text in (None, "What is my cat called?", "Where do I live?"):
+            self.generate(server, path, text)
+        with server.open() as s:
+            s.sendall(post_bytes(path + "/generate", {"stream": True, "ignore_eos": True, "max_tokens": 100,
+                                                      "messages": user("And?")}))
+            wal = pathlib.Path(f"{self.database()}-wal")
+            before = self.database().read_bytes() + wal.read_bytes()
+            while b'"content":"' not in s.recv(65536).replace(b'"content":""', b"", 1):
+                pass
+            self.assertEqual(self.database().read_bytes() + wal.read_bytes(), before)
 
 
 class Forget(WithSessions):

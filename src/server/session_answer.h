@@ -22,7 +22,7 @@ class SessionAnswer : public AnswerKeeper {
  public:
   // The session has read this prompt of `state` (BeginsOf) from now on, whatever becomes of the
   // answer: else nobody could forget it. Before the answer begins; kExhausted: the store has no
-  // room for it. REQUIRES: the turn has come.
+  // room for it. Disk, where the prompt begins in a new way. REQUIRES: the turn has come.
   static Status NotePrompt(SessionStore::Turn& turn, const GenerateRequest& prompt,
                            std::vector<SessionPath::Begin> begins, SessionState* state);
 
