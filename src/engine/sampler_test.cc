@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "base/rounds_for_test.h"
 #include "kvasir/sampling_ranges.h"
 
 namespace kvasir {
@@ -65,7 +66,7 @@ std::vector<float> RandomLogits(uint32_t vocab, Random& random) {
 TEST(Sampler, DrawsFromTheDistributionOfTheFormulas) {
   constexpr int kDraws = 20000;
   Random random(11);
-  for (int round = 0; round < 32; ++round) {
+  for (int round = 0; round < Rounds(32, 8); ++round) {
     const uint32_t vocab = round % 3 == 2 ? 300 : 24;  // three blocks of which one is short, or one
     Sampler sampler(vocab);
     const std::vector<float> logits = RandomLogits(vocab, random);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "base/rounds_for_test.h"
 
 namespace kvasir {
 namespace {
@@ -200,7 +201,7 @@ Texts EncodeByDefinition(Texts symbols,
 
 // Words below and above the length where the way of merging changes; ASCII and long characters.
 TEST(Bpe, RandomModelsEncodeRandomWordsByTheDefinition) {
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
+  for (uint64_t seed = 1; seed <= Rounds(60u, 15u); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
     const Texts chars = {"a", "b", "\u00e9", "\u4e2d", "\U0001F600"};
