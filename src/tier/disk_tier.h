@@ -298,7 +298,8 @@ class DiskTier : public Tier {
   IoStatus TryErase(EraseJob& job) noexcept;
   IoStatus RunErase(EraseJob& job);
   static bool ReportErase(EraseJob& job);
-  void CancelBuffersOf(OwnerId owner) KV_REQUIRES(mutex_);
+  void CancelReadsOf(OwnerId owner) KV_REQUIRES(mutex_);
+  void CancelWritesOf(OwnerId owner) KV_REQUIRES(mutex_);
   enum class AbandonedSegments : uint8_t { kRemoved, kLeft };
   IoStatus ZeroAllCondemned(AbandonedSegments abandoned);
   bool HasUnreadKeys() const;
@@ -306,7 +307,7 @@ class DiskTier : public Tier {
   bool ZeroSlots(uint32_t segment, const std::vector<uint32_t>& slots);
 
   // disk_tier_forget.cc
-  void DropWritesOf(OwnerId owner) KV_REQUIRES(mutex_);
+  uint64_t TokenBytes() const { return uint64_t{4} * options_.shape.block_tokens; }
   IoStatus RunForget(EraseJob& job);
   std::vector<RecordName> FirstForgotten(const ForgetFacts& facts);
   bool Begins(const SlotRef& slot, const RecordName& name, const OwnerKey& key,
@@ -316,6 +317,7 @@ class DiskTier : public Tier {
   void CondemnPath(const ForgetFacts& facts, std::span<const BlockKey> kept, TierErased* erased)
       KV_REQUIRES(mutex_);
   void Condemn(EntryId entry, TierErased* erased) KV_REQUIRES(mutex_);
+  void CancelWrite(EntryId entry) KV_REQUIRES(mutex_);
   ForgetIntent CondemnedSlots() const KV_REQUIRES(mutex_);
   IoStatus RemoveUnusableFiles();
   IoStatus FinishForget();

@@ -35,7 +35,8 @@ void DiskTier::Erase(const Digest& owner, std::function<void(Result<TierErased>)
     if (job.id) {
       keys_.AddUse(*job.id);  // of this job
       keys_.Hide(*job.id);
-      CancelBuffersOf(*job.id);
+      CancelReadsOf(*job.id);
+      CancelWritesOf(*job.id);
       for (uint32_t i = 0; i < memory_.records.num_entries(); ++i) {
         const RecordIndex::Record& record = memory_.records.entry(i);
         const bool is_stored = record.state == RecordIndex::State::kStored;
@@ -242,16 +243,26 @@ IoStatus DiskTier::CondemnOrphans() {
   return {};
 }
 
-// Writes of the owner come to nothing, and so do reads.
-void DiskTier::CancelBuffersOf(OwnerId owner) {
+// Reads of the owner come to nothing.
+void DiskTier::CancelReadsOf(OwnerId owner) {
   for (uint32_t i = 0; i < num_buffers_; ++i) {
     Buffer& one = buffer(i);
-    if (one.use == Buffer::Use::kFree || !one.has_entry || one.owner != owner) continue;
+    const bool is_read = one.use != Buffer::Use::kFree && one.has_entry && !one.has_owner;
+    if (!is_read || one.owner != owner) continue;
     one.is_cancelled = one.is_erased = true;
-    if (!one.has_owner) {  // a read
-      memory_.records.EndReader(one.entry);
-      memory_.segments.EndReader(one.slot);
-    }
+    memory_.records.EndReader(one.entry);
+    memory_.segments.EndReader(one.slot);
+    one.has_entry = false;
+  }
+}
+
+// Their records stay in the index.
+void DiskTier::CancelWritesOf(OwnerId owner) {
+  for (uint32_t i = 0; i < num_buffers_; ++i) {
+    Buffer& one = buffer(i);
+    const bool is_write = one.use != Buffer::Use::kFree && one.has_entry && one.has_owner;
+    if (!is_write || one.owner != owner) continue;
+    one.is_cancelled = one.is_erased = true;
     one.has_entry = false;
   }
 }

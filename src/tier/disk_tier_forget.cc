@@ -17,6 +17,14 @@
 #include "tier/disk_tier.h"
 
 namespace kvasir {
+namespace {
+
+bool BeginsWith(std::span<const std::byte> tokens, const std::vector<TokenId>& with) {
+  const size_t bytes = std::min(tokens.size(), with.size() * sizeof(TokenId));
+  return std::memcmp(tokens.data(), with.data(), bytes) == 0;
+}
+
+}  // namespace
 
 DiskTier::EraseJob::~EraseJob() {
   if (path) OPENSSL_cleanse(path->tokens.data(), path->tokens.size() * sizeof(TokenId));
@@ -34,10 +42,7 @@ void DiskTier::Forget(ForgetFacts facts, std::function<void(Result<TierErased>)>
     MutexLock lock(mutex_);
     forgetting_.reserve(forgetting_.size() + 1);  // if this throws, nothing has changed yet
     if (!is_stopping_) {
-      if (const auto id = keys_.Find(job.owner)) {
-        DropWritesOf(*id);
-        CancelBuffersOf(*id);
-      }
+      if (const auto id = keys_.Find(job.owner)) CancelReadsOf(*id);
       forgetting_.push_back(job.owner);
       erases_.splice(erases_.end(), jobs);
       writer_has_news_ = true;
@@ -46,15 +51,6 @@ void DiskTier::Forget(ForgetFacts facts, std::function<void(Result<TierErased>)>
     }
   }
   job.done(Fail(Code::kUnavailable, "disk tier: it is being closed"));
-}
-
-// The records that are on their way; their buffers are cancelled next.
-void DiskTier::DropWritesOf(OwnerId owner) {
-  for (uint32_t i = 0; i < num_buffers_; ++i) {
-    const Buffer& one = buffer(i);
-    const bool is_write = one.use != Buffer::Use::kFree && one.has_owner && one.has_entry;
-    if (is_write && one.owner == owner) DropRecord(one.entry);
-  }
 }
 
 // Intent, slots, end of the intent; each durable before the next.
@@ -91,33 +87,43 @@ IoStatus DiskTier::RunForget(EraseJob& job) {
   return RemoveForgetIntent(storage_, folder);
 }
 
-// The stored records of the owner that begin with the forgotten tokens; also those of which that
-// cannot be found out.
+// The records of the owner that begin with the forgotten tokens, stored or on their way; also those
+// of which that cannot be found out.
 std::vector<RecordName> DiskTier::FirstForgotten(const ForgetFacts& facts) {
   struct Candidate {
     RecordName name;
     SlotRef slot;
   };
   std::vector<Candidate> candidates;
+  std::vector<RecordName> firsts;
   OwnerKey key;
   {
     MutexLock lock(mutex_);
     const std::optional<OwnerId> owner = keys_.Find(facts.owner);
     if (!owner || !facts.has_chains) return {};
+    const auto is_below = [&](const RecordIndex::Record& record) KV_REQUIRES(mutex_) {
+      const bool is_first = record.after == RecordIndex::kNoEntry;
+      if (is_first != facts.is_first) return false;
+      // A record of windows comes after the record of the same block.
+      return is_first || (memory_.records.entry(record.after).name.key == facts.parent &&
+                          record.name.key != facts.parent);
+    };
     for (uint32_t i = 0; i < memory_.records.num_entries(); ++i) {
       const RecordIndex::Record& record = memory_.records.entry(i);
       if (record.state != RecordIndex::State::kStored || record.owner != *owner) continue;
-      const bool is_first = record.after == RecordIndex::kNoEntry;
-      if (is_first != facts.is_first) continue;
-      // A record of windows comes after the record of the same block.
-      const bool is_below =
-          is_first || (memory_.records.entry(record.after).name.key == facts.parent &&
-                       record.name.key != facts.parent);
-      if (is_below) candidates.push_back({record.name, record.slot});
+      if (is_below(record)) candidates.push_back({record.name, record.slot});
+    }
+    for (uint32_t i = 0; i < num_buffers_; ++i) {
+      const Buffer& one = buffer(i);
+      const bool is_write = one.use != Buffer::Use::kFree && one.has_owner && one.has_entry;
+      if (!is_write || one.owner != *owner || one.parent != facts.parent) continue;
+      const std::span<std::byte> tokens = HeaderOf(i).subspan(kPublicBytes, TokenBytes());
+      if (is_below(memory_.records.at(one.entry)) && BeginsWith(tokens, facts.tokens)) {
+        firsts.push_back(one.name);
+      }
     }
     key = keys_.KeyOf(*owner);
   }
-  std::vector<RecordName> firsts;
   for (const Candidate& one : candidates) {
     if (Begins(one.slot, one.name, key, facts)) firsts.push_back(one.name);
   }
@@ -148,9 +154,7 @@ bool DiskTier::Begins(const SlotRef& slot, const RecordName& name, const OwnerKe
   const bool opens =
       OpenHeader(record_key, record->placings, shape.record.block_tokens, header, tokens);
   const bool begins =
-      !opens || (record->parent == facts.parent &&
-                 std::memcmp(tokens.data(), facts.tokens.data(),
-                             std::min(tokens.size(), facts.tokens.size() * sizeof(TokenId))) == 0);
+      !opens || (record->parent == facts.parent && BeginsWith(tokens, facts.tokens));
   OPENSSL_cleanse(record_key.data(), record_key.size());
   OPENSSL_cleanse(tokens.data(), tokens.size());
   return begins;
@@ -168,7 +172,10 @@ void DiskTier::CondemnForgotten(const ForgetFacts& facts, std::span<const Record
   const std::optional<OwnerId> owner = keys_.Find(facts.owner);
   records.MarkLeaving([&](const RecordIndex& all, EntryId entry) {
     if (!owner || all.at(entry).owner != *owner) return false;
-    return !facts.has_chains || is_first[static_cast<size_t>(entry)] || !all.IsAnchored(entry);
+    if (!facts.has_chains || is_first[static_cast<size_t>(entry)]) return true;
+    if (all.at(entry).state == RecordIndex::State::kStored) return !all.IsAnchored(entry);
+    const uint32_t after = all.at(entry).after;  // one on its way, too, is a whole chain
+    return after != RecordIndex::kNoEntry && all.entry(after).state == RecordIndex::State::kMissing;
   });
   for (uint32_t i = 0; i < records.num_entries(); ++i) {
     const EntryId entry{i};
@@ -212,12 +219,30 @@ void DiskTier::CondemnPath(const ForgetFacts& facts, std::span<const BlockKey> k
 }
 
 void DiskTier::Condemn(EntryId entry, TierErased* erased) {
+  if (memory_.records.at(entry).state == RecordIndex::State::kWriting) {
+    CancelWrite(entry);
+    return;
+  }
   const SlotRef slot = memory_.records.at(entry).slot;
   ++erased->blocks;
   erased->bytes += options_.shape.slot_bytes();
   ++stats_.evicted_erase;
   DropRecord(entry);
   memory_.segments.Condemn(slot);
+}
+
+// The record is not on the disk, so no slot has it. REQUIRES: no group is being written.
+void DiskTier::CancelWrite(EntryId entry) {
+  for (uint32_t i = 0; i < num_buffers_; ++i) {
+    Buffer& one = buffer(i);
+    const bool is_write = one.use != Buffer::Use::kFree && one.has_owner && one.has_entry;
+    if (!is_write || one.entry != entry) continue;
+    one.is_cancelled = one.is_erased = true;
+    one.has_entry = false;
+    const std::span<std::byte> tokens = HeaderOf(i).subspan(kPublicBytes, TokenBytes());
+    OPENSSL_cleanse(tokens.data(), tokens.size());
+  }
+  DropRecord(entry);
 }
 
 ForgetIntent DiskTier::CondemnedSlots() const {

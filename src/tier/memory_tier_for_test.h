@@ -286,8 +286,8 @@ class MemoryTier : public Tier {
     const auto has = [&](const BlockKey& key) {
       return std::ranges::find(kept, key) != kept.end();
     };
-    if (record.owner != facts.owner || (record.is_stored && has(record.name.key))) return false;
-    if (!record.is_stored || !facts.has_chains) return true;
+    if (record.owner != facts.owner || has(record.name.key)) return false;
+    if (!facts.has_chains) return true;
     for (const Record* at = &record;;) {
       const bool is_below = at->parent == facts.parent && at->after.has_value() != facts.is_first;
       if (is_below && std::equal(facts.tokens.begin(), facts.tokens.end(), at->tokens.begin())) {
