@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 preset=$1
-# ThreadSanitizer of clang 16 needs the address layout of before Linux 6.6: no randomisation.
+# ThreadSanitizer of GCC 12 needs the address layout of before Linux 6.6: no randomisation.
 without_aslr=()
 if setarch "$(uname -m)" -R true 2>/dev/null; then without_aslr=(setarch "$(uname -m)" -R); fi
 # The kernels of these targets are compiled without a sanitizer (cmake/kvasir.cmake): those of one narrow
