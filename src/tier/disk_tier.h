@@ -169,6 +169,7 @@ class DiskTier : public Tier {
     std::optional<int> error = {};                 // of the last try
     bool is_done = false;                          // and not told yet
     bool has_intent = false;                       // durable: the next start goes on with it
+    std::string link;                              // which may lead to what it did not reach
   };
   struct Memory {  // both arenas, and what lies in them
     Memory(Arena& index, Arena& buffers, const DiskTierOptions& options);
@@ -302,6 +303,7 @@ class DiskTier : public Tier {
   void CancelWritesOf(OwnerId owner) KV_REQUIRES(mutex_);
   enum class AbandonedSegments : uint8_t { kRemoved, kLeft };
   IoStatus ZeroAllCondemned(AbandonedSegments abandoned);
+  IoStatus NoteLinks(FileId root, EraseJob* job);
   bool HasUnreadKeys() const;
   IoStatus CondemnOrphans();
   bool ZeroSlots(uint32_t segment, const std::vector<uint32_t>& slots);

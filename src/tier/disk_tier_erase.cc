@@ -135,7 +135,13 @@ IoStatus DiskTier::TryErase(EraseJob& job) noexcept {
 bool DiskTier::ReportErase(EraseJob& job) {
   if (!job.done) return true;
   try {
-    if (job.is_done) {
+    if (job.is_done && !job.link.empty()) {
+      job.done(Fail(Code::kUnavailable,
+                    "memory is erased, and all that can be reached on the disk, but blocks may "
+                    "stay behind {}/{}: it is a link, which is not followed; remove what it leads "
+                    "to, then it ('kvasir fsck --remove-unreadable' does that), and ask again",
+                    job.folder, job.link));
+    } else if (job.is_done) {
       job.done(job.erased);
     } else if (job.error) {
       job.done(Fail(Code::kUnavailable,
@@ -216,8 +222,20 @@ IoStatus DiskTier::RunErase(EraseJob& job) {
       AppendAudit(storage_, root,
                   AuditLine(job.key_file_name, storage_.UnixS(), all,
                             is_first_try ? EraseFinish::kFirstTry : EraseFinish::kLater));
+  if (done) done = NoteLinks(root, &job);
   if (done) done = RemoveIntent(storage_, root, intent);
   return done;
+}
+
+// Of a forget only this store matters.
+IoStatus DiskTier::NoteLinks(FileId root, EraseJob* job) {
+  const auto links = ListLinks(storage_, root);
+  if (!links) return IoFailed(links.error());
+  job->link.clear();
+  for (const std::string& link : *links) {
+    if (job->link.empty() && (!job->path || link.starts_with(ToHex(store_)))) job->link = link;
+  }
+  return {};
 }
 
 bool DiskTier::HasUnreadKeys() const {
@@ -230,7 +248,9 @@ IoStatus DiskTier::CondemnOrphans() {
   if (!HasUnreadKeys()) return {};
   const auto unread = UnreadKeys(storage_, writing_files_->keys.id(), options_.secret, store_);
   if (!unread) return IoFailed(unread.error());
-  if (!unread->empty()) return {};
+  const IoResult<bool> has_links = HasLinkedKeys(storage_, writing_files_->folder.id());
+  if (!has_links) return IoFailed(has_links.error());
+  if (!unread->empty() || *has_links) return {};
   MutexLock lock(mutex_);
   has_unread_keys_ = false;
   for (uint32_t i = 0; i < memory_.segments.max_segments(); ++i) {

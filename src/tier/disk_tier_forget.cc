@@ -61,6 +61,7 @@ IoStatus DiskTier::RunForget(EraseJob& job) {
     std::exchange(job.done, nullptr)(job.erased);
   }
   job.erased = {};
+  if (const IoStatus noted = NoteLinks(writing_files_->root.id(), &job); !noted) return noted;
   if (const IoStatus removed = RemoveUnusableFiles(); !removed) return removed;
   if (HasUnreadKeys()) {
     // What the owner's own damaged key has sealed may be of the forgotten text.

@@ -119,6 +119,8 @@ Status DiskTier::ScanStore() {
   if (!keys) return FailErrno(keys.error(), "cannot read the keys of {}", ToHex(store_));
   const auto unread = UnreadKeys(storage_, files.keys.id(), options_.secret, store_);
   if (!unread) return FailErrno(unread.error(), "cannot read the keys of {}", ToHex(store_));
+  const IoResult<bool> has_links = HasLinkedKeys(storage_, files.folder.id());
+  if (!has_links) return FailErrno(has_links.error(), "cannot list {}", ToHex(store_));
   const IoResult<std::string> text =
       ReadSmallFile(storage_, files.folder.id(), std::string(kAboutFileName), kMaxAboutBytes);
   const StoreAbout about = text ? ParseAbout(*text) : StoreAbout{};
@@ -127,7 +129,7 @@ Status DiskTier::ScanStore() {
     keys_.Clear();
     memory_.records.Clear();
     memory_.segments.Clear();
-    has_unread_keys_ = !unread->empty();
+    has_unread_keys_ = !unread->empty() || *has_links;
     free_namespaces_.clear();
     for (const OwnerKey& key : *keys) {
       // Without their keys the records of an owner whose erase has not ended are free slots.

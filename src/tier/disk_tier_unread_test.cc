@@ -180,6 +180,67 @@ TEST_F(DiskTierUnread, AnOwnersOwnEraseAndForgetTakeIt) {
   }
 }
 
+// A link in the place of the store, or of its keys. What it leads to is whole again when it is put
+// back; until it is removed, erases say that blocks may be behind it.
+TEST_F(DiskTierUnread, IsNotReachedBehindALinkAndAnEraseSaysSo) {
+  for (const bool of_keys : {true, false}) {
+    fs::remove_all(options_.folder);
+    fs::remove(parent_ / "kept");
+    Fill();
+    const fs::path keys = KeyOf(0).parent_path();
+    const fs::path place = of_keys ? keys : keys.parent_path();
+    fs::rename(place, parent_ / "elsewhere");
+    fs::create_symlink(parent_ / "elsewhere", place);
+    const fs::path aside = place.string() + ".aside-1";
+    {
+      const auto tier = OpenTier();
+      TierDriver driver(*tier);
+      EXPECT_TRUE(fs::is_symlink(aside));
+      ASSERT_TRUE(driver.Write(Record(kMore, 0, 1)));
+      ASSERT_TRUE(driver.Flush());
+      const auto forgotten = driver.Forget(TierDriver::ForgetOf(Record(kMore, 0, 1), 3));
+      const auto erased = driver.Erase(TestRecord::Owner(1));
+      for (const auto* answer : {&forgotten, &erased}) {
+        ASSERT_FALSE(*answer);
+        EXPECT_EQ(answer->error().code, Code::kUnavailable);
+        EXPECT_NE(answer->error().message.find(aside), std::string::npos)
+            << answer->error().message;
+      }
+      EXPECT_EQ(driver.ReadBack(Record(kMore, 0, 1)), Read::kNotThere);
+      ASSERT_TRUE(driver.Write(Record(kMore + 1, 0, 1))) << "nothing of it is tried again";
+      ASSERT_TRUE(driver.Flush());
+    }
+    fs::remove(aside);
+    fs::remove_all(place);
+    fs::rename(parent_ / "elsewhere", place);
+    EXPECT_EQ(Hits(kOurs, 0), kEach) << of_keys;
+    EXPECT_EQ(Hits(kTheirs, 1), kEach) << of_keys;
+    const auto tier = OpenTier();
+    TierDriver driver(*tier);
+    const auto erased = driver.Erase(TestRecord::Owner(1));
+    ASSERT_TRUE(erased) << erased.error().message;
+    EXPECT_EQ(erased->blocks, kEach);
+  }
+}
+
+TEST_F(DiskTierUnread, LinksAreListedAndRemovedByName) {
+  Fill();
+  const fs::path keys = KeyOf(0).parent_path();
+  fs::rename(keys, parent_ / "elsewhere");
+  fs::create_symlink(parent_ / "elsewhere", keys);
+  OpenTier();
+  const auto root = Own(storage_, storage_.OpenRoot(options_.folder));
+  const auto unread = ListUnread(storage_, root->id(), options_.secret);
+  ASSERT_TRUE(unread);
+  const std::string store = keys.parent_path().filename();
+  EXPECT_EQ(unread->names, std::vector<std::string>{store + "/keys.aside-1"});
+  ASSERT_TRUE(RemoveUnread(storage_, root->id(), options_.secret, *unread));
+  EXPECT_FALSE(fs::is_symlink(keys.string() + ".aside-1"));
+  EXPECT_TRUE(fs::exists(parent_ / "elsewhere" / KeyOf(0).filename()));
+  const auto tier = OpenTier();
+  EXPECT_TRUE(TierDriver(*tier).Erase(TestRecord::Owner(1)));
+}
+
 // At least half of the room is for what can be read.
 TEST_F(DiskTierUnread, LeavesForRoomBeforeWhatCanBeRead) {
   constexpr uint32_t kMany = 400;  // of either owner: more than half of the room

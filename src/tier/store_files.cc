@@ -16,7 +16,7 @@ namespace kvasir {
 namespace {
 
 constexpr std::string_view kTagName = "CACHEDIR.TAG", kAuditName = "audit.jsonl",
-                           kIntentPrefix = "erase-", kSegmentSuffix = ".kvs";
+                           kIntentPrefix = "erase-", kSegmentSuffix = ".kvs", kKeysName = "keys";
 constexpr std::string_view kTagText =
     "Signature: 8a477f597d28d172789f06886806bc55\n"
     "# Kvasir keeps encrypted KV blocks here. They can be computed again: backups may leave them "
@@ -243,6 +243,51 @@ std::optional<std::string> NameBeforeAside(std::string_view name) {
   const auto number = ParseUint(name.substr(mark + kAsideMark.size()));
   if (!number || *number >= kMaxAsides) return std::nullopt;
   return std::string(name.substr(0, mark));
+}
+
+namespace {
+
+bool IsLink(Storage& storage, FileId folder, const std::string& name) {
+  const IoResult<FileFacts> facts = storage.FactsOf(folder, name);
+  return facts && facts->kind == FileFacts::Kind::kOther;
+}
+
+std::string NameOfOrigin(const std::string& name) { return NameBeforeAside(name).value_or(name); }
+
+IoResult<std::vector<std::string>> LinksToKeys(Storage& storage, FileId folder) {
+  IoResult<std::vector<std::string>> names = storage.List(folder);
+  if (!names) return names;
+  std::erase_if(*names, [&](const std::string& name) {
+    return NameOfOrigin(name) != kKeysName || !IsLink(storage, folder, name);
+  });
+  return names;
+}
+
+}  // namespace
+
+IoResult<bool> HasLinkedKeys(Storage& storage, FileId folder) {
+  const auto links = LinksToKeys(storage, folder);
+  if (!links) return IoFailed(links.error());
+  return !links->empty();
+}
+
+IoResult<std::vector<std::string>> ListLinks(Storage& storage, FileId root) {
+  const IoResult<std::vector<std::string>> names = storage.List(root);
+  if (!names) return IoFailed(names.error());
+  std::vector<std::string> links;
+  for (const std::string& name : *names) {
+    if (!ParseStoreName(NameOfOrigin(name))) continue;
+    if (IsLink(storage, root, name)) {  // of the name alone, nobody knows whether a store is ours
+      if (NameBeforeAside(name)) links.push_back(name);
+      continue;
+    }
+    const IoResult<OpenedFile> folder = Own(storage, storage.OpenFolder(root, name));
+    if (!folder) continue;
+    const auto keys = LinksToKeys(storage, folder->id());
+    if (!keys) return IoFailed(keys.error());
+    for (const std::string& one : *keys) links.push_back(name + "/" + one);
+  }
+  return links;
 }
 
 IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Secret& secret,
@@ -514,8 +559,10 @@ IoStatus EraseOwner(Storage& storage, FileId folder, FileId keys, const Secret& 
   WipeKeys(*loaded);
   const auto unread = UnreadKeys(storage, keys, secret, store);
   if (!unread) return IoFailed(unread.error());
-  const bool some_stay = std::ranges::any_of(*unread, [&](const std::string& name) {
-    return name != key_file_name && NameBeforeAside(name) != key_file_name;
+  const IoResult<bool> has_links = HasLinkedKeys(storage, folder);
+  if (!has_links) return IoFailed(has_links.error());
+  const bool some_stay = *has_links || std::ranges::any_of(*unread, [&](const std::string& name) {
+    return NameOfOrigin(name) != key_file_name;
   });
   // The slots first: without the key they would look like those that stay.
   if (own && some_stay) {
@@ -645,6 +692,10 @@ IoResult<UnreadFiles> ListUnread(Storage& storage, FileId root, const Secret& se
     for (const std::string& key : files ? *files : std::vector<std::string>()) {
       unread.keys.push_back(fmt::format("{}/keys/{}", name, key));
     }
+    const auto links = LinksToKeys(storage, folder->id());
+    for (const std::string& link : links ? *links : std::vector<std::string>()) {
+      unread.names.push_back(fmt::format("{}/{}", name, link));
+    }
   }
   return unread;
 }
@@ -693,8 +744,16 @@ IoStatus RemoveUnread(Storage& storage, FileId root, const Secret& secret,
     const IoStatus removed = RemoveUnreadKeys(storage, keys->id(), secret, *ParseStoreName(store));
     if (!removed) return removed;
   }
-  for (const std::string& name : files.names) {
-    const IoStatus removed = storage.Unlink(root, name);
+  for (const std::string& path : files.names) {
+    const size_t slash = path.find('/');
+    const std::string name = slash == path.npos ? path : path.substr(slash + 1);
+    OpenedFile store;
+    if (slash != path.npos) {
+      IoResult<OpenedFile> opened = Own(storage, storage.OpenFolder(root, path.substr(0, slash)));
+      if (!opened) return IoFailed(opened.error());
+      store = std::move(*opened);
+    }
+    const IoStatus removed = storage.Unlink(slash == path.npos ? root : store.id(), name);
     if (!removed && removed.error() != ENOENT && !IsFolderError(removed.error())) return removed;
   }
   return storage.SyncFolder(root);

@@ -61,6 +61,13 @@ IoResult<OpenedFile> OpenOrMake(Storage& storage, FileId folder, const std::stri
 // A file to lock, made where it is missing. What is not a file is set aside.
 IoResult<OpenedFile> OpenLockFile(Storage& storage, FileId folder, const std::string& name);
 
+// Links that lay where stores or their keys belong and were set aside, and links to keys that no
+// start has seen yet, by their paths in the tier's folder. Nobody follows them, and what they lead
+// to may have anybody's blocks.
+IoResult<std::vector<std::string>> ListLinks(Storage& storage, FileId root);
+// Whether a store has such a link to keys.
+IoResult<bool> HasLinkedKeys(Storage& storage, FileId folder);
+
 // All keys whose files open. A file that does not open is left out; a read that fails is an error.
 IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Secret& secret,
                                          const StoreId& store);
@@ -89,7 +96,7 @@ IoResult<std::optional<SegmentHead>> ReadHead(Storage& storage, FileId file,
 struct UnreadFiles {
   std::vector<std::string> stores;
   std::vector<std::string> keys;   // "store/keys/name"
-  std::vector<std::string> names;  // of the folder itself
+  std::vector<std::string> names;  // of the folder itself, and links to keys as "store/name"
   uint64_t bytes = 0;              // of the stores' segments
   bool empty() const { return stores.empty() && keys.empty() && names.empty(); }
 };
