@@ -166,6 +166,20 @@ class Unreadable(WithHome):
         (store / "forget").unlink(missing_ok=True)
         self.check_all_is_back()
 
+    def test_half_and_newer_statistics_and_locks(self):
+        """about.json only has figures: what is lost is counted anew. A lock's bytes decide nothing."""
+        about = self.store() / "about.json"
+        kept = about.read_bytes()
+        newer = json.dumps({**json.loads(kept), "version": 99, "hits": {"by_model": [1]}, "last_hour": "now"}).encode()
+        for damaged in (kept[:len(kept) // 2], newer, b""):
+            about.write_bytes(damaged)
+            self.check_all_is_back()
+            self.assertEqual(set(json.loads(about.read_bytes())), set(json.loads(kept)))
+        for lock in (self.store() / "lock", self.folder / "lock", self.folder / "sessions.lock"):
+            for content in (b"KV", b"KVLOCK" + struct.pack("<I", 99) * 100):
+                lock.write_bytes(content)
+                self.check_all_is_back()
+
     def test_faults_cost_time_and_not_the_start(self):
         store = self.store()
         tag = self.folder / "CACHEDIR.TAG"
