@@ -196,7 +196,7 @@ class Others(unittest.TestCase):
             answer = server.request("POST", "/completion", {"prompt": "a", "n_predict": 1, "ignore_eos": ignored})[2]
             biases = answer["generation_settings"]["logit_bias"]
             self.assertEqual(bool(biases), ignored)
-            self.assertTrue(all(one["bias"] is None for one in biases))
+            self.assertTrue(all(entry["bias"] is None for entry in biases))
 
 
 if __name__ == "__main__":

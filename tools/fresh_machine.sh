@@ -59,7 +59,7 @@ make_root() {
   mkdir -p "$machine/etc/ssl/certs"
   cp -L /etc/ssl/certs/ca-certificates.crt "$machine/etc/ssl/certs/"
   mount -t proc proc "$machine/proc" && mount --bind /dev "$machine/dev" || die "cannot mount /proc and /dev"
-  git clone -q --depth 1 "file://$PWD" "$machine/root/kvasir"
+  git clone -q --depth 1 "file://$PWD" "$machine/kvasir"
 }
 
 # in_root COMMAND...: exec all the way, so that a background pid is the command's.
@@ -74,7 +74,7 @@ in_root() {
 # The time of `./dev test` on the machine.
 run_tests() {
   local status=0 tested
-  (in_root /root/kvasir/dev test) >"$log" 2>&1 || status=$?
+  (in_root /kvasir/dev test) >"$log" 2>&1 || status=$?
   tested=$(now)
   sed -n '/^passed .* failed/,$p' "$log"
   printf '%-28s %s\n' "debootstrap and clone" "$(seconds "$began" "$rooted")" \
@@ -86,7 +86,7 @@ run_tests() {
 
 # Each line of `dev serve` with the time at which it came.
 start_server() {
-  in_root /root/kvasir/dev serve --port 0 \
+  in_root /kvasir/dev serve --port 0 \
     > >(while IFS= read -r line; do printf '%s %s\n' "$(now)" "$line"; done >"$log") 2>&1 &
   server_pid=$!
 }

@@ -24,18 +24,8 @@ constexpr uint32_t kFormatRows = 4;  // at once
 class FormatsTest : public testing::Test {
  protected:
   FormatsTest()
-      : runner_({.vocab_size = kSmallVocab,
-                 .max_positions = kSmallContext,
-                 .block_tokens = kSmallBlockTokens,
-                 .max_rows = kSmallRows,
-                 .windows = {0}}),
-        cache_(*KvCache::Create({.layout = runner_.layout(),
-                                 .budget_bytes = 1 << 24,
-                                 .hidden_size = FakeRunner::kHidden,
-                                 .num_cursors = 4,
-                                 .max_blocks = 64,
-                                 .secret = {},
-                                 .step_tokens = kSmallRows})),
+      : runner_(SmallRunnerOptions()),
+        cache_(SmallCache(runner_)),
         grammar_(*CompileGrammarText(FormatLanguage::kGbnf, "root ::= [a-z]+")),
         masks_(std::make_shared<const TokenTrie>(std::vector<std::string>(kSmallVocab, "ab"),
                                                  std::vector<TokenId>()),

@@ -18,18 +18,8 @@ namespace {
 class SpareTest : public testing::Test {
  protected:
   SpareTest()
-      : runner_({.vocab_size = kSmallVocab,
-                 .max_positions = kSmallContext,
-                 .block_tokens = kSmallBlockTokens,
-                 .max_rows = kSmallRows,
-                 .windows = {0}}),
-        cache_(*KvCache::Create({.layout = runner_.layout(),
-                                 .budget_bytes = 1 << 24,
-                                 .hidden_size = FakeRunner::kHidden,
-                                 .num_cursors = 4,
-                                 .max_blocks = 64,
-                                 .secret = {},
-                                 .step_tokens = kSmallRows})),
+      : runner_(SmallRunnerOptions()),
+        cache_(SmallCache(runner_)),
         scheduler_(runner_, *cache_,
                    {.kv_headroom = 0, .parallel = 4, .max_rows = kSmallRows, .end_tokens = {}}) {
     scheduler_.set_on_stats([this](const EngineStats& stats) { stats_ = stats; });

@@ -202,8 +202,10 @@ struct SessionStore::Impl {
   void Sweep(std::vector<std::shared_ptr<const void>>* dead) KV_REQUIRES(mutex) {
     if (limits.ttl_ns == 0) return;
     const uint64_t now = MonotonicNs();
-    while (!by_use.empty() && now - by_use.front()->used_ns >= limits.ttl_ns) {
+    while (!by_use.empty()) {
       Session& oldest = *by_use.front();
+      // A clock that goes back, as in a machine that was suspended, makes nothing old.
+      if (now < oldest.used_ns || now - oldest.used_ns < limits.ttl_ns) return;
       if (!oldest.queue.empty()) {
         Use(oldest);
         continue;

@@ -160,6 +160,16 @@ TEST(SessionStore, SessionsExpireUnlessTheyAreUsed) {
   EXPECT_EQ(store.counts().expired, 1u);
 }
 
+TEST(SessionStore, AClockThatGoesBackEndsNoSession) {
+  OwnClock clock;
+  SessionStore store({.ttl_ns = 1'000});
+  const std::string id = NewSession(store);
+  clock.Advance(std::chrono::nanoseconds(-50));
+  store.Sweep();
+  EXPECT_TRUE(store.Find("t", id));
+  EXPECT_EQ(store.counts().expired, 0u);
+}
+
 TEST(SessionStore, ARemovedSessionIsGoneForThoseWhoWait) {
   SessionStore store{SessionLimits()};
   const std::string id = NewSession(store);

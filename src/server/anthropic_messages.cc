@@ -55,9 +55,12 @@ class MessageWriter {
     if (type == "tool_use") return Call(block, at);
     if (type == "tool_result") return ToolResult(block, at);
     return FailField(Code::kUnsupported, at,
-                     "blocks of type \"{}\" are not available: models read "
-                     "text",
+                     "blocks of type \"{}\" are not available: models read text",
                      type.substr(0, 64));
+  }
+  void Say(std::string_view text) {
+    text_ += text;
+    has_any_ = true;
   }
 
   void End() {
@@ -125,14 +128,13 @@ Status WriteMessage(const JsonValue& message, const std::string& at, std::string
   }
   const JsonValue* content = message.Find("content");
   MessageWriter writer(role, out);
-  if (!content || !content->is_array()) {
+  if (content && content->is_array()) {
+    for (size_t i = 0; i < content->size(); ++i) {
+      KV_TRY(writer.Block(content->items()[i], fmt::format("{}.content[{}]", at, i)));
+    }
+  } else {
     KV_ASSIGN(const std::string_view text, TextAt(message, "content", at));
-    if (out->back() != '[') *out += ',';
-    *out += fmt::format(R"({{"role":{},"content":{}}})", Quoted(role), Quoted(text));
-    return {};
-  }
-  for (size_t i = 0; i < content->size(); ++i) {
-    KV_TRY(writer.Block(content->items()[i], fmt::format("{}.content[{}]", at, i)));
+    writer.Say(text);
   }
   writer.End();
   return {};

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "server/raw_prompts.h"
-#include "server/server.h"
 
 namespace kvasir {
 namespace {

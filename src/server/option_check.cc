@@ -40,13 +40,6 @@ std::optional<std::string> KeyFault(std::string_view key) {
   return fmt::format("has {} at byte {}, which a header cannot carry", what, bad - key.begin() + 1);
 }
 
-std::optional<ThoughtForm> ThoughtFormOf(std::string_view name) {
-  if (name == "auto" || name == "deepseek") return ThoughtForm::kApart;
-  if (name == "deepseek-legacy") return ThoughtForm::kBoth;
-  if (name == "none") return ThoughtForm::kInContent;
-  return std::nullopt;
-}
-
 Status CheckOptions(const ServerOptions& options) {
   // An empty name would mean every address, which a user with an empty --host does not want.
   const auto is_none = [](const std::string& host) {

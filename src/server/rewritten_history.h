@@ -31,7 +31,8 @@ bool IsRewrittenFrom(const JsonValue& chat, size_t message, const ModelView& mod
                      std::span<const std::string_view> written = {});
 
 // Whether the template rewrote nothing in a few chats: with and without a system message, tools and
-// thinking. Absent: there is no template, or it renders none of them in kTriedSteps.
+// thinking. Absent: the model has no template, or each of these chats fails or takes more than
+// kTriedSteps.
 std::optional<bool> IsPrefixStable(ModelView model);
 
 }  // namespace kvasir

@@ -36,9 +36,6 @@ struct RequestDefaults {
   }
 };
 
-// Of `reasoning_format`: "auto" and "deepseek", "none", "deepseek-legacy". Absent: another name.
-std::optional<ThoughtForm> ThoughtFormOf(std::string_view name);
-
 struct ServerOptions {
   std::vector<std::string> hosts = {"127.0.0.1"};  // listens at each
   uint16_t port = 8080;                            // of all; 0: the system chooses one

@@ -24,6 +24,13 @@ bool Begins(std::string_view mark, std::string_view text) { return mark.starts_w
 
 }  // namespace
 
+std::optional<ThoughtForm> ThoughtFormOf(std::string_view name) {
+  if (name == "auto" || name == "deepseek") return ThoughtForm::kApart;
+  if (name == "deepseek-legacy") return ThoughtForm::kBoth;
+  if (name == "none") return ThoughtForm::kInContent;
+  return std::nullopt;
+}
+
 AnswerParser::AnswerParser(std::shared_ptr<const AnswerReading> reading)
     : reading_(std::move(reading)) {
   if (reading_->think && reading_->begins_inside_thought) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,10 +13,13 @@
 
 namespace kvasir {
 
-// How the answers to a request are read. The tables of text/answer_format.h live for ever.
 // Where the thoughts of answers are: given as such; in the content, with their marks; or in both.
 enum class ThoughtForm : uint8_t { kApart, kInContent, kBoth };
+// By the names of `reasoning_format`: "auto" and "deepseek", "none", "deepseek-legacy". Absent:
+// another name.
+std::optional<ThoughtForm> ThoughtFormOf(std::string_view name);
 
+// How the answers to a request are read. The tables of text/answer_format.h live for ever.
 struct AnswerReading {
   const ThinkMarks* think = nullptr;  // null: nothing is a thought
   ThoughtForm thoughts = ThoughtForm::kApart;

@@ -147,6 +147,14 @@ class DiskTier : public Tier {
     uint64_t run_ns = 0;
     RecordSalt salt{};
     AesTag payload_tag{};
+
+    // Of a record that the index has.
+    bool is_read() const { return use != Use::kFree && has_entry && !has_owner; }
+    bool is_write() const { return use != Use::kFree && has_entry && has_owner; }
+    void Cancel() {
+      is_cancelled = is_erased = true;
+      has_entry = false;
+    }
   };
   struct FlushJob {
     uint64_t number = 0;  // of the last write that it waits for

@@ -267,12 +267,10 @@ IoStatus DiskTier::CondemnOrphans() {
 void DiskTier::CancelReadsOf(OwnerId owner) {
   for (uint32_t i = 0; i < num_buffers_; ++i) {
     Buffer& one = buffer(i);
-    const bool is_read = one.use != Buffer::Use::kFree && one.has_entry && !one.has_owner;
-    if (!is_read || one.owner != owner) continue;
-    one.is_cancelled = one.is_erased = true;
+    if (!one.is_read() || one.owner != owner) continue;
     memory_.records.EndReader(one.entry);
     memory_.segments.EndReader(one.slot);
-    one.has_entry = false;
+    one.Cancel();
   }
 }
 
@@ -280,10 +278,7 @@ void DiskTier::CancelReadsOf(OwnerId owner) {
 void DiskTier::CancelWritesOf(OwnerId owner) {
   for (uint32_t i = 0; i < num_buffers_; ++i) {
     Buffer& one = buffer(i);
-    const bool is_write = one.use != Buffer::Use::kFree && one.has_entry && one.has_owner;
-    if (!is_write || one.owner != owner) continue;
-    one.is_cancelled = one.is_erased = true;
-    one.has_entry = false;
+    if (one.is_write() && one.owner == owner) one.Cancel();
   }
 }
 

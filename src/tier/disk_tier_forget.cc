@@ -116,8 +116,7 @@ std::vector<RecordName> DiskTier::FirstForgotten(const ForgetFacts& facts) {
     }
     for (uint32_t i = 0; i < num_buffers_; ++i) {
       const Buffer& one = buffer(i);
-      const bool is_write = one.use != Buffer::Use::kFree && one.has_owner && one.has_entry;
-      if (!is_write || one.owner != *owner || one.parent != facts.parent) continue;
+      if (!one.is_write() || one.owner != *owner || one.parent != facts.parent) continue;
       const std::span<std::byte> tokens = HeaderOf(i).subspan(kPublicBytes, TokenBytes());
       if (is_below(memory_.records.at(one.entry)) && BeginsWith(tokens, facts.tokens)) {
         firsts.push_back(one.name);
@@ -236,10 +235,8 @@ void DiskTier::Condemn(EntryId entry, TierErased* erased) {
 void DiskTier::CancelWrite(EntryId entry) {
   for (uint32_t i = 0; i < num_buffers_; ++i) {
     Buffer& one = buffer(i);
-    const bool is_write = one.use != Buffer::Use::kFree && one.has_owner && one.has_entry;
-    if (!is_write || one.entry != entry) continue;
-    one.is_cancelled = one.is_erased = true;
-    one.has_entry = false;
+    if (!one.is_write() || one.entry != entry) continue;
+    one.Cancel();
     const std::span<std::byte> tokens = HeaderOf(i).subspan(kPublicBytes, TokenBytes());
     OPENSSL_cleanse(tokens.data(), tokens.size());
   }

@@ -327,8 +327,7 @@ void DiskTier::RemoveAbandoned() {
 void DiskTier::ForgetReadsOf(EntryId entry) {
   for (uint32_t i = 0; i < num_buffers_; ++i) {
     Buffer& one = buffer(i);
-    const bool is_read = one.use != Buffer::Use::kFree && one.has_entry && !one.has_owner;
-    if (!is_read || one.entry != entry) continue;
+    if (!one.is_read() || one.entry != entry) continue;
     memory_.records.EndReader(one.entry);
     memory_.segments.EndReader(one.slot);
     one.has_entry = false;

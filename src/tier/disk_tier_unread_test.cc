@@ -31,7 +31,10 @@ class DiskTierUnread : public TierFolderTest {
     return fs::path(options_.folder) / ToHex(StoreIdOf(options_.secret, options_.identity)) /
            "keys" / KeyFileName(options_.secret, TestRecord::Owner(owner));
   }
+  // Begins anew.
   void Fill() {
+    fs::remove_all(options_.folder);
+    fs::remove(parent_ / "kept");
     const auto tier = OpenTier();
     TierDriver driver(*tier);
     for (uint32_t i = 0; i < kEach; ++i) {
@@ -54,15 +57,17 @@ class DiskTierUnread : public TierFolderTest {
                static_cast<std::streamsize>(file->size()));
   }
   void MakeRight() { fs::copy_file(kept_, KeyOf(0), fs::copy_options::overwrite_existing); }
-  // How many records of the chain open.
-  uint32_t Hits(uint32_t chain, uint32_t owner) {
+  // How many of so many records open.
+  template <typename RecordAt>
+  uint32_t NumOpened(uint32_t count, const RecordAt& record_at) {
     const auto tier = OpenTier();
     TierDriver driver(*tier);
-    uint32_t hits = 0;
-    for (uint32_t i = 0; i < kEach; ++i) {
-      hits += driver.ReadBack(Record(chain, i, owner)) == Read::kOpened;
-    }
-    return hits;
+    uint32_t opened = 0;
+    for (uint32_t i = 0; i < count; ++i) opened += driver.ReadBack(record_at(i)) == Read::kOpened;
+    return opened;
+  }
+  uint32_t Hits(uint32_t chain, uint32_t owner) {
+    return NumOpened(kEach, [&](uint32_t i) { return Record(chain, i, owner); });
   }
   // The record's name as the header has it, anywhere in the folder's segments.
   bool IsOnDisk(const TestRecord& record) const {
@@ -125,8 +130,6 @@ TEST_F(DiskTierUnread, StaysWhereAnotherIsErased) {
 // An erase that the next start finishes, and one in a store that no process has open.
 TEST_F(DiskTierUnread, StaysWhereAnErasesNeighbourIsZeroed) {
   for (const bool by_start : {true, false}) {
-    fs::remove_all(options_.folder);
-    fs::remove(parent_ / "kept");
     Fill();
     MakeForeign();
     if (by_start) {
@@ -158,8 +161,6 @@ TEST_F(DiskTierUnread, StaysWhereAnErasesNeighbourIsZeroed) {
 // A key of the name that this secret gives: it is the owner's own, damaged or of a newer version.
 TEST_F(DiskTierUnread, AnOwnersOwnEraseAndForgetTakeIt) {
   for (const bool forgets : {true, false}) {
-    fs::remove_all(options_.folder);
-    fs::remove(parent_ / "kept");
     Fill();
     MakeForeign();
     {
@@ -184,8 +185,6 @@ TEST_F(DiskTierUnread, AnOwnersOwnEraseAndForgetTakeIt) {
 // back; until it is removed, erases say that blocks may be behind it.
 TEST_F(DiskTierUnread, IsNotReachedBehindALinkAndAnEraseSaysSo) {
   for (const bool of_keys : {true, false}) {
-    fs::remove_all(options_.folder);
-    fs::remove(parent_ / "kept");
     Fill();
     const fs::path keys = KeyOf(0).parent_path();
     const fs::path place = of_keys ? keys : keys.parent_path();
@@ -257,13 +256,8 @@ TEST_F(DiskTierUnread, LeavesForRoomBeforeWhatCanBeRead) {
     EXPECT_TRUE(tier->CheckInvariants());
   };
   const auto count = [&](uint32_t owner) {
-    const auto tier = OpenTier();
-    TierDriver driver(*tier);
-    uint32_t hits = 0;
-    for (uint32_t i = 0; i < kMany; ++i) {
-      hits += driver.ReadBack(Record(kMore + kMany * owner + i, 0, owner)) == Read::kOpened;
-    }
-    return hits;
+    return NumOpened(kMany,
+                     [&](uint32_t i) { return Record(kMore + kMany * owner + i, 0, owner); });
   };
   write(0);
   const uint32_t room = count(0);
