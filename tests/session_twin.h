@@ -2,18 +2,23 @@
 // engine with a tiny pool. Each generate is repeated as a plain request for the session's ids on an
 // engine whose cache is off: every row of logits has the same bits (contracts C1 and C2). Clients
 // hang up, forks expire, and chats outside of sessions begin alike; after each erase the cache's
-// list of what it has is compared with the rule of docs/decisions/0018-forget.md.
+// list of what it has is compared with the rule of docs/decisions/0018-forget.md. On a disk all
+// records that a start would find are compared with it too, and processes are killed while they
+// answer: the next one has the folder as it was, and the sessions of its file.
 #pragma once
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <string>
 
 #include "base/random.h"
+#include "disk_records.h"
 #include "engine_scenario.h"
 #include "kvasir/session.h"
+#include "kvasir/session_file.h"
 #include "server/model_view.h"
 #include "server/session_forget.h"
 #include "server/session_prompt.h"
@@ -31,10 +36,22 @@ class SessionTwin {
     uint64_t erases = 0, wrong_erases = 0;        // wrong: something stayed, or too much went
     uint64_t parted_texts = 0, behind_texts = 0;  // of those erases: cached texts that had to stay
                                                   // though they begin alike; that had to go
-    std::map<std::string, uint64_t> changes;      // by kind
+    uint64_t disk_wrong = 0, disk_parted = 0, disk_behind = 0;  // the same of records on the disk
+    std::map<std::string, uint64_t> changes;                    // by kind
   };
 
   explicit SessionTwin(uint64_t seed) : random_(seed) {}
+
+  SessionTwin& OnDisk() {
+    on_disk_ = true;
+    return *this;
+  }
+
+  // Random histories until so many erases are checked.
+  const Counts& Erase(uint64_t erases) {
+    while (counts_.erases < erases && !testing::Test::HasFailure()) Round();
+    return counts_;
+  }
 
   // Random changes and generates until `rows` rows are compared.
   const Counts& Compare(uint64_t rows) {
@@ -49,6 +66,7 @@ class SessionTwin {
     std::string id;
     SessionState state;
     GenerateRequest request;
+    std::vector<SessionPath::Begin> begins;
     std::unique_ptr<RowMap> rows = std::make_unique<RowMap>();
     std::unique_ptr<Pending> pending;
   };
@@ -67,18 +85,28 @@ class SessionTwin {
       if (plan && plan->sequences >= 2) break;
       ASSERT_LT(options.kv_memory_bytes, uint64_t{1} << 30);
     }
-    const auto engine = LoadEngine(options), twin = LoadEngine(twin_options);
+    folder_ = ScratchDir() / "session-twin";
+    if (on_disk_) {
+      std::filesystem::remove_all(folder_);
+      options.disk = DiskOptions{.folder = folder_.string(), .cap_bytes = uint64_t{64} << 20};
+    }
+    const auto twin = LoadEngine(twin_options);
+    std::unique_ptr<Engine> engine;
+    std::unique_ptr<SessionStore> sessions;
+    Start(options, &engine, &sessions);
     PieceStore pieces(1 << 20, 7);
-    ModelView view = ViewOf(*engine, nullptr);
-    SessionStore store{SessionLimits()};
     ids_.clear();
+    known_.clear();
+    read_.clear();
     for (int batch = 0; batch < 40 && !testing::Test::HasFailure(); ++batch) {
+      ModelView view = ViewOf(*engine, nullptr);
       view.pieces = pieces.SpaceOf(kTenant);
       if (random_.Below(10) == 0) pieces.Erase(kTenant);
-      Batch(*engine, *twin, view, store);
+      if (Batch(*engine, *twin, view, *sessions)) Kill(options, &engine, &sessions);
       if (random_.Below(8) == 0) engine->CheckInvariants();
     }
     EndPrepared();
+    SessionStore& store = *sessions;
     const EngineStats stats = engine->Stats();
     counts_.prepared_tokens += stats.prepared_tokens;
     counts_.evicted_blocks += stats.evicted_blocks;
@@ -89,8 +117,48 @@ class SessionTwin {
     EXPECT_EQ(store.counts().bytes, 0u) << "memory of removed sessions was not given back";
   }
 
-  // Some sessions change, then answer at once; meanwhile another one may forget.
-  void Batch(Engine& engine, Engine& twin, const ModelView& view, SessionStore& store) {
+  void Start(const EngineOptions& options, std::unique_ptr<Engine>* engine,
+             std::unique_ptr<SessionStore>* sessions) {
+    *engine = LoadEngine(options);
+    *sessions = std::make_unique<SessionStore>(SessionLimits());
+    if (!on_disk_) return;
+    auto file = SessionFile::Open(SessionFileOptionsOf(**engine));
+    ASSERT_TRUE(file) << file.error().message;
+    ASSERT_TRUE((*sessions)->UseFile(std::move(*file)));
+  }
+
+  // The process is gone, and the folder is as it was at one moment.
+  void Kill(const EngineOptions& options, std::unique_ptr<Engine>* engine,
+            std::unique_ptr<SessionStore>* sessions) {
+    EndPrepared();
+    ++counts_.changes["kill"];
+    const std::filesystem::path left = folder_.string() + "-left";
+    std::filesystem::remove_all(left);
+    std::filesystem::copy(folder_, left, std::filesystem::copy_options::recursive);
+    sessions->reset();
+    engine->reset();
+    std::filesystem::remove_all(folder_);
+    std::filesystem::rename(left, folder_);
+    std::filesystem::permissions(folder_, std::filesystem::perms::owner_all);
+    Start(options, engine, sessions);
+  }
+
+  static void Flush(Engine& engine) {
+    std::promise<Result<TierFlushed>> told;
+    engine.Flush([&](Result<TierFlushed> flushed) { told.set_value(std::move(flushed)); });
+    const Result<TierFlushed> flushed = told.get_future().get();
+    EXPECT_TRUE(flushed) << flushed.error().message;
+  }
+  DiskRecords::Records Stored() {
+    const DiskRecords::Records stored =
+        DiskRecords::Read(folder_.string(), (ScratchDir() / "state").string());
+    for (const auto& one : stored) known_.insert(one);
+    return stored;
+  }
+
+  // Some sessions change, then answer at once; meanwhile another one may forget. True: the process
+  // is to be killed, and nobody has got the answers.
+  bool Batch(Engine& engine, Engine& twin, const ModelView& view, SessionStore& store) {
     if (ids_.empty() || (ids_.size() < 5 && random_.Below(3) == 0)) Create(store);
     Chat(engine);
     if (random_.Below(3) == 0) CheckedErase(engine, view, store);
@@ -107,9 +175,15 @@ class SessionTwin {
       const bool is_asked = std::ranges::find(batch, id, &Asked::id) != batch.end();
       if (!is_asked) Forget(engine, view, store, id);
     }
+    if (on_disk_ && random_.Below(5) == 0) {
+      for (Asked& asked : batch) asked.pending->Wait();
+      if (random_.Below(3) != 0) Flush(engine);
+      return true;
+    }
     for (Asked& asked : batch) Finish(twin, view, store, asked);
-    if (batch.empty() || random_.Below(2) == 0) return;
+    if (batch.empty() || random_.Below(2) == 0) return false;
     Prepare(engine, view, store, batch.back().id);
+    return false;
   }
 
   std::string Words(uint64_t count) {
@@ -191,6 +265,7 @@ class SessionTwin {
     auto forgetting = ForgetPart(store, state, part, scope);
     ASSERT_TRUE(forgetting) << forgetting.error().message;
     ASSERT_TRUE(turn->Replace(std::move(forgetting->state)));
+    NoteForgotten(id, forgetting->requests);
     for (ForgetRequest& request : forgetting->requests) {
       std::promise<Erasure> told;
       engine.Forget(std::move(request), [&](const Erasure& one) { told.set_value(one); });
@@ -252,16 +327,26 @@ class SessionTwin {
       ASSERT_TRUE(forgetting) << forgetting.error().message;
       ASSERT_TRUE(turn->Replace(std::move(forgetting->state)));
       requests = std::move(forgetting->requests);
+      NoteForgotten(id, requests);
     }
     const Texts before = ResidentIn(engine);
+    DiskRecords::Records stored;
+    if (on_disk_ && random_.Below(3) != 0) {  // else much is still on its way
+      Flush(engine);
+      stored = Stored();
+    }
     for (const ForgetRequest& request : requests) {
       std::promise<Erasure> told;
       engine.Forget(request, [&](const Erasure& one) { told.set_value(one); });
-      counts_.forgotten_blocks += told.get_future().get().blocks;
+      const Erasure erased = told.get_future().get();
+      EXPECT_FALSE(erased.error) << erased.error->message;
+      counts_.forgotten_blocks += erased.blocks;
     }
     const Texts after = ResidentIn(engine);
     ++counts_.erases;
-    bool is_right = true;
+    const bool is_deleted = std::ranges::find(ids_, id) == ids_.end();
+    bool is_right = !is_deleted || !HasRead(id, requests, after);
+    if (on_disk_) CheckStored(engine, is_deleted ? id : "", requests, stored);
     for (const ForgetRequest& request : requests) {
       for (const auto& text : after) {
         if (Common(text, request.ids) > request.last) is_right &= IsIn(request.kept, text);
@@ -281,6 +366,68 @@ class SessionTwin {
       is_right &= IsIn(after, text);
     }
     counts_.wrong_erases += !is_right;
+  }
+
+  // Whether a text has all that the session's prompts begin with, up to the end of the first
+  // message that somebody said, and no live session has that text. The twin has noted the prompts
+  // itself.
+  bool HasRead(const std::string& id, std::span<const ForgetRequest> requests, const Texts& texts) {
+    const auto is_kept = [&](const std::vector<TokenId>& text) {
+      for (const ForgetRequest& request : requests) {
+        if (IsIn(request.kept, text)) return true;
+      }
+      return std::ranges::any_of(ids_, [&](const std::string& other) {
+        return std::ranges::any_of(
+            read_[other], [&](const Read& read) { return Common(text, read.ids) == text.size(); });
+      });
+    };
+    for (const Read& read : read_[id]) {
+      for (const auto& text : texts) {
+        if (Common(text, read.ids) >= read.end && !is_kept(text)) return true;
+      }
+    }
+    return false;
+  }
+  void NoteForgotten(const std::string& id, std::span<const ForgetRequest> requests) {
+    std::erase_if(read_[id], [&](const Read& read) {
+      return std::ranges::any_of(requests, [&](const ForgetRequest& request) {
+        return Common(read.ids, request.ids) > request.last;
+      });
+    });
+  }
+
+  // No record begins with a forgotten text, unless a live session has it; one that parts from it is
+  // found as before, with all that it needs.
+  void CheckStored(Engine& engine, const std::string& deleted,
+                   std::span<const ForgetRequest> requests, const DiskRecords::Records& before) {
+    Flush(engine);  // nothing forgotten was on its way
+    const DiskRecords::Records after = Stored();
+    bool is_right = true;
+    Texts texts;
+    for (const auto& [key, record] : after) {
+      const auto text = DiskRecords::TextOf(known_, key);
+      if (!text) continue;  // what it was computed after was never on the disk
+      texts.push_back(*text);
+      for (const ForgetRequest& request : requests) {
+        if (Common(*text, request.ids) > request.last) is_right &= IsIn(request.kept, *text);
+      }
+    }
+    if (!deleted.empty()) is_right &= !HasRead(deleted, requests, texts);
+    for (const auto& [key, record] : before) {
+      const auto text = DiskRecords::TextOf(before, key);
+      if (!text) continue;  // no start would find it
+      bool begins_alike = false, parts = true;
+      for (const ForgetRequest& request : requests) {
+        const size_t common = Common(*text, request.ids);
+        if (common > request.last) ++counts_.disk_behind;
+        begins_alike |= common > request.first;
+        parts &= common <= request.last && common < text->size();
+      }
+      if (!parts) continue;
+      counts_.disk_parted += begins_alike;
+      is_right &= DiskRecords::TextOf(after, key) == text;
+    }
+    counts_.disk_wrong += !is_right;
   }
 
   // The session ends, and nobody erases what it has read.
@@ -324,6 +471,7 @@ class SessionTwin {
     if (prompt->dropped > asked.state.dropped) ++counts_.changes["drop turns"];
     counts_.dropped_messages += prompt->dropped - asked.state.dropped;
     asked.state.dropped = prompt->dropped;
+    asked.begins = BeginsOf(asked.state, prompt->chat);
     const auto size = static_cast<uint32_t>(prompt->chat.ids.size());
     asked.request = Greedy(std::move(prompt->chat.ids), 0);
     asked.request.max_tokens = std::min(1 + static_cast<uint32_t>(random_.Below(24)),
@@ -332,6 +480,13 @@ class SessionTwin {
     asked.request.tenant = kTenant;
     asked.request.sampling.temperature = static_cast<float>(random_.Below(3)) * 0.9f;
     asked.request.sampling.seed = random_.Bits();
+    EXPECT_TRUE(NotePrompt(*TurnOf(store, id), asked.request, asked.begins, &asked.state));
+    size_t end = asked.request.prompt.size();
+    for (size_t k = asked.begins.size(); k-- > 0;) {
+      if (asked.begins[k].is_system) break;
+      if (k + 1 < asked.begins.size()) end = asked.begins[k + 1].at;
+    }
+    read_[id].push_back({asked.request.prompt, end});
     GenerateRequest request = asked.request;
     request.on_logits = Recorder(*asked.rows);
     asked.pending = std::make_unique<Pending>(engine, std::move(request));
@@ -377,27 +532,15 @@ class SessionTwin {
     if (const auto canonical = view.tokenizer->Encode(choice.text, options)) {
       counts_.exact_answers += *canonical != said.ids && asked.state.setup->exact_ids;
     }
-    std::vector<SessionPath::Begin> begins;
-    const auto& ends = asked.request.message_ends;
-    for (size_t i = 0; i < asked.state.messages.size(); ++i) {
-      const bool is_system = i == 0 && asked.state.has_system();
-      if (!is_system && i < asked.state.first_shown()) continue;
-      const SessionMessage& message = *asked.state.messages[i];
-      begins.push_back(
-          {message.number, message.version, i == 0 ? 0 : ends[i - 1], message.is_system()});
-    }
-    begins.push_back({said.number, said.version, ends.empty() ? 0 : ends.back()});
     if (random_.Below(6) == 0) {  // the client hung up: the session knows its prompt alone
       ++counts_.changes["hang up"];
-      begins.pop_back();
-      SessionState state = *TurnOf(store, asked.id)->Read()->state;
-      auto read =
-          AddPath(store, state.paths, asked.request.prompt, std::move(begins), std::nullopt);
-      ASSERT_TRUE(read);
-      state.paths = std::move(*read);
-      ASSERT_TRUE(TurnOf(store, asked.id)->Replace(std::move(state)));
+      const auto turn = TurnOf(store, asked.id);
+      ASSERT_TRUE(turn->Replace(*turn->Read()->state));
       return;
     }
+    std::vector<SessionPath::Begin> begins = asked.begins;
+    const auto& ends = asked.request.message_ends;
+    begins.push_back({said.number, said.version, ends.empty() ? 0 : ends.back()});
     std::vector<TokenId> ids = asked.request.prompt;
     ids.insert(ids.end(), choice.tokens.begin(), choice.tokens.end());
     std::vector<SessionMessage> messages;
@@ -447,7 +590,15 @@ class SessionTwin {
   }
 
   Random random_;
-  std::vector<std::string> ids_;  // of the sessions
+  bool on_disk_ = false;
+  std::filesystem::path folder_;
+  struct Read {
+    std::vector<TokenId> ids;
+    size_t end = 0;  // of the first message that somebody said
+  };
+  std::map<std::string, std::vector<Read>> read_;  // by session
+  DiskRecords::Records known_;                     // all that was seen on the disk in this round
+  std::vector<std::string> ids_;                   // of the sessions
   std::vector<std::unique_ptr<Pending>> prepared_;
   Counts counts_;
 };
@@ -463,6 +614,8 @@ inline void PrintSessionTwin(const SessionTwin::Counts& counts) {
   std::printf(", erases %llu, wrong %llu: texts that stayed %llu, that went %llu",
               number(counts.erases), number(counts.wrong_erases), number(counts.parted_texts),
               number(counts.behind_texts));
+  std::printf(", on the disk: wrong %llu: records that stayed %llu, that went %llu",
+              number(counts.disk_wrong), number(counts.disk_parted), number(counts.disk_behind));
   for (const auto& [kind, count] : counts.changes) {
     std::printf(", %s %llu", kind.c_str(), number(count));
   }

@@ -13,5 +13,14 @@ TEST(SessionTwin, LogitsOfManyRowsAreThoseOfThePlainIdsWithoutACache) {
   EXPECT_GT(counts.reused_tokens, counts.rows / 4);
 }
 
+TEST(SessionTwin, TenThousandErasesTakeWhatWasAskedFromTheDiskAndNoMore) {
+  SessionTwin run(9);
+  const SessionTwin::Counts& counts = run.OnDisk().Erase(10'000);
+  PrintSessionTwin(counts);
+  EXPECT_EQ(counts.differ, 0u);
+  EXPECT_EQ(counts.wrong_erases, 0u);
+  EXPECT_EQ(counts.disk_wrong, 0u);
+}
+
 }  // namespace
 }  // namespace kvasir

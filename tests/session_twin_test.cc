@@ -7,7 +7,7 @@
 namespace kvasir {
 namespace {
 
-constexpr uint64_t kRows = Rounds(50'000, 3'000);
+constexpr uint64_t kRows = Rounds(50'000, 3'000), kErases = Rounds(60, 15);
 
 TEST(SessionTwin, LogitsAreThoseOfThePlainIdsWithoutACache) {
   const uint64_t seed = 20261125;
@@ -33,6 +33,31 @@ TEST(SessionTwin, LogitsAreThoseOfThePlainIdsWithoutACache) {
     EXPECT_TRUE(counts.changes.contains(kind)) << kind;
   }
 #endif
+}
+
+TEST(SessionTwin, AnEraseTakesWhatWasAskedFromTheDiskAndNoMore) {
+  SessionTwin run(20261127);
+  const SessionTwin::Counts& counts = run.OnDisk().Erase(kErases);
+  PrintSessionTwin(counts);
+  EXPECT_EQ(counts.differ, 0u);
+  EXPECT_EQ(counts.wrong_erases, 0u);
+  EXPECT_EQ(counts.disk_wrong, 0u);
+#ifndef KVASIR_SANITIZED
+  EXPECT_GT(counts.disk_parted, 100u);
+  EXPECT_GT(counts.disk_behind, 100u);
+  for (const char* kind : {"edit", "delete", "hang up", "expire", "kill"}) {
+    EXPECT_TRUE(counts.changes.contains(kind)) << kind;
+  }
+#endif
+}
+
+TEST(SessionTwin, SeesAnEraseOfTheDiskThatTakesTooMuchOrTooLittle) {
+  for (const Fault fault : {Fault::kEraseByFirst, Fault::kEraseOwnOnly}) {
+    InjectFault(fault);
+    const SessionTwin::Counts counts = SessionTwin(7).OnDisk().Erase(40);
+    InjectFault(Fault::kNone);
+    EXPECT_GT(counts.disk_wrong, 0u);
+  }
 }
 
 TEST(SessionTwin, SeesAnEraseThatTakesTooMuchOrTooLittle) {

@@ -175,7 +175,7 @@ Status ChatSession::Answer(TurnPtr turn, SessionState state) {
   request.message_ends = std::move(prompt.chat.message_ends);
   request.clock_in_prompt = prompt.chat.clock_in_prompt;
   request.identity_changed = state.identity_changed;
-  KV_TRY(SessionAnswer::NotePrompt(*turn, request, begins, &state));
+  KV_TRY(NotePrompt(*turn, request, begins, &state));
   SessionAnswer answer(std::move(turn), std::move(state), request, std::move(begins),
                        OnHangUp::kDropAnswer, *model_.tokenizer);
   KV_ASSIGN(Outcome outcome, RunRequest(engine_, std::move(request), [](std::string_view piece) {

@@ -411,8 +411,7 @@ Outcome Service::GenerateInSession(const Call& call) {
     return ErrorResponse(read.error());
   }
   const auto reading = chat->spec.reading;
-  if (const Status noted = SessionAnswer::NotePrompt(*call.turn, request, begins, &*state);
-      !noted) {
+  if (const Status noted = NotePrompt(*call.turn, request, begins, &*state); !noted) {
     return ErrorResponse(noted.error());
   }
   Outcome outcome = Start(std::move(*chat), call, "messages");

@@ -32,45 +32,6 @@ SessionAnswer::SessionAnswer(std::shared_ptr<SessionStore::Turn> turn, SessionSt
   begins_.push_back({answer_.number, answer_.version, ends.empty() ? 0 : ends.back()});
 }
 
-namespace {
-
-// Whether a delete of the session, whatever is edited before, takes this prompt too: the session
-// has read it up to the end of the first message that somebody said.
-bool IsKnown(const SessionPaths& paths, const GenerateRequest& prompt,
-             std::span<const SessionPath::Begin> begins) {
-  size_t end = 0;
-  for (size_t k = 0; k < begins.size() && end == 0; ++k) {
-    if (begins[k].is_system) continue;
-    end = k + 1 < begins.size() ? begins[k + 1].at : prompt.prompt.size();
-  }
-  for (size_t i = paths.size(); i-- > 0 && end > 0;) {
-    if (paths[i]->cache_salt != prompt.cache_salt) continue;
-    const std::vector<TokenId> ids = IdsOf(paths, i);
-    if (ids.size() >= end &&
-        std::equal(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(end), prompt.prompt.begin())) {
-      return true;
-    }
-  }
-  return false;
-}
-
-}  // namespace
-
-// What may be on the disk before the answer ends must be in the file before it is computed, if a
-// later delete would not find it: the process may be killed meanwhile. Nearly always it would.
-Status SessionAnswer::NotePrompt(SessionStore::Turn& turn, const GenerateRequest& prompt,
-                                 std::vector<SessionPath::Begin> begins, SessionState* state) {
-  using Durable = SessionStore::Turn::Durable;
-  KV_ASSIGN(const SessionStore::Entry entry, turn.Read());
-  const Durable durable =
-      IsKnown(entry.state->paths, prompt, begins) ? Durable::kLater : Durable::kNow;
-  KV_ASSIGN(state->paths, AddPath(turn.store(), entry.state->paths, prompt.prompt,
-                                  std::move(begins), prompt.cache_salt));
-  SessionState read = *entry.state;
-  read.paths = state->paths;
-  return turn.Replace(std::move(read), durable);
-}
-
 SessionAnswer::~SessionAnswer() {
   if (!turn_) return;
   try {

@@ -20,12 +20,6 @@ enum class OnHangUp { kDropAnswer, kKeepPartial };
 // before that, it leaves the session's messages as they were; or, if asked, with the answer so far.
 class SessionAnswer : public AnswerKeeper {
  public:
-  // The session has read this prompt of `state` (BeginsOf) from now on, whatever becomes of the
-  // answer: else nobody could forget it. Before the answer begins; kExhausted: the store has no
-  // room for it. Disk, where the prompt begins in a new way. REQUIRES: the turn has come.
-  static Status NotePrompt(SessionStore::Turn& turn, const GenerateRequest& prompt,
-                           std::vector<SessionPath::Begin> begins, SessionState* state);
-
   // `state`: the session with the messages that come before the answer. `prompt`: what the answer
   // is generated from, in which messages begin as `begins` says. `pieces`: what reads the
   // answer; absent: all of it is content. `chat` gets the turn after the answer, to prepare the

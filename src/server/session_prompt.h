@@ -60,4 +60,10 @@ struct AnswerIds {
 AnswerIds IdsOfAnswer(std::span<const TokenId> ids, std::string_view text,
                       const Tokenizer& tokenizer);
 
+// The session has read this prompt of `state` (BeginsOf) from now on, whatever becomes of the
+// answer: else nobody could forget it. Before the answer begins; kExhausted: the store has no
+// room for it. Disk, where the prompt begins in a new way. REQUIRES: the turn has come.
+Status NotePrompt(SessionStore::Turn& turn, const GenerateRequest& prompt,
+                  std::vector<SessionPath::Begin> begins, SessionState* state);
+
 }  // namespace kvasir

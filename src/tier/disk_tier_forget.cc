@@ -128,6 +128,7 @@ std::vector<RecordName> DiskTier::FirstForgotten(const ForgetFacts& facts) {
     if (Begins(one.slot, one.name, key, facts)) firsts.push_back(one.name);
   }
   OPENSSL_cleanse(static_cast<void*>(&key), sizeof(key));
+  if (FaultActive(Fault::kEraseOwnOnly) && firsts.size() > 1) firsts.resize(1);
   return firsts;
 }
 
