@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/fault.h"
 #include "base/hex.h"
 #include "base/log.h"
@@ -342,15 +343,18 @@ void DiskTier::Reserve(uint64_t bytes) {
 }
 
 void DiskTier::KeepRoomToErase(FileId root) {
-  if (SpareOf(storage_, root, kSpareName) >= kSpareBytes) return;
-  const IoResult<OpenedFile> locked = LockTierFolder(storage_, root);
-  if (!locked) return;  // the next pass keeps it
-  uint64_t cap;
+  uint64_t bytes, cap;
   {
     MutexLock lock(mutex_);
+    bytes = kSpareBytes +
+            RoundUp(ForgetIntentBytes(MaxRecords(options_), memory_.segments.max_segments()),
+                    kTierPageBytes);
     cap = cap_bytes_;
   }
-  KeepSpare(storage_, root, kSpareName, kSpareBytes, cap);
+  if (SpareOf(storage_, root, kSpareName) >= bytes) return;
+  const IoResult<OpenedFile> locked = LockTierFolder(storage_, root);
+  if (!locked) return;  // the next pass keeps it
+  KeepSpare(storage_, root, kSpareName, bytes, cap);
 }
 
 // A smaller cap than before: gives back what is too much, before anything is stored.

@@ -150,6 +150,25 @@ TEST_F(DiskTierRoom, AClockThatGoesBackKeepsNothingLonger) {
   EXPECT_TRUE(Has(1));
 }
 
+// The intent of a forget may name each slot of a store whose segments are as small as they may be.
+TEST_F(DiskTierRoom, KeepsRoomForTheLargestIntent) {
+  for (const uint64_t payload : {uint64_t{6000}, 4 * kMiB}) {
+    options_.shape.payload_bytes = payload;
+    options_.cap_bytes = kMaxDiskBlocks * options_.shape.slot_bytes();
+    Start();
+    ForgetIntent intent;
+    for (uint32_t i = 0; i < kMaxDiskBlocks / 16; ++i) {
+      intent.segments.push_back({i, i, std::vector<bool>(16, true)});
+    }
+    const uint64_t bytes = EncodeForgetIntent(options_.secret, {}, intent).size();
+    EXPECT_GT(bytes, kSpareBytes);
+    const auto root = Own(storage_, storage_.OpenRoot(options_.folder));
+    EXPECT_GE(SpareOf(storage_, root->id(), kSpareName), kSpareBytes + bytes);
+    tier_.reset();
+    fs::remove_all(options_.folder);
+  }
+}
+
 // Less than 2 GiB free: segments go back until there is as much, the coldest first.
 TEST_F(DiskTierRoom, ADiskThatFillsUpGetsSegmentsBack) {
   options_.reserve_bytes = 2 * kGiB;

@@ -19,9 +19,10 @@ constexpr std::string_view kForgetMagic = "KVFORGET", kForgetPurpose = "kvasir f
                            kForgetFile = "forget";
 constexpr uint32_t kVersion = 1;
 constexpr size_t kHeadBytesOfIntent = 16, kSegmentBytes = 16;
-static_assert(kMaxDiskBlocks / 8 + (kSegmentBytes + 1) * (kMaxDiskBlocks / 16 + 1) +
-                  kHeadBytesOfIntent + sizeof(Digest) <=
-              kMaxForgetIntentBytes);
+constexpr uint64_t MostBytes(uint64_t slots, uint64_t segments) {
+  return slots / 8 + (kSegmentBytes + 1) * segments + kHeadBytesOfIntent + sizeof(Digest);
+}
+static_assert(MostBytes(kMaxDiskBlocks, kMaxDiskBlocks / 16 + 1) <= kMaxForgetIntentBytes);
 
 template <typename T>
 void Append(std::string& bytes, T value) {
@@ -41,6 +42,8 @@ Digest TagOf(const Secret& secret, const StoreId& store, std::string_view bytes)
 }
 
 }  // namespace
+
+uint64_t ForgetIntentBytes(uint64_t slots, uint64_t segments) { return MostBytes(slots, segments); }
 
 std::string EncodeForgetIntent(const Secret& secret, const StoreId& store,
                                const ForgetIntent& intent) {

@@ -26,6 +26,8 @@ struct ForgetIntent {
 };
 
 inline constexpr uint64_t kMaxForgetIntentBytes = uint64_t{320} << 10;
+// At most so many for a store of so many slots, in so many segments.
+uint64_t ForgetIntentBytes(uint64_t slots, uint64_t segments);
 
 std::string EncodeForgetIntent(const Secret& secret, const StoreId& store,
                                const ForgetIntent& intent);

@@ -151,7 +151,7 @@ IoStatus AppendAudit(Storage& storage, FileId root, const std::string& line);
 // tier's folder, of the tier and of SealedRows. On a full device they are given back first, and
 // kept again behind the erase.
 inline constexpr std::string_view kSpareName = "spare", kRowsSpareName = "sessions.spare";
-inline constexpr uint64_t kSpareBytes = uint64_t{64} << 10;  // intents, and a line of the audit
+inline constexpr uint64_t kSpareBytes = uint64_t{64} << 10;  // beside the intent of a forget
 // The size of the spare file; 0 where it is missing.
 uint64_t SpareOf(Storage& storage, FileId root, std::string_view name);
 // At least so many bytes, or as many as the device has; unchanged where the folder's cap is full.
