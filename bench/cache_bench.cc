@@ -185,7 +185,8 @@ bool ForgetHalf() {
 // tokens have the first 20,000 of them, and the pool has the blocks of 40 of these. What the
 // engine's thread does holds up a token; the caller's thread and the tier's writer do the rest.
 bool ForgetBesideKept() {
-  constexpr size_t kPath = 32'000, kShared = 20'000, kTokens = 30'000, kSessions = 1000, kHere = 40;
+  constexpr size_t kPath = 32'000, kShared = 20'000, kTokens = 30'000, kSessions = 1000,
+                   kHere = 400;
   constexpr uint32_t kLast = 100;
   Random random(5);
   auto cache = MakeCache(kPath + kHere * (kTokens - kShared) + 4096, 64);

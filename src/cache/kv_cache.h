@@ -457,7 +457,7 @@ class KvCache final : private BlockPool::Observer {
 
   // kv_cache_forget.cc
   struct ForgetPath;
-  std::vector<NodeId> NodesOf(const ForgetPath& path, const KeptPrompts& kept) const;
+  std::vector<bool> NodesOf(const ForgetPath& path, const KeptPrompts& kept) const;
   void ForgetBehind(const ForgetPath& path, const KeptPrompts& kept, Forgotten* forgotten);
   void ForgetBack(const ForgetPath& path, const KeptPrompts& kept, Forgotten* forgotten);
   uint64_t BlocksOf(NodeId node) const;

@@ -58,9 +58,10 @@ KvCache::Forgotten KvCache::Forget(NamespaceId ns, std::span<const TokenId> ids,
   return forgotten;
 }
 
-// The nodes behind the path that lie wholly in a kept prompt, in the order of their numbers.
-std::vector<NodeId> KvCache::NodesOf(const ForgetPath& path, const KeptPrompts& kept) const {
-  std::vector<NodeId> stay, way;  // `way`: of the prompt before, behind the path
+// Whether a node lies behind the path and wholly in a kept prompt, by its number.
+std::vector<bool> KvCache::NodesOf(const ForgetPath& path, const KeptPrompts& kept) const {
+  std::vector<bool> stay(index_->max_nodes());
+  std::vector<NodeId> way;  // of the prompt before, behind the path
   for (const KeptPrompts::Prompt& prompt : kept.prompts()) {
     const std::span<const TokenId> theirs = prompt.ids;
     const size_t shared_blocks = prompt.shared / path.block_tokens;
@@ -76,14 +77,15 @@ std::vector<NodeId> KvCache::NodesOf(const ForgetPath& path, const KeptPrompts& 
       if (!child) break;
       node = *child;
       way.push_back(node);
-      stay.push_back(node);
+      stay[static_cast<size_t>(node)] = true;
     }
     if (at == theirs.size()) continue;
     const auto rest = theirs.subspan(at, std::min<size_t>(path.block_tokens, theirs.size() - at));
     const auto best = index_->BestPartial(node, rest);
-    if (best && best->num_equal == index_->tokens(best->node).size()) stay.push_back(best->node);
+    if (best && best->num_equal == index_->tokens(best->node).size()) {
+      stay[static_cast<size_t>(best->node)] = true;
+    }
   }
-  std::ranges::sort(stay);
   return stay;
 }
 
@@ -91,22 +93,20 @@ std::vector<NodeId> KvCache::NodesOf(const ForgetPath& path, const KeptPrompts& 
 void KvCache::ForgetBehind(const ForgetPath& path, const KeptPrompts& kept, Forgotten* forgotten) {
   const NodeId before = path.node(path.end());
   const std::span<const TokenId> text = path.text(path.end());
-  const std::vector<NodeId> stay = NodesOf(path, kept);
+  const std::vector<bool> stay = NodesOf(path, kept);
   cursors_->DropWith(before, text);
-  std::vector<NodeId> leaving = index_->ChildrenWith(before, text);
-  for (size_t i = 0; i < leaving.size(); ++i) {
-    const std::vector<NodeId> below = index_->ChildrenWith(leaving[i], {});
-    leaving.insert(leaving.end(), below.begin(), below.end());
-  }
+  std::vector<NodeId> leaving;
+  index_->AddChildrenWith(before, text, &leaving);
+  for (size_t i = 0; i < leaving.size(); ++i) index_->AddChildrenWith(leaving[i], {}, &leaving);
   const bool own_only = FaultActive(Fault::kEraseOwnOnly);
   const std::vector<TokenId> ids(path.ids.begin(), path.ids.end());
-  const std::vector<NodeId> own =
-      own_only ? NodesOf(path, KeptPrompts({ids}, ids)) : std::vector<NodeId>();
+  const std::vector<bool> own =
+      own_only ? NodesOf(path, KeptPrompts({ids}, ids)) : std::vector<bool>();
   for (const NodeId node : std::views::reverse(leaving)) {  // those below first
     if (index_->tokens(node).empty()) continue;             // bare, and left with one below it
-    if (own_only && (index_->has_children(node) || !std::ranges::binary_search(own, node)))
-      continue;
-    if (!std::ranges::binary_search(stay, node)) {
+    const auto number = static_cast<size_t>(node);
+    if (own_only && (index_->has_children(node) || !own[number])) continue;
+    if (!stay[number]) {
       Unlink(node, PrefixIndex::RemoveKind::kForgotten);
       continue;
     }

@@ -163,13 +163,13 @@ std::optional<PrefixIndex::Partial> PrefixIndex::BestPartial(
   return best;
 }
 
-std::vector<NodeId> PrefixIndex::ChildrenWith(NodeId parent,
-                                              std::span<const TokenId> tokens) const {
-  std::vector<NodeId> found;
+void PrefixIndex::AddChildrenWith(NodeId parent, std::span<const TokenId> tokens,
+                                  std::vector<NodeId>* found) const {
   std::vector<uint32_t> path;
   // Whether the children before this node, or after it, may begin with `tokens` too: the node's
   // first tokens against them, < 0, 0 or > 0.
   const auto compare = [&](uint32_t node) {
+    if (tokens.empty()) return 0;
     const auto theirs = this->tokens(NodeId{node});
     const auto first = theirs.first(std::min(theirs.size(), tokens.size()));
     const auto order = std::lexicographical_compare_three_way(first.begin(), first.end(),
@@ -190,10 +190,9 @@ std::vector<NodeId> PrefixIndex::ChildrenWith(NodeId parent,
     node = path.back();
     path.pop_back();
     if (compare(node) > 0) break;  // so are all after it
-    found.push_back(NodeId{node});
+    found->push_back(NodeId{node});
     node = nodes_[node].right;
   }
-  return found;
 }
 
 bool PrefixIndex::WasEvicted(NodeId parent, std::span<const TokenId> tokens,

@@ -57,7 +57,13 @@ class PrefixIndex {
   std::optional<Partial> BestPartial(NodeId parent, std::span<const TokenId> tokens) const;
   // The children whose tokens begin with `tokens`, in lexicographic order; all of them when it is
   // empty. O(log children + result).
-  std::vector<NodeId> ChildrenWith(NodeId parent, std::span<const TokenId> tokens) const;
+  std::vector<NodeId> ChildrenWith(NodeId parent, std::span<const TokenId> tokens) const {
+    std::vector<NodeId> found;
+    AddChildrenWith(parent, tokens, &found);
+    return found;
+  }
+  void AddChildrenWith(NodeId parent, std::span<const TokenId> tokens,
+                       std::vector<NodeId>* found) const;
   // Whether a child whose tokens are a prefix of `tokens`, longer than num_tokens, was evicted
   // lately.
   bool WasEvicted(NodeId parent, std::span<const TokenId> tokens, uint32_t num_tokens) const;
