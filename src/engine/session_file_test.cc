@@ -12,6 +12,7 @@
 #include <iterator>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "base/secret.h"
 
@@ -258,6 +259,24 @@ TEST_F(SessionFileTest, RemovesAllOfATenant) {
   const auto store = OpenStore();
   EXPECT_EQ(store->Find("t", mine).error().code, Code::kNotFound);
   EXPECT_TRUE(store->Find("o", other));
+}
+
+// A session's first row may come behind the erase of all: then it goes again.
+TEST_F(SessionFileTest, RemovesAllBesideAFirstRow) {
+  for (int round = 0; round < 100; ++round) {
+    SessionStore store{SessionLimits()};
+    const std::string id = Make(store, "Hello.");  // without a file, so that it has no row
+    const auto file = OpenFile();
+    ASSERT_TRUE(store.UseFile(file));
+    const auto turn = *store.Queue("t", id, [] {});
+    SessionState state = *turn->Read()->state;
+    std::thread eraser([&] { EXPECT_TRUE(store.RemoveAll("t")); });
+    std::this_thread::sleep_for(std::chrono::microseconds(50 * round));
+    const Status replaced = turn->Replace(std::move(state));
+    eraser.join();
+    EXPECT_FALSE(store.Find("t", id)) << "it was there before the erase";
+    EXPECT_EQ(file->List()->size(), 0u) << round << (replaced ? ": written" : ": refused");
+  }
 }
 
 TEST_F(SessionFileTest, LeavesMemoryBeforeTheDisk) {

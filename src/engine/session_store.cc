@@ -685,19 +685,18 @@ Status SessionStore::Turn::Replace(SessionState state, Durable durable) {
     if (!written && written.error().code == Code::kNotFound) return tl::unexpected(NoSession());
     KV_TRY(written);
   }
-  bool is_removed;
   {
     const MutexLock lock(impl.mutex);
-    is_removed = session.removed;
+    if (!session.removed) {
+      if (file) session.row_number = row_number;
+      session.state.swap(kept);  // the old one ends without the mutex
+      impl.Use(session);
+      return {};
+    }
   }
-  // Its first row was written behind the erase of all.
-  if (is_removed && file && row_number == 1) KV_TRY(file->Remove(session.owner, session.id));
-  const MutexLock lock(impl.mutex);
-  if (session.removed) return tl::unexpected(NoSession());
-  if (file) session.row_number = row_number;
-  session.state.swap(kept);  // the old one ends without the mutex
-  impl.Use(session);
-  return {};
+  // Its first row may have been written behind the erase of all.
+  if (file && row_number == 1) KV_TRY(file->Remove(session.owner, session.id));
+  return tl::unexpected(NoSession());
 }
 
 Status SessionStore::Turn::Remove() {
