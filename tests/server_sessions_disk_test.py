@@ -376,7 +376,22 @@ class Damage(WithSessions):
         def text():
             self.database().write_bytes(b"this is not a database" * 100)
 
-        for damage, why in ((text, "not a database"), (newer, "newer Kvasir"), (folder, "not a file")):
+        for number, damage in enumerate((text, folder), 1):
+            with self.subTest(damage.__name__):
+                damage()
+                code, _, out = run("fsck", "--disk", str(self.home / "kv"), home=self.home)
+                self.assertEqual(code, 1, out)
+                server = self.serve()
+                self.assertIn(f"name=sessions.db now=sessions.db.aside-{number}\n", "".join(server.log))
+                self.call(server, "GET", path, status=404)
+                self.assertTrue(self.call(server, "GET", self.make(server))["durable"])
+                self.assertEqual(self.call(server, "DELETE", "/v1/cache")["erased"], True)
+                server.end()
+        server = self.serve()
+        server.ask(ids)
+        server.flush()
+        server.end()
+        for damage, why in ((newer, "newer Kvasir"),):
             with self.subTest(why):
                 damage()
                 server = self.serve()
@@ -390,7 +405,7 @@ class Damage(WithSessions):
                 server.end()
                 code, _, out = run("fsck", "--disk", str(self.home / "kv"), home=self.home)
                 self.assertEqual(code, 1, out)
-        self.database().rmdir()  # losing the file loses sessions
+        self.database().unlink()  # losing the file loses sessions
         server = self.serve()
         self.call(server, "GET", path, status=404)
         self.assertTrue(self.call(server, "GET", self.make(server))["durable"])

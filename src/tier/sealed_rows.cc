@@ -139,8 +139,28 @@ Result<std::unique_ptr<SealedRows>> SealedRows::Open(const SealedRowsOptions& op
   KV_ASSIGN(OwnerKeys keys, OwnerKeys::Create(OwnerKeys::kMaxOwners));
   std::unique_ptr<SealedRows> rows(new SealedRows(options, storage, std::move(keys)));
   KV_TRY(rows->OpenFiles());
-  KV_TRY(rows->OpenDatabase());
+  Status opened = rows->OpenDatabase();
+  if (!opened && opened.error().code == Code::kCorruption && !options.only_looks) {
+    KV_TRY(rows->SetDatabaseAside());
+    opened = rows->OpenDatabase();
+  }
+  if (!opened) return tl::unexpected(opened.error());
   return rows;
+}
+
+// An erase of an owner covers what is set aside: its key, which opens the rows there, goes.
+Status SealedRows::SetDatabaseAside() {
+  const MutexLock lock(mutex_);
+  sqlite3_close(database_);
+  database_ = nullptr;
+  for (const char* suffix : {"", "-wal", "-journal"}) {
+    const std::string name = std::string(kRowsName) + suffix;
+    if (!storage_.FactsOf(root_.id(), name)) continue;
+    if (const auto aside = SetAside(storage_, root_.id(), name); !aside) {
+      return FailErrno(aside.error(), "cannot set {}/{} aside", options_.folder, name);
+    }
+  }
+  return {};
 }
 
 Status SealedRows::RemoveKeyOf(const SealedRowsOptions& options, Storage& storage,
@@ -211,7 +231,10 @@ Status SealedRows::OpenDatabase() {
   const MutexLock lock(mutex_);
   const std::string path = options_.folder + "/" + std::string(kRowsName);
   const IoResult<FileFacts> before = storage_.FactsOf(root_.id(), std::string(kRowsName));
-  if (before && (before->kind != FileFacts::Kind::kFile || !before->is_private)) {
+  if (before && before->kind != FileFacts::Kind::kFile) {
+    return Fail(Code::kCorruption, "{} is not a file", path);
+  }
+  if (before && !before->is_private) {
     return Fail(Code::kPermissionDenied, "{} is not a file that is ours alone", path);
   }
   const bool is_new = !before || before->bytes == 0;

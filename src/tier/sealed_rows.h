@@ -94,6 +94,7 @@ class SealedRows {
   SealedRows(const SealedRowsOptions& options, Storage& storage, OwnerKeys keys);
   Status OpenFiles();
   Status OpenDatabase();
+  Status SetDatabaseAside();
   Status CheckWhole(uint64_t bytes);
   Status FinishErases() KV_REQUIRES(mutex_);
   Status RemoveRowsOf(const OwnerTag& owner) KV_REQUIRES(mutex_);
