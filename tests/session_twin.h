@@ -149,6 +149,13 @@ class SessionTwin {
     const Result<TierFlushed> flushed = told.get_future().get();
     EXPECT_TRUE(flushed) << flushed.error().message;
   }
+  static std::string DiskState(Engine& engine) {
+    const std::optional<TierStats> disk = engine.DiskStats();
+    if (!disk) return "";
+    return std::string(" (disk ") + ToString(disk->state) + ": " + disk->reason + "; " +
+           std::to_string(disk->fault_stalled) + " stalls, " + std::to_string(disk->fault_read) +
+           " failed reads, " + std::to_string(disk->fault_write) + " failed writes)";
+  }
   DiskRecords::Records Stored() {
     const DiskRecords::Records stored =
         DiskRecords::Read(folder_.string(), (ScratchDir() / "state").string());
@@ -270,7 +277,7 @@ class SessionTwin {
       std::promise<Erasure> told;
       engine.Forget(std::move(request), [&](const Erasure& one) { told.set_value(one); });
       const Erasure erased = told.get_future().get();
-      EXPECT_FALSE(erased.error);
+      EXPECT_FALSE(erased.error) << erased.error->message << DiskState(engine);
       counts_.forgotten_blocks += erased.blocks;
     }
   }
@@ -339,7 +346,7 @@ class SessionTwin {
       std::promise<Erasure> told;
       engine.Forget(request, [&](const Erasure& one) { told.set_value(one); });
       const Erasure erased = told.get_future().get();
-      EXPECT_FALSE(erased.error) << erased.error->message;
+      EXPECT_FALSE(erased.error) << erased.error->message << DiskState(engine);
       counts_.forgotten_blocks += erased.blocks;
     }
     const Texts after = ResidentIn(engine);
