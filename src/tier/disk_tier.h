@@ -256,7 +256,7 @@ class DiskTier : public Tier {
   bool WriterStep();
   bool IsGroupDue() KV_REQUIRES(mutex_);
   bool WriteGroup();
-  void MakeSlotsFree(uint32_t slots);
+  bool MakeSlotsFree(uint32_t slots);
   void GatherGroup() KV_REQUIRES(mutex_);
   bool WriteKeysOfGroup();
   void WriteRecords();
@@ -278,7 +278,8 @@ class DiskTier : public Tier {
   void NoteStalls();
 
   // disk_tier_room.cc: cap, free space, time
-  enum class GrowEnd : uint8_t { kGrown, kFull, kFailed };
+  // kBusy: another process or the file of sessions has the folder's lock, for a moment.
+  enum class GrowEnd : uint8_t { kGrown, kFull, kFailed, kBusy };
   GrowEnd Grow();
   // How many bytes under the cap, or on the device, are missing for `bytes` more. Absent: it could
   // not be found out; counted.
@@ -413,6 +414,7 @@ class DiskTier : public Tier {
   std::vector<std::string> unusable_;  // files of segments that are not read
   uint32_t next_segment_ = 0;
   uint64_t retry_ns_ = 0, second_ns_ = 0, space_ns_ = 0, no_growth_until_ns_ = 0;
+  uint64_t busy_since_ns_ = 0;  // 0: the last Grow had the folder's lock
   uint32_t maintained_hour_ = 0;
   StoreAbout about_written_;
   bool is_failure_logged_ = false;

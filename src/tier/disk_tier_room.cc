@@ -107,7 +107,12 @@ DiskTier::GrowEnd DiskTier::Grow() {
     return end;
   };
   const IoResult<OpenedFile> locked = LockTierFolder(storage_, writing_files_->root.id());
-  if (!locked && locked.error() == EWOULDBLOCK) return GrowEnd::kFull;  // asked again soon
+  if (!locked && locked.error() == EWOULDBLOCK) {
+    if (busy_since_ns_ == 0) busy_since_ns_ = storage_.MonotonicNs();
+    const bool is_brief = storage_.MonotonicNs() < busy_since_ns_ + kSecondNs;
+    return is_brief ? GrowEnd::kBusy : GrowEnd::kFull;
+  }
+  busy_since_ns_ = 0;
   if (!locked) {
     CountError(&TierStats::fault_write, locked.error());
     return ends(GrowEnd::kFailed);

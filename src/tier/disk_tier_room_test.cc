@@ -150,6 +150,39 @@ TEST_F(DiskTierRoom, AClockThatGoesBackKeepsNothingLonger) {
   EXPECT_TRUE(Has(1));
 }
 
+// Somebody has the folder's lock for a moment, as who writes a session has. Blocks wait for that:
+// none is dropped or evicted.
+TEST_F(DiskTierRoom, WaitsForWhoHasTheFoldersLock) {
+  class Busy : public RealStorage {
+   public:
+    IoResult<bool> TryLock(FileId file) override {
+      const IoResult<bool> locked = RealStorage::TryLock(file);
+      if (locked && !*locked && ++refused_ == 3) held = {};
+      return locked;
+    }
+    OpenedFile held;
+
+   private:
+    int refused_ = 0;
+  };
+  tier_.reset();
+  Busy storage;
+  options_.threads = 2;
+  auto tier = DiskTier::Open(options_, storage);
+  ASSERT_TRUE(tier) << tier.error().message;
+  {
+    const auto root = Own(storage_, storage_.OpenRoot(options_.folder));
+    auto held = LockTierFolder(storage_, root->id());
+    ASSERT_TRUE(held);
+    storage.held = std::move(*held);
+  }
+  TierDriver driver(**tier);
+  ASSERT_TRUE(driver.Write(Record(0)));
+  const auto flushed = driver.Flush();
+  ASSERT_TRUE(flushed) << flushed.error().message;
+  EXPECT_EQ(flushed->blocks, 1u);
+}
+
 // The intent of a forget may name each slot of a store whose segments are as small as they may be.
 TEST_F(DiskTierRoom, KeepsRoomForTheLargestIntent) {
   for (const uint64_t payload : {uint64_t{6000}, 4 * kMiB}) {

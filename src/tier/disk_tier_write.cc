@@ -103,7 +103,7 @@ bool DiskTier::WriteGroup() {
   if (std::exchange(needs_key_room_, false) && ReleaseSegment(EvictCause::kCap)) {
     no_growth_until_ns_ = storage_.MonotonicNs() + kKeyRoomNs;
   }
-  MakeSlotsFree(wanted);
+  if (!MakeSlotsFree(wanted)) return false;
   uint32_t queued;
   {
     MutexLock lock(mutex_);
@@ -128,18 +128,23 @@ bool DiskTier::WriteGroup() {
   return true;
 }
 
-// Grows, else evicts, until so many slots are free or nothing more can be done.
-void DiskTier::MakeSlotsFree(uint32_t slots) {
+// Grows, else evicts, until so many slots are free or nothing more can be done. False: what waits
+// is tried again soon.
+bool DiskTier::MakeSlotsFree(uint32_t slots) {
   for (;;) {
     {
       MutexLock lock(mutex_);
-      if (memory_.segments.num_free() >= slots) return;
+      if (memory_.segments.num_free() >= slots) return true;
     }
-    if (storage_.MonotonicNs() >= no_growth_until_ns_ && Grow() == GrowEnd::kGrown) continue;
+    if (storage_.MonotonicNs() >= no_growth_until_ns_) {
+      const GrowEnd end = Grow();
+      if (end == GrowEnd::kGrown) continue;
+      if (end == GrowEnd::kBusy) return false;
+    }
     MutexLock lock(mutex_);
     while (memory_.segments.num_free() < slots && Evict(EvictCause::kCap)) {
     }
-    return;
+    return true;
   }
 }
 
