@@ -3,6 +3,7 @@
 
 usage: cli_tools_test.py [path of kvasir]   (or KVASIR_BINARY)
 """
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -150,8 +151,13 @@ class SelftestTest(CliTest):
                     "lazy-forget": "forgotten", "erase-by-first": "forgotten", "erase-own-only": "forgotten",
                     "foreign-source": "cross"}
         models = {"foreign-source": "m2m100-tiny", "stale-block": "../../models/kvasir-demo"}
-        for fault in FAULTS:
-            result = kvasir("selftest", "--inject", fault, "--model", str(DATA / models.get(fault, "tiny-gqa")))
+
+        def inject(fault):
+            return kvasir("selftest", "--inject", fault, "--model", str(DATA / models.get(fault, "tiny-gqa")))
+
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:  # half of their time they wait for the disk
+            results = list(pool.map(inject, FAULTS))
+        for fault, result in zip(FAULTS, results):
             self.assertEqual(result.returncode, 1, fault)
             self.assertRegex(result.stdout, rf"(?m)^FAILED +{expected[fault]} ")
             self.assertRegex(result.stderr, rf"failed: .*\b{expected[fault]}\b")

@@ -145,20 +145,15 @@ Status MoveRecords(const fs::path& path) {
 
 // Changes one byte in each page that has any.
 Status Damage(const fs::path& path) {
-  constexpr std::streamoff kPage = kPageBytes;
+  // Two streams: one that goes back and forth reads its buffer again for each page.
+  std::ifstream pages(path, std::ios::binary);
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  const auto bytes = static_cast<std::streamoff>(fs::file_size(path));
   std::vector<char> page(kPageBytes);
-  for (std::streamoff at = kPage; at + kPage <= bytes; at += kPage) {
-    file.seekg(at);
-    if (!file.read(page.data(), kPage)) break;
-    const auto used = std::ranges::find_if(page, [](char c) { return c != 0; });
-    if (used == page.end()) continue;
-    file.seekp(at + 1);
-    const char changed = static_cast<char>(page[1] ^ 0x10);
-    file.write(&changed, 1);
+  for (std::streamoff at = 0; pages.read(page.data(), kPageBytes); at += kPageBytes) {
+    if (at == 0 || std::ranges::all_of(page, [](char c) { return c == 0; })) continue;
+    file.seekp(at + 1).put(static_cast<char>(page[1] ^ 0x10));
   }
-  if (file) return {};
+  if (pages.eof() && file.flush()) return {};
   return Fail(Code::kIoError, "cannot change {}", path.string());
 }
 

@@ -327,20 +327,10 @@ bool DiskTier::ZeroSlots(uint32_t index, const std::vector<uint32_t>& slots) {
   const IoResult<OpenedFile> file = Own(
       storage_,
       storage_.OpenFile(writing_files_->folder.id(), SegmentFileName(number), OpenMode::kWrite));
-  std::optional<int> failed;
-  if (!file) failed = file.error();
-  const auto erase = [&](uint64_t offset, uint64_t size) {
-    if (failed) return;
-    if (const IoStatus done = EraseBytes(storage_, file->id(), offset, size); !done) {
-      failed = done.error();
-    }
-  };
-  for (const uint32_t slot : slots) {
-    erase(shape.header_at(slot), shape.record.header_bytes());
-    erase(shape.payload_at(slot), shape.record.stride_bytes());
-  }
-  if (failed) {
-    CountError(&TierStats::fault_write, *failed);
+  const IoStatus zeroed =
+      file ? EraseSlots(storage_, file->id(), shape, slots) : IoFailed(file.error());
+  if (!zeroed) {
+    CountError(&TierStats::fault_write, zeroed.error());
     return false;
   }
   if (const IoStatus synced = storage_.SyncData(file->id()); !synced) {

@@ -293,16 +293,12 @@ IoStatus DiskTier::FinishForget() {
     }
     const SegmentShape& shape = (*head)->shape;
     if ((*head)->generation != listed.generation || shape.slots != listed.slots.size()) continue;
+    std::vector<uint32_t> slots;
     for (uint32_t slot = 0; slot < shape.slots; ++slot) {
-      if (!listed.slots[slot]) continue;
-      IoStatus done =
-          EraseBytes(storage_, file->id(), shape.header_at(slot), shape.record.header_bytes());
-      if (done) {
-        done =
-            EraseBytes(storage_, file->id(), shape.payload_at(slot), shape.record.stride_bytes());
-      }
-      if (!done) return done;
+      if (listed.slots[slot]) slots.push_back(slot);
     }
+    const IoStatus zeroed = EraseSlots(storage_, file->id(), shape, slots);
+    if (!zeroed) return zeroed;
     if (const IoStatus synced = storage_.SyncData(file->id()); !synced) return synced;
   }
   return RemoveForgetIntent(storage_, folder);

@@ -342,7 +342,9 @@ TEST_F(SealedRowsTest, NeverShowsFlippedBytes) {
     for (const auto& [id, text] : texts) {
       const auto got = (*opened)->Get(kMira, id);
       damaged += got ? 0 : 1;
-      if (got) EXPECT_EQ(TextOf(got), text) << at;
+      if (got) {
+        EXPECT_EQ(TextOf(got), text) << at;
+      }
     }
   }
   EXPECT_GT(damaged, static_cast<int>(whole.size() / 7 / 8));

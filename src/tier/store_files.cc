@@ -486,6 +486,22 @@ IoResult<bool> IsStoreLocked(Storage& storage, FileId root, const std::string& s
   return storage.IsLocked(lock->id());
 }
 
+IoStatus EraseSlots(Storage& storage, FileId file, const SegmentShape& shape,
+                    std::span<const uint32_t> slots) {
+  for (size_t first = 0, end = 0; first < slots.size(); first = end) {
+    for (end = first + 1; end < slots.size() && slots[end] == slots[end - 1] + 1;) ++end;
+    const uint64_t count = end - first;
+    IoStatus done = EraseBytes(storage, file, shape.header_at(slots[first]),
+                               count * shape.record.header_bytes());
+    if (done) {
+      done = EraseBytes(storage, file, shape.payload_at(slots[first]),
+                        count * shape.record.stride_bytes());
+    }
+    if (!done) return done;
+  }
+  return {};
+}
+
 namespace {
 
 using Leaves = std::function<bool(const OwnerTag&)>;
@@ -496,28 +512,23 @@ IoStatus ZeroSlotsOf(Storage& storage, FileId file, const SegmentHead& head, con
   const uint64_t header_bytes = head.shape.record.header_bytes();
   const auto per_read = static_cast<uint32_t>(std::max<uint64_t>(1, kScanBytes / header_bytes));
   std::vector<std::byte> headers(per_read * header_bytes);
-  bool has_changed = false;
+  std::vector<uint32_t> slots;
   for (uint32_t first = 0; first < head.shape.slots; first += per_read) {
     const uint32_t count = std::min(per_read, head.shape.slots - first);
     const std::span<std::byte> bytes = std::span(headers).first(count * header_bytes);
-    IoStatus done = ReadAll(storage, file, bytes, head.shape.header_at(first));
+    const IoStatus done = ReadAll(storage, file, bytes, head.shape.header_at(first));
     if (!done) return done;
     for (uint32_t i = 0; i < count; ++i) {
       const auto record = DecodePublic(bytes.subspan(i * header_bytes).first<kPublicBytes>());
       if (!record || !leaves(record->namespace_id)) continue;
-      const uint32_t slot = first + i;
-      done = EraseBytes(storage, file, head.shape.header_at(slot), header_bytes);
-      if (done) {
-        done = EraseBytes(storage, file, head.shape.payload_at(slot),
-                          head.shape.record.stride_bytes());
-      }
-      if (!done) return done;
-      has_changed = true;
-      ++erased->blocks;
-      erased->bytes += head.shape.record.slot_bytes();
+      slots.push_back(first + i);
     }
   }
-  return has_changed ? storage.SyncData(file) : IoStatus{};
+  if (slots.empty()) return {};
+  if (const IoStatus done = EraseSlots(storage, file, head.shape, slots); !done) return done;
+  erased->blocks += slots.size();
+  erased->bytes += slots.size() * head.shape.record.slot_bytes();
+  return storage.SyncData(file);
 }
 
 IoStatus ZeroSlotsIn(Storage& storage, FileId folder, const Secret& secret, const StoreId& id,

@@ -90,6 +90,10 @@ IoStatus RemoveUnreadKeysOf(Storage& storage, FileId keys, const Secret& secret,
 IoResult<std::optional<SegmentHead>> ReadHead(Storage& storage, FileId file,
                                               const HmacKey& head_key, const StoreId& store,
                                               uint32_t segment);
+// Zeros these slots, in ascending order: header and payload. Neighbours go together, for a call
+// costs more than what it zeros.
+IoStatus EraseSlots(Storage& storage, FileId file, const SegmentShape& shape,
+                    std::span<const uint32_t> slots);
 
 // What this secret does not open: stores without a segment or a key of it, keys of other stores,
 // intents of erases, and what was set aside. Not SealedRows' files, nor stores that are locked.
