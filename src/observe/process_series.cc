@@ -1,5 +1,6 @@
 // Series of the process: what it is, what it uses, what it could not send.
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -30,6 +31,21 @@ double StartAfterBoot() {
   }
   return static_cast<double>(std::strtoull(field.c_str(), nullptr, 10)) /
          static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+// Of a server with 500 connections the list takes longer to read than /metrics to write.
+uint64_t OpenFiles() {
+  struct stat about = {};
+  if (stat("/proc/self/fd", &about) == 0 && about.st_size > 0) {
+    return static_cast<uint64_t>(about.st_size);  // Linux 6.2 and later
+  }
+  uint64_t count = 0;
+  std::error_code none;
+  using Folder = std::filesystem::directory_iterator;
+  for (Folder each("/proc/self/fd", none), end; !none && each != end; each.increment(none)) {
+    ++count;
+  }
+  return count;
 }
 
 double BootTime() {
@@ -127,11 +143,7 @@ ProcessUsage ReadProcessUsage() {
   uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages >> pages;  // the second number
   usage.resident_bytes = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  std::error_code none;
-  using Folder = std::filesystem::directory_iterator;
-  for (Folder each("/proc/self/fd", none), end; !none && each != end; each.increment(none)) {
-    ++usage.open_files;
-  }
+  usage.open_files = OpenFiles();
   return usage;
 }
 
