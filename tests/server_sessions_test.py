@@ -11,7 +11,7 @@ import random
 import time
 import unittest
 
-from server_harness import WAIT_S, Server, sse, user
+from server_harness import WAIT_S, Server, most_s, sse, user
 from session_calls import FACT, GREEDY, Calls
 
 
@@ -360,6 +360,13 @@ class SessionsTest(Calls):
         self.assertEqual(answer["kvasir"]["ignored"], ["unknown_field"])
         made = self.call("POST", "/v1/sessions", {"temperature": 0, "system": "Hi."}, 201)
         self.assertEqual(made["ignored"], ["temperature"])
+        of = "/v1/sessions/" + made["id"]
+        for method, path, body, status in (("POST", of + "/messages", {"messages": user(FACT)}, 200),
+                                           ("PUT", of + "/messages/1", {"content": "Hi."}, 200),
+                                           ("PUT", of + "/system", {"content": "Hello."}, 200),
+                                           ("POST", of + "/fork", {}, 201), ("POST", of + "/truncate", {"messages": 1}, 200)):
+            changed = self.call(method, path, body | {"colour": "blue"}, status)
+            self.assertEqual(changed["ignored"], ["colour"], path)
 
     # --- bad input
 
@@ -560,8 +567,8 @@ class SessionsTest(Calls):
                 times.append(time.perf_counter() - begin)
             return sorted(times)[3]
 
-        self.assertLess(timed("/fork", {}), 0.005)
-        self.assertLess(timed("/messages", {"messages": user("x")}), 0.005)
+        self.assertLess(timed("/fork", {}), most_s(0.005))
+        self.assertLess(timed("/messages", {"messages": user("x")}), most_s(0.005))
 
     def test_page_of_the_cache_has_the_budget(self):
         state = self.server.get("/v1/cache")

@@ -9,6 +9,7 @@ namespace kvasir {
 namespace {
 
 constexpr size_t kMaxUnreadBytes = 64;  // of each
+constexpr size_t kMaxDigitsShown = 40;
 
 // The integer value of an integer or of a number such as 16.0.
 std::optional<int64_t> AsInteger(const JsonValue& value) {
@@ -19,11 +20,14 @@ std::optional<int64_t> AsInteger(const JsonValue& value) {
   return static_cast<int64_t>(d);
 }
 
-std::string NumberText(const JsonValue& value) {
-  return value.is_integer() ? value.integer_text() : fmt::format("{}", value.number());
-}
-
 }  // namespace
+
+std::string NumberText(const JsonValue& value) {
+  if (!value.is_integer()) return fmt::format("{}", value.number());
+  const std::string text = value.integer_text();
+  if (text.size() <= kMaxDigitsShown) return text;
+  return fmt::format("{}... (of {} digits)", text.substr(0, kMaxDigitsShown / 2), text.size());
+}
 
 JsonFields::JsonFields(const JsonValue& object, std::string path)
     : object_(object), path_(std::move(path)) {}

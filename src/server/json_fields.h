@@ -17,6 +17,9 @@ namespace kvasir {
 
 inline constexpr size_t kMaxUnread = 64;  // names in the receipt
 
+// A number for an error: all of it, but the first digits of a very long one.
+std::string NumberText(const JsonValue& value);
+
 // The fields of one object, which must outlive it. null counts as absent. Readers do not
 // change `out` when the field is absent. error() is about the first wrong field. One thread.
 class JsonFields {

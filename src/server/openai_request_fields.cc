@@ -93,7 +93,7 @@ void ReadSampling(JsonFields& fields, const ModelView& model, SamplingParams* sa
   if (seed && seed->kind() == JsonValue::Kind::kUnsigned) {
     sampling->seed = seed->unsigned_integer();
   } else if (seed && seed->kind() == JsonValue::Kind::kDigits) {
-    fields.Fail("seed", fmt::format("{} is not an integer between {} and {}", seed->integer_text(),
+    fields.Fail("seed", fmt::format("{} is not an integer between {} and {}", NumberText(*seed),
                                     INT64_MIN, UINT64_MAX));
   } else if (const auto seed = fields.Integer("seed", INT64_MIN, INT64_MAX)) {
     sampling->seed = static_cast<uint64_t>(*seed);

@@ -199,6 +199,11 @@ Status Service::UseKeys(const KeysFile& file) {
   const TenantTable tenants = next->Table();
   KV_TRY(engine_.SetTenants(tenants));
   sessions_.SetTenants(tenants);
+  if (options_.max_sessions > 0 && tenants.size() > options_.max_sessions) {
+    Log(LogLevel::kWarning,
+        "there are more tenants than sessions, so that not each of them has a place for one",
+        LogField("tenants", tenants.size()), LogField("sessions", options_.max_sessions));
+  }
   const MutexLock lock(credentials_mutex_);
   credentials_ = std::move(next);
   return {};

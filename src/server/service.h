@@ -233,7 +233,8 @@ class Service {
   // What the call encodes with: `model_` and the tenant's pieces.
   ModelView ModelFor(const Call& call) const;
   // Replaces the session's state and answers with it.
-  Outcome Become(const Call& call, Result<SessionState> state);
+  Outcome Become(const Call& call, Result<SessionState> state,
+                 const std::vector<std::string>& ignored);
   // Has the engine forget, then gives the answer `body` with the sums, or says why the disk still
   // has the session.
   Outcome ForgetLater(const Call& call, std::vector<ForgetRequest> requests, nlohmann::json body,

@@ -54,10 +54,14 @@ ordered_json SessionJson(const SessionStore::Entry& entry) {
   return body;
 }
 
-HttpResponse SessionResponse(const SessionStore::Entry& entry, int status = 200) {
+// A session that was made or changed. `ignored`: the fields of the request that nothing reads.
+HttpResponse SessionResponse(const SessionStore::Entry& entry,
+                             const std::vector<std::string>& ignored, int status = 200) {
   HttpResponse response;
   response.status = status;
-  response.body = Dump(SessionJson(entry));
+  ordered_json body = SessionJson(entry);
+  body["ignored"] = ignored;
+  response.body = Dump(body);
   return response;
 }
 
@@ -112,12 +116,14 @@ Parts WholeSession(SessionStore::Entry entry, std::optional<ChatPrompt> prompt, 
 }
 
 // The number of messages that a body names, or all.
-Result<uint64_t> ReadCount(std::string_view body, std::optional<uint64_t> all) {
+Result<uint64_t> ReadCount(std::string_view body, std::optional<uint64_t> all,
+                           std::vector<std::string>* ignored) {
   KV_ASSIGN(const JsonBody parsed, ParseBody(body.empty() && all ? "{}" : body));
   JsonFields fields(parsed.fields);
   const auto count = fields.Integer("messages", 0, INT64_MAX);
   if (!count && !all) fields.Fail("messages", "is missing: how many messages stay");
   if (fields.error()) return tl::unexpected(*fields.error());
+  *ignored = fields.Unread();
   return count ? static_cast<uint64_t>(*count) : *all;
 }
 
@@ -190,12 +196,7 @@ Outcome Service::CreateSession(const Call& call) {
   }
   const auto entry = sessions_.Create(call.tenant(), std::move(*state));
   if (!entry) return ErrorResponse(entry.error());
-  HttpResponse response;
-  response.status = 201;
-  ordered_json made = SessionJson(*entry);
-  made["ignored"] = fields.Unread();
-  response.body = Dump(made);
-  return response;
+  return SessionResponse(*entry, fields.Unread(), 201);
 }
 
 Outcome Service::ListSessions(const Call& call) {
@@ -244,12 +245,13 @@ Outcome Service::ShowSession(const Call& call) {
   return response;
 }
 
-Outcome Service::Become(const Call& call, Result<SessionState> state) {
+Outcome Service::Become(const Call& call, Result<SessionState> state,
+                        const std::vector<std::string>& ignored) {
   if (!state) return ErrorResponse(state.error());
   const Status replaced = call.turn->Replace(std::move(*state));
   if (!replaced) return ErrorResponse(replaced.error());
   const auto entry = call.turn->Read();
-  return entry ? SessionResponse(*entry) : ErrorResponse(entry.error());
+  return entry ? SessionResponse(*entry, ignored) : ErrorResponse(entry.error());
 }
 
 Outcome Service::AppendMessages(const Call& call) {
@@ -265,7 +267,8 @@ Outcome Service::AppendMessages(const Call& call) {
   }
   if (!messages) return ErrorResponse(messages.error());
   const bool is_answer = messages->back().role == "assistant";
-  Outcome outcome = Become(call, Append(call.turn->store(), *entry->state, std::move(*messages)));
+  Outcome outcome = Become(call, Append(call.turn->store(), *entry->state, std::move(*messages)),
+                           fields.Unread());
   if (is_answer && entry->state->setup->prepare) PrepareAppended(call);
   return outcome;
 }
@@ -311,7 +314,8 @@ Outcome Service::EditMessage(const Call& call) {
   auto message = ReadContent(fields, messages[*index]->role, model_, &body->tree);
   if (!message) return ErrorResponse(message.error());
   const LaterMessages later = keep_later ? LaterMessages::kStay : LaterMessages::kGo;
-  return Become(call, Edit(call.turn->store(), *entry->state, *index, std::move(*message), later));
+  return Become(call, Edit(call.turn->store(), *entry->state, *index, std::move(*message), later),
+                fields.Unread());
 }
 
 Outcome Service::EditSystem(const Call& call) {
@@ -322,26 +326,29 @@ Outcome Service::EditSystem(const Call& call) {
   JsonFields fields(body->fields);
   auto message = ReadContent(fields, "system", model_, &body->tree);
   if (!message) return ErrorResponse(message.error());
-  return Become(call, SetSystem(call.turn->store(), *entry->state, std::move(*message)));
+  return Become(call, SetSystem(call.turn->store(), *entry->state, std::move(*message)),
+                fields.Unread());
 }
 
 Outcome Service::TruncateSession(const Call& call) {
   const auto entry = call.turn->Read();
   if (!entry) return ErrorResponse(entry.error());
-  const auto count = ReadCount(call.request.body, std::nullopt);
+  std::vector<std::string> ignored;
+  const auto count = ReadCount(call.request.body, std::nullopt, &ignored);
   if (!count) return ErrorResponse(count.error());
-  return Become(call, Truncate(*entry->state, *count));
+  return Become(call, Truncate(*entry->state, *count), ignored);
 }
 
 Outcome Service::ForkSession(const Call& call) {
   const auto entry = call.turn->Read();
   if (!entry) return ErrorResponse(entry.error());
-  const auto count = ReadCount(call.request.body, entry->state->messages.size());
+  std::vector<std::string> ignored;
+  const auto count = ReadCount(call.request.body, entry->state->messages.size(), &ignored);
   if (!count) return ErrorResponse(count.error());
   auto state = ForkOf(call.turn->store(), *entry->state, *count);
   if (!state) return ErrorResponse(state.error());
   const auto made = sessions_.Create(call.tenant(), std::move(*state));
-  return made ? SessionResponse(*made, 201) : ErrorResponse(made.error());
+  return made ? SessionResponse(*made, ignored, 201) : ErrorResponse(made.error());
 }
 
 namespace {
