@@ -52,7 +52,7 @@ class Hang(WithHome):
         begin = time.monotonic()
         server.process.send_signal(second)
         self.assertEqual(server.wait(), status)
-        self.assertLess(time.monotonic() - begin, 2)
+        self.assertLess(time.monotonic() - begin, 8)  # what it would wait for takes 10 s
         said = [line for line in server.log
                 if "stopped by a second signal: what is not stored on the disk yet is dropped" in line]
         self.assertEqual(len(said), 1, server.log)
@@ -61,7 +61,7 @@ class Hang(WithHome):
     def in_the_last_write(self, second):
         with self.hanging("sync") as server:
             server.process.send_signal(signal.SIGTERM)
-            server.until("the server is gone", lambda: self.is_closed(server))
+            server.until("the engine ends", lambda: any("storing what is queued" in line for line in server.log))
             self.second_signal(server, second, -second)
 
     def test_a_second_sigterm_in_the_last_write_ends_it_at_once(self):
@@ -78,15 +78,6 @@ class Hang(WithHome):
             server.until("it drains", lambda: server.request("GET", "/ready")[0] == 503)
             said = self.second_signal(server, signal.SIGINT, 130)
             self.assertGreaterEqual(int(said.partition("dropped=")[2].split()[0]), 18)
-
-    @staticmethod
-    def is_closed(server):
-        try:
-            server.get("/health")
-        except OSError:
-            time.sleep(0.5)  # what is left of the server goes; then the engine ends
-            return True
-        return False
 
 
 if __name__ == "__main__":

@@ -370,8 +370,12 @@ Result<int> RunServe(const Args& given) {
   options.on_overdue = [&engine] { EndNow(*engine); };
   const Status served = RunServer(options, *engine);
   if (!served && served.error().code == Code::kCancelled) EndNow(*engine);
-  if (served && engine->DiskStats()) {
+  if (const auto disk = engine->DiskStats(); served && disk) {
     EndOnSignal("stopped by a second signal: what is not stored on the disk yet is dropped\n");
+    if (disk->pending_blocks > 0) {
+      Log(LogLevel::kInfo, "storing what is queued for the disk; a second signal drops it",
+          LogField("blocks", disk->pending_blocks), LogField("folder", disk->folder));
+    }
   }
   KV_TRY(served);
   return kExitDone;  // the engine's end writes what is queued for the disk
