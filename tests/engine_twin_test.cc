@@ -14,6 +14,13 @@ namespace {
 constexpr uint64_t kTwinRows = Rounds(50'000, 2'000);
 const std::string kData = KVASIR_SOURCE_DIR "/tests/data/";
 
+// With a sanitizer every second one: loading them takes most of the time there.
+std::vector<std::string> Families() {
+  std::vector<std::string> all = TinyModels(), some;
+  for (size_t i = 0; i < all.size(); i += Rounds(1, 2)) some.push_back(all[i]);
+  return some;
+}
+
 TEST(EngineTwin, NoAnswerIsChangedByTheCache) {
   const uint64_t seed = 20261121;
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
@@ -31,7 +38,7 @@ TEST(EngineTwin, NoAnswerIsChangedByTheCache) {
 }
 
 TEST(EngineTwin, NoAnswerOfAnyFamilyIsChangedByTheCache) {
-  for (const std::string& family : TinyModels()) {
+  for (const std::string& family : Families()) {
     std::printf("%s: ", family.c_str());
     TwinRun run(20261123);
     const TwinCounts& counts = run.CompareFolder(kData + family, kTwinRows / 5);
@@ -50,7 +57,7 @@ TEST(EngineTwin, NoAnswerIsChangedByTheDisk) {
   EXPECT_EQ(counts.differ, 0u);
   EXPECT_GT(counts.disk_tokens, kTwinRows / 10);
   EXPECT_GT(counts.restarts, 0u);
-  for (const std::string& family : TinyModels()) {
+  for (const std::string& family : Families()) {
     std::printf("%s: ", family.c_str());
     TwinRun other(20261125);
     const TwinCounts& of_family = other.OnDisk().CompareFolder(kData + family, kTwinRows / 10);

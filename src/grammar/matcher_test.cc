@@ -396,7 +396,7 @@ TEST(Matcher, MasksDoNotDependOnTheMemoryOfTheirWalks) {
     text +=
         std::string(rule) + " ::= [ab] a? [bc] | [a-c] b? \"a\" | [bc] c? [ab] | \"b\" d? [a-c]\n";
   }
-  std::vector<std::string> texts = AllTexts(9);
+  std::vector<std::string> texts = AllTexts(Rounds(9, 8));
   for (std::string& one : texts) {
     if (one.size() % 3 == 1) one += 'c';
   }
