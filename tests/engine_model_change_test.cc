@@ -245,7 +245,9 @@ TEST_F(ModelChange, ARemovedFileRefusesRequestsUntilItIsBack) {
   ExpectAllIsRefused(path);
   EXPECT_NE(told_.at(0).find("is gone"), std::string::npos) << told_.at(0);
   fs::rename(folder_ / "aside", path);
-  std::this_thread::sleep_for(100ms);  // CheckModel's answer may be this old
+  const auto end = std::chrono::steady_clock::now() + 10s;  // CheckModel's answer may be old
+  while (!engine_->CheckModel() && std::chrono::steady_clock::now() < end) {
+  }
   EXPECT_TRUE(engine_->CheckModel());
   const Answer answer = Ask(*engine_, Prompt());
   EXPECT_EQ(answer.choices[0].tokens, want);

@@ -145,13 +145,15 @@ class Faults(HubTest):
         self.done("pull", "o/quants")
 
     def test_without_a_network_it_says_at_once_that_it_tries_again(self):
-        with socket.create_server(("127.0.0.1", 0)) as nobody:
-            url = "http://127.0.0.1:%d" % nobody.getsockname()[1]
-        self.environment["HF_ENDPOINT"] = url  # nobody listens there any more
+        nobody = socket.socket()  # it has the port, and does not listen
+        self.addCleanup(nobody.close)
+        nobody.bind(("127.0.0.1", 0))
+        url = "http://127.0.0.1:%d" % nobody.getsockname()[1]
+        self.environment["HF_ENDPOINT"] = url
         process = self.start("pull", "o/quants")
         begin = time.monotonic()
         first = process.stderr.readline()
-        self.assertLess(time.monotonic() - begin, 3)
+        self.assertLess(time.monotonic() - begin, 10)
         self.assertIsNone(process.poll(), "it still tries")
         self.assertRegex(first, f"^kvasir: warning: {url}: .+; trying again, 4 times at most\n$")
         out, rest = process.communicate(timeout=60)

@@ -7,7 +7,6 @@ KVASIR_SLOW=1: up to 8 MB, every template, longer storms.
 """
 
 import contextlib
-import os
 import random
 import statistics
 import subprocess
@@ -18,9 +17,8 @@ import time
 import unittest
 
 import hostile_bodies
-from server_harness import Server, post_bytes, user
+from server_harness import SLOW, Server, most_s, post_bytes, user
 
-SLOW = bool(os.environ.get("KVASIR_SLOW"))
 SIZES = (1_000_000, 8_000_000) if SLOW else (100_000, 800_000)
 STORM_S = 20 if SLOW else 2
 MOST_RATIO = 20  # of CPU time, for 8 times the bytes; 64 is quadratic
@@ -130,7 +128,7 @@ class Others(unittest.TestCase):
             print(f"/health: {len(took)} times, median {statistics.median(took) * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms; "
                   f"statuses {storm.statuses}")
             self.assertGreater(sum(n for status, n in storm.statuses.items() if status), 10)
-            self.assertLess(p99, 0.05)
+            self.assertLess(p99, most_s(0.05))
 
     def test_a_short_chat_waits_for_no_long_body(self):
         chat = {"messages": user("The brass key is in the blue drawer. Where is the brass key?"), "temperature": 0}
@@ -157,8 +155,8 @@ class Others(unittest.TestCase):
             for thread in threads:
                 thread.join()
         print(f"short chats: median {statistics.median(took) * 1e3:.1f} ms, longest {max(took) * 1e3:.1f} ms")
-        self.assertLess(statistics.median(took), 0.1)
-        self.assertLess(max(took), 1)
+        self.assertLess(statistics.median(took), most_s(0.1))
+        self.assertLess(max(took), most_s(1))
 
 
 class Memory(unittest.TestCase):

@@ -10,7 +10,7 @@ import socket
 import time
 import unittest
 
-from server_harness import Server, WithServer, chunked_body, post_bytes, read_all, user
+from server_harness import Server, WithServer, chunked_body, most_s, post_bytes, read_all, user
 
 SYSTEM = ("You can call weather and clock. The code of the green safe is 4711. Anna lives in Oslo. "
           "Tarik works as a pilot. The garden lesson is at 14:30.")
@@ -305,7 +305,7 @@ class Signals(unittest.TestCase):
             begin = time.monotonic()
             server.interrupt()
             self.assertEqual(server.wait(), 0)
-            self.assertLess(time.monotonic() - begin, 2)
+            self.assertLess(time.monotonic() - begin, most_s(2))
 
 
 if __name__ == "__main__":

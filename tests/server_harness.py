@@ -19,6 +19,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 WAIT_S = 60  # the longest that anything here may take; a failure, not a measurement
 
 
+SLOW = bool(os.environ.get("KVASIR_SLOW"))  # the long half of a test, and what it measures
+
+
+def most_s(seconds):
+    """A limit of what a test measures: where it runs alone, in slow. Beside others it is WAIT_S."""
+    return seconds if SLOW else WAIT_S
+
+
 def binary():
     if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
         return sys.argv.pop(1)

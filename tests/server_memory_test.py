@@ -8,7 +8,7 @@ import socket
 import threading
 import unittest
 
-from server_harness import WAIT_S, WithServer, post_bytes, user
+from server_harness import WAIT_S, Server, WithServer, post_bytes, user
 
 MEMORY = 64 << 20  # --request-memory
 BODY_LIMIT = 12 * (MEMORY // 20) // 24  # server/request_memory.h
@@ -191,6 +191,41 @@ class ScoredAnswers(WithAnswers):
         self.unread("/v1/completions", self.SCORED | {"stream": True})
         self.server.until("cancelled", lambda: self.server.metric(
             'kvasir_requests_total{outcome="cancelled"}') == before + 1)
+
+
+class GrammarsOfManyWords(unittest.TestCase):
+    """Twelve clients, each with other grammars of 25,000 words."""
+    CLIENTS, WORDS, ROUNDS = 12, 25_000, 3
+
+    def grammar(self, client, number):
+        words = (f"{client:x}{number:x}{i * 2654435761 % 2**32:08x}" for i in range(self.WORDS))
+        return "root ::= " + " | ".join(f'"{word}"' for word in words)
+
+    def test_memory_stays_within_the_plan(self):
+        for budget in ("16MiB", "64MiB"):
+            with self.subTest(budget), Server("--kv-memory", "16MiB", "--session-memory", "16MiB", "--request-memory",
+                                              budget, "--grammar-memory", budget) as server:
+                asked = []
+
+                def work(client):
+                    for number in range(self.ROUNDS):
+                        asked.append(server.request("POST", "/v1/completions", {
+                            "prompt": [5, 6, 7], "max_tokens": 4, "temperature": 1, "seed": client,
+                            "grammar": self.grammar(client, number)}))
+
+                threads = [threading.Thread(target=work, args=(client,)) for client in range(self.CLIENTS)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                statuses = [status for status, _, _ in asked]
+                self.assertLessEqual(set(statuses), {200, 400, 413, 429, 503}, asked)
+                plan = server.get("/v1/cache")
+                with open(f"/proc/{server.process.pid}/status", encoding="ascii") as file:
+                    high = next(int(line.split()[1]) << 10 for line in file if line.startswith("VmHWM"))
+                # Of the KV pool nothing but these prompts' blocks is touched, so it isn't room for the rest.
+                untouched = plan["kv_bytes"] - (1 << 20)
+                self.assertLess(high, 1.02 * plan["total_bytes"] + plan["process_bytes"] - untouched, statuses)
 
 
 class ManyConnections(WithServer):

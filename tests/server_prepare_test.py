@@ -61,10 +61,6 @@ class WithTemplate(unittest.TestCase):
     def until_prepared(self, before):
         """Until the engine has done all that it prepares."""
         self.server.until("prepared tokens", lambda: self.prepared() > before)
-        last = -1
-        while last != self.prepared():
-            last = self.prepared()
-            time.sleep(0.2)
         self.server.until("no pinned block", lambda: self.server.metric('kvasir_blocks{state="pinned"}') == 0)
 
 
@@ -210,18 +206,27 @@ class ChatCompletions(WithTemplate):
         self.assertLessEqual(receipt["computed"], own + 2, receipt)
         self.assertIn("kvasir_prepared_tokens_total", self.server.get("/metrics"))
 
+    def prepared_with(self, flags, before):
+        """Prepared tokens of the turns in `before`, which prepare nothing, and of one that does, behind them."""
+        self.start(MARKED, *flags)
+        for fields in before:
+            self.turn([], "Who are you?", **fields)
+        if flags:
+            self.turn([], "And Anna?")
+        else:
+            path = self.server.request("POST", "/v1/sessions", {"sampling": GREEDY, "prepare": True})[2]["id"]
+            self.server.post(f"/v1/sessions/{path}/generate", {"messages": user("And Anna?")})
+        self.until_prepared(0)
+        prepared = self.prepared()
+        self.server.stop()
+        return prepared
+
     def test_nothing_is_prepared_of_what_shares_nothing(self):
-        self.start(MARKED, "--prepare")
-        self.turn([], "Who are you?", cache_prompt=False)
-        self.turn([], "Who are you?", max_tokens=0)
-        time.sleep(0.5)
-        self.assertEqual(self.prepared(), 0)
+        alone = self.prepared_with(["--prepare"], [])
+        self.assertEqual(self.prepared_with(["--prepare"], [{"cache_prompt": False}, {"max_tokens": 0}]), alone)
 
     def test_it_is_off_without_the_flag(self):
-        self.start(MARKED)
-        self.turn([], "Who are you?")
-        time.sleep(0.5)
-        self.assertEqual(self.prepared(), 0)
+        self.assertEqual(self.prepared_with([], [{}]), self.prepared_with([], []))
 
     def test_a_drain_does_not_wait_for_it(self):
         self.start(MARKED, "--prepare")

@@ -12,7 +12,7 @@ import sys
 import time
 import unittest
 
-from server_harness import WAIT_S, Server, user
+from server_harness import WAIT_S, Server, most_s, user
 
 SESSIONS = 1000
 MESSAGES = 20
@@ -85,9 +85,8 @@ class MemoryTest(unittest.TestCase):
         print(f"fork {fork:.2f} ms and {copied:.0f} bytes, append {append:.2f} ms (median of 200 calls)",
               file=sys.stderr)
         self.assertLess(copied, 4096, "a fork copies no text and no ids")
-        # Goals of 1 ms each; a busy machine is slower.
-        self.assertLess(fork, 5)
-        self.assertLess(append, 5)
+        self.assertLess(fork / 1000, most_s(0.005))  # the goal is 1 ms each
+        self.assertLess(append / 1000, most_s(0.005))
 
 
 if __name__ == "__main__":

@@ -307,7 +307,6 @@ def main():
             for name in [name for name, count in COUNTS.items() for _ in range(count)]:
                 command = [sys.executable, __file__, "--attack", name, str(port), str(len(attackers) + 1), str(end)]
                 attackers.append(subprocess.Popen(command, env=environment))
-            time.sleep(2)
             beside, wrong, least = chat_until(end - 1, port, expected, server)
             for attacker in attackers:
                 attacker.wait(120)
