@@ -43,18 +43,16 @@ size_t Replay(Target target, const char* corpus) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3 || argc % 2 == 0) {
-    std::fprintf(stderr, "usage: fuzz_replay NAME CORPUS [NAME CORPUS ...]\n");
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: fuzz_replay NAME CORPUS\n");
     return 2;
   }
-  for (int i = 1; i < argc; i += 2) {
-    const Target target = FindTarget(argv[i]);
-    if (target == nullptr) {
-      std::fprintf(stderr, "unknown fuzz target '%s'\n", argv[i]);
-      return 2;
-    }
-    const size_t num_files = Replay(target, argv[i + 1]);
-    std::printf("%s: corpus files %zu\n", argv[i], num_files);
-    if (num_files == 0) return 1;  // an empty corpus proves nothing
+  const Target target = FindTarget(argv[1]);
+  if (target == nullptr) {
+    std::fprintf(stderr, "unknown fuzz target '%s'\n", argv[1]);
+    return 2;
   }
+  const size_t num_files = Replay(target, argv[2]);
+  std::printf("%s: corpus files %zu\n", argv[1], num_files);
+  return num_files == 0 ? 1 : 0;  // an empty corpus proves nothing
 }

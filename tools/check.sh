@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The checks of `dev check`: all of them, or those named (format words layers headers sizes leftovers
-# tidy, and kernels).
+# tidy, and all_headers, kernels).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -32,6 +32,7 @@ check_tidy() {
 check_layers() { python3 tools/layers.py --self-test && python3 tools/layers.py && python3 tools/rooms.py --check; }
 check_words() { python3 tools/words.py --self-test && python3 tools/words.py; }
 check_headers() { configure_style && python3 tools/headers.py; }
+check_all_headers() { configure_style && python3 tools/headers.py --all; }
 # Not among the default ones: it reads what build/release has built.
 check_kernels() { python3 tools/kernels.py; }
 check_sizes() { python3 tools/sizes.py; }

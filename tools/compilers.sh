@@ -3,6 +3,7 @@
 # runs it: each must give the digests of tests/data/numerics.json, on every target of this CPU.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. tools/skip.sh
 [ $# -gt 0 ] || set -- gcc-o1 gcc-o3 clang
 skipped=()
 for preset in "$@"; do
@@ -14,4 +15,4 @@ for preset in "$@"; do
   cmake --build "build/$preset" --parallel "$(nproc)" --target model_test
   "build/$preset/src/model/model_test" --gtest_filter='*Numerics*'
 done
-[ ${#skipped[@]} = 0 ] || { printf 'skipped: %s\n' "${skipped[@]}"; exit 77; }
+[ ${#skipped[@]} = 0 ] || skip "${skipped[*]}"

@@ -6,12 +6,8 @@ set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 python=$root/.venv/bin/python
 work=$root/build/llama_server_tests
-missing() {
-  echo "skipped: $1"
-  [ -z "${CI:-}" ] || exit 1
-  exit 77
-}
-[ -x "$python" ] || missing "needs .venv (./dev setup)"
+. "$root/tools/skip.sh"
+[ -x "$python" ] || skip "needs .venv (./dev setup)"
 export KVASIR_ROOT="$root"
 export KVASIR_SHARED="${KVASIR_SHARED:-$root/../shared}"
 export KVASIR_BINARY="${KVASIR_BINARY:-$root/build/release/kvasir}"
@@ -21,14 +17,14 @@ mkdir -p "$work"
 if [ ! -e "$work/llama.cpp/tools/server/tests/conftest.py" ]; then
   "$python" -m pip download -q --no-deps --no-binary llama-cpp-python -d "$work" \
     llama-cpp-python==0.3.36 || ls "$work"/llama_cpp_python-0.3.36.tar.gz >/dev/null 2>&1 ||
-    missing "llama-cpp-python 0.3.36 cannot be downloaded"
+    skip "llama-cpp-python 0.3.36 cannot be downloaded"
   tar -xzf "$work"/llama_cpp_python-0.3.36.tar.gz -C "$work" --strip-components=2 --wildcards \
     '*/vendor/llama.cpp/tools/server/tests/*' '*/vendor/llama.cpp/models/templates/*'
 fi
 if [ ! -e "$work/packages/done" ]; then
   "$python" -m pip install -q --upgrade --target "$work/packages" 'pytest~=8.3.3' pytest-timeout 'filelock~=3.16' \
     'numpy~=2.2' 'openai~=2.14.0' 'requests~=2.32.3' 'prometheus-client~=0.20.0' 'aiohttp~=3.9' ||
-    missing "packages of the suite cannot be installed"
+    skip "packages of the suite cannot be installed"
   touch "$work/packages/done"
 fi
 

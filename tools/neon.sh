@@ -4,13 +4,14 @@
 # and googletest (tools/packages/neon.txt); skips (exit 77) where one is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. tools/skip.sh
 
 readonly out=build/neon gtest=/usr/src/googletest/googletest
 readonly cxx=aarch64-linux-gnu-g++
 for need in "$cxx" qemu-aarch64; do
-  command -v "$need" >/dev/null || { echo "neon: no $need: not run"; exit 77; }
+  command -v "$need" >/dev/null || skip "needs $need"
 done
-[ -d "$gtest" ] || { echo "neon: no $gtest: not run"; exit 77; }
+[ -d "$gtest" ] || skip "needs $gtest"
 
 mkdir -p "$out"
 readonly flags=(-std=c++20 -O2 -ffp-contract=off -fno-math-errno -Iinclude -Isrc -I"$gtest/include" -DFMT_HEADER_ONLY

@@ -7,25 +7,35 @@ import pathlib
 import re
 import sys
 
-ENTRY = re.compile(r"^\d+/\d+ Testing: (\S+).*?$(.*?)^Test (Passed|Failed|Skipped|Timeout|Not Run)", re.MULTILINE | re.DOTALL)
-INSIDE = re.compile(r"^OK \(skipped=(\d+)\)$", re.MULTILINE)  # unittest's, of a script that passed
+# ctest's log says "Test Passed." of a test that was skipped by its exit status, and of one that it could not start.
+ENTRY = re.compile(r"^\d+/\d+ Testing: (\S+).*?\n(.*?)(?=^\d+/\d+ Testing: |\Z)", re.MULTILINE | re.DOTALL)
+FAILED = re.compile(r'^(?:Test Failed\.|Test Fail Reason:|Test Timeout|Command: "")', re.MULTILINE)
+SKIPPED = re.compile(r"^\[  SKIPPED \]", re.MULTILINE)      # tools/skip.sh's line
+GTEST = re.compile(r"^\[(       OK|  FAILED |  SKIPPED) \] (\S+?),? .*\([0-9]+ ms\)$", re.MULTILINE)
+INSIDE = re.compile(r"^skipped within: (.+)$", re.MULTILINE)  # tests/run.py's
 
 
 def main():
     passed, failed, skipped = 0, [], []
     for log in sys.argv[1:]:
-        for name, output, status in ENTRY.findall(pathlib.Path(log).read_text(errors="replace")):
-            if status == "Passed" and "[  SKIPPED ]" not in output:
-                passed += 1
-                skipped += [f"{name} ({count} inside)" for count in INSIDE.findall(output)]
-            elif status in ("Passed", "Skipped"):
+        for name, output in ENTRY.findall(pathlib.Path(log).read_text(errors="replace")):
+            tests = GTEST.findall(output)
+            if tests:  # of a binary of gtest, which may hold many
+                passed += sum(end.strip() == "OK" for end, _ in tests)
+                skipped += [test for end, test in tests if end.strip() == "SKIPPED"]
+                bad = [test for end, test in tests if end.strip() == "FAILED"]
+                failed += bad or ([name] if FAILED.search(output) else [])  # it crashed
+            elif FAILED.search(output):
+                failed.append(name)
+            elif SKIPPED.search(output):
                 skipped.append(name)
             else:
-                failed.append(name)
+                passed += 1
+                skipped += [f"{name}: {inside}" for inside in INSIDE.findall(output)]
     print(f"passed {passed}, failed {len(failed)}, skipped {len(skipped)}")
     for title, names in (("failed", failed), ("skipped", skipped)):
         if names:
-            print(f"{title}: {', '.join(names)}")
+            print(f"{title}:\n  " + "\n  ".join(names))
 
 
 if __name__ == "__main__":
