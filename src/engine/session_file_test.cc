@@ -279,6 +279,37 @@ TEST_F(SessionFileTest, RemovesAllBesideAFirstRow) {
   }
 }
 
+// An erase of all that fails takes sessions out of memory, while their changes are being written.
+TEST_F(SessionFileTest, AChangeOutlivesAnEraseThatFails) {
+  const std::string id = Make(*OpenStore(), "first");
+  SessionFileOptions erased = options_;  // the same rows in a file of which nothing can be erased
+  erased.folder = parent_ / "erased";
+  fs::copy(options_.folder, erased.folder, fs::copy_options::recursive);
+  std::swap(options_, erased);
+  Sql("CREATE TRIGGER stays BEFORE INSERT ON erased BEGIN SELECT RAISE(ABORT, 'stays'); END");
+  std::swap(options_, erased);
+  auto stuck = SessionFile::Open(erased);
+  ASSERT_TRUE(stuck) << stuck.error().message;
+  std::unique_ptr<SessionStore> store;
+  std::optional<Result<size_t>> removed;
+  options_.on_need = [&](uint64_t) {  // called while a row is written
+    if (!store || removed) return;
+    ASSERT_TRUE(store->UseFile(std::move(*stuck)));
+    removed = store->RemoveAll("t");
+  };
+  store = OpenStore();
+  ASSERT_EQ(Shown(*store, id), "first|");
+  {
+    const auto turn = *store->Queue("t", id, [] {});
+    SessionState longer = *Append(*store, *turn->Read()->state, OneSaid("user", "second"));
+    EXPECT_TRUE(turn->Replace(std::move(longer)));
+  }
+  ASSERT_TRUE(removed);
+  EXPECT_EQ(removed->error().code, Code::kUnavailable);
+  ASSERT_TRUE(store->FindLoaded("t", id));
+  EXPECT_EQ(Shown(*store, id), "first|second|");
+}
+
 TEST_F(SessionFileTest, LeavesMemoryBeforeTheDisk) {
   const auto store = OpenStore({.ttl_ns = 1});
   const std::string id = Make(*store, "hello");

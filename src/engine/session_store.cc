@@ -689,6 +689,8 @@ Status SessionStore::Turn::Replace(SessionState state, Durable durable) {
     const MutexLock lock(impl.mutex);
     if (!session.removed) {
       if (file) session.row_number = row_number;
+      // An erase of all that failed meanwhile has taken the old state out of memory.
+      if (!session.state) session.by_use = impl.by_use.insert(impl.by_use.end(), &session);
       session.state.swap(kept);  // the old one ends without the mutex
       impl.Use(session);
       return {};
