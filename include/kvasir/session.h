@@ -238,6 +238,9 @@ class SessionStore {
   const SessionLimits& limits() const;
 
  private:
+  enum class Counts : uint8_t { kAsUse, kNot };  // of a turn
+  Result<std::shared_ptr<Turn>> Queue(std::string_view tenant, std::string_view id,
+                                      std::function<void()> on_turn, Counts counts);
   Status WriteUnwritten();
   SessionStore(std::shared_ptr<Impl> impl, const SessionOwner& owner);
   bool TakeBytes(uint64_t bytes, Room room);

@@ -14,6 +14,7 @@
 #include <random>
 #include <thread>
 
+#include "base/own_clock.h"
 #include "base/secret.h"
 
 namespace kvasir {
@@ -368,6 +369,21 @@ TEST_F(SessionFileTest, AFullFileChangesNothing) {
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code, Code::kExhausted);
   EXPECT_EQ(store->counts().sessions, 1u);
+}
+
+// Each sweep tries to write it, and this does not count as a use.
+TEST_F(SessionFileTest, ASessionThatDoesNotFitIntoTheFileExpires) {
+  OwnClock clock;
+  options_.cap_bytes = uint64_t{16} << 20;
+  SessionStore store({.ttl_ns = 1'000});
+  const std::string id = Make(store, std::string(3'000'000, 'x'));
+  ASSERT_TRUE(store.UseFile(OpenFile()));
+  clock.Advance(std::chrono::nanoseconds(600));
+  EXPECT_EQ(store.SweepFile().error().code, Code::kExhausted);
+  EXPECT_EQ(store.counts().sessions, 1u);
+  clock.Advance(std::chrono::nanoseconds(600));
+  EXPECT_TRUE(store.SweepFile());
+  EXPECT_EQ(store.counts().sessions, 0u);
 }
 
 TEST_F(SessionFileTest, OneKeyLeavesTheOthersTheirPartOfTheFile) {

@@ -160,7 +160,8 @@ struct SessionStore::Impl {
     return is_own ? it->second : nullptr;
   }
 
-  void Use(Session& session) KV_REQUIRES(mutex) {
+  void Use(Session& session, Counts counts = Counts::kAsUse) KV_REQUIRES(mutex) {
+    if (counts == Counts::kNot) return;
     session.used_ns = MonotonicNs();
     if (session.state) by_use.splice(by_use.end(), by_use, session.by_use);
   }
@@ -238,11 +239,12 @@ struct SessionStore::Impl {
 };
 
 struct SessionStore::Turn::Place {
-  Place(const std::shared_ptr<Impl>& impl, const SessionOwner& owner)
-      : store(impl), view(impl, owner) {}
+  Place(const std::shared_ptr<Impl>& impl, const SessionOwner& owner, Counts given)
+      : store(impl), view(impl, owner), counts(given) {}
 
   std::shared_ptr<Impl> store;
   SessionStore view;
+  const Counts counts;
   std::shared_ptr<Session> session;
   Waiting waiting;
 };
@@ -502,8 +504,15 @@ std::vector<SessionStore::Entry> SessionStore::Loaded(std::string_view tenant, s
 Result<std::shared_ptr<SessionStore::Turn>> SessionStore::Queue(std::string_view tenant,
                                                                 std::string_view id,
                                                                 std::function<void()> on_turn) {
+  return Queue(tenant, id, std::move(on_turn), Counts::kAsUse);
+}
+
+Result<std::shared_ptr<SessionStore::Turn>> SessionStore::Queue(std::string_view tenant,
+                                                                std::string_view id,
+                                                                std::function<void()> on_turn,
+                                                                Counts counts) {
   Sweep();
-  auto place = std::make_shared<Turn::Place>(impl_, SessionOwnerOf(tenant));
+  auto place = std::make_shared<Turn::Place>(impl_, SessionOwnerOf(tenant), counts);
   place->waiting.on_turn = std::move(on_turn);
   const std::shared_ptr<Turn> turn(new Turn(place));
   const MutexLock lock(impl_->mutex);
@@ -515,7 +524,7 @@ Result<std::shared_ptr<SessionStore::Turn>> SessionStore::Queue(std::string_view
                 "{} calls of this session wait already, and at most {} may; try again later",
                 kMaxSessionQueue, kMaxSessionQueue);
   }
-  impl_->Use(*session);
+  impl_->Use(*session, counts);
   session->queue.push_back(&place->waiting);
   place->session = std::move(session);
   return turn;
@@ -575,7 +584,8 @@ Status SessionStore::WriteUnwritten() {
   }
   Status failed;  // one that does not fit keeps none of the others from the file
   for (const auto& [tenant, id] : unwritten) {
-    const auto turn = Queue(tenant, id, [] {});
+    const auto turn = Queue(
+        tenant, id, [] {}, Counts::kNot);
     if (!turn || !(*turn)->has_come()) continue;  // the change that is under way writes it
     const Result<Entry> entry = (*turn)->Read();
     const Status written =
@@ -692,7 +702,7 @@ Status SessionStore::Turn::Replace(SessionState state, Durable durable) {
       // An erase of all that failed meanwhile has taken the old state out of memory.
       if (!session.state) session.by_use = impl.by_use.insert(impl.by_use.end(), &session);
       session.state.swap(kept);  // the old one ends without the mutex
-      impl.Use(session);
+      impl.Use(session, place_->counts);
       return {};
     }
   }
@@ -743,7 +753,7 @@ void SessionStore::Turn::End() {
     Session& session = *place->session;
     const bool had_turn = session.queue.front() == &place->waiting;
     std::erase(session.queue, &place->waiting);
-    if (!session.removed) place->store->Use(session);
+    if (!session.removed) place->store->Use(session, place->counts);
     if (had_turn && !session.queue.empty()) next = std::move(session.queue.front()->on_turn);
   }
   if (next) next();
