@@ -313,13 +313,37 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       prepared_.outcome = service_.Prepare(request_, quota, &prepared_.share, turn);
       made = true;
     });
+    if (made && std::holds_alternative<LaterAnswer>(prepared_.outcome)) {
+      // Here, because it may take long, and whether or not the client still waits.
+      const Prepared prepared = std::move(prepared_);  // the answer may be there before this ends
+      made = false;
+      Try([&] {
+        std::get<LaterAnswer>(prepared.outcome).begin(ReplyTo(exchange));
+        made = true;
+      });
+      if (made) return;
+    }
     UntilDone([&] {
       asio::post(strand_, [self = shared_from_this(), exchange, made] {
         Prepared prepared = std::move(self->prepared_);
-        if (exchange != self->exchange_ || self->state_ != State::kBusy) return;
+        if (exchange != self->exchange_ || self->state_ != State::kBusy) {
+          return self->DropUnbegun(prepared.outcome);
+        }
         self->Run([&] { made ? self->Reply(std::move(prepared)) : self->Close(); });
       });
     });
+  }
+
+  // Makes the function that gives an answer to Reply, on the strand.
+  LaterAnswer::Reply ReplyTo(uint64_t exchange) {
+    return [weak = weak_from_this(), exchange](HttpResponse response) {
+      const std::shared_ptr<Connection> self = weak.lock();
+      if (!self) return;
+      asio::post(self->strand_, [self, exchange, response = std::move(response)]() mutable {
+        if (exchange != self->exchange_ || self->state_ != State::kBusy) return;
+        self->Run([&] { self->Reply({{}, std::move(response)}); });
+      });
+    };
   }
 
   void Reply(Prepared prepared) {
@@ -346,18 +370,19 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       if (one.format && one.format->text) bytes += one.format->text->text.size();
     }
     grammars_.Run(
-        start.tenant, bytes, [weak = weak_from_this(), exchange = exchange_, held](MemoryQuota&) {
-          const auto self = weak.lock();
-          if (!self || self->gone_.load(std::memory_order_relaxed)) return;
+        start.tenant, bytes, [self = shared_from_this(), exchange = exchange_, held](MemoryQuota&) {
           Status compiled =
               tl::unexpected(Error{Code::kUnavailable, "the system is out of memory: try again"});
           Try([&] {
+            if (self->gone_.load(std::memory_order_relaxed)) return;
             compiled = self->service_.engine().CompileFormats(
                 std::get<GenerationStart>(held->outcome).requests);
           });
           UntilDone([&] {
             asio::post(self->strand_, [self, exchange, held, compiled] {
-              if (exchange != self->exchange_ || self->state_ != State::kBusy) return;
+              if (exchange != self->exchange_ || self->state_ != State::kBusy) {
+                return self->DropUnbegun(held->outcome);
+              }
               self->awaiting_ = false;
               self->Run([&] {
                 self->GenerateCompiled(compiled, std::get<GenerationStart>(held->outcome));
@@ -370,31 +395,34 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void GenerateCompiled(const Status& compiled, GenerationStart& start) {
     if (compiled) return Generate(std::move(start));
-    Respond(ErrorResponse(SubmitError(compiled.error(), start.prompt_field)));
+    RefuseUnbegun(start, SubmitError(compiled.error(), start.prompt_field));
+  }
+
+  // Ends a generation that has not begun and whose client is gone.
+  void DropUnbegun(Outcome& outcome) noexcept {
+    auto* start = std::get_if<GenerationStart>(&outcome);
+    if (start) Try([&] { DropUnfinished(start->tenant, std::move(start->answer)); });
+  }
+
+  void RefuseUnbegun(GenerationStart& start, const Error& error) {
+    DropUnfinished(start.tenant, std::move(start.answer));
+    Respond(ErrorResponse(error));
   }
 
   void AwaitAnswer(const LaterAnswer& later) {
     awaiting_ = true;
-    later.begin([weak = weak_from_this(), exchange = exchange_](HttpResponse response) {
-      const std::shared_ptr<Connection> self = weak.lock();
-      if (!self) return;
-      asio::post(self->strand_, [self, exchange, response = std::move(response)]() mutable {
-        if (exchange != self->exchange_ || self->state_ != State::kBusy) return;
-        self->awaiting_ = false;
-        self->Run([&] { self->Respond(std::move(response)); });
-      });
-    });
+    later.begin(ReplyTo(exchange_));
     if (!reader_.has_bytes()) ReadSome();
   }
 
   void Generate(GenerationStart start) {
     // Its key may have been removed while it was prepared.
-    if (service_.TenantOf(request_) != start.tenant) return Respond(ErrorResponse(KeyRevoked()));
+    if (service_.TenantOf(request_) != start.tenant) return RefuseUnbegun(start, KeyRevoked());
     if (!answer_memory_.Hold(start.answer_bytes)) {
-      return Respond(
-          ErrorResponse({Code::kExhausted, fmt::format("running and unsent answers leave no room "
-                                                       "for an answer of {} bytes; try again later",
-                                                       start.answer_bytes)}));
+      return RefuseUnbegun(
+          start, {Code::kExhausted, fmt::format("running and unsent answers leave no room for an "
+                                                "answer of {} bytes; try again later",
+                                                start.answer_bytes)});
     }
     answer_ = std::move(start.answer);
     tenant_ = std::move(start.tenant);
@@ -518,10 +546,10 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   }
 
   // The end of an answer that is not finished: what it keeps waits for the disk too.
-  void DropUnfinished(std::unique_ptr<Answer> answer) {
+  void DropUnfinished(const std::string& tenant, std::unique_ptr<Answer> answer) {
     if (!answer) return;
     std::shared_ptr<AnswerKeeper> keeper = answer->TakeSlowKeeper();
-    if (keeper) disk_.Run(tenant_, 0, [keeper = std::move(keeper)](MemoryQuota&) {});
+    if (keeper) disk_.Run(tenant, 0, [keeper = std::move(keeper)](MemoryQuota&) {});
   }
 
   HttpResponse NoRoomToAnswer() {
@@ -534,7 +562,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   // The answer ends with an error: a response, or the last event of a stream that has begun.
   void Fail(const Error& error) {
     const std::string event = answer_->ErrorEvent(error);
-    DropUnfinished(std::move(answer_));
+    DropUnfinished(tenant_, std::move(answer_));
     CancelAll();
     if (!begun_) return Respond(ErrorResponse(error));
     keep_alive_ = false;
@@ -571,7 +599,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void CancelAll() {
     ++exchange_;  // later events of the cancelled requests are ignored
-    DropUnfinished(std::move(answer_));
+    DropUnfinished(tenant_, std::move(answer_));
     chat_.reset();
     for (const RequestId id : running_) service_.engine().Cancel(id);
     running_.clear();

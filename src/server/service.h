@@ -63,7 +63,8 @@ struct GenerationStart {
 // An answer that comes after the engine has done its work.
 struct LaterAnswer {
   using Reply = std::function<void(HttpResponse)>;
-  // REQUIRES: called once. Calls `reply` once, now or later, on any thread: it must not block.
+  // Calls `reply` once, now or later, on any thread: it must not block. What Prepare made is begun
+  // on its thread, and may take long. REQUIRES: called once.
   std::function<void(Reply reply)> begin;
 };
 
