@@ -367,7 +367,9 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     const auto& start = std::get<GenerationStart>(held->outcome);
     size_t bytes = 0;
     for (const GenerateRequest& one : start.requests) {
-      if (one.format && one.format->text) bytes += one.format->text->text.size();
+      if (!one.format) continue;
+      if (one.format->text) bytes += one.format->text->text.size();
+      for (const AnswerFormat::Tool& tool : one.format->tools) bytes += tool.parameters.size();
     }
     grammars_.Run(
         start.tenant, bytes, [self = shared_from_this(), exchange = exchange_, held](MemoryQuota&) {

@@ -251,5 +251,22 @@ TEST_F(ConnectionDiskTest, AForgetIsDoneThoughItsClientLeaves) {
   EXPECT_TRUE(Comes([&] { return engine_.forgets.count() > 0; }));
 }
 
+TEST_F(ConnectionDiskTest, ToolsThatMustBeCalledAreALargeText) {
+  std::string properties;
+  for (int i = 0; properties.size() <= kSmallBodyBytes; ++i) {
+    properties += (i ? ",\"" : "\"") + std::to_string(i) + R"(":{"type":"string"})";
+  }
+  HeldThread large(grammars_, kSmallBodyBytes + 1);
+  Send("POST", "/v1/chat/completions",
+       R"({"messages":[{"role":"user","content":"hi"}],"tool_choice":"required","tools":[)"
+       R"({"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{)" +
+           properties + "}}}}]}");
+  ASSERT_TRUE(Comes([&] { return engine_.compiles.count() == 1 || grammars_.num_waiting() == 1; }));
+  EXPECT_EQ(engine_.compiles.count(), 0u);
+  large.Release();
+  ASSERT_TRUE(Comes([&] { return engine_.compiles.count() == 1; }));
+  EXPECT_EQ(engine_.compiles.last(), large.id);
+}
+
 }  // namespace
 }  // namespace kvasir
