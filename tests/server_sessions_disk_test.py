@@ -501,6 +501,23 @@ class Faulty(WithSessions):
             for path in paths:
                 self.assertEqual(len(self.call(server, "GET", path)["messages"]), 1)
 
+    def test_one_sweep_at_a_time(self):
+        """A server that waits for the file asks for it each second, but not again while it opens it."""
+        with contextlib.closing(Faults()) as faults:
+            first = self.serve()
+            path = self.make(first, messages=user(FACT))
+            second = self.served(faults)
+            faults.arm("sync", HANG, 1, FOREVER)
+            first.kill()
+            second.until("a hanging call", lambda: faults.failed > 0)
+            time.sleep(2.5)  # two more sweeps could begin
+            faults.disarm()
+            second.until("taken over", lambda: "no_sessions" not in second.disk())
+            self.call(second, "GET", path)
+            log = "".join(second.log)
+            self.assertEqual(log.count("sessions end with this process"), 1, log)
+            self.assertEqual(log.count("sessions are kept on the disk"), 1, log)
+
 
 class Commands(WithSessions):
     def sessions(self, *words, folder="kv", code=0):

@@ -233,15 +233,18 @@ class Server {
     });
   }
 
-  // Sessions end when their time is over, even if nobody calls.
+  // Sessions end when their time is over, even if nobody calls. One sweep at a time: a slow disk
+  // may hold one up for longer than the time between two.
   void AwaitSweep() {
     UntilDone([this] {
       sweep_.expires_after(service_->waits_for_session_file() ? kAskForFile : kSweepSessions);
       sweep_.async_wait([this](ErrorCode ec) {
         if (ec) return;
         PreparePool& pool = engine_.DiskStats() ? disk_ : prepare_;
-        pool.Run("", 0, [this](MemoryQuota&) { service_->SweepSessions(); });
-        AwaitSweep();
+        pool.Run("", 0, [this](MemoryQuota&) {
+          service_->SweepSessions();
+          UntilDone([this] { asio::post(strand_, [this] { AwaitSweep(); }); });
+        });
       });
     });
   }

@@ -143,7 +143,7 @@ class Service {
     draining_.store(true, std::memory_order_relaxed);
   }  // relaxed: it publishes no data
   // Removes sessions that nobody has used for long, and opens their file where that failed before.
-  // Call it now and then; it waits for the disk.
+  // Call it now and then, one call at a time; it waits for the disk.
   void SweepSessions();
   bool waits_for_session_file() const {  // another process has it
     return waits_for_session_file_.load(std::memory_order_relaxed);
