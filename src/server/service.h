@@ -104,6 +104,7 @@ class Service {
   // thread where that may take long (PreparePool).
   static bool NeedsPreparing(const HttpRequest& request);
   static bool Generates(const HttpRequest& request);  // also needs the engine
+  // Whether Prepare waits for the disk of the tier or of sessions.
   bool WaitsForDisk(const HttpRequest& request) const;
   // The same as Handle, but takes its memory from `quota`; *share is the part that the outcome
   // still holds. When the quota is used up: 400 if the request alone needs more than all of it,

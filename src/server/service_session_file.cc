@@ -67,9 +67,11 @@ void Service::OpenSessionFile() {
 
 bool Service::WaitsForDisk(const HttpRequest& request) const {
   const std::string_view path = PathOf(request.target);
-  const bool is_about_sessions =
-      path.starts_with("/v1/sessions") || (path == "/v1/cache" && request.method == "DELETE");
-  return is_about_sessions && sessions_.file() != nullptr;
+  if (path.starts_with("/v1/sessions")) return sessions_.file() != nullptr;
+  // An erase removes the keys of a file that is not open, and each saved slot is a file.
+  const bool has_files =
+      path.starts_with("/slots/") || (path == "/v1/cache" && request.method == "DELETE");
+  return has_files && engine_.DiskStats().has_value();
 }
 
 void Service::SweepSessions() {

@@ -1,0 +1,83 @@
+// Kept sessions of a Service in front of a FakeEngine with a disk tier.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/secret.h"
+#include "kvasir/session_file.h"
+#include "server/fake_engine_for_test.h"
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+
+class ServiceSessionFile : public testing::Test {
+ protected:
+  ServiceSessionFile() {
+    std::string pattern = testing::TempDir() + "/kvasir-service-XXXXXX";
+    parent_ = mkdtemp(pattern.data());
+    const std::string state = parent_ / "state";
+    EXPECT_TRUE(LoadOrCreateSecret(state));
+    engine_.mutable_options().disk = DiskOptions{};
+    engine_.mutable_options().state_dir = state;
+    engine_.disk = TierStats{.folder = parent_ / "kv", .cap_bytes = uint64_t{64} << 20};
+  }
+  ~ServiceSessionFile() override {
+    service_.reset();
+    std::filesystem::remove_all(parent_);
+  }
+
+  // A server that was started anew.
+  void Restart(const ServerOptions& options = {}) {
+    service_.reset();
+    service_ = *Service::Make(options, engine_);
+  }
+  json Ask(const std::string& method, const std::string& target, int status = 200,
+           const std::string& key = "", const std::string& body = "") {
+    HttpRequest request = RequestOf(method, target, body);
+    request.api_key = key;
+    const HttpResponse response = AskService(*service_, request);
+    EXPECT_EQ(response.status, status) << response.body;
+    return json::parse(response.body);
+  }
+  std::unique_ptr<SessionFile> OpenedByAnother() {
+    auto opened = SessionFile::Open(SessionFileOptionsOf(engine_));
+    EXPECT_TRUE(opened) << opened.error().message;
+    return std::move(*opened);
+  }
+  static ServerOptions WithoutSessions() {
+    ServerOptions options;
+    options.max_sessions = 0;
+    return options;
+  }
+
+  std::filesystem::path parent_;
+  const std::unique_ptr<Tokenizer> tokenizer_ =
+      *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
+  const std::unique_ptr<ChatTemplate> template_ = *ChatTemplate::Parse(kTinyTemplate);
+  FakeEngine engine_{tokenizer_.get(), template_.get()};
+  std::unique_ptr<Service> service_;
+};
+
+TEST_F(ServiceSessionFile, WhatReadsOrWritesFilesWaitsForTheDisk) {
+  const auto waits = [&](const char* method, const char* target) {
+    return service_->WaitsForDisk(RequestOf(method, target));
+  };
+  for (const bool keeps : {true, false}) {
+    Restart(keeps ? ServerOptions() : WithoutSessions());
+    EXPECT_TRUE(waits("DELETE", "/v1/cache")) << "it removes keys of a file that is not open";
+    EXPECT_TRUE(waits("POST", "/slots/0?action=save"));
+    EXPECT_FALSE(waits("GET", "/v1/cache"));
+    EXPECT_FALSE(waits("POST", "/v1/chat/completions"));
+    EXPECT_EQ(waits("POST", "/v1/sessions"), keeps);
+  }
+  engine_.disk.reset();
+  Restart();
+  EXPECT_FALSE(waits("DELETE", "/v1/cache")) << "those threads were not started";
+}
+
+}  // namespace
+}  // namespace kvasir
