@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/hex.h"
+#include "base/log.h"
 #include "kvasir/session_file.h"
 #include "observe/metrics.h"
 #include "plan/plan_json.h"
@@ -164,6 +165,13 @@ json DiskJson(const std::optional<TierStats>& disk) {
           {"load_bytes_s", disk->load_bytes_per_s}};
 }
 
+// Says for callers why kept sessions stay that this server has not opened: without their place.
+std::string WhyNotErased(const Error& error) {
+  Log(LogLevel::kWarning, "kept sessions cannot be erased", LogField("why", error.message));
+  return error.code == Code::kUnavailable ? "another server has their file"
+                                          : "the disk that has them fails";
+}
+
 // What an erase could not reach; "": nothing.
 std::string WhatStays(const std::string& sessions, uint32_t locked_stores) {
   if (locked_stores == 0) return sessions;
@@ -297,16 +305,18 @@ Outcome Service::EraseCache(const Call& call) {
   const bool has_disk = engine_.DiskStats().has_value();
   const bool shows_sizes = credentials()->num_tenants() <= 1;
   Result<size_t> removed = 0;
-  const auto no_file = sessions_.no_file();
   if (tenant) removed = sessions_.RemoveAll(*tenant);
   const size_t sessions = removed.value_or(0);
   std::string stays;
   if (!removed) stays = "kept sessions: " + removed.error().message;
-  if (tenant && has_disk && no_file) {
+  if (tenant && has_disk && !sessions_.file()) {  // also where this server keeps no sessions
     const Status erased = EraseUnopened(SessionFileOptionsOf(engine_), SessionOwnerOf(*tenant));
-    if (!erased) stays = "kept sessions: " + no_file->message;
+    const auto no_file = sessions_.no_file();
+    if (!erased) {
+      stays = "kept sessions: " + (no_file ? no_file->message : WhyNotErased(erased.error()));
+    }
     // It was opened meanwhile: with all that it has.
-    if (!sessions_.no_file()) {
+    if (sessions_.file()) {
       const Result<size_t> others = sessions_.RemoveAll(*tenant);
       stays = others ? "" : "kept sessions: " + others.error().message;
     }

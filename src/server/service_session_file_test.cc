@@ -62,6 +62,22 @@ class ServiceSessionFile : public testing::Test {
   std::unique_ptr<Service> service_;
 };
 
+TEST_F(ServiceSessionFile, AServerThatKeepsNoneErasesThoseOfBefore) {
+  Restart();
+  const json made = Ask("POST", "/v1/sessions", 201);
+  ASSERT_EQ(made["durable"], true);
+  Restart(WithoutSessions());
+  {
+    const auto other = OpenedByAnother();
+    const std::string text = Ask("DELETE", "/v1/cache", 503)["error"]["message"];
+    EXPECT_NE(text.find("kept sessions: another server has their file"), text.npos) << text;
+    EXPECT_EQ(text.find(parent_), text.npos) << text;
+  }
+  EXPECT_EQ(Ask("DELETE", "/v1/cache")["erased"], true);
+  Restart();
+  EXPECT_EQ(Ask("GET", "/v1/sessions")["data"], json::array());
+}
+
 TEST_F(ServiceSessionFile, WhatReadsOrWritesFilesWaitsForTheDisk) {
   const auto waits = [&](const char* method, const char* target) {
     return service_->WaitsForDisk(RequestOf(method, target));
