@@ -262,9 +262,8 @@ Outcome Service::CacheState(const Call& call) {
   body["cache"] =
       all ? CacheJson(engine_.Stats(), mode) : OwnJson(activity_.Of(call.tenant()), mode);
   if (all) body["cache"]["disk"] = DiskJson(engine_.DiskStats());
-  if (const auto why = sessions_.no_file(); why && body["cache"].contains("disk")) {
-    body["cache"]["disk"]["no_sessions"] = why->message;  // why they are not kept there
-  }
+  // Why sessions are not kept there; it tells nothing about others.
+  if (const auto why = sessions_.no_file()) body["cache"]["disk"]["no_sessions"] = why->message;
   if (all) body["cost"] = CostJson(engine_.Stats().cost);
   body["model"] = model_.names.front();
   body["target"] = engine_.target();

@@ -78,6 +78,19 @@ TEST_F(ServiceSessionFile, AServerThatKeepsNoneErasesThoseOfBefore) {
   EXPECT_EQ(Ask("GET", "/v1/sessions")["data"], json::array());
 }
 
+TEST_F(ServiceSessionFile, EachKeyIsToldWhySessionsAreNotKept) {
+  const auto other = OpenedByAnother();
+  ServerOptions options;
+  Restart(options);
+  const json whole = Ask("GET", "/v1/cache")["cache"]["disk"];
+  EXPECT_EQ(whole["cap_bytes"], 64 << 20);
+  options.api_keys = {"a", "b"};
+  Restart(options);
+  const json own = Ask("GET", "/v1/cache", 200, "a")["cache"]["disk"];
+  EXPECT_EQ(own, json({{"no_sessions", whole["no_sessions"]}}));
+  EXPECT_NE(whole["no_sessions"].get<std::string>().find("another server has"), std::string::npos);
+}
+
 TEST_F(ServiceSessionFile, WhatReadsOrWritesFilesWaitsForTheDisk) {
   const auto waits = [&](const char* method, const char* target) {
     return service_->WaitsForDisk(RequestOf(method, target));
