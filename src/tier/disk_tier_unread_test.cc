@@ -222,6 +222,25 @@ TEST_F(DiskTierUnread, IsNotReachedBehindALinkAndAnEraseSaysSo) {
   }
 }
 
+// Sessions open again when a link in the place of their keys, which lie beside the stores, is put
+// back. Of a forget they are not.
+TEST_F(DiskTierUnread, AnEraseSaysThatSessionsMayLieBehindALink) {
+  Fill();
+  for (const char* name : {"keys.aside-1", "keys"}) {
+    const fs::path link = fs::path(options_.folder) / name;
+    fs::create_symlink(parent_ / "elsewhere", link);
+    const auto tier = OpenTier();
+    TierDriver driver(*tier);
+    EXPECT_TRUE(driver.Forget(TierDriver::ForgetOf(Record(kOurs, 0, 0), 3)));
+    const auto erased = driver.Erase(TestRecord::Owner(1));
+    ASSERT_FALSE(erased);
+    EXPECT_EQ(erased.error().code, Code::kUnavailable);
+    EXPECT_NE(erased.error().message.find(link), std::string::npos) << erased.error().message;
+    fs::remove(link);
+    EXPECT_TRUE(driver.Erase(TestRecord::Owner(1)));
+  }
+}
+
 TEST_F(DiskTierUnread, LinksAreListedAndRemovedByName) {
   Fill();
   const fs::path keys = KeyOf(0).parent_path();

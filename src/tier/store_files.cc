@@ -276,7 +276,9 @@ IoResult<std::vector<std::string>> ListLinks(Storage& storage, FileId root) {
   if (!names) return IoFailed(names.error());
   std::vector<std::string> links;
   for (const std::string& name : *names) {
-    if (!ParseStoreName(NameOfOrigin(name))) continue;
+    const std::string origin = NameOfOrigin(name);
+    if (origin == kRowsKeysName && IsLink(storage, root, name)) links.push_back(name);
+    if (!ParseStoreName(origin)) continue;
     if (IsLink(storage, root, name)) {  // of the name alone, nobody knows whether a store is ours
       if (NameBeforeAside(name)) links.push_back(name);
       continue;

@@ -61,9 +61,9 @@ IoResult<OpenedFile> OpenOrMake(Storage& storage, FileId folder, const std::stri
 // A file to lock, made where it is missing. What is not a file is set aside.
 IoResult<OpenedFile> OpenLockFile(Storage& storage, FileId folder, const std::string& name);
 
-// Links that lay where stores or their keys belong and were set aside, and links to keys that no
-// start has seen yet, by their paths in the tier's folder. Nobody follows them, and what they lead
-// to may have anybody's blocks.
+// Links that lay where stores, their keys or those of sessions belong and were set aside, and links
+// to keys that no start has seen yet, by their paths in the tier's folder. Nobody follows them, and
+// what they lead to may have anybody's blocks and sessions.
 IoResult<std::vector<std::string>> ListLinks(Storage& storage, FileId root);
 // Whether a store has such a link to keys.
 IoResult<bool> HasLinkedKeys(Storage& storage, FileId folder);
