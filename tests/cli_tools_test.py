@@ -206,6 +206,14 @@ class PlanTest(CliTest):
             there.write_text("x")
             self.wrong("plan", "--disk", str(there), says=f"--disk: {there} is not a folder")
 
+    def test_it_plans_for_a_larger_machine(self):
+        flags = ["--disk", "none", "--kv-memory", "64TiB"]
+        result = kvasir("plan", "--json", *flags)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(json.loads(result.stdout)["kv_memory_bytes"], 64 << 40)
+        self.assertRegex(result.stderr, "warning: with these flags nothing starts here: the plan takes .* TiB and")
+        self.wrong("serve", *flags, says="the largest --kv-memory that fits is")
+
     def test_sequences_of_any_length_and_a_row_for_each_format(self):
         plan = self.ok_json("plan", "--json", "--tokens", "100", "--compare")
         group, = plan["groups"]

@@ -352,7 +352,9 @@ Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwi
   KV_ASSIGN(const std::string generation,
             args.OneOf("generation-config", kGenerationConfigs, "auto"));
   options.generation_config = generation == "auto";
-  KV_TRY(FitToMachine(args, ReadMemoryLimit(), &options));
+  const Status fits = FitToMachine(args, ReadMemoryLimit(), &options);
+  if (!fits && use == ModelUse::kRun) return tl::unexpected(fits.error());
+  if (!fits) options.warn("with these flags nothing starts here: " + fits.error().message);
   return options;
 }
 
