@@ -346,7 +346,7 @@ bool Scheduler::TakeTierAnswers(Erasing& erasing) {
   for (; !erasing.tier.empty(); erasing.tier.pop_front()) {
     if (!IsReady(erasing.tier.front())) {
       if (MonotonicNs() < erasing.deadline_ns) return false;
-      erasing.erasure.error = {Code::kIoError,
+      erasing.erasure.error = {Code::kUnavailable,
                                "disk tier: its folder does not answer; the erase goes on when it "
                                "does; after a restart ask for it again"};
       erasing.tier.clear();

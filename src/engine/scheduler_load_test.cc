@@ -351,7 +351,7 @@ TEST_F(DiskThatHangs, EndsNeitherAnAnswerNorAFlushNorAnErase) {
     EXPECT_EQ(within([&] { return process.Store(); }).error().code, Code::kUnavailable);
     const Erasure erasure = within([&] { return process.Erase(); });
     ASSERT_TRUE(erasure.error);
-    EXPECT_EQ(erasure.error->code, Code::kIoError);
+    EXPECT_EQ(erasure.error->code, Code::kUnavailable);
     EXPECT_EQ(process.Ask(prompt).receipt.computed, prompt.size());
     // When the disk answers again, the erase is done, and what is new is stored.
     gate_->Block(Blocked::kNothing);
@@ -373,7 +373,7 @@ TEST_F(DiskThatHangs, EndsAForgetThatGoesOnLater) {
   gate_->Block(Blocked::kSync);
   const Erasure erasure = process.Forget(prompt, 100);
   ASSERT_TRUE(erasure.error);
-  EXPECT_EQ(erasure.error->code, Code::kIoError);
+  EXPECT_EQ(erasure.error->code, Code::kUnavailable);
   EXPECT_EQ(process.Ask(prompt).receipt.cached_tokens(), 96u);  // the pool has forgotten the rest
   gate_->Block(Blocked::kNothing);
   EXPECT_FALSE(process.Forget(prompt, 200).error);  // behind the first one
