@@ -158,7 +158,7 @@ class JinjaChatTemplate final : public ChatTemplate {
         [this](const JsonValue& messages, const JsonValue& tools) {
           return Render(messages, tools, {}, kProbeOptions);
         },
-        source_.find("tool_calls") != source_.npos);
+        source_);
   }
 
   const ChatTemplate* Choose(const std::optional<std::string>& name,

@@ -117,8 +117,8 @@ Shown HowShown(const std::optional<RenderedChat>& chat) {
   return ShowsJson(*chat) ? kCallAsJson : kCall;
 }
 
-void FindCalls(TriedChat& tried, bool reads_calls, TemplateForm* form) {
-  if (!reads_calls) {
+void FindCalls(TriedChat& tried, std::string_view source, TemplateForm* form) {
+  if (source.find("tool_calls") == source.npos) {
     form->calls = Calls::kContent;
     return;
   }
@@ -142,10 +142,10 @@ void FindCalls(TriedChat& tried, bool reads_calls, TemplateForm* form) {
 
 }  // namespace
 
-TemplateForm FindTemplateForm(const TryRender& render, bool reads_calls) {
+TemplateForm FindTemplateForm(const TryRender& render, std::string_view source) {
   TriedChat tried(render);
   TemplateForm form;
-  FindCalls(tried, reads_calls, &form);
+  FindCalls(tried, source, &form);
   const JsonValue question = tried.Says("user", "Hello"), again = tried.Says("user", "And now?");
   const JsonValue system = tried.Says("system", "Be kind.");
   form.shows_tools = Shows(tried.Try({question}, Tools::kGiven), Part::Kind::kTools) ||

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string_view>
 
 #include "base/json_tree.h"
 #include "kvasir/status.h"
@@ -24,10 +25,10 @@ struct TemplateForm {
   bool shows_results = false, shows_system = false, shows_late_system = false;
 };
 
-// Tries the template with a few small chats. `render` renders messages with tools, or with null;
-// `reads_calls`: its source has `tool_calls`, else they are never given to it.
+// Tries the template with a few small chats. `render` renders messages with tools, or with null.
+// `source`: of the template; where it does not have `tool_calls`, they are never given to it.
 using TryRender =
     std::function<Result<RenderedChat>(const JsonValue& messages, const JsonValue& tools)>;
-TemplateForm FindTemplateForm(const TryRender& render, bool reads_calls);
+TemplateForm FindTemplateForm(const TryRender& render, std::string_view source);
 
 }  // namespace kvasir
