@@ -1,10 +1,17 @@
-// BeginsWith: std::ranges::starts_with of C++23.
+// What two sequences have in common at their beginnings.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <span>
 
 namespace kvasir {
+
+// The number of elements that both begin with.
+template <typename T>
+size_t SharedLength(std::span<const T> a, std::span<const T> b) {
+  return static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
 
 // Whether the first elements of `whole` are those of `beginning`.
 template <typename T>

@@ -7,14 +7,6 @@
 #include "base/wipe.h"
 
 namespace kvasir {
-namespace {
-
-uint32_t SharedTokens(std::span<const TokenId> a, std::span<const TokenId> b) {
-  return static_cast<uint32_t>(std::ranges::mismatch(a, b).in1 - a.begin());
-}
-
-}  // namespace
-
 KeptPrompts::KeptPrompts(std::vector<std::vector<TokenId>> prompts,
                          std::span<const TokenId> forgotten) {
   std::ranges::sort(prompts);
@@ -26,8 +18,11 @@ KeptPrompts::KeptPrompts(std::vector<std::vector<TokenId>> prompts,
       Wipe(&prompts[i]);
       continue;
     }
-    Prompt kept{.on_path = SharedTokens(ids, forgotten)};
-    if (!prompts_.empty()) kept.shared = SharedTokens(ids, prompts_.back().ids);
+    Prompt kept{.on_path = static_cast<uint32_t>(SharedLength(ids, forgotten))};
+    if (!prompts_.empty()) {
+      const std::span<const TokenId> before = prompts_.back().ids;
+      kept.shared = static_cast<uint32_t>(SharedLength(ids, before));
+    }
     on_path_ = std::max(on_path_, kept.on_path);
     kept.ids = std::move(prompts[i]);
     prompts_.push_back(std::move(kept));

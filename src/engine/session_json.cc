@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "base/chat_roles.h"
 #include "base/result.h"
 #include "kvasir/session_file.h"
 
@@ -158,8 +159,7 @@ Status ReadMessage(const ordered_json& json, const std::string& place, Numbers& 
     more.segments.push_back(std::move(segment));
     return inner.status();
   });
-  constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
-  if (std::ranges::find(kRoles, message->role) == std::end(kRoles)) {
+  if (!IsChatRole(message->role)) {
     reader.Wrong("role", "is not system, developer, user, assistant or tool");
   }
   const std::string& text = more.written.empty() ? message->content : more.written;

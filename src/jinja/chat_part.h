@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace kvasir::jinja {
 
@@ -20,5 +21,8 @@ struct ChatPart {
   uint32_t call = 0;      // its index in the message; only of calls
   bool operator==(const ChatPart&) const = default;
 };
+
+// Whether a text has no visible character. A blank part need not be shown.
+bool IsBlank(std::string_view text);
 
 }  // namespace kvasir::jinja

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/chat_roles.h"
 #include "base/result.h"
 
 namespace kvasir::jinja {
@@ -56,11 +57,6 @@ Result<Value> Convert(const JsonValue& data, Origin origin, uint32_t depth) {
     }
   }
   return Value(None{}, origin);
-}
-
-bool IsKnownRole(std::string_view role) {
-  static constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
-  return std::find(std::begin(kRoles), std::end(kRoles), role) != std::end(kRoles);
 }
 
 using PartKind = ChatPart::Kind;
@@ -127,7 +123,7 @@ Result<Value> ConvertCalls(const JsonValue& calls, Origin origin, std::vector<Ch
 
 Result<Value> ConvertMember(std::string_view key, const JsonValue& item, Origin origin,
                             std::vector<ChatPart>* parts) {
-  if (key == "role" && item.is_string() && IsKnownRole(item.text())) {
+  if (key == "role" && item.is_string() && IsChatRole(item.text())) {
     return FromString(item.text(), Origin{origin.message, /*input=*/false});
   }
   if (key == "tool_calls") return ConvertCalls(item, origin, parts);

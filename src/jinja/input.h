@@ -20,7 +20,4 @@ Result<Value> FromJson(const JsonValue& data, Origin origin = {std::nullopt, /*i
 // bytes have its number as Origin::part. REQUIRES: an array.
 Result<Value> FromMessages(const JsonValue& messages, std::vector<ChatPart>* parts);
 
-// Whether a text has no visible character.
-bool IsBlank(std::string_view text);
-
 }  // namespace kvasir::jinja

@@ -6,14 +6,12 @@
 #include <optional>
 #include <set>
 
+#include "base/chat_roles.h"
+
 namespace kvasir {
 namespace {
 
 using Member = JsonValue::Member;
-
-constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
-
-bool IsBlank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == text.npos; }
 
 // Joins text parts by newlines, as llama.cpp's server and vLLM do.
 Result<std::string> JoinParts(std::span<const JsonValue> parts, const std::string& path,
@@ -74,7 +72,7 @@ Result<JsonValue> ReadArguments(const JsonValue* sent, MessageRoom& room) {
   if (!sent || sent->is_null()) return room.tree->Object({});
   if (sent->is_object()) return *sent;
   if (!sent->is_string()) return room.tree->String(TextOf(*sent));
-  if (IsBlank(sent->text())) return room.tree->Object({});
+  if (jinja::IsBlank(sent->text())) return room.tree->Object({});
   auto parsed = ParseObject(sent->text(), {}, &room.values_left, room.tree);
   if (parsed || parsed.error().code == Code::kExhausted) return parsed;
   return *sent;
@@ -111,13 +109,13 @@ bool IsAsTemplatesSeeIt(const JsonValue& raw, const ModelView& model) {
   if (!role || !role->is_string() || !content || !content->is_string()) return false;
   if (raw.Find("tool_calls") || (role->text() == "developer" && !model.knows_developer))
     return false;
-  return std::ranges::find(kRoles, role->text()) != std::end(kRoles);
+  return IsChatRole(role->text());
 }
 
 // The text of the arguments of call `i`, as it was sent where that is possible.
 std::string ArgumentsText(const JsonValue& raw, const JsonValue& function, size_t i) {
   const JsonValue* sent = raw.Find("tool_calls")->items()[i].Find("function")->Find("arguments");
-  if (sent && sent->is_string() && !IsBlank(sent->text())) return std::string(sent->text());
+  if (sent && sent->is_string() && !jinja::IsBlank(sent->text())) return std::string(sent->text());
   return TextOf(*function.Find("arguments"));
 }
 
@@ -180,9 +178,8 @@ Result<JsonValue> ReadMessage(const JsonValue& raw, size_t index, const ModelVie
   std::string_view role;
   fields.Text("role", &role);
   if (fields.error()) return tl::unexpected(*fields.error());
-  if (std::find(std::begin(kRoles), std::end(kRoles), role) == std::end(kRoles)) {
-    fields.Fail("role",
-                fmt::format("\"{}\" is not one of system, developer, user, assistant, tool", role));
+  if (!IsChatRole(role)) {
+    fields.Fail("role", fmt::format("\"{}\" is not one of {}", role, fmt::join(kChatRoles, ", ")));
     return tl::unexpected(*fields.error());
   }
   std::vector<Member> members(raw.members().begin(), raw.members().end());
@@ -349,7 +346,7 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
     last = message;
     KV_ASSIGN(rendered_from.emplace_back(), InForm(raw, message, index, form, tree));
     if (rendered_from.back().Find("content")->is_null() &&
-        !IsBlank(message.Find("content")->text())) {
+        !jinja::IsBlank(message.Find("content")->text())) {
       left_out.push_back(
           {.kind = jinja::ChatPart::Kind::kContent, .message = static_cast<uint32_t>(index)});
     }

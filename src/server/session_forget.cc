@@ -4,19 +4,18 @@
 #include <optional>
 #include <utility>
 
+#include "base/begins_with.h"
 #include "base/result.h"
 #include "server/session_prompt.h"
 
 namespace kvasir {
 namespace {
 
-size_t SharedIds(std::span<const TokenId> a, std::span<const TokenId> b) {
-  return static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
-}
+using Ids = std::span<const TokenId>;
 
 // Whether the ids have all of the text that a request forgets.
-bool Contains(std::span<const TokenId> ids, const ForgetRequest& request) {
-  return SharedIds(ids, request.ids) > request.last;
+bool Contains(Ids ids, const ForgetRequest& request) {
+  return SharedLength(ids, Ids(request.ids)) > request.last;
 }
 
 // Whether one request forgets all that another one does.
@@ -31,7 +30,7 @@ std::vector<std::vector<TokenId>> PromptsToKeep(const ForgetScope& scope, const 
   std::vector<std::vector<TokenId>> kept;
   size_t longest = 0;  // common beginning of those that part before the text ends: one is enough
   const auto keep = [&](std::vector<TokenId> ids) {
-    const size_t shared = SharedIds(ids, request.ids);
+    const size_t shared = SharedLength(Ids(ids), Ids(request.ids));
     if (shared <= request.first) return;
     if (shared > request.last || scope.keeps_whole) {
       kept.push_back(std::move(ids));
@@ -66,9 +65,8 @@ struct TokenRange {
 
 // Where the text stands in a path in which its message has the tokens [begin, end). `now`: its
 // place in the prompt that would come next.
-TokenRange TextOn(std::span<const TokenId> ids, size_t begin, size_t end,
-                  const std::optional<PlacedPrompt>& now) {
-  if (now && SharedIds(ids, now->prompt.chat.ids) > now->last_token) {
+TokenRange TextOn(Ids ids, size_t begin, size_t end, const std::optional<PlacedPrompt>& now) {
+  if (now && SharedLength(ids, Ids(now->prompt.chat.ids)) > now->last_token) {
     return {std::max(begin, now->first_token), std::max(begin, now->last_token)};
   }
   // An older text, of which only the place is known. What the template writes behind it is not a
