@@ -599,7 +599,7 @@ Status SessionStore::SweepFile() {
   Sweep();
   const std::shared_ptr<SessionFile> from = file();
   if (!from) return {};
-  const Status written = WriteUnwritten();
+  Status written = WriteUnwritten();
   KV_ASSIGN(const std::vector<SessionFile::Row> rows, from->List());
   constexpr int64_t kTouchS = 3600;
   for (const SessionFile::Row& row : rows) {
