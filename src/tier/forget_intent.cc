@@ -5,7 +5,6 @@
 // "kvasir forget"), store || the bytes before it).
 #include "tier/forget_intent.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -103,8 +102,7 @@ IoResult<std::optional<ForgetIntent>> ReadForgetIntent(Storage& storage, FileId 
                                                        const Secret& secret, const StoreId& store) {
   const IoResult<std::string> bytes =
       ReadSmallFile(storage, folder, std::string(kForgetFile), kMaxForgetIntentBytes);
-  constexpr int kNoIntent[] = {ENOENT, ELOOP, EISDIR, EINVAL, EFBIG, ENXIO};
-  if (!bytes && std::ranges::find(kNoIntent, bytes.error()) != std::end(kNoIntent)) {
+  if (!bytes && (bytes.error() == ENOENT || IsNoFile(bytes.error()))) {
     return std::optional<ForgetIntent>();
   }
   if (!bytes) return IoFailed(bytes.error());

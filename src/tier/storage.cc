@@ -192,6 +192,11 @@ IoResult<std::string> ReadSmallFile(Storage& storage, FileId folder, const std::
   return text;
 }
 
+bool IsNoFile(int error) {
+  constexpr int kKnown[] = {ELOOP, EISDIR, EINVAL, EFBIG, ENXIO};
+  return std::ranges::find(kKnown, error) != std::end(kKnown);
+}
+
 IoStatus PublishFile(Storage& storage, FileId folder, const std::string& name,
                      std::string_view bytes, FileSync sync) {
   const IoResult<std::string> unique = DraftOf(storage, name);

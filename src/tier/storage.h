@@ -146,6 +146,8 @@ IoStatus AllocateBytes(Storage& storage, FileId file, uint64_t bytes);
 // A whole small file, of at most `max_bytes` (EFBIG).
 IoResult<std::string> ReadSmallFile(Storage& storage, FileId folder, const std::string& name,
                                     uint64_t max_bytes);
+// Whether opening or reading a file failed because something of another kind has its name.
+bool IsNoFile(int error);
 enum class FileSync : uint8_t { kSynced, kUnsynced };
 // A file that gets its name when it is complete: draft, sync, rename, sync of the folder.
 IoStatus PublishFile(Storage& storage, FileId folder, const std::string& name,

@@ -41,12 +41,6 @@ Digest Purpose(const Secret& secret, std::string_view purpose, std::span<const s
   return HmacKey(secret).Of(std::as_bytes(std::span(purpose)), rest);
 }
 
-// Something of another kind lies where a file of ours belongs.
-bool IsNoFile(int error) {
-  constexpr int kKnown[] = {ELOOP, EISDIR, EINVAL, EFBIG, ENXIO};
-  return std::ranges::find(kKnown, error) != std::end(kKnown);
-}
-
 bool IsOurName(std::string_view name) {
   return name == "lock" || name == kAuditName || name == kTagName || ParseStoreName(name) ||
          IsTierDraft(name) || name.starts_with(kIntentPrefix) || name.starts_with(kRowsName) ||
