@@ -118,6 +118,14 @@ Error DamagedRow(std::string_view id) {
           fmt::format("the session {} is damaged in sessions.db, and cannot be opened", id)};
 }
 
+// Without a figure of what is taken: several tenants share the file.
+Error NoRoomInFile(uint64_t max_bytes) {
+  return {Code::kExhausted,
+          fmt::format("sessions may take {} bytes of the disk, an eighth of --disk-cap, and there "
+                      "is no room for this change: delete sessions, or make them shorter",
+                      max_bytes)};
+}
+
 std::span<const std::byte> BytesOf(const OwnerTag& tag) { return std::as_bytes(std::span(tag)); }
 
 }  // namespace
@@ -130,7 +138,7 @@ SealedRows::SealedRows(const SealedRowsOptions& options, Storage& storage, Owner
       keys_(std::move(keys)) {}
 
 SealedRows::~SealedRows() {
-  if (database_ != nullptr) (void)Scrub();
+  if (database_ != nullptr && !options_.only_looks) (void)Scrub();
   sqlite3_close(database_);
 }
 
@@ -249,6 +257,10 @@ Status SealedRows::OpenDatabase() {
     return Failed("cannot open");
   }
   sqlite3_extended_result_codes(database_, 1);
+  const auto log = storage_.FactsOf(root_.id(), std::string(kRowsName) + "-wal");
+  if (options_.only_looks && log && log->bytes > 0) {  // also the log stays as it is
+    sqlite3_db_config(database_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
+  }
   // One process has the file, so its log needs no shared memory beside it.
   KV_TRY(Execute("PRAGMA locking_mode=EXCLUSIVE"));
   KV_TRY(Execute("PRAGMA temp_store=MEMORY"));
@@ -291,16 +303,13 @@ Status SealedRows::OpenDatabase() {
       return FailErrno(synced.error(), "cannot sync {}", options_.folder);
     }
   }
-  // Also in a file of an earlier version, which has no such table and needs no other one.
-  KV_TRY(Execute("CREATE TABLE IF NOT EXISTS erased (owner BLOB PRIMARY KEY NOT NULL)"));
   if (!options_.only_looks) {
+    // Also in a file of an earlier version, which has no such table and needs no other one.
+    KV_TRY(Execute("CREATE TABLE IF NOT EXISTS erased (owner BLOB PRIMARY KEY NOT NULL)"));
     KV_TRY(Erasing([&]() KV_REQUIRES(mutex_) { return FinishErases(); }));
     KV_ASSIGN(most_row_bytes_, Number("SELECT coalesce(max(length(sealed)), 0) FROM sessions"));
-  }
-  KV_TRY(Erasing([&]() KV_REQUIRES(mutex_) { return Scrub(); }));
-  if (!options_.only_looks) {
-    const IoResult<OpenedFile> room = LockTierFolder(storage_, root_.id());
-    if (room) KeepRoom();
+    KV_TRY(Erasing([&]() KV_REQUIRES(mutex_) { return Scrub(); }));
+    KeepRoomAgain();
   }
   is_open_ = true;
   return {};
@@ -403,11 +412,7 @@ tl::unexpected<Error> SealedRows::Failed(std::string_view what) {
       fmt::format("{}/{} {}: {}", options_.folder, kRowsName, what, sqlite3_errmsg(database_));
   switch (code) {
     case SQLITE_FULL:
-      return Fail(
-          Code::kExhausted,
-          "sessions may take {} bytes of the disk, an eighth of --disk-cap, and there is no "
-          "room for this change: delete sessions, or make them shorter",
-          max_bytes_);
+      return tl::unexpected(NoRoomInFile(max_bytes_));
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
       return Fail(Code::kCorruption, "{}; move it away to begin a new one", text);
@@ -430,6 +435,11 @@ uint64_t SealedRows::KeepRoom() {
   KeepSpare(storage_, root_.id(), kRowsSpareName, RoundUp(bytes + kSpare / 4, kPage),
             options_.cap_bytes);
   return bytes;
+}
+
+// Behind erases that do not hold the folder's lock.
+void SealedRows::KeepRoomAgain() {
+  if (const IoResult<OpenedFile> lock = LockTierFolder(storage_, root_.id()); lock) KeepRoom();
 }
 
 // Runs a step that may be run again: on a full device with the room that was kept.
@@ -478,11 +488,7 @@ Result<OpenedFile> SealedRows::TakeRoom(uint64_t bytes, For what) {
   const uint64_t spare = LogBytesOf(2 * most_row_bytes_);
   if (on_need_) on_need_(std::min(max_bytes_, RoundUp(now + bytes + spare, kNeedStep)));
   if (what == For::kStoring && now + bytes > max_bytes_) {
-    return Fail(
-        Code::kExhausted,
-        "sessions may take {} bytes of the disk, an eighth of --disk-cap, and this change needs "
-        "up to {} more than are free: delete sessions, or make them shorter",
-        max_bytes_, now + bytes - max_bytes_);
+    return tl::unexpected(NoRoomInFile(max_bytes_));
   }
   for (int tries = 1;; ++tries) {
     IoResult<OpenedFile> lock = LockTierFolder(storage_, root_.id());
@@ -732,11 +738,18 @@ Result<std::vector<std::string>> SealedRows::RemoveUnused(int64_t least_used_s) 
     }
     if (step != SQLITE_DONE) return Failed("cannot be read");
   }
-  for (const std::string& id : removed)
-    KV_TRY(Erasing([&]() KV_REQUIRES(mutex_) { return RemoveRow(id); }));
-  if (removed.empty()) return removed;
-  KV_TRY(Erasing([&]() KV_REQUIRES(mutex_) { return Scrub(); }));
+  if (!removed.empty()) KV_TRY(RemoveRows(removed));
   return removed;
+}
+
+Status SealedRows::RemoveRows(std::span<const std::string> ids) {
+  Status done;
+  for (const std::string& id : ids) {
+    if (done) done = Erasing([&]() KV_REQUIRES(mutex_) { return RemoveRow(id); });
+  }
+  if (done) done = Erasing([&]() KV_REQUIRES(mutex_) { return Scrub(); });
+  KeepRoomAgain();
+  return done;
 }
 
 // Note, key, rows: with the note the next start goes on with it.
@@ -746,16 +759,25 @@ Status SealedRows::RemoveOwner(const Digest& owner) {
   needed_bytes_ = LogBytesOf(2 * most_row_bytes_);
   const auto known = keys_.Find(owner);
   OwnerTag tag{};
+  Status done;
   if (known) {
     OwnerKey key = keys_.KeyOf(*known);
     tag = key.namespace_id;
     WipeKeys({&key, 1});
-    KV_TRY(Erasing([&]() KV_REQUIRES(mutex_) -> Status {
+    done = Erasing([&]() KV_REQUIRES(mutex_) -> Status {
       RowStatement note(database_, "INSERT OR IGNORE INTO erased(owner) VALUES(?)");
       if (note.Bind(BytesOf(tag)).Step() == SQLITE_DONE) return {};
       return Failed("cannot be written");
-    }));
+    });
   }
+  if (done) done = RemoveKeyAndRows(owner, known, tag);
+  KeepRoomAgain();
+  return done;
+}
+
+// With the rows of owners whose key went before, and who ask again.
+Status SealedRows::RemoveKeyAndRows(const Digest& owner, std::optional<OwnerId> known,
+                                    const OwnerTag& tag) {
   // Also where it does not open: the rows that it is of are to be erased too.
   const auto removed =
       RemoveKeyFile(storage_, keys_folder_.id(), KeyFileName(options_.secret, owner));
@@ -765,13 +787,9 @@ Status SealedRows::RemoveOwner(const Digest& owner) {
     return FailErrno(removed.error(), "cannot remove a key in {}/{}", options_.folder,
                      kRowsKeysName);
   }
-  if (!known) return {};
-  keys_.Release(*known);
-  Status done = Erasing([&]() KV_REQUIRES(mutex_) { return RemoveRowsOf(tag); });
-  if (done) done = Erasing([&]() KV_REQUIRES(mutex_) { return Scrub(); });
-  const IoResult<OpenedFile> room = LockTierFolder(storage_, root_.id());
-  if (room) KeepRoom();
-  return done;
+  if (known) keys_.Release(*known);
+  KV_TRY(Erasing([&]() KV_REQUIRES(mutex_) { return FinishErases(); }));
+  return Erasing([&]() KV_REQUIRES(mutex_) { return Scrub(); });
 }
 
 Result<uint64_t> SealedRows::RemoveUnreadable() {
@@ -787,8 +805,7 @@ Result<uint64_t> SealedRows::RemoveUnreadable() {
     }
     if (step != SQLITE_DONE) return Failed("cannot be read");
   }
-  for (const std::string& id : ids)
-    KV_TRY(Erasing([&]() KV_REQUIRES(mutex_) { return RemoveRow(id); }));
+  KV_TRY(RemoveRows(ids));
   const auto keys = RemoveUnreadKeys(storage_, keys_folder_.id(), options_.secret, store_);
   if (!keys) {
     return FailErrno(keys.error(), "cannot remove a key in {}/{}", options_.folder, kRowsKeysName);

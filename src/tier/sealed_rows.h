@@ -26,7 +26,8 @@ struct SealedRowsOptions {
   // Of everything in the folder. The file and its log take an eighth of it at most.
   uint64_t cap_bytes = 0;
   Secret secret{};
-  bool only_looks = false;    // an erase that a crash ended does not go on
+  // Rows and their log stay as they are: an erase that a crash ended does not go on.
+  bool only_looks = false;
   const char* vfs = nullptr;  // of SQLite, for tests
 };
 
@@ -97,7 +98,10 @@ class SealedRows {
   Status SetDatabaseAside();
   Status CheckWhole(uint64_t bytes);
   Status FinishErases() KV_REQUIRES(mutex_);
+  Status RemoveKeyAndRows(const Digest& owner, std::optional<OwnerId> known, const OwnerTag& tag)
+      KV_REQUIRES(mutex_);
   Status RemoveRowsOf(const OwnerTag& owner) KV_REQUIRES(mutex_);
+  Status RemoveRows(std::span<const std::string> ids) KV_REQUIRES(mutex_);
   Status RemoveRow(std::string_view id) KV_REQUIRES(mutex_);
   Status KeepLogShort() KV_REQUIRES(mutex_);
   Result<OwnerId> OwnerFor(const Digest& owner) KV_REQUIRES(mutex_);
@@ -113,6 +117,7 @@ class SealedRows {
   template <typename Step>
   Status Erasing(Step step) KV_REQUIRES(mutex_);
   uint64_t KeepRoom() KV_REQUIRES(mutex_);
+  void KeepRoomAgain() KV_REQUIRES(mutex_);
   bool IsDeviceFull() KV_REQUIRES(mutex_);
   tl::unexpected<Error> NoRoomOnDevice() KV_REQUIRES(mutex_);
   Status CheckPlace() KV_REQUIRES(mutex_);

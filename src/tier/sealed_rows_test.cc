@@ -5,11 +5,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <climits>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <map>
+#include <set>
 
 #include "tier/store_files.h"
 #include "tier/tier_folder_for_test.h"
@@ -52,6 +55,10 @@ class SealedRowsTest : public TierFolderTest {
       all.append(std::istreambuf_iterator<char>(file), {});
     }
     return all;
+  }
+  static std::string BytesOf(const fs::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
   }
   std::string PathOf(std::string_view name) const { return rows_.folder + "/" + std::string(name); }
 
@@ -150,6 +157,22 @@ TEST_F(SealedRowsTest, IsFullAtAnEighthOfTheCap) {
   EXPECT_EQ(rows->List()->size(), static_cast<size_t>(count - 1));
   ASSERT_TRUE(rows->Remove(kMira, "sess_0"));  // a full file can be made smaller
   EXPECT_TRUE(rows->Put(kMira, "sess_new", 1, 1, Bytes(text), Old::kStays));
+}
+
+TEST_F(SealedRowsTest, ARefusalSaysNothingOfWhatOthersTake) {
+  rows_.cap_bytes = uint64_t{16} << 20;
+  std::set<std::string> said;
+  for (const size_t others : {50'000, 400'000}) {
+    fs::remove_all(rows_.folder);
+    const auto rows = Open();
+    const std::string theirs(others, 'x'), ours(2'000'000, 'y');
+    ASSERT_TRUE(rows->Put(kOther, "sess_1", 1, 1, Bytes(theirs), Old::kStays));
+    const Status put = rows->Put(kMira, "sess_2", 1, 1, Bytes(ours), Old::kStays);
+    ASSERT_FALSE(put);
+    EXPECT_EQ(put.error().code, Code::kExhausted);
+    said.insert(put.error().message);
+  }
+  EXPECT_EQ(said.size(), 1u) << *said.begin() << "\n" << *said.rbegin();
 }
 
 TEST_F(SealedRowsTest, CountsWhatElseIsInTheFolder) {
@@ -293,17 +316,13 @@ TEST_F(SealedRowsTest, SetsHalfAFileAsideAsItIs) {
     ASSERT_TRUE(rows->Put(kMira, "sess_1", 1, 1, Bytes(std::string(50'000, 'x')), Old::kStays));
     ASSERT_TRUE(rows->Put(kOther, "sess_2", 1, 1, Bytes("yours"), Old::kStays));
   }
-  const auto bytes_of = [](const fs::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  };
-  const std::string whole = bytes_of(PathOf("sessions.db"));
+  const std::string whole = BytesOf(PathOf("sessions.db"));
   fs::resize_file(PathOf("sessions.db"), whole.size() / 2);
   (void)CheckRows(rows_, storage_);
   EXPECT_FALSE(fs::exists(PathOf("sessions.db.aside-1"))) << "who only looks moves nothing";
   {
     const auto rows = Open();
-    EXPECT_EQ(bytes_of(PathOf("sessions.db.aside-1")), whole.substr(0, whole.size() / 2));
+    EXPECT_EQ(BytesOf(PathOf("sessions.db.aside-1")), whole.substr(0, whole.size() / 2));
     EXPECT_EQ(rows->Get(kMira, "sess_1").error().code, Code::kNotFound);
     ASSERT_TRUE(rows->Put(kMira, "sess_3", 1, 1, Bytes("new"), Old::kStays));
     EXPECT_EQ(TextOf(rows->Get(kMira, "sess_3")), "new");
@@ -314,6 +333,33 @@ TEST_F(SealedRowsTest, SetsHalfAFileAsideAsItIs) {
   const auto rows = Open();
   EXPECT_EQ(TextOf(rows->Get(kOther, "sess_2")), "yours");
   EXPECT_FALSE(rows->Get(kMira, "sess_1"));
+}
+
+// A log that a crash left, and a file of an earlier version, which has one table less.
+TEST_F(SealedRowsTest, WhoOnlyLooksChangesNothing) {
+  const fs::path crashed = parent_ / "crashed";
+  {
+    const auto rows = Open();
+    ASSERT_TRUE(rows->Put(kMira, "sess_1", 1, 1, Bytes("mine"), Old::kStays));
+    fs::copy(rows_.folder, crashed, fs::copy_options::recursive);
+    ASSERT_GT(fs::file_size(crashed / "sessions.db-wal"), 0u);
+  }
+  sqlite3* database = nullptr;
+  ASSERT_EQ(sqlite3_open(PathOf("sessions.db").c_str(), &database), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(database, "DROP TABLE erased", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(database);
+  for (const fs::path& folder : {fs::path(rows_.folder), crashed}) {
+    rows_.folder = folder;
+    const auto bytes = [&] {
+      return BytesOf(PathOf("sessions.db")) + "|" + BytesOf(PathOf("sessions.db-wal"));
+    };
+    const std::string before = bytes();
+    const auto check = CheckRows(rows_, storage_);
+    ASSERT_TRUE(check && *check);
+    EXPECT_EQ((*check)->rows, 1u);
+    EXPECT_TRUE(bytes() == before) << folder;
+    EXPECT_EQ(TextOf(Open()->Get(kMira, "sess_1")), "mine");
+  }
 }
 
 // Each byte of the file is flipped: rows are as they were written, or they do not open.
@@ -383,6 +429,7 @@ struct DyingFile {
   sqlite3_file* real;
 };
 int calls_left = 0;
+std::function<int()> fails_write;  // SQLite's code for the next write; empty: it is made
 
 void Count(const std::function<void()>& half) {
   if (--calls_left > 0) return;
@@ -400,6 +447,8 @@ const sqlite3_io_methods kDying = {
         },
     .xWrite =
         [](sqlite3_file* file, const void* from, int bytes, sqlite3_int64 at) {
+          const int failed = fails_write ? fails_write() : SQLITE_OK;
+          if (failed != SQLITE_OK) return failed;
           const auto write = [&](int some) {
             return Real(file)->pMethods->xWrite(Real(file), from, some, at);
           };
@@ -439,6 +488,7 @@ const sqlite3_io_methods kDying = {
 
 void RegisterDyingFiles() {
   static sqlite3_vfs dying;
+  if (dying.zName != nullptr) return;
   sqlite3_vfs* real = sqlite3_vfs_find(nullptr);
   dying = *real;
   dying.zName = "dying";
@@ -523,6 +573,93 @@ TEST_F(SealedRowsTest, ACallHasHappenedOrNotWhereverTheProcessEnds) {
   }
   EXPECT_TRUE(ends);
   EXPECT_GT(calls, 30);
+}
+
+// --- writes that fail
+
+class SealedRowsFaults : public SealedRowsTest {
+ protected:
+  SealedRowsFaults() {
+    RegisterDyingFiles();
+    rows_.vfs = "dying";
+    calls_left = INT_MAX;
+  }
+  ~SealedRowsFaults() override {
+    fails_write = nullptr;
+    calls_left = 0;
+  }
+};
+
+// Every third write of the first try in turn: its key may be gone, and its rows not.
+TEST_F(SealedRowsFaults, AnEraseThatFailedIsDoneByTheNextTry) {
+  int failed = 0;
+  bool ends = false;
+  for (int fails_at = 1; !ends; fails_at += 3) {
+    fs::remove_all(rows_.folder);
+    const auto rows = Open();
+    for (const char* id : {"sess_gone_1", "sess_gone_2"}) {
+      ASSERT_TRUE(rows->Put(kMira, id, 1, 1, Bytes(std::string(5000, 'x')), Old::kStays));
+    }
+    ASSERT_TRUE(rows->Put(kOther, "sess_stays", 1, 1, Bytes("yours"), Old::kStays));
+    int writes = 0;
+    fails_write = [&] { return ++writes == fails_at ? SQLITE_IOERR_WRITE : SQLITE_OK; };
+    const Status first = rows->RemoveOwner(kMira);
+    fails_write = nullptr;
+    ends = first.has_value();
+    if (!ends) {
+      ++failed;
+      const Status second = rows->RemoveOwner(kMira);
+      ASSERT_TRUE(second) << second.error().message;
+    }
+    ASSERT_EQ(rows->List()->size(), 1u) << fails_at;
+    ASSERT_EQ(FolderBytes().find("sess_gone"), std::string::npos) << fails_at;
+    EXPECT_EQ(TextOf(rows->Get(kOther, "sess_stays")), "yours");
+  }
+  EXPECT_GT(failed, 5);
+}
+
+// What was kept for erases is the only room of the device.
+TEST_F(SealedRowsFaults, RoomForTheNextEraseIsKeptAgain) {
+  class FullDevice : public RealStorage {
+   public:
+    bool is_full = false;
+    IoResult<SpaceFacts> Space(FileId folder) override {
+      IoResult<SpaceFacts> space = RealStorage::Space(folder);
+      const bool is_kept = SpareOf(*this, folder, kRowsSpareName) > 0;
+      if (space && is_full) space->free_bytes = is_kept ? 0 : uint64_t{4} << 20;
+      return space;
+    }
+  };
+  FullDevice device;
+  const std::string text(30'000, 'x');
+  const auto put = [&](const Secret& secret) {
+    SealedRowsOptions options = rows_;
+    options.secret = secret;
+    const auto rows = SealedRows::Open(options, device);
+    ASSERT_TRUE(rows) << rows.error().message;
+    for (const char* id : {"_1", "_2"}) {
+      const std::string name = "sess" + std::to_string(secret[0]) + id;
+      ASSERT_TRUE((*rows)->Put(kMira, name, 1, 100, Bytes(text), Old::kStays));
+    }
+  };
+  put(Secret{77});
+  put(rows_.secret);
+  const auto opened = SealedRows::Open(rows_, device);
+  ASSERT_TRUE(opened) << opened.error().message;
+  SealedRows& rows = **opened;
+  ASSERT_TRUE(fs::exists(PathOf(kRowsSpareName)));
+  device.is_full = true;
+  fails_write = [&] { return fs::exists(PathOf(kRowsSpareName)) ? SQLITE_FULL : SQLITE_OK; };
+  const auto old = rows.RemoveUnused(150);
+  ASSERT_TRUE(old) << old.error().message;
+  EXPECT_EQ(old->size(), 2u);
+  EXPECT_TRUE(fs::exists(PathOf(kRowsSpareName)));
+  const auto unreadable = rows.RemoveUnreadable();
+  ASSERT_TRUE(unreadable) << unreadable.error().message;
+  EXPECT_EQ(*unreadable, 2u);
+  EXPECT_TRUE(fs::exists(PathOf(kRowsSpareName)));
+  EXPECT_TRUE(rows.RemoveOwner(kMira));
+  EXPECT_TRUE(fs::exists(PathOf(kRowsSpareName)));
 }
 
 }  // namespace
