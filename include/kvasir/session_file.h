@@ -95,7 +95,8 @@ class SessionFile {
   Status Remove(const SessionOwner& owner, std::string_view id);
   // All sessions of a tenant, and its key.
   Status RemoveAll(const SessionOwner& owner);
-  // Removes all that the secret does not open, which nothing else removes. Returns how many.
+  // Removes all that the secret does not open, and files that were set aside, which nothing else
+  // removes. Returns how many sessions of this file.
   Result<uint64_t> RemoveUnreadable();
   // Removes readable sessions whose time is over. Returns their ids.
   Result<std::vector<std::string>> RemoveOld();

@@ -198,7 +198,8 @@ Command SessionsCommand() {
                   "limit of everything in the folder, as serve has it (default 20GiB)"},
                  {"tenant", "NAME", "whose session import makes (default: as it was exported)"},
                  {"unreadable", "",
-                  "with rm: all sessions that this secret does not open, instead of one",
+                  "with rm: all sessions that this secret does not open, and files of sessions "
+                  "that were set aside, instead of one",
                   FlagKind::kSwitch},
                  {"json", "", "one object with every session; of show, the session",
                   FlagKind::kSwitch}},

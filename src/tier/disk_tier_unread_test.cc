@@ -259,6 +259,48 @@ TEST_F(DiskTierUnread, LinksAreListedAndRemovedByName) {
   EXPECT_TRUE(TierDriver(*tier).Erase(TestRecord::Owner(1)));
 }
 
+// Set aside, or as it was put there. Of forgets only blocks matter.
+TEST_F(DiskTierUnread, AnEraseNamesALinkToTheKeysOfRows) {
+  Fill();
+  const fs::path link = fs::path(options_.folder) / kRowsKeysName;
+  fs::create_symlink(parent_ / "elsewhere", link);
+  const auto tier = OpenTier();
+  TierDriver driver(*tier);
+  const auto root = Own(storage_, storage_.OpenRoot(options_.folder));
+  std::string name(kRowsKeysName);
+  for (const bool is_aside : {false, true}) {
+    if (is_aside) {
+      name += ".aside-1";
+      fs::rename(link, fs::path(options_.folder) / name);
+    }
+    EXPECT_TRUE(driver.Forget(TierDriver::ForgetOf(Record(kTheirs, 4, 1), 3)));
+    const auto erased = driver.Erase(TestRecord::Owner(1));
+    ASSERT_FALSE(erased) << name;
+    EXPECT_EQ(erased.error().code, Code::kUnavailable);
+    EXPECT_NE(erased.error().message.find(options_.folder + "/" + name + ":"), std::string::npos)
+        << erased.error().message;
+    const auto unread = ListUnread(storage_, root->id(), options_.secret);
+    ASSERT_TRUE(unread);
+    EXPECT_EQ(unread->names, std::vector<std::string>{name});
+    if (is_aside) {
+      ASSERT_TRUE(RemoveUnread(storage_, root->id(), options_.secret, *unread));
+    }
+  }
+  EXPECT_TRUE(driver.Erase(TestRecord::Owner(1)));
+}
+
+// A kill between two removals leaves the second one without the first.
+TEST_F(DiskTierUnread, AnEraseTakesEachKeyThatWasSetAside) {
+  Fill();
+  const fs::path aside = KeyOf(0).string() + ".aside-2", other = KeyOf(1).string() + ".aside-2";
+  fs::copy_file(KeyOf(0), aside);
+  fs::copy_file(KeyOf(1), other);
+  const auto tier = OpenTier();
+  ASSERT_TRUE(TierDriver(*tier).Erase(TestRecord::Owner(0)));
+  EXPECT_FALSE(fs::exists(aside));
+  EXPECT_TRUE(fs::exists(other));
+}
+
 // At least half of the room is for what can be read.
 TEST_F(DiskTierUnread, LeavesForRoomBeforeWhatCanBeRead) {
   constexpr uint32_t kMany = 400;  // of either owner: more than half of the room

@@ -810,7 +810,8 @@ Result<uint64_t> SealedRows::RemoveUnreadable() {
   if (!keys) {
     return FailErrno(keys.error(), "cannot remove a key in {}/{}", options_.folder, kRowsKeysName);
   }
-  KV_TRY(Erasing([&]() KV_REQUIRES(mutex_) { return Scrub(); }));
+  const IoStatus asides = RemoveAsidesOfRows(storage_, root_.id());
+  if (!asides) return FailErrno(asides.error(), "cannot remove a file in {}", options_.folder);
   return ids.size();
 }
 

@@ -78,7 +78,8 @@ class SealedRows {
   Result<std::vector<std::string>> RemoveUnused(int64_t least_used_s);
   // Removes the owner's key, which no row of it survives, and then its rows.
   Status RemoveOwner(const Digest& owner);
-  // Removes all rows and key files that the secret does not open. Returns how many rows.
+  // Removes all rows and key files that the secret does not open, and files of rows that were set
+  // aside. Returns how many rows of this file.
   Result<uint64_t> RemoveUnreadable();
   // What the file and its log may take, and what they take.
   uint64_t max_bytes() const { return max_bytes_; }

@@ -335,6 +335,25 @@ TEST_F(SealedRowsTest, SetsHalfAFileAsideAsItIs) {
   EXPECT_FALSE(rows->Get(kMira, "sess_1"));
 }
 
+// Its rows may open once it is mended, so only who removes sessions by name removes it.
+TEST_F(SealedRowsTest, RemovesByNameWhatWasSetAside) {
+  {
+    const auto rows = Open();
+    ASSERT_TRUE(rows->Put(kMira, "sess_1", 1, 1, Bytes(std::string(50'000, 'x')), Old::kStays));
+  }
+  fs::resize_file(PathOf("sessions.db"), 20'000);
+  const auto rows = Open();
+  ASSERT_TRUE(rows->Put(kMira, "sess_2", 1, 1, Bytes("stays"), Old::kStays));
+  ASSERT_TRUE(fs::exists(PathOf("sessions.db.aside-1")));
+  const auto root = Own(storage_, storage_.OpenRoot(rows_.folder));
+  const auto unread = ListUnread(storage_, root->id(), rows_.secret);
+  ASSERT_TRUE(unread);
+  EXPECT_EQ(unread->names, std::vector<std::string>());
+  EXPECT_EQ(rows->RemoveUnreadable().value_or(9), 0u);
+  EXPECT_FALSE(fs::exists(PathOf("sessions.db.aside-1")));
+  EXPECT_EQ(TextOf(rows->Get(kMira, "sess_2")), "stays");
+}
+
 // A log that a crash left, and a file of an earlier version, which has one table less.
 TEST_F(SealedRowsTest, WhoOnlyLooksChangesNothing) {
   const fs::path crashed = parent_ / "crashed";

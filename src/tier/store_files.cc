@@ -30,9 +30,6 @@ constexpr uint64_t kScanBytes = 64 * 1024;
 constexpr int kLockTries = 10;
 constexpr uint64_t kLockPauseMs = 5;
 
-// What unlink says of a folder.
-bool IsFolderError(int error) { return error == EISDIR || error == EPERM; }
-
 bool IsKeyFileName(std::string_view name) {
   return name.size() == 2 * sizeof(Digest) && IsHex(name);
 }
@@ -231,6 +228,15 @@ IoResult<std::string> SetAside(Storage& storage, FileId folder, const std::strin
   return IoFailed(EEXIST);
 }
 
+IoResult<bool> RemoveFile(Storage& storage, FileId folder, const std::string& name) {
+  const IoStatus removed = storage.Unlink(folder, name);
+  if (removed) return true;
+  const IoResult<FileFacts> facts = storage.FactsOf(folder, name);
+  const bool is_folder = facts && facts->kind == FileFacts::Kind::kFolder;
+  if (removed.error() == ENOENT || is_folder) return false;
+  return IoFailed(removed.error());
+}
+
 std::optional<std::string> NameBeforeAside(std::string_view name) {
   const size_t mark = name.rfind(kAsideMark);
   if (mark == name.npos || mark == 0) return std::nullopt;
@@ -247,6 +253,10 @@ bool IsLink(Storage& storage, FileId folder, const std::string& name) {
 }
 
 std::string NameOfOrigin(const std::string& name) { return NameBeforeAside(name).value_or(name); }
+
+bool IsLinkToRowsKeys(Storage& storage, FileId root, const std::string& name) {
+  return NameOfOrigin(name) == kRowsKeysName && IsLink(storage, root, name);
+}
 
 IoResult<std::vector<std::string>> LinksToKeys(Storage& storage, FileId folder) {
   IoResult<std::vector<std::string>> names = storage.List(folder);
@@ -270,9 +280,8 @@ IoResult<std::vector<std::string>> ListLinks(Storage& storage, FileId root) {
   if (!names) return IoFailed(names.error());
   std::vector<std::string> links;
   for (const std::string& name : *names) {
-    const std::string origin = NameOfOrigin(name);
-    if (origin == kRowsKeysName && IsLink(storage, root, name)) links.push_back(name);
-    if (!ParseStoreName(origin)) continue;
+    if (IsLinkToRowsKeys(storage, root, name)) links.push_back(name);
+    if (!ParseStoreName(NameOfOrigin(name))) continue;
     if (IsLink(storage, root, name)) {  // of the name alone, nobody knows whether a store is ours
       if (NameBeforeAside(name)) links.push_back(name);
       continue;
@@ -350,8 +359,9 @@ IoStatus RemoveUnreadKeys(Storage& storage, FileId keys, const Secret& secret,
   const auto unread = UnreadKeys(storage, keys, secret, store);
   if (!unread) return IoFailed(unread.error());
   for (const std::string& name : *unread) {
-    const IoStatus removed = storage.Unlink(keys, name);
-    if (!removed && removed.error() != ENOENT && !IsFolderError(removed.error())) return removed;
+    if (const auto removed = RemoveFile(storage, keys, name); !removed) {
+      return IoFailed(removed.error());
+    }
   }
   return storage.SyncFolder(keys);
 }
@@ -379,12 +389,14 @@ IoStatus WriteKeyFile(Storage& storage, FileId keys, const Secret& secret, const
 namespace {
 
 IoResult<bool> RemoveAsidesOf(Storage& storage, FileId keys, const std::string& name) {
+  const IoResult<std::vector<std::string>> names = storage.List(keys);
+  if (!names) return IoFailed(names.error());
   bool had_some = false;
-  for (int number = 1; number < kMaxAsides; ++number) {
-    const IoStatus aside = storage.Unlink(keys, fmt::format("{}{}{}", name, kAsideMark, number));
-    if (!aside && aside.error() == ENOENT) break;
-    if (!aside && !IsFolderError(aside.error())) return IoFailed(aside.error());
-    had_some |= aside.has_value();
+  for (const std::string& one : *names) {
+    if (NameBeforeAside(one) != name) continue;
+    const IoResult<bool> removed = RemoveFile(storage, keys, one);
+    if (!removed) return removed;
+    had_some |= *removed;
   }
   return had_some;
 }
@@ -393,16 +405,13 @@ IoResult<bool> RemoveAsidesOf(Storage& storage, FileId keys, const std::string& 
 
 IoResult<bool> RemoveKeyFile(Storage& storage, FileId keys, const std::string& name) {
   if (FaultActive(Fault::kKeptKey)) return true;
-  const IoStatus removed = storage.Unlink(keys, name);
-  // A folder has no key.
-  if (!removed && removed.error() != ENOENT && !IsFolderError(removed.error())) {
-    return IoFailed(removed.error());
-  }
+  const IoResult<bool> removed = RemoveFile(storage, keys, name);
+  if (!removed) return removed;
   const IoResult<bool> had_asides = RemoveAsidesOf(storage, keys, name);
   if (!had_asides) return had_asides;
   // Also where it was missing: its removal by an erase that broke off may not be durable yet.
   if (const IoStatus synced = storage.SyncFolder(keys); !synced) return IoFailed(synced.error());
-  return removed.has_value() || *had_asides;
+  return *removed || *had_asides;
 }
 
 IoStatus RemoveUnreadKeysOf(Storage& storage, FileId keys, const Secret& secret,
@@ -632,6 +641,12 @@ IoResult<StoresErased> EraseInStores(Storage& storage, FileId root, const Secret
 
 namespace {
 
+// Its rows may open all the same, once it is mended.
+bool IsAsideOfRows(const std::string& name) {
+  const std::optional<std::string> before = NameBeforeAside(name);
+  return before && before->starts_with(kRowsName);
+}
+
 // Whether a segment or a key of the store opens. A folder without either has nothing to open.
 IoResult<bool> StoreOpens(Storage& storage, FileId folder, const Secret& secret,
                           const StoreId& store, uint64_t* bytes) {
@@ -663,6 +678,17 @@ IoResult<bool> StoreOpens(Storage& storage, FileId folder, const Secret& secret,
 
 }  // namespace
 
+IoStatus RemoveAsidesOfRows(Storage& storage, FileId root) {
+  const IoResult<std::vector<std::string>> names = storage.List(root);
+  if (!names) return IoFailed(names.error());
+  for (const std::string& name : *names) {
+    if (!IsAsideOfRows(name)) continue;
+    const IoResult<bool> removed = RemoveFile(storage, root, name);
+    if (!removed) return IoFailed(removed.error());
+  }
+  return storage.SyncFolder(root);
+}
+
 IoResult<UnreadFiles> ListUnread(Storage& storage, FileId root, const Secret& secret) {
   UnreadFiles unread;
   const IoResult<std::vector<std::string>> names = storage.List(root);
@@ -678,7 +704,10 @@ IoResult<UnreadFiles> ListUnread(Storage& storage, FileId root, const Secret& se
     const std::string of = name.substr(std::min(name.size(), kIntentPrefix.size()), kStoreDigits);
     const IoResult<bool> at_it =
         is_intent && ParseStoreName(of) ? IsStoreLocked(storage, root, of) : false;
-    if (NameBeforeAside(name) || (is_intent && at_it && !*at_it)) unread.names.push_back(name);
+    const bool is_aside = NameBeforeAside(name) && !IsAsideOfRows(name);
+    if (is_aside || IsLinkToRowsKeys(storage, root, name) || (is_intent && at_it && !*at_it)) {
+      unread.names.push_back(name);
+    }
     const std::optional<StoreId> store = ParseStoreName(name);
     if (!store) continue;
     const IoResult<bool> locked = IsStoreLocked(storage, root, name);
@@ -724,8 +753,8 @@ IoStatus RemoveFilesOf(Storage& storage, FileId root, const std::string& name) {
     if (!names) return IoFailed(names.error());
     for (const std::string& file : *names) {
       if (file == "lock") continue;
-      const IoStatus removed = storage.Unlink(of, file);
-      if (!removed && removed.error() != ENOENT && !IsFolderError(removed.error())) return removed;
+      const IoResult<bool> removed = RemoveFile(storage, of, file);
+      if (!removed) return IoFailed(removed.error());
     }
     return storage.SyncFolder(of);
   };
@@ -760,8 +789,8 @@ IoStatus RemoveUnread(Storage& storage, FileId root, const Secret& secret,
       if (!opened) return IoFailed(opened.error());
       store = std::move(*opened);
     }
-    const IoStatus removed = storage.Unlink(slash == path.npos ? root : store.id(), name);
-    if (!removed && removed.error() != ENOENT && !IsFolderError(removed.error())) return removed;
+    const auto removed = RemoveFile(storage, slash == path.npos ? root : store.id(), name);
+    if (!removed) return IoFailed(removed.error());
   }
   return storage.SyncFolder(root);
 }

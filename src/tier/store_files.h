@@ -54,6 +54,8 @@ Result<std::optional<StoreFiles>> OpenStoreFiles(Storage& storage, OpenedFile ro
 IoResult<std::string> SetAside(Storage& storage, FileId folder, const std::string& name);
 // The name under which SetAside found it; absent: it never was set aside.
 std::optional<std::string> NameBeforeAside(std::string_view name);
+// False: there is no file of this name. A folder of this name stays.
+IoResult<bool> RemoveFile(Storage& storage, FileId folder, const std::string& name);
 
 // The folder's sub-folder; made, and its name made durable, where it is missing. What else has the
 // name is set aside.
@@ -61,9 +63,9 @@ IoResult<OpenedFile> OpenOrMake(Storage& storage, FileId folder, const std::stri
 // A file to lock, made where it is missing. What is not a file is set aside.
 IoResult<OpenedFile> OpenLockFile(Storage& storage, FileId folder, const std::string& name);
 
-// Links that lay where stores, their keys or those of sessions belong and were set aside, and links
-// to keys that no start has seen yet, by their paths in the tier's folder. Nobody follows them, and
-// what they lead to may have anybody's blocks and sessions.
+// Links that lay where stores, their keys or those of SealedRows belong and were set aside, and
+// links to keys that no start has seen yet, by their paths in the tier's folder. Nobody follows
+// them, and what they lead to may have anybody's blocks, or open anybody's rows.
 IoResult<std::vector<std::string>> ListLinks(Storage& storage, FileId root);
 // Whether a store has such a link to keys.
 IoResult<bool> HasLinkedKeys(Storage& storage, FileId folder);
@@ -96,7 +98,8 @@ IoStatus EraseSlots(Storage& storage, FileId file, const SegmentShape& shape,
                     std::span<const uint32_t> slots);
 
 // What this secret does not open: stores without a segment or a key of it, keys of other stores,
-// intents of erases, and what was set aside. Not SealedRows' files, nor stores that are locked.
+// intents of erases, and what was set aside. Not the file of SealedRows, set aside or not, nor
+// stores that are locked.
 struct UnreadFiles {
   std::vector<std::string> stores;
   std::vector<std::string> keys;   // "store/keys/name"
@@ -108,6 +111,8 @@ IoResult<UnreadFiles> ListUnread(Storage& storage, FileId root, const Secret& se
 // Removes them. What somebody locks meanwhile stays.
 IoStatus RemoveUnread(Storage& storage, FileId root, const Secret& secret,
                       const UnreadFiles& files);
+// Removes files of SealedRows that were set aside.
+IoStatus RemoveAsidesOfRows(Storage& storage, FileId root);
 
 // The intent of an erase: a file of the tier's folder from before it begins until it is done. It is
 // of the store whose process began it: while that store is locked, nobody else finishes it.
