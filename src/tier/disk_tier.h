@@ -296,7 +296,7 @@ class DiskTier : public Tier {
   void GiveBack();
   bool Evict(EvictCause cause) KV_REQUIRES(mutex_);
   bool ReleaseSegment(EvictCause cause);
-  bool RemoveSegment(uint32_t segment, EvictCause cause);
+  IoStatus RemoveSegment(uint32_t segment, EvictCause cause);
   void RemoveAbandoned();
   void ForgetReadsOf(EntryId entry) KV_REQUIRES(mutex_);
   void FitCap();
@@ -315,7 +315,7 @@ class DiskTier : public Tier {
   IoStatus NoteLinks(FileId root, EraseJob* job);
   bool HasUnreadKeys() const;
   IoStatus CondemnOrphans();
-  bool ZeroSlots(uint32_t segment, const std::vector<uint32_t>& slots);
+  IoStatus ZeroSlots(uint32_t segment, const std::vector<uint32_t>& slots);
 
   // disk_tier_forget.cc
   uint64_t TokenBytes() const { return uint64_t{4} * options_.shape.block_tokens; }

@@ -91,6 +91,7 @@ bool DiskTier::RunErases() {
       // before anything else is written.
       if (!done && job.path && writing_files_ != nullptr) {
         UntilDone([&] { LeaveStore(State::kBroken, "a forget failed"); });
+        job.erased = {};
       }
       if (!done && !job.error) {
         Log(LogLevel::kWarning,
@@ -308,15 +309,14 @@ IoStatus DiskTier::ZeroAllCondemned(AbandonedSegments abandoned) {
       leaves = segment.is_abandoned && segment.readers == 0;
     }
     if (slots.empty()) continue;
-    if (leaves ? !RemoveSegment(index, EvictCause::kCap) : !ZeroSlots(index, slots)) {
-      return IoFailed(EIO);
-    }
+    const IoStatus done = leaves ? RemoveSegment(index, EvictCause::kCap) : ZeroSlots(index, slots);
+    if (!done) return done;
   }
   return {};
 }
 
-// False: counted, and the slots stay condemned.
-bool DiskTier::ZeroSlots(uint32_t index, const std::vector<uint32_t>& slots) {
+// A failure is counted, and the slots stay condemned.
+IoStatus DiskTier::ZeroSlots(uint32_t index, const std::vector<uint32_t>& slots) {
   SegmentShape shape;
   uint32_t number;
   {
@@ -331,20 +331,20 @@ bool DiskTier::ZeroSlots(uint32_t index, const std::vector<uint32_t>& slots) {
       file ? EraseSlots(storage_, file->id(), shape, slots) : IoFailed(file.error());
   if (!zeroed) {
     CountError(&TierStats::fault_write, zeroed.error());
-    return false;
+    return zeroed;
   }
   if (const IoStatus synced = storage_.SyncData(file->id()); !synced) {
     CountError(&TierStats::fault_sync, synced.error());
     MutexLock lock(mutex_);
     memory_.segments.Abandon(index);
-    return false;
+    return synced;
   }
   MutexLock lock(mutex_);
   for (const uint32_t slot : slots) {
     memory_.segments.FreeSlot({index, slot});
     memory_.segments.SetZero({index, slot});
   }
-  return true;
+  return {};
 }
 
 }  // namespace kvasir

@@ -60,7 +60,6 @@ IoStatus DiskTier::RunForget(EraseJob& job) {
   if (FaultActive(Fault::kForgottenBeforeSync) && job.done) {
     std::exchange(job.done, nullptr)(job.erased);
   }
-  job.erased = {};
   if (const IoStatus noted = NoteLinks(writing_files_->root.id(), &job); !noted) return noted;
   if (const IoStatus removed = RemoveUnusableFiles(); !removed) return removed;
   if (HasUnreadKeys()) {

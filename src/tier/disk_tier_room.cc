@@ -147,7 +147,7 @@ bool DiskTier::RemoveUnusable() {
       if (segment.num_unread > segment.num_taken && segment.readers == 0) unread = i;
     }
   }
-  return unread && RemoveSegment(*unread, EvictCause::kCap);
+  return unread && RemoveSegment(*unread, EvictCause::kCap).has_value();
 }
 
 // The segment that was written longest ago, of those of stores that nobody has locked, where it is
@@ -230,7 +230,7 @@ bool DiskTier::MakeSegment() {
     }
     return true;
   }
-  if (made.error() != EEXIST && !storage_.Unlink(folder, name)) unusable_.push_back(name);
+  if (made.error() != EEXIST && !storage_.Unlink(folder, name)) unusable_.push_back({name});
   if (made.error() != ENOSPC && made.error() != EDQUOT) {
     CountError(&TierStats::fault_write, made.error());
   }
@@ -271,16 +271,16 @@ bool DiskTier::ReleaseSegment(EvictCause cause) {
       coldest_order = order;
     }
   }
-  return coldest && RemoveSegment(*coldest, cause);
+  return coldest && RemoveSegment(*coldest, cause).has_value();
 }
 
 // Removes the segment's file, and all records that lie in it or depend on one of those. REQUIRES:
-// no group is being written, and nobody reads from the segment.
-bool DiskTier::RemoveSegment(uint32_t index, EvictCause cause) {
+// no group is being written. EBUSY: somebody reads from the segment.
+IoStatus DiskTier::RemoveSegment(uint32_t index, EvictCause cause) {
   std::string name;
   {
     MutexLock lock(mutex_);
-    if (memory_.segments.at(index).readers > 0) return false;
+    if (memory_.segments.at(index).readers > 0) return IoFailed(EBUSY);
     memory_.records.MarkLeaving([&](const RecordIndex& records, EntryId entry) {
       const RecordIndex::Record& record = records.at(entry);
       return record.state == RecordIndex::State::kStored && record.slot.segment == index;
@@ -307,10 +307,10 @@ bool DiskTier::RemoveSegment(uint32_t index, EvictCause cause) {
   }
   IoStatus removed = storage_.Unlink(writing_files_->folder.id(), name);
   if (removed) removed = storage_.SyncFolder(writing_files_->folder.id());
-  if (removed) return true;
+  if (removed) return {};
   CountError(&TierStats::fault_write, removed.error());
-  unusable_.push_back(name);
-  return false;
+  unusable_.push_back({name});
+  return removed;
 }
 
 // Abandoned segments whose last record has left.

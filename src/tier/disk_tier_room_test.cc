@@ -2,6 +2,7 @@
 // disk is and how much of it others take, are the test's.
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -199,6 +200,47 @@ TEST_F(DiskTierRoom, KeepsRoomForTheLargestIntent) {
     EXPECT_GE(SpareOf(storage_, root->id(), kSpareName), kSpareBytes + bytes);
     tier_.reset();
     fs::remove_all(options_.folder);
+  }
+}
+
+// A device that refuses a forget's intent, or the zeros, until the room that was kept is given
+// back. What was erased before that counts too.
+TEST_F(DiskTierRoom, AFullDeviceIsErasedInTheRoomThatWasKept) {
+  class Full : public RealStorage {
+   public:
+    fs::path spare;
+    bool refuses_writes = false, refuses_zeros = false;
+    IoResult<uint64_t> WriteSome(FileId file, std::span<const std::byte> bytes,
+                                 uint64_t offset) override {
+      if (refuses_writes && fs::exists(spare)) return IoFailed(ENOSPC);
+      return RealStorage::WriteSome(file, bytes, offset);
+    }
+    IoStatus PunchHole(FileId file, uint64_t offset, uint64_t bytes) override {
+      if (refuses_zeros && fs::exists(spare)) return IoFailed(ENOSPC);
+      return RealStorage::PunchHole(file, offset, bytes);
+    }
+  };
+  for (const bool of_zeros : {false, true}) {
+    tier_.reset();
+    fs::remove_all(options_.folder);
+    Full storage;
+    storage.spare = fs::path(options_.folder) / kSpareName;
+    const auto tier = DiskTier::Open(options_, storage);
+    ASSERT_TRUE(tier) << tier.error().message;
+    TierDriver driver(**tier, [&] { (*tier)->RunPending(); });
+    for (uint32_t i = 0; i < 4; ++i) ASSERT_TRUE(driver.Write(Record(0, i)));
+    ASSERT_TRUE(driver.Flush());
+    ASSERT_TRUE(fs::exists(storage.spare));
+    storage.refuses_zeros = of_zeros;
+    storage.refuses_writes = !of_zeros;
+    const auto forgotten = driver.Forget(TierDriver::ForgetOf(Record(0, 1), 3));
+    ASSERT_TRUE(forgotten) << forgotten.error().message;
+    EXPECT_EQ(forgotten->blocks, 3u);
+    EXPECT_TRUE(fs::exists(storage.spare)) << "it is kept again";
+    const auto erased = driver.Erase(TestRecord::Owner(0));
+    ASSERT_TRUE(erased) << erased.error().message;
+    EXPECT_EQ(erased->blocks, 1u);
+    EXPECT_TRUE((*tier)->CheckInvariants());
   }
 }
 
