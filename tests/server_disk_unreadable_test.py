@@ -230,6 +230,22 @@ class Unreadable(WithHome):
                 server.kill()
         self.assertEqual((self.folder / "thesis.txt").read_text(), "x")
 
+    def test_keys_of_sessions_behind_a_link(self):
+        """An erase does not reach them, so that the sessions would open again: it says so until the link is gone."""
+        (self.folder / "keys").rename(self.home / "elsewhere")
+        (self.folder / "keys").symlink_to(self.home / "elsewhere")
+        server = self.serve()
+        status, _, refused = server.request("DELETE", "/v1/cache")
+        self.assertEqual(status, 503, refused)
+        self.assertIn(f"some of it may stay in {self.folder}/keys.aside-1: ", refused["error"]["message"])
+        self.assertEqual(server.end(), 0)
+        status, said, printed = run("fsck", "--remove-unreadable", "--disk", str(self.folder), home=self.home)
+        self.assertEqual(status, 0, (said, printed))
+        self.assertIn("keys.aside-1: not readable with this secret, removed\n", printed)
+        server = self.serve()
+        self.assertTrue(server.erase()["erased"])
+        server.stop()
+
     def test_a_folder_that_cannot_be_written_to(self):
         mount = ["mount", "--bind", str(self.folder), str(self.folder)]
         if subprocess.run(mount, check=False, capture_output=True).returncode:

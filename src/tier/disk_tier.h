@@ -177,7 +177,8 @@ class DiskTier : public Tier {
     std::optional<int> error = {};                 // of the last try
     bool is_done = false;                          // and not told yet
     bool has_intent = false;                       // durable: the next start goes on with it
-    std::string link;                              // which may lead to what it did not reach
+    // Links, and segments of another version or shape: what it did not reach may be there.
+    std::vector<std::string> not_reached;
   };
   struct Memory {  // both arenas, and what lies in them
     Memory(Arena& index, Arena& buffers, const DiskTierOptions& options);
@@ -330,7 +331,7 @@ class DiskTier : public Tier {
   void Condemn(EntryId entry, TierErased* erased) KV_REQUIRES(mutex_);
   void CancelWrite(EntryId entry) KV_REQUIRES(mutex_);
   ForgetIntent CondemnedSlots() const KV_REQUIRES(mutex_);
-  IoStatus RemoveUnusableFiles();
+  IoStatus RemoveUnusableFiles(EraseJob* job);
   IoStatus FinishForget();
 
   std::unique_ptr<Storage> owned_storage_;  // of Close; destroyed last
@@ -411,7 +412,11 @@ class DiskTier : public Tier {
     bool has_failed;
   };
   std::vector<Touched> touched_;
-  std::vector<std::string> unusable_;  // files of segments that are not read
+  struct Unusable {
+    std::string name;
+    bool opens_elsewhere = false;  // a link, or of another version or shape
+  };
+  std::vector<Unusable> unusable_;  // files of segments that are not read
   uint32_t next_segment_ = 0;
   uint64_t retry_ns_ = 0, second_ns_ = 0, space_ns_ = 0, no_growth_until_ns_ = 0;
   uint64_t busy_since_ns_ = 0;  // 0: the last Grow had the folder's lock

@@ -136,12 +136,16 @@ IoStatus DiskTier::TryErase(EraseJob& job) noexcept {
 bool DiskTier::ReportErase(EraseJob& job) {
   if (!job.done) return true;
   try {
-    if (job.is_done && !job.link.empty()) {
+    if (job.is_done && !job.not_reached.empty()) {
+      const size_t more = job.not_reached.size() - 1;
       job.done(Fail(Code::kUnavailable,
-                    "memory is erased, and all that can be reached on the disk, but blocks may "
-                    "stay behind {}/{}: it is a link, which is not followed; remove what it leads "
-                    "to, then it ('kvasir fsck --remove-unreadable' does that), and ask again",
-                    job.folder, job.link));
+                    "memory is erased, and all that can be reached on the disk, but some of it may "
+                    "stay in {}/{}{}: links are not followed, and segments of another version or "
+                    "shape are not read; remove what a link leads to, then these names ('kvasir "
+                    "fsck --remove-unreadable' removes links and segments of another version), and "
+                    "ask again",
+                    job.folder, job.not_reached.front(),
+                    more > 0 ? fmt::format(" and {} more", more) : ""));
     } else if (job.is_done) {
       job.done(job.erased);
     } else if (job.error) {
@@ -232,9 +236,9 @@ IoStatus DiskTier::RunErase(EraseJob& job) {
 IoStatus DiskTier::NoteLinks(FileId root, EraseJob* job) {
   const auto links = ListLinks(storage_, root);
   if (!links) return IoFailed(links.error());
-  job->link.clear();
+  job->not_reached.clear();
   for (const std::string& link : *links) {
-    if (job->link.empty() && (!job->path || link.starts_with(ToHex(store_)))) job->link = link;
+    if (!job->path || link.starts_with(ToHex(store_))) job->not_reached.push_back(link);
   }
   return {};
 }

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/fault.h"
+#include "base/hex.h"
 #include "base/result.h"
 #include "tier/disk_tier.h"
 
@@ -61,7 +62,7 @@ IoStatus DiskTier::RunForget(EraseJob& job) {
     std::exchange(job.done, nullptr)(job.erased);
   }
   if (const IoStatus noted = NoteLinks(writing_files_->root.id(), &job); !noted) return noted;
-  if (const IoStatus removed = RemoveUnusableFiles(); !removed) return removed;
+  if (const IoStatus removed = RemoveUnusableFiles(&job); !removed) return removed;
   if (HasUnreadKeys()) {
     // What the owner's own damaged key has sealed may be of the forgotten text.
     IoStatus removed = RemoveUnreadKeysOf(storage_, writing_files_->keys.id(), options_.secret,
@@ -257,13 +258,18 @@ ForgetIntent DiskTier::CondemnedSlots() const {
   return intent;
 }
 
-// Files of segments that could not be read may be read by the next start.
-IoStatus DiskTier::RemoveUnusableFiles() {
-  while (!unusable_.empty()) {
-    const IoStatus removed = storage_.Unlink(writing_files_->folder.id(), unusable_.back());
-    if (!removed && removed.error() != ENOENT) return removed;
-    unusable_.pop_back();
+// Files of segments that are damaged may be read by the next start. Those of another version or
+// shape have blocks of others too, which another build reads: they stay, and the answer names them.
+IoStatus DiskTier::RemoveUnusableFiles(EraseJob* job) {
+  for (const Unusable& one : unusable_) {
+    if (one.opens_elsewhere) {
+      job->not_reached.push_back(ToHex(store_) + "/" + one.name);
+      continue;
+    }
+    const auto removed = RemoveFile(storage_, writing_files_->folder.id(), one.name);
+    if (!removed) return IoFailed(removed.error());
   }
+  std::erase_if(unusable_, [](const Unusable& one) { return !one.opens_elsewhere; });
   return {};  // writing the intent and removing it make that durable
 }
 

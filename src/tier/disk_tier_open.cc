@@ -54,7 +54,6 @@ Status DiskTier::OpenStore() {
   }
   if (!files) return {};
   writing_files_ = std::make_shared<const StoreFiles>(std::move(*files));
-  TellUnread();
   Status scanned;
   if (const IoStatus finished = FinishForget(); finished) {
     scanned = ScanStore();
@@ -65,6 +64,7 @@ Status DiskTier::OpenStore() {
     LeaveStore(State::kBroken, scanned.error().message);
     return scanned;
   }
+  TellUnread();
   RemoveUnusedKeys();
   FitCap();
   KeepRoomToErase(writing_files_->root.id());
@@ -101,14 +101,16 @@ void DiskTier::StayOff(const Error& why) {
 void DiskTier::TellUnread() {
   if (std::exchange(has_told_unread_, true)) return;
   const auto unread = ListUnread(storage_, writing_files_->root.id(), options_.secret);
-  if (!unread || unread->empty()) return;
+  const auto segments =
+      std::ranges::count_if(unusable_, [](const Unusable& one) { return one.opens_elsewhere; });
+  if (!unread || (unread->empty() && segments == 0)) return;
   Log(LogLevel::kWarning,
       "disk tier: what the secret of this state folder does not open stays as it is; the secret "
       "that made it opens it (or a newer Kvasir, if that made it), and 'kvasir fsck "
       "--remove-unreadable' removes it",
       LogField("folder", options_.folder), LogField("stores", unread->stores.size()),
       LogField("keys", unread->keys.size()), LogField("names", unread->names.size()),
-      LogField("bytes", unread->bytes));
+      LogField("segments", segments), LogField("bytes", unread->bytes));
 }
 
 // Builds keys, segments and index from the files.
@@ -188,17 +190,21 @@ Status DiskTier::AddSegments() {
     next_segment_ = std::max(next_segment_, *number == UINT32_MAX ? *number : *number + 1);
     const IoResult<OpenedFile> file =
         Own(storage_, storage_.OpenFile(folder, name, OpenMode::kRead));
+    if (!file && file.error() == EISDIR) continue;
+    if (!file && file.error() == ELOOP) {
+      unusable_.push_back({name, true});
+      continue;
+    }
     IoResult<std::optional<SegmentHead>> head = std::optional<SegmentHead>();
     if (file) head = ReadHead(storage_, file->id(), head_key_, store_, *number);
-    // A link or a folder of this name is not a segment; a read that fails may be one.
-    const bool is_foreign = !file && (file.error() == ELOOP || file.error() == EISDIR);
-    if (!is_foreign && (!file || !head)) {
+    if (!file || !head) {  // it may be a segment
       return FailErrno(file ? head.error() : file.error(), "cannot read {}/{}", ToHex(store_),
                        name);
     }
-    MutexLock lock(mutex_);
     const bool is_ours = *head && (*head)->shape.record == options_.shape;
-    if (!is_ours || !memory_.segments.Add(**head)) unusable_.push_back(name);
+    const bool opens_elsewhere = *head ? !is_ours : HasOtherVersion(storage_, file->id());
+    MutexLock lock(mutex_);
+    if (!is_ours || !memory_.segments.Add(**head)) unusable_.push_back({name, opens_elsewhere});
   }
   return {};
 }

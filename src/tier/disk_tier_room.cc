@@ -135,7 +135,7 @@ DiskTier::GrowEnd DiskTier::Grow() {
 // one in which the records that no key opens outnumber the others.
 bool DiskTier::RemoveUnusable() {
   while (!unusable_.empty()) {
-    const std::string name = std::move(unusable_.back());
+    const std::string name = std::move(unusable_.back().name);
     unusable_.pop_back();
     if (storage_.Unlink(writing_files_->folder.id(), name)) return true;
   }

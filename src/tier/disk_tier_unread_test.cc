@@ -1,6 +1,8 @@
 // What no key opens stays, whatever its neighbours forget or erase.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -287,6 +289,60 @@ TEST_F(DiskTierUnread, AnEraseNamesALinkToTheKeysOfRows) {
     }
   }
   EXPECT_TRUE(driver.Erase(TestRecord::Owner(1)));
+}
+
+// They have blocks of others, which another build reads. A damaged one is of no use to anybody.
+TEST_F(DiskTierUnread, AForgetLeavesSegmentsOfAnotherVersionAndNamesThem) {
+  Fill();
+  const fs::path store = KeyOf(0).parent_path().parent_path();
+  const auto segment = [&](uint32_t number) { return store / SegmentFileName(number); };
+  fs::copy_file(segment(0), segment(7));
+  std::fstream(segment(7), std::ios::in | std::ios::out | std::ios::binary).seekp(8).put(99);
+  fs::create_symlink(parent_ / "elsewhere", segment(8));
+  const StoreId id = StoreIdOf(options_.secret, options_.identity);
+  const SegmentHead other{
+      .shape = ShapeOfSegment({.block_tokens = 2 * kTokens, .payload_bytes = kPayload}, 1 << 20),
+      .store = id,
+      .segment = 9,
+      .generation = 1};
+  std::array<std::byte, kHeadBytes> head;
+  EncodeHead(HeadKeyOf(options_.secret), other, head);
+  std::ofstream(segment(9), std::ios::binary)
+      .write(reinterpret_cast<const char*>(head.data()), head.size());
+  fs::resize_file(segment(9), 1 << 20);
+  fs::copy_file(segment(0), segment(10));
+  fs::resize_file(segment(10), 10'000);
+  fs::create_directory(segment(11));
+  {
+    const auto tier = OpenTier();
+    TierDriver driver(*tier);
+    const auto forgotten = driver.Forget(TierDriver::ForgetOf(Record(kTheirs, 4, 1), 3));
+    ASSERT_FALSE(forgotten);
+    EXPECT_EQ(forgotten.error().code, Code::kUnavailable);
+    EXPECT_NE(forgotten.error().message.find(segment(7).string() + " and 2 more:"),
+              std::string::npos)
+        << forgotten.error().message;
+    EXPECT_FALSE(fs::exists(segment(10)));
+    for (uint32_t i = 0; i < kEach; ++i) {
+      EXPECT_EQ(driver.ReadBack(Record(kTheirs, i, 1)), i < 4 ? Read::kOpened : Read::kNotThere);
+    }
+    ASSERT_TRUE(driver.Write(Record(kMore, 0, 1))) << "nothing of it is tried again";
+    ASSERT_TRUE(driver.Flush());
+  }
+  const auto root = Own(storage_, storage_.OpenRoot(options_.folder));
+  auto unread = ListUnread(storage_, root->id(), options_.secret);
+  ASSERT_TRUE(unread);
+  std::ranges::sort(unread->names);
+  const std::string name = ToHex(id) + "/";
+  EXPECT_EQ(unread->names,
+            (std::vector<std::string>{name + SegmentFileName(7), name + SegmentFileName(8)}));
+  ASSERT_TRUE(RemoveUnread(storage_, root->id(), options_.secret, *unread));
+  EXPECT_FALSE(fs::exists(segment(7)) || fs::is_symlink(segment(8)));
+  EXPECT_TRUE(fs::remove(segment(9))) << "it stayed";
+  const auto tier = OpenTier();
+  const auto forgotten = TierDriver(*tier).Forget(TierDriver::ForgetOf(Record(kTheirs, 2, 1), 3));
+  ASSERT_TRUE(forgotten) << forgotten.error().message;
+  EXPECT_EQ(forgotten->blocks, 2u);
 }
 
 // A kill between two removals leaves the second one without the first.

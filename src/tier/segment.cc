@@ -115,6 +115,14 @@ void EncodeHead(const HmacKey& head_key, const SegmentHead& head,
   fields.Put(head_key.Of(out.first(fields.at())));
 }
 
+bool IsHeadOfOtherVersion(std::span<const std::byte, kHeadBytes> bytes) {
+  ReadFields fields(bytes);
+  uint32_t version = 0;
+  if (!fields.GetMagic(kHeadMagic)) return false;
+  fields.Get(&version);
+  return version != kSegmentVersion;
+}
+
 std::optional<SegmentHead> ParseHead(std::span<const std::byte, kHeadBytes> bytes) {
   ReadFields fields(bytes);
   if (!fields.GetMagic(kHeadMagic)) return std::nullopt;

@@ -54,6 +54,8 @@ SegmentShape ShapeOfSegment(const RecordShape& record, uint64_t segment_bytes);
 // A power of two of about cap/64, from 1 to 64 MiB; more where that is needed for 16 slots.
 uint64_t SegmentBytesFor(const RecordShape& record, uint64_t cap_bytes);
 
+// Whether these are the first bytes of a segment of another version.
+bool IsHeadOfOtherVersion(std::span<const std::byte, kHeadBytes> bytes);
 // What a segment's first bytes say. They decide how all others are read, so they are authenticated.
 struct SegmentHead {
   SegmentShape shape;

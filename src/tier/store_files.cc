@@ -440,6 +440,11 @@ IoResult<std::optional<SegmentHead>> ReadHead(Storage& storage, FileId file,
   return head;
 }
 
+bool HasOtherVersion(Storage& storage, FileId file) {
+  std::array<std::byte, kHeadBytes> bytes;
+  return ReadAll(storage, file, bytes, 0).has_value() && IsHeadOfOtherVersion(bytes);
+}
+
 namespace {
 std::string IntentName(const EraseIntent& intent) {
   return fmt::format("{}{}-{}", kIntentPrefix, intent.store, intent.key_file_name);
@@ -659,6 +664,7 @@ IoResult<bool> StoreOpens(Storage& storage, FileId folder, const Secret& secret,
     if (!segment) continue;
     has_segments = true;
     const IoResult<OpenedFile> file = Own(storage, storage.OpenFile(folder, name, OpenMode::kRead));
+    if (!file && IsNoFile(file.error())) continue;
     if (!file) return IoFailed(file.error());
     const auto head = ReadHead(storage, file->id(), head_key, store, *segment);
     if (!head) return IoFailed(head.error());
@@ -674,6 +680,18 @@ IoResult<bool> StoreOpens(Storage& storage, FileId folder, const Secret& secret,
   if (has_key) return true;
   const auto unread = UnreadKeys(storage, keys->id(), secret, store);
   return !has_segments && (!unread || unread->empty());
+}
+
+// Links, and segments of another version. Damaged ones are fsck's to report.
+IoResult<std::vector<std::string>> UnreadSegments(Storage& storage, FileId folder) {
+  IoResult<std::vector<std::string>> names = storage.List(folder);
+  if (!names) return names;
+  std::erase_if(*names, [&](const std::string& name) {
+    if (!ParseSegmentFileName(name)) return true;
+    const auto file = Own(storage, storage.OpenFile(folder, name, OpenMode::kRead));
+    return file ? !HasOtherVersion(storage, file->id()) : file.error() != ELOOP;
+  });
+  return names;
 }
 
 }  // namespace
@@ -728,9 +746,11 @@ IoResult<UnreadFiles> ListUnread(Storage& storage, FileId root, const Secret& se
     for (const std::string& key : files ? *files : std::vector<std::string>()) {
       unread.keys.push_back(fmt::format("{}/keys/{}", name, key));
     }
-    const auto links = LinksToKeys(storage, folder->id());
-    for (const std::string& link : links ? *links : std::vector<std::string>()) {
-      unread.names.push_back(fmt::format("{}/{}", name, link));
+    for (const auto& inside :
+         {LinksToKeys(storage, folder->id()), UnreadSegments(storage, folder->id())}) {
+      for (const std::string& one : inside ? *inside : std::vector<std::string>()) {
+        unread.names.push_back(fmt::format("{}/{}", name, one));
+      }
     }
   }
   return unread;

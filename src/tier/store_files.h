@@ -92,6 +92,8 @@ IoStatus RemoveUnreadKeysOf(Storage& storage, FileId keys, const Secret& secret,
 IoResult<std::optional<SegmentHead>> ReadHead(Storage& storage, FileId file,
                                               const HmacKey& head_key, const StoreId& store,
                                               uint32_t segment);
+// Whether a file without such a head is a segment of another version.
+bool HasOtherVersion(Storage& storage, FileId file);
 // Zeros these slots, in ascending order: header and payload. Neighbours go together, for a call
 // costs more than what it zeros.
 IoStatus EraseSlots(Storage& storage, FileId file, const SegmentShape& shape,
@@ -102,9 +104,11 @@ IoStatus EraseSlots(Storage& storage, FileId file, const SegmentShape& shape,
 // stores that are locked.
 struct UnreadFiles {
   std::vector<std::string> stores;
-  std::vector<std::string> keys;   // "store/keys/name"
-  std::vector<std::string> names;  // of the folder itself, and links to keys as "store/name"
-  uint64_t bytes = 0;              // of the stores' segments
+  std::vector<std::string> keys;  // "store/keys/name"
+  // Of the folder itself; as "store/name" links to keys, and segments that are links or of another
+  // version.
+  std::vector<std::string> names;
+  uint64_t bytes = 0;  // of the stores' segments
   bool empty() const { return stores.empty() && keys.empty() && names.empty(); }
 };
 IoResult<UnreadFiles> ListUnread(Storage& storage, FileId root, const Secret& secret);
