@@ -8,6 +8,7 @@
 #include "kvasir/disk.h"
 #include "tier/store_check.h"
 #include "tier/store_files.h"
+#include "tier/unread_files.h"
 
 namespace kvasir {
 namespace {

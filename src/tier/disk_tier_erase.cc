@@ -10,6 +10,8 @@
 #include "base/result.h"
 #include "base/until_done.h"
 #include "tier/disk_tier.h"
+#include "tier/set_aside.h"
+#include "tier/spare_file.h"
 
 namespace kvasir {
 namespace {

@@ -16,6 +16,7 @@
 #include "base/hex.h"
 #include "base/result.h"
 #include "tier/disk_tier.h"
+#include "tier/set_aside.h"
 
 namespace kvasir {
 namespace {

@@ -12,6 +12,8 @@
 #include "base/result.h"
 #include "base/system_error.h"
 #include "tier/disk_tier.h"
+#include "tier/set_aside.h"
+#include "tier/unread_files.h"
 
 namespace kvasir {
 namespace {

@@ -8,6 +8,7 @@
 #include "base/hex.h"
 #include "base/log.h"
 #include "tier/disk_tier.h"
+#include "tier/spare_file.h"
 
 namespace kvasir {
 namespace {

@@ -17,7 +17,10 @@
 #include "base/sizes.h"
 #include "base/system_error.h"
 #include "tier/disk_tier.h"
+#include "tier/set_aside.h"
+#include "tier/spare_file.h"
 #include "tier/store_files.h"
+#include "tier/unread_files.h"
 
 namespace kvasir {
 namespace {

@@ -14,8 +14,10 @@
 #include <map>
 #include <set>
 
+#include "tier/spare_file.h"
 #include "tier/store_files.h"
 #include "tier/tier_folder_for_test.h"
+#include "tier/unread_files.h"
 
 namespace kvasir {
 namespace {

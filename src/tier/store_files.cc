@@ -7,23 +7,21 @@
 
 #include "base/fault.h"
 #include "base/hex.h"
-#include "base/log.h"
 #include "base/result.h"
 #include "base/sizes.h"
 #include "base/system_error.h"
+#include "tier/set_aside.h"
+#include "tier/spare_file.h"
 
 namespace kvasir {
 namespace {
 
 constexpr std::string_view kTagName = "CACHEDIR.TAG", kAuditName = "audit.jsonl",
-                           kIntentPrefix = "erase-", kSegmentSuffix = ".kvs", kKeysName = "keys";
+                           kSegmentSuffix = ".kvs";
 constexpr std::string_view kTagText =
     "Signature: 8a477f597d28d172789f06886806bc55\n"
     "# Kvasir keeps encrypted KV blocks here. They can be computed again: backups may leave them "
     "out.\n";
-constexpr std::string_view kAsideMark = ".aside-";
-constexpr int kMaxAsides = 1000;
-constexpr size_t kStoreDigits = 2 * sizeof(StoreId);
 constexpr uint64_t kMaxOldAuditBytes = uint64_t{1} << 20;  // an earlier version wrote as much
 constexpr uint64_t kMaxTagBytes = 4096;
 constexpr uint64_t kScanBytes = 64 * 1024;
@@ -79,16 +77,6 @@ Status TagFolder(Storage& storage, FileId root, const std::string& path) {
   return {};
 }
 
-// A store's lock. Who only looks whether it is locked, or takes a segment of the store, has it for
-// a moment; false: somebody has it for longer.
-IoResult<bool> LockStore(Storage& storage, FileId lock) {
-  for (int tries = 1;; ++tries) {
-    const IoResult<bool> locked = storage.TryLock(lock);
-    if (!locked || *locked || tries == kLockTries) return locked;
-    storage.Pause(kLockPauseMs);
-  }
-}
-
 constexpr int64_t kDraftLifeS = 3600;
 
 // Drafts that a crash left. In a folder that others use too, only old ones are known to be that.
@@ -104,30 +92,6 @@ void RemoveDrafts(Storage& storage, FileId folder, DraftAge age) {
 }
 
 }  // namespace
-
-IoResult<OpenedFile> OpenOrMake(Storage& storage, FileId folder, const std::string& name) {
-  IoResult<FileId> opened = storage.OpenFolder(folder, name);
-  if (!opened && (opened.error() == ENOTDIR || opened.error() == ELOOP)) {
-    if (const auto aside = SetAside(storage, folder, name); !aside) return IoFailed(aside.error());
-    opened = IoFailed(ENOENT);
-  }
-  if (!opened && opened.error() == ENOENT) {
-    const IoStatus made = storage.MakeFolder(folder, name);
-    if (!made && made.error() != EEXIST) return IoFailed(made.error());
-    if (const IoStatus synced = storage.SyncFolder(folder); !synced) {
-      return IoFailed(synced.error());
-    }
-    opened = storage.OpenFolder(folder, name);
-  }
-  return Own(storage, opened);
-}
-
-IoResult<OpenedFile> OpenLockFile(Storage& storage, FileId folder, const std::string& name) {
-  IoResult<OpenedFile> lock = Own(storage, storage.OpenFile(folder, name, OpenMode::kWriteOrNew));
-  if (lock || !IsNoFile(lock.error())) return lock;
-  if (const auto aside = SetAside(storage, folder, name); !aside) return IoFailed(aside.error());
-  return Own(storage, storage.OpenFile(folder, name, OpenMode::kWriteOrNew));
-}
 
 StoreId StoreIdOf(const Secret& secret, const Digest& identity) {
   const Digest digest = Purpose(secret, "kvasir store", std::as_bytes(std::span(identity)));
@@ -187,6 +151,14 @@ IoResult<OpenedFile> LockTierFolder(Storage& storage, FileId root) {
   return lock;
 }
 
+IoResult<bool> LockStore(Storage& storage, FileId lock) {
+  for (int tries = 1;; ++tries) {
+    const IoResult<bool> locked = storage.TryLock(lock);
+    if (!locked || *locked || tries == kLockTries) return locked;
+    storage.Pause(kLockPauseMs);
+  }
+}
+
 Result<std::optional<StoreFiles>> OpenStoreFiles(Storage& storage, OpenedFile root,
                                                  const StoreId& id) {
   const std::string name = ToHex(id);
@@ -212,87 +184,6 @@ Result<std::optional<StoreFiles>> OpenStoreFiles(Storage& storage, OpenedFile ro
   files.keys = std::move(*keys);
   files.lock = std::move(*lock);
   return std::optional<StoreFiles>(std::move(files));
-}
-
-IoResult<std::string> SetAside(Storage& storage, FileId folder, const std::string& name) {
-  for (int number = 1; number < kMaxAsides; ++number) {
-    std::string aside = fmt::format("{}{}{}", name, kAsideMark, number);
-    if (storage.FactsOf(folder, aside)) continue;
-    IoStatus moved = storage.Rename(folder, name, aside);
-    if (moved) moved = storage.SyncFolder(folder);
-    if (!moved) return IoFailed(moved.error());
-    Log(LogLevel::kWarning, "disk tier: what cannot be read was set aside, and stays there",
-        LogField("name", name), LogField("now", aside));
-    return aside;
-  }
-  return IoFailed(EEXIST);
-}
-
-IoResult<bool> RemoveFile(Storage& storage, FileId folder, const std::string& name) {
-  const IoStatus removed = storage.Unlink(folder, name);
-  if (removed) return true;
-  const IoResult<FileFacts> facts = storage.FactsOf(folder, name);
-  const bool is_folder = facts && facts->kind == FileFacts::Kind::kFolder;
-  if (removed.error() == ENOENT || is_folder) return false;
-  return IoFailed(removed.error());
-}
-
-std::optional<std::string> NameBeforeAside(std::string_view name) {
-  const size_t mark = name.rfind(kAsideMark);
-  if (mark == name.npos || mark == 0) return std::nullopt;
-  const auto number = ParseUint(name.substr(mark + kAsideMark.size()));
-  if (!number || *number >= kMaxAsides) return std::nullopt;
-  return std::string(name.substr(0, mark));
-}
-
-namespace {
-
-bool IsLink(Storage& storage, FileId folder, const std::string& name) {
-  const IoResult<FileFacts> facts = storage.FactsOf(folder, name);
-  return facts && facts->kind == FileFacts::Kind::kOther;
-}
-
-std::string NameOfOrigin(const std::string& name) { return NameBeforeAside(name).value_or(name); }
-
-bool IsLinkToRowsKeys(Storage& storage, FileId root, const std::string& name) {
-  return NameOfOrigin(name) == kRowsKeysName && IsLink(storage, root, name);
-}
-
-IoResult<std::vector<std::string>> LinksToKeys(Storage& storage, FileId folder) {
-  IoResult<std::vector<std::string>> names = storage.List(folder);
-  if (!names) return names;
-  std::erase_if(*names, [&](const std::string& name) {
-    return NameOfOrigin(name) != kKeysName || !IsLink(storage, folder, name);
-  });
-  return names;
-}
-
-}  // namespace
-
-IoResult<bool> HasLinkedKeys(Storage& storage, FileId folder) {
-  const auto links = LinksToKeys(storage, folder);
-  if (!links) return IoFailed(links.error());
-  return !links->empty();
-}
-
-IoResult<std::vector<std::string>> ListLinks(Storage& storage, FileId root) {
-  const IoResult<std::vector<std::string>> names = storage.List(root);
-  if (!names) return IoFailed(names.error());
-  std::vector<std::string> links;
-  for (const std::string& name : *names) {
-    if (IsLinkToRowsKeys(storage, root, name)) links.push_back(name);
-    if (!ParseStoreName(NameOfOrigin(name))) continue;
-    if (IsLink(storage, root, name)) {  // of the name alone, nobody knows whether a store is ours
-      if (NameBeforeAside(name)) links.push_back(name);
-      continue;
-    }
-    const IoResult<OpenedFile> folder = Own(storage, storage.OpenFolder(root, name));
-    if (!folder) continue;
-    const auto keys = LinksToKeys(storage, folder->id());
-    if (!keys) return IoFailed(keys.error());
-    for (const std::string& one : *keys) links.push_back(name + "/" + one);
-  }
-  return links;
 }
 
 IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Secret& secret,
@@ -386,23 +277,6 @@ IoStatus WriteKeyFile(Storage& storage, FileId keys, const Secret& secret, const
   return written;
 }
 
-namespace {
-
-IoResult<bool> RemoveAsidesOf(Storage& storage, FileId keys, const std::string& name) {
-  const IoResult<std::vector<std::string>> names = storage.List(keys);
-  if (!names) return IoFailed(names.error());
-  bool had_some = false;
-  for (const std::string& one : *names) {
-    if (NameBeforeAside(one) != name) continue;
-    const IoResult<bool> removed = RemoveFile(storage, keys, one);
-    if (!removed) return removed;
-    had_some |= *removed;
-  }
-  return had_some;
-}
-
-}  // namespace
-
 IoResult<bool> RemoveKeyFile(Storage& storage, FileId keys, const std::string& name) {
   if (FaultActive(Fault::kKeptKey)) return true;
   const IoResult<bool> removed = RemoveFile(storage, keys, name);
@@ -445,14 +319,17 @@ bool HasOtherVersion(Storage& storage, FileId file) {
   return ReadAll(storage, file, bytes, 0).has_value() && IsHeadOfOtherVersion(bytes);
 }
 
-namespace {
 std::string IntentName(const EraseIntent& intent) {
   return fmt::format("{}{}-{}", kIntentPrefix, intent.store, intent.key_file_name);
 }
+
+namespace {
+
 std::string IntentText(const Secret& secret, const EraseIntent& intent) {
   const std::string name = IntentName(intent);
   return ToHex(Purpose(secret, "kvasir erase", std::as_bytes(std::span(name)))) + "\n";
 }
+
 }  // namespace
 
 IoStatus WriteIntent(Storage& storage, FileId root, const Secret& secret,
@@ -644,177 +521,6 @@ IoResult<StoresErased> EraseInStores(Storage& storage, FileId root, const Secret
   return erased;
 }
 
-namespace {
-
-// Its rows may open all the same, once it is mended.
-bool IsAsideOfRows(const std::string& name) {
-  const std::optional<std::string> before = NameBeforeAside(name);
-  return before && before->starts_with(kRowsName);
-}
-
-// Whether a segment or a key of the store opens. A folder without either has nothing to open.
-IoResult<bool> StoreOpens(Storage& storage, FileId folder, const Secret& secret,
-                          const StoreId& store, uint64_t* bytes) {
-  const IoResult<std::vector<std::string>> names = storage.List(folder);
-  if (!names) return IoFailed(names.error());
-  const HmacKey head_key = HeadKeyOf(secret);
-  bool has_segments = false;
-  for (const std::string& name : *names) {
-    const std::optional<uint32_t> segment = ParseSegmentFileName(name);
-    if (!segment) continue;
-    has_segments = true;
-    const IoResult<OpenedFile> file = Own(storage, storage.OpenFile(folder, name, OpenMode::kRead));
-    if (!file && IsNoFile(file.error())) continue;
-    if (!file) return IoFailed(file.error());
-    const auto head = ReadHead(storage, file->id(), head_key, store, *segment);
-    if (!head) return IoFailed(head.error());
-    if (*head) return true;
-    if (const auto facts = storage.FactsOf(file->id())) *bytes += facts->blocks_bytes;
-  }
-  const IoResult<OpenedFile> keys = Own(storage, storage.OpenFolder(folder, "keys"));
-  if (!keys) return !has_segments;
-  auto loaded = LoadKeys(storage, keys->id(), secret, store);
-  if (!loaded) return IoFailed(loaded.error());
-  const bool has_key = !loaded->empty();
-  WipeKeys(*loaded);
-  if (has_key) return true;
-  const auto unread = UnreadKeys(storage, keys->id(), secret, store);
-  return !has_segments && (!unread || unread->empty());
-}
-
-// Links, and segments of another version. Damaged ones are fsck's to report.
-IoResult<std::vector<std::string>> UnreadSegments(Storage& storage, FileId folder) {
-  IoResult<std::vector<std::string>> names = storage.List(folder);
-  if (!names) return names;
-  std::erase_if(*names, [&](const std::string& name) {
-    if (!ParseSegmentFileName(name)) return true;
-    const auto file = Own(storage, storage.OpenFile(folder, name, OpenMode::kRead));
-    return file ? !HasOtherVersion(storage, file->id()) : file.error() != ELOOP;
-  });
-  return names;
-}
-
-}  // namespace
-
-IoStatus RemoveAsidesOfRows(Storage& storage, FileId root) {
-  const IoResult<std::vector<std::string>> names = storage.List(root);
-  if (!names) return IoFailed(names.error());
-  for (const std::string& name : *names) {
-    if (!IsAsideOfRows(name)) continue;
-    const IoResult<bool> removed = RemoveFile(storage, root, name);
-    if (!removed) return IoFailed(removed.error());
-  }
-  return storage.SyncFolder(root);
-}
-
-IoResult<UnreadFiles> ListUnread(Storage& storage, FileId root, const Secret& secret) {
-  UnreadFiles unread;
-  const IoResult<std::vector<std::string>> names = storage.List(root);
-  if (!names) return IoFailed(names.error());
-  const auto intents = ListIntents(storage, root, secret);
-  if (!intents) return IoFailed(intents.error());
-  for (const std::string& name : *names) {
-    const bool is_intent = name.starts_with(kIntentPrefix) && !NameBeforeAside(name) &&
-                           std::ranges::none_of(*intents, [&](const EraseIntent& intent) {
-                             return IntentName(intent) == name;
-                           });
-    // Who has begun an erase may still be at it.
-    const std::string of = name.substr(std::min(name.size(), kIntentPrefix.size()), kStoreDigits);
-    const IoResult<bool> at_it =
-        is_intent && ParseStoreName(of) ? IsStoreLocked(storage, root, of) : false;
-    const bool is_aside = NameBeforeAside(name) && !IsAsideOfRows(name);
-    if (is_aside || IsLinkToRowsKeys(storage, root, name) || (is_intent && at_it && !*at_it)) {
-      unread.names.push_back(name);
-    }
-    const std::optional<StoreId> store = ParseStoreName(name);
-    if (!store) continue;
-    const IoResult<bool> locked = IsStoreLocked(storage, root, name);
-    if (!locked || *locked) continue;
-    const IoResult<OpenedFile> folder = Own(storage, storage.OpenFolder(root, name));
-    if (!folder) continue;
-    uint64_t bytes = 0;
-    const IoResult<bool> opens = StoreOpens(storage, folder->id(), secret, *store, &bytes);
-    if (!opens) continue;
-    if (!*opens) {
-      unread.stores.push_back(name);
-      unread.bytes += bytes;
-      continue;
-    }
-    const IoResult<OpenedFile> keys = Own(storage, storage.OpenFolder(folder->id(), "keys"));
-    const auto files = keys ? UnreadKeys(storage, keys->id(), secret, *store)
-                            : IoResult<std::vector<std::string>>();
-    for (const std::string& key : files ? *files : std::vector<std::string>()) {
-      unread.keys.push_back(fmt::format("{}/keys/{}", name, key));
-    }
-    for (const auto& inside :
-         {LinksToKeys(storage, folder->id()), UnreadSegments(storage, folder->id())}) {
-      for (const std::string& one : inside ? *inside : std::vector<std::string>()) {
-        unread.names.push_back(fmt::format("{}/{}", name, one));
-      }
-    }
-  }
-  return unread;
-}
-
-namespace {
-
-// All files of a store that nobody uses. Its empty folders stay: another process may be opening it.
-IoStatus RemoveFilesOf(Storage& storage, FileId root, const std::string& name) {
-  const IoResult<OpenedFile> folder = Own(storage, storage.OpenFolder(root, name));
-  if (!folder) return IoFailed(folder.error());
-  const IoResult<OpenedFile> lock =
-      Own(storage, storage.OpenFile(folder->id(), "lock", OpenMode::kWriteOrNew));
-  if (!lock) return IoFailed(lock.error());
-  const IoResult<bool> locked = LockStore(storage, lock->id());
-  if (!locked) return IoFailed(locked.error());
-  if (!*locked) return {};
-  const auto clear = [&](FileId of) -> IoStatus {
-    const IoResult<std::vector<std::string>> names = storage.List(of);
-    if (!names) return IoFailed(names.error());
-    for (const std::string& file : *names) {
-      if (file == "lock") continue;
-      const IoResult<bool> removed = RemoveFile(storage, of, file);
-      if (!removed) return IoFailed(removed.error());
-    }
-    return storage.SyncFolder(of);
-  };
-  if (const auto keys = Own(storage, storage.OpenFolder(folder->id(), "keys")); keys) {
-    if (const IoStatus cleared = clear(keys->id()); !cleared) return cleared;
-  }
-  return clear(folder->id());
-}
-
-}  // namespace
-
-IoStatus RemoveUnread(Storage& storage, FileId root, const Secret& secret,
-                      const UnreadFiles& files) {
-  for (const std::string& store : files.stores) {
-    if (const IoStatus removed = RemoveFilesOf(storage, root, store); !removed) return removed;
-  }
-  for (const std::string& path : files.keys) {
-    const std::string store = path.substr(0, path.find('/'));
-    const IoResult<OpenedFile> folder = Own(storage, storage.OpenFolder(root, store));
-    if (!folder) return IoFailed(folder.error());
-    const IoResult<OpenedFile> keys = Own(storage, storage.OpenFolder(folder->id(), "keys"));
-    if (!keys) return IoFailed(keys.error());
-    const IoStatus removed = RemoveUnreadKeys(storage, keys->id(), secret, *ParseStoreName(store));
-    if (!removed) return removed;
-  }
-  for (const std::string& path : files.names) {
-    const size_t slash = path.find('/');
-    const std::string name = slash == path.npos ? path : path.substr(slash + 1);
-    OpenedFile store;
-    if (slash != path.npos) {
-      IoResult<OpenedFile> opened = Own(storage, storage.OpenFolder(root, path.substr(0, slash)));
-      if (!opened) return IoFailed(opened.error());
-      store = std::move(*opened);
-    }
-    const auto removed = RemoveFile(storage, slash == path.npos ? root : store.id(), name);
-    if (!removed) return IoFailed(removed.error());
-  }
-  return storage.SyncFolder(root);
-}
-
 std::string AuditLine(const std::string& key_file_name, int64_t unix_s, const StoresErased& erased,
                       EraseFinish finish) {
   return fmt::format(
@@ -850,33 +556,5 @@ IoStatus AppendAudit(Storage& storage, FileId root, const std::string& line) {
   const IoStatus written = WriteAll(storage, file->id(), added, facts->bytes);
   return written ? storage.SyncData(file->id()) : written;
 }
-
-uint64_t SpareOf(Storage& storage, FileId root, std::string_view name) {
-  const IoResult<FileFacts> facts = storage.FactsOf(root, std::string(name));
-  return facts ? facts->blocks_bytes : 0;
-}
-
-void KeepSpare(Storage& storage, FileId root, std::string_view name, uint64_t bytes,
-               uint64_t cap_bytes) {
-  const uint64_t before = SpareOf(storage, root, name);
-  if (before >= bytes) return;
-  const auto tree = storage.TreeBytes(root, kSegmentPrefix);
-  const uint64_t used = tree ? tree->whole_bytes + tree->other_bytes : cap_bytes;
-  if (used + bytes - before + kTierDraftBytes > cap_bytes) return;
-  const IoResult<OpenedFile> file =
-      Own(storage, storage.OpenFile(root, std::string(name), OpenMode::kWriteOrNew));
-  constexpr uint64_t kStep = uint64_t{32} << 10;
-  for (uint64_t left = file ? bytes : 0; left > before;) {
-    const IoStatus kept = AllocateBytes(storage, file->id(), left);
-    if (kept || !IsFull(kept.error())) return;
-    left -= std::min(left, kStep);
-  }
-}
-
-bool GiveSpare(Storage& storage, FileId root, std::string_view name) {
-  return storage.Unlink(root, std::string(name)).has_value();
-}
-
-bool IsFull(int error) { return error == ENOSPC || error == EDQUOT; }
 
 }  // namespace kvasir

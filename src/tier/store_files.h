@@ -19,7 +19,9 @@
 
 namespace kvasir {
 
-inline constexpr std::string_view kSegmentPrefix = "seg-";
+inline constexpr std::string_view kSegmentPrefix = "seg-", kKeysName = "keys",
+                                  kIntentPrefix = "erase-";
+inline constexpr size_t kStoreDigits = 2 * sizeof(StoreId);  // of a store's name
 inline constexpr std::string_view kRowsName = "sessions.db", kRowsLockName = "sessions.lock",
                                   kRowsKeysName = "keys";
 
@@ -40,6 +42,9 @@ Result<OpenedFile> OpenTierFolder(Storage& storage, const std::string& path);
 // Whoever lets the folder grow holds it, so that the cap holds at every instant.
 IoResult<OpenedFile> LockTierFolder(Storage& storage, FileId root);
 
+// A store's lock. Who only looks whether it is locked, or takes a segment of the store, has it for
+// a moment; false: somebody has it for longer.
+IoResult<bool> LockStore(Storage& storage, FileId lock);
 // The open folders of a store, exclusively locked while it exists.
 struct StoreFiles {
   OpenedFile root, folder, keys, lock;
@@ -48,27 +53,6 @@ struct StoreFiles {
 // Absent: another process has it. `root`: the tier's folder, which it takes over.
 Result<std::optional<StoreFiles>> OpenStoreFiles(Storage& storage, OpenedFile root,
                                                  const StoreId& id);
-
-// Gives what lies under this name, file or folder, another one beside it, logs it, and returns that
-// name: what cannot be read is in nobody's way, and stays.
-IoResult<std::string> SetAside(Storage& storage, FileId folder, const std::string& name);
-// The name under which SetAside found it; absent: it never was set aside.
-std::optional<std::string> NameBeforeAside(std::string_view name);
-// False: there is no file of this name. A folder of this name stays.
-IoResult<bool> RemoveFile(Storage& storage, FileId folder, const std::string& name);
-
-// The folder's sub-folder; made, and its name made durable, where it is missing. What else has the
-// name is set aside.
-IoResult<OpenedFile> OpenOrMake(Storage& storage, FileId folder, const std::string& name);
-// A file to lock, made where it is missing. What is not a file is set aside.
-IoResult<OpenedFile> OpenLockFile(Storage& storage, FileId folder, const std::string& name);
-
-// Links that lay where stores, their keys or those of SealedRows belong and were set aside, and
-// links to keys that no start has seen yet, by their paths in the tier's folder. Nobody follows
-// them, and what they lead to may have anybody's blocks, or open anybody's rows.
-IoResult<std::vector<std::string>> ListLinks(Storage& storage, FileId root);
-// Whether a store has such a link to keys.
-IoResult<bool> HasLinkedKeys(Storage& storage, FileId folder);
 
 // All keys whose files open. A file that does not open is left out; a read that fails is an error.
 IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Secret& secret,
@@ -99,30 +83,12 @@ bool HasOtherVersion(Storage& storage, FileId file);
 IoStatus EraseSlots(Storage& storage, FileId file, const SegmentShape& shape,
                     std::span<const uint32_t> slots);
 
-// What this secret does not open: stores without a segment or a key of it, keys of other stores,
-// intents of erases, and what was set aside. Not the file of SealedRows, set aside or not, nor
-// stores that are locked.
-struct UnreadFiles {
-  std::vector<std::string> stores;
-  std::vector<std::string> keys;  // "store/keys/name"
-  // Of the folder itself; as "store/name" links to keys, and segments that are links or of another
-  // version.
-  std::vector<std::string> names;
-  uint64_t bytes = 0;  // of the stores' segments
-  bool empty() const { return stores.empty() && keys.empty() && names.empty(); }
-};
-IoResult<UnreadFiles> ListUnread(Storage& storage, FileId root, const Secret& secret);
-// Removes them. What somebody locks meanwhile stays.
-IoStatus RemoveUnread(Storage& storage, FileId root, const Secret& secret,
-                      const UnreadFiles& files);
-// Removes files of SealedRows that were set aside.
-IoStatus RemoveAsidesOfRows(Storage& storage, FileId root);
-
 // The intent of an erase: a file of the tier's folder from before it begins until it is done. It is
 // of the store whose process began it: while that store is locked, nobody else finishes it.
 struct EraseIntent {
   std::string store, key_file_name;
 };
+std::string IntentName(const EraseIntent& intent);
 IoStatus WriteIntent(Storage& storage, FileId root, const Secret& secret,
                      const EraseIntent& intent);
 IoStatus RemoveIntent(Storage& storage, FileId root, const EraseIntent& intent);
@@ -159,21 +125,5 @@ inline constexpr uint64_t kMaxAuditBytes = uint64_t{512} << 10;
 inline constexpr uint64_t kTierDraftBytes =
     kMaxAuditBytes + kMaxForgetIntentBytes + (uint64_t{64} << 10);
 IoStatus AppendAudit(Storage& storage, FileId root, const std::string& line);
-
-// Room of the device that is kept for erases, which write before they free anything: files of the
-// tier's folder, of the tier and of SealedRows. On a full device they are given back first, and
-// kept again behind the erase.
-inline constexpr std::string_view kSpareName = "spare", kRowsSpareName = "sessions.spare";
-inline constexpr uint64_t kSpareBytes = uint64_t{64} << 10;  // beside the intent of a forget
-// The size of the spare file; 0 where it is missing.
-uint64_t SpareOf(Storage& storage, FileId root, std::string_view name);
-// At least so many bytes, or as many as the device has; unchanged where the folder's cap is full.
-// REQUIRES: the folder's lock.
-void KeepSpare(Storage& storage, FileId root, std::string_view name, uint64_t bytes,
-               uint64_t cap_bytes);
-// Removes the spare file. False: it was missing or stays.
-bool GiveSpare(Storage& storage, FileId root, std::string_view name);
-// Whether a call failed because the device is full.
-bool IsFull(int error);
 
 }  // namespace kvasir
