@@ -289,7 +289,7 @@ IoStatus DiskTier::FinishForget() {
     const std::string name = SegmentFileName(listed.number);
     const IoResult<OpenedFile> file =
         Own(storage_, storage_.OpenFile(folder, name, OpenMode::kWrite));
-    if (!file && file.error() == ENOENT) continue;
+    if (!file && (file.error() == ENOENT || IsNoFile(file.error()))) continue;
     if (!file) return IoFailed(file.error());
     const auto head = ReadHead(storage_, file->id(), head_key_, store_, listed.number);
     if (!head) return IoFailed(head.error());

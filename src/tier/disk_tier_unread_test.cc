@@ -347,6 +347,46 @@ TEST_F(DiskTierUnread, AForgetLeavesSegmentsOfAnotherVersionAndNamesThem) {
   EXPECT_EQ(forgotten->blocks, 2u);
 }
 
+// In its own store and in another one. Without the key nothing behind it opens.
+TEST_F(DiskTierUnread, AnErasePassesALinkOrAFolderInASegmentsPlace) {
+  Fill();
+  const fs::path store = KeyOf(0).parent_path().parent_path();
+  fs::create_symlink(parent_ / "elsewhere", store / SegmentFileName(8));
+  fs::create_directory(store / SegmentFileName(9));
+  const auto erase = [&](uint32_t owner) {
+    const auto tier = OpenTier();
+    const auto erased = TierDriver(*tier).Erase(TestRecord::Owner(owner));
+    EXPECT_TRUE(erased) << erased.error().message;
+    return erased ? erased->blocks : 0;
+  };
+  EXPECT_EQ(erase(2), 0u) << "it has nothing";
+  EXPECT_EQ(erase(0), kEach);
+  options_.identity = Digest{8};
+  EXPECT_EQ(erase(1), kEach);
+  EXPECT_FALSE(fs::exists(KeyOf(1)));
+}
+
+// The forget was not answered, so that what lies behind the link may come back until it is asked
+// for again. Then it is named.
+TEST_F(DiskTierUnread, AStartPassesALinkThatAForgetsIntentLists) {
+  Fill();
+  const fs::path segment = KeyOf(0).parent_path().parent_path() / SegmentFileName(0);
+  fs::rename(segment, parent_ / "elsewhere");
+  fs::create_symlink(parent_ / "elsewhere", segment);
+  {
+    const auto folder = Own(storage_, storage_.OpenRoot(segment.parent_path()));
+    const ForgetIntent intent{{{.number = 0, .generation = 1, .slots = {true}}}};
+    ASSERT_TRUE(WriteForgetIntent(storage_, folder->id(), options_.secret,
+                                  StoreIdOf(options_.secret, options_.identity), intent));
+  }
+  const auto tier = OpenTier();
+  EXPECT_EQ(tier->Stats().state, TierStats::State::kOn) << tier->Stats().reason;
+  const auto forgotten = TierDriver(*tier).Forget(TierDriver::ForgetOf(Record(kTheirs, 4, 1), 3));
+  ASSERT_FALSE(forgotten);
+  EXPECT_NE(forgotten.error().message.find(segment.string() + ":"), std::string::npos)
+      << forgotten.error().message;
+}
+
 // A kill between two removals leaves the second one without the first.
 TEST_F(DiskTierUnread, AnEraseTakesEachKeyThatWasSetAside) {
   Fill();

@@ -1,10 +1,5 @@
-// A row's sealed bytes (also in docs/formats/sessions.md):
-//   sealed := salt[24]  AES-256-GCM(bytes)  tag[16]
-// nonce 0, under HMAC-SHA-256(owner's key, "kvasir session row" || salt). Authenticated with it:
-// the key's namespace_id[16], the number, little endian, and the id.
 #include "tier/sealed_rows.h"
 
-#include <openssl/crypto.h>
 #include <sqlite3.h>
 #include <unistd.h>
 
@@ -17,6 +12,8 @@
 #include "base/sizes.h"
 #include "base/system_error.h"
 #include "tier/disk_tier.h"
+#include "tier/row_seal.h"
+#include "tier/row_statement.h"
 #include "tier/set_aside.h"
 #include "tier/spare_file.h"
 #include "tier/store_files.h"
@@ -25,7 +22,7 @@
 namespace kvasir {
 namespace {
 
-constexpr std::string_view kRowPurpose = "kvasir session row", kRowsPurpose = "kvasir sessions";
+constexpr std::string_view kRowsPurpose = "kvasir sessions";
 constexpr int kApplicationId = 0x4B56534E, kRowsVersion = 1;
 constexpr uint64_t kPage = 4096, kFrame = kPage + 24;
 constexpr uint64_t kSpare = 64 * kPage;  // pages of the tree, of free lists and of the log's head
@@ -36,79 +33,12 @@ constexpr uint64_t kRoomPauseMs = 50;
 constexpr int kVacuums = 16;  // of a scrub, each of as many pages as kSpare has room for
 constexpr uint64_t kVacuumPages = 32;
 constexpr uint64_t kNeedStep = uint64_t{1} << 20;
-constexpr size_t kSaltBytes = sizeof(RecordSalt), kSealBytes = kSaltBytes + sizeof(AesTag);
-
-// A prepared statement. Its text and blob arguments must outlive it.
-class RowStatement {
- public:
-  RowStatement(sqlite3* database, const char* sql) {
-    sqlite3_prepare_v2(database, sql, -1, &statement_, nullptr);
-  }
-  ~RowStatement() { sqlite3_finalize(statement_); }
-  RowStatement(const RowStatement&) = delete;
-  RowStatement& operator=(const RowStatement&) = delete;
-
-  RowStatement& Bind(int64_t value) {
-    sqlite3_bind_int64(statement_, ++bound_, value);
-    return *this;
-  }
-  RowStatement& Bind(std::string_view text) {
-    sqlite3_bind_text(statement_, ++bound_, text.data(), static_cast<int>(text.size()),
-                      SQLITE_STATIC);
-    return *this;
-  }
-  RowStatement& Bind(std::span<const std::byte> blob) {
-    sqlite3_bind_blob64(statement_, ++bound_, blob.data(), blob.size(), SQLITE_STATIC);
-    return *this;
-  }
-  int Step() { return statement_ == nullptr ? SQLITE_ERROR : sqlite3_step(statement_); }
-  int64_t Int(int column) { return sqlite3_column_int64(statement_, column); }
-  std::string Text(int column) {
-    const auto bytes = Blob(column);
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  }
-  std::span<const std::byte> Blob(int column) {
-    const auto* bytes = static_cast<const std::byte*>(sqlite3_column_blob(statement_, column));
-    return {bytes, static_cast<size_t>(sqlite3_column_bytes(statement_, column))};
-  }
-
- private:
-  sqlite3_stmt* statement_ = nullptr;
-  int bound_ = 0;
-};
 
 StoreId RowsStoreOf(const Secret& secret) {
   const Digest digest = HmacKey(secret).Of(std::as_bytes(std::span(kRowsPurpose)));
   StoreId id;
   std::memcpy(id.data(), digest.data(), id.size());
   return id;
-}
-
-struct RowKey {
-  RowKey(const OwnerKey& owner, std::span<const std::byte, kSaltBytes> salt)
-      : key(HmacKey(owner.key).Of(std::as_bytes(std::span(kRowPurpose)), salt)) {}
-  ~RowKey() { OPENSSL_cleanse(key.data(), key.size()); }
-  AesKey key;
-};
-
-std::vector<std::byte> BoundTo(const OwnerKey& owner, std::string_view id, uint64_t number) {
-  std::vector<std::byte> bytes(sizeof(OwnerTag) + sizeof(number) + id.size());
-  std::memcpy(bytes.data(), owner.namespace_id.data(), sizeof(OwnerTag));
-  std::memcpy(bytes.data() + sizeof(OwnerTag), &number, sizeof(number));
-  std::memcpy(bytes.data() + sizeof(OwnerTag) + sizeof(number), id.data(), id.size());
-  return bytes;
-}
-
-std::optional<std::vector<std::byte>> OpenRow(const OwnerKey& owner, std::string_view id,
-                                              uint64_t number, std::span<const std::byte> sealed) {
-  if (sealed.size() < kSealBytes) return std::nullopt;
-  const RowKey key(owner, sealed.first<kSaltBytes>());
-  AesTag tag;
-  std::memcpy(tag.data(), sealed.data() + sealed.size() - tag.size(), tag.size());
-  std::vector<std::byte> plain(sealed.size() - kSealBytes);
-  const auto bytes = sealed.subspan(kSaltBytes, plain.size());
-  if (!AesGcmOpen(key.key, 0, BoundTo(owner, id, number), bytes, plain, tag)) return std::nullopt;
-  return plain;
 }
 
 // What a transaction adds to the log that writes or zeros so many bytes of rows.
@@ -238,6 +168,28 @@ Status SealedRows::CheckWhole(uint64_t bytes) {
               options_.folder, kRowsName, bytes);
 }
 
+// What holds for this connection, and for a new file.
+Status SealedRows::SetUpDatabase(bool is_new) {
+  sqlite3_extended_result_codes(database_, 1);
+  const auto log = storage_.FactsOf(root_.id(), std::string(kRowsName) + "-wal");
+  if (options_.only_looks && log && log->bytes > 0) {  // also the log stays as it is
+    sqlite3_db_config(database_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
+  }
+  // One process has the file, so its log needs no shared memory beside it.
+  KV_TRY(Execute("PRAGMA locking_mode=EXCLUSIVE"));
+  KV_TRY(Execute("PRAGMA temp_store=MEMORY"));
+  KV_TRY(Execute("PRAGMA secure_delete=ON"));
+  KV_TRY(Execute("PRAGMA synchronous=FULL"));
+  KV_TRY(Execute("PRAGMA wal_autocheckpoint=0"));
+  KV_TRY(Execute("PRAGMA trusted_schema=OFF"));
+  KV_TRY(Execute("PRAGMA cell_size_check=ON"));
+  if (is_new) {
+    KV_TRY(Execute("PRAGMA page_size=4096"));
+    KV_TRY(Execute("PRAGMA auto_vacuum=INCREMENTAL"));
+  }
+  return {};
+}
+
 Status SealedRows::OpenDatabase() {
   const MutexLock lock(mutex_);
   const std::string path = options_.folder + "/" + std::string(kRowsName);
@@ -259,23 +211,7 @@ Status SealedRows::OpenDatabase() {
   if (sqlite3_open_v2(path.c_str(), &database_, kFlags, options_.vfs) != SQLITE_OK) {
     return Failed("cannot open");
   }
-  sqlite3_extended_result_codes(database_, 1);
-  const auto log = storage_.FactsOf(root_.id(), std::string(kRowsName) + "-wal");
-  if (options_.only_looks && log && log->bytes > 0) {  // also the log stays as it is
-    sqlite3_db_config(database_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
-  }
-  // One process has the file, so its log needs no shared memory beside it.
-  KV_TRY(Execute("PRAGMA locking_mode=EXCLUSIVE"));
-  KV_TRY(Execute("PRAGMA temp_store=MEMORY"));
-  KV_TRY(Execute("PRAGMA secure_delete=ON"));
-  KV_TRY(Execute("PRAGMA synchronous=FULL"));
-  KV_TRY(Execute("PRAGMA wal_autocheckpoint=0"));
-  KV_TRY(Execute("PRAGMA trusted_schema=OFF"));
-  KV_TRY(Execute("PRAGMA cell_size_check=ON"));
-  if (is_new) {
-    KV_TRY(Execute("PRAGMA page_size=4096"));
-    KV_TRY(Execute("PRAGMA auto_vacuum=INCREMENTAL"));
-  }
+  KV_TRY(SetUpDatabase(is_new));
   KV_ASSIGN(const uint64_t application, Number("PRAGMA application_id"));
   KV_ASSIGN(const uint64_t version, Number("PRAGMA user_version"));
   KV_ASSIGN(const uint64_t tables, Number("SELECT count(*) FROM sqlite_schema"));
@@ -556,7 +492,7 @@ Result<std::vector<RowFacts>> SealedRows::List() {
                    .number = static_cast<uint64_t>(rows.Int(2)),
                    .used_s = rows.Int(3),
                    .bytes = static_cast<uint64_t>(rows.Int(4))};
-    facts.bytes -= std::min<uint64_t>(facts.bytes, kSealBytes);
+    facts.bytes -= std::min<uint64_t>(facts.bytes, kRowSealBytes);
     if (const auto known = keys_.FindNamespace(TagFrom(rows.Blob(1)))) {
       facts.owner = keys_.owner_of(*known);
     }
@@ -572,22 +508,17 @@ Status SealedRows::PutRow(OwnerId owner, std::string_view id, uint64_t number, i
   if (!storage_.FillRandom(salt)) {
     return Fail(Code::kIoError, "the system gives no random numbers");
   }
-  std::vector<std::byte> sealed(plain.size() + kSealBytes);
-  std::memcpy(sealed.data(), salt.data(), salt.size());
   OwnerKey key = keys_.KeyOf(owner);
   const OwnerTag tag_of_owner = key.namespace_id;
-  AesTag tag;
-  const RowKey row_key(key, std::span<const std::byte>(sealed).first<kSaltBytes>());
-  const bool done = AesGcmSeal(row_key.key, 0, BoundTo(key, id, number), plain,
-                               std::span(sealed).subspan(kSaltBytes, plain.size()), &tag);
+  const auto made = SealRow(key, id, number, salt, plain);
   WipeKeys({&key, 1});
-  if (!done) return Fail(Code::kUnavailable, "the system is out of memory; try again");
-  std::memcpy(sealed.data() + sealed.size() - tag.size(), tag.data(), tag.size());
+  if (!made) return Fail(Code::kUnavailable, "the system is out of memory; try again");
+  const std::span<const std::byte> sealed = *made;
   if (number == 1) {
     RowStatement add(database_,
                      "INSERT INTO sessions(number, used, sealed, id, owner) VALUES(1,?,?,?,?) ON "
                      "CONFLICT(id) DO NOTHING");
-    add.Bind(used_s).Bind(std::span<const std::byte>(sealed)).Bind(id).Bind(BytesOf(tag_of_owner));
+    add.Bind(used_s).Bind(sealed).Bind(id).Bind(BytesOf(tag_of_owner));
     if (add.Step() != SQLITE_DONE) return Failed("cannot be written");
     if (sqlite3_changes(database_) == 1) return {};
     return Fail(Code::kInvalidArgument, "there is a session {} already", id);
@@ -595,7 +526,7 @@ Status SealedRows::PutRow(OwnerId owner, std::string_view id, uint64_t number, i
   RowStatement put(database_,
                    "UPDATE sessions SET number=?, used=?, sealed=? WHERE id=? AND owner=? AND "
                    "number=?");
-  put.Bind(static_cast<int64_t>(number)).Bind(used_s).Bind(std::span<const std::byte>(sealed));
+  put.Bind(static_cast<int64_t>(number)).Bind(used_s).Bind(sealed);
   put.Bind(id).Bind(BytesOf(tag_of_owner)).Bind(static_cast<int64_t>(number - 1));
   if (put.Step() != SQLITE_DONE) return Failed("cannot be written");
   if (sqlite3_changes(database_) == 1) return {};
@@ -645,7 +576,7 @@ Status SealedRows::Put(const Digest& owner, std::string_view id, uint64_t number
   const MutexLock lock(mutex_);
   KV_TRY(CheckPlace());
   const uint64_t old_bytes = BytesOfRow(id);
-  const uint64_t new_bytes = plain.size() + kSealBytes;
+  const uint64_t new_bytes = plain.size() + kRowSealBytes;
   KV_TRY(CheckShare(owner, old_bytes, new_bytes));
   // The log has both, and the file has what is more than before, with the key's file.
   const uint64_t growth =

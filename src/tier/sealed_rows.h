@@ -96,6 +96,7 @@ class SealedRows {
   SealedRows(const SealedRowsOptions& options, Storage& storage, OwnerKeys keys);
   Status OpenFiles();
   Status OpenDatabase();
+  Status SetUpDatabase(bool is_new) KV_REQUIRES(mutex_);
   Status SetDatabaseAside();
   Status CheckWhole(uint64_t bytes);
   Status FinishErases() KV_REQUIRES(mutex_);
