@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs a script of tests, and names each test that unittest skips on a line of its own.
+"""Runs a script of tests, and names each test that unittest skips, each on a separate line.
 
 usage: run.py SCRIPT ARGS...
 """

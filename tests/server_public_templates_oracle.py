@@ -20,7 +20,7 @@ TOOLS = [{"type": "function", "function": {
     "name": "get_weather", "description": "The weather of a place.",
     "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "Its name."}},
                    "required": ["city"]}}}]
-# jinja2 as transformers sets it up refuses these too, or they need variables of their own makers.
+# jinja2 as transformers sets it up refuses these too, or they need variables that only their makers give.
 REFUSED = {"Kimi-K2-Instruct": "'append' of 'list' object is unsafe", "Kimi-K2-Thinking": "'append' of 'list' object is unsafe",
            "fireworks-ai-llama-3-firefunction-v2": "'functions' is undefined",
            "google-gemma-2-2b-it": "Conversation roles must alternate",
