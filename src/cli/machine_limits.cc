@@ -80,9 +80,11 @@ Status FitToMachine(const Args& args, const MemoryLimit& limit, EngineOptions* o
                                        FormatBytes(need), FormatBytes(limit.bytes), limit.source);
   if (need <= limit.bytes || args.Has("allow-overcommit")) {
     if (options->warn) {
+      const uint64_t less = (most - std::min(most, others)) / kMib;
       options->warn(fmt::format(
-          "{}: more than 60% of it may end in the system's killing it; --kv-memory {}MiB is 60%",
-          said, (most - std::min(most, others)) / kMib));
+          "{}: more than 60% of it may end in the system's killing it; {}", said,
+          less > 0 ? fmt::format("--kv-memory {}MiB is 60%", less)
+                   : fmt::format("what it takes beside the cache is {}", FormatBytes(others))));
     }
     return {};
   }
