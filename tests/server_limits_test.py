@@ -10,7 +10,7 @@ import signal
 import time
 import unittest
 
-from server_harness import Server, WithServer, read_all
+from server_harness import Server, WithServer, most_s, read_all
 from server_keys_test import KeysFile, tenant
 
 LONG = {"prompt": [5, 6, 7], "max_tokens": 1900, "ignore_eos": True, "temperature": 0}
@@ -103,7 +103,7 @@ class Queue(WithServer):
             begin = time.monotonic()
             status, headers, answer = self.ask_without_body()
             self.assertEqual((status, answer["error"]["code"]), (429, "exhausted"))
-            self.assertLess(time.monotonic() - begin, 5)
+            self.assertLess(time.monotonic() - begin, most_s(5))
             self.assertGreaterEqual(int(headers["retry-after"]), 1)
             self.assertGreaterEqual(int(headers["retry-after-ms"]), 1)
             got = b""
@@ -174,7 +174,7 @@ class End(unittest.TestCase):
             server.process.send_signal(signal.SIGTERM)
             got += read_all(s)
             self.assertEqual(server.wait(), 0)
-            self.assertLess(time.monotonic() - begin, 30)
+            self.assertLess(time.monotonic() - begin, most_s(30))
             self.assertTrue(any("--drain-timeout-s" in line for line in server.log))
 
 

@@ -10,7 +10,7 @@ import tempfile
 import time
 import unittest
 
-from server_harness import Server, post_bytes, user
+from server_harness import Server, most_s, post_bytes, user
 from session_calls import GREEDY, Calls
 
 ENDLESS = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}{{ messages[0].content }}"
@@ -44,7 +44,7 @@ class TemplatesTest(unittest.TestCase):
                     status, _, refused = server.request("POST", path + "/forget", {"index": 0})
                     self.assertEqual(status, 200, refused)
                     self.assertEqual(server.request("DELETE", path)[0], 200)
-                self.assertLess(time.monotonic() - begin, 30)
+                self.assertLess(time.monotonic() - begin, most_s(30))
                 self.assertEqual(server.metric("kvasir_session_memory_bytes"), 0)
                 self.assertEqual(server.metric('kvasir_blocks{state="pinned"}'), 0)
 
@@ -88,7 +88,7 @@ class LargeTest(Calls):
         message = self.bad("POST", path + "/generate", {"messages": user("z")}, "max_context", code="context_full")
         self.assertRegex(message, r"has more than \d+ tokens")
         self.call("POST", path + "/forget", {"index": 100_000})
-        self.assertLess(time.monotonic() - begin, 10)
+        self.assertLess(time.monotonic() - begin, most_s(10))
         shown = self.show(path)["messages"]
         self.assertEqual((len(shown), shown[-1]["content"]), (100_000, "y"))
         status, _, answer = self.server.request("POST", path + "/messages", {"messages": user("y" * 1000) * 8000})
@@ -121,7 +121,7 @@ class LargeTest(Calls):
         fill(path)
         begin = time.monotonic()
         receipt = self.generate(path, max_tokens=8)["kvasir"]
-        self.assertLess(time.monotonic() - begin, 5)
+        self.assertLess(time.monotonic() - begin, most_s(5))
         dropped = receipt["dropped_messages"]
         shown = self.show(path, ids=True)
         self.assertEqual(len(shown["messages"]), 2003)
