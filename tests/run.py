@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs a script of tests, and names each test that unittest skips, each on a separate line.
+"""Runs a script of tests, and prints a line for each test that unittest skips.
 
 usage: run.py SCRIPT ARGS...
 """

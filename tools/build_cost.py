@@ -66,12 +66,13 @@ def measure(build, rooms):
     unit = ["c++", "-std=c++20", "-O2", "-DFMT_SHARED", "-x", "c++", "-c", "-", "-o", "/dev/null"]
     seconds, units = {}, []
     for command in commands:
-        found, words = OBJECT.search(command), without_outputs(command)
-        if not found or words is None or (rooms and found[1] not in rooms):
+        words, output = without_outputs(command), OBJECT.search(command)
+        room = output and output[1]
+        if not words or not room or (rooms and room not in rooms):
             continue
-        if found[1] not in seconds and len(seconds) % 5 == 0:
+        if room not in seconds and len(seconds) % 5 == 0:
             units.append(cpu_seconds(unit, input=UNIT.encode()))
-        seconds[found[1]] = seconds.get(found[1], 0) + cpu_seconds(words, cwd=build)
+        seconds[room] = seconds.get(room, 0) + cpu_seconds(words, cwd=build)
     return {room: took / statistics.median(units) for room, took in seconds.items()}, statistics.median(units)
 
 

@@ -18,7 +18,6 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "base/secret.h"
 #include "server/connection.h"
 #include "server/fake_engine_for_test.h"
 #include "server/request_memory.h"
@@ -111,11 +110,7 @@ class ConnectionDiskTest : public testing::Test {
   void SetUp() override {
     std::string pattern = testing::TempDir() + "/kvasir-connection-XXXXXX";
     parent_ = mkdtemp(pattern.data());
-    const std::string state = parent_ / "state";
-    ASSERT_TRUE(LoadOrCreateSecret(state));
-    engine_.mutable_options().disk = DiskOptions{};
-    engine_.mutable_options().state_dir = state;
-    engine_.disk = TierStats{.folder = parent_ / "kv", .cap_bytes = uint64_t{64} << 20};
+    engine_.HaveDisk(parent_);
     service_ = *Service::Make(options_, engine_);
     for (PreparePool* pool : {&prepare_, &grammars_, &disk_}) ASSERT_TRUE(pool->Start());
     server_ = std::thread([this] { io_.run(); });

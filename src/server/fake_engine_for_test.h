@@ -1,10 +1,13 @@
 // FakeEngine: an Engine without a model, for tests and the fuzzer of the server.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
+#include "base/secret.h"
 #include "kvasir/engine.h"
 #include "server/parts.h"
 #include "server/service.h"
@@ -76,6 +79,14 @@ class FakeEngine : public Engine {
   const ModelCard& card() const override { return card_; }
   const EngineOptions& options() const override { return options_; }
   EngineOptions& mutable_options() { return options_; }
+  // As one with a disk tier: its folder and its secret lie under `parent`.
+  void HaveDisk(const std::filesystem::path& parent) {
+    const std::string state = parent / "state";
+    KV_CHECK(LoadOrCreateSecret(state).has_value());
+    options_.disk = DiskOptions{};
+    options_.state_dir = state;
+    disk = TierStats{.folder = parent / "kv", .cap_bytes = uint64_t{64} << 20};
+  }
   ModelCard& mutable_card() { return card_; }
   const Tokenizer* tokenizer() const override { return tokenizer_; }
   const ChatTemplate* chat_template() const override { return chat_template_; }

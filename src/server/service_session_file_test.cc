@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/secret.h"
 #include "kvasir/session_file.h"
 #include "server/fake_engine_for_test.h"
 
@@ -19,11 +18,7 @@ class ServiceSessionFile : public testing::Test {
   ServiceSessionFile() {
     std::string pattern = testing::TempDir() + "/kvasir-service-XXXXXX";
     parent_ = mkdtemp(pattern.data());
-    const std::string state = parent_ / "state";
-    EXPECT_TRUE(LoadOrCreateSecret(state));
-    engine_.mutable_options().disk = DiskOptions{};
-    engine_.mutable_options().state_dir = state;
-    engine_.disk = TierStats{.folder = parent_ / "kv", .cap_bytes = uint64_t{64} << 20};
+    engine_.HaveDisk(parent_);
   }
   ~ServiceSessionFile() override {
     service_.reset();

@@ -18,7 +18,7 @@ IoResult<std::string> SetAside(Storage& storage, FileId folder, const std::strin
 std::optional<std::string> NameBeforeAside(std::string_view name);
 // The name under which something belongs there.
 std::string NameOfOrigin(const std::string& name);
-// False: there is no file of this name. A folder of this name stays.
+// False: no file has this name. A folder that has it stays.
 IoResult<bool> RemoveFile(Storage& storage, FileId folder, const std::string& name);
 // Removes all that was set aside for a name. False: there was nothing.
 IoResult<bool> RemoveAsidesOf(Storage& storage, FileId folder, const std::string& name);
