@@ -4,7 +4,7 @@
 #include "base/result.h"
 #include "base/secret.h"
 #include "base/system_error.h"
-#include "engine/model_files.h"
+#include "base/user_folders.h"
 #include "kvasir/disk.h"
 #include "tier/store_check.h"
 #include "tier/store_files.h"

@@ -8,7 +8,7 @@
 
 #include "base/atomic_file.h"
 #include "base/result.h"
-#include "engine/model_files.h"
+#include "base/user_folders.h"
 #include "kvasir/machine.h"
 
 namespace kvasir {

@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "base/start_thread.h"
 #include "base/system_error.h"
+#include "base/user_folders.h"
 #include "kvasir/images.h"
 #include "model/model_image.h"
 #include "text/builtin_templates.h"
@@ -23,16 +24,6 @@ constexpr std::string_view kChatMlStart = "<|im_start|>", kChatMlEnd = "<|im_end
 std::string Env(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
-}
-
-fs::path UserDir(const std::optional<std::string>& option, const char* xdg,
-                 const char* below_home) {
-  if (option) return *option;
-  if (const std::string dir = Env(xdg); !dir.empty()) return fs::path(dir) / "kvasir";
-  if (const std::string home = Env("HOME"); !home.empty()) {
-    return fs::path(home) / below_home / "kvasir";
-  }
-  return {};
 }
 
 }  // namespace
@@ -79,14 +70,6 @@ Result<fs::path> FindBundledModel(const fs::path& executable_folder) {
   }
   return Fail(Code::kNotFound, "model: the bundled model was not found in {}; give --model",
               looked);
-}
-
-fs::path CacheDir(const std::optional<std::string>& option) {
-  return UserDir(option, "XDG_CACHE_HOME", ".cache");
-}
-
-fs::path StateDir(const std::optional<std::string>& option) {
-  return UserDir(option, "XDG_STATE_HOME", ".local/state");
 }
 
 fs::path ImageFolder(const fs::path& cache_dir) { return cache_dir / "images"; }

@@ -1,5 +1,4 @@
-// Finds an engine's files: the model, the cache folder and the state folder. Loads the text parts
-// of a model.
+// Finds an engine's model, and loads the text parts of a model.
 #pragma once
 
 #include <filesystem>
@@ -25,11 +24,6 @@ Result<std::filesystem::path> FindModel(const std::optional<std::string>& option
 // that was copied without that link).
 Result<std::filesystem::path> FindBundledModel(const std::filesystem::path& executable_folder);
 
-// `option`, else $XDG_CACHE_HOME/kvasir (~/.cache), $XDG_STATE_HOME/kvasir (~/.local/state); empty
-// without a home folder, because neither may be in a folder that others can write to. Creates
-// nothing.
-std::filesystem::path CacheDir(const std::optional<std::string>& option);
-std::filesystem::path StateDir(const std::optional<std::string>& option);
 // The folder of the model images inside a cache folder.
 std::filesystem::path ImageFolder(const std::filesystem::path& cache_dir);
 

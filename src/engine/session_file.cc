@@ -9,8 +9,8 @@
 #include "base/log.h"
 #include "base/result.h"
 #include "base/secret.h"
+#include "base/user_folders.h"
 #include "base/wipe.h"
-#include "engine/model_files.h"
 #include "kvasir/engine.h"
 #include "tier/sealed_rows.h"
 

@@ -2,6 +2,7 @@
 
 #include "backend/weight_choice.h"
 #include "base/result.h"
+#include "base/user_folders.h"
 #include "engine/model_files.h"
 #include "kvasir/machine.h"
 

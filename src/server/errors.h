@@ -10,26 +10,9 @@
 
 #include "base/result.h"
 #include "kvasir/status.h"
-#include "server/parts.h"
+#include "server/http_message.h"
 
 namespace kvasir {
-
-// What the log says of a refused request; never text that the client sent.
-struct Refusal {
-  std::string code;  // as `error.code` of the answer has it
-  std::optional<std::string> field;
-};
-
-struct HttpResponse {
-  int status = 200;
-  std::string content_type = "application/json";
-  std::string body;
-  std::vector<std::pair<std::string, std::string>> headers;
-  Parts rest;               // the rest of the body, where it may be long
-  uint64_t rest_bytes = 0;  // memory that `rest` holds until its end
-  std::optional<Refusal> refusal = {};
-  bool is_metrics = false;  // may take the memory that is kept for metrics
-};
 
 // An error about a part of a request that is not a field of its body names that part as its field
 // ("body", "head", "method", "host": all in errors.cc), which decides the status together with the

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "server/server.h"
-
 namespace kvasir {
 
 inline constexpr uint32_t kHeadBytes = 32 << 10;  // limit of a request's headers
@@ -35,14 +33,15 @@ struct RequestMemory {
   uint64_t prepare_large_bytes;
 };
 
-inline RequestMemory Divide(uint64_t request_memory_bytes, const ServerOptions& options) {
-  static_assert(kWaitingShare == 20);
+// At most `max_body_bytes` for a body, and `max_connections`.
+inline RequestMemory Divide(uint64_t request_memory_bytes, uint64_t max_body_bytes,
+                            uint32_t max_connections) {
   const uint64_t share = request_memory_bytes / 20;
   const uint64_t metrics_bytes = std::min(share, kMetricsBytes);
   const uint64_t per_connection = kHeadBytes + kSmallBodyBytes;
-  return {.max_body_bytes = std::min(options.max_body_bytes, 6 * share / kPrepareFactor),
+  return {.max_body_bytes = std::min(max_body_bytes, 6 * share / kPrepareFactor),
           .max_connections = static_cast<uint32_t>(
-              std::min<uint64_t>(options.max_connections, 2 * share / per_connection)),
+              std::min<uint64_t>(max_connections, 2 * share / per_connection)),
           .large_bodies_bytes = share,
           .answers_bytes = 4 * share,
           .metrics_bytes = metrics_bytes,

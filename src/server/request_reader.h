@@ -10,9 +10,9 @@
 #include <optional>
 #include <string>
 
-#include "server/errors.h"
+#include "base/result.h"
+#include "server/http_message.h"
 #include "server/http_text.h"
-#include "server/service.h"
 
 namespace kvasir {
 

@@ -444,7 +444,9 @@ Status RunServer(const ServerOptions& given, Engine& engine) {
   // must not stay resident.
   mallopt(M_MMAP_THRESHOLD, 256 << 10);
   mallopt(M_TRIM_THRESHOLD, 256 << 10);
-  const RequestMemory memory = Divide(engine.options().request_memory_bytes, given);
+  static_assert(kWaitingShare == 20);  // the twentieth that Divide leaves
+  const RequestMemory memory =
+      Divide(engine.options().request_memory_bytes, given.max_body_bytes, given.max_connections);
   ServerOptions options = given;
   options.max_body_bytes = memory.max_body_bytes;
   options.max_connections = std::min(memory.max_connections, ConnectionsForFiles());

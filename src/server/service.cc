@@ -220,7 +220,9 @@ Service::Service(const ServerOptions& options, Engine& engine,
                  std::unique_ptr<ChatTemplate> own_template, uint64_t hash_key)
     : options_(options),
       engine_(engine),
-      max_answer_bytes_(Divide(engine.options().request_memory_bytes, options).answers_bytes),
+      max_answer_bytes_(Divide(engine.options().request_memory_bytes, options.max_body_bytes,
+                               options.max_connections)
+                            .answers_bytes),
       own_template_(std::move(own_template)),
       browser_rules_(options.cors_origins, options.allowed_hosts),
       started_(UnixS()),

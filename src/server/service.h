@@ -23,6 +23,7 @@
 #include "server/browser_rules.h"
 #include "server/credentials.h"
 #include "server/erase_queue.h"
+#include "server/http_message.h"
 #include "server/llama_request.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
@@ -36,19 +37,6 @@
 namespace kvasir {
 
 struct ForgetScope;
-
-struct HttpRequest {
-  std::string method;               // HEAD arrives as GET
-  std::string target;               // path and query, as sent
-  std::optional<std::string> host;  // from an absolute target or the header; absent: HTTP/1.0
-  std::string authorization, api_key, requested_headers, content_type;
-  std::string traceparent;    // several headers are joined, which makes it invalid
-  std::string id;             // x-request-id, if it can be used, or a made one
-  std::string timeout_ms;     // x-request-timeout-ms, as sent
-  bool accepts_html = false;  // a browser that shows a page
-  std::string origin;         // several headers are joined, which makes the origin invalid
-  std::string body;
-};
 
 // A generation to start, and the Answer that takes its events.
 struct GenerationStart {

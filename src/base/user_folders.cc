@@ -1,0 +1,32 @@
+#include "base/user_folders.h"
+
+#include <cstdlib>
+
+namespace kvasir {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path UserDir(const std::optional<std::string>& option, const char* xdg,
+                 const char* below_home) {
+  if (option) return *option;
+  const auto folder = [](const char* name) {
+    const char* value = std::getenv(name);
+    return fs::path(value == nullptr ? "" : value);
+  };
+  if (const fs::path dir = folder(xdg); !dir.empty()) return dir / "kvasir";
+  if (const fs::path home = folder("HOME"); !home.empty()) return home / below_home / "kvasir";
+  return {};
+}
+
+}  // namespace
+
+fs::path CacheDir(const std::optional<std::string>& option) {
+  return UserDir(option, "XDG_CACHE_HOME", ".cache");
+}
+
+fs::path StateDir(const std::optional<std::string>& option) {
+  return UserDir(option, "XDG_STATE_HOME", ".local/state");
+}
+
+}  // namespace kvasir
