@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "engine/beam_search.h"
+#include "sampling/beam_search.h"
 
 namespace {
 

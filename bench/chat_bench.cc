@@ -14,12 +14,12 @@
 #include <string>
 #include <vector>
 
+#include "api/chat_prompt.h"
+#include "api/session_prompt.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/mapped_file.h"
 #include "base/random.h"
-#include "server/chat_prompt.h"
-#include "server/session_prompt.h"
 #include "source_paths.h"
 
 namespace kvasir {

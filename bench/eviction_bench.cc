@@ -12,10 +12,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
-#include "cache/prefix_replay.h"
-#include "plan/trace.h"
-#include "policy/belady.h"
 #include "source_paths.h"
+#include "testing/belady.h"
+#include "testing/prefix_replay.h"
+#include "testing/trace.h"
 
 namespace kvasir {
 namespace {

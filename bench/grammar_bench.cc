@@ -16,11 +16,11 @@
 #include "base/mapped_file.h"
 #include "base/random.h"
 #include "base/utf8.h"
-#include "engine/answer_formats.h"
+#include "chat/answer_format.h"
 #include "grammar/grammar_text.h"
 #include "grammar/matcher.h"
 #include "grammar/token_masks.h"
-#include "text/answer_format.h"
+#include "schedule/answer_formats.h"
 #include "text/byte_level.h"
 #include "text/tokenizer.h"
 

@@ -20,8 +20,8 @@
 #include "base/random.h"
 #include "block/sequence_tables.h"
 #include "engine/assembly.h"
-#include "engine/sampler.h"
 #include "model/runner.h"
+#include "sampling/sampler.h"
 #include "simd/target.h"
 
 namespace kvasir {

@@ -1,4 +1,4 @@
-// The scheduler on published traces, in virtual time (engine/simulation.h), and the time of its
+// The scheduler on published traces, in virtual time (testing/simulation.h), and the time of its
 // decisions. One JSON line a row; exit status 1 when a figure is wrong: the cache finds other
 // tokens than the trace's golden figures say, or a target is missed.
 //
@@ -12,8 +12,8 @@
 
 #include "base/clock.h"
 #include "base/random.h"
-#include "engine/simulation.h"
 #include "source_paths.h"
+#include "testing/simulation.h"
 
 namespace kvasir {
 namespace {

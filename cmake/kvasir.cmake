@@ -51,17 +51,18 @@ endif()
 
 # Sources of these folders, and the tests of each folder, are compiled joined: they nearly all read the same
 # heavy headers. So names in unnamed namespaces are unique in a folder.
-set(KVASIR_JOINED_FOLDERS jinja text grammar import model engine server hub plan cache backend cli eval base
-    observe block policy tier load)
+set(KVASIR_JOINED_FOLDERS jinja text chat grammar import model sampling schedule engine http access api server session
+    hub plan cache backend cli eval base observe block policy tier load testing)
 set(KVASIR_JOINED_SOURCES 12)
 set(KVASIR_JOINED_TESTS 8)
 
 # Nothing in these folders computes: what they do for a token takes microseconds beside its milliseconds.
 # GCC takes a quarter less time for them so.
-set(KVASIR_COLD_FOLDERS cli eval hub plan observe import server tier jinja)
+set(KVASIR_COLD_FOLDERS cli eval hub plan observe import http access api server session tier jinja)
 
 # They read no bytes as other types: nothing for the check of alignment to see.
-set(KVASIR_WITHOUT_BYTES jinja text grammar engine server hub plan cli observe policy)
+set(KVASIR_WITHOUT_BYTES jinja text chat grammar sampling schedule engine http access api server hub plan cli
+    observe policy testing)
 
 # Their tests start no thread: nothing for ThreadSanitizer to see.
 set(KVASIR_SINGLE_THREADED simd format tensor attention import jinja plan hub)
@@ -112,16 +113,14 @@ function(kvasir_test name)
 endfunction()
 
 # kvasir_library(NAME DEPS...): static library kvasir_NAME from all *.cc of the folder, but EXCLUDE, and
-# SOURCES; and the test binary NAME_test from its *_test.cc when tests are on. TESTING: sources that only tests
-# and benchmarks use (simulations, traces), in the library kvasir_NAME_testing. TOGETHER: sources that share heavy
-# headers with no other of the folder, joined with each other first.
+# SOURCES; and the test binary NAME_test from its *_test.cc, which links TEST_DEPS too, when tests are on.
+# TOGETHER: sources that share heavy headers with no other of the folder, joined with each other first.
 function(kvasir_library name)
-  cmake_parse_arguments(L "" "" "DEPS;EXCLUDE;SOURCES;TESTING;TOGETHER" ${ARGN})
+  cmake_parse_arguments(L "" "" "DEPS;EXCLUDE;SOURCES;TEST_DEPS;TOGETHER" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cc)
   file(GLOB tests CONFIGURE_DEPENDS *_test.cc)
-  list(TRANSFORM L_TESTING PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   list(TRANSFORM L_TOGETHER PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
-  list(REMOVE_ITEM sources ${tests} ${L_EXCLUDE} ${L_TESTING} ${L_TOGETHER})
+  list(REMOVE_ITEM sources ${tests} ${L_EXCLUDE} ${L_TOGETHER})
   list(PREPEND sources ${L_TOGETHER})
   list(APPEND sources ${L_SOURCES})
   if(sources)
@@ -145,12 +144,7 @@ function(kvasir_library name)
     add_library(kvasir_${name} INTERFACE)
     target_link_libraries(kvasir_${name} INTERFACE kvasir_flags ${L_DEPS})
   endif()
-  set(test_libs kvasir_${name})
-  if(L_TESTING)
-    add_library(kvasir_${name}_testing STATIC EXCLUDE_FROM_ALL ${L_TESTING})
-    target_link_libraries(kvasir_${name}_testing PUBLIC kvasir_${name})
-    list(APPEND test_libs kvasir_${name}_testing)
-  endif()
+  set(test_libs kvasir_${name} ${L_TEST_DEPS})
   if(KVASIR_SANITIZE STREQUAL thread AND name IN_LIST KVASIR_SINGLE_THREADED)
     return()
   endif()

@@ -7,10 +7,10 @@
 #include <string>
 #include <string_view>
 
+#include "api/llama_response.h"
 #include "base/check.h"
 #include "fuzz_target.h"
 #include "server/fake_engine_for_test.h"
-#include "server/llama_response.h"
 #include "server/service.h"
 
 namespace kvasir {

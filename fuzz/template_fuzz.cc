@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/memory_meter.h"
+#include "chat/chat_template.h"
 #include "cost_limits.h"
 #include "fuzz_target.h"
-#include "text/chat_template.h"
 
 namespace kvasir {
 namespace {

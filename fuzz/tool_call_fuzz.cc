@@ -7,9 +7,9 @@
 
 #include "base/check.h"
 #include "base/json_tree.h"
+#include "chat/answer_parser.h"
 #include "cost_limits.h"
 #include "fuzz_target.h"
-#include "text/answer_parser.h"
 
 namespace kvasir {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "base/random.h"
 #include "base/rounds_for_test.h"
-#include "engine/beam_search.h"
 #include "engine_scenario.h"
 #include "model/translation_for_test.h"
+#include "sampling/beam_search.h"
 
 namespace kvasir {
 namespace {

@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "chat/answer_format.h"
 #include "engine_scenario.h"
 #include "grammar/grammar_text.h"
 #include "grammar/matcher.h"
 #include "kvasir/sampling_ranges.h"
-#include "text/answer_format.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_tree_for_test.h"
+#include "chat/chat_template.h"
 #include "engine_scenario.h"
 #include "source_paths.h"
-#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {

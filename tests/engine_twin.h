@@ -12,9 +12,9 @@
 
 #include "base/fault.h"
 #include "base/random.h"
+#include "chat/answer_format.h"
 #include "engine_scenario.h"
 #include "simd/target.h"
-#include "text/answer_format.h"
 
 namespace kvasir {
 

@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/needs_for_test.h"
-#include "cache/prefix_replay.h"
 #include "kvasir/engine.h"
-#include "plan/trace.h"
-#include "policy/belady.h"
 #include "source_paths.h"
+#include "testing/belady.h"
+#include "testing/prefix_replay.h"
+#include "testing/trace.h"
 
 namespace kvasir {
 namespace {

@@ -50,7 +50,7 @@ def cpu_s(server):
 
 
 def body_limit(request_memory):
-    return min(8 << 20, 6 * (request_memory // 20) // 12)  # server/request_memory.h
+    return min(8 << 20, 6 * (request_memory // 20) // 12)  # http/request_memory.h
 
 
 class Storm:

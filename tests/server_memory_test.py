@@ -11,7 +11,7 @@ import unittest
 from server_harness import WAIT_S, Server, WithServer, post_bytes, user
 
 MEMORY = 64 << 20  # --request-memory
-BODY_LIMIT = 12 * (MEMORY // 20) // 24  # server/request_memory.h
+BODY_LIMIT = 12 * (MEMORY // 20) // 24  # http/request_memory.h
 BODY = BODY_LIMIT - 64
 
 

@@ -14,14 +14,14 @@
 #include <map>
 #include <string>
 
+#include "api/model_view.h"
+#include "api/session_forget.h"
+#include "api/session_prompt.h"
 #include "base/random.h"
 #include "disk_records.h"
 #include "engine_scenario.h"
 #include "kvasir/session.h"
 #include "kvasir/session_file.h"
-#include "server/model_view.h"
-#include "server/session_forget.h"
-#include "server/session_prompt.h"
 #include "text/piece_store.h"
 
 namespace kvasir {

@@ -17,9 +17,9 @@
 
 #include "base/json_tree_for_test.h"
 #include "base/memory_meter.h"
+#include "chat/builtin_templates.h"
+#include "chat/chat_template.h"
 #include "jinja/builtins.h"
-#include "text/builtin_templates.h"
-#include "text/chat_template.h"
 
 namespace {
 

@@ -16,9 +16,9 @@
 #include <string>
 
 #include "base/json_tree.h"
+#include "chat/chat_template.h"
 #include "import/gguf_vocabulary.h"
 #include "import/tokenizer_files.h"
-#include "text/chat_template.h"
 #include "text/languages.h"
 #include "text/tokenizer.h"
 

@@ -17,7 +17,7 @@ GTEST = re.compile(r"^(?:TEST|TEST_F|TEST_P|TYPED_TEST)\(\s*(\w+),\s*(\w+)\)", r
 ALONE = ("engine_allocation_test", "engine_refusal_test")
 TOOLS = ("kvasir", "text_tool", "template_tool", "kv_tool", "disk_tool", "grammar_tool", "fault_shim")
 # What runs something else; the first that the name matches counts.
-TARGETS = ((r"_corpus$", ("fuzz_replay",)), (r"^tier\.", ("tier_test",)), (r"^scheduler\.", ("engine_test",)),
+TARGETS = ((r"_corpus$", ("fuzz_replay",)), (r"^tier\.", ("tier_test",)), (r"^scheduler\.", ("schedule_test",)),
            (r"^python\.load_test$", (*TOOLS, "load")), (r"^(fuzz|numerics|style)\.|^kernels\.neon$", ("kvasir",)),
            ("", TOOLS))
 

@@ -57,7 +57,7 @@ def violations(src, rules):
             continue
         for file in files:
             allowed = rules[folder.name] | {folder.name, "kvasir"}
-            if file.stem.endswith("_test"):
+            if file.stem.endswith(("_test", "_for_test")):
                 allowed |= {"source_paths.h"} | rules.get(folder.name + " tests", set())
             for number, line in enumerate(file.read_text().splitlines(), 1):
                 found = INCLUDE.match(line)

@@ -3,7 +3,7 @@
 
     make_beam_goldens.py [--out tests/data/beam_search.json]     (needs torch and transformers 5)
 
-The logits are a hash of the last token and the length (src/engine/beam_search_test.cc has it too), so that no weights are
+The logits are a hash of the last token and the length (src/sampling/beam_search_test.cc has it too), so that no weights are
 kept. A problem is left out where transformers kept a beam of -1e9, because too few tokens were allowed, and where a
 little noise changes what is found: there rounding decides.
 """

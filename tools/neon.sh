@@ -36,7 +36,7 @@ for header in tensor/kernels tensor/quant_slice attention/kernels; do
 done
 for source in src/simd/*.cc src/format/*.cc src/tensor/*.cc src/attention/*.cc \
   src/block/block_layout.cc src/base/arena.cc src/base/cpu_topology.cc \
-  src/engine/{sampler,sampler_definition_test,logit_scan,weight_order,weighted_draw}.cc; do
+  src/sampling/{sampler,sampler_definition_test,logit_scan,weight_order,weighted_draw}.cc; do
   case $source in
     */logit_scan.cc) compile "$source" -O3 -fno-trapping-math ;;
     *) compile "$source" ;;

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs/rooms.svg"
-WIDTH, ROW, HIGH, GAP, MOST_IN_ROW = 1080, 92, 52, 14, 4
+WIDTH, ROW, HIGH, GAP, MOST_IN_ROW = 1200, 106, 66, 12, 6
 COLUMN = (WIDTH - GAP) / MOST_IN_ROW
 
 
@@ -30,6 +30,9 @@ def rows_of(rooms):
     height = {}
     for name, (seen, _) in rooms.items():  # a room's line comes after those of what it sees
         height[name] = 1 + max((height[other] for other in seen), default=-1)
+    for name in reversed(rooms):  # as high as what sees it allows: arrows are short
+        above = [height[other] for other, (seen, _) in rooms.items() if name in seen]
+        height[name] = min(above) - 1 if above else height[name]
     rows = [[] for _ in range(max(height.values()) + 1)]
     for name in rooms:
         rows[height[name]].append(name)
@@ -42,7 +45,7 @@ def direct(rooms, name):
     return [other for other in seen if not any(other in rooms[third][0] for third in seen)]
 
 
-def wrapped(text, width=31):
+def wrapped(text, width=27):
     lines = [""]
     for word in text.split():
         if len(lines[-1]) + len(word) >= width:

@@ -38,7 +38,7 @@ enum class Schedule { kFair, kFifo };
 
 // Requests that wait or run in an Engine may take 1 / kWaitingShare of
 // EngineOptions::request_memory_bytes; the rest is for a server in front of it
-// (server/request_memory.h).
+// (http/request_memory.h).
 inline constexpr uint64_t kWaitingShare = 20;
 
 struct EngineOptions {
@@ -121,7 +121,7 @@ struct SamplingParams {
   std::optional<uint32_t> penalty_last_n;
   std::vector<std::pair<TokenId, float>> logit_bias;
   bool temperature_last = false;  // after top_k, top_p and min_p (llama.cpp), not before them
-  bool infill = false;            // then only what engine/infill_cut.h keeps (llama.cpp)
+  bool infill = false;            // then only what sampling/infill_cut.h keeps (llama.cpp)
   std::optional<uint64_t> seed;   // absent: a random one, which the receipt does not show
 };
 
@@ -137,7 +137,8 @@ struct SamplingDefaults {
 
 // kInvalidArgument naming the field that is outside its range (kvasir/sampling_ranges.h) or not
 // finite, "samplers" for infill without a top_k of 1..kMaxInfillCandidates, or the token of
-// logit_bias that is outside the vocabulary. (The order and the formulas are in engine/sampler.h.)
+// logit_bias that is outside the vocabulary. (The order and the formulas are in
+// sampling/sampler.h.)
 Status ValidateSampling(const SamplingParams& params, uint32_t vocab_size);
 
 // When a beam search ends that has as many hypotheses as beams. kTrue: at once. kFalse: when the
@@ -146,7 +147,7 @@ Status ValidateSampling(const SamplingParams& params, uint32_t vocab_size);
 enum class EarlyStopping : uint8_t { kFalse, kTrue, kNever };
 inline constexpr uint32_t kMaxBeams = 16;
 
-// Beam search as transformers 5 defines it (engine/beam_search.h).
+// Beam search as transformers 5 defines it (sampling/beam_search.h).
 struct BeamParams {
   uint32_t beams = 5;        // 2..kMaxBeams, at most `parallel`; each counts as a sequence
   float length_penalty = 1;  // score = sum of log probabilities / length ** length_penalty

@@ -5,8 +5,8 @@
 #include <set>
 
 #include "cache/cache_driver_for_test.h"
-#include "cache/prefix_replay.h"
 #include "policy/lru.h"
+#include "testing/prefix_replay.h"
 
 namespace kvasir {
 namespace {

@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "base/sizes.h"
 #include "base/utf8.h"
+#include "chat/prompt.h"
 #include "cli/chat_session.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
@@ -22,7 +23,6 @@
 #include "cli/line_reader.h"
 #include "cli/template_flags.h"
 #include "observe/receipt_json.h"
-#include "text/prompt.h"
 
 namespace kvasir::cli {
 namespace {

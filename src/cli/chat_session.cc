@@ -7,11 +7,11 @@
 #include <future>
 #include <nlohmann/json.hpp>
 
+#include "api/model_view.h"
+#include "api/session_answer.h"
+#include "api/session_forget.h"
+#include "api/session_prompt.h"
 #include "base/result.h"
-#include "server/model_view.h"
-#include "server/session_answer.h"
-#include "server/session_forget.h"
-#include "server/session_prompt.h"
 
 namespace kvasir::cli {
 namespace {

@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "api/chat_prompt.h"
 #include "cli/generation.h"
 #include "cli/template_flags.h"
 #include "kvasir/engine.h"
 #include "kvasir/session.h"
 #include "kvasir/session_file.h"
-#include "server/chat_prompt.h"
 
 namespace kvasir::cli {
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "api/translation_model.h"
 #include "base/atomic_file.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -20,7 +21,6 @@
 #include "eval/kept_quality.h"
 #include "eval/report.h"
 #include "kvasir/images.h"
-#include "server/translation_model.h"
 
 namespace kvasir::cli {
 

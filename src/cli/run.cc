@@ -9,13 +9,13 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "chat/prompt.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/generation.h"
 #include "cli/interrupt.h"
 #include "cli/template_flags.h"
 #include "observe/receipt_json.h"
-#include "text/prompt.h"
 
 namespace kvasir::cli {
 namespace {

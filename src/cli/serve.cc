@@ -8,9 +8,13 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "access/browser_rules.h"
+#include "access/credentials.h"
+#include "access/keys_file.h"
 #include "base/log.h"
 #include "base/memory_limit.h"
 #include "base/result.h"
+#include "chat/builtin_templates.h"
 #include "cli/build_info.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
@@ -19,12 +23,8 @@
 #include "cli/template_flags.h"
 #include "eval/kept_quality.h"
 #include "kvasir/machine.h"
-#include "server/browser_rules.h"
-#include "server/credentials.h"
-#include "server/keys_file.h"
 #include "server/option_check.h"
 #include "server/server.h"
-#include "text/builtin_templates.h"
 
 namespace kvasir::cli {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "base/result.h"
 #include "base/utf8.h"
-#include "text/builtin_templates.h"
+#include "chat/builtin_templates.h"
 
 namespace kvasir::cli {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/json_tree.h"
+#include "chat/chat_template.h"
 #include "cli/args.h"
-#include "text/chat_template.h"
 
 namespace kvasir::cli {
 

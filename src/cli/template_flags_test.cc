@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "text/builtin_templates.h"
+#include "chat/builtin_templates.h"
 
 namespace kvasir::cli {
 namespace {

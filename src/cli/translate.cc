@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "api/translation_model.h"
 #include "base/result.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
@@ -18,7 +19,6 @@
 #include "cli/translation.h"
 #include "kvasir/sampling_ranges.h"
 #include "observe/receipt_json.h"
-#include "server/translation_model.h"
 
 namespace kvasir::cli {
 namespace {

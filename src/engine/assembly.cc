@@ -7,10 +7,10 @@
 #include "base/result.h"
 #include "base/sizes.h"
 #include "engine/model_files.h"
-#include "engine/request_check.h"
-#include "engine/scheduler.h"
 #include "grammar/stack_frame.h"
 #include "import/architecture.h"
+#include "schedule/request_check.h"
+#include "schedule/scheduler.h"
 
 namespace kvasir {
 namespace {

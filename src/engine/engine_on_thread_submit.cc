@@ -12,9 +12,9 @@
 #include "base/random_bytes.h"
 #include "cache/tier_probe.h"
 #include "engine/engine_on_thread.h"
-#include "engine/load_pace.h"
-#include "engine/request_check.h"
-#include "engine/request_tracing.h"
+#include "schedule/load_pace.h"
+#include "schedule/request_check.h"
+#include "schedule/request_tracing.h"
 
 namespace kvasir {
 namespace {

@@ -9,9 +9,9 @@
 #include "base/start_thread.h"
 #include "base/system_error.h"
 #include "base/user_folders.h"
+#include "chat/builtin_templates.h"
 #include "kvasir/images.h"
 #include "model/model_image.h"
-#include "text/builtin_templates.h"
 
 namespace kvasir {
 namespace {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "chat/chat_template.h"
 #include "import/importer.h"
 #include "kvasir/status.h"
-#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {

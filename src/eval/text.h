@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "chat/prompt.h"
 #include "kvasir/engine.h"
 #include "text/languages.h"
-#include "text/prompt.h"
 
 namespace kvasir::eval {
 

@@ -9,7 +9,7 @@
 
 #include "kvasir/status.h"
 #include "kvasir/types.h"
-#include "plan/trace.h"
+#include "testing/trace.h"
 
 namespace kvasir::load {
 

@@ -16,12 +16,12 @@
 
 #include "base/log.h"
 #include "base/until_done.h"
-#include "server/http_text.h"
-#include "server/request_id.h"
+#include "http/http_text.h"
+#include "http/request_id.h"
+#include "http/request_memory.h"
+#include "http/request_reader.h"
+#include "http/response_writer.h"
 #include "server/request_log.h"
-#include "server/request_memory.h"
-#include "server/request_reader.h"
-#include "server/response_writer.h"
 
 namespace kvasir {
 namespace {

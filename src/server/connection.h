@@ -3,7 +3,7 @@
 
 #include <boost/asio/ip/tcp.hpp>
 
-#include "server/connection_set.h"
+#include "http/connection_set.h"
 #include "server/prepare_pool.h"
 #include "server/server.h"
 #include "server/service.h"

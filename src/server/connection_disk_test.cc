@@ -18,10 +18,10 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "http/request_memory.h"
+#include "http/socket_pair_for_test.h"
 #include "server/connection.h"
 #include "server/fake_engine_for_test.h"
-#include "server/request_memory.h"
-#include "server/socket_pair_for_test.h"
 
 namespace kvasir {
 namespace {

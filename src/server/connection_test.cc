@@ -16,8 +16,8 @@
 
 #include "base/clock.h"
 #include "base/hex.h"
+#include "http/socket_pair_for_test.h"
 #include "server/fake_engine_for_test.h"
-#include "server/socket_pair_for_test.h"
 
 namespace kvasir {
 namespace {

@@ -8,11 +8,11 @@
 
 #include "base/check.h"
 #include "base/secret.h"
+#include "chat/chat_template.h"
+#include "http/parts.h"
 #include "kvasir/engine.h"
-#include "server/parts.h"
 #include "server/service.h"
 #include "text/byte_level.h"
-#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "access/browser_rules.h"
 #include "base/result.h"
 #include "base/utf8.h"
 #include "observe/span_exporter.h"
-#include "server/browser_rules.h"
 
 namespace kvasir {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/start_thread.h"
-#include "server/request_memory.h"
+#include "http/request_memory.h"
 
 namespace kvasir {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "server/request_memory.h"
+#include "http/request_memory.h"
 
 namespace kvasir {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "server/errors.h"
-#include "server/openai_response.h"
+#include "api/openai_response.h"
+#include "http/errors.h"
 
 namespace kvasir {
 

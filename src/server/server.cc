@@ -26,17 +26,17 @@
 #include <semaphore>
 #include <thread>
 
+#include "access/browser_rules.h"
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/log.h"
 #include "base/result.h"
 #include "base/start_thread.h"
 #include "base/until_done.h"
-#include "server/browser_rules.h"
+#include "http/event_loop.h"
+#include "http/request_memory.h"
 #include "server/connection.h"
-#include "server/event_loop.h"
 #include "server/option_check.h"
-#include "server/request_memory.h"
 #include "server/service.h"
 
 namespace kvasir {

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "access/keys_file.h"
+#include "chat/answer_parser.h"
 #include "kvasir/engine.h"
 #include "kvasir/status.h"
-#include "server/keys_file.h"
-#include "text/answer_parser.h"
 
 namespace kvasir {
 
@@ -53,7 +53,7 @@ struct ServerOptions {
   int64_t template_now_unix_s = 0;           // the time that it is for templates; 0: the clock
   std::string chat_template_kwargs;  // a JSON object of variables for each chat; empty: none
   RequestDefaults defaults;
-  // Which web pages may call, and under which host names (server/browser_rules.h). cors_origins: a
+  // Which web pages may call, and under which host names (access/browser_rules.h). cors_origins: a
   // list of origins and "localhost"; or only "none"; or only "*", or empty: any page.
   // allowed_hosts: names beside those of loopback.
   std::vector<std::string> cors_origins, allowed_hosts;
@@ -63,7 +63,7 @@ struct ServerOptions {
   // that come without a trace. Absent: none are made.
   std::optional<std::string> otlp_traces_endpoint;
   double trace_sample = 1;
-  // Both are limited further by the engine's request_memory_bytes (server/request_memory.h).
+  // Both are limited further by the engine's request_memory_bytes (http/request_memory.h).
   uint64_t max_body_bytes = uint64_t{8} << 20;  // a larger body gets 413; a million token ids fit
   // At the limit the server closes the connection that has waited longest for a request; while all
   // are busy, new ones wait in the listen queue.
@@ -81,7 +81,7 @@ struct ServerOptions {
   bool has_slots = true;                   // else /slots is 501
   // A folder for files of slots (server/slots.h); absent: actions on slots are 501.
   std::optional<std::string> slot_save_path;
-  bool prepare = false;  // after chat completions, next turns are prepared (server/turn_preparer.h)
+  bool prepare = false;  // after chat completions, next turns are prepared (api/turn_preparer.h)
   std::string summary;   // lines for stderr, before `listening on`
   std::string version = "unknown";  // shown by /props and the Server header
   // Called after each request except GET /health, /ready and /metrics, from any thread, with one

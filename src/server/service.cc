@@ -8,18 +8,18 @@
 #include <bit>
 #include <filesystem>
 
+#include "api/llama_response.h"
+#include "api/model_view.h"
+#include "api/rewritten_history.h"
+#include "api/translation_response.h"
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/hex.h"
 #include "base/log.h"
 #include "base/random_bytes.h"
 #include "base/result.h"
-#include "server/llama_response.h"
-#include "server/model_view.h"
-#include "server/request_memory.h"
-#include "server/rewritten_history.h"
+#include "http/request_memory.h"
 #include "server/service_routes.h"
-#include "server/translation_response.h"
 
 namespace kvasir {
 namespace {

@@ -5,13 +5,13 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "api/logprobs_json.h"
 #include "base/hex.h"
 #include "base/log.h"
+#include "http/json_fields.h"
 #include "kvasir/session_file.h"
 #include "observe/metrics.h"
 #include "plan/plan_json.h"
-#include "server/json_fields.h"
-#include "server/logprobs_json.h"
 #include "server/service_routes.h"
 
 namespace kvasir {

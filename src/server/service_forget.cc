@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "api/session_forget.h"
 #include "base/mutex.h"
-#include "server/json_fields.h"
+#include "http/json_fields.h"
 #include "server/service_routes.h"
-#include "server/session_forget.h"
 
 namespace kvasir {
 namespace {

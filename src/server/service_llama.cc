@@ -7,13 +7,13 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "api/raw_prompts.h"
+#include "api/session_forget.h"
 #include "base/atomic_file.h"
 #include "base/clock.h"
 #include "base/file_name.h"
-#include "server/json_fields.h"
-#include "server/raw_prompts.h"
+#include "http/json_fields.h"
 #include "server/service_routes.h"
-#include "server/session_forget.h"
 
 namespace kvasir {
 namespace {

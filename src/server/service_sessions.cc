@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "api/openai_request.h"
+#include "api/session_answer.h"
+#include "api/session_body.h"
+#include "api/session_prompt.h"
 #include "base/sizes.h"
-#include "server/json_fields.h"
-#include "server/openai_request.h"
+#include "http/json_fields.h"
 #include "server/service_routes.h"
-#include "server/session_answer.h"
-#include "server/session_body.h"
-#include "server/session_prompt.h"
 
 namespace kvasir {
 namespace {

@@ -3,10 +3,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "api/anthropic_messages.h"
+#include "api/logprobs_json.h"
 #include "base/result.h"
-#include "server/anthropic_messages.h"
-#include "server/json_fields.h"
-#include "server/logprobs_json.h"
+#include "http/json_fields.h"
 #include "server/service_routes.h"
 
 namespace kvasir {

@@ -3,8 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "api/translation_response.h"
 #include "server/service_routes.h"
-#include "server/translation_response.h"
 #include "text/language_names.h"
 
 namespace kvasir {

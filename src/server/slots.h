@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "api/openai_response.h"
 #include "base/digest.h"
 #include "base/mutex.h"
 #include "kvasir/types.h"
-#include "server/openai_response.h"
 
 namespace kvasir {
 

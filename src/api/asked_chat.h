@@ -1,0 +1,80 @@
+// AskedChat: the chat that an answer is generated for, until what follows from it is done.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "api/chat_prompt.h"
+#include "api/turn_preparer.h"
+#include "kvasir/engine.h"
+#include "kvasir/session.h"
+
+namespace kvasir {
+
+// A chat completion, or a generate of a session. Says why its prompt diverged from what the cache
+// has, and prepares the next turn: one call at a time.
+class AskedChat {
+ public:
+  // Nothing is kept of a longer body: then a miss is `diverged`, and no turn is prepared.
+  static constexpr size_t kMaxBodyBytes = size_t{1} << 20;
+
+  // `body`: of a chat completion. The others must outlive this.
+  AskedChat(std::string body, const ModelView& model, TurnPreparer& preparer);
+  // `state`: of a session, with what the answer answers.
+  AskedChat(SessionState state, const ModelView& model, TurnPreparer& preparer);
+
+  // Has the next turn prepared after the answer to `request`. REQUIRES: the request has its tenant,
+  // and may share the cache.
+  void PrepareAfter(const GenerateRequest& request);
+  bool prepares() const { return request_.has_value(); }
+  // Of a chat completion: the answer's text so far.
+  void Take(const Event& event) {
+    if (prepares() && !is_session_) answer_ += event.text;
+  }
+  // Of a session: it has the answer. The turn ends when the next one was prepared.
+  void Take(std::shared_ptr<SessionStore::Turn> turn) { turn_ = std::move(turn); }
+
+  // Whether Explain may say more than kDiverged. O(messages after the miss).
+  bool MayExplain(const Miss& miss) const;
+  // kDiverged, or what it comes from. O(a few renderings).
+  MissReason Explain(const Miss& miss) const;
+  // Renders what the next turn will show of this chat, and has it computed while nothing else
+  // waits. What a session reads then is among its paths first. O(text).
+  void PrepareNext();
+
+  // Beside the parts of a session's state, which its store counts.
+  uint64_t held_bytes() const;
+  size_t work_bytes() const { return work_bytes_; }  // of text that is rendered
+
+ private:
+  Result<JsonValue> Chat(JsonTree* tree) const;
+  // Of a session: whether an answer is at the missed message or after it.
+  bool MayBeRewritten(const Miss& miss) const;
+  // Whether something that the session has read goes on after the missed token.
+  bool MayBeRetokenized(const Miss& miss) const;
+  bool IsRetokenized(const Miss& miss) const;
+  Result<ChatPrompt> NextOfBody() const;
+  Result<ChatPrompt> NextOfSession();
+  GenerateRequest RequestFor(ChatPrompt prompt) const;
+
+  const std::string body_;
+  const SessionState state_;
+  const bool is_session_;
+  const ModelView& model_;
+  TurnPreparer& preparer_;
+  const uint64_t epoch_;  // of the preparer, when the answer was asked for
+  size_t work_bytes_ = 0;
+  // What a prepared request takes over: whose cache it uses, and how.
+  struct Sharing {
+    std::string tenant;
+    std::optional<std::string> cache_owner, cache_salt;
+    bool use_disk;
+  };
+  std::optional<Sharing> request_;
+  std::string answer_;
+  std::shared_ptr<SessionStore::Turn> turn_;
+};
+
+}  // namespace kvasir

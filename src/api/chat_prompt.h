@@ -1,0 +1,120 @@
+// From the `messages` of a chat request to the prompt's tokens.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "chat/answer_format.h"
+#include "chat/answer_parser.h"
+#include "chat/chat_template.h"
+#include "http/errors.h"
+#include "http/json_fields.h"
+#include "kvasir/engine.h"
+#include "kvasir/types.h"
+#include "text/piece_store.h"
+#include "text/tokenizer.h"
+
+namespace kvasir {
+
+// What parsing a request needs from the model. All pointers must outlive it.
+struct ModelView {
+  std::vector<std::string> names;  // listed names, the main one first
+  bool takes_any_name = false;     // other names mean the model too
+  const Tokenizer* tokenizer = nullptr;
+  const ChatTemplate* chat_template = nullptr;
+  JsonValue template_variables;     // of every chat: an object, or null
+  int64_t template_now_unix_s = 0;  // the time that it is for the template; 0: the clock
+  uint64_t template_steps = ChatRenderOptions().max_steps;
+  PieceSpace pieces;                           // of the caller: what was encoded before
+  std::string no_text;                         // why the tokenizer is missing, and the remedy
+  SamplingParams sampling;                     // the defaults of requests
+  std::optional<uint32_t> max_tokens;          // the same; absent: each endpoint has one
+  std::optional<uint32_t> max_thought_tokens;  // the same, of models that think
+  ThoughtForm thoughts = ThoughtForm::kApart;  // the same
+  bool verbose = false;                        // the same
+  FimTokens fim;                               // marks of a prompt whose middle is filled in
+  bool knows_developer = false;       // the template names this role; else it is rendered as system
+  const ThinkMarks* think = nullptr;  // those of the template; null: it has none
+  const CallFormat* calls = nullptr;  // how answers call tools; null: they do not
+  std::vector<TokenId> special_marks;  // special tokens that are marks of those two
+  std::vector<TokenId> ends;           // tokens that end an answer
+  uint32_t vocab_size = 0;
+  uint32_t ctx_size = 0;
+  uint32_t max_ctx_size = 0;     // the largest that this model allows
+  uint32_t num_slots = 0;        // of llama.cpp's server (server/slots.h); 0: id_slot says nothing
+  uint32_t max_prompts = 1;      // of one request: as many as may run or wait at once
+  size_t max_decoded_bytes = 0;  // of the text of token ids, which may be a hundred times as long
+  // Limit of a text's tokens: high enough to report the length of a prompt that is a little too
+  // long.
+  size_t max_text_tokens() const { return size_t{ctx_size} * 4 + 65536; }
+};
+
+// The API error for text in `field` when there is no tokenizer: says why. REQUIRES: there is none.
+Error NoTextError(const std::string& field, const ModelView& model);
+
+// The API error for an error of Tokenizer::Encode or EncodeChat, which had this limit.
+Error EncodeError(const Error& error, const std::string& field, size_t most_tokens,
+                  const ModelView& model);
+
+// Validates `messages`, `tools`, `add_generation_prompt`, `continue_final_message`,
+// `chat_template_name`, `chat_template_kwargs` and renders them. A last message of the assistant is
+// continued unless one of the second and third field is there, as llama-server does.
+// kInvalidArgument names the field: "messages[2].role". `tree` gets the messages as the template
+// sees them, in the template's form; it is the tree of `fields` or lives as long.
+Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const ModelView& model);
+
+// The names of fields of a request that its prompt does not show: "tools", "messages[3]",
+// "messages[1].tool_calls[0]"; the first 64.
+std::vector<std::string> PathsOf(std::span<const jinja::ChatPart> unseen);
+
+// What reading the messages of a request needs and finds.
+struct MessageRoom {
+  JsonTree* tree;
+  size_t values_left = kMaxJsonValues;  // of the arguments of calls, in all messages
+  std::vector<std::string> unread;      // paths of fields of text parts that say nothing here
+};
+
+// A message of a request: its content is a string; arguments of its tool calls are objects, or the
+// text of what is not an object; without calls there is no `tool_calls`. kInvalidArgument names the
+// field: "messages[2].role".
+Result<JsonValue> ReadMessage(const JsonValue& raw, size_t index, const ModelView& model,
+                              MessageRoom* room);
+
+// What a tool of a request says of its function: in `function`, or itself.
+const JsonValue& FunctionOf(const JsonValue& tool);
+// Checks `tools`: each has a name that no other one has. Null: the request has no tools.
+Result<JsonValue> ReadTools(JsonFields& fields);
+
+// The template that `chat_template_name` asks for, else the one for such a chat. kInvalidArgument:
+// the model has none of this name. REQUIRES: a chat template.
+Result<const ChatTemplate*> ChosenTemplate(JsonFields& fields, const ModelView& model,
+                                           bool has_tools);
+
+struct ChatPrompt {
+  std::vector<TokenId> ids;
+  std::vector<uint32_t> message_ends;    // for GenerateRequest::message_ends
+  std::vector<uint32_t> message_begins;  // as RenderedChat::message_begin
+  PromptThought thought = PromptThought::kNone;
+  bool clock_in_prompt = false;         // as RenderedChat::clock_in_prompt
+  std::vector<jinja::ChatPart> unseen;  // as RenderedChat::unseen
+};
+
+// Bytes [begin, end) of a chat's text that these ids stand for.
+struct KnownIds {
+  size_t begin, end;
+  std::span<const TokenId> ids;
+  ReadsBack reads_back = ReadsBack::kUnknown;
+};
+
+// Special tokens are recognised only in the text of the template. Where ids are `known`, in
+// ascending order, they are the prompt's, and the text between is encoded by itself; unless the
+// whole would not decode to the text of the chat, or to what the ids of all of it decode to where
+// a tokenizer adds spaces: then those that read otherwise are left out, or all. kExhausted: the
+// text between `known` ids has more than max_text_tokens tokens. O(text). REQUIRES: a tokenizer; no
+// `ids` is empty.
+Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
+                              std::span<const KnownIds> known = {});
+
+}  // namespace kvasir

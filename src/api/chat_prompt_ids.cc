@@ -1,0 +1,208 @@
+// From a rendered chat to the prompt's tokens.
+#include <algorithm>
+#include <optional>
+
+#include "api/chat_prompt.h"
+
+namespace kvasir {
+namespace {
+
+struct Encoded {
+  std::vector<TokenId> ids;
+  std::vector<EncodedPart> parts;  // of the chat's text
+};
+
+// Appends the ids of bytes [begin, end) of the chat.
+Status AppendPart(const RenderedChat& chat, size_t begin, size_t end, const ModelView& model,
+                  Encoded* to) {
+  if (begin == end) return {};
+  std::vector<EncodedPart> parts;
+  EncodeOptions options;
+  options.add_special = false;  // the template writes special tokens
+  options.at_start = begin == 0;
+  options.written = *chat.written;
+  options.max_tokens = model.max_text_tokens();
+  options.pieces = model.pieces ? &model.pieces : nullptr;
+  options.parts = &parts;
+  options.finds_reads_back = begin > 0 || end < chat.text.size();
+  if (begin > 0 || end < chat.text.size()) {
+    options.literal.emplace_back(0, 0);  // a part without literal text is a part of a chat too
+  }
+  const auto first =
+      std::ranges::upper_bound(chat.literal, begin, {}, &std::pair<size_t, size_t>::second);
+  for (auto range = first; range != chat.literal.end() && range->first < end; ++range) {
+    options.literal.emplace_back(std::max(range->first, begin) - begin,
+                                 std::min(range->second, end) - begin);
+  }
+  const std::string_view part = std::string_view(chat.text).substr(begin, end - begin);
+  auto more = model.tokenizer->Encode(part, options);
+  if (!more) return FailField(more.error().code, "messages", "{}", more.error().text());
+  for (const EncodedPart& one : parts) {
+    to->parts.push_back({begin + one.text_end, to->ids.size() + one.ids_end, one.reads_back});
+  }
+  if (to->ids.empty()) {
+    to->ids = std::move(*more);
+  } else {
+    to->ids.insert(to->ids.end(), more->begin(), more->end());
+  }
+  return {};
+}
+
+Result<Encoded> EncodeAround(const RenderedChat& chat, const ModelView& model,
+                             std::span<const KnownIds> known) {
+  Encoded encoded;
+  size_t done = 0;
+  for (const KnownIds& one : known) {
+    KV_TRY(AppendPart(chat, done, one.begin, model, &encoded));
+    encoded.ids.insert(encoded.ids.end(), one.ids.begin(), one.ids.end());
+    encoded.parts.push_back({one.end, encoded.ids.size(), one.reads_back});
+    done = one.end;
+  }
+  KV_TRY(AppendPart(chat, done, chat.text.size(), model, &encoded));
+  return encoded;
+}
+
+// A message ends with the token whose text reaches its last byte. Only the parts in which messages
+// end are decoded. (Where decoding adds or drops a space, the result may be off by one: good enough
+// for a receipt.)
+std::vector<uint32_t> MessageEnds(const Encoded& encoded, std::span<const size_t> text_ends,
+                                  const Tokenizer& tokenizer) {
+  std::vector<uint32_t> ends;
+  ends.reserve(text_ends.size());
+  EncodedPart before;
+  auto part = encoded.parts.begin();
+  std::optional<TextStream> stream;  // of the part
+  size_t bytes = 0, next = 0;        // the text and the ids that it has taken
+  for (const size_t end : text_ends) {
+    for (; part != encoded.parts.end() && part->text_end < end; ++part) {
+      before = *part;
+      stream.reset();
+    }
+    if (part == encoded.parts.end() || part->text_end == end) {
+      ends.push_back(static_cast<uint32_t>(end <= before.text_end        ? before.ids_end
+                                           : part == encoded.parts.end() ? encoded.ids.size()
+                                                                         : part->ids_end));
+      continue;
+    }
+    if (!stream) {
+      stream.emplace(tokenizer, SpecialTokens::kShow);
+      bytes = before.text_end;
+      next = before.ids_end;
+    }
+    while (bytes < end && next < part->ids_end) bytes += stream->Append(encoded.ids[next++]).size();
+    ends.push_back(static_cast<uint32_t>(next));
+  }
+  return ends;
+}
+
+// Where a template writes messages out of their order, the token before is taken too: it may have
+// the first bytes.
+std::vector<uint32_t> MessageBegins(const Encoded& encoded, const RenderedChat& chat,
+                                    std::span<const uint32_t> ends, const Tokenizer& tokenizer) {
+  std::vector<uint32_t> begins(ends.size(), 0);
+  if (!ends.empty()) std::copy(ends.begin(), ends.end() - 1, begins.begin() + 1);
+  bool in_order = true;
+  for (size_t i = 1; i < begins.size(); ++i) {
+    in_order &= chat.message_begin[i] == chat.message_end[i - 1];
+  }
+  if (in_order) return begins;
+  const std::vector<uint32_t> earliest = MessageEnds(encoded, chat.message_begin, tokenizer);
+  for (size_t i = 1; i < begins.size(); ++i) {
+    begins[i] = std::min(begins[i], earliest[i] - std::min(earliest[i], 1U));
+  }
+  return begins;
+}
+
+bool ReadsBackInParts(const Encoded& encoded) {
+  return std::ranges::all_of(encoded.parts, [](const EncodedPart& part) {
+    return part.reads_back == ReadsBack::kAnywhere;
+  });
+}
+
+// Whether the ids decode to the text.
+bool Reads(const Tokenizer& tokenizer, std::span<const TokenId> ids, std::string_view text) {
+  const auto decoder = tokenizer.StartDecoder(SpecialTokens::kShow);
+  std::string part;
+  const auto take = [&] {
+    const bool same = text.starts_with(part);
+    if (same) text.remove_prefix(part.size());
+    part.clear();
+    return same;
+  };
+  for (const TokenId id : ids) {
+    decoder->Append(id, &part);
+    if (!take()) return false;
+  }
+  decoder->Finish(&part);
+  return take() && text.empty();
+}
+
+// What the ids decode to behind other text.
+std::string TextInside(const Tokenizer& tokenizer, std::span<const TokenId> ids) {
+  std::vector<TokenId> twice(ids.begin(), ids.end());
+  const size_t alone = tokenizer.Decode(twice, SpecialTokens::kShow).size();
+  twice.insert(twice.end(), ids.begin(), ids.end());
+  std::string text = tokenizer.Decode(twice, SpecialTokens::kShow);
+  return text.erase(0, alone);
+}
+
+// SentencePiece decodes the space that its first token has only behind other text: an answer begins
+// without it, and templates write one before the answer. Then the ids stand for that space too.
+void TakeSpacesBefore(std::string_view text, const Tokenizer& tokenizer,
+                      std::vector<KnownIds>* known) {
+  size_t done = 0;
+  for (KnownIds& one : *known) {
+    const auto first = one.ids.first(1);
+    const bool may_have_one = one.begin > done && text[one.begin - 1] == ' ';
+    if (may_have_one && TextInside(tokenizer, first).size() ==
+                            tokenizer.Decode(first, SpecialTokens::kShow).size() + 1) {
+      --one.begin;
+    }
+    done = one.end;
+  }
+}
+
+// The ids with those that are known, where the whole decodes to what the chat reads.
+Result<Encoded> EncodeWith(std::vector<KnownIds> known, const RenderedChat& chat,
+                           const ModelView& model) {
+  const Tokenizer& tokenizer = *model.tokenizer;
+  TakeSpacesBefore(chat.text, tokenizer, &known);
+  KV_ASSIGN(Encoded encoded, EncodeAround(chat, model, known));
+  if (known.empty() || ReadsBackInParts(encoded) || Reads(tokenizer, encoded.ids, chat.text)) {
+    return encoded;
+  }
+  // Some tokenizers add spaces to what they encode: then the ids must decode to the same.
+  KV_ASSIGN(Encoded plain, EncodeAround(chat, model, {}));
+  const std::string wanted = tokenizer.Decode(plain.ids, SpecialTokens::kShow);
+  if (Reads(tokenizer, encoded.ids, wanted)) return encoded;
+  std::erase_if(known, [&](const KnownIds& one) {
+    return TextInside(tokenizer, one.ids) != chat.text.substr(one.begin, one.end - one.begin);
+  });
+  KV_ASSIGN(encoded, EncodeAround(chat, model, known));
+  const bool reads =
+      Reads(tokenizer, encoded.ids, chat.text) || Reads(tokenizer, encoded.ids, wanted);
+  return reads ? std::move(encoded) : std::move(plain);
+}
+
+}  // namespace
+
+Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
+                              std::span<const KnownIds> known) {
+  KV_ASSIGN(Encoded encoded, EncodeWith({known.begin(), known.end()}, chat, model));
+  ChatPrompt prompt;
+  prompt.unseen = chat.unseen;
+  prompt.clock_in_prompt = chat.clock_in_prompt;
+  if (model.think) {
+    // A message that is continued belongs to the answer.
+    const size_t before = chat.is_continued ? 2 : 1;
+    const size_t count = chat.message_end.size();
+    const size_t end = count < before ? 0 : chat.message_end[count - before];
+    prompt.thought = ThoughtAtEnd(*model.think, std::string_view(chat.text).substr(end));
+  }
+  prompt.message_ends = MessageEnds(encoded, chat.message_end, *model.tokenizer);
+  prompt.message_begins = MessageBegins(encoded, chat, prompt.message_ends, *model.tokenizer);
+  prompt.ids = std::move(encoded.ids);
+  return prompt;
+}
+
+}  // namespace kvasir

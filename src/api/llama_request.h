@@ -1,0 +1,32 @@
+// Converts request bodies of llama.cpp's server: /completion and /infill.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+#include "api/openai_request.h"
+
+namespace kvasir {
+
+// The sampling parameters of llama.cpp's server where a request says nothing.
+SamplingParams LlamaSampling();
+
+// As ParseChatRequest. `model.sampling` are the defaults of these paths. Known fields of llama.cpp
+// that would change the answer and are not supported give kUnsupported.
+Result<GenerationCall> ParseLlamaRequest(std::string_view body, const ModelView& model);
+
+// A request whose prompt is `input_extra`, `input_prefix` with `prompt`, and `input_suffix`, marked
+// by the model's tokens. kUnsupported, of "infill": the vocabulary lacks them.
+Result<GenerationCall> ParseInfillRequest(std::string_view body, const ModelView& model);
+
+// `generation_settings`, and the parameters of /props. What is not supported has the value that
+// switches it off.
+// `ends`: the tokens that end an answer.
+nlohmann::json LlamaSettings(const GenerateRequest& request, const AnswerSpec& spec,
+                             std::span<const TokenId> ends = {});
+// Sets spec.verbosely of a call in OpenAI's form that asks for `__verbose`. kInvalidArgument: the
+// prompts' texts are too long.
+Status SetVerbose(const ModelView& model, GenerationCall* call);
+
+}  // namespace kvasir

@@ -1,0 +1,298 @@
+#include "api/openai_request.h"
+
+#include <algorithm>
+
+#include "api/raw_prompts.h"
+
+namespace kvasir {
+namespace {
+
+constexpr uint32_t kMaxTopLogprobs = 20;
+constexpr size_t kMaxAnyNameBytes = 256;  // each event of a stream has it
+constexpr uint32_t kDefaultCompletionTokens =
+    16;  // OpenAI's default of /v1/completions, and vLLM's
+
+Result<std::string> ReadModel(JsonFields& fields, const ModelView& model) {
+  std::string name = "default";
+  fields.String("model", &name);
+  if (fields.error()) return tl::unexpected(*fields.error());
+  return CheckModel(name, model);
+}
+
+void ReadChatLogprobs(JsonFields& fields, GenerationCall* call) {
+  bool wanted = false;
+  uint32_t top = 0;
+  fields.Bool("logprobs", &wanted);
+  fields.Unsigned("top_logprobs", 0, kMaxTopLogprobs, &top);
+  if (!wanted && top > 0) fields.Fail("top_logprobs", "needs logprobs: true");
+  if (wanted) call->spec.logprobs = top;
+}
+
+void ReadCompletionLogprobs(JsonFields& fields, GenerationCall* call) {
+  if (const auto top = fields.Integer("logprobs", 0, kMaxTopLogprobs)) {
+    call->spec.logprobs = static_cast<uint32_t>(*top);
+  }
+}
+
+// How the answer is given.
+void ReadAnswerFields(JsonFields& fields, const ModelView& model, AnswerSpec* spec) {
+  spec->thoughts = model.thoughts;
+  if (fields.Has("reasoning_format")) {
+    std::string format;
+    fields.String("reasoning_format", &format);
+    if (const auto form = ThoughtFormOf(format)) {
+      spec->thoughts = *form;
+    } else {
+      fields.Fail("reasoning_format",
+                  "is not \"auto\", \"deepseek\" (the same), \"deepseek-legacy\" or \"none\"");
+    }
+  }
+  fields.Bool("parallel_tool_calls", &spec->parallel_calls);
+  spec->tool_choice = ReadToolChoice(fields);
+  if (model.think) spec->max_thought_tokens = model.max_thought_tokens;
+  for (const char* name : {"reasoning_budget_tokens", "thinking_budget_tokens"}) {  // llama.cpp's
+    if (!model.think) break;  // as there: they say nothing to models without thoughts
+    const auto most = fields.Integer(name, -1, UINT32_MAX);
+    if (!most) continue;
+    spec->max_thought_tokens.reset();  // -1: no limit
+    if (*most >= 0) spec->max_thought_tokens = static_cast<uint32_t>(*most);
+  }
+  if (const auto most = fields.Integer("max_reasoning_tokens", 0, UINT32_MAX)) {
+    spec->max_thought_tokens = static_cast<uint32_t>(*most);
+    if (!model.think) {
+      fields.Fail("max_reasoning_tokens", "the chat template has no marks of thoughts");
+    }
+  }
+}
+
+ToolSpec SpecOf(const JsonValue& function) {
+  ToolSpec tool;
+  tool.name = function.Find("name")->text();
+  const JsonValue* parameters = function.Find("parameters");
+  const JsonValue* properties = parameters ? parameters->Find("properties") : nullptr;
+  if (!properties || !properties->is_object()) return tool;
+  for (const auto& [key, schema] : properties->members()) {
+    const JsonValue* type = schema.Find("type");
+    if (type && type->is_string() && type->text() == "string") {
+      tool.text_parameters.emplace_back(key);
+    }
+  }
+  return tool;
+}
+
+}  // namespace
+
+std::vector<TokenId> SpecialMarks(const ModelView& model) {
+  std::vector<std::string_view> marks;
+  if (model.calls) marks = MarksOf(*model.calls);
+  if (model.think) marks.insert(marks.end(), {model.think->open, model.think->close});
+  std::vector<TokenId> ids;
+  for (const std::string_view mark : marks) {
+    const auto id = model.tokenizer->IdOf(mark);
+    if (id && model.tokenizer->IsSpecial(*id)) ids.push_back(*id);
+  }
+  return ids;
+}
+
+namespace {
+
+Status CheckChoice(const ToolChoice& choice, const std::vector<AnswerFormat::Tool>& tools) {
+  if (!choice.must_call) return {};
+  if (tools.empty()) {
+    return FailField(Code::kInvalidArgument, "tool_choice",
+                     "needs `tools` with the function to call");
+  }
+  if (choice.only &&
+      std::ranges::find(tools, *choice.only, &AnswerFormat::Tool::name) == tools.end()) {
+    return FailField(Code::kInvalidArgument, "tool_choice", "the function \"{}\" is not in `tools`",
+                     *choice.only);
+  }
+  return {};
+}
+
+// The functions that answers may call.
+std::vector<AnswerFormat::Tool> FunctionsOf(const JsonValue* tools) {
+  std::vector<AnswerFormat::Tool> read;
+  for (const JsonValue& tool : tools ? tools->items() : std::span<const JsonValue>()) {
+    const JsonValue& function = FunctionOf(tool);
+    AnswerFormat::Tool& one = read.emplace_back();
+    one.name = function.Find("name")->text();
+    const JsonValue* parameters = function.Find("parameters");
+    if (parameters && !parameters->is_null()) one.parameters = TextOf(*parameters);
+    const JsonValue* strict = function.Find("strict");
+    one.is_strict = strict && strict->is_bool() && strict->boolean();
+  }
+  return read;
+}
+
+// What the answers may be, beside a text that ReadGenerationFields has read.
+Status SetFormat(std::vector<AnswerFormat::Tool> tools, const AnswerReading& reading,
+                 GenerationCall* call) {
+  const AnswerSpec& spec = call->spec;
+  KV_TRY(CheckChoice(spec.tool_choice, tools));
+  GenerateRequest& request = call->requests.front();
+  const bool calls = reading.calls && !tools.empty();
+  const auto max_thought = reading.think ? spec.max_thought_tokens : std::nullopt;
+  if (!request.format && !calls && !max_thought) return {};
+  if (!request.format) request.format.emplace();
+  AnswerFormat& format = *request.format;
+  format.think = reading.think;
+  format.begins_inside_thought = reading.begins_inside_thought;
+  format.max_thought_tokens = max_thought;
+  if (!calls) return {};
+  if (spec.tool_choice.only) {
+    std::erase_if(tools, [&](const auto& tool) { return tool.name != *spec.tool_choice.only; });
+  }
+  format.tools = std::move(tools);
+  format.must_call = spec.tool_choice.must_call;
+  format.parallel_calls = spec.parallel_calls && !spec.tool_choice.only;
+  format.calls = reading.calls;
+  return {};
+}
+
+}  // namespace
+
+Status SetReading(const JsonValue* tools, PromptThought thought, const ModelView& model,
+                  GenerationCall* call) {
+  AnswerSpec& spec = call->spec;
+  AnswerReading reading;
+  if (thought != PromptThought::kClosed) reading.think = model.think;
+  reading.thoughts = spec.thoughts;
+  reading.begins_inside_thought = thought == PromptThought::kInside;
+  reading.parallel = spec.parallel_calls;
+  for (const JsonValue& tool : tools ? tools->items() : std::span<const JsonValue>()) {
+    reading.tools.push_back(SpecOf(FunctionOf(tool)));
+  }
+  if (spec.tool_choice.reads_calls && !reading.tools.empty()) reading.calls = model.calls;
+  KV_TRY(SetFormat(FunctionsOf(tools), reading, call));
+  const std::optional<AnswerFormat>& format = call->requests.front().format;
+  reading.marked_calls_are_certain = format && format->calls != nullptr;
+  reading.bare_calls_are_certain = reading.marked_calls_are_certain && format->must_call;
+  if (reading.calls || reading.think) call->requests.front().shown_special = model.special_marks;
+  if (reading.calls || (model.think && reading.thoughts != ThoughtForm::kInContent)) {
+    spec.reading = std::make_shared<const AnswerReading>(std::move(reading));
+  }
+  return {};
+}
+
+Result<std::string> CheckModel(const std::string& name, const ModelView& model) {
+  if (name == "default" || name.empty()) return model.names.front();
+  const bool is_any = model.takes_any_name && name.size() <= kMaxAnyNameBytes;
+  if (is_any || std::ranges::find(model.names, name) != model.names.end()) return name;
+  return FailField(Code::kNotFound, "model",
+                   "\"{}\" is not here; this server has \"{}\" (GET /v1/models)", name,
+                   model.names.front());
+}
+
+Result<std::vector<TokenId>> EncodeText(std::string_view text, const std::string& field,
+                                        const EncodeOptions& options, const ModelView& model) {
+  if (!model.tokenizer) {
+    return tl::unexpected(NoTextError(field, model));
+  }
+  auto ids = model.tokenizer->Encode(text, options);
+  if (!ids) return tl::unexpected(EncodeError(ids.error(), field, options.max_tokens, model));
+  return std::move(*ids);
+}
+
+Result<std::string> DecodeIds(std::span<const TokenId> ids, const std::string& field,
+                              const ModelView& model) {
+  std::string text;
+  const auto decoder = model.tokenizer->StartDecoder(SpecialTokens::kShow);
+  for (const TokenId id : ids) {
+    decoder->Append(id, &text);
+    if (text.size() > model.max_decoded_bytes) break;
+  }
+  if (text.size() <= model.max_decoded_bytes) decoder->Finish(&text);
+  if (text.size() <= model.max_decoded_bytes) return text;
+  return FailField(Code::kInvalidArgument, field, "the ids stand for more than {} bytes of text",
+                   model.max_decoded_bytes);
+}
+
+Result<GenerationCall> BeginChat(JsonFields& fields, const ModelView& model) {
+  GenerationCall call;
+  GenerateRequest& request = call.requests.emplace_back();
+  call.spec.chat = true;
+  KV_ASSIGN(call.spec.model, ReadModel(fields, model));
+  ReadGenerationFields(fields, model, &request, &call.spec);
+  ReadChatLogprobs(fields, &call);
+  ReadAnswerFields(fields, model, &call.spec);
+  RefuseUnsupported(fields);
+  if (fields.error()) return tl::unexpected(*fields.error());
+  request.logprobs = call.spec.logprobs;
+  return call;
+}
+
+Status SetPrompt(ChatPrompt prompt, const JsonFields& fields, const ModelView& model,
+                 GenerationCall* call) {
+  GenerateRequest& request = call->requests.front();
+  request.prompt = std::move(prompt.ids);
+  request.message_ends = std::move(prompt.message_ends);
+  KV_TRY(CheckLength(request.prompt.size(), request.max_tokens, "messages", model));
+  request.clock_in_prompt = prompt.clock_in_prompt;
+  request.ignored = fields.Unread();
+  call->spec.unseen = PathsOf(prompt.unseen);
+  std::ranges::copy(call->spec.unseen, std::back_inserter(request.ignored));
+  return {};
+}
+
+Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model) {
+  KV_ASSIGN(JsonBody parsed, ParseBody(body, kChatIds));
+  JsonFields fields(parsed.fields);
+  KV_ASSIGN(GenerationCall call, BeginChat(fields, model));
+  KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, &parsed.tree, model));
+  if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
+  auto encoded = EncodeChat(chat, model);
+  if (!encoded)
+    return tl::unexpected(EncodeError(encoded.error(), "messages", model.max_text_tokens(), model));
+  ChatPrompt prompt = std::move(*encoded);
+  KV_TRY(SetReading(fields.Find("tools"), prompt.thought, model, &call));
+  KV_TRY(SetPrompt(std::move(prompt), fields, model, &call));
+  return call;
+}
+
+Result<GenerationCall> ParseCompletionRequest(std::string_view body, const ModelView& model) {
+  KV_ASSIGN(const JsonBody parsed, ParseBody(body, kCompletionIds));
+  JsonFields fields(parsed.fields);
+  GenerationCall call;
+  GenerateRequest request;
+  request.max_tokens = kDefaultCompletionTokens;
+  KV_ASSIGN(call.spec.model, ReadModel(fields, model));
+  ReadGenerationFields(fields, model, &request, &call.spec);
+  ReadCompletionLogprobs(fields, &call);
+  if (ReadToolChoice(fields).must_call) fields.Fail("tool_choice", "is for chat completions");
+  RefuseUnsupported(fields);
+  bool echo = false;
+  fields.Bool("echo", &echo);
+  EncodeOptions options;
+  options.max_tokens = model.max_text_tokens();
+  fields.Bool("add_special_tokens", &options.add_special);
+  fields.Bool("add_special", &options.add_special);
+  fields.Bool("parse_special", &options.parse_special);
+  if (echo && !model.tokenizer) fields.Fail("echo", "needs a tokenizer");
+  if (fields.error()) return tl::unexpected(*fields.error());
+  request.logprobs = call.spec.logprobs;
+  if (echo && request.logprobs) {
+    request.scores_prompt = true;
+    request.reuse = Reuse::kNothing;  // rows from the cache have no log probabilities
+  }
+  KV_ASSIGN(const auto list, ListPrompts(fields, request.n, model));
+  request.ignored = fields.Unread();
+  RawPrompts prompts;
+  for (const JsonValue* one : list) {
+    KV_ASSIGN(prompts.emplace_back(), IdsOf(*one, options, model));
+    KV_TRY(CheckLength(prompts.back().size(), request.max_tokens, "prompt", model));
+  }
+  if (echo) {
+    KV_ASSIGN(call.spec.echo, EchoOf(list, prompts, model));
+  }
+  for (std::vector<TokenId>& ids : prompts) {
+    if (request.scores_prompt) {
+      call.spec.scored_from.push_back(ids.front());
+      call.spec.scored_tokens += ids.size() * request.n;
+    }
+    call.requests.emplace_back(request).prompt = std::move(ids);
+  }
+  return call;
+}
+
+}  // namespace kvasir

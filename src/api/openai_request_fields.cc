@@ -1,0 +1,217 @@
+// The fields of a request that say how to generate: what chat and text completions share.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "api/format_fields.h"
+#include "api/logit_bias.h"
+#include "api/openai_request.h"
+#include "api/samplers_field.h"
+#include "kvasir/sampling_ranges.h"
+
+namespace kvasir {
+namespace {
+
+constexpr uint32_t kMaxChoices = 128;
+constexpr int64_t kMaxTimeoutMs = 86'400'000;  // a day
+// Every prompt of a request has its own copy of the stop strings, and each token is compared with
+// them, so their size is limited.
+constexpr size_t kMaxStops = 16;
+constexpr size_t kMaxStopBytes = 1024;  // of each
+constexpr size_t kMaxStopIds = 1024;
+constexpr size_t kMaxSaltBytes = 256;
+constexpr uint32_t kMaxIndent = 65536;
+
+// Fields of OpenAI, vLLM and llama.cpp that change an answer and are not supported. `neutral` is
+// the number that switches the feature off.
+struct UnsupportedField {
+  std::string_view name;
+  double neutral = 0;
+};
+
+constexpr UnsupportedField kUnsupported[] = {
+    {"functions"},
+    {"function_call"},
+    {"audio"},
+    {"prediction"},
+    {"web_search_options"},
+    {"suffix"},
+    {"min_tokens"},
+    {"min_keep"},
+    {"typical_p", 1},
+    {"typ_p", 1},
+    {"top_a"},
+    {"tfs", 1},
+    {"tfs_z", 1},
+    {"top_n_sigma", -1},
+    {"adaptive_target", -1},
+    {"mirostat"},
+    {"mirostat_mode"},
+    {"dynatemp_range"},
+    {"dry_multiplier"},
+    {"xtc_probability"},
+    {"length_penalty", 1},
+    {"use_beam_search"},
+    {"prompt_logprobs"},
+    {"n_probs"},
+    {"bad_words"},
+    {"allowed_token_ids"},
+    {"include_stop_str_in_output"},
+    {"truncate_prompt_tokens"},
+    {"chat_template"},
+    {"lora"},
+    {"prompt_embeds"},
+    {"mm_processor_kwargs"},
+};
+
+bool IsText(const JsonValue& value, std::string_view text) {
+  return value.is_string() && value.text() == text;
+}
+
+bool AsksForNothing(const JsonValue& value, double neutral) {
+  if (value.is_number()) return value.number() == neutral;
+  if (value.is_bool()) return !value.boolean();
+  return value.size() == 0 || IsText(value, "none");
+}
+
+void ReadSampling(JsonFields& fields, const ModelView& model, SamplingParams* sampling) {
+  const auto number = [&fields](std::string_view name, SamplingRange range, float* out) {
+    fields.Number(name, range.least, range.most, out);
+  };
+  number("temperature", kTemperatureRange, &sampling->temperature);
+  number("top_p", kProbabilityRange, &sampling->top_p);
+  number("min_p", kProbabilityRange, &sampling->min_p);
+  number("repeat_penalty", kRepetitionPenaltyRange, &sampling->repetition_penalty);
+  number("repetition_penalty", kRepetitionPenaltyRange, &sampling->repetition_penalty);
+  number("presence_penalty", kAnswerPenaltyRange, &sampling->presence_penalty);
+  number("frequency_penalty", kAnswerPenaltyRange, &sampling->frequency_penalty);
+  if (const auto top_k = fields.Integer("top_k", -1, INT32_MAX)) {
+    sampling->top_k = *top_k < 0 ? 0 : static_cast<uint32_t>(*top_k);  // vLLM's -1: all
+  }
+  const JsonValue* seed = fields.Find("seed");
+  if (seed && seed->kind() == JsonValue::Kind::kUnsigned) {
+    sampling->seed = seed->unsigned_integer();
+  } else if (seed && seed->kind() == JsonValue::Kind::kDigits) {
+    fields.Fail("seed", fmt::format("{} is not an integer between {} and {}", NumberText(*seed),
+                                    INT64_MIN, UINT64_MAX));
+  } else if (const auto seed = fields.Integer("seed", INT64_MIN, INT64_MAX)) {
+    sampling->seed = static_cast<uint64_t>(*seed);
+    if (*seed == -1) sampling->seed.reset();  // llama.cpp's and vLLM's for a random one
+  }
+  if (const auto last_n = fields.Integer("repeat_last_n", -1, UINT32_MAX)) {
+    // -1: all that the penalties cover by default, where llama.cpp's defaults hold all tokens.
+    if (*last_n >= 0) sampling->penalty_last_n = static_cast<uint32_t>(*last_n);
+    if (*last_n < 0 && sampling->penalty_last_n) sampling->penalty_last_n = UINT32_MAX;
+  }
+  ReadLogitBias(fields, model, sampling);
+}
+
+void ReadCache(JsonFields& fields, GenerateRequest* request) {
+  const JsonValue* cache = fields.Find("cache");
+  if (!cache) return;
+  if (!cache->is_object()) {
+    return fields.Fail("cache", fmt::format("is {}, not an object", KindOf(*cache)));
+  }
+  JsonFields inner(*cache, "cache.");
+  inner.Bool("disk", &request->use_disk);
+  for (const std::string& name : inner.Unread()) inner.Fail(name, "unknown field (known: disk)");
+  if (inner.error()) fields.Fail(*inner.error());
+}
+
+void ReadStream(JsonFields& fields, AnswerSpec* spec) {
+  fields.Bool("stream", &spec->stream);
+  const JsonValue* options = fields.Find("stream_options");
+  if (!options) return;
+  if (!options->is_object()) {
+    return fields.Fail("stream_options", fmt::format("is {}, not an object", KindOf(*options)));
+  }
+  if (!spec->stream) return fields.Fail("stream_options", "needs stream: true");
+  JsonFields inner(*options, "stream_options.");
+  inner.Bool("include_usage", &spec->include_usage);
+  fields.TakeUnread(inner);
+  if (inner.error()) fields.Fail(*inner.error());
+}
+
+}  // namespace
+
+void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRequest* request,
+                          AnswerSpec* spec) {
+  request->sampling = model.sampling;
+  request->max_tokens = model.max_tokens.value_or(request->max_tokens);
+  ReadSampling(fields, model, &request->sampling);
+  spec->samplers = ReadSamplers(fields, &request->sampling);
+  for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
+    const auto tokens = fields.Integer(name, -1, UINT32_MAX);  // llama.cpp's -1: no limit
+    if (tokens) request->max_tokens = *tokens < 0 ? UINT32_MAX : static_cast<uint32_t>(*tokens);
+  }
+  fields.Unsigned("n_indent", 0, kMaxIndent, &request->min_indent);
+  fields.Unsigned("n", 1, kMaxChoices, &request->n);
+  uint32_t best_of = request->n;
+  fields.Unsigned("best_of", 1, kMaxChoices, &best_of);
+  if (best_of != request->n) fields.Fail("best_of", "is supported only where it equals n");
+  fields.Strings("stop", kMaxStops, kMaxStopBytes, &request->stop);
+  fields.Ids("stop_token_ids", model.vocab_size, &request->stop_ids);
+  if (request->stop_ids.size() > kMaxStopIds) {
+    fields.Fail("stop_token_ids", fmt::format("has {} ids; at most {} are allowed",
+                                              request->stop_ids.size(), kMaxStopIds));
+  }
+  fields.Bool("ignore_eos", &request->ignore_eos);
+  if (const auto priority = fields.Integer("priority", INT32_MIN, INT32_MAX)) {
+    request->priority = static_cast<int32_t>(*priority);
+  }
+  if (const auto timeout_ms = fields.Integer("timeout_ms", 1, kMaxTimeoutMs)) {
+    request->timeout_ms = static_cast<uint64_t>(*timeout_ms);
+  }
+  if (fields.Has("cache_salt")) {
+    std::string& salt = request->cache_salt.emplace();
+    fields.String("cache_salt", &salt);
+    if (salt.empty() || salt.size() > kMaxSaltBytes) {
+      fields.Fail("cache_salt",
+                  fmt::format("has {} bytes; give 1 to {}", salt.size(), kMaxSaltBytes));
+    }
+  }
+  bool cache_prompt = true;
+  fields.Bool("cache_prompt", &cache_prompt);
+  if (!cache_prompt) request->reuse = Reuse::kNothing;
+  ReadCache(fields, request);
+  bool skip_special = true;
+  fields.Bool("skip_special_tokens", &skip_special);
+  request->echo_special = !skip_special;
+  AnswerFormat format;
+  format.text = ReadFormatText(fields);
+  if (format.text) request->format = std::move(format);
+  ReadStream(fields, spec);
+  fields.Bool("timings_per_token", &spec->timings_per_token);
+  fields.Bool("return_progress", &spec->return_progress);
+  request->reports_progress = spec->stream && (spec->timings_per_token || spec->return_progress);
+  fields.Bool("return_token_ids", &spec->return_token_ids);
+  fields.Bool("return_tokens", &spec->return_tokens);
+  if (model.num_slots > 0) {
+    const int64_t slot = fields.Integer("id_slot", -1, model.num_slots - 1).value_or(-1);
+    if (slot >= 0) spec->slot = static_cast<uint32_t>(slot);
+    if (model.num_slots == 1) spec->slot = 0;
+  }
+  spec->verbose = model.verbose;
+  fields.Bool("verbose", &spec->verbose);
+  std::string user;
+  fields.String("user", &user);  // the tenant comes from the credential, never from here
+  if (!model.tokenizer) {
+    spec->return_tokens = true;
+    if (!request->stop.empty()) fields.Fail("stop", "needs a tokenizer; use stop_token_ids");
+  }
+  spec->n = request->n;
+}
+
+void RefuseUnsupported(JsonFields& fields, std::span<const std::string_view> but) {
+  for (const UnsupportedField& field : kUnsupported) {
+    if (std::ranges::find(but, field.name) != but.end()) continue;
+    const JsonValue* value = fields.Find(field.name);
+    if (value && !AsksForNothing(*value, field.neutral)) {
+      return fields.Fail(
+          field.name, "is not supported in this version and would change the answer; leave it out");
+    }
+  }
+}
+
+}  // namespace kvasir

@@ -1,0 +1,36 @@
+// The bodies of session requests.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/chat_prompt.h"
+#include "base/json_tree.h"
+#include "http/json_fields.h"
+#include "kvasir/session.h"
+
+namespace kvasir {
+
+// Every function gives kInvalidArgument with the name of the field that is wrong. `tree` is that of
+// `fields`, or lives as long.
+
+// `messages`, as chat completions take them, with `segments`; none if the field is absent.
+Result<std::vector<SessionMessage>> ReadSessionMessages(JsonFields& fields, const ModelView& model,
+                                                        JsonTree* tree);
+// `content` and `segments` of a message whose role is known.
+Result<SessionMessage> ReadContent(JsonFields& fields, std::string_view role,
+                                   const ModelView& model, JsonTree* tree);
+// What POST /v1/sessions sets, except the messages. max_context is the model's unless it is given.
+Result<SessionSetup> ReadSetup(JsonFields& fields, const ModelView& model, JsonTree* tree);
+// The system message of `system`, and `messages`.
+Result<std::vector<SessionMessage>> ReadFirstMessages(JsonFields& fields, const ModelView& model,
+                                                      JsonTree* tree);
+
+// A message as chat completions take it.
+Result<JsonValue> JsonOf(const SessionMessage& message, JsonTree* tree);
+// The members of a JSON object as SessionSetup keeps it; none of "".
+Result<std::vector<JsonValue::Member>> MembersOf(std::string_view object, JsonTree* tree,
+                                                 IdFields id_fields = {});
+
+}  // namespace kvasir

@@ -1,0 +1,194 @@
+#include "schedule/request_check.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/result.h"
+#include "base/utf8.h"
+
+namespace kvasir {
+namespace {
+
+constexpr uint32_t kMaxTopLogprobs = 20;
+
+Status CheckIds(const char* field, std::span<const TokenId> ids, uint32_t vocab_size) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= 0 && static_cast<uint32_t>(ids[i]) < vocab_size) continue;
+    auto failed = FailField(Code::kInvalidArgument, field,
+                            "token {} is outside the vocabulary [0, {})", ids[i], vocab_size);
+    failed.value().index = i;
+    return failed;
+  }
+  return {};
+}
+
+Status CheckSource(const GenerateRequest& spec, const RequestLimits& limits) {
+  const bool has_encoder = limits.layout->num_cross_groups() > 0;
+  if (!has_encoder && !spec.source.empty()) {
+    return FailField(Code::kInvalidArgument, "source",
+                     "{} tokens for a model that has no encoder; give a prompt only",
+                     spec.source.size());
+  }
+  if (has_encoder && spec.source.empty()) {
+    return FailField(Code::kInvalidArgument, "source",
+                     "is missing: this model is an encoder-decoder, which answers to a source; "
+                     "'kvasir translate' gives it one");
+  }
+  if (spec.source.size() > limits.ctx_size) {
+    return FailField(Code::kInvalidArgument, "source",
+                     "has {} tokens; the encoder reads at most {} at once", spec.source.size(),
+                     limits.ctx_size);
+  }
+  return CheckIds("source", spec.source, limits.source_vocab_size);
+}
+
+Status CheckBeams(const GenerateRequest& spec, const RequestLimits& limits) {
+  const auto refuse = [](const char* field, const char* why) {
+    return FailField(Code::kInvalidArgument, field, "{}", why);
+  };
+  const BeamParams& beams = *spec.beams;
+  if (limits.layout->num_cross_groups() == 0) {
+    return refuse("beams", "beam search is for models with an encoder");
+  }
+  const uint32_t most = std::min(kMaxBeams, limits.parallel);
+  if (beams.beams < 2 || beams.beams > most) {
+    return FailField(Code::kInvalidArgument, "beams",
+                     "{} is not in [2, {}]: each is one of the sequences that run at once "
+                     "(--parallel), and at most {} are allowed",
+                     beams.beams, most, kMaxBeams);
+  }
+  if (spec.n > beams.beams) {
+    return FailField(Code::kInvalidArgument, "n", "{} hypotheses of {} beams; give more beams",
+                     spec.n, beams.beams);
+  }
+  if (!std::isfinite(beams.length_penalty)) return refuse("length_penalty", "is not finite");
+  if (spec.prompt.size() > 2) {
+    return refuse("prompt", "beam search begins with a start token and at most one more");
+  }
+  if (spec.max_tokens == 0) return refuse("max_tokens", "is 0, and beam search needs a token");
+  if (!spec.stop.empty()) return refuse("stop", "beam search has no stop strings");
+  if (spec.format) return refuse("response_format", "beam search has no formats");
+  if (spec.logprobs) return refuse("logprobs", "beam search has scores instead");
+  return {};
+}
+
+Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
+  KV_TRY(CheckSource(spec, limits));
+  if (spec.prompt.empty()) {
+    return FailField(Code::kInvalidArgument, "prompt", "has no tokens; give at least one");
+  }
+  if (spec.chunk_tokens == 0) {
+    return FailField(Code::kInvalidArgument, "chunk_tokens",
+                     "is 0; give at least 1, or none to let the engine decide");
+  }
+  KV_TRY(CheckIds("prompt", spec.prompt, limits.vocab_size));
+  KV_TRY(CheckIds("stop_ids", spec.stop_ids, limits.vocab_size));
+  if (spec.beams) {
+    KV_TRY(CheckBeams(spec, limits));
+  }
+  if (spec.n < 1 || spec.n > limits.parallel) {
+    return FailField(Code::kInvalidArgument, "n",
+                     "{} is not in [1, {}], the number of sequences that run at once (--parallel)",
+                     spec.n, limits.parallel);
+  }
+  if (spec.min_tokens > spec.max_tokens) {
+    return FailField(Code::kInvalidArgument, "min_tokens", "{} is more than max_tokens, {}",
+                     spec.min_tokens, spec.max_tokens);
+  }
+  if (spec.logprobs && *spec.logprobs > kMaxTopLogprobs) {
+    return FailField(Code::kInvalidArgument, "top_logprobs", "{} is more than the limit of {}",
+                     *spec.logprobs, kMaxTopLogprobs);
+  }
+  if (spec.scores_prompt && (!spec.logprobs || spec.reuse != Reuse::kNothing)) {
+    return FailField(Code::kInvalidArgument, "scores_prompt",
+                     "needs logprobs, and a prompt that reuses nothing");
+  }
+  for (const std::string& stop : spec.stop) {
+    if (limits.tokenizer == nullptr) {
+      return FailField(Code::kInvalidArgument, "stop", "{}, or use stop ids instead of strings",
+                       limits.no_text);
+    }
+    if (stop.empty()) return FailField(Code::kInvalidArgument, "stop", "a stop string is empty");
+    if (FirstInvalidUtf8(stop) != stop.size()) {
+      return FailField(Code::kInvalidArgument, "stop", "byte {} of a stop string is not UTF-8",
+                       FirstInvalidUtf8(stop));
+    }
+  }
+  return ValidateSampling(spec.sampling, limits.vocab_size);
+}
+
+// The demand of the prompts only.
+KvDemand DemandOf(const GenerateRequest& spec, const RequestLimits& limits) {
+  const auto prompt = static_cast<uint32_t>(spec.prompt.size());
+  return {.prompt_tokens = prompt,
+          .tokens = prompt,
+          .n = WidthOf(spec),
+          .shares_prompt = limits.cache_mode != CacheMode::kNone,
+          .source_tokens = static_cast<uint32_t>(spec.source.size())};
+}
+
+// The largest prompt + answer that fits context and pool. The last token is never computed: it
+// needs a position, but no place in a block.
+Result<uint64_t> MaxTokens(const GenerateRequest& spec, const RequestLimits& limits) {
+  const uint64_t prompt = spec.prompt.size();
+  const uint64_t answer = spec.max_tokens == 0 ? 0 : 1;
+  uint64_t context = limits.ctx_size;
+  std::string fix = "shorten the prompt";
+  if (limits.ctx_size == limits.max_positions) {
+    fix += "; the model was trained for no longer context";
+  } else if (prompt + answer > limits.max_positions) {
+    fix += fmt::format("; the model was trained for at most {}", limits.max_positions);
+  } else {
+    fix += ", or raise --ctx-size";
+  }
+  if (limits.cache_mode == CacheMode::kNone && context > kMaxTokensWithoutCache) {
+    context = kMaxTokensWithoutCache;
+    fix = "--cache none computes all tokens again for each token; use --cache prefix";
+  }
+  if (prompt + answer > context) {
+    auto refused = FailField(Code::kInvalidArgument, "prompt",
+                             "{} tokens and {} to generate do not fit the context of {}: {}",
+                             prompt, answer, context, fix);
+    refused.value().cause = Cause::kContext;
+    refused.value().excess = {.prompt_tokens = prompt, .ctx_size = context};
+    return refused;
+  }
+  const uint64_t computed =
+      DemandOf(spec, limits).MaxTokens(*limits.layout, limits.step_tokens, limits.num_blocks);
+  if (computed == 0 && limits.num_blocks < limits.pool_blocks) {
+    return FailField(Code::kInvalidArgument, "prompt",
+                     "{} tokens{} need more than the {} blocks of {} tokens that this tenant may "
+                     "have (kv_max, and what is guaranteed to others): shorten the prompt{}",
+                     prompt, spec.n > 1 ? fmt::format(" for {} choices", spec.n) : "",
+                     limits.num_blocks, limits.layout->block_tokens(),
+                     spec.n > 1 ? " or lower n" : "");
+  }
+  if (computed == 0) {
+    return FailField(Code::kInvalidArgument, "prompt",
+                     "{} tokens{} need more than the {} blocks of {} tokens that the pool has: "
+                     "shorten the prompt{} or raise --kv-memory",
+                     prompt, spec.n > 1 ? fmt::format(" for {} choices", spec.n) : "",
+                     limits.num_blocks, limits.layout->block_tokens(),
+                     spec.n > 1 ? ", lower n" : "");
+  }
+  return std::min(context, computed + answer);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Request>> CheckRequest(GenerateRequest spec, EventSink sink,
+                                              const RequestLimits& limits) {
+  KV_TRY(CheckFields(spec, limits));
+  KV_ASSIGN(const uint64_t max_total, MaxTokens(spec, limits));
+  auto request = std::make_unique<Request>();
+  const uint64_t prompt = spec.prompt.size();
+  request->max_tokens =
+      static_cast<uint32_t>(std::min<uint64_t>(spec.max_tokens, max_total - prompt));
+  request->demand = DemandOf(spec, limits);
+  if (request->max_tokens > 0) request->demand.tokens += request->max_tokens - 1;
+  request->spec = std::move(spec);
+  request->sink = std::move(sink);
+  return request;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,34 @@
+// Checks whether an engine can run a request, before it is queued.
+#pragma once
+
+#include <memory>
+
+#include "kvasir/engine.h"
+#include "schedule/sequence.h"
+
+namespace kvasir {
+
+// The longest prompt + answer of --cache none, which computes everything again for every token.
+inline constexpr uint32_t kMaxTokensWithoutCache = 4096;
+
+struct RequestLimits {
+  uint32_t ctx_size = 0;
+  uint32_t max_positions = 0;  // of the model's training
+  uint32_t vocab_size = 0;
+  uint32_t source_vocab_size = 0;  // of a model with an encoder
+  uint32_t parallel = 0;
+  uint32_t num_blocks = 0;   // that this request may have
+  uint32_t pool_blocks = 0;  // that there are; more where tenants have quotas
+  const KvLayout* layout = nullptr;
+  uint32_t step_tokens = 0;  // KvCache's
+  CacheMode cache_mode = CacheMode::kPrefix;
+  const Tokenizer* tokenizer = nullptr;
+  std::string_view no_text = "";  // why there is none
+};
+
+// The request with its demand, and with max_tokens clipped to context and pool (the caller sets id,
+// seed and times). kInvalidArgument names the field, the numbers and the fix.
+Result<std::unique_ptr<Request>> CheckRequest(GenerateRequest spec, EventSink sink,
+                                              const RequestLimits& limits);
+
+}  // namespace kvasir

@@ -1,0 +1,577 @@
+#include "schedule/scheduler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/random.h"
+#include "base/result.h"
+#include "chat/answer_grammar.h"
+#include "grammar/grammar_source.h"
+#include "schedule/request_tracing.h"
+
+namespace kvasir {
+namespace {
+
+constexpr double kProgressMs = 1e-6;  // of a nanosecond
+
+// Tokens that are drawn at a place of an answer's format before it is given up.
+constexpr uint32_t kMaxTries = 16;
+
+// A sampler has the memory of a few logit rows. More samplers would save only microseconds.
+constexpr uint32_t kMaxSamplers = 8;
+// A step with fewer logits draws all its tokens in one thread: waking the others costs more.
+constexpr size_t kMinParallelLogits = 1 << 16;
+
+void SetLegal(std::span<uint64_t> legal, TokenId id, bool is_legal) {
+  const uint64_t bit = uint64_t{1} << (static_cast<uint32_t>(id) % 64);
+  uint64_t& word = legal[static_cast<uint32_t>(id) / 64];
+  word = is_legal ? word | bit : word & ~bit;
+}
+
+uint32_t AnswerTokens(const Request& request, const Sequence& sequence) {
+  return static_cast<uint32_t>(sequence.tokens.size()) - request.prompt_tokens();
+}
+
+uint32_t NumSamplers(uint32_t threads, uint32_t parallel) {
+  return std::min({threads, parallel, kMaxSamplers});
+}
+
+}  // namespace
+
+Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
+    : runner_(runner),
+      cache_(cache),
+      for_each_([this](uint32_t items, const std::function<void(uint32_t)>& fn) {
+        runner_.ForEach(items, fn);
+      }),
+      options_(std::move(options)),
+      logits_(size_t{options_.logit_rows} * runner.config().vocab_size),
+      held_rows_(options_.parallel, runner.config().hidden_size, runner.config().vocab_size),
+      headroom_blocks_(options_.admission == Admission::kExpected
+                           ? HeadroomBlocks(options_.kv_headroom, cache.plan().num_blocks)
+                           : 0),
+      policy_(MakeSchedulingPolicy(options_.schedule)),
+      tenants_(1),
+      tenant_rules_(1),
+      lengths_(options_.num_tenants + 1, options_.unknown_answer_tokens) {
+  stats_.tenants.resize(1);
+  if (options_.tier != nullptr) {
+    // What an earlier process measured, as if it had loaded for a tenth of a second.
+    const double speed = options_.tier->Stats().load_bytes_per_s;
+    if (speed > 0) load_speed_.Observe(static_cast<uint64_t>(speed / 10), 100'000'000);
+  }
+  KV_CHECK(options_.max_rows >= options_.parallel);
+  rows_.reserve(options_.parallel);
+  step_.reserve(options_.parallel);
+  view_sequences_.reserve(options_.parallel);
+  seen_.reserve(options_.parallel);
+  plan_.rows.reserve(options_.parallel);
+  plan_.source_rows.reserve(options_.parallel);
+  tenants_.reserve(options_.num_tenants + 1);
+  tenant_rules_.reserve(options_.num_tenants + 1);
+  accounts_over_quota_.reserve(options_.parallel);
+  workload_.tenants.resize(1);
+  workload_.parallel = options_.parallel;
+  workload_.max_rows = options_.max_rows;
+  workload_.target_step_ns = static_cast<double>(options_.target_step_ns);
+  workload_.running.reserve(options_.parallel);
+  running_.reserve(options_.parallel);
+  heads_.reserve(options_.max_rows + options_.parallel);
+  step_tokens_.reserve(options_.max_rows);
+  static_assert(SchedulingPolicy::kMaxSources <= Runner::kMaxSources);
+  if (cache_.layout().num_cross_groups() > 0) {
+    source_tokens_.reserve(options_.max_rows);
+    sources_.reserve(SchedulingPolicy::kMaxSources);
+    source_owners_.reserve(SchedulingPolicy::kMaxSources);
+  }
+  head_hidden_.reserve(options_.logit_rows);
+  draws_.reserve(options_.parallel);
+  beam_steps_.reserve(options_.logit_rows);
+  if (cache_.layout().num_cross_groups() > 0) {
+    beam_rows_.resize(options_.logit_rows);
+    for (LogitRow& row : beam_rows_) row.Reserve(runner.config().vocab_size);
+    next_beams_.reserve(kMaxBeams);
+  }
+  const uint32_t num_samplers = NumSamplers(runner.threads(), options_.parallel);
+  samplers_.reserve(num_samplers);
+  for (uint32_t i = 0; i < num_samplers; ++i) samplers_.emplace_back(runner.config().vocab_size);
+  legal_.resize(num_samplers, std::vector<uint64_t>(MaskWords(runner.config().vocab_size)));
+}
+
+uint64_t Scheduler::ScratchBytes(uint32_t vocab_size, uint32_t hidden_size, uint32_t logit_rows,
+                                 uint32_t threads, uint32_t parallel, bool has_encoder) {
+  const uint64_t beams = has_encoder ? logit_rows * LogitRow::BytesFor(vocab_size) : 0;
+  return beams +
+         NumSamplers(threads, parallel) *
+             (Sampler::BytesFor(vocab_size) + MaskWords(vocab_size) * sizeof(uint64_t)) +
+         HeldRows::BytesFor(parallel, hidden_size, vocab_size) +
+         uint64_t{logit_rows} * vocab_size * sizeof(float);
+}
+
+uint64_t Scheduler::scratch_bytes() const {
+  uint64_t bytes = logits_.capacity() * sizeof(float) + held_rows_.bytes();
+  for (const Sampler& sampler : samplers_) bytes += sampler.bytes();
+  for (const auto& legal : legal_) bytes += legal.capacity() * sizeof(legal[0]);
+  for (const LogitRow& row : beam_rows_) bytes += row.bytes();
+  return bytes;
+}
+
+Scheduler::Ended Scheduler::Step() {
+  CollectEnded();
+  EndPastDeadline();
+  CheckFiles();
+  ContinueLoads();
+  BeginSpare();
+  PlanRows();
+  uint64_t step_ns = 0;
+  if (!rows_.empty()) {
+    const uint64_t start_ns = MonotonicNs();
+    times_ = {.cache_before_ns = stats_.cache_ns};
+    PublishWorkload();
+    ReadSources();
+    ExtendRows();
+    ComputeRows();
+    CheckStepFiles();
+    CommitRows();
+    ShareFormatSteps();
+    ComputeHeads();
+    CollectEnded();
+    step_ns = MonotonicNs() - start_ns;
+    CountStep(step_ns);
+  }
+  ContinueFormats();
+  if (!erasures_.empty()) ZeroErased(step_ns);
+  if (zeroes_scratch_) ZeroScratch();
+  SealBlocks();
+  if (running_.empty() && waiting_.empty()) PublishWorkload();
+  PublishStats();
+  return Deliver();
+}
+
+// Computes the KV of the sources that this step's rows wait for.
+void Scheduler::ReadSources() {
+  sources_.clear();
+  source_tokens_.clear();
+  source_owners_.clear();
+  for (const Rows& rows : rows_) {
+    if (rows.source_rows == 0 || rows.request->done()) continue;
+    KvSequence& kv = rows.sequence->kv;
+    const Status status = TimedCache([&] { return cache_.ExtendSource(kv); });
+    if (!status) {  // admission reserved it: a bug, which ends only that request
+      EndRequest(*rows.request, FinishReason::kError, &status.error());
+      continue;
+    }
+    const std::vector<TokenId>& source = rows.request->spec.source;
+    sources_.push_back(
+        {kv.tables(), static_cast<uint32_t>(source_tokens_.size()), rows.source_rows});
+    source_tokens_.insert(source_tokens_.end(), source.begin(), source.end());
+    source_owners_.push_back(&rows);
+  }
+  if (sources_.empty()) return;
+  const uint64_t start_ns = MonotonicNs();
+  const Status status = runner_.Encode(sources_, source_tokens_);
+  times_.compute_ns += MonotonicNs() - start_ns;
+  if (!status) {
+    for (const Rows* rows : source_owners_) {
+      if (rows->request->done()) continue;
+      EndRequest(*rows->request, FinishReason::kError, &status.error());
+    }
+    return;
+  }
+  stats_.encoder_passes += sources_.size();
+  CheckStepFiles();
+  CommitSources();
+}
+
+void Scheduler::CommitSources() {
+  for (uint32_t i = 0; i < sources_.size(); ++i) {
+    Request& request = *source_owners_[i]->request;
+    if (request.done()) continue;
+    if (!runner_.source_finite(i)) {
+      const Error error{Code::kCorruption, "model: the activations of the source are not finite"};
+      EndRequest(request, FinishReason::kError, &error);
+      continue;
+    }
+    TimedCache([&] { cache_.CommitSource(source_owners_[i]->sequence->kv); });
+  }
+}
+
+// Admission reserved room for every row, so a refusal here is a bug. It ends only that request.
+void Scheduler::ExtendRows() {
+  for (const Rows& rows : rows_) {
+    if (rows.num_rows == 0 || rows.request->done()) continue;
+    Sequence& sequence = *rows.sequence;
+    const auto tokens = std::span<const TokenId>(sequence.tokens);
+    const AllocationWatch watch(*rows.request, cache_.counters());
+    const Status status = TimedCache(
+        [&] { return cache_.Extend(sequence.kv, tokens.subspan(rows.position, rows.num_rows)); });
+    if (!status) EndRequest(*rows.request, FinishReason::kError, &status.error());
+  }
+}
+
+void Scheduler::ComputeRows() {
+  step_.clear();
+  step_tokens_.clear();
+  for (Rows& rows : rows_) {
+    if (rows.num_rows == 0 || rows.request->done()) continue;
+    const KvSequence& kv = rows.sequence->kv;
+    rows.first_row = static_cast<uint32_t>(step_tokens_.size());
+    uint32_t position = rows.position;
+    const Receipt& receipt = rows.request->receipt;
+    if (((FaultActive(Fault::kWrongPosition) && receipt.cached_tokens() > 0) ||
+         (FaultActive(Fault::kStaleResume) && receipt.preemptions > 0)) &&
+        position + 1 + rows.num_rows <= kv.table().size() * cache_.layout().block_tokens()) {
+      ++position;
+    }
+    step_.push_back({.tables = kv.tables(),
+                     .position = position,
+                     .first_row = rows.first_row,
+                     .num_rows = rows.num_rows,
+                     .long_rope = rows.sequence->long_rope,
+                     .source_tokens = kv.source_tokens()});
+    const auto begin = rows.sequence->tokens.begin() + rows.position;
+    step_tokens_.insert(step_tokens_.end(), begin, begin + rows.num_rows);
+  }
+  if (step_.empty()) return;
+  const uint64_t start_ns = MonotonicNs();
+  const Status status = runner_.Step(step_, step_tokens_);
+  times_.compute_ns += MonotonicNs() - start_ns;
+  if (status) return;
+  for (const Rows& rows : rows_) {
+    if (!rows.request->done()) {
+      EndRequest(*rows.request, FinishReason::kError, &status.error());
+    }
+  }
+}
+
+void Scheduler::CommitRows() {
+  heads_.clear();
+  for (const Rows& rows : rows_) {
+    Request& request = *rows.request;
+    Sequence& sequence = *rows.sequence;
+    if (request.done()) continue;
+    if (rows.num_rows == 0 && sequence.num_pending() > 0) continue;  // only its source was read
+    for (uint32_t i = 0; i < rows.num_rows && !request.done(); ++i) {
+      if (runner_.finite(rows.first_row + i)) continue;
+      const Error error{Code::kCorruption,
+                        fmt::format("model: the activations of token {} (id {}) are not finite",
+                                    rows.position + i, sequence.tokens[rows.position + i])};
+      EndRequest(request, FinishReason::kError, &error);
+    }
+    if (request.done()) continue;
+    const uint32_t committed = rows.position + rows.num_rows;
+    const bool prompt_ends = !request.prompt_done && committed == request.prompt_tokens();
+    if (rows.num_rows > 0) {
+      const auto kind = prompt_ends ? KvCache::CommitKind::kEnd : KvCache::CommitKind::kRunning;
+      TimedCache([&] { cache_.Commit(sequence.kv, rows.num_rows, kind); });
+      const uint32_t left =
+          request.prompt_tokens() - std::min(request.prompt_tokens(), rows.position);
+      request.prefilled_tokens += std::min(rows.num_rows, left);
+      if (request.spec.only_when_idle) stats_.prepared_tokens += rows.num_rows;
+    }
+    if (!request.prompt_done) ReportProgress(request, committed);
+    if (prompt_ends) {
+      EndLoad(request);
+      const uint32_t last_row = rows.first_row + rows.num_rows - 1;
+      StartChoices(request, sequence,
+                   rows.num_rows > 0 ? runner_.hidden(last_row).data() : nullptr);
+    }
+    AddHeads(rows, prompt_ends);
+  }
+}
+
+// `first` has the prompt's KV. `hidden`: of the prompt's last token; nullptr when a Cursor already
+// has it.
+void Scheduler::StartChoices(Request& request, Sequence& first, const float* hidden) {
+  if (hidden != nullptr) cache_.KeepCursor(first.kv, {hidden, runner_.config().hidden_size});
+  request.prompt_done = true;
+  const uint32_t most = request.prompt_tokens() + request.max_tokens;
+  for (const auto& sequence : request.sequences) {  // of a request that goes on
+    if (sequence->done || sequence.get() == &first) continue;
+    sequence->kv = cache_.Fork(first.kv, most);
+  }
+  if (request.search) {
+    for (const auto& sequence : request.sequences) sequence->kv.StopPublishing();
+    return;
+  }
+  while (request.sequences.size() < request.spec.n) {
+    AddSequence(request, cache_.Fork(first.kv, most));
+  }
+}
+
+void Scheduler::AddHeads(const Rows& rows, bool ends_prompt) {
+  Request& request = *rows.request;
+  Sequence& sequence = *rows.sequence;
+  const auto may_draw = [](const auto& of) { return !of->done && of->num_pending() == 0; };
+  const bool samples =
+      request.max_tokens > 0 &&
+      (ends_prompt ? std::ranges::any_of(request.sequences, may_draw) : may_draw(&sequence));
+  const auto wanted = [&](uint32_t position) {
+    if (position < sequence.next_logits) return false;
+    if (request.spec.scores_prompt && position + 1 < request.prompt_tokens()) return true;
+    return request.spec.on_logits != nullptr && position >= request.spec.logits_from;
+  };
+  if (sequence.format_choice) {  // what it waited for is known
+    heads_.push_back({&request, &sequence, sequence.format_choice->row().hidden.data(),
+                      rows.position - 1, samples, ends_prompt});
+    return;
+  }
+  if (rows.num_rows == 0) {
+    const uint32_t last = request.prompt_tokens() - 1;
+    if (samples || wanted(last)) {
+      heads_.push_back(
+          {&request, &sequence, request.cursor_hidden.data(), last, samples, ends_prompt});
+    }
+    return;
+  }
+  for (uint32_t i = 0; i < rows.num_rows; ++i) {
+    const uint32_t position = rows.position + i;
+    const bool sample = samples && i + 1 == rows.num_rows;
+    if (!sample && !wanted(position)) continue;
+    heads_.push_back({&request, &sequence, runner_.hidden(rows.first_row + i).data(), position,
+                      sample, ends_prompt});
+  }
+}
+
+void Scheduler::ComputeHeads() {
+  for (size_t begin = 0, num; begin < heads_.size(); begin += num) {
+    num = HeadsAtOnce(begin);
+    head_hidden_.clear();
+    for (size_t i = 0; i < num; ++i) head_hidden_.push_back(heads_[begin + i].hidden);
+    const uint64_t start_ns = MonotonicNs();
+    num_used_logits_ = std::max(num_used_logits_, num);
+    num_used_samplers_ = std::max<size_t>(num_used_samplers_, 1);
+    runner_.Logits(head_hidden_, logits_.data());
+    const uint64_t logits_ns = MonotonicNs();
+    times_.compute_ns += logits_ns - start_ns;
+    CheckStepFiles();
+    draws_.clear();
+    beam_steps_.clear();
+    for (uint32_t i = 0; i < num; ++i) {
+      ReportLogits(heads_[begin + i], LogitsAt(i));
+      if (heads_[begin + i].request->search) {
+        AddBeam(heads_[begin + i], i);
+      } else {
+        AddDraws(heads_[begin + i], LogitsAt(i));
+      }
+    }
+    RunDraws();
+    RunBeams();
+    times_.sample_ns += MonotonicNs() - logits_ns;
+    for (Draw& draw : draws_) UseDraw(draw);
+    for (const BeamStep& step : beam_steps_) UseBeams(step);
+  }
+  for (const Rows& rows : rows_) {
+    if (!rows.request->prompt_done || rows.request->max_tokens > 0) continue;
+    for (const auto& sequence : rows.request->sequences) {
+      if (!sequence->done) EndSequence(*rows.request, *sequence, nullptr, FinishReason::kLength);
+    }
+  }
+}
+
+void Scheduler::ReportLogits(const Head& head, std::span<const float> logits) {
+  Request& request = *head.request;
+  Sequence& sequence = *head.sequence;
+  const GenerateRequest& spec = request.spec;
+  if (request.done() || head.position < sequence.next_logits) return;
+  const bool scores = spec.scores_prompt && head.position + 1 < request.prompt_tokens();
+  const bool reports = spec.on_logits && head.position >= spec.logits_from;
+  if (!scores && !reports) return;
+  if (scores) {
+    GeneratedToken token{.id = spec.prompt[head.position + 1]};
+    samplers_[0].Logprobs(logits, *spec.logprobs, &token);
+    EventOf(request, 0).scored.push_back(std::move(token));
+  }
+  if (reports) spec.on_logits(sequence.choice, head.position, logits);
+  sequence.next_logits = head.position + 1;
+}
+
+void Scheduler::ReportProgress(Request& request, uint32_t processed) {
+  if (!request.spec.reports_progress) return;
+  const uint64_t now = MonotonicNs();
+  const uint64_t first = request.first_token_ns == 0 ? now : request.first_token_ns;
+  processed = std::min(processed, request.prompt_tokens());
+  EventOf(request, 0).progress = {
+      .total = request.prompt_tokens(),
+      .processed = processed,
+      .cached = processed - std::min(processed, request.prefilled_tokens),
+      .prompt_ms = static_cast<double>(first - request.admitted_ns) * kProgressMs,
+      .answer_ms = static_cast<double>(now - first) * kProgressMs};
+}
+
+void Scheduler::AddDraws(const Head& head, std::span<const float> logits) {
+  const Request& request = *head.request;
+  if (request.done() || !head.sample) return;
+  const auto add = [&](Sequence& sequence) {
+    if (sequence.done || sequence.num_pending() > 0) return;
+    if (sequence.format && !sequence.format_choice) {
+      sequence.format_choice = std::make_unique<FormatChoice>(
+          *sequence.format, *request.format.masks, held_rows_.Take());
+    }
+    draws_.push_back({&head, &sequence, logits, std::nullopt});
+  };
+  if (!head.ends_prompt) return add(*head.sequence);
+  for (const auto& choice : request.sequences) add(*choice);
+}
+
+void Scheduler::RunDraws() {
+  for (Draw& draw : draws_) {
+    if (!draw.sequence->format_choice) continue;
+    draw.steps = WalkSteps(static_cast<uint64_t>(row_format_steps_[draw.head->request->tenant]));
+  }
+  if (draws_.size() * runner_.config().vocab_size < kMinParallelLogits) {
+    for (Draw& draw : draws_) RunDraw(draw, 0);
+    return;
+  }
+  next_draw_.store(0, std::memory_order_relaxed);
+  const auto num = static_cast<uint32_t>(std::min(samplers_.size(), draws_.size()));
+  num_used_samplers_ = std::max<size_t>(num_used_samplers_, num);
+  runner_.ForEach(num, [this](uint32_t i) {
+    for (uint32_t at; (at = next_draw_.fetch_add(1, std::memory_order_relaxed)) < draws_.size();) {
+      RunDraw(draws_[at], i);
+    }
+  });
+}
+
+// Runs on any thread of the runner. It reads the request and its sequence, and changes nothing but
+// the sequence's format_choice.
+void Scheduler::RunDraw(Draw& draw, uint32_t sampler) {
+  const Request& request = *draw.head->request;
+  Choose(draw, sampler);
+  if (!draw.id) return;
+  draw.token.id = *draw.id;
+  if (!request.spec.logprobs) return;
+  if (request.spec.sampled_logprobs) {
+    const std::span<const uint64_t> legal = draw.sequence->format_choice
+                                                ? draw.sequence->format_choice->legal()
+                                                : std::span<const uint64_t>();
+    const std::optional<InfillWords> words = InfillWordsOf(request, legal);
+    samplers_[sampler].SampledLogprobs(draw.logits, request.spec.sampling, draw.sequence->tokens,
+                                       request.prompt_tokens(), *request.spec.logprobs, &draw.token,
+                                       legal, words ? &*words : nullptr);
+  } else {
+    samplers_[sampler].Logprobs(draw.logits, *request.spec.logprobs, &draw.token);
+  }
+}
+
+std::optional<TokenId> Scheduler::Sample(const Draw& draw, uint32_t sampler,
+                                         std::span<const uint64_t> legal) {
+  const Request& request = *draw.head->request;
+  const Sequence& sequence = *draw.sequence;
+  const double u = DrawUniform(request.seed, sequence.choice, sequence.tokens.size());
+  const std::optional<InfillWords> words = InfillWordsOf(request, legal);
+  return samplers_[sampler].Sample(draw.logits, request.spec.sampling, sequence.tokens,
+                                   request.prompt_tokens(), u, legal, words ? &*words : nullptr);
+}
+
+void Scheduler::Choose(Draw& draw, uint32_t sampler) {
+  const Request& request = *draw.head->request;
+  const std::vector<TokenId>& tokens = draw.sequence->tokens;
+  if (draw.sequence->format_choice) return ChooseOfFormat(draw, sampler);
+  if (!ForbidsTokens(request.spec, AnswerTokens(request, *draw.sequence))) {
+    draw.id = Sample(draw, sampler, {});
+    return;
+  }
+  std::vector<uint64_t>& legal = legal_[sampler];
+  std::ranges::fill(legal, ~uint64_t{0});
+  ForbidTokens(request, tokens, legal);
+  draw.id = Sample(draw, sampler, legal);
+}
+
+// Where the steps are over too early, the draw waits: it is repeated when more is known, and finds
+// the same.
+void Scheduler::ChooseOfFormat(Draw& draw, uint32_t sampler) {
+  const Request& request = *draw.head->request;
+  const GenerateRequest& spec = request.spec;
+  const Sequence& sequence = *draw.sequence;
+  const Matcher& format = *sequence.format;
+  FormatChoice& choice = *sequence.format_choice;
+  const TokenTrie& trie = request.format.masks->trie();
+  const auto wait = [&] {
+    draw.id.reset();
+    draw.waits = true;
+  };
+  const bool forbids = ForbidsTokens(spec, AnswerTokens(request, sequence));
+  if (spec.sampling.temperature == 0 && !spec.sampled_logprobs && !spec.sampling.infill &&
+      !forbids && !choice.best_is_illegal) {
+    draw.id = Sample(draw, sampler, {});
+    if (!draw.id) return;
+    // The best of all tokens is the best of the legal ones, if it is legal.
+    bool is_legal = EndsAnswer(spec, *draw.id) && format.Accepts();
+    if (!EndsAnswer(spec, *draw.id) && !trie.text(*draw.id).empty()) {
+      const std::optional<bool> leads = choice.Leads(*draw.id, draw.steps);
+      if (!leads) return wait();
+      is_legal = *leads;
+    }
+    if (is_legal) return;
+    choice.best_is_illegal = true;
+  }
+  const std::span<uint64_t> legal = choice.Legal(draw.steps);
+  if (legal.empty()) return wait();
+  const auto set = [&](TokenId id, bool is_legal) { SetLegal(legal, id, is_legal); };
+  if (spec.ignore_eos) {
+    for (const TokenId id : trie.ends()) set(id, false);
+  }
+  for (const TokenId id : spec.stop_ids) set(id, format.Accepts());
+  if (forbids) ForbidTokens(request, sequence.tokens, legal);
+  // A mask may have tokens behind which the matcher would have too many places.
+  for (; choice.num_tries < kMaxTries; ++choice.num_tries) {
+    if (std::ranges::all_of(legal, [](uint64_t word) { return word == 0; })) break;
+    draw.id = Sample(draw, sampler, legal);
+    if (!draw.id) return;
+    if (!IsLegal(legal, *draw.id)) break;  // biases forbid all that are
+    if (EndsAnswer(spec, *draw.id)) return;
+    const std::optional<bool> leads = choice.Leads(*draw.id, draw.steps);
+    if (!leads) return wait();
+    if (*leads) return;
+    set(*draw.id, false);
+  }
+  draw.id.reset();
+  draw.is_stuck = true;
+}
+
+// Whether min_tokens or no_repeat_ngram_size may forbid a token here.
+bool Scheduler::ForbidsTokens(const GenerateRequest& spec, uint32_t answer_tokens) {
+  return answer_tokens < spec.min_tokens || spec.no_repeat_ngram_size > 0;
+}
+
+// Takes what they forbid out of the legal tokens.
+void Scheduler::ForbidTokens(const Request& request, std::span<const TokenId> tokens,
+                             std::span<uint64_t> legal) const {
+  const GenerateRequest& spec = request.spec;
+  if (tokens.size() - request.prompt_tokens() < spec.min_tokens) {
+    for (const TokenId id : options_.end_tokens) SetLegal(legal, id, false);
+    for (const TokenId id : spec.stop_ids) SetLegal(legal, id, false);
+  }
+  ForEachRepeat(tokens, spec.no_repeat_ngram_size, [&](TokenId id) { SetLegal(legal, id, false); });
+}
+
+std::optional<InfillWords> Scheduler::InfillWordsOf(const Request& request,
+                                                    std::span<const uint64_t> legal) const {
+  if (!request.spec.sampling.infill) return std::nullopt;
+  InfillWords words{.text =
+                        [trie = request.words](TokenId id) {
+                          const std::string_view text = trie->text(id);
+                          const bool is_special =
+                              text.starts_with(kHiddenToken) || MarkOf(text).has_value();
+                          return is_special ? std::string_view() : text;
+                        },
+                    .ends = [this, &request](TokenId id) { return EndsAnswer(request.spec, id); },
+                    .end = std::nullopt};
+  for (const TokenId id : options_.end_tokens) {
+    if (request.spec.ignore_eos || (!legal.empty() && !IsLegal(legal, id))) continue;
+    words.end = id;
+    break;
+  }
+  return words;
+}
+
+bool Scheduler::EndsAnswer(const GenerateRequest& spec, TokenId id) const {
+  return (!spec.ignore_eos &&
+          std::binary_search(options_.end_tokens.begin(), options_.end_tokens.end(), id)) ||
+         std::ranges::find(spec.stop_ids, id) != spec.stop_ids.end();
+}
+
+}  // namespace kvasir

@@ -1,0 +1,430 @@
+// Scheduler: chooses the rows of each step, runs the step and uses its results.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "cache/kv_cache.h"
+#include "import/file_watch.h"
+#include "kvasir/engine.h"
+#include "model/runner.h"
+#include "sampling/beam_search.h"
+#include "sampling/sampler.h"
+#include "schedule/answer_lengths.h"
+#include "schedule/held_rows.h"
+#include "schedule/kv_quotas.h"
+#include "schedule/request_counts.h"
+#include "schedule/scheduling_policy.h"
+#include "schedule/sequence.h"
+#include "schedule/step_cost.h"
+#include "schedule/workload.h"
+#include "simd/target.h"
+#include "tier/tier.h"
+
+namespace kvasir {
+
+// RoPE longrope: sequences of more than `after_tokens` tokens are rotated by the long factors, and
+// their KV has a separate Identity.
+struct LongRope {
+  uint32_t after_tokens;
+  Identity identity;
+};
+
+struct SchedulerOptions {
+  CacheMode cache_mode = CacheMode::kPrefix;
+  Schedule schedule = Schedule::kFair;
+  Admission admission = Admission::kExpected;
+  double kv_headroom = 0.05;    // share of the pool that admission leaves to those that run
+  uint64_t target_step_ns = 0;  // View::target_step_ns
+  uint32_t unknown_answer_tokens = 256;  // AnswerLengths
+  uint32_t ctx_size = 0;                 // for statistics; 0: unknown
+  uint32_t num_tenants = 256;            // whose answers' lengths are known apart
+  uint32_t parallel = 8;
+  uint32_t max_rows = 512;       // of a step: the runner's max_rows; at least parallel
+  uint32_t logit_rows = 16;      // of one call to Runner::Logits; at least kMaxBeams
+  Target target = BestTarget();  // of what looks at logits
+  Tier* tier = nullptr;          // the cache's; nullptr: it has no tier
+  // How long a flush or an erasure waits for the tier, which may never answer.
+  uint64_t tier_answer_ns = 60'000'000'000;
+  Identity identity{};
+  std::optional<LongRope> long_rope;  // absent: the length does not change the rotation
+  std::vector<TokenId> end_tokens;    // ascending
+  const Tokenizer* tokenizer = nullptr;
+  // Of the masks of formats, in each step: nearly 2 ms. Between two steps that have nothing else to
+  // do it is 5/2 of it, and a request may take 10 s beyond its part of the steps.
+  uint64_t format_steps = 400'000;
+  FileWatch* files = nullptr;  // what the runner reads; must outlive the scheduler
+  std::function<void(const View&, const StepPlan&)> on_plan;  // called after each decision
+};
+
+// Runs requests. Each step computes one token of each generating sequence and chunks of prompts,
+// max_rows in all. A policy decides who runs; the scheduler carries that out. A request is admitted
+// when blocks for its prompt and its expected answer can be reserved (cache/reservation.h). The
+// reservation grows with the answer. Where it cannot, a request is preempted: it gives up its
+// blocks and goes on later, with the same bits. The oldest request never gives way to others that
+// need memory, and it fits the pool alone, so every accepted request ends; fairness and priority
+// may preempt it, SchedulingPolicy::kMaxPreemptions times. A request returns all its blocks before
+// its last event is sent. Sinks are called at the end of a step. When a file of the model was
+// changed, all requests end with kModelChanged: the scheduler checks this before it admits
+// requests, before it commits what a step computed, and before it uses the step's logits. Runner
+// and cache must outlive it. Engine thread only.
+class Scheduler {
+ public:
+  Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options);
+  // The exact bytes that the constructor will allocate for logits and sampling, and those that it
+  // did allocate.
+  static uint64_t ScratchBytes(uint32_t vocab_size, uint32_t hidden_size, uint32_t logit_rows,
+                               uint32_t threads, uint32_t parallel, bool has_encoder);
+  uint64_t scratch_bytes() const;
+
+  // REQUIRES: the request's demand fits the empty pool; its n is at most `parallel`. If this
+  // throws, the caller still owns the request.
+  void Enqueue(std::unique_ptr<Request>&& request);
+  void Cancel(RequestId id);
+  void CancelAll();
+  // Ends requests with only_when_idle: those that began, or all.
+  enum class Spare { kBegun, kAll };
+  void StopSpare(Spare which);
+  // Ends all requests with this error: after Step threw, or when a file of the model was changed.
+  // If it throws, it may be called again.
+  void FailAll(const Error& error);
+  // Engine::SetTenants.
+  void SetTenants(const TenantTable& rules);
+  // Forgets the owner's namespaces at once; its requests that wait or run share nothing from now
+  // on. The next steps zero the blocks, and the last of these steps calls `done`. If this throws,
+  // the caller still owns `done`.
+  void Erase(std::string_view owner, ErasureSink&& done);
+  // The same for a part of a prompt: Engine::Forget. `kept` stands for request.kept, which is not
+  // looked at. O(blocks), and O(last) HMACs with a tier.
+  void Forget(const ForgetRequest& request, const std::shared_ptr<const KeptPrompts>& kept,
+              ErasureSink&& done);
+
+  // Hands all blocks that were published before over to the tier, and calls `done` when they are
+  // stored, or with kUnavailable after tier_answer_ns. If this throws, the caller still owns
+  // `done`. REQUIRES: there is a tier.
+  void Flush(FlushSink&& done);
+  // Flushes and erasures wait for the tier no longer than until then.
+  void EndTierWaits(uint64_t at_ns);
+
+  bool idle() const {
+    return waiting_.empty() && running_.empty() && spare_.empty() && ended_.empty() &&
+           erasures_.empty() && flushes_.empty() && cache_.num_unsealed() == 0;
+  }
+  // After a step: whether all that is left waits for the tier, or for a time to pass.
+  bool WaitsForTier() const;
+  // Gives up what was not handed over to the tier yet.
+  void DropUnsealed() { cache_.DropUnsealed(); }
+  // Requests that got their last event, the sum of their bytes, and erasures that are complete.
+  struct Ended {
+    uint32_t count = 0;
+    uint64_t bytes = 0;
+    uint32_t num_erased = 0;
+  };
+  // Runs one step, then calls the sinks. With nothing to run it only sends waiting events (of
+  // cancelled requests) and zeroes erased blocks.
+  Ended Step();
+  // Of a tenant, or of all: the oldest running request first, then those that wait.
+  std::vector<SequenceState> States(const std::optional<std::string>& tenant) const;
+  // on_stats is called at once, and then in each step before its sinks, so that the snapshot
+  // already counts what they get.
+  void set_on_stats(std::function<void(const EngineStats&)> on_stats) {
+    on_stats_ = std::move(on_stats);
+    PublishStats();
+  }
+  // Called once for each request, before its last event: who hears that may ask again at once.
+  void set_on_end(std::function<void(const Request&)> on_end) { on_end_ = std::move(on_end); }
+  // on_workload is called at once, when a step begins to compute, and when nothing is left to do.
+  void set_on_workload(std::function<void(const Workload&)> on_workload) {
+    on_workload_ = std::move(on_workload);
+    PublishWorkload();
+  }
+  void CheckInvariants() const;
+
+ private:
+  struct Rows {  // of one sequence in this step; no rows when a Cursor answers
+    Request* request;
+    Sequence* sequence;
+    uint32_t first_row, num_rows;
+    uint32_t position;     // of the first row
+    uint32_t source_rows;  // tokens of its source, if that is read before; else 0
+  };
+  struct Head {  // a row whose logits are wanted
+    Request* request;
+    Sequence* sequence;
+    const float* hidden;  // [hidden_size]
+    uint32_t position;
+    bool sample;       // the last row of what is known of the sequence
+    bool ends_prompt;  // then all choices that have no token yet are drawn
+  };
+  struct Draw {  // of the next token of a choice
+    const Head* head;
+    Sequence* sequence;
+    std::span<const float> logits;
+    std::optional<TokenId> id;       // absent: no token could be drawn
+    bool is_stuck = false;           // since the format has none; else a logit is not finite
+    bool waits = false;              // it is not known yet which tokens the format has
+    WalkSteps steps = WalkSteps(0);  // to find that out
+    GeneratedToken token;            // its logprobs, if they are asked for
+  };
+  struct BeamStep {  // of a request's search
+    Request* request;
+    uint32_t first_row, num_rows = 0;  // of beam_rows_ and logits_
+    bool finite = true;                // all its logits
+  };
+
+  // scheduler_spare.cc
+  void BeginSpare();
+
+  // scheduler_admission.cc
+  void EndPastDeadline();
+  void CheckFiles();
+  void CheckStepFiles();  // only those that steps read
+  uint32_t TenantOf(const std::string& name);
+  uint32_t ForgetTenant();
+  void UseRules(uint32_t tenant, const TenantRules& rules);
+  void SetQuota(const std::string& owner, const KvQuota& quota);
+  AccountId AccountOf(const std::string& owner);
+  void FitQuota(Request& request);
+  bool CountRefusal(const Error& error);
+  void Activate(uint32_t tenant);
+  void Admit(size_t waiting_index);
+  // The tokens that a request begins or goes on with; of `request`, while it does not change.
+  struct Known {
+    std::span<const TokenId> tokens;
+    bool goes_on;   // its answers had begun
+    bool is_whole;  // the answer is in `tokens` too; else it is computed again behind the prompt
+    bool is_long;   // of RoPE longrope
+  };
+  Known KnownOf(const Request& request) const;
+  bool TryAdmit(Request& request);
+  void StartRunning(Request& request, const Known& known, MatchResult match,
+                    Reservation reservation, uint64_t start_ns);
+  bool Follow(Request& request, uint32_t num_resident);
+  bool Follows(const Request& request) const;
+  bool IsLong(size_t tokens) const {
+    return options_.long_rope && tokens > options_.long_rope->after_tokens;
+  }
+  void StopSharing(std::string_view owner, std::span<const TokenId> path);
+  MatchResult Match(Request& request, std::span<const TokenId> tokens, bool is_long,
+                    MatchOptions options);
+  uint32_t TokensToReserve(const Request& request) const;
+  void CountResumed(Request& request, const Sequence& first, uint32_t num_reused);
+  void Preempt(size_t running_index, PreemptCause cause);
+  void RestartLong();
+  void Charge();
+  void GrowReservations();
+  bool GrowReservation(Request& request, uint32_t needed);
+  void AddSequence(Request& request, KvSequence kv);
+  static void BeginThought(const Request& request, Sequence& sequence);
+  void ExplainMatch(Request& request, const MatchResult& match);
+  static void NameMessage(Request& request);
+
+  // scheduler_load.cc
+  void StartLoad(Request& request, KvLoad load, uint32_t num_offered);
+  void ContinueLoads();
+  bool ContinueLoad(Request& request, uint64_t end_ns);
+  void ReadAhead(Request& request);
+  void SetMiss(Request& request, MissReason reason);
+  double RowNs() const;
+  uint64_t LeftBytes(const LoadState& state) const;
+  uint32_t LeftTokens(const Request& request) const;
+  uint32_t RowsBeforeLoad(const Request& request, const Sequence& sequence, uint32_t pending) const;
+  void EndLoad(Request& request);
+  void EnterLoadState(Request& request, uint64_t now);
+  void RestartWithoutTier(size_t running_index);
+  void SealBlocks();
+
+  // scheduler_plan.cc
+  void PlanRows();
+  void ProbeWaiting();
+  void FillView();
+  void RaiseLeaders();
+  void FillSequence(uint32_t index, Request& request, Sequence& sequence);
+  uint32_t CostToBringBack(const Request& request) const;
+  void TakeRows();
+
+  // scheduler.cc
+  void ReadSources();
+  void CommitSources();
+  void ExtendRows();
+  void ComputeRows();
+  void CommitRows();
+  void StartChoices(Request& request, Sequence& first, const float* hidden);
+  void AddHeads(const Rows& rows, bool ends_prompt);
+  void ComputeHeads();
+  std::span<const float> LogitsAt(size_t row) const {
+    const size_t vocab = runner_.config().vocab_size;
+    return std::span(logits_).subspan(row * vocab, vocab);
+  }
+  void ReportLogits(const Head& head, std::span<const float> logits);
+  static void ReportProgress(Request& request, uint32_t processed);
+  void AddDraws(const Head& head, std::span<const float> logits);
+  void RunDraws();
+  void RunDraw(Draw& draw, uint32_t sampler);
+  void Choose(Draw& draw, uint32_t sampler);
+  void ChooseOfFormat(Draw& draw, uint32_t sampler);
+  bool EndsAnswer(const GenerateRequest& spec, TokenId id) const;
+  static bool ForbidsTokens(const GenerateRequest& spec, uint32_t answer_tokens);
+  void ForbidTokens(const Request& request, std::span<const TokenId> tokens,
+                    std::span<uint64_t> legal) const;
+  std::optional<TokenId> Sample(const Draw& draw, uint32_t sampler,
+                                std::span<const uint64_t> legal);
+  // nullopt: the request does not ask for them.
+  std::optional<InfillWords> InfillWordsOf(const Request& request,
+                                           std::span<const uint64_t> legal) const;
+
+  // scheduler_formats.cc
+  void ShareFormatSteps();
+  double DivideByTenants(std::vector<double>& of_rows) const;
+  void ContinueFormats();
+
+  // scheduler_beams.cc
+  void BeginSearch(Request& request) const;
+  size_t HeadsAtOnce(size_t begin) const;
+  void AddBeam(const Head& head, uint32_t row);
+  void RunBeams();
+  void UseBeams(const BeamStep& step);
+  Status FollowBeams(Request& request);
+  std::vector<BeamSearch::Hypothesis> AddHypotheses(Request& request);
+  void EndSearch(Request& request, std::span<const BeamSearch::Hypothesis> best);
+
+  // scheduler_delivery.cc
+  void UseDraw(Draw& draw);
+  void NoteToken(Request& request, uint64_t previous_ns);
+  static bool AdvanceFormat(const Request& request, Sequence& sequence,
+                            const GeneratedToken& token);
+  void EndSequence(Request& request, Sequence& sequence, const float* hidden, FinishReason reason);
+  void ReleaseSequences(Request& request);
+  void EndRequest(Request& request, FinishReason reason, const Error* error);
+  void FinishRequest(Request& request, FinishReason reason);
+  void CollectEnded();
+  Ended Deliver();
+  void ZeroErased(uint64_t step_ns);
+  void ZeroScratch();
+  struct Erasing;
+  static bool TakeTierAnswers(Erasing& erasing);
+  uint32_t ReportErasures();
+  void ReportFlushes();
+  void CountStep(uint64_t step_ns);
+  void CountTenants();
+  void PublishWorkload();
+  Workload::Job JobOf(const Request& request, uint32_t new_tokens) const;
+
+  // scheduler_states.cc
+  void AddStates(const Request& request, uint64_t now_ns, std::vector<SequenceState>& states) const;
+  void CountNow();
+  void PublishStats();
+
+  // Calls the cache and counts the time inside it.
+  template <typename F>
+  auto TimedCache(F&& call) {
+    struct Timer {
+      uint64_t& sum_ns;
+      uint64_t start_ns = MonotonicNs();
+      ~Timer() { sum_ns += MonotonicNs() - start_ns; }
+    } timer{stats_.cache_ns};
+    return call();
+  }
+
+  Runner& runner_;
+  KvCache& cache_;
+  const KvCache::ForEach for_each_;  // on the runner's threads
+  const SchedulerOptions options_;
+  std::vector<Sampler> samplers_;             // each used by one thread at a time
+  std::vector<std::vector<uint64_t>> legal_;  // [samplers][MaskWords(vocab)]: without a format
+  std::vector<float> logits_;                 // [logit_rows][vocab]
+  HeldRows held_rows_;                        // [parallel]
+  std::function<void(const EngineStats&)> on_stats_;
+  std::function<void(const Workload&)> on_workload_;
+  std::function<void(const Request&)> on_end_;
+
+  std::deque<std::unique_ptr<Request>> waiting_;   // preempted ones first, the oldest first
+  std::vector<std::unique_ptr<Request>> running_;  // the oldest first
+  // With only_when_idle, until nothing else waits or runs: then the first of them goes to waiting_.
+  std::deque<std::unique_ptr<Request>> spare_;
+  std::vector<std::unique_ptr<Request>> ended_;  // their last events are not sent yet
+  bool retry_admission_ = true;  // blocks were released since the first one was refused
+  struct Erasing {
+    uint64_t point = 0;  // of KvCache::Forget
+    Erasure erasure;
+    // Answers of the tier that are not in `erasure` yet: one for each Identity.
+    std::deque<std::future<Result<TierErased>>> tier;
+    uint64_t deadline_ns = 0;
+    ErasureSink done;
+  };
+  std::deque<Erasing> erasures_;
+  struct Flushing {
+    uint64_t point;  // of KvCache::seal_point
+    uint64_t deadline_ns;
+    // Of the tier; not valid: not all blocks have been handed over.
+    std::future<Result<TierFlushed>> tier;
+    std::optional<Result<TierFlushed>> answer;
+    FlushSink done;
+  };
+  std::deque<Flushing> flushes_;
+  LoadSpeed load_speed_;
+
+  // Of the current step; kept for their capacity.
+  std::vector<Rows> rows_;
+  std::vector<Head> heads_;
+  std::vector<StepSequence> step_;
+  std::vector<TokenId> step_tokens_;
+  std::vector<StepSource> sources_;
+  std::vector<TokenId> source_tokens_;
+  std::vector<const Rows*> source_owners_;  // [sources_]
+  std::vector<const float*> head_hidden_;
+  std::vector<Draw> draws_;
+  std::vector<BeamStep> beam_steps_;
+  std::vector<LogitRow> beam_rows_;                    // [logit_rows], of a model with an encoder
+  std::vector<std::unique_ptr<Sequence>> next_beams_;  // kept for its capacity
+  // Rows of logits_, and samplers, that were used since ZeroScratch.
+  size_t num_used_logits_ = 0, num_used_samplers_ = 0;
+  bool zeroes_scratch_ = false;  // a request ended that came before an erase
+  StepTimes times_;
+  RecentReads recent_reads_;
+  std::vector<double> row_format_steps_;  // [tenants_]: for each row in this step
+  uint64_t format_steps_ = 0;             // left of this step's
+  std::atomic<uint32_t> next_draw_{0};    // relaxed: who runs a draw does not matter
+  uint32_t decode_rows_ = 0;
+  StepWork work_;
+  struct Seen {  // behind View::sequences
+    Request* request;
+    Sequence* sequence;
+  };
+  std::vector<RequestView> view_requests_;
+  std::vector<SequenceView> view_sequences_;
+  std::vector<Seen> seen_;
+  View view_;
+  StepPlan plan_;
+
+  uint32_t headroom_blocks_ = 0;
+  std::unique_ptr<const SchedulingPolicy> policy_;
+  std::map<std::string, uint32_t> tenant_numbers_;  // from 1; all other tenants are 0
+  std::vector<TenantView> tenants_;
+  std::vector<TenantRules> tenant_rules_;  // [tenants_]
+  TenantTable rules_;                      // of those that are not known yet too
+  KvQuotas quotas_;
+  std::vector<AccountId> accounts_over_quota_;  // of GrowReservations; kept for its capacity
+  AnswerLengths lengths_;
+  StepCost cost_;
+  Workload workload_;  // vectors with room for all requests
+
+  uint64_t files_checked_ns_ = 0;   // the last CheckAll
+  uint64_t owners_counted_ns_ = 0;  // the last refresh of EngineStats::cache_owners
+
+  EngineStats stats_;
+  // Not counted: GenerateRequest::caller_explains.
+  uint64_t left_misses_ = 0, left_missed_tokens_ = 0;
+  double prefill_ns_ = 0, prefill_rows_ = 0;  // decaying sums: the measured prefill speed
+};
+
+}  // namespace kvasir

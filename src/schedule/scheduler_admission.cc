@@ -1,0 +1,631 @@
+// Admission and preemption: when a request may run, what the cache gives it, and when it gives way.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "schedule/request_tracing.h"
+#include "schedule/scheduler.h"
+
+namespace kvasir {
+
+void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
+  request->events.resize(request->spec.n);
+  request->has_event.resize(request->spec.n);
+  request->choice_done.resize(request->spec.n);
+  for (Event& event : request->events) event.tokens.reserve(1);
+  if (request->spec.beams) BeginSearch(*request);
+  request->tenant = TenantOf(request->spec.tenant);
+  const std::string& owner = request->cache_owner();
+  auto& owners = stats_.cache_owners;
+  if (std::ranges::find(owners, owner, &CacheOwnerStats::name) == owners.end()) {
+    const auto empty = std::ranges::find_if(owners, [](const CacheOwnerStats& other) {
+      return other.pinned_blocks + other.idle_blocks + other.reserved_blocks == 0;
+    });
+    if (owners.size() < options_.num_tenants) {
+      owners.push_back({.name = owner});
+    } else if (empty != owners.end()) {
+      *empty = {.name = owner};
+    }
+  }
+  request->account = AccountOf(owner);
+  request->first_token_time.Start(request->submitted_ns);
+  if (request->spec.only_when_idle) {
+    spare_.push_back(std::move(request));
+    return;
+  }
+  StopSpare(Spare::kBegun);
+  Activate(request->tenant);
+  if (const auto timeout_ms = request->spec.timeout_ms) {
+    const uint64_t most = std::numeric_limits<uint64_t>::max() - request->submitted_ns;
+    request->deadline_ns =
+        request->submitted_ns + std::min(most / 1'000'000, *timeout_ms) * 1'000'000;
+  }
+  waiting_.push_back(std::move(request));
+}
+
+uint32_t Scheduler::TenantOf(const std::string& name) {
+  const auto found = tenant_numbers_.find(name);
+  if (found != tenant_numbers_.end()) return found->second;
+  auto number = static_cast<uint32_t>(tenants_.size());
+  if (tenant_numbers_.size() < options_.num_tenants) {
+    tenants_.emplace_back();
+    stats_.tenants.emplace_back();
+    tenant_rules_.emplace_back();
+    workload_.tenants.emplace_back();
+  } else {
+    number = ForgetTenant();
+    if (number == 0) return 0;
+  }
+  stats_.tenants[number].name = name;
+  workload_.tenants[number].name = name;
+  tenant_numbers_.emplace(name, number);
+  const auto rules = rules_.find(name);
+  if (rules != rules_.end()) UseRules(number, rules->second);
+  return number;
+}
+
+// Frees the number of a tenant that has no rules and no requests, and returns it; 0 when there is
+// none. What was counted for it counts for the tenants without a number.
+uint32_t Scheduler::ForgetTenant() {
+  const auto asks = [&](uint32_t number) {
+    const auto is_its = [&](const auto& request) { return request->tenant == number; };
+    return std::ranges::any_of(running_, is_its) || std::ranges::any_of(waiting_, is_its) ||
+           std::ranges::any_of(ended_, is_its) || std::ranges::any_of(spare_, is_its);
+  };
+  const auto idle = std::ranges::find_if(tenant_numbers_, [&](const auto& tenant) {
+    return !rules_.contains(tenant.first) && !asks(tenant.second);
+  });
+  if (idle == tenant_numbers_.end()) return 0;
+  const uint32_t number = idle->second;
+  tenant_numbers_.erase(idle);
+  stats_.tenants[0].Add(stats_.tenants[number]);
+  stats_.tenants[number] = {};
+  tenants_[number] = {};
+  tenant_rules_[number] = {};
+  workload_.tenants[number] = {};
+  lengths_.Forget(number);
+  return number;
+}
+
+void Scheduler::SetTenants(const TenantTable& rules) {
+  rules_ = rules;
+  KvQuotas quotas = QuotasOf(rules, cache_.layout());
+  for (const auto& [owner, quota] : quotas_) {
+    if (!quotas.contains(owner)) SetQuota(owner, {});
+  }
+  quotas_ = std::move(quotas);
+  for (const auto& [owner, quota] : quotas_) SetQuota(owner, quota);
+  for (const auto& request : running_) FitQuota(*request);
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    FitQuota(**it);
+    if ((*it)->done()) ended_.push_back(std::move(*it));
+    it = *it ? it + 1 : waiting_.erase(it);
+  }
+  for (const auto& [name, number] : tenant_numbers_) {
+    const auto found = rules_.find(name);
+    UseRules(number, found == rules_.end() ? TenantRules() : found->second);
+  }
+  retry_admission_ = true;
+}
+
+void Scheduler::SetQuota(const std::string& owner, const KvQuota& quota) {
+  const bool has_quota = quota != KvQuota{};
+  const AccountId account = has_quota ? cache_.MakeAccount(owner) : cache_.OpenAccount(owner);
+  if (account != kNobody) cache_.SetQuota(account, quota);
+}
+
+// The account of an owner, with its quota: no account may have been free when it was set.
+AccountId Scheduler::AccountOf(const std::string& owner) {
+  const auto quota = quotas_.find(owner);
+  if (quota == quotas_.end()) return cache_.OpenAccount(owner);
+  const AccountId account = cache_.MakeAccount(owner);
+  if (account != kNobody && cache_.accounts().of(account).quota != quota->second) {
+    cache_.SetQuota(account, quota->second);
+  }
+  return account;
+}
+
+// A request that was accepted under other quotas gets a shorter answer where its owner may have
+// fewer blocks now, or ends if even what is known of it is too long.
+void Scheduler::FitQuota(Request& request) {
+  const uint32_t most = MostBlocks(quotas_, request.cache_owner(), cache_.plan().num_blocks);
+  const KvLayout& layout = cache_.layout();
+  if (request.done() || request.demand.blocks(layout, cache_.step_tokens()) <= most) return;
+  KvDemand prompt = request.demand;
+  prompt.tokens = prompt.prompt_tokens;
+  const uint64_t tokens = prompt.MaxTokens(layout, cache_.step_tokens(), most);
+  if (tokens < uint64_t{request.prompt_tokens()} + request.longest_answer) {
+    const Error error{Code::kExhausted,
+                      "the cache's room for this tenant was lowered, and the request needs more"};
+    return EndRequest(request, FinishReason::kError, &error);
+  }
+  request.demand.tokens = static_cast<uint32_t>(tokens);
+  request.max_tokens = request.demand.tokens + 1 - request.prompt_tokens();
+}
+
+void Scheduler::UseRules(uint32_t tenant, const TenantRules& rules) {
+  tenant_rules_[tenant] = rules;
+  tenants_[tenant].max_running = rules.max_running;
+  workload_.tenants[tenant].weight = rules.weight;
+}
+
+// A tenant that was idle saves nothing up: it starts at the least charge of those that are active.
+// Where nobody is, all start again at the largest charge (as in start-time fair queueing, Goyal,
+// Vin, Cheng, SIGCOMM 1996): else who used an idle machine would wait behind who did not.
+void Scheduler::Activate(uint32_t tenant) {
+  std::optional<double> least;
+  const auto look = [&](const auto& requests) {
+    for (const auto& request : requests) {
+      if (request->tenant == tenant) return true;
+      const double charge = tenants_[request->tenant].charge_ns;
+      least = std::min(least.value_or(charge), charge);
+    }
+    return false;
+  };
+  if (FaultActive(Fault::kKeptCharge)) return;
+  if (look(running_) || look(waiting_)) return;  // it is active
+  if (!least) least = std::ranges::max_element(tenants_, {}, &TenantView::charge_ns)->charge_ns;
+  tenants_[tenant].charge_ns = std::max(tenants_[tenant].charge_ns, *least);
+}
+
+void Scheduler::EndPastDeadline() {
+  const uint64_t now = MonotonicNs();
+  const auto is_past = [&](const auto& request) {
+    return !request->done() && now >= request->deadline_ns;
+  };
+  const auto end = [&](Request& request) {
+    request.past_deadline = true;
+    if (request.first_token_ns != 0) {
+      EndRequest(request, FinishReason::kLength, nullptr);
+      return;
+    }
+    const Error error{Code::kDeadlineExceeded,
+                      fmt::format("the time limit of {} ms passed {}", *request.spec.timeout_ms,
+                                  request.admitted_ns == 0 ? "while the request waited for its turn"
+                                                           : "while its prompt was computed")};
+    EndRequest(request, FinishReason::kError, &error);
+  };
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    if (!is_past(*it)) {
+      ++it;
+      continue;
+    }
+    end(**it);
+    ended_.push_back(std::move(*it));
+    it = waiting_.erase(it);
+  }
+  for (const auto& request : running_) {
+    if (is_past(request)) end(*request);
+  }
+  CollectEnded();
+}
+
+// Checks all files: whenever a request waits for admission, else every 100 ms. That is enough,
+// because each step checks the files that it reads.
+void Scheduler::CheckFiles() {
+  constexpr uint64_t kPeriodNs = 100'000'000;
+  if (options_.files == nullptr || (waiting_.empty() && running_.empty())) return;
+  const uint64_t now = MonotonicNs();
+  if (waiting_.empty() && now - files_checked_ns_ < kPeriodNs) return;
+  files_checked_ns_ = now;
+  if (const Status files = options_.files->CheckAll(); !files) FailAll(files.error());
+  CollectEnded();
+}
+
+void Scheduler::CheckStepFiles() {
+  if (options_.files == nullptr) return;
+  if (const Status files = options_.files->CheckStep(); !files) FailAll(files.error());
+}
+
+// Where running requests stand by age: the oldest one first.
+static bool IsOlder(const std::unique_ptr<Request>& a, const std::unique_ptr<Request>& b) {
+  return a->submitted_ns != b->submitted_ns ? a->submitted_ns < b->submitted_ns : a->id < b->id;
+}
+
+void Scheduler::Admit(size_t waiting_index) {
+  Request& request = *waiting_[waiting_index];
+  const bool resumes = request.preempted;
+  if (!TryAdmit(request)) {
+    request.has_no_room = !Follows(request);
+    return;
+  }
+  for (const auto& other : waiting_) {
+    if (other.get() == &request || other->submitted_ns > request.submitted_ns) continue;
+    // It goes before others like it, because the cache has more of its prompt.
+    const bool passes = !resumes && other->tenant == request.tenant &&
+                        other->spec.priority == request.spec.priority &&
+                        other->resident_tokens < request.resident_tokens;
+    if (other->has_no_room || passes) ++other->overtaken;
+  }
+  const auto at = waiting_.begin() + static_cast<ptrdiff_t>(waiting_index);
+  running_.insert(std::ranges::upper_bound(running_, *at, IsOlder), std::move(*at));
+  waiting_.erase(at);
+}
+
+// Tokens of each sequence that admission reserves blocks for.
+uint32_t Scheduler::TokensToReserve(const Request& request) const {
+  const uint32_t whole = request.demand.tokens;
+  if (options_.admission == Admission::kFull || request.max_tokens == 0) return whole;
+  if (request.receipt.preemptions >= SchedulingPolicy::kMaxPreemptions) return whole;
+  const uint32_t so_far = request.longest_answer;
+  uint32_t expected = lengths_.Expected(request.tenant, so_far);
+  if (request.preempted) {
+    expected = std::max(expected, so_far + SchedulingPolicy::kCooldownTokens + 1);
+  }
+  // The last token needs no KV.
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(whole, uint64_t{request.prompt_tokens()} + expected - 1));
+}
+
+Scheduler::Known Scheduler::KnownOf(const Request& request) const {
+  const GenerateRequest& spec = request.spec;
+  const Sequence* first = request.first_live();  // null before it has run
+  Known known;
+  known.goes_on = request.preempted && request.prompt_done;
+  // Where several choices go on, the prompt is computed once and forked again.
+  known.is_whole =
+      known.goes_on && (request.width() == 1 || options_.cache_mode == CacheMode::kNone);
+  known.tokens = known.is_whole ? std::span<const TokenId>(first->tokens)
+                                : std::span<const TokenId>(spec.prompt);
+  known.is_long = IsLong(known.goes_on ? request.shortest() : known.tokens.size());
+  return known;
+}
+
+bool Scheduler::TryAdmit(Request& request) {
+  const GenerateRequest& spec = request.spec;
+  const Known known = KnownOf(request);
+  const uint64_t start_ns = MonotonicNs();
+  const uint64_t cache_before_ns = stats_.cache_ns;
+  using State = FirstTokenTime::State;
+  MatchResult match =
+      Match(request, known.tokens, known.is_long,
+            {.use_cursor = spec.reuse == Reuse::kAll && !known.goes_on,
+             .use_tier = spec.use_disk && !request.skips_tier,
+             .counts = !spec.only_when_idle &&
+                       (request.admitted_ns == 0 || FaultActive(Fault::kCountedResume))});
+  // All accounts have blocks in use, and its quota needs one.
+  if (request.account == kNobody && quotas_.contains(request.cache_owner()) && !running_.empty()) {
+    return false;
+  }
+  if (Follow(request, match.num_reused())) {
+    request.first_token_time.Enter(State::kFollows, start_ns, cache_before_ns);
+    return false;
+  }
+  KvDemand demand = request.demand;
+  demand.prompt_tokens = static_cast<uint32_t>(known.tokens.size());
+  demand.tokens = TokensToReserve(request);
+  demand.n = request.num_live();
+  // Without other requests this one would fit: submission checked its demand.
+  const bool guaranteed = cache_.IsGuaranteed(match, demand);
+  Result<Reservation> reservation = cache_.Reserve(match, demand);
+  request.over_quota = !reservation && CountRefusal(reservation.error());
+  request.is_owed = !reservation && guaranteed;
+  if (!reservation) {
+    request.first_token_time.Enter(State::kQueued, start_ns, cache_before_ns);
+    return false;
+  }
+  if (!guaranteed && !running_.empty() && cache_.unreserved_blocks() < headroom_blocks_) {
+    return false;
+  }
+  request.first_token_time.Enter(State::kRuns, start_ns, cache_before_ns);
+  request.reserved_tokens = demand.tokens;
+  StartRunning(request, known, std::move(match), std::move(*reservation), start_ns);
+  return true;
+}
+
+void Scheduler::StartRunning(Request& request, const Known& known, MatchResult match,
+                             Reservation reservation, uint64_t start_ns) {
+  const bool resumed = request.preempted;
+  Sequence* first = request.first_live();
+  if (resumed) {
+    CountResumed(request, *first, match.num_reused());
+    TraceResume(request, start_ns);
+  } else {
+    request.admitted_ns = start_ns;
+    ExplainMatch(request, match);
+    if (request.trace) request.trace->matched_ns = MonotonicNs();
+  }
+  if (match.has_cursor()) {
+    const std::span<const float> hidden = cache_.CursorHidden(match);
+    request.cursor_hidden.assign(hidden.begin(), hidden.end());
+  }
+  const uint32_t num_offered = match.num_offered();
+  KvLoad load = cache_.TakeOffer(match);
+  KvSequence kv = TimedCache([&] {
+    return cache_.Fetch(std::move(match), request.prompt_tokens() + request.max_tokens,
+                        reservation);
+  });
+  kv.KeepResumePoints(cache_.ResumePointsOf(request.prompt_tokens(), request.spec.message_ends));
+  if (options_.tier != nullptr) {
+    // Where this prompt could resume from a tier, which has whole blocks and not the last token.
+    const uint32_t block_tokens = cache_.layout().block_tokens();
+    kv.AddResumePoint((request.prompt_tokens() - 1) / block_tokens * block_tokens);
+  }
+  if (resumed) {
+    first->kv = std::move(kv);
+    for (const auto& sequence : request.sequences) {
+      // Without a cache the choices share nothing.
+      const bool shares = options_.cache_mode != CacheMode::kNone;
+      const bool is_apart = known.goes_on && !shares;
+      sequence->long_rope = is_apart ? IsLong(sequence->tokens.size()) : known.is_long;
+      if (sequence->done || shares || sequence.get() == first) continue;
+      sequence->kv = cache_.Fetch(Match(request, known.tokens, known.is_long, {.counts = false}),
+                                  request.prompt_tokens() + request.max_tokens, reservation);
+    }
+    if (!known.is_whole) request.prompt_done = false;
+  } else {
+    AddSequence(request, std::move(kv));
+  }
+  request.was_resumed = resumed;
+  StartLoad(request, std::move(load), num_offered);
+  request.reservation = std::move(reservation);
+  request.tokens_at_resume = request.completion_tokens;
+  request.preempted = false;
+}
+
+// Counts that blocks were refused; true when the account's maximum left none.
+bool Scheduler::CountRefusal(const Error& error) {
+  const bool over_quota = error.cause == Cause::kKvMax;
+  ++(over_quota ? stats_.requests.quota_reservations_failed : stats_.requests.reservations_failed);
+  return over_quota;
+}
+
+// Whether a running request is computing a block or more of what this prompt begins with, beyond
+// what is resident. Then the request waits for those blocks instead of computing them too.
+bool Scheduler::Follow(Request& request, uint32_t num_resident) {
+  if (options_.cache_mode != CacheMode::kPrefix || !request.shares()) return false;
+  const std::span<const TokenId> prompt = request.spec.prompt;
+  const uint32_t block_tokens = cache_.layout().block_tokens();
+  const bool is_long = IsLong(request.prompt_tokens());
+  Request* leader = nullptr;
+  uint32_t most = num_resident / block_tokens * block_tokens;
+  for (const auto& other : running_) {
+    if (other->prompt_done || other->done() || !request.SharesCacheWith(*other)) continue;
+    if (request.spec.source != other->spec.source) continue;  // nothing in common
+    if (!other->first_live()->kv.has_source() && other->first_live()->kv.publishes()) {
+      request.leader = other->id;
+      request.leader_tokens = 0;
+      return Follows(request);
+    }
+    if (!other->first_live()->kv.publishes() || other->first_live()->long_rope != is_long) continue;
+    const auto same = std::ranges::mismatch(prompt, other->spec.prompt).in1 - prompt.begin();
+    const auto whole = static_cast<uint32_t>(same) / block_tokens * block_tokens;
+    if (whole <= most) continue;
+    most = whole;
+    leader = other.get();
+    request.leader_tokens = static_cast<uint32_t>(same);
+  }
+  if (leader == nullptr) return false;
+  request.leader = leader->id;
+  leader->first_live()->kv.AddResumePoint(request.leader_tokens);
+  return Follows(request);
+}
+
+// Whether the leader still has to compute what this request waits for: whole blocks, or all of an
+// equal prompt, for whose end it keeps a Cursor.
+bool Scheduler::Follows(const Request& request) const {
+  if (request.leader == RequestId{}) return false;
+  for (const auto& other : running_) {
+    if (other->id != request.leader) continue;
+    if (other->prompt_done || other->done() || !other->first_live()->kv.publishes()) return false;
+    if (!other->first_live()->kv.has_source()) return true;
+    if (request.leader_tokens == request.prompt_tokens() &&
+        request.leader_tokens == other->prompt_tokens()) {
+      return true;
+    }
+    const uint32_t block_tokens = cache_.layout().block_tokens();
+    return other->first_live()->kv.num_committed() <
+           request.leader_tokens / block_tokens * block_tokens;
+  }
+  return FaultActive(Fault::kUnnoticedLeader);  // it ended or was preempted
+}
+
+// Counts what is computed a second time.
+void Scheduler::CountResumed(Request& request, const Sequence& first, uint32_t num_reused) {
+  request.recomputed_last = 0;
+  for (const auto& sequence : request.sequences) {
+    if (sequence->done) continue;
+    const uint32_t kept = sequence.get() == &first ? num_reused : request.prompt_tokens();
+    const uint32_t again = sequence->num_computed - std::min(sequence->num_computed, kept);
+    request.receipt.recomputed += again;
+    request.recomputed_last += again;
+    stats_.recomputed_tokens += again;
+    if (request.cause == PreemptCause::kRope) stats_.recomputed_rope_tokens += again;
+  }
+}
+
+// Takes all blocks of a running request. What it computed stays in the index until somebody needs
+// the room. It goes on with the same tokens, text and random numbers.
+void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
+  const auto running = running_.begin() + static_cast<ptrdiff_t>(running_index);
+  const std::unique_ptr<Request>& request = *running;  // it stays there while a call may throw
+  EndLoad(*request);
+  for (const auto& sequence : request->sequences) {
+    if (sequence->done || sequence->kv.tables().empty()) continue;  // or it waits to be forked
+    sequence->num_computed = std::max(sequence->num_computed, sequence->kv.num_committed());
+    sequence->format_choice.reset();
+    sequence->kv.Close();
+    // If only the prompt is committed, its tail is kept already.
+    if (!request->prompt_done || sequence->kv.num_committed() > request->prompt_tokens()) {
+      TimedCache([&] { cache_.Commit(sequence->kv, 0, KvCache::CommitKind::kEnd); });
+    }
+    sequence->kv = KvSequence();
+  }
+  request->unused_beams.clear();
+  request->reservation.Release();
+  request->preempted = true;
+  request->cause = cause;
+  const uint64_t now = MonotonicNs();
+  request->first_token_time.Enter(FirstTokenTime::State::kQueued, now, stats_.cache_ns);
+  TracePreempt(*request, cause, now);
+  request->is_starved = request->over_quota = request->is_owed = false;
+  for (const auto& other : waiting_) other->has_no_room = false;
+  if (cause != PreemptCause::kRope) {
+    request->has_no_room = true;  // others need its blocks first
+    ++request->receipt.preemptions;
+    ++stats_.preemptions[static_cast<size_t>(cause)];
+    ++stats_.tenants[request->tenant].preemptions;
+  }
+  if (cause == PreemptCause::kMemory) lengths_.RaiseFactor();
+  const auto is_after = [&](const auto& other) {
+    return !other->preempted || IsOlder(request, other);
+  };
+  if (!FaultActive(Fault::kForgottenRequest)) {
+    const auto place = waiting_.insert(std::ranges::find_if(waiting_, is_after), nullptr);
+    *place = std::move(*running);
+  }
+  running_.erase(running);
+}
+
+// Makes reservations longer where answers reach their ends, those of the oldest requests first. One
+// that cannot grow is starved: it has no rows until it can. So are those after it, of its account
+// if that has its maximum.
+void Scheduler::GrowReservations() {
+  bool starved = false;
+  std::vector<AccountId>& over_quota = accounts_over_quota_;
+  over_quota.clear();
+  for (const auto& request : running_) {
+    uint32_t needed = 0;
+    for (const auto& sequence : request->sequences) {
+      if (sequence->done) continue;
+      needed = std::max(needed, static_cast<uint32_t>(sequence->tokens.size()));
+    }
+    const bool grows = needed > request->reserved_tokens;
+    const bool own = std::ranges::count(over_quota, request->account) > 0;
+    if (grows) request->over_quota = own;
+    request->is_starved = grows && (starved || own || !GrowReservation(*request, needed));
+    if (request->is_starved && request->over_quota) {
+      over_quota.push_back(request->account);
+    } else {
+      starved |= request->is_starved;
+    }
+    TraceWait(*request);
+  }
+}
+
+bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
+  const uint32_t expected = std::max(needed, TokensToReserve(request));
+  const uint32_t block_tokens = cache_.layout().block_tokens();
+  const uint32_t least =
+      std::min(request.demand.tokens, (needed + block_tokens - 1) / block_tokens * block_tokens);
+  Status grown;
+  for (const uint32_t tokens : {expected, least}) {
+    grown = request.reservation.Grow(tokens, request.num_live());
+    if (!grown) continue;
+    request.reserved_tokens = tokens;
+    return true;
+  }
+  request.over_quota = CountRefusal(grown.error());
+  return false;
+}
+
+// What the cache has for `tokens`, under the Identity of a long sequence or of a short one.
+MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, bool is_long,
+                             MatchOptions options) {
+  options.reuse = request.shares();
+  request.account = options.account = AccountOf(request.cache_owner());
+  const std::vector<TokenId>& source = request.spec.source;
+  options.source = {source, static_cast<uint32_t>(source.size())};
+  if (source.size() > 1 && FaultActive(Fault::kForeignSource)) {
+    options.source.ids = options.source.ids.first(source.size() - 1);
+  }
+  const auto open = [&](const Identity& identity) {
+    return cache_.OpenNamespace(request.cache_owner(), identity, request.spec.cache_salt);
+  };
+  NamespaceId ns = open(options_.identity);
+  if (options_.long_rope) {
+    options.other_rope = open(options_.long_rope->identity);
+    if (is_long) std::swap(ns, options.other_rope);
+  }
+  return TimedCache([&] { return cache_.Match(ns, tokens, options); });
+}
+
+// RoPE longrope: a token that makes a sequence longer than after_tokens is known, but not computed.
+// From now on all its tokens have the bits that a prompt of this length has, so the request gives
+// up its blocks and goes on as a long one, when all choices that go on are so long: the others wait
+// for those whose format is not known yet.
+void Scheduler::RestartLong() {
+  if (!options_.long_rope || options_.cache_mode == CacheMode::kNone) return;
+  for (size_t i = running_.size(); i-- > 0;) {
+    const bool is_long = running_[i]->first_live()->long_rope;
+    if (!is_long && IsLong(running_[i]->shortest())) Preempt(i, PreemptCause::kRope);
+  }
+}
+
+void Scheduler::AddSequence(Request& request, KvSequence kv) {
+  const GenerateRequest& spec = request.spec;
+  auto sequence = std::make_unique<Sequence>();
+  sequence->choice = static_cast<uint32_t>(request.sequences.size());
+  sequence->tokens.reserve(spec.prompt.size() + request.max_tokens);
+  sequence->tokens.assign(spec.prompt.begin(), spec.prompt.end());
+  sequence->kv = std::move(kv);
+  sequence->long_rope = IsLong(spec.prompt.size());
+  // Only choice 0 passes the logits of the prompt to on_logits.
+  if (sequence->choice > 0) sequence->next_logits = request.prompt_tokens();
+  if (options_.tokenizer != nullptr && !request.search) {
+    sequence->text.emplace(TextStreamFor(*options_.tokenizer, spec));
+    sequence->stop.emplace(spec.stop);
+    if (spec.min_indent > 0) sequence->indent.emplace(spec.min_indent);
+  }
+  if (request.format.whole) sequence->format.emplace(request.format.whole);
+  if (request.format.closing) BeginThought(request, *sequence);
+  request.sequences.push_back(std::move(sequence));
+}
+
+// Of an answer whose thought has a limit.
+void Scheduler::BeginThought(const Request& request, Sequence& sequence) {
+  const AnswerFormat& format = *request.spec.format;
+  if (format.begins_inside_thought && format.max_thought_tokens == 0) {
+    sequence.format.emplace(request.format.closing);
+    return;
+  }
+  AnswerReading reading;
+  reading.think = format.think;
+  reading.begins_inside_thought = format.begins_inside_thought;
+  sequence.thought.emplace(std::make_shared<const AnswerReading>(std::move(reading)));
+}
+
+void Scheduler::ExplainMatch(Request& request, const MatchResult& match) {
+  Receipt& receipt = request.receipt;
+  receipt.prompt_tokens = request.prompt_tokens();
+  receipt.reused_pool = match.num_pool();
+  receipt.reused_partial = match.num_partial();
+  receipt.computed = receipt.prompt_tokens - match.num_reused();
+  receipt.ignored = request.spec.ignored;
+  receipt.clock_in_prompt = request.spec.clock_in_prompt;
+  receipt.miss = match.miss;
+  receipt.source_tokens = static_cast<uint32_t>(request.spec.source.size());
+  receipt.source_reused = match.source_miss ? 0 : receipt.source_tokens;
+  stats_.reused_source_tokens += receipt.source_reused;
+  if (match.source_miss) receipt.miss = Miss{*match.source_miss, 0, std::nullopt};
+  const bool has_no_reason = match.miss && (match.miss->reason == MissReason::kCold ||
+                                            match.miss->reason == MissReason::kDiverged);
+  if (request.spec.identity_changed && has_no_reason) {
+    receipt.miss->reason = MissReason::kIdentityChanged;
+  }
+  if (request.spec.caller_explains && match.miss && match.miss->reason == MissReason::kDiverged) {
+    ++left_misses_;
+    left_missed_tokens_ += receipt.computed;
+  }
+  if (const auto reason = std::exchange(request.tier_miss, std::nullopt)) {
+    receipt.miss = Miss{*reason, match.num_reused(), std::nullopt};
+    if (!request.spec.only_when_idle) cache_.CountMiss(*reason, receipt.computed);
+  }
+  NameMessage(request);
+}
+
+// Of the miss, if there is one.
+void Scheduler::NameMessage(Request& request) {
+  std::optional<Miss>& miss = request.receipt.miss;
+  if (!miss) return;
+  const auto& ends = request.spec.message_ends;
+  const auto message = std::upper_bound(ends.begin(), ends.end(), miss->at_token);
+  if (message == ends.end()) return;
+  miss->message_index = static_cast<uint32_t>(message - ends.begin());
+}
+
+}  // namespace kvasir

@@ -1,0 +1,566 @@
+// Events: sampled tokens, the end of choices and requests, calls of sinks, statistics.
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "base/begins_with.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/result.h"
+#include "base/wipe.h"
+#include "chat/answer_grammar.h"
+#include "schedule/request_tracing.h"
+#include "schedule/scheduler.h"
+
+namespace kvasir {
+namespace {
+
+constexpr double kMs = 1e-6;  // of a nanosecond
+
+// When the system refuses memory, the engine waits this long before it tries again.
+constexpr auto kMemoryPause = std::chrono::milliseconds(1);
+
+double SecondsOf(uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+// Zeroing erased blocks makes a step an eighth longer, or a millisecond if that is more.
+constexpr uint64_t kZeroingShare = 8;
+constexpr uint64_t kLeastZeroingNs = 1'000'000;
+constexpr uint64_t kZeroedAtOnce = 1 << 20;  // bytes between two looks at the clock
+
+template <typename T>
+bool IsReady(const std::future<T>& answer) {
+  return answer.valid() && answer.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+// A callback whose answer comes into the queue's new last one.
+std::function<void(Result<TierErased>)> PromiseIn(
+    std::deque<std::future<Result<TierErased>>>& answers) {
+  const auto told = std::make_shared<std::promise<Result<TierErased>>>();
+  answers.push_back(told->get_future());
+  return [told](Result<TierErased> erased) { told->set_value(std::move(erased)); };
+}
+
+}  // namespace
+
+void Scheduler::UseDraw(Draw& draw) {
+  const Head& head = *draw.head;
+  Request& request = *head.request;
+  Sequence& sequence = *draw.sequence;
+  if (request.done()) return;
+  format_steps_ -= std::min(format_steps_, draw.steps.taken());
+  if (draw.waits) {
+    std::vector<float>& hidden = sequence.format_choice->row().hidden;
+    if (head.hidden != hidden.data()) std::copy_n(head.hidden, hidden.size(), hidden.data());
+    return;
+  }
+  if (!draw.id) {
+    const Error error =
+        draw.is_stuck
+            ? Error{Code::kUnsupported,
+                    fmt::format("format: after {} tokens of the answer, no token leads on",
+                                sequence.tokens.size() - request.prompt_tokens())}
+            : Error{Code::kCorruption, "model: a logit is not finite"};
+    EndRequest(request, FinishReason::kError, &error);
+    return;
+  }
+  const TokenId id = *draw.id;
+  Event& event = EventOf(request, sequence.choice);
+  event.tokens.push_back(std::move(draw.token));
+  NoteToken(request, sequence.token_ns);
+  sequence.token_ns = request.last_token_ns;
+  ++stats_.generated_tokens;
+  const bool ends = EndsAnswer(request.spec, id);
+  FinishReason reason =
+      AppendToken(request, sequence, ends ? TokenRole::kEnd : TokenRole::kText, event);
+  if (!ends && AdvanceFormat(request, sequence, event.tokens.back())) reason = FinishReason::kStop;
+  if (sequence.choice == 0) ReportProgress(request, request.prompt_tokens());
+  if (reason == FinishReason::kNone && request.spec.line_timeout_ms && sequence.has_line_end &&
+      request.last_token_ns - request.first_token_ns > *request.spec.line_timeout_ms * 1'000'000) {
+    reason = FinishReason::kLength;
+  }
+  if (reason != FinishReason::kNone) {
+    EndSequence(request, sequence, head.hidden, reason);
+  } else if (options_.cache_mode == CacheMode::kNone) {
+    KV_CHECK(cache_.Truncate(sequence.kv, 0));  // the next step computes everything again
+    sequence.long_rope = IsLong(sequence.tokens.size());
+  }
+  sequence.format_choice.reset();
+}
+
+// `previous_ns`: when the token before it came; 0: it is the first one.
+void Scheduler::NoteToken(Request& request, uint64_t previous_ns) {
+  request.last_token_ns = MonotonicNs();
+  if (request.first_token_ns == 0) {
+    request.first_token_ns = request.last_token_ns;
+    request.first_token_time.Enter(FirstTokenTime::State::kDone, request.first_token_ns,
+                                   stats_.cache_ns);
+  }
+  if (previous_ns != 0) {
+    const uint64_t gap_ns = request.last_token_ns - previous_ns;
+    stats_.token_seconds.Observe(SecondsOf(gap_ns));
+    CountTokenParts(gap_ns, times_, stats_);
+  }
+  TraceCaughtUp(request);
+}
+
+// Whether nothing may follow the token.
+bool Scheduler::AdvanceFormat(const Request& request, Sequence& sequence,
+                              const GeneratedToken& token) {
+  const CompiledFormat& format = request.format;
+  if (sequence.format) sequence.format = std::move(sequence.format_choice->next());
+  if (sequence.thought) {
+    const bool was_inside = sequence.thought->inside_thought();
+    std::vector<AnswerEvent> unused;
+    sequence.thought->Append(MarkOf(format.masks->trie().text(token.id)).value_or(token.text),
+                             &unused);
+    const bool is_inside = sequence.thought->inside_thought();
+    sequence.thought_tokens += was_inside || is_inside;
+    const bool is_long =
+        is_inside && sequence.thought_tokens >= request.spec.format->max_thought_tokens;
+    if (is_long) sequence.format.emplace(format.closing);
+    if (is_long || (was_inside && !is_inside)) sequence.thought.reset();
+  }
+  return sequence.format && sequence.format->IsAtEnd();
+}
+
+// `hidden`: of the last committed token, for its Cursor.
+void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* hidden,
+                            FinishReason reason) {
+  sequence.kv.Close();
+  // If only the prompt is committed, its tail and Cursor are kept already.
+  if (sequence.kv.num_committed() > request.prompt_tokens()) {
+    TimedCache([&] { cache_.Commit(sequence.kv, 0, KvCache::CommitKind::kEnd); });
+    cache_.KeepCursor(sequence.kv, {hidden, runner_.config().hidden_size});
+  }
+  sequence.kv = KvSequence();
+  sequence.done = true;
+  retry_admission_ = true;
+  FinishChoice(request, sequence.choice, reason);
+  if (!request.spec.only_when_idle) {
+    lengths_.Add(request.tenant,
+                 static_cast<uint32_t>(sequence.tokens.size()) - request.prompt_tokens());
+    CountChoice(static_cast<uint32_t>(sequence.tokens.size()), reason, options_.ctx_size, stats_);
+  }
+  if (request.done()) FinishRequest(request, reason);
+}
+
+// Gives back all blocks of its choices.
+void Scheduler::ReleaseSequences(Request& request) {
+  request.unused_beams.clear();
+  for (const auto& sequence : request.sequences) {
+    sequence->kv = KvSequence();
+    sequence->format_choice.reset();
+    sequence->done = true;
+  }
+  retry_admission_ = true;
+}
+
+void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* error) {
+  if (request.search && request.past_deadline && error == nullptr) {
+    request.search->End();
+    AddHypotheses(request);
+  }
+  ReleaseSequences(request);
+  for (uint32_t choice = 0; choice < request.spec.n; ++choice) {
+    if (request.choice_done[choice]) continue;
+    FinishChoice(request, choice, reason);
+    if (!request.spec.only_when_idle) {
+      CountChoice(choice < request.sequences.size()
+                      ? static_cast<uint32_t>(request.sequences[choice]->tokens.size())
+                      : 0,
+                  reason, options_.ctx_size, stats_);
+    }
+    if (error != nullptr) {
+      request.events[choice].error = *error;
+    } else if (request.past_deadline) {
+      request.events[choice].stop_match = "deadline";
+    }
+  }
+  if (error != nullptr && error->code == Code::kCorruption) ++stats_.requests.corrupted;
+  FinishRequest(request, reason);
+}
+
+void Scheduler::FinishRequest(Request& request, FinishReason reason) {
+  EndLoad(request);
+  request.reservation.Release();
+  zeroes_scratch_ |= request.is_erased;
+  const uint64_t now = MonotonicNs();
+  const uint64_t first = request.first_token_ns == 0 ? now : request.first_token_ns;
+  request.first_token_time.Enter(FirstTokenTime::State::kDone, now, stats_.cache_ns);
+  Receipt& receipt = request.receipt;
+  if (request.admitted_ns == 0) {  // never ran
+    receipt.prompt_tokens = receipt.computed = request.prompt_tokens();
+    receipt.ignored = request.spec.ignored;
+    receipt.clock_in_prompt = request.spec.clock_in_prompt;
+  }
+  receipt.ttft_ms = static_cast<double>(first - request.submitted_ns) * kMs;
+  FillFirstTokenParts(request.first_token_time, receipt);
+  if (request.longest_answer > 1) {
+    receipt.tpot_ms =
+        static_cast<double>(request.last_token_ns - first) * kMs / (request.longest_answer - 1);
+  }
+  if (prefill_rows_ > 0) {
+    const uint32_t reused = receipt.cached_tokens() + receipt.source_reused;
+    receipt.saved_ms = reused * (prefill_ns_ / prefill_rows_) * kMs;
+  }
+  if (!request.spec.only_when_idle) CountRequest(request, reason, now, stats_);
+  WriteTrace(request, reason, now);
+}
+
+void Scheduler::Cancel(RequestId id) {
+  const auto is = [&](const auto& request) { return request->id == id; };
+  const auto waiting = std::find_if(waiting_.begin(), waiting_.end(), is);
+  if (waiting != waiting_.end()) {
+    EndRequest(**waiting, FinishReason::kCancelled, nullptr);
+    ended_.push_back(std::move(*waiting));
+    waiting_.erase(waiting);
+    return;
+  }
+  const auto spare = std::find_if(spare_.begin(), spare_.end(), is);
+  if (spare != spare_.end()) {
+    EndRequest(**spare, FinishReason::kCancelled, nullptr);
+    ended_.push_back(std::move(*spare));
+    spare_.erase(spare);
+    return;
+  }
+  const auto running = std::find_if(running_.begin(), running_.end(), is);
+  if (running != running_.end() && !(*running)->done()) {
+    EndRequest(**running, FinishReason::kCancelled, nullptr);
+  }
+}
+
+void Scheduler::CancelAll() {
+  StopSpare(Spare::kAll);
+  while (!waiting_.empty()) Cancel(waiting_.front()->id);
+  for (const auto& request : running_) {
+    if (!request->done()) EndRequest(*request, FinishReason::kCancelled, nullptr);
+  }
+}
+
+void Scheduler::FailAll(const Error& error) {
+  StopSpare(Spare::kAll);
+  for (; !waiting_.empty(); waiting_.pop_front()) {
+    if (!waiting_.front()->done()) EndRequest(*waiting_.front(), FinishReason::kError, &error);
+    ended_.push_back(std::move(waiting_.front()));
+  }
+  for (const auto& request : running_) {
+    if (!request->done()) EndRequest(*request, FinishReason::kError, &error);
+  }
+}
+
+// Requests that came before an erase and begin with `path`, in prompt or answer, keep what they
+// have and publish nothing, preempted or not.
+void Scheduler::StopSharing(std::string_view owner, std::span<const TokenId> path) {
+  const auto begins = [&](std::span<const TokenId> tokens) { return BeginsWith(tokens, path); };
+  const auto stop = [&](const auto& requests) {
+    for (const auto& request : requests) {
+      if (request->cache_owner() != owner) continue;
+      const bool is_on_path =
+          begins(request->spec.prompt) ||
+          std::ranges::any_of(request->sequences, begins,
+                              [](const auto& sequence) { return std::span(sequence->tokens); });
+      if (!is_on_path) continue;
+      request->is_erased = true;
+      request->resident_tokens = 0;
+      for (const auto& sequence : request->sequences) sequence->kv.LeaveIndex();
+    }
+  };
+  stop(waiting_);
+  stop(running_);
+  stop(spare_);
+}
+
+void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
+  StopSharing(owner, {});
+  const CacheUsage before = cache_.usage();
+  Erasing erasing;
+  erasing.point = cache_.Forget(owner);
+  erasing.deadline_ns = MonotonicNs() + options_.tier_answer_ns;
+  if (options_.tier != nullptr) {
+    options_.tier->Erase(KvCache::OwnerOf(owner), PromiseIn(erasing.tier));
+  }
+  const CacheUsage after = cache_.usage();
+  erasing.erasure.blocks = before.cached_blocks - after.cached_blocks;
+  erasing.erasure.tokens = before.cached_tokens - after.cached_tokens;
+  erasing.erasure.cursors = before.num_cursors - after.num_cursors;
+  erasures_.push_back(std::move(erasing));
+  erasures_.back().done = std::move(done);
+  retry_admission_ = true;
+}
+
+void Scheduler::Forget(const ForgetRequest& request, const std::shared_ptr<const KeptPrompts>& kept,
+                       ErasureSink&& done) {
+  const uint64_t cursors_before = cache_.usage().num_cursors;
+  StopSharing(request.owner, std::span(request.ids).first(request.last + 1));
+  Erasing erasing;
+  erasing.deadline_ns = MonotonicNs() + options_.tier_answer_ns;
+  const auto forget = [&](const Identity& identity) {
+    if (options_.tier != nullptr) {
+      options_.tier->Forget(cache_.FactsToForget(request.owner, identity, request.cache_salt,
+                                                 request.ids, request.first, request.last, kept),
+                            PromiseIn(erasing.tier));
+    }
+    const std::optional<NamespaceId> ns =
+        cache_.FindNamespace(request.owner, identity, request.cache_salt);
+    if (!ns) return;
+    const KvCache::Forgotten one =
+        cache_.Forget(*ns, request.ids, request.first, request.last, *kept);
+    erasing.point = std::max(erasing.point, one.point);
+    erasing.erasure.blocks += one.erased_blocks;
+    erasing.erasure.tokens += one.erased_tokens;
+    erasing.erasure.kept_shared += one.kept_shared;
+  };
+  forget(options_.identity);
+  if (options_.long_rope) forget(options_.long_rope->identity);
+  erasing.erasure.cursors = cursors_before - cache_.usage().num_cursors;
+  erasures_.push_back(std::move(erasing));
+  erasures_.back().done = std::move(done);
+  retry_admission_ = true;
+}
+
+void Scheduler::ZeroErased(uint64_t step_ns) {
+  const uint64_t end_ns = MonotonicNs() + std::max(step_ns / kZeroingShare, kLeastZeroingNs);
+  do {
+    cache_.ZeroForgotten(kZeroedAtOnce);
+  } while (!cache_.IsZeroed(erasures_.back().point) && MonotonicNs() < end_ns);
+}
+
+// What steps leave in memory that the next ones use again.
+void Scheduler::ZeroScratch() {
+  for (std::vector<TokenId>* ids : {&step_tokens_, &source_tokens_}) {
+    ids->resize(ids->capacity());  // a large step's, of which small steps after it leave the end
+    Wipe(ids);
+  }
+  std::fill_n(logits_.begin(), num_used_logits_ * runner_.config().vocab_size, 0.0f);
+  for (size_t i = 0; i < num_used_samplers_; ++i) samplers_[i].Zero();
+  for (std::vector<uint64_t>& legal : legal_) std::ranges::fill(legal, uint64_t{0});
+  for (LogitRow& row : beam_rows_) row.Zero();
+  draws_.clear();
+  runner_.ZeroScratch();
+  num_used_logits_ = num_used_samplers_ = 0;
+  zeroes_scratch_ = false;
+}
+
+// Whether all are there, or it takes too long.
+bool Scheduler::TakeTierAnswers(Erasing& erasing) {
+  for (; !erasing.tier.empty(); erasing.tier.pop_front()) {
+    if (!IsReady(erasing.tier.front())) {
+      if (MonotonicNs() < erasing.deadline_ns) return false;
+      erasing.erasure.error = {Code::kUnavailable,
+                               "disk tier: its folder does not answer; the erase goes on when it "
+                               "does; after a restart ask for it again"};
+      erasing.tier.clear();
+      return true;
+    }
+    const Result<TierErased> erased = erasing.tier.front().get();
+    if (erased) {
+      erasing.erasure.disk_blocks += erased->blocks;
+      erasing.erasure.disk_bytes += erased->bytes;
+      erasing.erasure.locked_stores += erased->locked_stores;
+    } else {
+      erasing.erasure.error = erased.error();
+    }
+  }
+  return true;
+}
+
+uint32_t Scheduler::ReportErasures() {
+  uint32_t num_told = 0;
+  for (; !erasures_.empty() && cache_.IsZeroed(erasures_.front().point); ++num_told) {
+    try {
+      if (!TakeTierAnswers(erasures_.front())) break;
+      if (num_told == 0) ZeroScratch();
+      erasures_.front().done(erasures_.front().erasure);
+    } catch (...) {  // no memory: tries again after the next step
+      std::this_thread::sleep_for(kMemoryPause);
+      break;
+    }
+    erasures_.pop_front();
+  }
+  return num_told;
+}
+
+// Those that the tier has answered, and those for which it takes too long.
+void Scheduler::ReportFlushes() {
+  try {
+    for (auto flush = flushes_.begin(); flush != flushes_.end();) {
+      if (!flush->answer && IsReady(flush->tier)) {
+        flush->answer = flush->tier.get();
+      } else if (!flush->answer && MonotonicNs() >= flush->deadline_ns) {
+        flush->answer =
+            Fail(Code::kUnavailable, "disk tier: not all was written in time; it is still queued");
+      }
+      if (!flush->answer) {
+        ++flush;
+        continue;
+      }
+      flush->done(*flush->answer);
+      flush = flushes_.erase(flush);
+    }
+  } catch (...) {  // no memory: tries again after the next step
+    std::this_thread::sleep_for(kMemoryPause);
+  }
+}
+
+void Scheduler::CollectEnded() {
+  ended_.reserve(ended_.size() + running_.size());  // if this throws, nothing has moved yet
+  for (auto& request : running_) {
+    if (request->done()) ended_.push_back(std::move(request));
+  }
+  std::erase(running_, nullptr);
+}
+
+Scheduler::Ended Scheduler::Deliver() {
+  // False when a sink had no memory for its event, which then stays for the next try.
+  const auto tell = [this](Request& request) {
+    if (std::find(request.has_event.begin(), request.has_event.end(), true) ==
+        request.has_event.end()) {
+      return true;
+    }
+    uint32_t last = request.spec.n - 1;
+    while (!request.has_event[last]) --last;
+    for (uint32_t choice = 0; choice <= last; ++choice) {
+      if (!request.has_event[choice]) continue;
+      Event& event = request.events[choice];
+      if (choice == last && request.done()) {
+        event.last = true;
+        event.receipt = request.receipt;
+        event.completion_tokens = request.completion_tokens;
+        event.prefilled_tokens = std::min(request.prefilled_tokens, request.receipt.computed);
+        if (on_end_ && !request.end_reported) on_end_(request);
+        request.end_reported = true;
+      }
+      try {
+        request.sink(event);
+      } catch (...) {
+        std::this_thread::sleep_for(kMemoryPause);
+        return false;
+      }
+      request.has_event[choice] = false;
+    }
+    return true;
+  };
+  Ended ended;
+  for (const auto& request : running_) tell(*request);
+  std::erase_if(ended_, [&](const std::unique_ptr<Request>& request) {
+    if (!tell(*request)) return false;
+    DeliverTrace(*request);
+    ++ended.count;
+    ended.bytes += request->bytes;
+    return true;
+  });
+  // Last: what ended has no memory then.
+  ended.num_erased = ReportErasures();
+  ReportFlushes();
+  return ended;
+}
+
+void Scheduler::CountStep(uint64_t step_ns) {
+  // Rows of sources count as those of prompts.
+  const auto num_rows = static_cast<uint32_t>(step_tokens_.size() + source_tokens_.size());
+  const uint32_t prefill_rows = num_rows > decode_rows_ ? num_rows - decode_rows_ : 0;
+  CountStepRows(num_rows, step_ns, cost_.PredictNs(work_), stats_);
+  cost_.Observe(work_, step_ns);
+  Charge();
+  ++stats_.steps;
+  stats_.cost = cost_.Figures();
+  stats_.step_ns += step_ns;
+  stats_.decode_steps += decode_rows_ > 0 ? 1 : 0;
+  stats_.decode_rows += decode_rows_;
+  stats_.prefill_rows += prefill_rows;
+  stats_.kv_read_bytes = runner_.kv_read_bytes();
+  stats_.weight_read_bytes = runner_.weight_read_bytes();
+  recent_reads_.Add(MonotonicNs(), step_ns, stats_.kv_read_bytes + stats_.weight_read_bytes);
+  if (prefill_rows == 0) return;
+  // The prompts' share of the step's time, by rows. Both sums are halved after 64K rows, so that
+  // recent rows decide the measured speed.
+  prefill_ns_ += static_cast<double>(step_ns) * prefill_rows / num_rows;
+  prefill_rows_ += prefill_rows;
+  if (prefill_rows_ > 65536) {
+    prefill_ns_ /= 2;
+    prefill_rows_ /= 2;
+  }
+}
+
+void Scheduler::CountTenants() {
+  for (TenantStats& tenant : stats_.tenants) tenant.running = tenant.waiting = 0;
+  for (const auto& request : running_) {
+    if (request->spec.only_when_idle) continue;
+    stats_.tenants[request->tenant].running += request->num_live();
+  }
+  for (const auto& request : waiting_) {
+    if (!request->spec.only_when_idle) ++stats_.tenants[request->tenant].waiting;
+  }
+  // It takes time for many owners; these gauges may be old while something runs.
+  constexpr uint64_t kPeriodNs = 100'000'000;
+  const uint64_t now = MonotonicNs();
+  if (!running_.empty() && now - owners_counted_ns_ < kPeriodNs) return;
+  owners_counted_ns_ = now;
+  for (CacheOwnerStats& owner : stats_.cache_owners) {
+    const KvAccounts::Account& account = cache_.accounts().of(cache_.OpenAccount(owner.name));
+    owner.pinned_blocks = account.pinned;
+    owner.idle_blocks = account.idle;
+    owner.reserved_blocks = account.reserved;
+  }
+}
+
+void Scheduler::PublishStats() {
+  CountTenants();
+  stats_.running = 0;
+  for (const auto& request : running_) {
+    if (!request->spec.only_when_idle) stats_.running += request->num_live();
+  }
+  // Work for later waits here only while nothing else does.
+  const bool waits_for_idle = !waiting_.empty() && waiting_.front()->spec.only_when_idle;
+  stats_.queued = waits_for_idle ? 0 : waiting_.size();
+  CountNow();
+  recent_reads_.Fill(stats_.requests);
+  const CacheUsage usage = cache_.usage();
+  stats_.free_blocks = usage.free_blocks;
+  stats_.idle_blocks = usage.idle_blocks;
+  stats_.pinned_blocks = usage.pinned_blocks;
+  stats_.cached_tokens = usage.cached_tokens;
+  stats_.live_tokens = usage.live_tokens;
+  stats_.cursors = usage.num_cursors;
+  stats_.waste = usage.waste();
+  if (usage.free_blocks * 10 <= usage.num_blocks) {
+    stats_.worst_waste = std::max(stats_.worst_waste, stats_.waste);
+  }
+  const CacheCounters& counters = cache_.counters();
+  stats_.prompt_tokens = counters.queried_tokens;
+  stats_.reused_pool = counters.hit_tokens_pool;
+  stats_.reused_partial = counters.hit_tokens_partial;
+  stats_.reused_disk = counters.hit_tokens_disk;
+  stats_.computed_tokens =
+      stats_.prompt_tokens - stats_.reused_pool - stats_.reused_partial - stats_.reused_disk;
+  stats_.cursor_hits = counters.cursor_hits;
+  std::ranges::copy(counters.misses, stats_.misses);
+  stats_.committed_blocks = counters.committed_blocks;
+  std::ranges::copy(counters.missed_tokens, stats_.missed_tokens);
+  stats_.misses[static_cast<size_t>(MissReason::kDiverged)] -= left_misses_;
+  stats_.missed_tokens[static_cast<size_t>(MissReason::kDiverged)] -= left_missed_tokens_;
+  stats_.evicted_blocks = counters.evicted_blocks;
+  stats_.evicted_tokens = counters.evicted_tokens;
+  stats_.quota_evicted_blocks = counters.quota_evicted_blocks;
+  stats_.quota_evicted_tokens = counters.quota_evicted_tokens;
+  stats_.copied_blocks = counters.copied_blocks;
+  stats_.deduplicated_blocks = counters.deduplicated_blocks;
+  if (on_stats_) on_stats_(stats_);
+}
+
+void Scheduler::CheckInvariants() const {
+  cache_.CheckInvariants();
+  uint32_t choices = 0;
+  for (const auto& request : running_) {
+    KV_CHECK(!request->sequences.empty());
+    choices += request->num_live();
+    for (const auto& sequence : request->sequences) {
+      KV_CHECK(sequence->kv.num_committed() <= sequence->tokens.size());
+      KV_CHECK(!sequence->done || sequence->kv.tables().empty());
+    }
+  }
+  KV_CHECK(choices <= options_.parallel);
+  if (running_.empty()) KV_CHECK(cache_.usage().pinned_blocks == 0);
+}
+
+}  // namespace kvasir

@@ -1,0 +1,237 @@
+// Loading: sequences that get blocks from the tier, and blocks that are handed over to it.
+#include <algorithm>
+#include <limits>
+
+#include "base/clock.h"
+#include "schedule/request_tracing.h"
+#include "schedule/scheduler.h"
+
+namespace kvasir {
+namespace {
+
+// What sealing and opening may take of a step that has rows.
+constexpr uint64_t kTierNs = 4'000'000;
+
+}  // namespace
+
+// A request whose sequence was just fetched begins to load what its match was offered.
+void Scheduler::StartLoad(Request& request, KvLoad load, uint32_t num_offered) {
+  if (!load.active()) return;
+  const uint64_t now = MonotonicNs();
+  LoadState& state = request.load;
+  state = {};
+  state.load = std::move(load);
+  state.pace = {.start_ns = now,
+                .progress_ns = now,
+                .compute_ns = num_offered * RowNs(),
+                .ns_per_byte = load_speed_.ns_per_byte()};
+  cache_.BindLoad(request.first_live()->kv, state.load);
+  state.is_late = !cache_.layout().has_windows() &&
+                  state.pace.IsSlower(LeftBytes(state), state.pace.compute_ns);
+  state.waits = !state.is_late;
+  if (state.is_late) ReadAhead(request);
+  EnterLoadState(request, now);
+  cache_.AskAhead(state.load, state.first_read);
+}
+
+// Nanoseconds to compute a row of a prompt; 0: not known yet.
+double Scheduler::RowNs() const { return prefill_rows_ > 0 ? prefill_ns_ / prefill_rows_ : 0; }
+
+uint64_t Scheduler::LeftBytes(const LoadState& state) const {
+  return uint64_t{state.load.num_left()} * cache_.layout().block_bytes();
+}
+
+// Takes what has come for each sequence that loads, whatever its place, and decides who waits.
+void Scheduler::ContinueLoads() {
+  if (options_.tier == nullptr) return;
+  bool others_have_rows = false, any = false;
+  for (const auto& request : running_) {
+    (request->load.load.active() ? any : others_have_rows) = true;
+  }
+  if (!any) return;
+  const uint64_t start_ns = MonotonicNs();
+  const uint64_t end_ns =
+      others_have_rows ? start_ns + kTierNs : std::numeric_limits<uint64_t>::max();
+  for (size_t i = running_.size(); i-- > 0;) {
+    Request& request = *running_[i];
+    if (!request.load.load.active() || request.done()) continue;
+    if (!ContinueLoad(request, end_ns)) RestartWithoutTier(i);
+  }
+  stats_.cache_ns += MonotonicNs() - start_ns;
+}
+
+// False when the load cannot go on, and what it brought is of no use: windows are there as a whole
+// or not at all.
+bool Scheduler::ContinueLoad(Request& request, uint64_t end_ns) {
+  LoadState& state = request.load;
+  Sequence& sequence = *request.first_live();
+  const uint32_t before = sequence.kv.num_committed();
+  const uint64_t bytes_before = state.load.loaded_bytes();
+  const KvCache::Front front =
+      cache_.ContinueLoad(sequence.kv, state.load, sequence.tokens, for_each_, end_ns);
+  const uint64_t now = MonotonicNs();
+  if (sequence.kv.num_committed() > before) {
+    if (!state.is_late) {
+      load_speed_.Observe(state.load.loaded_bytes() - bytes_before, now - state.pace.progress_ns);
+    }
+    state.pace.progress_ns = now;
+    // Where no speed was known, this load's own one decides after a second.
+    const uint64_t passed_ns = now - state.pace.start_ns;
+    if (!state.pace.ns_per_byte && static_cast<double>(passed_ns) > LoadPace::kUnknownNs &&
+        state.load.loaded_bytes() > 0) {
+      state.pace.ns_per_byte =
+          static_cast<double>(passed_ns) / static_cast<double>(state.load.loaded_bytes());
+    }
+  }
+  state.waits = false;
+  if (front == KvCache::Front::kEnded) {
+    EndLoad(request);
+    return true;
+  }
+  const bool has_windows = cache_.layout().has_windows();
+  if (front == KvCache::Front::kMissing && !state.is_late) {
+    SetMiss(request, state.load.is_broken() ? MissReason::kUnreadable : MissReason::kEvicted);
+    if (has_windows) return false;
+  }
+  if (front == KvCache::Front::kReading && !state.is_late) {
+    const uint64_t next_bytes = state.load.loaded_bytes() + cache_.layout().block_bytes();
+    state.is_late = static_cast<double>(now) > state.pace.LateAt(next_bytes) ||
+                    state.pace.IsSlower(LeftBytes(state), LeftTokens(request) * RowNs());
+    if (state.is_late && has_windows) {
+      SetMiss(request, MissReason::kOvertaken);
+      return false;
+    }
+    state.waits = !state.is_late;
+  }
+  const bool is_nothing_asked =
+      cache_.TokensBeforeRead(sequence.kv, state.load) == std::numeric_limits<uint32_t>::max();
+  if (state.is_late && (front == KvCache::Front::kReading || is_nothing_asked)) ReadAhead(request);
+  cache_.AskAhead(state.load, state.first_read);
+  EnterLoadState(request, now);
+  return true;
+}
+
+void Scheduler::SetMiss(Request& request, MissReason reason) {
+  LoadState& state = request.load;
+  if (state.miss) return;
+  state.miss = reason;
+  state.miss_at = request.first_live()->kv.num_committed();
+}
+
+// Tokens of the offer that the sequence does not have yet.
+uint32_t Scheduler::LeftTokens(const Request& request) const {
+  const uint32_t end = request.load.load.end_block() * cache_.layout().block_tokens();
+  const uint32_t committed = request.first_live()->kv.num_committed();
+  return end - std::min(end, committed);
+}
+
+// Computing is quicker: the sequence computes what it needs next, and reads go on ahead of it, so
+// far that both come to the end of the offer at once, and at least a step.
+void Scheduler::ReadAhead(Request& request) {
+  LoadState& state = request.load;
+  SetMiss(request, MissReason::kOvertaken);
+  const uint32_t block_tokens = cache_.layout().block_tokens();
+  const uint32_t left = LeftTokens(request);
+  const double share = state.pace.ComputedShare(LeftBytes(state), left * RowNs());
+  const uint64_t lead = std::max<uint64_t>(static_cast<uint64_t>(share * left), options_.max_rows);
+  const uint64_t first = request.first_live()->kv.num_committed() + lead;
+  state.first_read = static_cast<uint32_t>((first + block_tokens - 1) / block_tokens);
+}
+
+// Rows that a sequence may compute before it comes to a block that the tier brings.
+uint32_t Scheduler::RowsBeforeLoad(const Request& request, const Sequence& sequence,
+                                   uint32_t pending) const {
+  const LoadState& state = request.load;
+  if (!state.load.active()) return pending;
+  return std::min(pending, cache_.TokensBeforeRead(sequence.kv, state.load));
+}
+
+// The load has brought all that it will: what the receipt says of the prompt is final.
+void Scheduler::EndLoad(Request& request) {
+  LoadState& state = request.load;
+  if (!state.load.active() && state.load.num_records() == 0) return;
+  Receipt& receipt = request.receipt;
+  if (request.was_resumed) {
+    const uint32_t kept = std::min(request.recomputed_last, state.load.taken_tokens());
+    receipt.recomputed -= kept;
+    stats_.recomputed_tokens -= kept;
+  } else {
+    receipt.reused_disk += state.load.loaded_tokens();
+    receipt.reused_pool += state.load.taken_tokens() - state.load.loaded_tokens();
+    receipt.computed = receipt.prompt_tokens - receipt.cached_tokens();
+    if (state.miss) {
+      receipt.miss = Miss{*state.miss, state.miss_at, std::nullopt};
+      NameMessage(request);
+      if (!request.spec.only_when_idle) cache_.CountMiss(*state.miss, receipt.computed);
+    }
+  }
+  state = {};
+  EnterLoadState(request, MonotonicNs());
+}
+
+void Scheduler::EnterLoadState(Request& request, uint64_t now) {
+  using State = FirstTokenTime::State;
+  request.first_token_time.Enter(request.load.waits ? State::kLoads : State::kRuns, now,
+                                 stats_.cache_ns);
+}
+
+// A load of windows that cannot be finished: the request is matched again, and computes.
+void Scheduler::RestartWithoutTier(size_t running_index) {
+  waiting_.push_front(nullptr);  // first: it may throw
+  const auto running = running_.begin() + static_cast<ptrdiff_t>(running_index);
+  Request& request = **running;
+  if (!request.was_resumed) request.tier_miss = request.load.miss;
+  request.load = {};
+  request.skips_tier = true;
+  Sequence& sequence = *request.first_live();
+  sequence.kv.Close();
+  sequence.kv = KvSequence();
+  request.reservation.Release();
+  if (!request.was_resumed) request.sequences.clear();
+  request.preempted = request.was_resumed;
+  retry_admission_ = true;
+  request.first_token_time.Enter(FirstTokenTime::State::kQueued, MonotonicNs(), stats_.cache_ns);
+  waiting_.front() = std::move(*running);
+  running_.erase(running);
+}
+
+// Hands blocks over to the tier: a few milliseconds' worth while something runs, else all for which
+// there are buffers.
+void Scheduler::SealBlocks() {
+  if (options_.tier == nullptr) return;
+  const uint64_t now = MonotonicNs();
+  const uint64_t end_ns = rows_.empty() ? std::numeric_limits<uint64_t>::max() : now + kTierNs;
+  cache_.SealQueued(end_ns, for_each_);
+  for (Flushing& flush : flushes_) {
+    if (flush.tier.valid() || flush.answer || !cache_.IsSealed(flush.point)) continue;
+    const auto told = std::make_shared<std::promise<Result<TierFlushed>>>();
+    std::future<Result<TierFlushed>> answer = told->get_future();
+    options_.tier->Flush(
+        [told](Result<TierFlushed> flushed) { told->set_value(std::move(flushed)); });
+    flush.tier = std::move(answer);
+  }
+}
+
+void Scheduler::Flush(FlushSink&& done) {
+  flushes_.push_back({.point = cache_.seal_point(),
+                      .deadline_ns = MonotonicNs() + options_.tier_answer_ns,
+                      .tier = {},
+                      .answer = {},
+                      .done = {}});
+  flushes_.back().done = std::move(done);
+}
+
+void Scheduler::EndTierWaits(uint64_t at_ns) {
+  for (Flushing& flush : flushes_) flush.deadline_ns = std::min(flush.deadline_ns, at_ns);
+  for (Erasing& erasing : erasures_) erasing.deadline_ns = std::min(erasing.deadline_ns, at_ns);
+}
+
+bool Scheduler::WaitsForTier() const {
+  if (options_.tier == nullptr || !rows_.empty() || !ended_.empty()) return false;
+  if (running_.empty() && !waiting_.empty()) return false;
+  const auto is_zeroed = [&](const Erasing& erasing) { return cache_.IsZeroed(erasing.point); };
+  const auto loads = [](const auto& request) { return request->load.waits; };
+  return std::ranges::all_of(erasures_, is_zeroed) && std::ranges::all_of(running_, loads);
+}
+
+}  // namespace kvasir

@@ -1,0 +1,265 @@
+// What the policy sees, and what becomes of its plan.
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "schedule/scheduler.h"
+
+namespace kvasir {
+namespace {
+
+// Whether the only token to compute was just sampled.
+bool Decodes(const Request& request, const Sequence& sequence) {
+  return request.prompt_done && sequence.num_pending() == 1;
+}
+
+// Whether a choice has more to compute than its next token.
+bool IsBehind(const Request& request) {
+  return std::ranges::any_of(request.sequences, [](const auto& sequence) {
+    return !sequence->done && sequence->num_pending() > 1;
+  });
+}
+
+}  // namespace
+
+void Scheduler::PlanRows() {
+  // Where nothing runs there is room for any of them.
+  if (retry_admission_ || running_.empty()) {
+    for (const auto& request : waiting_) request->has_no_room = false;
+    retry_admission_ = false;
+  }
+  RestartLong();
+  ProbeWaiting();
+  for (;;) {
+    GrowReservations();
+    FillView();
+    policy_->Decide(view_, plan_);
+    if (options_.on_plan) options_.on_plan(view_, plan_);
+    if (plan_.preempt) {
+      Preempt(*plan_.preempt, plan_.cause);
+    } else if (plan_.admit) {
+      Admit(*plan_.admit - running_.size());
+    } else {
+      break;
+    }
+  }
+  TakeRows();
+}
+
+// Asks the cache what it has of a few prompts that wait, where one of them may start and the answer
+// may have changed.
+void Scheduler::ProbeWaiting() {
+  if (options_.schedule != Schedule::kFair || options_.cache_mode != CacheMode::kPrefix) return;
+  uint32_t choices = 0;
+  for (const auto& request : running_) choices += request->num_live();
+  if (waiting_.size() < 2 || choices >= options_.parallel) return;
+  const CacheCounters& counters = cache_.counters();
+  const uint64_t now = counters.committed_blocks + counters.evicted_blocks;
+  uint32_t probed = 0;
+  for (const auto& request : waiting_) {
+    if (request->probed_at == now || !request->shares()) continue;
+    request->probed_at = now;
+    const bool is_long = IsLong(request->prompt_tokens());
+    request->resident_tokens = TimedCache([&] {
+      return cache_.Probe(request->cache_owner(),
+                          is_long ? options_.long_rope->identity : options_.identity,
+                          request->spec.cache_salt, request->spec.prompt);
+    });
+    if (++probed == SchedulingPolicy::kMaxCompared) return;
+  }
+}
+
+void Scheduler::FillView() {
+  view_requests_.clear();
+  view_sequences_.clear();
+  seen_.clear();
+  for (TenantView& tenant : tenants_) tenant.running = 0;
+  for (const auto& request : running_) tenants_[request->tenant].running += request->num_live();
+  const bool starved =
+      std::ranges::any_of(running_, [](const auto& request) { return request->is_starved; });
+  for (const auto& request : running_) {
+    const auto index = static_cast<uint32_t>(view_requests_.size());
+    view_requests_.push_back(
+        {.state = RequestView::State::kRunning,
+         .tenant = request->tenant,
+         .choices = request->num_live(),
+         .priority = request->spec.priority,
+         .arrival_ns = request->submitted_ns,
+         .account = request->account,
+         .above_guarantee = cache_.accounts().is_above_guarantee(request->account),
+         .over_quota = request->over_quota,
+         .preemptions = request->receipt.preemptions,
+         .is_starved = request->is_starved,
+         .recompute_tokens = starved || !waiting_.empty() ? CostToBringBack(*request) : 0,
+         .tokens_since_resume = request->completion_tokens - request->tokens_at_resume});
+    for (const auto& sequence : request->sequences) FillSequence(index, *request, *sequence);
+  }
+  for (const auto& request : waiting_) {
+    // A running request of its account waits for what the account releases, and goes first.
+    const bool held_up = std::ranges::count(accounts_over_quota_, request->account) > 0;
+    const bool goes_first = request->preempted && request->cause != PreemptCause::kPriority;
+    view_requests_.push_back(
+        {.state = goes_first ? RequestView::State::kPreempted : RequestView::State::kWaiting,
+         .tenant = request->tenant,
+         .choices = request->num_live(),
+         .priority = request->spec.priority,
+         .arrival_ns = request->submitted_ns,
+         .has_no_room = request->has_no_room || held_up,
+         .overtaken = request->overtaken,
+         .account = request->account,
+         .over_quota = request->over_quota || held_up,
+         .is_owed = request->is_owed,
+         .resident_tokens = request->resident_tokens,
+         .follows = Follows(*request),
+         .preemptions = request->receipt.preemptions});
+  }
+  RaiseLeaders();
+  view_ = {.now_ns = MonotonicNs(),
+           .requests = view_requests_,
+           .sequences = view_sequences_,
+           .tenants = tenants_,
+           .parallel = options_.parallel,
+           .max_rows = options_.max_rows,
+           .cost = &cost_,
+           .target_step_ns = options_.target_step_ns};
+}
+
+// Who computes what another request of its tenant waits for has the better priority of the two.
+// (Priorities of two tenants are not compared.)
+void Scheduler::RaiseLeaders() {
+  for (size_t i = running_.size(); i < view_requests_.size(); ++i) {
+    if (!view_requests_[i].follows) continue;
+    const Request& follower = *waiting_[i - running_.size()];
+    for (size_t j = 0; j < running_.size(); ++j) {
+      RequestView& leader = view_requests_[j];
+      if (running_[j]->id != follower.leader || leader.tenant != follower.tenant) continue;
+      leader.priority = std::min(leader.priority, follower.spec.priority);
+    }
+  }
+}
+
+void Scheduler::FillSequence(uint32_t index, Request& request, Sequence& sequence) {
+  // Choices of a request that goes on wait until the prompt can be forked again.
+  if (sequence.done || sequence.kv.tables().empty() || sequence.waits_for_format()) return;
+  uint32_t pending = sequence.num_pending();
+  if (!request.prompt_done) {
+    pending = request.prompt_tokens() - sequence.kv.num_committed();
+  } else if (request.num_live() > 1 && options_.cache_mode != CacheMode::kNone &&
+             !sequence.format_choice &&
+             (IsBehind(request) || sequence.tokens.size() > request.shortest())) {
+    // Choices keep one length: whose next token is the last one that is known waits for the others.
+    if (--pending == 0) return;
+  }
+  if (request.load.waits) return;
+  pending = RowsBeforeLoad(request, sequence, pending);
+  pending = std::min(pending, request.spec.chunk_tokens.value_or(pending));
+  view_sequences_.push_back(
+      {.request = index,
+       .pending = pending,
+       .decodes = sequence.kv.has_source() && Decodes(request, sequence),
+       .kv_bytes = static_cast<double>(cache_.layout().SeenBytes(sequence.kv.num_committed())),
+       .source_tokens = sequence.kv.has_source() ? 0 : sequence.kv.source_tokens()});
+  seen_.push_back({&request, &sequence});
+}
+
+// Tokens to compute again if the request loses its blocks and nothing of them stays.
+uint32_t Scheduler::CostToBringBack(const Request& request) const {
+  constexpr uint32_t kMost = uint32_t{1} << 30;  // what certainly does not stay costs most
+  uint32_t tokens = !request.shares() ? kMost : 0;
+  for (const auto& sequence : request.sequences) {
+    if (!sequence->done && !sequence->kv.tables().empty()) tokens += cache_.OwnTokens(sequence->kv);
+  }
+  return tokens;
+}
+
+// Charges tenants for the step that ran, by their rows and weights.
+void Scheduler::Charge() {
+  if (work_.rows() == 0) return;  // Cursors answered
+  const double step_ns = cost_.PredictNs(work_);
+  for (const Rows& rows : rows_) {
+    if (rows.request->spec.only_when_idle) continue;
+    uint32_t tenant = rows.request->tenant;
+    if (FaultActive(Fault::kWrongTenantCharge)) tenant = 0;
+    const double service_ns = step_ns * (rows.num_rows + rows.source_rows) / work_.rows();
+    tenants_[tenant].charge_ns += service_ns / tenant_rules_[tenant].weight;
+    stats_.tenants[tenant].service_ns += service_ns;
+  }
+}
+
+void Scheduler::PublishWorkload() {
+  if (!on_workload_) return;
+  Workload& all = workload_;
+  // Until then the cost model knows only long steps, and would take decoding for one of them.
+  constexpr uint64_t kLeastDecodeSteps = 16;
+  all.cost = cost_;
+  all.knows_decoding = stats_.decode_steps >= kLeastDecodeSteps;
+  all.step_begin_ns = MonotonicNs();
+  constexpr size_t kMostPublished = 1024;  // of those that wait; the others are counted only
+  for (uint32_t i = 0; i < all.tenants.size(); ++i) {
+    Workload::Tenant& tenant = all.tenants[i];
+    tenant.charge_ns = tenants_[i].charge_ns;
+    tenant.max_running = tenants_[i].max_running;
+    tenant.expected_answer = lengths_.Expected(i, 0);
+    tenant.knows_answers = lengths_.knows(i);
+  }
+  all.running.clear();
+  for (const auto& request : running_) {
+    if (request->spec.only_when_idle || request->done()) continue;
+    const Sequence* sequence = request->first_live();
+    const bool prefills = !request->prompt_done && sequence && !sequence->kv.tables().empty();
+    const uint32_t new_tokens = request->prompt_done ? 0
+                                : prefills ? request->prompt_tokens() - sequence->kv.num_committed()
+                                           : request->new_tokens();
+    all.running.push_back(JobOf(*request, new_tokens));
+  }
+  all.waiting.clear();
+  for (Workload::Tenant& tenant : all.tenants) tenant.waiting = 0;
+  for (const auto& request : waiting_) {
+    if (request->spec.only_when_idle || request->done()) continue;
+    Workload::Tenant& tenant = all.tenants[request->tenant];
+    if (tenant.waiting++ >= kPlayedStarts || all.waiting.size() >= kMostPublished) continue;
+    all.waiting.push_back(JobOf(*request, request->new_tokens()));
+  }
+  on_workload_(all);
+}
+
+// What a request still needs, with so many tokens of its prompt to compute.
+Workload::Job Scheduler::JobOf(const Request& request, uint32_t new_tokens) const {
+  const uint32_t so_far = request.longest_answer;
+  const uint32_t expected = so_far == 0 ? workload_.tenants[request.tenant].expected_answer
+                                        : lengths_.Expected(request.tenant, so_far) - so_far;
+  return MakeJob(cache_.layout(), {.tenant = request.tenant,
+                                   .choices = request.num_live(),
+                                   .tokens = request.prompt_tokens() + so_far,
+                                   .new_tokens = new_tokens,
+                                   .source_tokens = request.new_source_tokens(),
+                                   .max_answer = request.max_tokens - so_far,
+                                   .expected_answer = expected});
+}
+
+void Scheduler::TakeRows() {
+  rows_.clear();
+  decode_rows_ = 0;
+  work_ = {};
+  for (size_t i = 0; i < seen_.size(); ++i) {
+    const SequenceView& sequence = view_sequences_[i];
+    const uint32_t num_rows = plan_.rows[i];
+    const uint32_t source_rows = plan_.source_rows[i];
+    if (sequence.source_tokens > source_rows) continue;
+    // A Cursor answers a prompt without rows.
+    if (num_rows == 0 && sequence.pending > 0 && source_rows == 0) continue;
+    rows_.push_back({seen_[i].request, seen_[i].sequence, 0, num_rows,
+                     seen_[i].sequence->kv.num_committed(), source_rows});
+    work_.prefill_rows += source_rows;
+    if (sequence.decodes) {
+      ++decode_rows_;
+      ++work_.decode_rows;
+      work_.decode_kv_bytes += sequence.kv_bytes;
+    } else {
+      work_.prefill_rows += num_rows;
+      work_.prefill_kv_bytes += num_rows * sequence.kv_bytes;
+    }
+  }
+}
+
+}  // namespace kvasir

@@ -1,0 +1,83 @@
+// What is waiting and running now, for GET /v1/cache/sequences and /metrics.
+#include <algorithm>
+
+#include "base/clock.h"
+#include "schedule/scheduler.h"
+
+namespace kvasir {
+namespace {
+
+const char* StateOf(const Request& request, bool follows) {
+  if (request.preempted) return "preempted";
+  if (request.sequences.empty()) return follows ? "following" : "waiting";
+  if (request.load.waits) return "loading";
+  return request.prompt_done ? "decode" : "prefill";
+}
+
+}  // namespace
+
+void Scheduler::AddStates(const Request& request, uint64_t now_ns,
+                          std::vector<SequenceState>& states) const {
+  SequenceState state{.id = request.spec.id,
+                      .tenant = request.spec.tenant,
+                      .state = StateOf(request, Follows(request)),
+                      .tokens = request.prompt_tokens(),
+                      .prompt_tokens = request.prompt_tokens(),
+                      .cached_tokens = request.receipt.cached_tokens(),
+                      .priority = request.spec.priority,
+                      .preemptions = request.receipt.preemptions,
+                      .age_ns = now_ns - std::min(now_ns, request.submitted_ns)};
+  if (request.sequences.empty()) states.push_back(state);
+  for (const auto& sequence : request.sequences) {
+    if (sequence->done) continue;
+    const KvCache::Pins pins = cache_.PinsOf(sequence->kv);
+    state.choice = sequence->choice;
+    state.tokens = static_cast<uint32_t>(sequence->tokens.size());
+    state.computed = sequence->kv.num_committed();
+    state.blocks = pins.blocks;
+    state.shared_blocks = pins.shared;
+    states.push_back(state);
+  }
+}
+
+std::vector<SequenceState> Scheduler::States(const std::optional<std::string>& tenant) const {
+  std::vector<SequenceState> states;
+  const uint64_t now_ns = MonotonicNs();
+  const auto add = [&](const auto& requests) {
+    for (const auto& request : requests) {
+      if (request->spec.only_when_idle) continue;
+      if (request->done() || (tenant && request->spec.tenant != *tenant)) continue;
+      AddStates(*request, now_ns, states);
+    }
+  };
+  add(running_);
+  add(waiting_);
+  return states;
+}
+
+// Gauges over what runs and waits; view_requests_ is of the last decision, which nothing has
+// changed since.
+void Scheduler::CountNow() {
+  RequestStats& now = stats_.requests;
+  now.longest_running_tokens = now.following = now.oldest_wait_since_ns = 0;
+  stats_.hypotheses = 0;
+  for (const auto& request : running_) {
+    if (request->spec.only_when_idle) continue;
+    if (request->search) stats_.hypotheses += request->search->beams().size();
+    for (const auto& sequence : request->sequences) {
+      if (sequence->done) continue;
+      now.longest_running_tokens =
+          std::max<uint64_t>(now.longest_running_tokens, sequence->tokens.size());
+    }
+  }
+  if (stats_.queued == 0) return;
+  now.oldest_wait_since_ns = waiting_.front()->submitted_ns;
+  for (const RequestView& view : view_requests_) {
+    if (view.state == RequestView::State::kRunning) continue;
+    now.following += view.follows;
+    now.oldest_wait_since_ns = std::min(now.oldest_wait_since_ns, view.arrival_ns);
+  }
+  now.following = std::min<uint64_t>(now.following, waiting_.size());
+}
+
+}  // namespace kvasir
