@@ -28,7 +28,7 @@ class Summary(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "CMakeLists.txt").write_text(PROJECT)
             build = pathlib.Path(folder) / "build"
-            subprocess.run(["cmake", "-S", folder, "-B", build], check=True, capture_output=True)
+            subprocess.run(["cmake", "-G", "Ninja", "-S", folder, "-B", build], check=True, capture_output=True)
             subprocess.run(["ctest", "--test-dir", build, "-j4"], capture_output=True)
             said = subprocess.run([sys.executable, ROOT / "tools/test_summary.py", build / "Testing/Temporary/LastTest.log"],
                                   check=True, capture_output=True, text=True).stdout

@@ -27,7 +27,7 @@ clean_up() {
     wait "$server_pid" 2>/dev/null || true
   fi
   local mount
-  for mount in dev proc; do
+  for mount in dev/shm dev/pts dev proc; do
     if mountpoint -q "$machine/$mount"; then umount "$machine/$mount"; fi
   done
   if mountpoint -q "$machine/proc" || mountpoint -q "$machine/dev"; then
@@ -58,7 +58,9 @@ make_root() {
   cp -L /etc/resolv.conf /etc/hosts "$machine/etc/"
   mkdir -p "$machine/etc/ssl/certs"
   cp -L /etc/ssl/certs/ca-certificates.crt "$machine/etc/ssl/certs/"
-  mount -t proc proc "$machine/proc" && mount --bind /dev "$machine/dev" || die "cannot mount /proc and /dev"
+  mount -t proc proc "$machine/proc" && mount --bind /dev "$machine/dev" &&
+    mount -t devpts -o gid=5,ptmxmode=666 devpts "$machine/dev/pts" && mount -t tmpfs tmpfs "$machine/dev/shm" ||
+    die "cannot mount /proc and /dev"
   git clone -q --depth 1 "file://$PWD" "$machine/kvasir"
 }
 
