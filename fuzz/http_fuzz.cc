@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "api/llama_response.h"
+#include "api/llama_writer.h"
 #include "base/check.h"
 #include "fuzz_target.h"
 #include "server/fake_engine_for_test.h"
@@ -59,7 +59,7 @@ void CheckGeneration(GenerationStart start) {
   }
   KV_CHECK(start.answer->done() && !start.answer->error());
   if (start.answer->streams()) {
-    const bool is_llama = dynamic_cast<const LlamaAnswer*>(start.answer.get()) != nullptr;
+    const bool is_llama = dynamic_cast<const LlamaWriter*>(&start.answer->writer()) != nullptr;
     KV_CHECK(stream.ends_with(is_llama ? "}\n\n" : "data: [DONE]\n\n"));
   } else {
     KV_CHECK(nlohmann::json::accept(Joined(start.answer->Body())));

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "api/infill_prompt.h"
+#include "api/llama_writer.h"
 #include "api/raw_prompts.h"
 #include "api/samplers_field.h"
 #include "base/result.h"
@@ -79,6 +80,7 @@ void ReadLlamaFields(JsonFields& fields, GenerateRequest* request, AnswerSpec* s
 struct Begun {
   GenerateRequest request;
   AnswerSpec spec;
+  AskedFields asked;
   LlamaSpec llama;
 };
 
@@ -89,7 +91,7 @@ Result<Begun> Begin(JsonFields& fields, const ModelView& model) {
   if (!fields.error()) {
     KV_ASSIGN(begun.spec.model, CheckModel(name, model));
   }
-  ReadGenerationFields(fields, model, &begun.request, &begun.spec);
+  ReadGenerationFields(fields, model, &begun.request, &begun.spec, &begun.asked);
   ReadLlamaFields(fields, &begun.request, &begun.spec, &begun.llama);
   RefuseUnsupported(fields, kReadHere);
   begun.llama.ctx_size = model.ctx_size;
@@ -133,14 +135,16 @@ Result<GenerationCall> Finish(Begun begun, RawPrompts prompts, const JsonFields&
                               const ModelView& model) {
   KV_TRY(AddTexts(prompts, model, &begun.llama));
   begun.request.ignored = fields.Unread();
-  begun.llama.settings = Dump(LlamaSettings(begun.request, begun.spec, model.ends));
+  begun.llama.settings = Dump(LlamaSettings(begun.request, begun.spec, begun.asked, model.ends));
   GenerationCall call;
   for (std::vector<TokenId>& ids : prompts) {
     begun.llama.prompt_tokens.push_back(static_cast<uint32_t>(ids.size()));
     call.requests.emplace_back(begun.request).prompt = std::move(ids);
   }
-  begun.spec.llama = std::make_shared<const LlamaSpec>(std::move(begun.llama));
   call.spec = std::move(begun.spec);
+  call.spec.keeps_receipts = true;
+  call.writer = std::make_unique<LlamaWriter>(std::move(begun.llama));
+  call.slot = begun.asked.slot;
   return call;
 }
 
@@ -207,21 +211,19 @@ Result<GenerationCall> ParseInfillRequest(std::string_view body, const ModelView
   return Finish(std::move(begun), std::move(prompts), fields, model);
 }
 
-Status SetVerbose(const ModelView& model, GenerationCall* call) {
-  AnswerSpec& spec = call->spec;
-  if (!spec.verbose || spec.llama || spec.translation) return {};
+Result<VerboseSpec> VerboseOf(std::span<const GenerateRequest> requests, const AnswerSpec& spec,
+                              const AskedFields& asked, const ModelView& model) {
   VerboseSpec said;
   if (model.tokenizer) {
     std::vector<const std::vector<TokenId>*> all;
-    for (const GenerateRequest& request : call->requests) all.push_back(&request.prompt);
+    for (const GenerateRequest& request : requests) all.push_back(&request.prompt);
     KV_ASSIGN(said.prompts, TextsOf(all, model, "leave verbose out"));
   }
-  said.settings = Dump(LlamaSettings(call->requests.front(), spec, model.ends));
-  spec.verbosely = std::make_shared<const VerboseSpec>(std::move(said));
-  return {};
+  said.settings = Dump(LlamaSettings(requests.front(), spec, asked, model.ends));
+  return said;
 }
 
-json LlamaSettings(const GenerateRequest& request, const AnswerSpec& spec,
+json LlamaSettings(const GenerateRequest& request, const AnswerSpec& spec, const AskedFields& asked,
                    std::span<const TokenId> ends) {
   const SamplingParams& sampling = request.sampling;
   const bool unlimited = request.max_tokens == UINT32_MAX;
@@ -258,7 +260,7 @@ json LlamaSettings(const GenerateRequest& request, const AnswerSpec& spec,
           {"n_probs", spec.logprobs.value_or(0)},
           {"min_keep", 0},
           {"grammar", GrammarOf(request)},
-          {"samplers", spec.samplers ? json(*spec.samplers) : json(kDefaultSamplers)},
+          {"samplers", asked.samplers ? json(*asked.samplers) : json(kDefaultSamplers)},
           {"timings_per_token", spec.timings_per_token},
           {"post_sampling_probs", request.sampled_logprobs},
           {"lora", json::array()}};

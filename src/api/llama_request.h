@@ -2,10 +2,11 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
-#include <string>
+#include <span>
 #include <string_view>
 
 #include "api/openai_request.h"
+#include "api/openai_writer.h"
 
 namespace kvasir {
 
@@ -21,12 +22,11 @@ Result<GenerationCall> ParseLlamaRequest(std::string_view body, const ModelView&
 Result<GenerationCall> ParseInfillRequest(std::string_view body, const ModelView& model);
 
 // `generation_settings`, and the parameters of /props. What is not supported has the value that
-// switches it off.
-// `ends`: the tokens that end an answer.
+// switches it off. `ends`: the tokens that end an answer.
 nlohmann::json LlamaSettings(const GenerateRequest& request, const AnswerSpec& spec,
-                             std::span<const TokenId> ends = {});
-// Sets spec.verbosely of a call in OpenAI's form that asks for `__verbose`. kInvalidArgument: the
-// prompts' texts are too long.
-Status SetVerbose(const ModelView& model, GenerationCall* call);
+                             const AskedFields& asked, std::span<const TokenId> ends = {});
+// What `__verbose` says of requests. kInvalidArgument: the prompts' texts are too long.
+Result<VerboseSpec> VerboseOf(std::span<const GenerateRequest> requests, const AnswerSpec& spec,
+                              const AskedFields& asked, const ModelView& model);
 
 }  // namespace kvasir

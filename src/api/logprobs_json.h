@@ -8,11 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "api/openai_request.h"
 #include "http/parts.h"
 #include "kvasir/engine.h"
+#include "text/tokenizer.h"
 
 namespace kvasir {
+
+// Probabilities of tokens: the model's, as logarithms, or those that they were drawn with.
+enum class Probs { kModel, kSampled };
 
 // Of a token without a log probability, the first of a prompt: null in answers.
 inline constexpr float kNoLogprob = std::numeric_limits<float>::quiet_NaN();

@@ -1,7 +1,8 @@
-// Answer::Body: a whole answer, piece by piece.
+// OpenAiWriter::Body: a whole answer, piece by piece.
 #include <nlohmann/json.hpp>
 
-#include "api/openai_response.h"
+#include "api/openai_json.h"
+#include "api/openai_writer.h"
 #include "http/json_fields.h"
 #include "observe/receipt_json.h"
 
@@ -19,24 +20,51 @@ std::string OpenObject(const json& object) {
 
 }  // namespace
 
-Parts Answer::Body() const {
-  json envelope = Envelope(false);
-  envelope["usage"] = Usage();
-  envelope["kvasir"] = FinalReceipt();
-  envelope["timings"] = TimingsJson(timings_);
+json FinishOf(const Answer::Choice& choice) {
+  if (choice.finish == FinishReason::kNone) return {};
+  const bool calls = choice.read && choice.read->pieces.num_calls() > 0;
+  return calls && choice.finish == FinishReason::kStop ? "tool_calls" : ToString(choice.finish);
+}
+
+json UsageJson(const Answer& answer) {
+  const Receipt& receipt = answer.receipt();
+  json usage = {{"prompt_tokens", receipt.prompt_tokens},
+                {"completion_tokens", answer.completion_tokens()},
+                {"total_tokens", receipt.prompt_tokens + answer.completion_tokens()},
+                {"prompt_tokens_details", {{"cached_tokens", receipt.cached_tokens()}}}};
+  if (const auto tokens = answer.reasoning_tokens()) {
+    usage["completion_tokens_details"] = {{"reasoning_tokens", *tokens}};
+  }
+  return usage;
+}
+
+json FinalReceipt(const Answer& answer) {
+  json receipt = ReceiptJson(answer.receipt());
+  const auto& session = answer.spec().session;
+  if (session && session->dropped_messages) {
+    receipt["dropped_messages"] = *session->dropped_messages;
+  }
+  return receipt;
+}
+
+Parts OpenAiWriter::Body(const Answer& answer) const {
+  json envelope = Envelope(answer, false);
+  envelope["usage"] = UsageJson(answer);
+  envelope["kvasir"] = FinalReceipt(answer);
+  envelope["timings"] = TimingsJson(answer.timings());
   std::string out = OpenObject(envelope) + "\"choices\":";
-  for (size_t i = 0; i < choices_.size(); ++i) {
+  for (size_t i = 0; i < answer.choices().size(); ++i) {
     out += i == 0 ? '[' : ',';
-    Parts choice = ChoiceText(i);
+    Parts choice = ChoiceText(answer, i);
     for (std::string part = choice.Next(); !part.empty(); part = choice.Next()) {
       out += part;
       if (out.size() >= kPartBytes) co_yield out;
     }
   }
   out += ']';
-  if (spec_.verbosely) {
+  if (form_.verbosely) {
     out += ",\"__verbose\":";
-    Parts verbose = VerboseText();
+    Parts verbose = VerboseText(answer);
     for (std::string part = verbose.Next(); !part.empty(); part = verbose.Next()) {
       out += part;
       if (out.size() >= kPartBytes) co_yield out;
@@ -46,11 +74,11 @@ Parts Answer::Body() const {
   co_yield out;
 }
 
-Parts Answer::VerboseText() const {
-  std::string out = OpenObject(
-      {{"tokens_evaluated", receipt_.prompt_tokens}, {"tokens_predicted", completion_tokens_}});
-  out += "\"generation_settings\":" + spec_.verbosely->settings + ",\"prompt\":";
-  const std::vector<std::string>& prompts = spec_.verbosely->prompts;
+Parts OpenAiWriter::VerboseText(const Answer& answer) const {
+  std::string out = OpenObject({{"tokens_evaluated", answer.receipt().prompt_tokens},
+                                {"tokens_predicted", answer.completion_tokens()}});
+  out += "\"generation_settings\":" + form_.verbosely->settings + ",\"prompt\":";
+  const std::vector<std::string>& prompts = form_.verbosely->prompts;
   if (prompts.size() != 1) out += '[';
   for (size_t i = 0; i < prompts.size(); ++i) {
     out += i == 0 ? "\"" : ",\"";
@@ -65,14 +93,14 @@ Parts Answer::VerboseText() const {
   co_yield out;
 }
 
-Parts Answer::ChoiceText(size_t index) const {
-  const Choice& choice = choices_[index];
+Parts OpenAiWriter::ChoiceText(const Answer& answer, size_t index) const {
+  const Answer::Choice& choice = answer.choice(index);
   std::string out =
       OpenObject({{"index", index},
                   {"finish_reason", FinishOf(choice)},
                   {"stop_reason", choice.stop_match ? json(*choice.stop_match) : json()}});
-  const std::pair<const char*, bool> id_lists[] = {{"\"token_ids\":", spec_.return_token_ids},
-                                                   {"\"tokens\":", spec_.return_tokens}};
+  const std::pair<const char*, bool> id_lists[] = {{"\"token_ids\":", form_.return_token_ids},
+                                                   {"\"tokens\":", form_.return_tokens}};
   for (const auto& [key, wanted] : id_lists) {
     if (!wanted) continue;
     out += key;
@@ -84,10 +112,12 @@ Parts Answer::ChoiceText(size_t index) const {
     out += choice.ids.empty() ? "[]," : "],";
   }
   out += "\"logprobs\":";
-  if (spec_.logprobs) {
-    Parts logprobs =
-        spec_.chat ? choice.scored.ChatText(tokenizer_)
-                   : choice.scored.LegacyText(scored_.empty() ? choice.characters : 0, tokenizer_);
+  if (answer.spec().logprobs) {
+    Parts logprobs = form_.chat
+                         ? choice.scored.ChatText(answer.tokenizer())
+                         : choice.scored.LegacyText(
+                               answer.scores_prompts() ? 0 : CountCharacters(answer.EchoOf(index)),
+                               answer.tokenizer());
     for (std::string part = logprobs.Next(); !part.empty(); part = logprobs.Next()) {
       out += part;
       if (out.size() >= kPartBytes) co_yield out;
@@ -103,11 +133,11 @@ Parts Answer::ChoiceText(size_t index) const {
       choice.read ? std::span<const ToolCall>(choice.read->calls) : std::span<const ToolCall>();
   const bool no_content = choice.text.empty() && !calls.empty();
   std::string before =
-      spec_.chat ? R"(,"message":{"role":"assistant","refusal":null,"content":)" : R"(,"text":)";
+      form_.chat ? R"(,"message":{"role":"assistant","refusal":null,"content":)" : R"(,"text":)";
   if (no_content) {
     before += "null";
   } else {
-    texts.emplace_back(before + '"', EchoOf(index));
+    texts.emplace_back(before + '"', answer.EchoOf(index));
     texts.emplace_back("", choice.text);
     before = "\"";
   }
@@ -131,7 +161,7 @@ Parts Answer::ChoiceText(size_t index) const {
     }
   }
   out += calls.empty() ? before : "\"}}]";
-  out += spec_.chat ? "}}" : "}";
+  out += form_.chat ? "}}" : "}";
   co_yield out;
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "api/llama_request.h"
+#include "api/openai_writer.h"
 #include "api/raw_prompts.h"
 
 namespace kvasir {
@@ -19,46 +21,45 @@ Result<std::string> ReadModel(JsonFields& fields, const ModelView& model) {
   return CheckModel(name, model);
 }
 
-void ReadChatLogprobs(JsonFields& fields, GenerationCall* call) {
+void ReadChatLogprobs(JsonFields& fields, AnswerSpec* spec) {
   bool wanted = false;
   uint32_t top = 0;
   fields.Bool("logprobs", &wanted);
   fields.Unsigned("top_logprobs", 0, kMaxTopLogprobs, &top);
   if (!wanted && top > 0) fields.Fail("top_logprobs", "needs logprobs: true");
-  if (wanted) call->spec.logprobs = top;
+  if (wanted) spec->logprobs = top;
 }
 
-void ReadCompletionLogprobs(JsonFields& fields, GenerationCall* call) {
+void ReadCompletionLogprobs(JsonFields& fields, AnswerSpec* spec) {
   if (const auto top = fields.Integer("logprobs", 0, kMaxTopLogprobs)) {
-    call->spec.logprobs = static_cast<uint32_t>(*top);
+    spec->logprobs = static_cast<uint32_t>(*top);
   }
 }
 
-// How the answer is given.
-void ReadAnswerFields(JsonFields& fields, const ModelView& model, AnswerSpec* spec) {
-  spec->thoughts = model.thoughts;
+void ReadReadingFields(JsonFields& fields, const ModelView& model, ReadingFields* asked) {
+  asked->thoughts = model.thoughts;
   if (fields.Has("reasoning_format")) {
     std::string format;
     fields.String("reasoning_format", &format);
     if (const auto form = ThoughtFormOf(format)) {
-      spec->thoughts = *form;
+      asked->thoughts = *form;
     } else {
       fields.Fail("reasoning_format",
                   "is not \"auto\", \"deepseek\" (the same), \"deepseek-legacy\" or \"none\"");
     }
   }
-  fields.Bool("parallel_tool_calls", &spec->parallel_calls);
-  spec->tool_choice = ReadToolChoice(fields);
-  if (model.think) spec->max_thought_tokens = model.max_thought_tokens;
+  fields.Bool("parallel_tool_calls", &asked->parallel_calls);
+  asked->tool_choice = ReadToolChoice(fields);
+  if (model.think) asked->max_thought_tokens = model.max_thought_tokens;
   for (const char* name : {"reasoning_budget_tokens", "thinking_budget_tokens"}) {  // llama.cpp's
     if (!model.think) break;  // as there: they say nothing to models without thoughts
     const auto most = fields.Integer(name, -1, UINT32_MAX);
     if (!most) continue;
-    spec->max_thought_tokens.reset();  // -1: no limit
-    if (*most >= 0) spec->max_thought_tokens = static_cast<uint32_t>(*most);
+    asked->max_thought_tokens.reset();  // -1: no limit
+    if (*most >= 0) asked->max_thought_tokens = static_cast<uint32_t>(*most);
   }
   if (const auto most = fields.Integer("max_reasoning_tokens", 0, UINT32_MAX)) {
-    spec->max_thought_tokens = static_cast<uint32_t>(*most);
+    asked->max_thought_tokens = static_cast<uint32_t>(*most);
     if (!model.think) {
       fields.Fail("max_reasoning_tokens", "the chat template has no marks of thoughts");
     }
@@ -127,12 +128,12 @@ std::vector<AnswerFormat::Tool> FunctionsOf(const JsonValue* tools) {
 
 // What the answers may be, beside a text that ReadGenerationFields has read.
 Status SetFormat(std::vector<AnswerFormat::Tool> tools, const AnswerReading& reading,
-                 GenerationCall* call) {
-  const AnswerSpec& spec = call->spec;
-  KV_TRY(CheckChoice(spec.tool_choice, tools));
+                 OpenAiCall* call) {
+  const ReadingFields& asked = call->reading;
+  KV_TRY(CheckChoice(asked.tool_choice, tools));
   GenerateRequest& request = call->requests.front();
   const bool calls = reading.calls && !tools.empty();
-  const auto max_thought = reading.think ? spec.max_thought_tokens : std::nullopt;
+  const auto max_thought = reading.think ? asked.max_thought_tokens : std::nullopt;
   if (!request.format && !calls && !max_thought) return {};
   if (!request.format) request.format.emplace();
   AnswerFormat& format = *request.format;
@@ -140,12 +141,12 @@ Status SetFormat(std::vector<AnswerFormat::Tool> tools, const AnswerReading& rea
   format.begins_inside_thought = reading.begins_inside_thought;
   format.max_thought_tokens = max_thought;
   if (!calls) return {};
-  if (spec.tool_choice.only) {
-    std::erase_if(tools, [&](const auto& tool) { return tool.name != *spec.tool_choice.only; });
+  if (asked.tool_choice.only) {
+    std::erase_if(tools, [&](const auto& tool) { return tool.name != *asked.tool_choice.only; });
   }
   format.tools = std::move(tools);
-  format.must_call = spec.tool_choice.must_call;
-  format.parallel_calls = spec.parallel_calls && !spec.tool_choice.only;
+  format.must_call = asked.tool_choice.must_call;
+  format.parallel_calls = asked.parallel_calls && !asked.tool_choice.only;
   format.calls = reading.calls;
   return {};
 }
@@ -153,24 +154,24 @@ Status SetFormat(std::vector<AnswerFormat::Tool> tools, const AnswerReading& rea
 }  // namespace
 
 Status SetReading(const JsonValue* tools, PromptThought thought, const ModelView& model,
-                  GenerationCall* call) {
-  AnswerSpec& spec = call->spec;
+                  OpenAiCall* call) {
+  const ReadingFields& asked = call->reading;
   AnswerReading reading;
   if (thought != PromptThought::kClosed) reading.think = model.think;
-  reading.thoughts = spec.thoughts;
+  reading.thoughts = asked.thoughts;
   reading.begins_inside_thought = thought == PromptThought::kInside;
-  reading.parallel = spec.parallel_calls;
+  reading.parallel = asked.parallel_calls;
   for (const JsonValue& tool : tools ? tools->items() : std::span<const JsonValue>()) {
     reading.tools.push_back(SpecOf(FunctionOf(tool)));
   }
-  if (spec.tool_choice.reads_calls && !reading.tools.empty()) reading.calls = model.calls;
+  if (asked.tool_choice.reads_calls && !reading.tools.empty()) reading.calls = model.calls;
   KV_TRY(SetFormat(FunctionsOf(tools), reading, call));
   const std::optional<AnswerFormat>& format = call->requests.front().format;
   reading.marked_calls_are_certain = format && format->calls != nullptr;
   reading.bare_calls_are_certain = reading.marked_calls_are_certain && format->must_call;
   if (reading.calls || reading.think) call->requests.front().shown_special = model.special_marks;
   if (reading.calls || (model.think && reading.thoughts != ThoughtForm::kInContent)) {
-    spec.reading = std::make_shared<const AnswerReading>(std::move(reading));
+    call->spec.reading = std::make_shared<const AnswerReading>(std::move(reading));
   }
   return {};
 }
@@ -208,14 +209,14 @@ Result<std::string> DecodeIds(std::span<const TokenId> ids, const std::string& f
                    model.max_decoded_bytes);
 }
 
-Result<GenerationCall> BeginChat(JsonFields& fields, const ModelView& model) {
-  GenerationCall call;
+Result<OpenAiCall> BeginChat(JsonFields& fields, const ModelView& model) {
+  OpenAiCall call;
   GenerateRequest& request = call.requests.emplace_back();
-  call.spec.chat = true;
+  call.spec.id_prefix = "chatcmpl-";
   KV_ASSIGN(call.spec.model, ReadModel(fields, model));
-  ReadGenerationFields(fields, model, &request, &call.spec);
-  ReadChatLogprobs(fields, &call);
-  ReadAnswerFields(fields, model, &call.spec);
+  ReadGenerationFields(fields, model, &request, &call.spec, &call.asked);
+  ReadChatLogprobs(fields, &call.spec);
+  ReadReadingFields(fields, model, &call.reading);
   RefuseUnsupported(fields);
   if (fields.error()) return tl::unexpected(*fields.error());
   request.logprobs = call.spec.logprobs;
@@ -223,22 +224,47 @@ Result<GenerationCall> BeginChat(JsonFields& fields, const ModelView& model) {
 }
 
 Status SetPrompt(ChatPrompt prompt, const JsonFields& fields, const ModelView& model,
-                 GenerationCall* call) {
+                 OpenAiCall* call) {
   GenerateRequest& request = call->requests.front();
   request.prompt = std::move(prompt.ids);
   request.message_ends = std::move(prompt.message_ends);
   KV_TRY(CheckLength(request.prompt.size(), request.max_tokens, "messages", model));
   request.clock_in_prompt = prompt.clock_in_prompt;
   request.ignored = fields.Unread();
-  call->spec.unseen = PathsOf(prompt.unseen);
-  std::ranges::copy(call->spec.unseen, std::back_inserter(request.ignored));
+  call->unseen = PathsOf(prompt.unseen);
+  std::ranges::copy(call->unseen, std::back_inserter(request.ignored));
   return {};
+}
+
+namespace {
+
+Result<GenerationCall> End(OpenAiCall call, bool chat, const ModelView& model) {
+  OpenAiForm form = {.chat = chat,
+                     .include_usage = call.asked.include_usage,
+                     .return_token_ids = call.asked.return_token_ids,
+                     .return_tokens = call.asked.return_tokens,
+                     .verbosely = {}};
+  if (call.asked.verbose) {
+    KV_ASSIGN(VerboseSpec said, VerboseOf(call.requests, call.spec, call.asked, model));
+    form.verbosely = std::make_shared<const VerboseSpec>(std::move(said));
+  }
+  return GenerationCall{.requests = std::move(call.requests),
+                        .spec = std::move(call.spec),
+                        .writer = std::make_unique<OpenAiWriter>(std::move(form)),
+                        .slot = call.asked.slot,
+                        .unseen = std::move(call.unseen)};
+}
+
+}  // namespace
+
+Result<GenerationCall> EndChat(OpenAiCall call, const ModelView& model) {
+  return End(std::move(call), /*chat=*/true, model);
 }
 
 Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model) {
   KV_ASSIGN(JsonBody parsed, ParseBody(body, kChatIds));
   JsonFields fields(parsed.fields);
-  KV_ASSIGN(GenerationCall call, BeginChat(fields, model));
+  KV_ASSIGN(OpenAiCall call, BeginChat(fields, model));
   KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, &parsed.tree, model));
   if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
   auto encoded = EncodeChat(chat, model);
@@ -247,18 +273,18 @@ Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& 
   ChatPrompt prompt = std::move(*encoded);
   KV_TRY(SetReading(fields.Find("tools"), prompt.thought, model, &call));
   KV_TRY(SetPrompt(std::move(prompt), fields, model, &call));
-  return call;
+  return EndChat(std::move(call), model);
 }
 
 Result<GenerationCall> ParseCompletionRequest(std::string_view body, const ModelView& model) {
   KV_ASSIGN(const JsonBody parsed, ParseBody(body, kCompletionIds));
   JsonFields fields(parsed.fields);
-  GenerationCall call;
+  OpenAiCall call;
   GenerateRequest request;
   request.max_tokens = kDefaultCompletionTokens;
   KV_ASSIGN(call.spec.model, ReadModel(fields, model));
-  ReadGenerationFields(fields, model, &request, &call.spec);
-  ReadCompletionLogprobs(fields, &call);
+  ReadGenerationFields(fields, model, &request, &call.spec, &call.asked);
+  ReadCompletionLogprobs(fields, &call.spec);
   if (ReadToolChoice(fields).must_call) fields.Fail("tool_choice", "is for chat completions");
   RefuseUnsupported(fields);
   bool echo = false;
@@ -292,7 +318,7 @@ Result<GenerationCall> ParseCompletionRequest(std::string_view body, const Model
     }
     call.requests.emplace_back(request).prompt = std::move(ids);
   }
-  return call;
+  return End(std::move(call), /*chat=*/false, model);
 }
 
 }  // namespace kvasir

@@ -119,7 +119,7 @@ void ReadCache(JsonFields& fields, GenerateRequest* request) {
   if (inner.error()) fields.Fail(*inner.error());
 }
 
-void ReadStream(JsonFields& fields, AnswerSpec* spec) {
+void ReadStream(JsonFields& fields, AnswerSpec* spec, AskedFields* asked) {
   fields.Bool("stream", &spec->stream);
   const JsonValue* options = fields.Find("stream_options");
   if (!options) return;
@@ -128,7 +128,7 @@ void ReadStream(JsonFields& fields, AnswerSpec* spec) {
   }
   if (!spec->stream) return fields.Fail("stream_options", "needs stream: true");
   JsonFields inner(*options, "stream_options.");
-  inner.Bool("include_usage", &spec->include_usage);
+  inner.Bool("include_usage", &asked->include_usage);
   fields.TakeUnread(inner);
   if (inner.error()) fields.Fail(*inner.error());
 }
@@ -136,11 +136,11 @@ void ReadStream(JsonFields& fields, AnswerSpec* spec) {
 }  // namespace
 
 void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRequest* request,
-                          AnswerSpec* spec) {
+                          AnswerSpec* spec, AskedFields* asked) {
   request->sampling = model.sampling;
   request->max_tokens = model.max_tokens.value_or(request->max_tokens);
   ReadSampling(fields, model, &request->sampling);
-  spec->samplers = ReadSamplers(fields, &request->sampling);
+  asked->samplers = ReadSamplers(fields, &request->sampling);
   for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
     const auto tokens = fields.Integer(name, -1, UINT32_MAX);  // llama.cpp's -1: no limit
     if (tokens) request->max_tokens = *tokens < 0 ? UINT32_MAX : static_cast<uint32_t>(*tokens);
@@ -181,26 +181,27 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
   AnswerFormat format;
   format.text = ReadFormatText(fields);
   if (format.text) request->format = std::move(format);
-  ReadStream(fields, spec);
+  ReadStream(fields, spec, asked);
   fields.Bool("timings_per_token", &spec->timings_per_token);
   fields.Bool("return_progress", &spec->return_progress);
   request->reports_progress = spec->stream && (spec->timings_per_token || spec->return_progress);
-  fields.Bool("return_token_ids", &spec->return_token_ids);
-  fields.Bool("return_tokens", &spec->return_tokens);
+  fields.Bool("return_token_ids", &asked->return_token_ids);
+  fields.Bool("return_tokens", &asked->return_tokens);
   if (model.num_slots > 0) {
     const int64_t slot = fields.Integer("id_slot", -1, model.num_slots - 1).value_or(-1);
-    if (slot >= 0) spec->slot = static_cast<uint32_t>(slot);
-    if (model.num_slots == 1) spec->slot = 0;
+    if (slot >= 0) asked->slot = static_cast<uint32_t>(slot);
+    if (model.num_slots == 1) asked->slot = 0;
   }
-  spec->verbose = model.verbose;
-  fields.Bool("verbose", &spec->verbose);
+  asked->verbose = model.verbose;
+  fields.Bool("verbose", &asked->verbose);
   std::string user;
   fields.String("user", &user);  // the tenant comes from the credential, never from here
   if (!model.tokenizer) {
-    spec->return_tokens = true;
+    asked->return_tokens = true;
     if (!request->stop.empty()) fields.Fail("stop", "needs a tokenizer; use stop_token_ids");
   }
   spec->n = request->n;
+  spec->keeps_ids = asked->return_token_ids || asked->return_tokens;
 }
 
 void RefuseUnsupported(JsonFields& fields, std::span<const std::string_view> but) {

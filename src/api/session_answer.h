@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "api/answer_keeper.h"
 #include "api/answer_pieces.h"
 #include "api/asked_chat.h"
-#include "api/openai_response.h"
 #include "kvasir/session.h"
 
 namespace kvasir {

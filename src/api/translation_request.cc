@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "api/translation_writer.h"
 #include "base/result.h"
 #include "http/form_body.h"
 #include "http/json_fields.h"
@@ -172,11 +173,11 @@ Status AddText(std::string_view text, const char* field, const SourceFrame& fram
 }
 
 // Reads all fields; `texts`: the name of that with the texts.
-Result<GenerationCall> ReadCall(JsonFields& fields, const char* texts_field,
-                                TranslationSpec translation_spec, const ModelView& model,
-                                const TranslationModel& translation, uint32_t max_running) {
+Result<GenerationCall> ReadCall(JsonFields& fields, const char* texts_field, TranslationSpec spec,
+                                const ModelView& model, const TranslationModel& translation,
+                                uint32_t max_running) {
   GenerationCall call;
-  auto spec = std::make_shared<TranslationSpec>(std::move(translation_spec));
+  AskedFields asked;
   std::string name = "default";
   fields.String("model", &name);
   if (fields.error()) return tl::unexpected(*fields.error());
@@ -186,7 +187,7 @@ Result<GenerationCall> ReadCall(JsonFields& fields, const char* texts_field,
                      model.tokenizer ? "the model's tokenizer has no languages" : model.no_text);
   }
   GenerateRequest request;
-  ReadGenerationFields(fields, model, &request, &call.spec);
+  ReadGenerationFields(fields, model, &request, &call.spec, &asked);
   if (!fields.Has("temperature")) request.sampling.temperature = 0;
   if (request.max_tokens == 0) {
     fields.Fail("max_tokens", translation.pair ? "is 0; give at least 1"
@@ -196,31 +197,32 @@ Result<GenerationCall> ReadCall(JsonFields& fields, const char* texts_field,
     fields.Fail(
         Error{Code::kUnsupported, "translations have no format; leave it out", "response_format"});
   }
-  if (spec->libre && call.spec.stream) {
+  if (spec.libre && call.spec.stream) {
     fields.Fail("stream", "is for POST /v1/translations; leave it out here");
   }
-  ReadSearch(fields, translation, max_running, call.spec.stream, &request, spec.get());
+  ReadSearch(fields, translation, max_running, call.spec.stream, &request, &spec);
   static constexpr std::string_view kRead[] = {"min_tokens", "length_penalty"};
   RefuseUnsupported(fields, kRead);
-  std::string split = spec->libre ? "sentences" : "none";
+  std::string split = spec.libre ? "sentences" : "none";
   fields.String("split", &split);
   if (split != "none" && split != "sentences") {
     fields.Fail("split", R"(must be "none" or "sentences")");
   }
   if (fields.error()) return tl::unexpected(*fields.error());
-  spec->splits_sentences = split == "sentences";
+  spec.splits_sentences = split == "sentences";
   KV_ASSIGN(const Direction direction, ReadDirection(fields, translation, *model.tokenizer));
   KV_ASSIGN(const std::vector<std::string_view> texts, ReadTexts(fields, texts_field));
   KV_TRY(SetTarget(translation.decoder_start, direction.target, &request));
-  if (!request.beams && !spec->libre) request.logprobs = 0;  // for the score
+  if (!request.beams && !spec.libre) request.logprobs = 0;  // for the score
   call.spec.n = request.n;
-  call.spec.return_tokens = !spec->libre && !call.spec.stream;
+  call.spec.keeps_receipts = true;
+  call.spec.keeps_ids = !spec.libre && !call.spec.stream;
   request.ignored = fields.Unread();
-  spec->prompt = request.prompt;
+  spec.prompt = request.prompt;
   for (const std::string_view text : texts) {
-    KV_TRY(AddText(text, texts_field, direction.frame, request, model, spec.get(), &call));
+    KV_TRY(AddText(text, texts_field, direction.frame, request, model, &spec, &call));
   }
-  call.spec.translation = std::move(spec);
+  call.writer = std::make_unique<TranslationWriter>(std::move(spec));
   return call;
 }
 

@@ -4,7 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "api/translation_request.h"
-#include "api/translation_response.h"
+#include "api/translation_writer.h"
+#include "api/written_answer.h"
 #include "server/fake_engine_for_test.h"
 
 namespace kvasir {
@@ -56,10 +57,10 @@ class TranslationTest : public testing::Test {
     event.completion_tokens = 2;
     return event;
   }
-  std::unique_ptr<TranslationAnswer> AnswerTo(Result<GenerationCall> call) const {
+  std::unique_ptr<WrittenAnswer> AnswerTo(Result<GenerationCall> call) const {
     const size_t requests = call->requests.size();
-    return std::make_unique<TranslationAnswer>(std::move(call->spec), requests, "id",
-                                               tokenizer_.get());
+    return std::make_unique<WrittenAnswer>(std::move(call->spec), requests, "id", 0,
+                                           tokenizer_.get(), std::move(call->writer));
   }
   static std::vector<json> EventsOf(std::string_view stream) {
     std::vector<json> events;

@@ -9,11 +9,13 @@
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <exception>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
+#include "api/running_answer.h"
 #include "base/log.h"
 #include "base/until_done.h"
 #include "http/http_text.h"
@@ -43,7 +45,9 @@ constexpr uint32_t kLingerTimeoutMs = 5000;
 // memory for answers is left, or when a write takes kWriteTimeoutMs. An exception in a handler ends
 // only this connection (Run); Close never throws. The server may close the connection to make room
 // until its request has been read, and while its client reads nothing of an answer. One strand.
-class Connection : public ConnectionHandle, public std::enable_shared_from_this<Connection> {
+class Connection : public ConnectionHandle,
+                   public AnswerClient,
+                   public std::enable_shared_from_this<Connection> {
  public:
   Connection(asio::ip::tcp::socket socket, Service& service, const ServerOptions& options,
              ConnectionSet& connections, PreparePool& prepare, PreparePool& grammars,
@@ -354,61 +358,13 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     turn_.reset();  // an outcome that still needs it has it
     if (auto* response = std::get_if<HttpResponse>(&outcome)) return Respond(std::move(*response));
     if (const auto* later = std::get_if<LaterAnswer>(&outcome)) return AwaitAnswer(*later);
-    auto& start = std::get<GenerationStart>(outcome);
-    const auto has_format = [](const GenerateRequest& one) { return one.format.has_value(); };
-    if (std::ranges::none_of(start.requests, has_format)) return Generate(std::move(start));
-    Compile(std::move(prepared));
-  }
-
-  // Compiles the formats of the requests on a thread that does nothing else, then generates.
-  void Compile(Prepared prepared) {
-    awaiting_ = true;
-    const auto held = std::make_shared<Prepared>(std::move(prepared));
-    const auto& start = std::get<GenerationStart>(held->outcome);
-    size_t bytes = 0;
-    for (const GenerateRequest& one : start.requests) {
-      if (!one.format) continue;
-      if (one.format->text) bytes += one.format->text->text.size();
-      for (const AnswerFormat::Tool& tool : one.format->tools) bytes += tool.parameters.size();
-    }
-    grammars_.Run(
-        start.tenant, bytes, [self = shared_from_this(), exchange = exchange_, held](MemoryQuota&) {
-          Status compiled =
-              tl::unexpected(Error{Code::kUnavailable, "the system is out of memory: try again"});
-          Try([&] {
-            if (self->gone_.load(std::memory_order_relaxed)) return;
-            compiled = self->service_.engine().CompileFormats(
-                std::get<GenerationStart>(held->outcome).requests);
-          });
-          UntilDone([&] {
-            asio::post(self->strand_, [self, exchange, held, compiled] {
-              if (exchange != self->exchange_ || self->state_ != State::kBusy) {
-                return self->DropUnbegun(held->outcome);
-              }
-              self->awaiting_ = false;
-              self->Run([&] {
-                self->GenerateCompiled(compiled, std::get<GenerationStart>(held->outcome));
-              });
-            });
-          });
-        });
-    if (!reader_.has_bytes()) ReadSome();
-  }
-
-  void GenerateCompiled(const Status& compiled, GenerationStart& start) {
-    if (compiled) return Generate(std::move(start));
-    RefuseUnbegun(start, SubmitError(compiled.error(), start.prompt_field));
+    Generate(std::move(std::get<GenerationStart>(outcome)), std::move(prepared.share));
   }
 
   // Ends a generation that has not begun and whose client is gone.
   void DropUnbegun(Outcome& outcome) noexcept {
     auto* start = std::get_if<GenerationStart>(&outcome);
-    if (start) Try([&] { DropUnfinished(start->tenant, std::move(start->answer)); });
-  }
-
-  void RefuseUnbegun(GenerationStart& start, const Error& error) {
-    DropUnfinished(start.tenant, std::move(start.answer));
-    Respond(ErrorResponse(error));
+    if (start) Try([&] { AnswerOf(std::move(*start))->Cancel(); });
   }
 
   void AwaitAnswer(const LaterAnswer& later) {
@@ -417,91 +373,48 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
     if (!reader_.has_bytes()) ReadSome();
   }
 
-  void Generate(GenerationStart start) {
-    // Its key may have been removed while it was prepared.
-    if (service_.TenantOf(request_) != start.tenant) return RefuseUnbegun(start, KeyRevoked());
-    if (!answer_memory_.Hold(start.answer_bytes)) {
-      return RefuseUnbegun(
-          start, {Code::kExhausted, fmt::format("running and unsent answers leave no room for an "
-                                                "answer of {} bytes; try again later",
-                                                start.answer_bytes)});
-    }
-    answer_ = std::move(start.answer);
-    tenant_ = std::move(start.tenant);
+  std::shared_ptr<RunningAnswer> AnswerOf(GenerationStart start) {
+    const std::string tenant = start.tenant;
+    return std::make_shared<RunningAnswer>(
+        std::move(start), service_.engine(), weak_from_this(),
+        [rates = service_.rates(), tenant](uint64_t tokens) { rates->TakeTokens(tenant, tokens); });
+  }
+
+  // `share` is kept until the engine has the requests.
+  void Generate(GenerationStart start, QuotaShare share) {
+    const uint64_t bytes = start.answer_bytes;
+    answer_ = AnswerOf(std::move(start));
     begun_ = false;
-    chat_ = start.chat;
-    const bool explains = start.requests.front().caller_explains;
-    auto sink = [weak = weak_from_this(), exchange = exchange_, rates = service_.rates(),
-                 tenant = tenant_, chat = std::move(start.chat), explains,
-                 &engine = service_.engine()](size_t prompt, const Event& event) {
-      // Here, so that a client that leaves is charged too. What failed is free.
-      if (event.last && !event.error) {
-        rates->TakeTokens(tenant, uint64_t{event.prefilled_tokens} + event.completion_tokens);
-      }
-      const std::shared_ptr<Connection> self = weak.lock();
-      if (explains && event.last && HasDiverged(event)) {
-        const bool is_whole = !event.error && event.finish_reason != FinishReason::kCancelled;
-        if (self && is_whole && chat->MayExplain(*event.receipt.miss)) {
-          return self->Explain(exchange, tenant, chat, event);
-        }
-        engine.CountMiss(MissReason::kDiverged, event.receipt.computed);
-      }
-      if (!self) return;
-      asio::post(self->strand_, [self, exchange, prompt, event] {
-        self->Run([&] { self->OnEvent(exchange, prompt, event); });
-      });
-    };
-    auto ids = service_.engine().SubmitAll(std::move(start.requests), std::move(sink));
-    if (!ids) {
-      CancelAll();
-      return Respond(ErrorResponse(SubmitError(ids.error(), start.prompt_field)));
+    // Its key may have been removed while it was prepared.
+    if (service_.TenantOf(request_) != answer_->tenant()) return OnAnswerError(KeyRevoked());
+    if (!answer_memory_.Hold(bytes)) {
+      return OnAnswerError(
+          {Code::kExhausted, fmt::format("running and unsent answers leave no room for an "
+                                         "answer of {} bytes; try again later",
+                                         bytes)});
     }
-    running_ = std::move(*ids);
+    answer_->Start(std::move(share));
+    if (!answer_) return;  // the engine has refused it
     AwaitPing();
     if (!reader_.has_bytes()) ReadSome();
   }
 
-  static bool HasDiverged(const Event& event) {
-    return event.receipt.miss && event.receipt.miss->reason == MissReason::kDiverged;
+  void Post(std::function<void()> step) override {
+    asio::post(strand_, [self = shared_from_this(), step = std::move(step)] { self->Run(step); });
   }
 
-  // Finds out on a thread of the pool what the miss comes from, then goes on with the event. Called
-  // on the engine's thread.
-  void Explain(uint64_t exchange, const std::string& tenant, const std::shared_ptr<AskedChat>& chat,
-               const Event& event) {
-    prepare_.Run(
-        tenant, chat->work_bytes(),
-        [self = shared_from_this(), exchange, chat, explained = event](MemoryQuota& quota) mutable {
-          Miss& miss = *explained.receipt.miss;
-          miss.reason = Service::Explain(*chat, miss, quota);
-          self->service_.engine().CountMiss(miss.reason, explained.receipt.computed);
-          UntilDone([&] {
-            asio::post(self->strand_, [self, exchange, explained] {
-              self->Run([&] { self->OnEvent(exchange, 0, explained); });
-            });
-          });
-        });
+  void Run(SlowWork kind, const std::string& tenant, size_t bytes,
+           std::function<void(MemoryQuota&)> work) override {
+    PreparePool& pool = kind == SlowWork::kDisk      ? disk_
+                        : kind == SlowWork::kGrammar ? grammars_
+                                                     : prepare_;
+    pool.Run(tenant, bytes, std::move(work));
   }
 
-  // Has the next turn prepared on a thread of the pool.
-  void PrepareNext() {
-    const std::shared_ptr<AskedChat> chat = std::exchange(chat_, nullptr);
-    if (!chat || !chat->prepares()) return;
-    prepare_.Run(tenant_, chat->work_bytes(),
-                 [chat](MemoryQuota& quota) { Service::PrepareNext(*chat, quota); });
-  }
-
-  void OnEvent(uint64_t exchange, size_t prompt, const Event& event) {
-    if (exchange != exchange_ || !answer_ || state_ != State::kBusy) return;
-    if (event.last && !event.error) {
-      if (auto keeper = answer_->TakeSlowKeeper()) {
-        return FinishKeeping(std::move(keeper), exchange, prompt, event);
-      }
-    }
-    if (chat_) chat_->Take(event);
-    const std::string text = answer_->Take(prompt, event);
-    if (answer_->error()) return Fail(Error(*answer_->error()));
-    if (!answer_->streams() && !answer_memory_.HoldMore(answer_->held_bytes())) {
+  void OnAnswer(const std::string& text) override {
+    if (!answer_ || state_ != State::kBusy) return;
+    const WrittenAnswer& written = answer_->written();
+    if (!written.streams() && !answer_memory_.HoldMore(written.held_bytes())) {
       CancelAll();
       return Respond(NoRoomToAnswer());
     }
@@ -511,47 +424,28 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
       Send();
       AwaitPing();
     }
-    if (!answer_ || !answer_->done()) return;  // absent: a failed write has closed the connection
+    if (!answer_ || !written.done()) return;  // absent: a failed write has closed the connection
     told_ = std::move(answer_);
-    running_.clear();
-    Try([&] { PrepareNext(); });  // the answer does not depend on it
-    service_.Count(tenant_, *told_);
-    if (log_) log_->Told(*told_);
-    if (told_->streams()) return EndStream();
+    Try([&] { told_->PrepareNext(); });  // the answer does not depend on it
+    service_.Count(told_->tenant(), written.answer());
+    if (log_) log_->Told(written.answer());
+    if (written.streams()) return EndStream();
     HttpResponse response;
-    response.rest = told_->Body();
-    response.rest_bytes = told_->held_bytes();
+    response.rest = written.Body();
+    response.rest_bytes = written.held_bytes();
     Respond(std::move(response));
   }
 
-  // Keeps the answer on a thread of the pool, since that waits for the disk; then goes on with the
-  // last event.
-  void FinishKeeping(std::shared_ptr<AnswerKeeper> keeper, uint64_t exchange, size_t prompt,
-                     const Event& event) {
-    keeper->Take(event);
-    disk_.Run(tenant_, 0,
-              [self = shared_from_this(), keeper = std::move(keeper), exchange, prompt,
-               event](MemoryQuota&) {
-                Status kept = tl::unexpected(
-                    Error{Code::kUnavailable, "the system is out of memory; try again"});
-                Try([&] { kept = keeper->Finish(); });
-                UntilDone([&] {
-                  asio::post(self->strand_, [self, exchange, prompt, event, kept] {
-                    self->Run([&] {
-                      if (kept) return self->OnEvent(exchange, prompt, event);
-                      const bool is_wanted = exchange == self->exchange_ && self->answer_;
-                      if (is_wanted && self->state_ == State::kBusy) self->Fail(kept.error());
-                    });
-                  });
-                });
-              });
-  }
-
-  // The end of an answer that is not finished: what it keeps waits for the disk too.
-  void DropUnfinished(const std::string& tenant, std::unique_ptr<Answer> answer) {
-    if (!answer) return;
-    std::shared_ptr<AnswerKeeper> keeper = answer->TakeSlowKeeper();
-    if (keeper) disk_.Run(tenant, 0, [keeper = std::move(keeper)](MemoryQuota&) {});
+  // The answer ends with an error: a response, or the last event of a stream that has begun.
+  void OnAnswerError(const Error& error) override {
+    if (!answer_ || state_ != State::kBusy) return;
+    const std::string event = answer_->written().ErrorEvent(error);
+    CancelAll();
+    if (!begun_) return Respond(ErrorResponse(error));
+    keep_alive_ = false;
+    if (log_) log_->Refused(RefusalOf(error));
+    writer_.PutStreamText(event);
+    EndStream();
   }
 
   HttpResponse NoRoomToAnswer() {
@@ -561,27 +455,13 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
          "answers that clients have not read leave no memory for this one; try again"});
   }
 
-  // The answer ends with an error: a response, or the last event of a stream that has begun.
-  void Fail(const Error& error) {
-    const std::string event = answer_->ErrorEvent(error);
-    DropUnfinished(tenant_, std::move(answer_));
-    CancelAll();
-    if (!begun_) return Respond(ErrorResponse(error));
-    keep_alive_ = false;
-    if (log_) log_->Refused(RefusalOf(error));
-    writer_.PutStreamText(event);
-    EndStream();
-  }
-
   void OnKeysReloaded() {
-    if (answer_ && state_ == State::kBusy && service_.TenantOf(request_) != tenant_) {
-      Fail(KeyRevoked());
-    }
+    if (answer_ && service_.TenantOf(request_) != answer_->tenant()) OnAnswerError(KeyRevoked());
   }
 
   // A stream that is silent gets a comment now and then, so that no proxy on the way ends it.
   void AwaitPing() {
-    if (!answer_ || !answer_->streams() || options_.sse_ping_s == 0) return;
+    if (!answer_ || !answer_->written().streams() || options_.sse_ping_s == 0) return;
     ping_.expires_after(std::chrono::seconds(options_.sse_ping_s));
     ping_.async_wait([self = shared_from_this(), exchange = exchange_](ErrorCode ec) {
       if (ec || exchange != self->exchange_) return;
@@ -591,7 +471,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
 
   void Ping() {
     if (!answer_ || state_ != State::kBusy) return;
-    if (!writer_.writing()) {
+    if (!writer_.writing() && answer_->generates()) {
       if (!begun_) BeginStream();
       writer_.PutStreamText(": ping\n\n");
       Send();
@@ -600,11 +480,8 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   }
 
   void CancelAll() {
-    ++exchange_;  // later events of the cancelled requests are ignored
-    DropUnfinished(tenant_, std::move(answer_));
-    chat_.reset();
-    for (const RequestId id : running_) service_.engine().Cancel(id);
-    running_.clear();
+    ++exchange_;  // what is still being prepared is ignored
+    if (const auto answer = std::exchange(answer_, nullptr)) answer->Cancel();
   }
 
   std::string Head(int status, std::string_view content_type) {
@@ -651,7 +528,7 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   // Holds memory for the unsent bytes of a stream.
   bool HoldUnsent() {
     const uint64_t bytes = writer_.held_bytes();
-    return bytes <= kMaxUnsentBytes && answer_memory_.Hold(answer_->held_bytes() + bytes);
+    return bytes <= kMaxUnsentBytes && answer_memory_.Hold(answer_->written().held_bytes() + bytes);
   }
 
   void Write() {
@@ -760,17 +637,14 @@ class Connection : public ConnectionHandle, public std::enable_shared_from_this<
   bool begun_ = false;        // the headers of a stream were sent
   bool awaiting_ = false;     // waits for the pool or the engine
   bool half_closed_ = false;  // the client sends nothing more, but may still read
-  std::string tenant_;
   std::optional<RequestLog> log_;
   uint64_t max_body_bytes_ = 0;  // of the current request
   uint64_t exchange_ = 0;
-  Service::SessionTurn turn_;        // until the outcome is known
-  Prepared prepared_;                // passed from the pool; not read by anybody else meanwhile
-  std::atomic<bool> gone_{false};    // a hint for the pool; publishes no data
-  std::unique_ptr<Answer> answer_;   // takes the coming events
-  std::shared_ptr<AskedChat> chat_;  // of that answer
-  std::unique_ptr<Answer> told_;     // parts in writer_ refer to it
-  std::vector<RequestId> running_;
+  Service::SessionTurn turn_;      // until the outcome is known
+  Prepared prepared_;              // passed from the pool; not read by anybody else meanwhile
+  std::atomic<bool> gone_{false};  // a hint for the pool; publishes no data
+  std::shared_ptr<RunningAnswer> answer_;  // until it is done
+  std::shared_ptr<RunningAnswer> told_;    // parts in writer_ refer to it
 };
 
 }  // namespace

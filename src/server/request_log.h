@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "api/openai_response.h"
+#include "api/answer.h"
 #include "http/errors.h"
 
 namespace kvasir {

@@ -8,10 +8,8 @@
 #include <bit>
 #include <filesystem>
 
-#include "api/llama_response.h"
 #include "api/model_view.h"
 #include "api/rewritten_history.h"
-#include "api/translation_response.h"
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/hex.h"
@@ -418,27 +416,19 @@ Outcome Service::Start(Result<GenerationCall> call, const Call& from, std::strin
   if (!call) return ErrorResponse(call.error());
   GenerationStart start;
   call->spec.fingerprint = fingerprint_;
-  NoteUnseen(call->spec.unseen);
-  if (const Status set = SetVerbose(model_, &*call); !set) return ErrorResponse(set.error());
+  NoteUnseen(call->unseen);
   // A session's prompts are the session's, and what shares nothing is nobody's.
-  const bool has_slot = call->requests.size() == 1 && !call->spec.translation && !call->spec.of &&
+  const bool has_slot = call->requests.size() == 1 && !call->spec.session &&
                         call->requests.front().reuse != Reuse::kNothing;
-  const std::optional<uint32_t> slot = has_slot ? call->spec.slot : std::nullopt;
+  const std::optional<uint32_t> slot = has_slot ? call->slot : std::nullopt;
   start.requests = std::move(call->requests);
   start.prompt_field = std::move(prompt_field);
   start.tenant = from.tenant();
   std::array<uint8_t, 16> id;  // random, so that it shows nothing about other requests
   if (const Status drawn = FillRandom(id); !drawn) return ErrorResponse(drawn.error());
-  if (call->spec.llama) {
-    start.answer = std::make_unique<LlamaAnswer>(std::move(call->spec), start.requests.size(),
-                                                 ToHex(id), model_.tokenizer);
-  } else if (call->spec.translation) {
-    start.answer = std::make_unique<TranslationAnswer>(std::move(call->spec), start.requests.size(),
-                                                       ToHex(id), model_.tokenizer);
-  } else {
-    start.answer = std::make_unique<Answer>(std::move(call->spec), start.requests.size(), ToHex(id),
-                                            UnixS(), model_.tokenizer);
-  }
+  start.answer =
+      std::make_unique<WrittenAnswer>(std::move(call->spec), start.requests.size(), ToHex(id),
+                                      UnixS(), model_.tokenizer, std::move(call->writer));
   for (GenerateRequest& request : start.requests) {
     request.tenant = from.tenant();
     request.id = start.answer->id();
@@ -503,34 +493,6 @@ Outcome Service::Chat(const Call& call) {
            options_.prepare && request.n == 1 && request.max_tokens > 0, start);
   }
   return outcome;
-}
-
-namespace {
-
-// Calls `work`, whose memory comes from `quota`; false if there was not enough.
-template <typename Work>
-bool Metered(MemoryQuota& quota, const Work& work) {
-  MemoryMeter meter(quota);
-  bool done = false;
-  try {
-    work();
-    done = true;
-  } catch (const std::exception&) {  // no memory
-  }
-  const QuotaShare share = meter.Stop();
-  return done;
-}
-
-}  // namespace
-
-MissReason Service::Explain(const AskedChat& chat, const Miss& miss, MemoryQuota& quota) {
-  MissReason reason = MissReason::kDiverged;
-  Metered(quota, [&] { reason = chat.Explain(miss); });
-  return reason;
-}
-
-void Service::PrepareNext(AskedChat& chat, MemoryQuota& quota) {
-  Metered(quota, [&] { chat.PrepareNext(); });
 }
 
 Outcome Service::Complete(const Call& call) {

@@ -19,7 +19,7 @@
 #include "api/asked_chat.h"
 #include "api/llama_request.h"
 #include "api/openai_request.h"
-#include "api/openai_response.h"
+#include "api/running_answer.h"
 #include "api/translation_request.h"
 #include "api/turn_preparer.h"
 #include "base/memory_meter.h"
@@ -37,16 +37,6 @@
 namespace kvasir {
 
 struct ForgetScope;
-
-// A generation to start, and the Answer that takes its events.
-struct GenerationStart {
-  std::vector<GenerateRequest> requests;
-  std::unique_ptr<Answer> answer;
-  std::string prompt_field;  // what the request calls its prompt
-  std::string tenant;
-  uint64_t answer_bytes;            // memory of the answer until it is sent
-  std::shared_ptr<AskedChat> chat;  // absent: nothing follows from the answer
-};
 
 // An answer that comes after the engine has done its work.
 struct LaterAnswer {
@@ -104,11 +94,6 @@ class Service {
   // Reads the file of --keys again. If anything is wrong with it, nothing changes. From then on
   // keys that it lacks are refused; TenantOf says so of requests that came before.
   Status ReloadKeys();
-
-  // AskedChat's Explain and PrepareNext, with memory from `quota`; without it nothing more is known
-  // of the miss, and no turn is prepared.
-  static MissReason Explain(const AskedChat& chat, const Miss& miss, MemoryQuota& quota);
-  static void PrepareNext(AskedChat& chat, MemoryQuota& quota);
 
   // Headers of every answer to this request: Server, and who may read the answer (CORS).
   std::vector<std::pair<std::string, std::string>> CommonHeaders(const HttpRequest& request) const;

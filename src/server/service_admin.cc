@@ -417,7 +417,7 @@ Outcome Service::Props(const Call&) {
   GenerateRequest defaults;
   defaults.sampling = model_.sampling;
   defaults.max_tokens = model_.max_tokens.value_or(defaults.max_tokens);
-  const json params = LlamaSettings(defaults, {});
+  const json params = LlamaSettings(defaults, {}, {});
   json body = {
       {"default_generation_settings", {{"n_ctx", card.ctx_size}, {"params", params}}},
       {"total_slots", engine_.options().parallel},

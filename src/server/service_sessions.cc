@@ -398,8 +398,8 @@ Outcome Service::GenerateInSession(const Call& call) {
   if (!prompt) return ErrorResponse(prompt.error());
   state->dropped = prompt->dropped;
   chat->requests.front().identity_changed = state->identity_changed;
-  chat->spec.of = {.session = entry->id, .index = state->messages.size()};
-  if (setup.drops_oldest) chat->spec.of->dropped_messages = prompt->dropped;
+  chat->spec.session = {.session = entry->id, .index = state->messages.size()};
+  if (setup.drops_oldest) chat->spec.session->dropped_messages = prompt->dropped;
   GenerateRequest& request = chat->requests.front();
   const PromptThought thought = prompt->chat.thought;
   std::vector<SessionPath::Begin> begins = BeginsOf(*state, prompt->chat);
@@ -421,7 +421,7 @@ Outcome Service::GenerateInSession(const Call& call) {
   if (const Status noted = NotePrompt(*call.turn, request, begins, &*state); !noted) {
     return ErrorResponse(noted.error());
   }
-  Outcome outcome = Start(std::move(*chat), call, "messages");
+  Outcome outcome = Start(EndChat(std::move(*chat), model_), call, "messages");
   if (auto* start = std::get_if<GenerationStart>(&outcome)) {
     const bool has_answers = std::ranges::any_of(
         state->messages, [](const auto& message) { return message->role == "assistant"; });

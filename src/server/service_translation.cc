@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "api/translation_response.h"
+#include "api/translation_writer.h"
 #include "server/service_routes.h"
 #include "text/language_names.h"
 
@@ -52,9 +52,10 @@ Outcome Service::StartTranslation(Result<GenerationCall> parsed, const Call& cal
     return Start(std::move(parsed), call, std::move(texts_field));
   }
   const bool streams = parsed->spec.stream;
-  const TranslationAnswer answer(std::move(parsed->spec), 0, "", model_.tokenizer);
+  const WrittenAnswer answer(std::move(parsed->spec), 0, "", UnixS(), model_.tokenizer,
+                             std::move(parsed->writer));
   HttpResponse response;
-  if (streams) {
+  if (streams) {  // of empty texts
     response.content_type = "text/event-stream; charset=utf-8";
     response.body = answer.EmptyStream();
     return response;

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/openai_response.h"
+#include "api/answer_keeper.h"
 #include "base/digest.h"
 #include "base/mutex.h"
 #include "kvasir/types.h"

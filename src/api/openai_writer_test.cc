@@ -1,10 +1,11 @@
-#include "api/openai_response.h"
+#include "api/openai_writer.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
 #include "api/logprobs_json.h"
+#include "api/written_answer.h"
 #include "server/fake_engine_for_test.h"
 
 namespace kvasir {
@@ -53,17 +54,30 @@ std::vector<json> EventsOf(const std::string& stream) {
   return events;
 }
 
-AnswerSpec Spec(bool chat, bool stream, uint32_t n = 1) {
+// A request's answer in OpenAI's form.
+struct Asked {
   AnswerSpec spec;
-  spec.chat = chat;
-  spec.stream = stream;
-  spec.n = n;
-  spec.model = "m";
-  return spec;
+  OpenAiForm form;
+};
+
+Asked Ask(bool chat, bool stream, uint32_t n = 1) {
+  Asked asked;
+  asked.spec.id_prefix = chat ? "chatcmpl-" : "cmpl-";
+  asked.spec.stream = stream;
+  asked.spec.n = n;
+  asked.spec.model = "m";
+  asked.form.chat = chat;
+  return asked;
 }
 
-TEST(Answer, JoinsPiecesOfEachChoice) {
-  Answer answer(Spec(true, false, 2), 1, "7", 5, nullptr);
+WrittenAnswer AnswerTo(const Asked& asked, size_t num_prompts = 1,
+                       const Tokenizer* tokenizer = nullptr) {
+  return WrittenAnswer(asked.spec, num_prompts, "7", 5, tokenizer,
+                       std::make_unique<OpenAiWriter>(asked.form));
+}
+
+TEST(OpenAiWriter, JoinsPiecesOfEachChoice) {
+  WrittenAnswer answer = AnswerTo(Ask(true, false, 2), 1);
   EXPECT_EQ(answer.Take(0, Piece(1, 1, "b")), "");
   answer.Take(0, Piece(0, 1, "a"));
   answer.Take(0, Finish(Piece(0, 2, "a"), FinishReason::kLength));
@@ -82,8 +96,8 @@ TEST(Answer, JoinsPiecesOfEachChoice) {
   EXPECT_EQ(body["kvasir"]["reused"]["pool"], 4);
 }
 
-TEST(Answer, TheReceiptRidesOnTheLastEvent) {
-  Answer answer(Spec(true, true), 1, "7", 5, nullptr);
+TEST(OpenAiWriter, TheReceiptRidesOnTheLastEvent) {
+  WrittenAnswer answer = AnswerTo(Ask(true, true), 1);
   std::string stream = answer.Take(0, Piece(0, 1, "a"));
   stream += answer.Take(0, Finish(Piece(0, 2, "b"), FinishReason::kStop));
   Event last = Last({}, 3, 0, 2);
@@ -98,11 +112,11 @@ TEST(Answer, TheReceiptRidesOnTheLastEvent) {
   for (size_t i = 0; i < 3; ++i) EXPECT_FALSE(events[i].contains("kvasir"));
 }
 
-TEST(Answer, TimingsAndFingerprintAreLlamaServers) {
+TEST(OpenAiWriter, TimingsAndFingerprintAreLlamaServers) {
   for (const bool stream : {false, true}) {
-    AnswerSpec spec = Spec(true, stream);
-    spec.fingerprint = "fp_1";
-    Answer answer(spec, 1, "7", 5, nullptr);
+    Asked asked = Ask(true, stream);
+    asked.spec.fingerprint = "fp_1";
+    WrittenAnswer answer = AnswerTo(asked, 1);
     std::string text = answer.Take(0, Piece(0, 1, "a"));
     Event last = Last(Finish(Piece(0, 2, "b"), FinishReason::kStop), 6, 4, 2);
     last.receipt.compute_ms = 4;
@@ -125,15 +139,15 @@ std::unique_ptr<Tokenizer> ByteTokenizer() {
   return *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
 }
 
-TEST(Answer, EchoWithLogprobsHasThePromptsTokens) {
+TEST(OpenAiWriter, EchoWithLogprobsHasThePromptsTokens) {
   const auto tokenizer = ByteTokenizer();
   for (const bool stream : {false, true}) {
-    AnswerSpec spec = Spec(false, stream, 2);
-    spec.logprobs = 1;
-    spec.echo = {"\u00e9b"};
-    spec.scored_from = {256};  // the tokenizer has added it: it is not in the echo
-    spec.scored_tokens = 8;
-    Answer answer(spec, 1, "7", 5, tokenizer.get());
+    Asked asked = Ask(false, stream, 2);
+    asked.spec.logprobs = 1;
+    asked.spec.echo = {"\u00e9b"};
+    asked.spec.scored_from = {256};  // the tokenizer has added it: it is not in the echo
+    asked.spec.scored_tokens = 8;
+    WrittenAnswer answer = AnswerTo(asked, 1, tokenizer.get());
     Event scored;
     scored.scored = {{.id = 0xc3, .logprob = -3, .top = {{0x61, -0.5f}}},
                      {.id = 0xa9, .logprob = -1, .top = {{0xa9, -1}}}};
@@ -170,10 +184,10 @@ TEST(Answer, EchoWithLogprobsHasThePromptsTokens) {
   }
 }
 
-TEST(Answer, UsageComesWithNoChoices) {
-  AnswerSpec spec = Spec(false, true);
-  spec.include_usage = true;
-  Answer answer(spec, 2, "7", 5, nullptr);
+TEST(OpenAiWriter, UsageComesWithNoChoices) {
+  Asked asked = Ask(false, true);
+  asked.form.include_usage = true;
+  WrittenAnswer answer = AnswerTo(asked, 2);
   std::string stream = answer.Take(1, Last(Finish(Piece(0, 1, "b"), FinishReason::kStop), 5, 5, 1));
   stream += answer.Take(0, Last(Finish(Piece(0, 1, "a"), FinishReason::kStop), 4, 1, 1));
   const std::vector<json> events = EventsOf(stream);
@@ -184,8 +198,8 @@ TEST(Answer, UsageComesWithNoChoices) {
   EXPECT_TRUE(events.front()["usage"].is_null());
 }
 
-TEST(Answer, TheReceiptOfSeveralPromptsIsTheSumOfTheirs) {
-  Answer answer(Spec(false, false), 2, "7", 5, nullptr);
+TEST(OpenAiWriter, TheReceiptOfSeveralPromptsIsTheSumOfTheirs) {
+  WrittenAnswer answer = AnswerTo(Ask(false, false), 2);
   Receipt one;
   one.reused_pool = 1;
   one.reused_partial = 20;
@@ -207,8 +221,8 @@ TEST(Answer, TheReceiptOfSeveralPromptsIsTheSumOfTheirs) {
   EXPECT_EQ(body["usage"]["prompt_tokens_details"]["cached_tokens"], 8642);
 }
 
-TEST(Answer, AnErrorEndsItAndIsOneEvent) {
-  Answer answer(Spec(true, true), 1, "7", 5, nullptr);
+TEST(OpenAiWriter, AnErrorEndsItAndIsOneEvent) {
+  WrittenAnswer answer = AnswerTo(Ask(true, true), 1);
   answer.Take(0, Piece(0, 1, "a"));
   Event event = Finish({}, FinishReason::kError);
   event.error = Error{Code::kExhausted, "no room"};
@@ -222,14 +236,14 @@ TEST(Answer, AnErrorEndsItAndIsOneEvent) {
 }
 
 // The joined pieces equal the dumped JSON tree.
-TEST(Answer, ALongBodyComesInPieces) {
+TEST(OpenAiWriter, ALongBodyComesInPieces) {
   auto tokenizer = *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
   for (const bool chat : {false, true}) {
-    AnswerSpec spec = Spec(chat, false, 2);
-    spec.logprobs = 3;
-    spec.return_token_ids = spec.return_tokens = true;
-    if (!chat) spec.echo = {"\x01\xc3\xa9"};
-    Answer answer(spec, 1, "7", 5, tokenizer.get());
+    Asked asked = Ask(chat, false, 2);
+    asked.spec.logprobs = 3;
+    asked.form.return_token_ids = asked.form.return_tokens = asked.spec.keeps_ids = true;
+    if (!chat) asked.spec.echo = {"\x01\xc3\xa9"};
+    WrittenAnswer answer = AnswerTo(asked, 1, tokenizer.get());
     const uint64_t expected = answer.ExpectedBytes(1200);
     std::vector<GeneratedToken> tokens;
     std::string text;
@@ -260,7 +274,7 @@ TEST(Answer, ALongBodyComesInPieces) {
     const json choices = json::parse(body)["choices"];
     ASSERT_EQ(choices.size(), 2u);
     const json& choice = choices[1];
-    const std::string echo = chat ? "" : spec.echo[0];
+    const std::string echo = chat ? "" : asked.spec.echo[0];
     EXPECT_EQ(chat ? choice["message"]["content"] : choice["text"], echo + text);
     EXPECT_EQ(choice["logprobs"], chat ? ChatLogprobs(tokens, tokenizer.get())
                                        : LegacyLogprobs(tokens, 2, tokenizer.get()));
@@ -270,12 +284,12 @@ TEST(Answer, ALongBodyComesInPieces) {
   }
 }
 
-TEST(Answer, LegacyOffsetsCountCharacters) {
+TEST(OpenAiWriter, LegacyOffsetsCountCharacters) {
   auto tokenizer = *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
-  AnswerSpec spec = Spec(false, false);
-  spec.logprobs = 1;
-  spec.echo = {"\xc3\xa9!"};
-  Answer answer(spec, 1, "7", 5, tokenizer.get());
+  Asked asked = Ask(false, false);
+  asked.spec.logprobs = 1;
+  asked.spec.echo = {"\xc3\xa9!"};
+  WrittenAnswer answer = AnswerTo(asked, 1, tokenizer.get());
   Event event;
   event.text =
       "a\xc3\xa9"
@@ -295,12 +309,12 @@ TEST(Answer, LegacyOffsetsCountCharacters) {
   EXPECT_EQ(choice["logprobs"]["top_logprobs"][1], json::parse(R"({"x":-0.5,"bytes:\\xc3":-2.0})"));
 }
 
-TEST(Answer, ATokenBehindHalfACharacterBeginsBehindItsMark) {
+TEST(OpenAiWriter, ATokenBehindHalfACharacterBeginsBehindItsMark) {
   auto tokenizer = *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
   for (const bool streams : {false, true}) {
-    AnswerSpec spec = Spec(false, streams);
-    spec.logprobs = 1;
-    Answer answer(spec, 1, "7", 5, tokenizer.get());
+    Asked asked = Ask(false, streams);
+    asked.spec.logprobs = 1;
+    WrittenAnswer answer = AnswerTo(asked, 1, tokenizer.get());
     Event event;
     event.text = "a\uFFFDbc";
     event.tokens = {
@@ -344,7 +358,7 @@ constexpr const char* kThoughtAndCalls[] = {"<think>",
                                             "</tool_call>"};
 
 // All events of that answer, given to it.
-std::string TakeThoughtAndCalls(Answer* answer) {
+std::string TakeThoughtAndCalls(WrittenAnswer* answer) {
   std::string stream;
   TokenId id = 0;
   for (const char* text : kThoughtAndCalls) stream += answer->Take(0, Piece(0, ++id, text));
@@ -352,10 +366,10 @@ std::string TakeThoughtAndCalls(Answer* answer) {
   return stream + answer->Take(0, Last(Finish(end, FinishReason::kStop), 9, 4, 12));
 }
 
-TEST(Answer, HasThoughtsAndCallsApart) {
-  AnswerSpec spec = Spec(true, false);
-  spec.reading = Reading();
-  Answer answer(spec, 1, "7", 5, nullptr);
+TEST(OpenAiWriter, HasThoughtsAndCallsApart) {
+  Asked asked = Ask(true, false);
+  asked.spec.reading = Reading();
+  WrittenAnswer answer = AnswerTo(asked, 1);
   EXPECT_EQ(TakeThoughtAndCalls(&answer), "");
   const json body = json::parse(Joined(answer.Body()));
   const json& message = body["choices"][0]["message"];
@@ -371,11 +385,11 @@ TEST(Answer, HasThoughtsAndCallsApart) {
   EXPECT_EQ(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 3);
 }
 
-TEST(Answer, StreamsTheNameOfACallBeforeItsArguments) {
-  AnswerSpec spec = Spec(true, true);
-  spec.reading = Reading();
-  spec.return_token_ids = true;
-  Answer answer(spec, 1, "7", 5, nullptr);
+TEST(OpenAiWriter, StreamsTheNameOfACallBeforeItsArguments) {
+  Asked asked = Ask(true, true);
+  asked.spec.reading = Reading();
+  asked.form.return_token_ids = true;
+  WrittenAnswer answer = AnswerTo(asked, 1);
   std::string reasoning, content;
   json calls = json::array(), ids = json::array(), finish;
   for (const json& event : EventsOf(TakeThoughtAndCalls(&answer))) {
@@ -404,18 +418,18 @@ TEST(Answer, StreamsTheNameOfACallBeforeItsArguments) {
   EXPECT_EQ(calls[0]["function"], json::parse(R"({"name":"clock","arguments":"{}"})"));
   EXPECT_EQ(calls[1]["function"]["arguments"], R"({"city": "Oslo"})");
 
-  AnswerSpec whole_spec = Spec(true, false);
-  whole_spec.reading = Reading();
-  Answer whole(whole_spec, 1, "7", 5, nullptr);
+  Asked unstreamed = Ask(true, false);
+  unstreamed.spec.reading = Reading();
+  WrittenAnswer whole = AnswerTo(unstreamed);
   TakeThoughtAndCalls(&whole);
   const json body = json::parse(Joined(whole.Body()));
   EXPECT_EQ(body["choices"][0]["message"]["tool_calls"][1]["id"], calls[1]["id"]);
 }
 
-TEST(Answer, ACallThatTheLimitCutsIsTextAndLength) {
-  AnswerSpec spec = Spec(true, false);
-  spec.reading = Reading();
-  Answer answer(spec, 1, "7", 5, nullptr);
+TEST(OpenAiWriter, ACallThatTheLimitCutsIsTextAndLength) {
+  Asked asked = Ask(true, false);
+  asked.spec.reading = Reading();
+  WrittenAnswer answer = AnswerTo(asked, 1);
   answer.Take(0, Piece(0, 1, "<tool_call>{\"name\": \"clo"));
   answer.Take(0, Last(Finish(Event(), FinishReason::kLength), 9, 4, 1));
   const json choice = json::parse(Joined(answer.Body()))["choices"][0];

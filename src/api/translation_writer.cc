@@ -1,4 +1,4 @@
-#include "api/translation_response.h"
+#include "api/translation_writer.h"
 
 #include <fmt/format.h>
 
@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/digest.h"
+#include "http/errors.h"
 #include "http/json_body.h"
 #include "observe/receipt_json.h"
 #include "text/sentences.h"
@@ -16,83 +17,75 @@ namespace kvasir {
 
 using nlohmann::json;
 
-TranslationAnswer::TranslationAnswer(AnswerSpec spec, size_t num_prompts, std::string id,
-                                     const Tokenizer* tokenizer)
-    : Answer(std::move(spec), num_prompts, std::move(id), 0, tokenizer),
-      receipts_(num_prompts),
-      scored_(choices_.size()) {
-  held_bytes_ += sizeof(*this) - sizeof(Answer) + receipts_.size() * sizeof(Receipt) +
-                 scored_.size() * sizeof(Scored);
-  for (const TextParts& parts : spec_.translation->texts) {
+void TranslationWriter::Begin(const Answer& answer) {
+  scored_.resize(answer.choices().size());
+  held_bytes_ = sizeof(*this) + scored_.size() * sizeof(Scored);
+  for (const TextParts& parts : spec_.texts) {
     held_bytes_ += sizeof(parts) + sizeof(Flow);
     for (const auto& part : parts) {
       held_bytes_ += sizeof(part) + part.break_before.capacity() + sizeof(Waiting);
     }
   }
-  if (!spec_.stream) return;
-  const auto& texts = spec_.translation->texts;
-  flows_.resize(texts.size());
-  waiting_.resize(num_prompts);
-  for (size_t i = 0; i < texts.size(); ++i) {
-    for (const auto& part : texts[i]) {
+  if (!answer.spec().stream) return;
+  flows_.resize(spec_.texts.size());
+  waiting_.resize(answer.num_prompts());
+  for (size_t i = 0; i < spec_.texts.size(); ++i) {
+    for (const auto& part : spec_.texts[i]) {
       if (part.request) waiting_[*part.request].text = i;
     }
   }
 }
 
-void TranslationAnswer::AddReceipt(size_t prompt, const Event& event) {
-  Answer::AddReceipt(prompt, event);
-  receipts_[prompt] = event.receipt;
-}
-
-void TranslationAnswer::See(uint32_t index, const Event& event) {
+void TranslationWriter::See(const Answer&, const Answer::Step& step, const Event& event) {
   for (const GeneratedToken& token : event.tokens) {
-    scored_[index].sum += static_cast<double>(token.logprob);
+    scored_[step.choice].sum += static_cast<double>(token.logprob);
   }
-  if (event.score) scored_[index].score = event.score;
+  if (event.score) scored_[step.choice].score = event.score;
 }
 
 // The start token does not count; the language does.
-double TranslationAnswer::LengthOf(size_t choice) const {
-  return static_cast<double>(spec_.translation->prompt.size() - 1 + choices_[choice].num_tokens);
+double TranslationWriter::LengthOf(const Answer& answer, size_t choice) const {
+  return static_cast<double>(spec_.prompt.size() - 1 + answer.choices()[choice].num_tokens);
 }
 
-double TranslationAnswer::ScoreOf(size_t choice) const {
+double TranslationWriter::ScoreOf(const Answer& answer, size_t choice) const {
   if (scored_[choice].score) return double{*scored_[choice].score};
-  return scored_[choice].sum /
-         std::pow(LengthOf(choice), double{spec_.translation->length_penalty});
+  return scored_[choice].sum / std::pow(LengthOf(answer, choice), double{spec_.length_penalty});
 }
 
-double TranslationAnswer::SumOf(size_t choice) const {
+double TranslationWriter::SumOf(const Answer& answer, size_t choice) const {
   if (!scored_[choice].score) return scored_[choice].sum;
   return double{*scored_[choice].score} *
-         std::pow(LengthOf(choice), double{spec_.translation->length_penalty});
+         std::pow(LengthOf(answer, choice), double{spec_.length_penalty});
 }
 
 // The choices of a request, the best first. A search may have found fewer than were asked for.
-std::vector<size_t> TranslationAnswer::Best(size_t request) const {
+std::vector<size_t> TranslationWriter::Best(const Answer& answer, size_t request) const {
   std::vector<size_t> best;
-  for (size_t choice = request * spec_.n; choice < (request + 1) * spec_.n; ++choice) {
-    if (!spec_.translation->is_search || scored_[choice].score) best.push_back(choice);
+  for (size_t choice = request * answer.spec().n; choice < (request + 1) * answer.spec().n;
+       ++choice) {
+    if (!spec_.is_search || scored_[choice].score) best.push_back(choice);
   }
-  if (!spec_.translation->is_search) {
+  if (!spec_.is_search) {
     std::ranges::stable_sort(best, std::ranges::greater(),
-                             [this](size_t choice) { return ScoreOf(choice); });
+                             [&](size_t choice) { return ScoreOf(answer, choice); });
   }
   return best;
 }
 
 // The translation of a text from the given hypothesis of each sentence, or its last one. A piece
 // for each sentence.
-Parts TranslationAnswer::TextOf(const TextParts& parts, size_t hypothesis) const {
+Parts TranslationWriter::TextOf(const Answer& answer, const TextParts& parts,
+                                size_t hypothesis) const {
   std::string_view before;
   for (size_t i = 0; i < parts.size(); ++i) {
     std::string out;
     if (i > 0) out = Sentences::Joint(before, parts[i].break_before);
     before = {};
     if (parts[i].request) {
-      const std::vector<size_t> best = Best(*parts[i].request);
-      if (!best.empty()) before = choices_[best[std::min(hypothesis, best.size() - 1)]].text;
+      const std::vector<size_t> best = Best(answer, *parts[i].request);
+      if (!best.empty())
+        before = answer.choices()[best[std::min(hypothesis, best.size() - 1)]].text;
     }
     out += before;
     co_yield out;
@@ -100,9 +93,10 @@ Parts TranslationAnswer::TextOf(const TextParts& parts, size_t hypothesis) const
 }
 
 // The same as a JSON string.
-Parts TranslationAnswer::QuotedText(const TextParts& parts, size_t hypothesis) const {
+Parts TranslationWriter::QuotedText(const Answer& answer, const TextParts& parts,
+                                    size_t hypothesis) const {
   std::string out = "\"";
-  Parts text = TextOf(parts, hypothesis);
+  Parts text = TextOf(answer, parts, hypothesis);
   for (std::string part = text.Next(); !part.empty(); part = text.Next()) {
     for (std::string_view rest = part; !rest.empty();) {
       AppendEscaped(&rest, &out);
@@ -114,71 +108,74 @@ Parts TranslationAnswer::QuotedText(const TextParts& parts, size_t hypothesis) c
 }
 
 // Score and finish_reason of a text: those of one answer that has the tokens of all its sentences.
-void TranslationAnswer::AddSums(const TextParts& parts, json* entry) const {
+void TranslationWriter::AddSums(const Answer& answer, const TextParts& parts, json* entry) const {
   double sum = 0, length = 0;
   FinishReason finish = FinishReason::kStop;
   for (const auto& part : parts) {
     if (!part.request) continue;
-    const std::vector<size_t> best = Best(*part.request);
+    const std::vector<size_t> best = Best(answer, *part.request);
     if (best.empty()) continue;
-    sum += SumOf(best.front());
-    length += LengthOf(best.front());
-    if (choices_[best.front()].finish == FinishReason::kLength) finish = FinishReason::kLength;
+    sum += SumOf(answer, best.front());
+    length += LengthOf(answer, best.front());
+    if (answer.choices()[best.front()].finish == FinishReason::kLength)
+      finish = FinishReason::kLength;
   }
   (*entry)["finish_reason"] = ToString(finish);
   if (length == 0) return;  // of an empty text
-  (*entry)["score"] = sum / std::pow(length, double{spec_.translation->length_penalty});
+  (*entry)["score"] = sum / std::pow(length, double{spec_.length_penalty});
 }
 
 // What is known of one request, except its texts and tokens.
-json TranslationAnswer::EntryOf(size_t request) const {
-  const std::vector<size_t> best = Best(request);
-  json entry = {{"finish_reason", "stop"}, {"kvasir", ReceiptJson(receipts_[request])}};
+json TranslationWriter::EntryOf(const Answer& answer, size_t request) const {
+  const std::vector<size_t> best = Best(answer, request);
+  json entry = {{"finish_reason", "stop"}, {"kvasir", ReceiptJson(answer.ReceiptOf(request))}};
   if (best.empty()) return entry;
-  const Choice& first = choices_[best.front()];
-  entry["score"] = ScoreOf(best.front());
+  const Answer::Choice& first = answer.choices()[best.front()];
+  entry["score"] = ScoreOf(answer, best.front());
   entry["finish_reason"] = ToString(first.finish);
   if (first.stop_match) entry["stop_reason"] = *first.stop_match;
   return entry;
 }
 
 // What is known of a text, except its texts and tokens; in a stream, of its sentences too.
-json TranslationAnswer::EntryOf(const TextParts& parts) const {
-  if (!spec_.translation->splits_sentences) {
-    if (parts.front().request) return EntryOf(*parts.front().request);
+json TranslationWriter::EntryOf(const Answer& answer, const TextParts& parts) const {
+  if (!spec_.splits_sentences) {
+    if (parts.front().request) return EntryOf(answer, *parts.front().request);
     return {{"finish_reason", "stop"}};
   }
   json entry;
-  AddSums(parts, &entry);
-  if (!spec_.stream) return entry;
+  AddSums(answer, parts, &entry);
+  if (!answer.spec().stream) return entry;
   json& sentences = entry["sentences"] = json::array();
   for (const auto& part : parts) {
-    if (part.request) sentences.push_back(EntryOf(*part.request));
+    if (part.request) sentences.push_back(EntryOf(answer, *part.request));
   }
   return entry;
 }
 
-Parts TranslationAnswer::Hypotheses(size_t request) const {
-  const std::vector<size_t> best = Best(request);
+Parts TranslationWriter::Hypotheses(const Answer& answer, size_t request) const {
+  const std::vector<size_t> best = Best(answer, request);
   std::string out;
   for (const size_t choice : best) {
     if (choice != best.front()) out += ',';
-    json tokens = spec_.translation->prompt;
-    for (const TokenId id : choices_[choice].ids) tokens.push_back(id);
-    const json hypothesis = {
-        {"text", choices_[choice].text}, {"tokens", std::move(tokens)}, {"score", ScoreOf(choice)}};
+    json tokens = spec_.prompt;
+    for (const TokenId id : answer.choices()[choice].ids) tokens.push_back(id);
+    const json hypothesis = {{"text", answer.choices()[choice].text},
+                             {"tokens", std::move(tokens)},
+                             {"score", ScoreOf(answer, choice)}};
     out += Dump(hypothesis);
     co_yield out;
   }
 }
 
-Parts TranslationAnswer::SentenceList(const TextParts& parts) const {
+Parts TranslationWriter::SentenceList(const Answer& answer, const TextParts& parts) const {
   bool first = true;
   for (const auto& part : parts) {
     if (!part.request) continue;
     std::string out = std::exchange(first, false) ? "" : ",";
     const TextParts alone = {part};
-    Parts entry = EntryText(EntryOf(*part.request), alone, "hypotheses", Hypotheses(*part.request));
+    Parts entry = EntryText(answer, EntryOf(answer, *part.request), alone, "hypotheses",
+                            Hypotheses(answer, *part.request));
     for (std::string piece = entry.Next(); !piece.empty(); piece = entry.Next()) {
       out += piece;
       co_yield out;
@@ -187,8 +184,8 @@ Parts TranslationAnswer::SentenceList(const TextParts& parts) const {
 }
 
 // An entry with a list, if it has a name, and its text.
-Parts TranslationAnswer::EntryText(json entry, const TextParts& parts, std::string_view list_name,
-                                   Parts list) const {
+Parts TranslationWriter::EntryText(const Answer& answer, json entry, const TextParts& parts,
+                                   std::string_view list_name, Parts list) const {
   std::string out = R"({"finish_reason":)" + Dump(entry.at("finish_reason"));
   entry.erase("finish_reason");
   if (!list_name.empty()) {
@@ -203,7 +200,7 @@ Parts TranslationAnswer::EntryText(json entry, const TextParts& parts, std::stri
     out += fmt::format(",\"{}\":{}", name, Dump(value));
   }
   out += R"(,"text":)";
-  Parts text = QuotedText(parts, 0);
+  Parts text = QuotedText(answer, parts, 0);
   for (std::string piece = text.Next(); !piece.empty(); piece = text.Next()) {
     out += piece;
     if (out.size() >= kPartBytes) co_yield out;
@@ -212,60 +209,62 @@ Parts TranslationAnswer::EntryText(json entry, const TextParts& parts, std::stri
   co_yield out;
 }
 
-Parts TranslationAnswer::Body() const {
-  return spec_.translation->libre ? LibreBody() : ListBody();
+Parts TranslationWriter::Body(const Answer& answer) const {
+  return spec_.libre ? LibreBody(answer) : ListBody(answer);
 }
 
-Parts TranslationAnswer::ListBody() const {
+Parts TranslationWriter::ListBody(const Answer& answer) const {
   std::string out =
-      fmt::format(R"({{"object":"list","model":{},"data":[)", Dump(json(spec_.model)));
-  const auto& texts = spec_.translation->texts;
+      fmt::format(R"({{"object":"list","model":{},"data":[)", Dump(json(answer.spec().model)));
+  const auto& texts = spec_.texts;
   for (size_t i = 0; i < texts.size(); ++i) {
-    json entry = EntryOf(texts[i]);
+    json entry = EntryOf(answer, texts[i]);
     entry["index"] = i;
     if (i > 0) out += ',';
     Parts list;
     std::string_view list_name;
-    if (spec_.translation->splits_sentences) {
-      list = SentenceList(texts[i]);
+    if (spec_.splits_sentences) {
+      list = SentenceList(answer, texts[i]);
       list_name = "sentences";
     } else if (const auto request = texts[i].front().request) {
-      list = Hypotheses(*request);
+      list = Hypotheses(answer, *request);
       list_name = "hypotheses";
     }
-    Parts text = EntryText(std::move(entry), texts[i], list_name, std::move(list));
+    Parts text = EntryText(answer, std::move(entry), texts[i], list_name, std::move(list));
     for (std::string piece = text.Next(); !piece.empty(); piece = text.Next()) {
       out += piece;
       if (out.size() >= kPartBytes) co_yield out;
     }
   }
-  out += "]," + Usage() + "}";
+  out += "]," + Usage(answer) + "}";
   co_yield out;
 }
 
-std::string TranslationAnswer::Usage() const {
+std::string TranslationWriter::Usage(const Answer& answer) {
   uint64_t source_tokens = 0;
-  for (const Receipt& receipt : receipts_) source_tokens += receipt.source_tokens;
+  for (size_t i = 0; i < answer.num_prompts(); ++i) {
+    source_tokens += answer.ReceiptOf(i).source_tokens;
+  }
   return fmt::format(R"("usage":{{"source_tokens":{},"target_tokens":{}}})", source_tokens,
-                     completion_tokens());
+                     answer.completion_tokens());
 }
 
 // Other translations of a text, each once.
-Parts TranslationAnswer::Alternatives(const TextParts& parts) const {
+Parts TranslationWriter::Alternatives(const Answer& answer, const TextParts& parts) const {
   const auto digest_of = [&](size_t hypothesis) {
     Sha256 digest;
-    Parts text = TextOf(parts, hypothesis);
+    Parts text = TextOf(answer, parts, hypothesis);
     for (std::string part = text.Next(); !part.empty(); part = text.Next()) digest.Update(part);
     return digest.Finish();
   };
   std::vector<Digest> seen = {digest_of(0)};
   std::string out = "[";
-  for (uint32_t i = 1; i <= spec_.translation->libre->alternatives; ++i) {
+  for (uint32_t i = 1; i <= spec_.libre->alternatives; ++i) {
     const Digest digest = digest_of(i);
     if (std::ranges::find(seen, digest) != seen.end()) continue;
     if (seen.size() > 1) out += ',';
     seen.push_back(digest);
-    Parts text = QuotedText(parts, i);
+    Parts text = QuotedText(answer, parts, i);
     for (std::string part = text.Next(); !part.empty(); part = text.Next()) {
       out += part;
       if (out.size() >= kPartBytes) co_yield out;
@@ -276,13 +275,13 @@ Parts TranslationAnswer::Alternatives(const TextParts& parts) const {
 }
 
 // One of the body's two lists; where the request has one text, that list's only entry.
-Parts TranslationAnswer::LibreList(bool of_alternatives) const {
-  const auto& texts = spec_.translation->texts;
-  const bool has_list = spec_.translation->libre->has_list;
+Parts TranslationWriter::LibreList(const Answer& answer, bool of_alternatives) const {
+  const auto& texts = spec_.texts;
+  const bool has_list = spec_.libre->has_list;
   std::string out = has_list ? "[" : "";
   for (size_t i = 0; i < texts.size(); ++i) {
     if (i > 0) out += ',';
-    Parts one = of_alternatives ? Alternatives(texts[i]) : QuotedText(texts[i], 0);
+    Parts one = of_alternatives ? Alternatives(answer, texts[i]) : QuotedText(answer, texts[i], 0);
     for (std::string part = one.Next(); !part.empty(); part = one.Next()) {
       out += part;
       if (out.size() >= kPartBytes) co_yield out;
@@ -292,12 +291,12 @@ Parts TranslationAnswer::LibreList(bool of_alternatives) const {
   co_yield out;
 }
 
-Parts TranslationAnswer::LibreBody() const {
+Parts TranslationWriter::LibreBody(const Answer& answer) const {
   std::string out = R"({"translatedText":)";
   for (const bool of_alternatives : {false, true}) {
-    if (of_alternatives && spec_.translation->libre->alternatives == 0) continue;
+    if (of_alternatives && spec_.libre->alternatives == 0) continue;
     if (of_alternatives) out += R"(,"alternatives":)";
-    Parts list = LibreList(of_alternatives);
+    Parts list = LibreList(answer, of_alternatives);
     for (std::string part = list.Next(); !part.empty(); part = list.Next()) {
       out += part;
       if (out.size() >= kPartBytes) co_yield out;
@@ -309,16 +308,16 @@ Parts TranslationAnswer::LibreBody() const {
 
 // --- streams
 
-std::string TranslationAnswer::EventOf(json entry) const {
-  json event = {{"object", "list"}, {"model", spec_.model}, {"data", json::array()}};
+std::string TranslationWriter::EventOf(const Answer& answer, json entry) {
+  json event = {{"object", "list"}, {"model", answer.spec().model}, {"data", json::array()}};
   event["data"].push_back(std::move(entry));
   return SseEvent(event);
 }
 
 // What can be sent of a text now: the sentences stand in their order.
-std::string TranslationAnswer::Flowing(size_t text) {
+std::string TranslationWriter::Flowing(const Answer& answer, size_t text) {
   constexpr size_t kCharacterBytes = 4;
-  const TextParts& parts = spec_.translation->texts[text];
+  const TextParts& parts = spec_.texts[text];
   Flow& flow = flows_[text];
   std::string out;
   while (flow.part < parts.size()) {
@@ -342,50 +341,51 @@ std::string TranslationAnswer::Flowing(size_t text) {
     flow.joined = false;
   }
   if (out.empty()) return out;
-  return EventOf({{"index", text}, {"text", std::move(out)}, {"finish_reason", nullptr}});
+  return EventOf(answer, {{"index", text}, {"text", std::move(out)}, {"finish_reason", nullptr}});
 }
 
-std::string TranslationAnswer::StreamEvent(uint32_t index, const Event& event) {
-  Waiting& waiting = waiting_[index];
+std::string TranslationWriter::StepEvents(const Answer& answer, const Answer::Step& step,
+                                          const Event& event) {
+  Waiting& waiting = waiting_[step.choice];
   waiting.unsent += event.text;
   held_bytes_ += event.text.size();
   if (event.finish_reason != FinishReason::kNone) waiting.finished = true;
-  return Flowing(waiting.text);
+  return Flowing(answer, waiting.text);
 }
 
-std::string TranslationAnswer::EndEvents(size_t prompt) {
+std::string TranslationWriter::EndEvents(const Answer& answer, size_t prompt) {
   waiting_[prompt].ended = true;
   const size_t text = waiting_[prompt].text;
-  const TextParts& parts = spec_.translation->texts[text];
+  const TextParts& parts = spec_.texts[text];
   std::string out;
   if (std::ranges::all_of(parts, [&](const auto& part) {
         return !part.request || waiting_[*part.request].ended;
       })) {
-    json entry = EntryOf(parts);
+    json entry = EntryOf(answer, parts);
     entry["index"] = text;
     entry["text"] = "";
-    out = EventOf(std::move(entry));
+    out = EventOf(answer, std::move(entry));
   }
-  return done() ? out + EndOfStream() : out;
+  return answer.open_prompts() == 0 ? out + EndOfStream(answer) : out;
 }
 
 // The ends of empty texts, and of the stream.
-std::string TranslationAnswer::EndOfStream() const {
-  const auto& texts = spec_.translation->texts;
+std::string TranslationWriter::EndOfStream(const Answer& answer) const {
+  const auto& texts = spec_.texts;
   std::string out;
   for (size_t i = 0; i < texts.size(); ++i) {
     if (std::ranges::any_of(texts[i], [](const auto& part) { return part.request.has_value(); })) {
       continue;
     }
-    out += EventOf({{"index", i}, {"text", ""}, {"finish_reason", "stop"}});
+    out += EventOf(answer, {{"index", i}, {"text", ""}, {"finish_reason", "stop"}});
   }
   return out +
          fmt::format("data: {{\"object\":\"list\",\"model\":{},\"data\":[],{}}}\n\n",
-                     Dump(json(spec_.model)), Usage()) +
+                     Dump(json(answer.spec().model)), Usage(answer)) +
          "data: [DONE]\n\n";
 }
 
-std::string TranslationAnswer::ErrorEvent(const Error& error) const {
+std::string TranslationWriter::ErrorEvent(const Error& error) const {
   return "data: {\"data\":[],\"error\":" + ErrorObject(error) + "}\n\n";
 }
 

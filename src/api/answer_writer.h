@@ -1,0 +1,42 @@
+// AnswerWriter: a protocol's form of an answer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "api/answer.h"
+#include "http/parts.h"
+#include "kvasir/engine.h"
+
+namespace kvasir {
+
+// Writes one answer, as a body or as server-sent events ("" where there is nothing to say). Each
+// protocol has its own, which the protocol's parser makes. One thread at a time.
+class AnswerWriter {
+ public:
+  virtual ~AnswerWriter() = default;
+
+  // Called first, before any event.
+  virtual void Begin(const Answer& /*answer*/) {}
+  // Every event without an error, right after the answer has taken it.
+  virtual void See(const Answer& /*answer*/, const Answer::Step& /*step*/, const Event& /*event*/) {
+  }
+  // What a stream says of tokens or text, or of the end of a choice.
+  virtual std::string StepEvents(const Answer& answer, const Answer::Step& step,
+                                 const Event& event) = 0;
+  // What a stream says of a prompt that is being read, if the request asks for it.
+  virtual std::string ProgressEvent(const Answer& answer, uint32_t choice,
+                                    const Progress& progress) = 0;
+  // What a stream says after the last event of a prompt. No open prompts: the stream ends.
+  virtual std::string EndEvents(const Answer& answer, size_t prompt) = 0;
+  // The whole stream of a request that has nothing to generate, if there are such.
+  virtual std::string EmptyStream(const Answer& /*answer*/) const { return ""; }
+  // The event that ends a stream which had begun before the error.
+  virtual std::string ErrorEvent(const Error& error) const = 0;
+  // The whole of an answer that is no stream; both must outlive it.
+  virtual Parts Body(const Answer& answer) const = 0;
+  // Bytes that this holds beside the answer.
+  virtual uint64_t held_bytes() const = 0;
+};
+
+}  // namespace kvasir

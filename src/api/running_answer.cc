@@ -1,0 +1,185 @@
+#include "api/running_answer.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "base/until_done.h"
+#include "http/errors.h"
+
+namespace kvasir {
+namespace {
+
+bool HasDiverged(const Event& event) {
+  return event.receipt.miss && event.receipt.miss->reason == MissReason::kDiverged;
+}
+
+// Calls `work`, whose memory comes from `quota`; there may be not enough to end it.
+template <typename Work>
+void Metered(MemoryQuota& quota, const Work& work) {
+  MemoryMeter meter(quota);
+  try {
+    work();
+  } catch (const std::exception&) {  // no memory
+  }
+  const QuotaShare share = meter.Stop();
+}
+
+Error NoMemory() { return {Code::kUnavailable, "the system is out of memory: try again"}; }
+
+// Calls `step`, which may be refused memory.
+template <typename Step>
+void Try(const Step& step) noexcept {
+  try {
+    step();
+  } catch (...) {
+  }
+}
+
+size_t FormatBytes(const std::vector<GenerateRequest>& requests) {
+  size_t bytes = 0;
+  for (const GenerateRequest& one : requests) {
+    if (!one.format) continue;
+    if (one.format->text) bytes += one.format->text->text.size();
+    for (const AnswerFormat::Tool& tool : one.format->tools) bytes += tool.parameters.size();
+  }
+  return bytes;
+}
+
+}  // namespace
+
+RunningAnswer::RunningAnswer(GenerationStart start, Engine& engine,
+                             std::weak_ptr<AnswerClient> client,
+                             std::function<void(uint64_t tokens)> charge)
+    : start_(std::move(start)),
+      engine_(engine),
+      client_(std::move(client)),
+      charge_(std::move(charge)) {}
+
+void RunningAnswer::Post(std::function<void()> step) const {
+  if (const auto client = client_.lock()) client->Post(std::move(step));
+}
+
+void RunningAnswer::Start(QuotaShare held) {
+  const auto has_format = [](const GenerateRequest& one) { return one.format.has_value(); };
+  std::ranges::any_of(start_.requests, has_format) ? Compile(std::move(held)) : Submit();
+}
+
+// On a thread that does nothing else.
+void RunningAnswer::Compile(QuotaShare held) {
+  const auto client = client_.lock();
+  if (!client) return;
+  const auto kept = std::make_shared<QuotaShare>(std::move(held));
+  client->Run(
+      SlowWork::kGrammar, tenant(), FormatBytes(start_.requests),
+      [self = shared_from_this(), kept](MemoryQuota&) {
+        Status compiled = tl::unexpected(NoMemory());
+        Try([&] {
+          if (!self->client_.expired()) {
+            compiled = self->engine_.CompileFormats(self->start_.requests);
+          }
+        });
+        UntilDone([&] {
+          self->Post([self, kept, compiled] {
+            if (self->is_cancelled_) return;
+            if (compiled) return self->Submit();
+            if (const auto client = self->client_.lock()) {
+              client->OnAnswerError(SubmitError(compiled.error(), self->start_.prompt_field));
+            }
+          });
+        });
+      });
+}
+
+void RunningAnswer::Submit() {
+  const bool explains = start_.requests.front().caller_explains;
+  auto sink = [weak = weak_from_this(), charge = charge_, chat = start_.chat, explains,
+               &engine = engine_](size_t prompt, const Event& event) {
+    // Here, so that a client that leaves is charged too. What failed is free.
+    if (event.last && !event.error) {
+      charge(uint64_t{event.prefilled_tokens} + event.completion_tokens);
+    }
+    const std::shared_ptr<RunningAnswer> self = weak.lock();
+    if (explains && event.last && HasDiverged(event)) {
+      const bool is_whole = !event.error && event.finish_reason != FinishReason::kCancelled;
+      if (self && is_whole && chat->MayExplain(*event.receipt.miss)) return self->Explain(event);
+      engine.CountMiss(MissReason::kDiverged, event.receipt.computed);
+    }
+    if (self) self->Post([self, prompt, event] { self->OnEvent(prompt, event); });
+  };
+  auto ids = engine_.SubmitAll(std::move(start_.requests), std::move(sink));
+  if (ids) {
+    running_ = std::move(*ids);
+    return;
+  }
+  if (const auto client = client_.lock()) {
+    client->OnAnswerError(SubmitError(ids.error(), start_.prompt_field));
+  }
+}
+
+// Finds out what the miss comes from, then goes on with the event.
+void RunningAnswer::Explain(const Event& event) {
+  const auto client = client_.lock();
+  if (!client) return engine_.CountMiss(MissReason::kDiverged, event.receipt.computed);
+  client->Run(SlowWork::kText, tenant(), start_.chat->work_bytes(),
+              [self = shared_from_this(), chat = start_.chat,
+               explained = event](MemoryQuota& quota) mutable {
+                Miss& miss = *explained.receipt.miss;
+                Metered(quota, [&] { miss.reason = chat->Explain(miss); });
+                self->engine_.CountMiss(miss.reason, explained.receipt.computed);
+                UntilDone([&] { self->Post([self, explained] { self->OnEvent(0, explained); }); });
+              });
+}
+
+void RunningAnswer::OnEvent(size_t prompt, const Event& event) {
+  const auto client = client_.lock();
+  if (is_cancelled_ || written().done() || !client) return;
+  if (event.last && !event.error && written().keeps_on_disk()) {
+    return FinishKeeping(prompt, event);
+  }
+  if (start_.chat) start_.chat->Take(event);
+  const std::string text = start_.answer->Take(prompt, event);
+  if (written().error()) return client->OnAnswerError(Error(*written().error()));
+  client->OnAnswer(text);
+}
+
+// Keeps the answer, then goes on with the last event.
+void RunningAnswer::FinishKeeping(size_t prompt, const Event& event) {
+  const auto client = client_.lock();
+  std::shared_ptr<AnswerKeeper> keeper = start_.answer->TakeKeeper();
+  keeper->Take(event);
+  client->Run(SlowWork::kDisk, tenant(), 0,
+              [self = shared_from_this(), keeper = std::move(keeper), prompt, event](MemoryQuota&) {
+                Status kept = tl::unexpected(NoMemory());
+                Try([&] { kept = keeper->Finish(); });
+                UntilDone([&] {
+                  self->Post([self, prompt, event, kept] {
+                    if (kept) return self->OnEvent(prompt, event);
+                    const auto client = self->client_.lock();
+                    if (client && !self->is_cancelled_) client->OnAnswerError(kept.error());
+                  });
+                });
+              });
+}
+
+void RunningAnswer::Cancel() {
+  is_cancelled_ = true;
+  for (const RequestId id : std::exchange(running_, {})) engine_.Cancel(id);
+  const bool waits = written().keeps_on_disk();
+  std::shared_ptr<AnswerKeeper> keeper = start_.answer->TakeKeeper();
+  start_.chat.reset();
+  const auto client = waits ? client_.lock() : nullptr;
+  if (client) {
+    client->Run(SlowWork::kDisk, tenant(), 0, [keeper = std::move(keeper)](MemoryQuota&) {});
+  }
+}
+
+void RunningAnswer::PrepareNext() {
+  const std::shared_ptr<AskedChat> chat = std::exchange(start_.chat, nullptr);
+  const auto client = client_.lock();
+  if (!client || !chat || !chat->prepares()) return;
+  client->Run(SlowWork::kText, tenant(), chat->work_bytes(),
+              [chat](MemoryQuota& quota) { Metered(quota, [&] { chat->PrepareNext(); }); });
+}
+
+}  // namespace kvasir
