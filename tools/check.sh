@@ -35,7 +35,7 @@ check_headers() { configure_style && python3 tools/headers.py; }
 check_all_headers() { configure_style && python3 tools/headers.py --all; }
 # Not among the default ones: it reads what build/release has built.
 check_kernels() { python3 tools/kernels.py; }
-check_sizes() { python3 tools/sizes.py; }
+check_sizes() { python3 tools/sizes.py --self-test && python3 tools/sizes.py; }
 check_leftovers() {
   local files
   files=$(git ls-files '*.orig' '*.rej')
