@@ -11,39 +11,17 @@
 #include <thread>
 #include <vector>
 
-#include "base/arena.h"
 #include "base/mutex.h"
-#include "base/secret.h"
-#include "tier/fixed_queue.h"
+#include "tier/disk_tier_options.h"
 #include "tier/forget_intent.h"
-#include "tier/owner_keys.h"
-#include "tier/record_index.h"
-#include "tier/segment_table.h"
+#include "tier/progress_call.h"
+#include "tier/record_reader.h"
 #include "tier/storage.h"
+#include "tier/store.h"
 #include "tier/store_files.h"
 #include "tier/tier.h"
 
 namespace kvasir {
-
-struct DiskTierOptions {
-  std::string folder;
-  // Of everything in the folder. Absent: a tenth of what is free or ours, at most 20 GiB. The
-  // tier's memory depends on this option, never on the free space.
-  std::optional<uint64_t> cap_bytes = {};
-  uint64_t ttl_hours = 168;                    // since last use; at least 1
-  std::optional<uint64_t> reserve_bytes = {};  // DiskOptions::reserve_bytes
-  Secret secret{};
-  Digest identity{};
-  RecordShape shape;
-  std::string model = {}, kv_format = {};  // for about.json
-  // 2: the tier's own threads. 0: nothing happens but in RunPending, on its caller's thread.
-  uint32_t threads = 2;
-  // Whether a file system that does not promise durability is refused (kUnsupported).
-  bool needs_durable = false;
-  // For tests, which need small ones: absent, by the cap and by the size of buffers.
-  std::optional<uint64_t> segment_bytes = {};
-  std::optional<uint32_t> num_buffers = {};
-};
 
 // What a store's about.json says: for people and for estimates, never trusted.
 struct StoreAbout {
@@ -69,8 +47,8 @@ StoreAbout ParseAbout(const std::string& text);  // what cannot be read keeps it
 // open; Close leaves a tier behind whose threads do not end.
 class DiskTier : public Tier {
  public:
-  static constexpr uint64_t kBesideBytes = uint64_t{2} << 20;  // of the cap, for all but segments
-  static constexpr uint64_t kSessionBytes = uint64_t{512} << 10;  // of those, for sessions
+  static constexpr uint64_t kBesideBytes = Store::kBesideBytes,
+                            kSessionBytes = Store::kSessionBytes;
 
   // Opens the folder and reads what the store has. kInvalidArgument, kPermissionDenied, kIoError,
   // ...: the folder cannot be used, and why. Where another process has the store, the
@@ -87,10 +65,11 @@ class DiskTier : public Tier {
                     std::chrono::milliseconds patience);
 
   // What Open allocates for its index and for its buffers: of the options alone.
-  static uint64_t IndexBytes(const DiskTierOptions& options);
-  static uint64_t BufferBytes(const DiskTierOptions& options);
-  static uint32_t MaxRecords(const DiskTierOptions& options);
-  // What of the cap MaxRecords can fill; the cap, unless kMaxDiskBlocks is the limit.
+  static uint64_t IndexBytes(const DiskTierOptions& options) { return Store::IndexBytes(options); }
+  static uint64_t BufferBytes(const DiskTierOptions& options) {
+    return Store::BufferBytes(options);
+  }
+  // What of the cap the most records can fill; the cap, unless kMaxDiskBlocks is the limit.
   static uint64_t UsableBytes(const DiskTierOptions& options);
   // The least cap that holds two segments and what is kept beside them.
   static uint64_t MinCapBytes(const RecordShape& shape);
@@ -123,39 +102,6 @@ class DiskTier : public Tier {
 
  private:
   using State = TierStats::State;
-  // A record on its way out or in.
-  struct Buffer {
-    enum class Use : uint8_t { kFree, kSealing, kQueued, kWriting, kReading, kArrived, kFailed };
-    Use use = Use::kFree;
-    bool is_cancelled = false;  // erased, or the store is not open any more
-    bool is_erased = false;
-    bool is_bad = false;  // could not be sealed
-    bool has_entry = false, has_owner = false;
-    bool has_slot = false;
-    uint8_t placings = 0;
-    EntryId entry{};
-    RecordName name;
-    BlockKey parent{};
-    bool has_after = false;
-    RecordName after;
-    OwnerId owner{};
-    SlotRef slot;
-    RecordPlace place;
-    uint32_t refs = 0;      // of a read
-    uint64_t number = 0;    // of a write handed over
-    uint64_t since_ns = 0;  // when it was handed over
-    uint64_t run_ns = 0;
-    RecordSalt salt{};
-    AesTag payload_tag{};
-
-    // Of a record that the index has.
-    bool is_read() const { return use != Use::kFree && has_entry && !has_owner; }
-    bool is_write() const { return use != Use::kFree && has_entry && has_owner; }
-    void Cancel() {
-      is_cancelled = is_erased = true;
-      has_entry = false;
-    }
-  };
   struct FlushJob {
     uint64_t number = 0;  // of the last write that it waits for
     uint64_t blocks = 0, bytes = 0, dropped = 0;
@@ -180,35 +126,10 @@ class DiskTier : public Tier {
     // Links, and segments of another version or shape: what it did not reach may be there.
     std::vector<std::string> not_reached;
   };
-  struct Memory {  // both arenas, and what lies in them
-    Memory(Arena& index, Arena& buffers, const DiskTierOptions& options);
-    RecordIndex records;
-    SegmentTable segments;
-    FixedQueue write_queue, read_queue;
-    Buffer* buffers;
-    std::byte *headers, *payloads, *scratch;
-  };
-  enum class EvictCause : uint8_t { kCap, kSpace, kTtl };
-
-  DiskTier(const DiskTierOptions& options, Storage& storage, Arena index, Arena buffers,
-           OwnerKeys keys);
-  static uint32_t NumBuffers(const DiskTierOptions& options);
+  explicit DiskTier(std::unique_ptr<Store> store);
 
   // disk_tier.cc
-  Buffer& buffer(uint32_t index) const { return buffers_[index]; }
-  std::span<std::byte> HeaderOf(uint32_t buffer) const;
-  std::span<std::byte> PayloadOf(uint32_t buffer) const;
-  std::span<std::byte> ScratchOf(uint32_t thread) const;
-  std::optional<uint32_t> FreeBuffer() const KV_REQUIRES(mutex_);
-  void FreeBufferOf(uint32_t buffer) KV_REQUIRES(mutex_);
-  bool IsErasing(const Digest& owner) const KV_REQUIRES(mutex_);
-  bool IsForgetting(const Digest& owner) const KV_REQUIRES(mutex_);
-  std::optional<OwnerId> OwnerOf(const Digest& owner) KV_REQUIRES(mutex_);
-  uint64_t NewOrder() KV_REQUIRES(mutex_);
-  uint32_t NowHour() KV_REQUIRES(mutex_);
-  void DropRecord(EntryId entry) KV_REQUIRES(mutex_);  // its slot is free, its owner has one less
   void Wake();
-  void CallProgress();
 
   // disk_tier_close.cc: threads, and their end
   Result<std::thread> StartThreadOf(void (DiskTier::*loop)());
@@ -240,44 +161,36 @@ class DiskTier : public Tier {
                   std::span<const std::byte> header, std::span<std::byte> tokens,
                   ScannedOwner* owner);
   bool PayloadOpens(SlotRef slot, const RecordPublic& record, const OwnerKey& key);
-  void DropOrphans() KV_REQUIRES(mutex_);
+  void DropOrphans() KV_REQUIRES(store_.mutex);
   void RemoveUnusedKeys();
   Status FinishErases(FileId root);
   void LeaveStore(State state, std::string reason);
   void LeaveFailed(std::string reason);
   bool LeaveIfGone();
-  std::string LastErrorText() const KV_REQUIRES(mutex_);
-  void CountError(uint64_t TierStats::*counter, int error);
-  StoreAbout AboutNow() KV_REQUIRES(mutex_);
+  StoreAbout AboutNow() KV_REQUIRES(store_.mutex);
   void WriteAbout();
   void WriteHours();
 
   // disk_tier_write.cc: the writer
   void WriterLoop();
   bool WriterStep();
-  bool IsGroupDue() KV_REQUIRES(mutex_);
+  bool IsGroupDue() KV_REQUIRES(store_.mutex);
   bool WriteGroup();
   bool MakeSlotsFree(uint32_t slots);
-  void GatherGroup() KV_REQUIRES(mutex_);
+  void GatherGroup() KV_REQUIRES(store_.mutex);
   bool WriteKeysOfGroup();
   void WriteRecords();
   IoStatus WriteRecord(uint32_t buffer, FileId file);
   void UnwriteHeader(uint32_t buffer, FileId file);
   void SyncSegments();
   void EndGroup();
-  void EndFailedWrite(uint32_t buffer) KV_REQUIRES(mutex_);
   void FindAnswers();
   bool AnswerFlushes();
   static bool ReportFlush(FlushJob& job);
 
-  // disk_tier_read.cc: the reader
   void ReaderLoop();
   bool ReaderStep();
-  std::vector<uint32_t>& GatherRun() KV_REQUIRES(mutex_);
-  IoStatus ReadRun(const StoreFiles& files, std::span<const uint32_t> run) noexcept;
-  IoStatus ReadRecords(const StoreFiles& files, std::span<const uint32_t> run);
-  void NoteStalls();
-
+  bool HelpToScan();
   // disk_tier_room.cc: cap, free space, time
   // kBusy: another process or the file of sessions has the folder's lock, for a moment.
   enum class GrowEnd : uint8_t { kGrown, kFull, kFailed, kBusy };
@@ -295,11 +208,9 @@ class DiskTier : public Tier {
   bool MakeSegment();
   uint32_t NumActiveStores();
   void GiveBack();
-  bool Evict(EvictCause cause) KV_REQUIRES(mutex_);
   bool ReleaseSegment(EvictCause cause);
   IoStatus RemoveSegment(uint32_t segment, EvictCause cause);
   void RemoveAbandoned();
-  void ForgetReadsOf(EntryId entry) KV_REQUIRES(mutex_);
   void FitCap();
   void ExpireOld();
   bool Maintain();
@@ -309,8 +220,6 @@ class DiskTier : public Tier {
   IoStatus TryErase(EraseJob& job) noexcept;
   IoStatus RunErase(EraseJob& job);
   static bool ReportErase(EraseJob& job);
-  void CancelReadsOf(OwnerId owner) KV_REQUIRES(mutex_);
-  void CancelWritesOf(OwnerId owner) KV_REQUIRES(mutex_);
   enum class AbandonedSegments : uint8_t { kRemoved, kLeft };
   IoStatus ZeroAllCondemned(AbandonedSegments abandoned);
   IoStatus NoteLinks(FileId root, EraseJob* job);
@@ -319,92 +228,43 @@ class DiskTier : public Tier {
   IoStatus ZeroSlots(uint32_t segment, const std::vector<uint32_t>& slots);
 
   // disk_tier_forget.cc
-  uint64_t TokenBytes() const { return uint64_t{4} * options_.shape.block_tokens; }
   IoStatus RunForget(EraseJob& job);
   std::vector<RecordName> FirstForgotten(const ForgetFacts& facts);
   bool Begins(const SlotRef& slot, const RecordName& name, const OwnerKey& key,
               const ForgetFacts& facts);
   void CondemnForgotten(const ForgetFacts& facts, std::span<const RecordName> firsts,
-                        std::span<const BlockKey> kept, TierErased* erased) KV_REQUIRES(mutex_);
+                        std::span<const BlockKey> kept, TierErased* erased)
+      KV_REQUIRES(store_.mutex);
   void CondemnPath(const ForgetFacts& facts, std::span<const BlockKey> kept, TierErased* erased)
-      KV_REQUIRES(mutex_);
-  void Condemn(EntryId entry, TierErased* erased) KV_REQUIRES(mutex_);
-  void CancelWrite(EntryId entry) KV_REQUIRES(mutex_);
-  ForgetIntent CondemnedSlots() const KV_REQUIRES(mutex_);
+      KV_REQUIRES(store_.mutex);
+  void Condemn(EntryId entry, TierErased* erased) KV_REQUIRES(store_.mutex);
+  ForgetIntent CondemnedSlots() const KV_REQUIRES(store_.mutex);
   IoStatus RemoveUnusableFiles(EraseJob* job);
   IoStatus FinishForget();
 
   std::unique_ptr<Storage> owned_storage_;  // of Close; destroyed last
-  const DiskTierOptions options_;
-  Storage& storage_;
-  const uint64_t index_cap_bytes_;
-  const StoreId store_;
-  const HmacKey head_key_;
-  const uint32_t num_buffers_;
+  const std::unique_ptr<Store> owned_store_;
+  Store& store_;
 
-  mutable Mutex mutex_;
-  std::condition_variable writer_wake_, reader_wake_, scan_done_, thread_ended_;
-  Arena index_arena_, buffer_arena_;
-  Memory memory_ KV_GUARDED_BY(mutex_);
-  // Guarded by mutex_, except that the fields and bytes of a buffer that is being sealed, written
-  // or read belong to who does that.
-  Buffer* const buffers_;
-  std::byte *const headers_, *const payloads_, *const scratch_;
-  OwnerKeys keys_ KV_GUARDED_BY(mutex_);
-  // Some key file does not open: a record without a key is not known to be nobody's, except those
-  // of free_namespaces_.
-  bool has_unread_keys_ KV_GUARDED_BY(mutex_) = false;
-  std::vector<OwnerTag> free_namespaces_ KV_GUARDED_BY(mutex_);  // their keys open
-  State state_ KV_GUARDED_BY(mutex_) = State::kBroken;
-  std::string reason_ KV_GUARDED_BY(mutex_);
-  std::string full_reason_ KV_GUARDED_BY(mutex_);  // "": something can be stored
-  uint64_t missing_bytes_ KV_GUARDED_BY(mutex_) = 0;
-  bool is_durable_ KV_GUARDED_BY(mutex_) = true;
-  uint64_t epoch_ KV_GUARDED_BY(mutex_) = 0;  // of the open store
-  uint64_t cap_bytes_ KV_GUARDED_BY(mutex_) = 0;
-  uint64_t segment_bytes_ KV_GUARDED_BY(mutex_) = 0;
-  uint64_t reserved_bytes_ KV_GUARDED_BY(mutex_) = 0;  // beyond kSessionBytes
-  bool must_fit_ KV_GUARDED_BY(mutex_) = false;        // it has grown
-  uint32_t write_buffers_ KV_GUARDED_BY(mutex_) = 0, read_buffers_ KV_GUARDED_BY(mutex_) = 0;
-  uint32_t next_buffer_ KV_GUARDED_BY(mutex_) = 0;
-  uint64_t queued_bytes_ KV_GUARDED_BY(mutex_) = 0;
-  uint64_t last_write_ KV_GUARDED_BY(mutex_) = 0;
-  uint64_t last_order_ KV_GUARDED_BY(mutex_) = 0;
-  uint32_t latest_hour_ KV_GUARDED_BY(mutex_) = 0;
-  uint64_t written_day_ KV_GUARDED_BY(mutex_) = 0;
-  uint64_t hits_ KV_GUARDED_BY(mutex_) = 0;
-  double read_bytes_per_s_ KV_GUARDED_BY(mutex_) = 0;
-  mutable double open_bytes_per_s_ KV_GUARDED_BY(mutex_) = 0;
-  double kept_bytes_per_s_ KV_GUARDED_BY(mutex_) = 0;  // of about.json
-  TierStats stats_ KV_GUARDED_BY(mutex_);              // blocks: how many were ever stored
+  ProgressCall progress_;
+  RecordReader reader_;
+
+  std::condition_variable scan_done_, thread_ended_;
+  // The namespaces of keys that open and that the store has no use for: with unread keys, records
+  // of theirs are known to be nobody's.
+  std::vector<OwnerTag> free_namespaces_ KV_GUARDED_BY(store_.mutex);
+  uint64_t reserved_bytes_ KV_GUARDED_BY(store_.mutex) = 0;  // beyond kSessionBytes
+  bool must_fit_ KV_GUARDED_BY(store_.mutex) = false;        // it has grown
   // Lists, so that a job moves without memory: none may be lost.
-  std::list<FlushJob> flushes_ KV_GUARDED_BY(mutex_);
-  std::list<EraseJob> erases_ KV_GUARDED_BY(mutex_);
-  // Of erases that have not succeeded yet. Nothing of them is stored meanwhile: the erase, when it
-  // is tried again, would remove the new key too.
-  std::vector<Digest> erasing_ KV_GUARDED_BY(mutex_);
-  // Of forgets that have not succeeded yet. What is to stay of them is found again behind the last.
-  std::vector<Digest> forgetting_ KV_GUARDED_BY(mutex_);
-  std::function<void()> on_progress_ KV_GUARDED_BY(mutex_);
-  uint32_t progress_calls_ KV_GUARDED_BY(mutex_) = 0;   // that have not returned
-  uint32_t threads_running_ KV_GUARDED_BY(mutex_) = 0;  // that use this object
-  bool is_left_ KV_GUARDED_BY(mutex_) = false;          // by Close: the last thread destroys it
-  std::array<uint64_t, 8> error_ns_ KV_GUARDED_BY(mutex_) = {};
-  std::array<uint64_t, 3> stall_ns_ KV_GUARDED_BY(mutex_) = {};
-  uint64_t num_errors_ KV_GUARDED_BY(mutex_) = 0, num_stalls_ KV_GUARDED_BY(mutex_) = 0;
-  int last_error_ KV_GUARDED_BY(mutex_) = 0;             // its errno; 0: there was none
-  uint64_t reading_since_ns_ KV_GUARDED_BY(mutex_) = 0;  // 0: nothing is being read
-  bool is_stall_counted_ KV_GUARDED_BY(mutex_) = false;
-  bool writer_has_news_ KV_GUARDED_BY(mutex_) = false;
-  bool is_stopping_ KV_GUARDED_BY(mutex_) = false;
-  bool leaves_when_idle_ KV_GUARDED_BY(mutex_) = false;  // too many errors: broken
-  uint32_t scan_next_ KV_GUARDED_BY(mutex_) = 0, scan_end_ KV_GUARDED_BY(mutex_) = 0;
-  uint32_t scan_helpers_ KV_GUARDED_BY(mutex_) = 0;
-  std::optional<int> scan_error_ KV_GUARDED_BY(mutex_);
-  std::shared_ptr<const StoreFiles> files_ KV_GUARDED_BY(mutex_);  // null unless on
+  std::list<FlushJob> flushes_ KV_GUARDED_BY(store_.mutex);
+  std::list<EraseJob> erases_ KV_GUARDED_BY(store_.mutex);
+  uint32_t threads_running_ KV_GUARDED_BY(store_.mutex) = 0;  // that use this object
+  bool is_left_ KV_GUARDED_BY(store_.mutex) = false;  // by Close: the last thread destroys it
+  uint32_t scan_next_ KV_GUARDED_BY(store_.mutex) = 0, scan_end_ KV_GUARDED_BY(store_.mutex) = 0;
+  uint32_t scan_helpers_ KV_GUARDED_BY(store_.mutex) = 0;
+  std::optional<int> scan_error_ KV_GUARDED_BY(store_.mutex);
 
   // The writer's alone.
-  std::shared_ptr<const StoreFiles> writing_files_;  // files_, also while the store is being opened
   std::vector<uint32_t> group_, dropped_group_;
   struct Touched {
     uint32_t segment;
@@ -427,10 +287,8 @@ class DiskTier : public Tier {
   bool has_told_unread_ = false;
   bool has_folder_ = false;  // it was there once, is ours alone, and may be used
   bool has_left_ = false;    // LeaveClosed was called
-  // The reader's alone.
-  std::vector<uint32_t> run_;
 
-  std::thread writer_, reader_;
+  std::thread writer_thread_, reader_thread_;
 };
 
 }  // namespace kvasir

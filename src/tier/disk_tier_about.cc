@@ -52,23 +52,19 @@ StoreAbout ParseAbout(const std::string& text) {
 }
 
 StoreAbout DiskTier::AboutNow() {
-  StoreAbout about{.model = options_.model,
-                   .kv_format = options_.kv_format,
-                   .hits = hits_,
-                   .load_bytes_per_s = kept_bytes_per_s_,
-                   .written_day = written_day_,
-                   .written_bytes = stats_.written_today_bytes,
-                   .last_hour = latest_hour_};
-  if (read_bytes_per_s_ > 0 && open_bytes_per_s_ > 0) {
-    about.load_bytes_per_s = 1 / (1 / read_bytes_per_s_ + 1 / open_bytes_per_s_);
-  }
-  return about;
+  return {.model = store_.options.model,
+          .kv_format = store_.options.kv_format,
+          .hits = store_.figures.hits,
+          .load_bytes_per_s = store_.figures.load_bytes_per_s(),
+          .written_day = store_.figures.written_day,
+          .written_bytes = store_.figures.stats.written_today_bytes,
+          .last_hour = store_.clock.latest_hour()};
 }
 
 void DiskTier::WriteAbout() {
   StoreAbout about;
   {
-    MutexLock lock(mutex_);
+    MutexLock lock(store_.mutex);
     about = AboutNow();
   }
   const bool is_new =
@@ -76,8 +72,8 @@ void DiskTier::WriteAbout() {
       about.written_day != about_written_.written_day || about.hits != about_written_.hits ||
       about.last_hour != about_written_.last_hour || about.model != about_written_.model;
   if (!is_new) return;
-  const IoStatus written = PublishFile(storage_, writing_files_->folder.id(), kAboutName,
-                                       AboutText(about), FileSync::kUnsynced);
+  const IoStatus written = PublishFile(store_.storage, store_.writing_files->folder.id(),
+                                       kAboutName, AboutText(about), FileSync::kUnsynced);
   if (written) about_written_ = about;
 }
 
@@ -85,16 +81,16 @@ void DiskTier::WriteAbout() {
 void DiskTier::WriteHours() {
   uint32_t num_segments;
   {
-    MutexLock lock(mutex_);
-    num_segments = memory_.segments.max_segments();
+    MutexLock lock(store_.mutex);
+    num_segments = store_.segments.max_segments();
   }
-  const std::span<std::byte> scratch = ScratchOf(0);
+  const std::span<std::byte> scratch = store_.buffers.ScratchOf(0);
   for (uint32_t index = 0; index < num_segments; ++index) {
     SegmentShape shape;
     uint32_t number;
     {
-      MutexLock lock(mutex_);
-      SegmentTable::Segment& segment = memory_.segments.at(index);
+      MutexLock lock(store_.mutex);
+      SegmentTable::Segment& segment = store_.segments.at(index);
       // Of what cannot be read the hours are not known, and stay.
       const bool is_written = !segment.is_abandoned && segment.num_unread == 0;
       if (!segment.is_open || !segment.has_new_hours || !is_written) continue;
@@ -102,25 +98,25 @@ void DiskTier::WriteHours() {
       shape = segment.shape;
       number = segment.number;
     }
-    const IoResult<OpenedFile> file = Own(
-        storage_,
-        storage_.OpenFile(writing_files_->folder.id(), SegmentFileName(number), OpenMode::kWrite));
-    if (!file) return CountError(&TierStats::fault_write, file.error());
+    const IoResult<OpenedFile> file =
+        Own(store_.storage, store_.storage.OpenFile(store_.writing_files->folder.id(),
+                                                    SegmentFileName(number), OpenMode::kWrite));
+    if (!file) return store_.CountError(&TierStats::fault_write, file.error());
     const auto per_write = static_cast<uint32_t>(scratch.size() / 4);
     for (uint32_t first = 0; first < shape.slots; first += per_write) {
       const uint32_t count = std::min(per_write, shape.slots - first);
       {
-        MutexLock lock(mutex_);
+        MutexLock lock(store_.mutex);
         for (uint32_t i = 0; i < count; ++i) {
-          const std::optional<EntryId> entry = memory_.segments.entry({index, first + i});
+          const std::optional<EntryId> entry = store_.segments.entry({index, first + i});
           const auto hour =
-              static_cast<uint32_t>(entry ? memory_.records.at(*entry).order >> 32 : 0);
+              static_cast<uint32_t>(entry ? store_.records.at(*entry).order >> 32 : 0);
           std::memcpy(scratch.data() + uint64_t{4} * i, &hour, sizeof(hour));
         }
       }
-      const IoStatus written =
-          WriteAll(storage_, file->id(), scratch.first(uint64_t{4} * count), shape.hour_at(first));
-      if (!written) return CountError(&TierStats::fault_write, written.error());
+      const IoStatus written = WriteAll(store_.storage, file->id(),
+                                        scratch.first(uint64_t{4} * count), shape.hour_at(first));
+      if (!written) return store_.CountError(&TierStats::fault_write, written.error());
     }
   }
 }

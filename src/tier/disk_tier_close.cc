@@ -16,7 +16,7 @@ namespace kvasir {
 
 Result<std::thread> DiskTier::StartThreadOf(void (DiskTier::*loop)()) {
   {
-    MutexLock lock(mutex_);
+    MutexLock lock(store_.mutex);
     ++threads_running_;
   }
   Result<std::thread> thread = StartThread("disk tier", [this, loop] {
@@ -24,16 +24,48 @@ Result<std::thread> DiskTier::StartThreadOf(void (DiskTier::*loop)()) {
     EndThread();
   });
   if (thread) return thread;
-  MutexLock lock(mutex_);
+  MutexLock lock(store_.mutex);
   --threads_running_;
   return thread;
+}
+
+void DiskTier::ReaderLoop() {
+  for (;;) {
+    while (ReaderStep()) {
+    }
+    MutexLock lock(store_.mutex);
+    if (store_.is_stopping) return;
+    if (!store_.queues.reads.empty() || scan_next_ < scan_end_) continue;
+    lock.WaitFor(store_.reader_wake, std::chrono::milliseconds(1000));
+  }
+}
+
+bool DiskTier::ReaderStep() {
+  if (HelpToScan()) return true;
+  if (!reader_.Step()) return false;
+  progress_.Call();
+  return true;
+}
+
+bool DiskTier::HelpToScan() {
+  {
+    MutexLock lock(store_.mutex);
+    const bool helps = store_.options.threads > 0 && !store_.is_stopping && scan_next_ < scan_end_;
+    if (!helps) return false;
+    ++scan_helpers_;
+  }
+  ScanSegments(1);
+  MutexLock lock(store_.mutex);
+  --scan_helpers_;
+  scan_done_.notify_all();
+  return true;
 }
 
 // The last thing that a thread does.
 void DiskTier::EndThread() {
   bool destroys;
   {
-    MutexLock lock(mutex_);
+    MutexLock lock(store_.mutex);
     --threads_running_;
     destroys = is_left_ && threads_running_ == 0;
     thread_ended_.notify_all();
@@ -43,8 +75,8 @@ void DiskTier::EndThread() {
 
 void DiskTier::Stop() {
   {
-    MutexLock lock(mutex_);
-    is_stopping_ = true;
+    MutexLock lock(store_.mutex);
+    store_.is_stopping = true;
   }
   Wake();
 }
@@ -54,17 +86,17 @@ void DiskTier::LeaveClosed() {
   has_left_ = true;
   bool is_left;
   {
-    MutexLock lock(mutex_);
+    MutexLock lock(store_.mutex);
     is_left = is_left_;
   }
-  if (writing_files_ != nullptr && !is_left) {
+  if (store_.writing_files != nullptr && !is_left) {
     WriteHours();
     WriteAbout();
   }
   LeaveStore(State::kBroken, "the tier is closed");
   for (int tries = 0; tries < 100; ++tries) {
     {
-      MutexLock lock(mutex_);
+      MutexLock lock(store_.mutex);
       if (flushes_.empty()) return;
     }
     // A callback had no memory: it gets some more chances.
@@ -74,8 +106,8 @@ void DiskTier::LeaveClosed() {
 
 DiskTier::~DiskTier() {
   Stop();
-  if (writer_.joinable()) writer_.join();
-  if (reader_.joinable()) reader_.join();
+  if (writer_thread_.joinable()) writer_thread_.join();
+  if (reader_thread_.joinable()) reader_thread_.join();
   if (!has_left_) UntilDone([&] { LeaveClosed(); });
   RefuseErases();
 }
@@ -84,7 +116,7 @@ DiskTier::~DiskTier() {
 void DiskTier::RefuseErases() {
   std::list<EraseJob> erases;
   {
-    MutexLock lock(mutex_);
+    MutexLock lock(store_.mutex);
     erases.swap(erases_);
   }
   for (EraseJob& job : erases) (void)ReportErase(job);
@@ -94,7 +126,7 @@ void DiskTier::RefuseErases() {
 bool DiskTier::WaitForThreads(std::chrono::milliseconds patience) {
   // Real time, whatever the storage's is.
   const uint64_t end_ns = MonotonicNs() + static_cast<uint64_t>(patience.count()) * 1'000'000;
-  MutexLock lock(mutex_);
+  MutexLock lock(store_.mutex);
   while (threads_running_ > 0) {
     const uint64_t now_ns = MonotonicNs();
     if (now_ns >= end_ns) return false;
@@ -105,27 +137,27 @@ bool DiskTier::WaitForThreads(std::chrono::milliseconds patience) {
 
 bool DiskTier::Close(std::unique_ptr<DiskTier> tier, std::unique_ptr<Storage> storage,
                      std::chrono::milliseconds patience) {
-  KV_CHECK(&tier->storage_ == storage.get());
+  KV_CHECK(&tier->store_.storage == storage.get());
   tier->Stop();
   if (tier->WaitForThreads(patience)) {
     tier.reset();
     return true;
   }
   Log(LogLevel::kWarning, "disk tier: its folder does not answer and is left as it is",
-      LogField("folder", tier->options_.folder));
+      LogField("folder", tier->store_.options.folder));
   tier->owned_storage_ = std::move(storage);
+  tier->progress_.Stop();
   std::list<FlushJob> flushes;
   std::list<EraseJob> erases;
   bool is_left;
   {
-    MutexLock lock(tier->mutex_);
-    while (tier->progress_calls_ > 0) lock.Wait(tier->thread_ended_);
+    MutexLock lock(tier->store_.mutex);
     flushes.swap(tier->flushes_);
     erases.swap(tier->erases_);
     is_left = tier->is_left_ = tier->threads_running_ > 0;
     if (is_left) {
-      if (tier->writer_.joinable()) tier->writer_.detach();
-      if (tier->reader_.joinable()) tier->reader_.detach();
+      if (tier->writer_thread_.joinable()) tier->writer_thread_.detach();
+      if (tier->reader_thread_.joinable()) tier->reader_thread_.detach();
       (void)tier.release();  // to the threads
     }
   }

@@ -27,44 +27,45 @@ void DiskTier::Erase(const Digest& owner, std::function<void(Result<TierErased>)
   std::list<EraseJob> jobs(1);
   EraseJob& job = jobs.front();
   job.owner = owner;
-  job.folder = options_.folder;
-  job.key_file_name = KeyFileName(options_.secret, owner);
+  job.folder = store_.options.folder;
+  job.key_file_name = KeyFileName(store_.options.secret, owner);
   job.done = std::move(done);
   {
-    MutexLock lock(mutex_);
-    erasing_.reserve(erasing_.size() + 1);  // if this throws, nothing has changed yet
-    job.id = keys_.Find(owner);
+    MutexLock lock(store_.mutex);
+    store_.leaving.erasing.reserve(store_.leaving.erasing.size() +
+                                   1);  // if this throws, nothing has changed yet
+    job.id = store_.keys.Find(owner);
     if (job.id) {
-      keys_.AddUse(*job.id);  // of this job
-      keys_.Hide(*job.id);
-      CancelReadsOf(*job.id);
-      CancelWritesOf(*job.id);
-      for (uint32_t i = 0; i < memory_.records.num_entries(); ++i) {
-        const RecordIndex::Record& record = memory_.records.entry(i);
+      store_.keys.AddUse(*job.id);  // of this job
+      store_.keys.Hide(*job.id);
+      store_.CancelReadsOf(*job.id);
+      store_.CancelWritesOf(*job.id);
+      for (uint32_t i = 0; i < store_.records.num_entries(); ++i) {
+        const RecordIndex::Record& record = store_.records.entry(i);
         const bool is_stored = record.state == RecordIndex::State::kStored;
         const bool is_here = is_stored || record.state == RecordIndex::State::kWriting;
         if (!is_here || record.owner != *job.id) continue;
         if (is_stored) {
           ++job.erased.blocks;
-          job.erased.bytes += options_.shape.slot_bytes();
-          ++stats_.evicted_erase;
+          job.erased.bytes += store_.options.shape.slot_bytes();
+          ++store_.figures.stats.evicted_erase;
         }
-        DropRecord(EntryId{i});
+        store_.DropRecord(EntryId{i});
       }
       // Nobody takes these slots before they are zeros; those of writes under way follow them.
-      for (uint32_t i = 0; i < memory_.segments.max_segments(); ++i) {
-        for (uint32_t slot = 0; slot < memory_.segments.at(i).shape.slots; ++slot) {
+      for (uint32_t i = 0; i < store_.segments.max_segments(); ++i) {
+        for (uint32_t slot = 0; slot < store_.segments.at(i).shape.slots; ++slot) {
           const SlotRef ref{i, slot};
-          const bool is_free = memory_.segments.state(ref) == SegmentTable::SlotState::kFree;
-          if (is_free && memory_.segments.owner(ref) == job.id) memory_.segments.Condemn(ref);
+          const bool is_free = store_.segments.state(ref) == SegmentTable::SlotState::kFree;
+          if (is_free && store_.segments.owner(ref) == job.id) store_.segments.Condemn(ref);
         }
       }
     }
-    if (!is_stopping_) {
-      erasing_.push_back(owner);
+    if (!store_.is_stopping) {
+      store_.leaving.erasing.push_back(owner);
       erases_.splice(erases_.end(), jobs);
-      writer_has_news_ = true;
-      writer_wake_.notify_one();
+      store_.writer_has_news = true;
+      store_.writer_wake.notify_one();
       return;
     }
   }
@@ -77,9 +78,9 @@ bool DiskTier::RunErases() {
   for (;;) {
     std::list<EraseJob> jobs;
     {
-      MutexLock lock(mutex_);
+      MutexLock lock(store_.mutex);
       const auto due = std::ranges::find_if(erases_, [&](const EraseJob& job) {
-        return job.due_ns == 0 || storage_.MonotonicNs() >= job.due_ns;
+        return job.due_ns == 0 || store_.storage.MonotonicNs() >= job.due_ns;
       });
       if (due == erases_.end()) return has_worked;
       jobs.splice(jobs.end(), erases_, due);
@@ -88,10 +89,10 @@ bool DiskTier::RunErases() {
     if (!job.is_done) {
       const IoStatus done = TryErase(job);
       job.is_done = done.has_value();
-      if (!done) CountError(&TierStats::fault_write, done.error());
+      if (!done) store_.CountError(&TierStats::fault_write, done.error());
       // Its intent may be there, and whatever it lists: the store is opened anew, which finishes it
       // before anything else is written.
-      if (!done && job.path && writing_files_ != nullptr) {
+      if (!done && job.path && store_.writing_files != nullptr) {
         UntilDone([&] { LeaveStore(State::kBroken, "a forget failed"); });
         job.erased = {};
       }
@@ -101,19 +102,19 @@ bool DiskTier::RunErases() {
                 ? "disk tier: an erase failed; it is tried again each minute and at start"
                 : "disk tier: an erase failed before its intent was written; it is tried "
                   "again each minute, but the next start will not know of it",
-            LogField("folder", options_.folder));
+            LogField("folder", store_.options.folder));
       }
       if (!done) job.error = done.error();
-      MutexLock lock(mutex_);
-      std::vector<Digest>& owners = job.path ? forgetting_ : erasing_;
+      MutexLock lock(store_.mutex);
+      std::vector<Digest>& owners = job.path ? store_.leaving.forgetting : store_.leaving.erasing;
       if (done) owners.erase(std::ranges::find(owners, job.owner));
     }
     const bool is_told = ReportErase(job);
-    if (is_told) CallProgress();
+    if (is_told) progress_.Call();
     has_worked |= is_told;
     if (is_told && job.is_done) continue;
-    MutexLock lock(mutex_);
-    job.due_ns = storage_.MonotonicNs() + (is_told ? kRetryNs : kTellAgainNs);
+    MutexLock lock(store_.mutex);
+    job.due_ns = store_.storage.MonotonicNs() + (is_told ? kRetryNs : kTellAgainNs);
     erases_.splice(erases_.end(), jobs);
   }
 }
@@ -124,8 +125,9 @@ IoStatus DiskTier::TryErase(EraseJob& job) noexcept {
     const IoStatus done = run();
     if (done || !IsFull(done.error())) return done;
     // The first writes of an erase need room: that which was kept for it.
-    const IoResult<OpenedFile> root = Own(storage_, storage_.OpenRoot(options_.folder));
-    if (!root || !GiveSpare(storage_, root->id(), kSpareName)) return done;
+    const IoResult<OpenedFile> root =
+        Own(store_.storage, store_.storage.OpenRoot(store_.options.folder));
+    if (!root || !GiveSpare(store_.storage, root->id(), kSpareName)) return done;
     const IoStatus again = run();
     KeepRoomToErase(root->id());
     return again;
@@ -168,30 +170,33 @@ bool DiskTier::ReportErase(EraseJob& job) {
 // Intent, keys, slots, audit; each durable before the next. What fails is done again from the
 // start.
 IoStatus DiskTier::RunErase(EraseJob& job) {
-  std::shared_ptr<const StoreFiles> files = writing_files_;
+  std::shared_ptr<const StoreFiles> files = store_.writing_files;
   OpenedFile own_root;
   FileId root{};
   if (files != nullptr) {
     root = files->root.id();
   } else {
-    IoResult<OpenedFile> opened = Own(storage_, storage_.OpenRoot(options_.folder));
+    IoResult<OpenedFile> opened =
+        Own(store_.storage, store_.storage.OpenRoot(store_.options.folder));
     if (!opened) return IoFailed(opened.error());
     own_root = std::move(*opened);
     root = own_root.id();
   }
-  const EraseIntent intent{ToHex(store_), job.key_file_name};
+  const EraseIntent intent{ToHex(store_.id), job.key_file_name};
   if (FaultActive(Fault::kErasedBeforeSync) && job.done) {
     std::exchange(job.done, nullptr)(job.erased);
   }
   const bool is_first_try = !job.error;
   // What was begun before may lack a key already, and still have its slots.
-  const IoResult<std::vector<EraseIntent>> begun = ListIntents(storage_, root, options_.secret);
+  const IoResult<std::vector<EraseIntent>> begun =
+      ListIntents(store_.storage, root, store_.options.secret);
   if (!begun) return IoFailed(begun.error());
   const bool goes_on = !is_first_try || std::ranges::any_of(*begun, [&](const EraseIntent& other) {
     return other.store == intent.store && other.key_file_name == intent.key_file_name;
   });
   const EraseScope scope = goes_on ? EraseScope::kAllStores : EraseScope::kStoresWithKey;
-  if (const IoStatus written = WriteIntent(storage_, root, options_.secret, intent); !written) {
+  if (const IoStatus written = WriteIntent(store_.storage, root, store_.options.secret, intent);
+      !written) {
     return written;
   }
   job.has_intent = true;
@@ -200,25 +205,26 @@ IoStatus DiskTier::RunErase(EraseJob& job) {
     IoStatus zeroed;
     if (HasUnreadKeys()) zeroed = ZeroAllCondemned(AbandonedSegments::kRemoved);
     if (!zeroed) return zeroed;
-    const IoResult<bool> removed = RemoveKeyFile(storage_, files->keys.id(), job.key_file_name);
+    const IoResult<bool> removed =
+        RemoveKeyFile(store_.storage, files->keys.id(), job.key_file_name);
     if (!removed) return IoFailed(removed.error());
     zeroed = CondemnOrphans();
     if (zeroed) zeroed = ZeroAllCondemned(AbandonedSegments::kRemoved);
     if (!zeroed) return zeroed;
     // Nobody needs the key any more but writes that were cancelled and have not ended.
-    MutexLock lock(mutex_);
-    keys_.ReleaseWhenUnused(*job.id);
-    keys_.EndUse(*job.id);
+    MutexLock lock(store_.mutex);
+    store_.keys.ReleaseWhenUnused(*job.id);
+    store_.keys.EndUse(*job.id);
     job.id.reset();
   } else if (files != nullptr) {
     // The store was opened anew since, or the erase is tried again: the headers tell.
     StoresErased erased;
-    const IoStatus done = EraseOwner(storage_, files->folder.id(), files->keys.id(),
-                                     options_.secret, store_, job.key_file_name, &erased);
+    const IoStatus done = EraseOwner(store_.storage, files->folder.id(), files->keys.id(),
+                                     store_.options.secret, store_.id, job.key_file_name, &erased);
     if (!done) return done;
   }
   const IoResult<StoresErased> others =
-      EraseInStores(storage_, root, options_.secret, job.key_file_name,
+      EraseInStores(store_.storage, root, store_.options.secret, job.key_file_name,
                     files != nullptr ? intent.store : "", scope);
   if (!others) return IoFailed(others.error());
   job.erased.blocks += others->blocks;
@@ -226,67 +232,49 @@ IoStatus DiskTier::RunErase(EraseJob& job) {
   job.erased.locked_stores = others->locked_stores;
   const StoresErased all{job.erased.blocks, job.erased.bytes, job.erased.locked_stores};
   IoStatus done =
-      AppendAudit(storage_, root,
-                  AuditLine(job.key_file_name, storage_.UnixS(), all,
+      AppendAudit(store_.storage, root,
+                  AuditLine(job.key_file_name, store_.storage.UnixS(), all,
                             is_first_try ? EraseFinish::kFirstTry : EraseFinish::kLater));
   if (done) done = NoteLinks(root, &job);
-  if (done) done = RemoveIntent(storage_, root, intent);
+  if (done) done = RemoveIntent(store_.storage, root, intent);
   return done;
 }
 
 // Of a forget only this store matters.
 IoStatus DiskTier::NoteLinks(FileId root, EraseJob* job) {
-  const auto links = ListLinks(storage_, root);
+  const auto links = ListLinks(store_.storage, root);
   if (!links) return IoFailed(links.error());
   job->not_reached.clear();
   for (const std::string& link : *links) {
-    if (!job->path || link.starts_with(ToHex(store_))) job->not_reached.push_back(link);
+    if (!job->path || link.starts_with(ToHex(store_.id))) job->not_reached.push_back(link);
   }
   return {};
 }
 
 bool DiskTier::HasUnreadKeys() const {
-  MutexLock lock(mutex_);
-  return has_unread_keys_;
+  MutexLock lock(store_.mutex);
+  return store_.state.has_unread_keys;
 }
 
 // Once each key file that is left opens, nobody can claim what has no key.
 IoStatus DiskTier::CondemnOrphans() {
   if (!HasUnreadKeys()) return {};
-  const auto unread = UnreadKeys(storage_, writing_files_->keys.id(), options_.secret, store_);
+  const auto unread =
+      UnreadKeys(store_.storage, store_.writing_files->keys.id(), store_.options.secret, store_.id);
   if (!unread) return IoFailed(unread.error());
-  const IoResult<bool> has_links = HasLinkedKeys(storage_, writing_files_->folder.id());
+  const IoResult<bool> has_links = HasLinkedKeys(store_.storage, store_.writing_files->folder.id());
   if (!has_links) return IoFailed(has_links.error());
   if (!unread->empty() || *has_links) return {};
-  MutexLock lock(mutex_);
-  has_unread_keys_ = false;
-  for (uint32_t i = 0; i < memory_.segments.max_segments(); ++i) {
-    for (uint32_t slot = 0; slot < memory_.segments.at(i).shape.slots; ++slot) {
+  MutexLock lock(store_.mutex);
+  store_.state.has_unread_keys = false;
+  for (uint32_t i = 0; i < store_.segments.max_segments(); ++i) {
+    for (uint32_t slot = 0; slot < store_.segments.at(i).shape.slots; ++slot) {
       const SlotRef ref{i, slot};
-      const bool is_unread = memory_.segments.state(ref) == SegmentTable::SlotState::kUnread;
-      if (is_unread) memory_.segments.Condemn(ref);
+      const bool is_unread = store_.segments.state(ref) == SegmentTable::SlotState::kUnread;
+      if (is_unread) store_.segments.Condemn(ref);
     }
   }
   return {};
-}
-
-// Reads of the owner come to nothing.
-void DiskTier::CancelReadsOf(OwnerId owner) {
-  for (uint32_t i = 0; i < num_buffers_; ++i) {
-    Buffer& one = buffer(i);
-    if (!one.is_read() || one.owner != owner) continue;
-    memory_.records.EndReader(one.entry);
-    memory_.segments.EndReader(one.slot);
-    one.Cancel();
-  }
-}
-
-// Their records stay in the index.
-void DiskTier::CancelWritesOf(OwnerId owner) {
-  for (uint32_t i = 0; i < num_buffers_; ++i) {
-    Buffer& one = buffer(i);
-    if (one.is_write() && one.owner == owner) one.Cancel();
-  }
 }
 
 // Zeros all condemned slots, of whomever, and makes that durable. A sync of an abandoned segment
@@ -294,18 +282,18 @@ void DiskTier::CancelWritesOf(OwnerId owner) {
 IoStatus DiskTier::ZeroAllCondemned(AbandonedSegments abandoned) {
   uint32_t num_segments;
   {
-    MutexLock lock(mutex_);
-    num_segments = memory_.segments.max_segments();
+    MutexLock lock(store_.mutex);
+    num_segments = store_.segments.max_segments();
   }
   for (uint32_t index = 0; index < num_segments; ++index) {
     std::vector<uint32_t> slots;
     bool leaves = false;
     {
-      MutexLock lock(mutex_);
-      const SegmentTable::Segment& segment = memory_.segments.at(index);
+      MutexLock lock(store_.mutex);
+      const SegmentTable::Segment& segment = store_.segments.at(index);
       if (!segment.is_open) continue;
       for (uint32_t slot = 0; slot < segment.shape.slots; ++slot) {
-        if (memory_.segments.state({index, slot}) == SegmentTable::SlotState::kCondemned) {
+        if (store_.segments.state({index, slot}) == SegmentTable::SlotState::kCondemned) {
           slots.push_back(slot);
         }
       }
@@ -326,29 +314,29 @@ IoStatus DiskTier::ZeroSlots(uint32_t index, const std::vector<uint32_t>& slots)
   SegmentShape shape;
   uint32_t number;
   {
-    MutexLock lock(mutex_);
-    shape = memory_.segments.at(index).shape;
-    number = memory_.segments.at(index).number;
+    MutexLock lock(store_.mutex);
+    shape = store_.segments.at(index).shape;
+    number = store_.segments.at(index).number;
   }
-  const IoResult<OpenedFile> file = Own(
-      storage_,
-      storage_.OpenFile(writing_files_->folder.id(), SegmentFileName(number), OpenMode::kWrite));
+  const IoResult<OpenedFile> file =
+      Own(store_.storage, store_.storage.OpenFile(store_.writing_files->folder.id(),
+                                                  SegmentFileName(number), OpenMode::kWrite));
   const IoStatus zeroed =
-      file ? EraseSlots(storage_, file->id(), shape, slots) : IoFailed(file.error());
+      file ? EraseSlots(store_.storage, file->id(), shape, slots) : IoFailed(file.error());
   if (!zeroed) {
-    CountError(&TierStats::fault_write, zeroed.error());
+    store_.CountError(&TierStats::fault_write, zeroed.error());
     return zeroed;
   }
-  if (const IoStatus synced = storage_.SyncData(file->id()); !synced) {
-    CountError(&TierStats::fault_sync, synced.error());
-    MutexLock lock(mutex_);
-    memory_.segments.Abandon(index);
+  if (const IoStatus synced = store_.storage.SyncData(file->id()); !synced) {
+    store_.CountError(&TierStats::fault_sync, synced.error());
+    MutexLock lock(store_.mutex);
+    store_.segments.Abandon(index);
     return synced;
   }
-  MutexLock lock(mutex_);
+  MutexLock lock(store_.mutex);
   for (const uint32_t slot : slots) {
-    memory_.segments.FreeSlot({index, slot});
-    memory_.segments.SetZero({index, slot});
+    store_.segments.FreeSlot({index, slot});
+    store_.segments.SetZero({index, slot});
   }
   return {};
 }

@@ -37,18 +37,19 @@ void DiskTier::Forget(ForgetFacts facts, std::function<void(Result<TierErased>)>
   std::list<EraseJob> jobs(1);
   EraseJob& job = jobs.front();
   job.owner = facts.owner;
-  job.folder = options_.folder;
+  job.folder = store_.options.folder;
   job.path = std::move(facts);
   job.done = std::move(done);
   {
-    MutexLock lock(mutex_);
-    forgetting_.reserve(forgetting_.size() + 1);  // if this throws, nothing has changed yet
-    if (!is_stopping_) {
-      if (const auto id = keys_.Find(job.owner)) CancelReadsOf(*id);
-      forgetting_.push_back(job.owner);
+    MutexLock lock(store_.mutex);
+    store_.leaving.forgetting.reserve(store_.leaving.forgetting.size() +
+                                      1);  // if this throws, nothing has changed yet
+    if (!store_.is_stopping) {
+      if (const auto id = store_.keys.Find(job.owner)) store_.CancelReadsOf(*id);
+      store_.leaving.forgetting.push_back(job.owner);
       erases_.splice(erases_.end(), jobs);
-      writer_has_news_ = true;
-      writer_wake_.notify_one();
+      store_.writer_has_news = true;
+      store_.writer_wake.notify_one();
       return;
     }
   }
@@ -57,17 +58,18 @@ void DiskTier::Forget(ForgetFacts facts, std::function<void(Result<TierErased>)>
 
 // Intent, slots, end of the intent; each durable before the next.
 IoStatus DiskTier::RunForget(EraseJob& job) {
-  if (writing_files_ == nullptr) return IoFailed(EBUSY);
-  const FileId folder = writing_files_->folder.id();
+  if (store_.writing_files == nullptr) return IoFailed(EBUSY);
+  const FileId folder = store_.writing_files->folder.id();
   if (FaultActive(Fault::kForgottenBeforeSync) && job.done) {
     std::exchange(job.done, nullptr)(job.erased);
   }
-  if (const IoStatus noted = NoteLinks(writing_files_->root.id(), &job); !noted) return noted;
+  if (const IoStatus noted = NoteLinks(store_.writing_files->root.id(), &job); !noted) return noted;
   if (const IoStatus removed = RemoveUnusableFiles(&job); !removed) return removed;
   if (HasUnreadKeys()) {
     // What the owner's own damaged key has sealed may be of the forgotten text.
-    IoStatus removed = RemoveUnreadKeysOf(storage_, writing_files_->keys.id(), options_.secret,
-                                          store_, KeyFileName(options_.secret, job.owner));
+    IoStatus removed =
+        RemoveUnreadKeysOf(store_.storage, store_.writing_files->keys.id(), store_.options.secret,
+                           store_.id, KeyFileName(store_.options.secret, job.owner));
     if (removed) removed = CondemnOrphans();
     if (!removed) return removed;
   }
@@ -76,17 +78,18 @@ IoStatus DiskTier::RunForget(EraseJob& job) {
   std::ranges::sort(kept);
   ForgetIntent intent;
   {
-    MutexLock lock(mutex_);
+    MutexLock lock(store_.mutex);
     CondemnForgotten(*job.path, firsts, kept, &job.erased);
     intent = CondemnedSlots();
   }
   if (!intent.segments.empty()) {
-    const IoStatus written = WriteForgetIntent(storage_, folder, options_.secret, store_, intent);
+    const IoStatus written =
+        WriteForgetIntent(store_.storage, folder, store_.options.secret, store_.id, intent);
     if (!written) return written;
     const IoStatus zeroed = ZeroAllCondemned(AbandonedSegments::kRemoved);
     if (!zeroed) return zeroed;
   }
-  return RemoveForgetIntent(storage_, folder);
+  return RemoveForgetIntent(store_.storage, folder);
 }
 
 // The records of the owner that begin with the forgotten tokens, stored or on their way; also those
@@ -100,30 +103,30 @@ std::vector<RecordName> DiskTier::FirstForgotten(const ForgetFacts& facts) {
   std::vector<RecordName> firsts;
   OwnerKey key;
   {
-    MutexLock lock(mutex_);
-    const std::optional<OwnerId> owner = keys_.Find(facts.owner);
+    MutexLock lock(store_.mutex);
+    const std::optional<OwnerId> owner = store_.keys.Find(facts.owner);
     if (!owner || !facts.has_chains) return {};
-    const auto is_below = [&](const RecordIndex::Record& record) KV_REQUIRES(mutex_) {
+    const auto is_below = [&](const RecordIndex::Record& record) KV_REQUIRES(store_.mutex) {
       const bool is_first = record.after == RecordIndex::kNoEntry;
       if (is_first != facts.is_first) return false;
       // A record of windows comes after the record of the same block.
-      return is_first || (memory_.records.entry(record.after).name.key == facts.parent &&
+      return is_first || (store_.records.entry(record.after).name.key == facts.parent &&
                           record.name.key != facts.parent);
     };
-    for (uint32_t i = 0; i < memory_.records.num_entries(); ++i) {
-      const RecordIndex::Record& record = memory_.records.entry(i);
+    for (uint32_t i = 0; i < store_.records.num_entries(); ++i) {
+      const RecordIndex::Record& record = store_.records.entry(i);
       if (record.state != RecordIndex::State::kStored || record.owner != *owner) continue;
       if (is_below(record)) candidates.push_back({record.name, record.slot});
     }
-    for (uint32_t i = 0; i < num_buffers_; ++i) {
-      const Buffer& one = buffer(i);
+    for (uint32_t i = 0; i < store_.buffers.size(); ++i) {
+      const RecordBuffer& one = store_.buffers.at(i);
       if (!one.is_write() || one.owner != *owner || one.parent != facts.parent) continue;
-      const std::span<std::byte> tokens = HeaderOf(i).subspan(kPublicBytes, TokenBytes());
-      if (is_below(memory_.records.at(one.entry)) && BeginsWith(tokens, facts.tokens)) {
+      const std::span<std::byte> tokens = store_.buffers.TokensOf(i);
+      if (is_below(store_.records.at(one.entry)) && BeginsWith(tokens, facts.tokens)) {
         firsts.push_back(one.name);
       }
     }
-    key = keys_.KeyOf(*owner);
+    key = store_.keys.KeyOf(*owner);
   }
   for (const Candidate& one : candidates) {
     if (Begins(one.slot, one.name, key, facts)) firsts.push_back(one.name);
@@ -138,17 +141,17 @@ bool DiskTier::Begins(const SlotRef& slot, const RecordName& name, const OwnerKe
   SegmentShape shape;
   uint32_t number;
   {
-    MutexLock lock(mutex_);
-    const SegmentTable::Segment& segment = memory_.segments.at(slot.segment);
+    MutexLock lock(store_.mutex);
+    const SegmentTable::Segment& segment = store_.segments.at(slot.segment);
     shape = segment.shape;
     number = segment.number;
   }
   const IoResult<OpenedFile> file =
-      Own(storage_,
-          storage_.OpenFile(writing_files_->folder.id(), SegmentFileName(number), OpenMode::kRead));
+      Own(store_.storage, store_.storage.OpenFile(store_.writing_files->folder.id(),
+                                                  SegmentFileName(number), OpenMode::kRead));
   std::vector<std::byte> header(shape.record.header_bytes());
   const bool is_read =
-      file && ReadAll(storage_, file->id(), header, shape.header_at(slot.slot)).has_value();
+      file && ReadAll(store_.storage, file->id(), header, shape.header_at(slot.slot)).has_value();
   const auto record = DecodePublic(std::span(header).first<kPublicBytes>());
   if (!is_read || !record || record->name != name) return true;
   std::vector<std::byte> tokens(uint64_t{4} * shape.record.block_tokens);
@@ -166,12 +169,12 @@ bool DiskTier::Begins(const SlotRef& slot, const RecordName& name, const OwnerKe
 // condemned.
 void DiskTier::CondemnForgotten(const ForgetFacts& facts, std::span<const RecordName> firsts,
                                 std::span<const BlockKey> kept, TierErased* erased) {
-  RecordIndex& records = memory_.records;
+  RecordIndex& records = store_.records;
   std::vector<bool> is_first(records.num_entries());
   for (const RecordName& name : firsts) {
     if (const auto entry = records.Find(name)) is_first[static_cast<size_t>(*entry)] = true;
   }
-  const std::optional<OwnerId> owner = keys_.Find(facts.owner);
+  const std::optional<OwnerId> owner = store_.keys.Find(facts.owner);
   records.MarkLeaving([&](const RecordIndex& all, EntryId entry) {
     if (!owner || all.at(entry).owner != *owner) return false;
     if (!facts.has_chains || is_first[static_cast<size_t>(entry)]) return true;
@@ -188,11 +191,11 @@ void DiskTier::CondemnForgotten(const ForgetFacts& facts, std::span<const Record
   }
   if (owner) CondemnPath(facts, kept, erased);
   if (FaultActive(Fault::kKeptCopies)) return;
-  for (uint32_t i = 0; i < memory_.segments.max_segments(); ++i) {
-    for (uint32_t slot = 0; slot < memory_.segments.at(i).shape.slots; ++slot) {
+  for (uint32_t i = 0; i < store_.segments.max_segments(); ++i) {
+    for (uint32_t slot = 0; slot < store_.segments.at(i).shape.slots; ++slot) {
       const SlotRef ref{i, slot};
-      const bool is_free = memory_.segments.state(ref) == SegmentTable::SlotState::kFree;
-      if (is_free && !memory_.segments.is_zero(ref)) memory_.segments.Condemn(ref);
+      const bool is_free = store_.segments.state(ref) == SegmentTable::SlotState::kFree;
+      if (is_free && !store_.segments.is_zero(ref)) store_.segments.Condemn(ref);
     }
   }
 }
@@ -201,7 +204,7 @@ void DiskTier::CondemnForgotten(const ForgetFacts& facts, std::span<const Record
 // block depends on one of them.
 void DiskTier::CondemnPath(const ForgetFacts& facts, std::span<const BlockKey> kept,
                            TierErased* erased) {
-  const RecordIndex& records = memory_.records;
+  RecordIndex& records = store_.records;
   for (const BlockKey& key : std::views::reverse(facts.path)) {
     if (std::ranges::binary_search(kept, key)) continue;
     std::vector<EntryId> block;
@@ -221,37 +224,25 @@ void DiskTier::CondemnPath(const ForgetFacts& facts, std::span<const BlockKey> k
 }
 
 void DiskTier::Condemn(EntryId entry, TierErased* erased) {
-  if (memory_.records.at(entry).state == RecordIndex::State::kWriting) {
-    CancelWrite(entry);
+  if (store_.records.at(entry).state == RecordIndex::State::kWriting) {
+    store_.CancelWrite(entry);
     return;
   }
-  const SlotRef slot = memory_.records.at(entry).slot;
+  const SlotRef slot = store_.records.at(entry).slot;
   ++erased->blocks;
-  erased->bytes += options_.shape.slot_bytes();
-  ++stats_.evicted_erase;
-  DropRecord(entry);
-  memory_.segments.Condemn(slot);
-}
-
-// The record is not on the disk, so no slot has it. REQUIRES: no group is being written.
-void DiskTier::CancelWrite(EntryId entry) {
-  for (uint32_t i = 0; i < num_buffers_; ++i) {
-    Buffer& one = buffer(i);
-    if (!one.is_write() || one.entry != entry) continue;
-    one.Cancel();
-    const std::span<std::byte> tokens = HeaderOf(i).subspan(kPublicBytes, TokenBytes());
-    OPENSSL_cleanse(tokens.data(), tokens.size());
-  }
-  DropRecord(entry);
+  erased->bytes += store_.options.shape.slot_bytes();
+  ++store_.figures.stats.evicted_erase;
+  store_.DropRecord(entry);
+  store_.segments.Condemn(slot);
 }
 
 ForgetIntent DiskTier::CondemnedSlots() const {
   ForgetIntent intent;
-  for (uint32_t i = 0; i < memory_.segments.max_segments(); ++i) {
-    const SegmentTable::Segment& segment = memory_.segments.at(i);
+  for (uint32_t i = 0; i < store_.segments.max_segments(); ++i) {
+    const SegmentTable::Segment& segment = store_.segments.at(i);
     std::vector<bool> slots(segment.shape.slots);
     for (uint32_t slot = 0; slot < segment.shape.slots; ++slot) {
-      slots[slot] = memory_.segments.state({i, slot}) == SegmentTable::SlotState::kCondemned;
+      slots[slot] = store_.segments.state({i, slot}) == SegmentTable::SlotState::kCondemned;
     }
     if (std::ranges::find(slots, true) == slots.end()) continue;
     intent.segments.push_back({segment.number, segment.generation, std::move(slots)});
@@ -264,10 +255,10 @@ ForgetIntent DiskTier::CondemnedSlots() const {
 IoStatus DiskTier::RemoveUnusableFiles(EraseJob* job) {
   for (const Unusable& one : unusable_) {
     if (one.opens_elsewhere) {
-      job->not_reached.push_back(ToHex(store_) + "/" + one.name);
+      job->not_reached.push_back(ToHex(store_.id) + "/" + one.name);
       continue;
     }
-    const auto removed = RemoveFile(storage_, writing_files_->folder.id(), one.name);
+    const auto removed = RemoveFile(store_.storage, store_.writing_files->folder.id(), one.name);
     if (!removed) return IoFailed(removed.error());
   }
   std::erase_if(unusable_, [](const Unusable& one) { return !one.opens_elsewhere; });
@@ -276,25 +267,26 @@ IoStatus DiskTier::RemoveUnusableFiles(EraseJob* job) {
 
 // Before the store is read. What a forget had condemned cannot have been taken since.
 IoStatus DiskTier::FinishForget() {
-  const FileId folder = writing_files_->folder.id();
-  const auto intent = ReadForgetIntent(storage_, folder, options_.secret, store_);
+  const FileId folder = store_.writing_files->folder.id();
+  const auto intent = ReadForgetIntent(store_.storage, folder, store_.options.secret, store_.id);
   if (!intent) return IoFailed(intent.error());
   if (!*intent) {
     // One that does not open, of a newer version or damaged, must not be overwritten.
-    if (!storage_.FactsOf(folder, "forget")) return {};
-    const auto aside = SetAside(storage_, folder, "forget");
+    if (!store_.storage.FactsOf(folder, "forget")) return {};
+    const auto aside = SetAside(store_.storage, folder, "forget");
     return aside ? IoStatus() : IoFailed(aside.error());
   }
   for (const ForgetIntent::Segment& listed : (*intent)->segments) {
     const std::string name = SegmentFileName(listed.number);
     const IoResult<OpenedFile> file =
-        Own(storage_, storage_.OpenFile(folder, name, OpenMode::kWrite));
+        Own(store_.storage, store_.storage.OpenFile(folder, name, OpenMode::kWrite));
     if (!file && (file.error() == ENOENT || IsNoFile(file.error()))) continue;
     if (!file) return IoFailed(file.error());
-    const auto head = ReadHead(storage_, file->id(), head_key_, store_, listed.number);
+    const auto head = ReadHead(store_.storage, file->id(), HeadKeyOf(store_.options.secret),
+                               store_.id, listed.number);
     if (!head) return IoFailed(head.error());
     if (!*head) {  // where its slots lie is not known
-      if (const IoStatus removed = storage_.Unlink(folder, name); !removed) return removed;
+      if (const IoStatus removed = store_.storage.Unlink(folder, name); !removed) return removed;
       continue;
     }
     const SegmentShape& shape = (*head)->shape;
@@ -303,11 +295,11 @@ IoStatus DiskTier::FinishForget() {
     for (uint32_t slot = 0; slot < shape.slots; ++slot) {
       if (listed.slots[slot]) slots.push_back(slot);
     }
-    const IoStatus zeroed = EraseSlots(storage_, file->id(), shape, slots);
+    const IoStatus zeroed = EraseSlots(store_.storage, file->id(), shape, slots);
     if (!zeroed) return zeroed;
-    if (const IoStatus synced = storage_.SyncData(file->id()); !synced) return synced;
+    if (const IoStatus synced = store_.storage.SyncData(file->id()); !synced) return synced;
   }
-  return RemoveForgetIntent(storage_, folder);
+  return RemoveForgetIntent(store_.storage, folder);
 }
 
 }  // namespace kvasir

@@ -19,17 +19,18 @@ constexpr uint64_t kMaxReserveBytes = uint64_t{2} << 30;
 }  // namespace
 
 std::optional<uint64_t> DiskTier::MissingRoom(uint64_t bytes) {
-  const IoResult<TreeFacts> tree = storage_.TreeBytes(writing_files_->root.id(), kSegmentPrefix);
+  const IoResult<TreeFacts> tree =
+      store_.storage.TreeBytes(store_.writing_files->root.id(), kSegmentPrefix);
   if (!tree) {
-    CountError(&TierStats::fault_read, tree.error());
+    store_.CountError(&TierStats::fault_read, tree.error());
     return std::nullopt;
   }
-  MutexLock lock(mutex_);
-  const bool is_segment = bytes == segment_bytes_;
+  MutexLock lock(store_.mutex);
+  const bool is_segment = bytes == store_.options.new_segment_bytes();
   const uint64_t whole = tree->whole_bytes + (is_segment ? bytes : 0);
   const uint64_t other = tree->other_bytes + (is_segment ? 0 : bytes) + kTierDraftBytes;
-  const uint64_t needed = whole + std::max(other, kBesideBytes + reserved_bytes_);
-  return needed - std::min(needed, cap_bytes_);
+  const uint64_t needed = whole + std::max(other, Store::kBesideBytes + reserved_bytes_);
+  return needed - std::min(needed, store_.state.cap_bytes);
 }
 
 // Whether the folder may take `bytes` more.
@@ -39,13 +40,13 @@ std::optional<bool> DiskTier::HasRoomFor(uint64_t bytes) {
 }
 
 std::optional<uint64_t> DiskTier::MissingSpace(uint64_t bytes) {
-  const IoResult<SpaceFacts> space = storage_.Space(writing_files_->root.id());
+  const IoResult<SpaceFacts> space = store_.storage.Space(store_.writing_files->root.id());
   if (!space) {
-    CountError(&TierStats::fault_read, space.error());
+    store_.CountError(&TierStats::fault_read, space.error());
     return std::nullopt;
   }
-  const uint64_t needed =
-      bytes + options_.reserve_bytes.value_or(std::min(space->total_bytes / 10, kMaxReserveBytes));
+  const uint64_t needed = bytes + store_.options.reserve_bytes.value_or(
+                                      std::min(space->total_bytes / 10, kMaxReserveBytes));
   return needed - std::min(needed, space->free_bytes);
 }
 
@@ -60,10 +61,10 @@ void DiskTier::NoteRoom() {
   uint64_t bytes;
   bool has_segments = false;
   {
-    MutexLock lock(mutex_);
-    bytes = segment_bytes_;
-    for (uint32_t i = 0; i < memory_.segments.max_segments(); ++i) {
-      const SegmentTable::Segment& segment = memory_.segments.at(i);
+    MutexLock lock(store_.mutex);
+    bytes = store_.options.new_segment_bytes();
+    for (uint32_t i = 0; i < store_.segments.max_segments(); ++i) {
+      const SegmentTable::Segment& segment = store_.segments.at(i);
       has_segments |= segment.is_open && !segment.is_abandoned;
     }
   }
@@ -75,7 +76,7 @@ void DiskTier::NoteRoom() {
       why = fmt::format(
           "the device lacks {} bytes for a segment beside what stays free (--disk-reserve)",
           missing);
-    } else if (storage_.MonotonicNs() < no_growth_until_ns_) {  // nothing more could leave
+    } else if (store_.storage.MonotonicNs() < no_growth_until_ns_) {  // nothing more could leave
       missing = MissingRoom(bytes).value_or(0);
       if (missing > 0) {
         why =
@@ -84,14 +85,14 @@ void DiskTier::NoteRoom() {
     }
   }
   {
-    MutexLock lock(mutex_);
-    std::swap(why, full_reason_);
-    missing_bytes_ = missing;
-    if (full_reason_.empty() || !why.empty()) return;
-    why = full_reason_;
+    MutexLock lock(store_.mutex);
+    std::swap(why, store_.state.full_reason);
+    store_.state.missing_bytes = missing;
+    if (store_.state.full_reason.empty() || !why.empty()) return;
+    why = store_.state.full_reason;
   }
   Log(LogLevel::kWarning, "disk tier: nothing is stored until there is room",
-      LogField("folder", options_.folder), LogField("reason", why));
+      LogField("folder", store_.options.folder), LogField("reason", why));
 }
 
 // One segment more, where cap and disk allow it. All servers of the folder do this under its lock,
@@ -99,23 +100,24 @@ void DiskTier::NoteRoom() {
 DiskTier::GrowEnd DiskTier::Grow() {
   uint64_t bytes;
   {
-    MutexLock lock(mutex_);
-    bytes = segment_bytes_;
+    MutexLock lock(store_.mutex);
+    bytes = store_.options.new_segment_bytes();
   }
   const auto ends = [&](GrowEnd end) {
-    if (end != GrowEnd::kGrown) no_growth_until_ns_ = storage_.MonotonicNs() + kSpaceNs;
+    if (end != GrowEnd::kGrown) no_growth_until_ns_ = store_.storage.MonotonicNs() + kSpaceNs;
     NoteRoom();
     return end;
   };
-  const IoResult<OpenedFile> locked = LockTierFolder(storage_, writing_files_->root.id());
+  const IoResult<OpenedFile> locked =
+      LockTierFolder(store_.storage, store_.writing_files->root.id());
   if (!locked && locked.error() == EWOULDBLOCK) {
-    if (busy_since_ns_ == 0) busy_since_ns_ = storage_.MonotonicNs();
-    const bool is_brief = storage_.MonotonicNs() < busy_since_ns_ + kSecondNs;
+    if (busy_since_ns_ == 0) busy_since_ns_ = store_.storage.MonotonicNs();
+    const bool is_brief = store_.storage.MonotonicNs() < busy_since_ns_ + kSecondNs;
     return is_brief ? GrowEnd::kBusy : GrowEnd::kFull;
   }
   busy_since_ns_ = 0;
   if (!locked) {
-    CountError(&TierStats::fault_write, locked.error());
+    store_.CountError(&TierStats::fault_write, locked.error());
     return ends(GrowEnd::kFailed);
   }
   if (!HasFreeSpace(bytes).value_or(false)) return ends(GrowEnd::kFull);
@@ -138,13 +140,13 @@ bool DiskTier::RemoveUnusable() {
   while (!unusable_.empty()) {
     const std::string name = std::move(unusable_.back().name);
     unusable_.pop_back();
-    if (storage_.Unlink(writing_files_->folder.id(), name)) return true;
+    if (store_.storage.Unlink(store_.writing_files->folder.id(), name)) return true;
   }
   std::optional<uint32_t> unread;
   {
-    MutexLock lock(mutex_);
-    for (uint32_t i = 0; !unread && i < memory_.segments.max_segments(); ++i) {
-      const SegmentTable::Segment& segment = memory_.segments.at(i);
+    MutexLock lock(store_.mutex);
+    for (uint32_t i = 0; !unread && i < store_.segments.max_segments(); ++i) {
+      const SegmentTable::Segment& segment = store_.segments.at(i);
       if (segment.num_unread > segment.num_taken && segment.readers == 0) unread = i;
     }
   }
@@ -156,26 +158,26 @@ bool DiskTier::RemoveUnusable() {
 bool DiskTier::RemoveForeignSegment() {
   int64_t oldest = INT64_MAX;
   {
-    MutexLock lock(mutex_);
-    if (const auto coldest = memory_.records.Coldest()) {
-      oldest = static_cast<int64_t>(memory_.records.at(*coldest).order >> 32) * 3600;
+    MutexLock lock(store_.mutex);
+    if (const auto coldest = store_.records.Coldest()) {
+      oldest = static_cast<int64_t>(store_.records.at(*coldest).order >> 32) * 3600;
     }
   }
-  const FileId root = writing_files_->root.id();
-  const IoResult<std::vector<std::string>> names = storage_.List(root);
+  const FileId root = store_.writing_files->root.id();
+  const IoResult<std::vector<std::string>> names = store_.storage.List(root);
   if (!names) return false;
-  const std::string ours = ToHex(store_);
+  const std::string ours = ToHex(store_.id);
   std::string store, segment;
   for (const std::string& name : *names) {
     if (!ParseStoreName(name) || name == ours) continue;
-    const IoResult<bool> locked = IsStoreLocked(storage_, root, name);
+    const IoResult<bool> locked = IsStoreLocked(store_.storage, root, name);
     if (!locked || *locked) continue;
-    const IoResult<OpenedFile> folder = Own(storage_, storage_.OpenFolder(root, name));
+    const IoResult<OpenedFile> folder = Own(store_.storage, store_.storage.OpenFolder(root, name));
     if (!folder) continue;
-    const IoResult<std::vector<std::string>> files = storage_.List(folder->id());
+    const IoResult<std::vector<std::string>> files = store_.storage.List(folder->id());
     for (const std::string& file : files ? *files : std::vector<std::string>()) {
       if (!ParseSegmentFileName(file)) continue;
-      const IoResult<FileFacts> facts = storage_.FactsOf(folder->id(), file);
+      const IoResult<FileFacts> facts = store_.storage.FactsOf(folder->id(), file);
       if (!facts || facts->changed_unix_s >= oldest) continue;
       oldest = facts->changed_unix_s;
       store = name;
@@ -183,89 +185,76 @@ bool DiskTier::RemoveForeignSegment() {
     }
   }
   if (segment.empty()) return false;
-  const IoResult<OpenedFile> folder = Own(storage_, storage_.OpenFolder(root, store));
+  const IoResult<OpenedFile> folder = Own(store_.storage, store_.storage.OpenFolder(root, store));
   if (!folder) return false;
   const IoResult<OpenedFile> lock =
-      Own(storage_, storage_.OpenFile(folder->id(), "lock", OpenMode::kWriteOrNew));
+      Own(store_.storage, store_.storage.OpenFile(folder->id(), "lock", OpenMode::kWriteOrNew));
   if (!lock) return false;
-  const IoResult<bool> locked = storage_.TryLock(lock->id());
-  return locked && *locked && storage_.Unlink(folder->id(), segment).has_value();
+  const IoResult<bool> locked = store_.storage.TryLock(lock->id());
+  return locked && *locked && store_.storage.Unlink(folder->id(), segment).has_value();
 }
 
 // REQUIRES: the folder's lock.
 bool DiskTier::MakeSegment() {
-  SegmentHead head{.store = store_, .segment = next_segment_};
+  SegmentHead head{.store = store_.id, .segment = next_segment_};
   {
-    MutexLock lock(mutex_);
-    head.shape = ShapeOfSegment(options_.shape, segment_bytes_);
+    MutexLock lock(store_.mutex);
+    head.shape = ShapeOfSegment(store_.options.shape, store_.options.new_segment_bytes());
   }
   std::array<uint8_t, sizeof(head.generation)> random;
-  if (!storage_.FillRandom(random)) return false;
+  if (!store_.storage.FillRandom(random)) return false;
   for (const uint8_t byte : random) head.generation = head.generation << 8 | byte;
   std::optional<uint32_t> added;
   {
-    MutexLock lock(mutex_);
-    added = memory_.segments.Add(head);
+    MutexLock lock(store_.mutex);
+    added = store_.segments.Add(head);
     // Until it is durable nothing is written to it: the writer is the only one who takes slots.
   }
   if (!added) return false;
-  const FileId folder = writing_files_->folder.id();
+  const FileId folder = store_.writing_files->folder.id();
   const std::string name = SegmentFileName(next_segment_);
   if (next_segment_ < UINT32_MAX) ++next_segment_;
   IoStatus made;
   {
     const IoResult<OpenedFile> file =
-        Own(storage_, storage_.OpenFile(folder, name, OpenMode::kCreate));
+        Own(store_.storage, store_.storage.OpenFile(folder, name, OpenMode::kCreate));
     std::array<std::byte, kHeadBytes> bytes;
-    EncodeHead(head_key_, head, bytes);
+    EncodeHead(HeadKeyOf(store_.options.secret), head, bytes);
     if (!file) made = IoFailed(file.error());
-    if (made) made = AllocateBytes(storage_, file->id(), head.shape.segment_bytes);
-    if (made) made = WriteAll(storage_, file->id(), bytes, 0);
-    if (made) made = storage_.SyncData(file->id());
+    if (made) made = AllocateBytes(store_.storage, file->id(), head.shape.segment_bytes);
+    if (made) made = WriteAll(store_.storage, file->id(), bytes, 0);
+    if (made) made = store_.storage.SyncData(file->id());
   }
-  if (made) made = storage_.SyncFolder(folder);
+  if (made) made = store_.storage.SyncFolder(folder);
   if (made) {
-    MutexLock lock(mutex_);
+    MutexLock lock(store_.mutex);
     for (uint32_t slot = 0; slot < head.shape.slots; ++slot) {
-      memory_.segments.SetZero({*added, slot});
+      store_.segments.SetZero({*added, slot});
     }
     return true;
   }
-  if (made.error() != EEXIST && !storage_.Unlink(folder, name)) unusable_.push_back({name});
+  if (made.error() != EEXIST && !store_.storage.Unlink(folder, name)) unusable_.push_back({name});
   if (made.error() != ENOSPC && made.error() != EDQUOT) {
-    CountError(&TierStats::fault_write, made.error());
+    store_.CountError(&TierStats::fault_write, made.error());
   }
-  MutexLock lock(mutex_);
-  memory_.segments.Remove(*added);
+  MutexLock lock(store_.mutex);
+  store_.segments.Remove(*added);
   return false;
-}
-
-// The coldest record on which nothing depends. False: there is none that may leave.
-bool DiskTier::Evict(EvictCause cause) {
-  const std::optional<EntryId> coldest = memory_.records.Coldest();
-  if (!coldest) return false;
-  ++(cause == EvictCause::kTtl
-         ? stats_.evicted_ttl
-         : (cause == EvictCause::kSpace ? stats_.evicted_space : stats_.evicted_cap));
-  const SlotRef slot = memory_.records.at(*coldest).slot;
-  DropRecord(*coldest);
-  if (cause == EvictCause::kTtl) memory_.segments.Condemn(slot);
-  return true;
 }
 
 // Gives the segment back whose most recently used record is the coldest. False: there is none.
 bool DiskTier::ReleaseSegment(EvictCause cause) {
   std::optional<uint32_t> coldest;
   {
-    MutexLock lock(mutex_);
+    MutexLock lock(store_.mutex);
     uint64_t coldest_order = UINT64_MAX;
-    for (uint32_t i = 0; i < memory_.segments.max_segments(); ++i) {
-      const SegmentTable::Segment& segment = memory_.segments.at(i);
+    for (uint32_t i = 0; i < store_.segments.max_segments(); ++i) {
+      const SegmentTable::Segment& segment = store_.segments.at(i);
       if (!segment.is_open || segment.readers > 0) continue;
       uint64_t order = 0;
       for (uint32_t slot = 0; slot < segment.shape.slots; ++slot) {
-        const std::optional<EntryId> entry = memory_.segments.entry({i, slot});
-        if (entry) order = std::max(order, memory_.records.at(*entry).order);
+        const std::optional<EntryId> entry = store_.segments.entry({i, slot});
+        if (entry) order = std::max(order, store_.records.at(*entry).order);
       }
       if (order >= coldest_order) continue;
       coldest = i;
@@ -280,36 +269,37 @@ bool DiskTier::ReleaseSegment(EvictCause cause) {
 IoStatus DiskTier::RemoveSegment(uint32_t index, EvictCause cause) {
   std::string name;
   {
-    MutexLock lock(mutex_);
-    if (memory_.segments.at(index).readers > 0) return IoFailed(EBUSY);
-    memory_.records.MarkLeaving([&](const RecordIndex& records, EntryId entry) {
+    MutexLock lock(store_.mutex);
+    if (store_.segments.at(index).readers > 0) return IoFailed(EBUSY);
+    store_.records.MarkLeaving([&](const RecordIndex& records, EntryId entry) {
       const RecordIndex::Record& record = records.at(entry);
       return record.state == RecordIndex::State::kStored && record.slot.segment == index;
     });
-    for (uint32_t i = 0; i < memory_.records.num_entries(); ++i) {
+    for (uint32_t i = 0; i < store_.records.num_entries(); ++i) {
       const EntryId entry{i};
-      const bool leaves = memory_.records.IsLeaving(entry) &&
-                          memory_.records.at(entry).state == RecordIndex::State::kStored;
+      const bool leaves = store_.records.IsLeaving(entry) &&
+                          store_.records.at(entry).state == RecordIndex::State::kStored;
       if (!leaves) continue;  // a write that depends on one of them finds nothing, and ends
-      if (memory_.records.at(entry).readers > 0) ForgetReadsOf(entry);
-      ++(cause == EvictCause::kSpace ? stats_.evicted_space : stats_.evicted_cap);
-      DropRecord(entry);
+      if (store_.records.at(entry).readers > 0) store_.ForgetReadsOf(entry);
+      ++(cause == EvictCause::kSpace ? store_.figures.stats.evicted_space
+                                     : store_.figures.stats.evicted_cap);
+      store_.DropRecord(entry);
     }
-    name = SegmentFileName(memory_.segments.at(index).number);
-    for (uint32_t slot = 0; slot < memory_.segments.at(index).shape.slots; ++slot) {
+    name = SegmentFileName(store_.segments.at(index).number);
+    for (uint32_t slot = 0; slot < store_.segments.at(index).shape.slots; ++slot) {
       const SlotRef ref{index, slot};
-      const SegmentTable::SlotState state = memory_.segments.state(ref);
+      const SegmentTable::SlotState state = store_.segments.state(ref);
       if (state == SegmentTable::SlotState::kCondemned ||
           state == SegmentTable::SlotState::kUnread) {
-        memory_.segments.FreeSlot(ref);  // it goes with the file
+        store_.segments.FreeSlot(ref);  // it goes with the file
       }
     }
-    memory_.segments.Remove(index);
+    store_.segments.Remove(index);
   }
-  IoStatus removed = storage_.Unlink(writing_files_->folder.id(), name);
-  if (removed) removed = storage_.SyncFolder(writing_files_->folder.id());
+  IoStatus removed = store_.storage.Unlink(store_.writing_files->folder.id(), name);
+  if (removed) removed = store_.storage.SyncFolder(store_.writing_files->folder.id());
   if (removed) return {};
-  CountError(&TierStats::fault_write, removed.error());
+  store_.CountError(&TierStats::fault_write, removed.error());
   unusable_.push_back({name});
   return removed;
 }
@@ -318,9 +308,9 @@ IoStatus DiskTier::RemoveSegment(uint32_t index, EvictCause cause) {
 void DiskTier::RemoveAbandoned() {
   for (uint32_t i = 0;; ++i) {
     {
-      MutexLock lock(mutex_);
-      if (i >= memory_.segments.max_segments()) return;
-      const SegmentTable::Segment& segment = memory_.segments.at(i);
+      MutexLock lock(store_.mutex);
+      if (i >= store_.segments.max_segments()) return;
+      const SegmentTable::Segment& segment = store_.segments.at(i);
       if (!segment.is_abandoned || segment.num_unread > 0 || segment.num_taken > 0 ||
           segment.readers > 0) {
         continue;
@@ -330,20 +320,9 @@ void DiskTier::RemoveAbandoned() {
   }
 }
 
-// The bytes that were read stay good; the record leaves.
-void DiskTier::ForgetReadsOf(EntryId entry) {
-  for (uint32_t i = 0; i < num_buffers_; ++i) {
-    Buffer& one = buffer(i);
-    if (!one.is_read() || one.entry != entry) continue;
-    memory_.records.EndReader(one.entry);
-    memory_.segments.EndReader(one.slot);
-    one.has_entry = false;
-  }
-}
-
 void DiskTier::Reserve(uint64_t bytes) {
-  MutexLock lock(mutex_);
-  const uint64_t reserved = bytes - std::min(bytes, kSessionBytes);
+  MutexLock lock(store_.mutex);
+  const uint64_t reserved = bytes - std::min(bytes, Store::kSessionBytes);
   must_fit_ |= reserved > reserved_bytes_;
   reserved_bytes_ = reserved;
 }
@@ -351,16 +330,16 @@ void DiskTier::Reserve(uint64_t bytes) {
 void DiskTier::KeepRoomToErase(FileId root) {
   uint64_t bytes, cap;
   {
-    MutexLock lock(mutex_);
-    bytes = kSpareBytes +
-            RoundUp(ForgetIntentBytes(MaxRecords(options_), memory_.segments.max_segments()),
-                    kTierPageBytes);
-    cap = cap_bytes_;
+    MutexLock lock(store_.mutex);
+    bytes = kSpareBytes + RoundUp(ForgetIntentBytes(Store::MaxRecords(store_.options),
+                                                    store_.segments.max_segments()),
+                                  kTierPageBytes);
+    cap = store_.state.cap_bytes;
   }
-  if (SpareOf(storage_, root, kSpareName) >= bytes) return;
-  const IoResult<OpenedFile> locked = LockTierFolder(storage_, root);
+  if (SpareOf(store_.storage, root, kSpareName) >= bytes) return;
+  const IoResult<OpenedFile> locked = LockTierFolder(store_.storage, root);
   if (!locked) return;  // the next pass keeps it
-  KeepSpare(storage_, root, kSpareName, bytes, cap);
+  KeepSpare(store_.storage, root, kSpareName, bytes, cap);
 }
 
 // A smaller cap than before: gives back what is too much, before anything is stored.
@@ -372,13 +351,13 @@ void DiskTier::FitCap() {
 
 // Of this folder: those that a running process has locked, this one among them.
 uint32_t DiskTier::NumActiveStores() {
-  const FileId root = writing_files_->root.id();
-  const IoResult<std::vector<std::string>> names = storage_.List(root);
+  const FileId root = store_.writing_files->root.id();
+  const IoResult<std::vector<std::string>> names = store_.storage.List(root);
   uint32_t active = 1;
-  const std::string ours = ToHex(store_);
+  const std::string ours = ToHex(store_.id);
   for (const std::string& name : names ? *names : std::vector<std::string>()) {
     if (!ParseStoreName(name) || name == ours) continue;
-    const IoResult<bool> locked = IsStoreLocked(storage_, root, name);
+    const IoResult<bool> locked = IsStoreLocked(store_.storage, root, name);
     active += locked && *locked ? 1 : 0;
   }
   return active;
@@ -392,43 +371,43 @@ void DiskTier::GiveBack() {
   }
   uint64_t ours, bytes, cap;
   {
-    MutexLock lock(mutex_);
-    bytes = segment_bytes_;
-    ours = memory_.segments.num_open() * bytes;
-    cap = cap_bytes_;
+    MutexLock lock(store_.mutex);
+    bytes = store_.options.new_segment_bytes();
+    ours = store_.segments.num_open() * bytes;
+    cap = store_.state.cap_bytes;
   }
   const uint32_t active = NumActiveStores();
-  if (active < 2 || ours <= (cap - kBesideBytes) / active + bytes) return;
+  if (active < 2 || ours <= (cap - Store::kBesideBytes) / active + bytes) return;
   if (HasRoomFor(bytes).value_or(true)) return;
   (void)ReleaseSegment(EvictCause::kCap);
 }
 
 void DiskTier::ExpireOld() {
-  MutexLock lock(mutex_);
-  const uint32_t now = NowHour();
-  while (const auto coldest = memory_.records.Coldest()) {
-    const auto hour = static_cast<uint32_t>(memory_.records.at(*coldest).order >> 32);
-    if (hour + options_.ttl_hours >= now) return;
-    (void)Evict(EvictCause::kTtl);
+  MutexLock lock(store_.mutex);
+  const uint32_t now = store_.clock.NowHour();
+  while (const auto coldest = store_.records.Coldest()) {
+    const auto hour = static_cast<uint32_t>(store_.records.at(*coldest).order >> 32);
+    if (hour + store_.options.ttl_hours >= now) return;
+    (void)store_.Evict(EvictCause::kTtl);
   }
 }
 
 // What is due by time.
 bool DiskTier::Maintain() {
-  const uint64_t now_ns = storage_.MonotonicNs();
+  const uint64_t now_ns = store_.storage.MonotonicNs();
   if (now_ns < second_ns_) return false;
   second_ns_ = now_ns + kSecondNs;
-  NoteStalls();
+  reader_.NoteStalls();
   uint32_t hour;
   bool must_fit;
   {
-    MutexLock lock(mutex_);
+    MutexLock lock(store_.mutex);
     must_fit = std::exchange(must_fit_, false);
-    hour = NowHour();
+    hour = store_.clock.NowHour();
     const uint64_t day = hour / 24;
-    if (day > written_day_) {
-      written_day_ = day;
-      stats_.written_today_bytes = 0;
+    if (day > store_.figures.written_day) {
+      store_.figures.written_day = day;
+      store_.figures.stats.written_today_bytes = 0;
     }
   }
   if (must_fit) FitCap();
@@ -442,7 +421,7 @@ bool DiskTier::Maintain() {
     if (LeaveIfGone()) return true;
     GiveBack();
     NoteRoom();
-    KeepRoomToErase(writing_files_->root.id());
+    KeepRoomToErase(store_.writing_files->root.id());
     RemoveAbandoned();
     (void)ZeroAllCondemned(AbandonedSegments::kLeft);
     WriteAbout();

@@ -104,10 +104,10 @@ TEST_F(DiskTierTest, TakesTheMemoryThatItPlans) {
   const uint64_t index = DiskTier::IndexBytes(options_), buffers = DiskTier::BufferBytes(options_);
   EXPECT_GE(buffers, uint64_t{31} << 20);
   EXPECT_LE(buffers, uint64_t{34} << 20);
-  EXPECT_GT(index, DiskTier::MaxRecords(options_) * 80u);
+  EXPECT_GT(index, Store::MaxRecords(options_) * 80u);
   DiskTierOptions other = options_;
   other.cap_bytes.reset();
-  EXPECT_EQ(DiskTier::MaxRecords(other), kMaxDiskBlocks);
+  EXPECT_EQ(Store::MaxRecords(other), kMaxDiskBlocks);
   other.shape.payload_bytes = uint64_t{16} << 20;
   EXPECT_GE(DiskTier::BufferBytes(other), 8 * (uint64_t{16} << 20));
   const auto tier = OpenTier();  // it checks that its arenas are used up exactly

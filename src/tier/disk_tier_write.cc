@@ -30,10 +30,11 @@ void DiskTier::WriterLoop() {
       // What was under way may be half done: it is dropped, and the store is read again later.
       UntilDone([&] { LeaveStore(State::kBroken, "the system is out of memory"); });
     }
-    MutexLock lock(mutex_);
-    if (is_stopping_) break;
-    if (!std::exchange(writer_has_news_, false)) {
-      lock.WaitFor(writer_wake_, std::chrono::milliseconds(memory_.write_queue.empty() ? 250 : 20));
+    MutexLock lock(store_.mutex);
+    if (store_.is_stopping) break;
+    if (!std::exchange(store_.writer_has_news, false)) {
+      lock.WaitFor(store_.writer_wake,
+                   std::chrono::milliseconds(store_.queues.writes.empty() ? 250 : 20));
     }
   }
   UntilDone([&] { LeaveClosed(); });
@@ -42,38 +43,37 @@ void DiskTier::WriterLoop() {
 // Whether it did something.
 bool DiskTier::WriterStep() {
   {
-    MutexLock lock(mutex_);
-    writer_has_news_ = false;
-    if (is_stopping_) return false;
+    MutexLock lock(store_.mutex);
+    store_.writer_has_news = false;
+    if (store_.is_stopping) return false;
   }
   bool has_worked = false;
-  bool is_on, leaves, is_reading;
+  bool is_on, leaves;
   std::string last_error;
   {
-    MutexLock lock(mutex_);
-    is_reading = reading_since_ns_ > 0;
-    leaves = std::exchange(leaves_when_idle_, false);
-    if (leaves) last_error = LastErrorText();
-    is_on = state_ == State::kOn;
+    MutexLock lock(store_.mutex);
+    leaves = std::exchange(store_.state.must_leave, false);
+    if (leaves) last_error = store_.LastErrorText();
+    is_on = store_.state.now == State::kOn;
   }
   if (is_on && leaves) {
     LeaveFailed("too many errors" + last_error);
     is_on = false;
   }
   // While a read has not returned, no other one would be served.
-  if (!is_on && storage_.MonotonicNs() >= retry_ns_ && !is_reading) {
+  if (!is_on && store_.storage.MonotonicNs() >= retry_ns_ && !reader_.is_reading()) {
     const Status opened = OpenStore();
     if (!opened) StayOff(opened.error());
   }
   has_worked |= RunErases();
   {
-    MutexLock lock(mutex_);
-    is_on = state_ == State::kOn;  // a forget that fails leaves the store
+    MutexLock lock(store_.mutex);
+    is_on = store_.state.now == State::kOn;  // a forget that fails leaves the store
   }
   if (is_on) {
     bool is_due;
     {
-      MutexLock lock(mutex_);
+      MutexLock lock(store_.mutex);
       is_due = IsGroupDue();
     }
     if (is_due) has_worked |= WriteGroup();
@@ -84,32 +84,33 @@ bool DiskTier::WriterStep() {
 }
 
 bool DiskTier::IsGroupDue() {
-  if (state_ != State::kOn || memory_.write_queue.empty()) return false;
-  if (options_.threads == 0 || is_stopping_ || !flushes_.empty()) return true;
-  const Buffer& oldest = buffer(memory_.write_queue.at(0));
-  return queued_bytes_ >= kGroupBytes || storage_.MonotonicNs() >= oldest.since_ns + kGroupNs;
+  if (store_.state.now != State::kOn || store_.queues.writes.empty()) return false;
+  if (store_.options.threads == 0 || store_.is_stopping || !flushes_.empty()) return true;
+  const RecordBuffer& oldest = store_.buffers.at(store_.queues.writes.at(0));
+  return store_.queues.queued_bytes >= kGroupBytes ||
+         store_.storage.MonotonicNs() >= oldest.since_ns + kGroupNs;
 }
 
 // False: nothing could be done now.
 bool DiskTier::WriteGroup() {
-  const uint64_t start_ns = storage_.MonotonicNs();
+  const uint64_t start_ns = store_.storage.MonotonicNs();
   uint32_t wanted;
   {
-    MutexLock lock(mutex_);
-    const uint64_t most = std::max<uint64_t>(1, kGroupBytes / options_.shape.slot_bytes());
-    wanted = static_cast<uint32_t>(std::min<uint64_t>(memory_.write_queue.size(), most));
+    MutexLock lock(store_.mutex);
+    const uint64_t most = std::max<uint64_t>(1, kGroupBytes / store_.options.shape.slot_bytes());
+    wanted = static_cast<uint32_t>(std::min<uint64_t>(store_.queues.writes.size(), most));
   }
   // Key files take the room of records.
   if (std::exchange(needs_key_room_, false) && ReleaseSegment(EvictCause::kCap)) {
-    no_growth_until_ns_ = storage_.MonotonicNs() + kKeyRoomNs;
+    no_growth_until_ns_ = store_.storage.MonotonicNs() + kKeyRoomNs;
   }
   if (!MakeSlotsFree(wanted)) return false;
   uint32_t queued;
   {
-    MutexLock lock(mutex_);
-    queued = memory_.write_queue.size();
+    MutexLock lock(store_.mutex);
+    queued = store_.queues.writes.size();
     GatherGroup();
-    if (group_.empty()) return memory_.write_queue.size() < queued;  // some were given up
+    if (group_.empty()) return store_.queues.writes.size() < queued;  // some were given up
   }
   if (WriteKeysOfGroup()) WriteRecords();
   if (FaultActive(Fault::kStoredBeforeSync)) {
@@ -120,11 +121,12 @@ bool DiskTier::WriteGroup() {
     EndGroup();
   }
   {
-    MutexLock lock(mutex_);
-    stats_.write_seconds.Observe(static_cast<double>(storage_.MonotonicNs() - start_ns) * 1e-9);
+    MutexLock lock(store_.mutex);
+    store_.figures.stats.write_seconds.Observe(
+        static_cast<double>(store_.storage.MonotonicNs() - start_ns) * 1e-9);
   }
   touched_.clear();
-  CallProgress();
+  progress_.Call();
   return true;
 }
 
@@ -133,16 +135,16 @@ bool DiskTier::WriteGroup() {
 bool DiskTier::MakeSlotsFree(uint32_t slots) {
   for (;;) {
     {
-      MutexLock lock(mutex_);
-      if (memory_.segments.num_free() >= slots) return true;
+      MutexLock lock(store_.mutex);
+      if (store_.segments.num_free() >= slots) return true;
     }
-    if (storage_.MonotonicNs() >= no_growth_until_ns_) {
+    if (store_.storage.MonotonicNs() >= no_growth_until_ns_) {
       const GrowEnd end = Grow();
       if (end == GrowEnd::kGrown) continue;
       if (end == GrowEnd::kBusy) return false;
     }
-    MutexLock lock(mutex_);
-    while (memory_.segments.num_free() < slots && Evict(EvictCause::kCap)) {
+    MutexLock lock(store_.mutex);
+    while (store_.segments.num_free() < slots && store_.Evict(EvictCause::kCap)) {
     }
     return true;
   }
@@ -151,48 +153,49 @@ bool DiskTier::MakeSlotsFree(uint32_t slots) {
 // Takes what can be written now, in order: the record that one depends on is stored, or in the
 // group before it.
 void DiskTier::GatherGroup() {
-  const uint64_t most = std::max<uint64_t>(1, kGroupBytes / options_.shape.slot_bytes());
+  const uint64_t most = std::max<uint64_t>(1, kGroupBytes / store_.options.shape.slot_bytes());
   group_.clear();
-  for (uint32_t left = memory_.write_queue.size(); left > 0; --left) {
-    const uint32_t index = memory_.write_queue.PopFront();
-    Buffer& out = buffer(index);
+  for (uint32_t left = store_.queues.writes.size(); left > 0; --left) {
+    const uint32_t index = store_.queues.writes.PopFront();
+    RecordBuffer& out = store_.buffers.at(index);
     std::optional<EntryId> on;
-    if (out.has_after) on = memory_.records.Find(out.after);
+    if (out.has_after) on = store_.records.Find(out.after);
     const bool is_lost = out.has_after && !on && !FaultActive(Fault::kChildWithoutParent);
     if (out.is_cancelled || is_lost) {
-      queued_bytes_ -= options_.shape.slot_bytes();
-      EndFailedWrite(index);
+      store_.queues.queued_bytes -= store_.options.shape.slot_bytes();
+      store_.EndFailedWrite(index);
       continue;
     }
-    const bool is_stored = !on || memory_.records.at(*on).state == RecordIndex::State::kStored;
-    const bool is_in_group =
-        on && std::ranges::any_of(group_, [&](uint32_t g) { return buffer(g).entry == *on; });
+    const bool is_stored = !on || store_.records.at(*on).state == RecordIndex::State::kStored;
+    const bool is_in_group = on && std::ranges::any_of(group_, [&](uint32_t g) {
+                               return store_.buffers.at(g).entry == *on;
+                             });
     const bool may_go = is_stored || is_in_group || FaultActive(Fault::kChildWithoutParent);
     std::optional<SlotRef> slot;
-    if (may_go && group_.size() < most) slot = memory_.segments.TakeSlot();
+    if (may_go && group_.size() < most) slot = store_.segments.TakeSlot();
     if (!slot) {
-      memory_.write_queue.PushBack(index);
+      store_.queues.writes.PushBack(index);
       continue;
     }
-    queued_bytes_ -= options_.shape.slot_bytes();
-    const SegmentTable::Segment& segment = memory_.segments.at(slot->segment);
-    out.use = Buffer::Use::kWriting;
+    store_.queues.queued_bytes -= store_.options.shape.slot_bytes();
+    const SegmentTable::Segment& segment = store_.segments.at(slot->segment);
+    out.use = RecordBuffer::Use::kWriting;
     out.has_slot = true;
     out.slot = *slot;
-    out.place = {.store = store_,
+    out.place = {.store = store_.id,
                  .segment = segment.number,
                  .slot = slot->slot,
                  .generation = segment.generation};
     out.is_bad = false;
-    memory_.segments.set_owner(*slot, out.owner);
+    store_.segments.set_owner(*slot, out.owner);
     group_.push_back(index);
   }
   // Nothing fits, and nothing that is under way will make room: the first one is given up.
-  if (group_.empty() && !memory_.write_queue.empty() && memory_.segments.num_free() == 0 &&
-      !memory_.records.Coldest() && read_buffers_ == 0) {
-    const uint32_t index = memory_.write_queue.PopFront();
-    queued_bytes_ -= options_.shape.slot_bytes();
-    EndFailedWrite(index);
+  if (group_.empty() && !store_.queues.writes.empty() && store_.segments.num_free() == 0 &&
+      !store_.records.Coldest() && store_.queues.num_reads == 0) {
+    const uint32_t index = store_.queues.writes.PopFront();
+    store_.queues.queued_bytes -= store_.options.shape.slot_bytes();
+    store_.EndFailedWrite(index);
   }
 }
 
@@ -201,26 +204,30 @@ bool DiskTier::WriteKeysOfGroup() {
   for (const uint32_t index : group_) {
     OwnerKey key;
     {
-      MutexLock lock(mutex_);
-      if (!buffer(index).has_owner || keys_.has_file(buffer(index).owner)) continue;
-      key = keys_.KeyOf(buffer(index).owner);
+      MutexLock lock(store_.mutex);
+      if (!store_.buffers.at(index).has_owner ||
+          store_.keys.has_file(store_.buffers.at(index).owner))
+        continue;
+      key = store_.keys.KeyOf(store_.buffers.at(index).owner);
     }
-    const StoreFiles& files = *writing_files_;
+    const StoreFiles& files = *store_.writing_files;
     const std::optional<bool> has_room = HasRoomFor(2 * kTierPageBytes);
     needs_key_room_ = has_room == false;
     IoStatus written = IoFailed(ENOSPC);
     if (has_room == true) {
-      written = WriteKeyFile(storage_, files.keys.id(), options_.secret, store_, key);
+      written =
+          WriteKeyFile(store_.storage, files.keys.id(), store_.options.secret, store_.id, key);
     }
     OPENSSL_cleanse(static_cast<void*>(&key), sizeof(key));
     if (!written) {
-      if (has_room == true) CountError(&TierStats::fault_write, written.error());
-      MutexLock lock(mutex_);
-      for (const uint32_t other : group_) buffer(other).is_bad = true;
+      if (has_room == true) store_.CountError(&TierStats::fault_write, written.error());
+      MutexLock lock(store_.mutex);
+      for (const uint32_t other : group_) store_.buffers.at(other).is_bad = true;
       return false;
     }
-    MutexLock lock(mutex_);
-    if (buffer(index).has_owner) keys_.set_has_file(buffer(index).owner);
+    MutexLock lock(store_.mutex);
+    if (store_.buffers.at(index).has_owner)
+      store_.keys.set_has_file(store_.buffers.at(index).owner);
   }
   return true;
 }
@@ -229,16 +236,16 @@ void DiskTier::WriteRecords() {
   for (const uint32_t index : group_) {
     uint32_t segment, number;
     {
-      MutexLock lock(mutex_);
-      segment = buffer(index).slot.segment;
-      number = buffer(index).place.segment;
+      MutexLock lock(store_.mutex);
+      segment = store_.buffers.at(index).slot.segment;
+      number = store_.buffers.at(index).place.segment;
     }
     auto found = std::ranges::find(touched_, segment, &Touched::segment);
     if (found == touched_.end()) {
       IoResult<OpenedFile> file =
-          Own(storage_, storage_.OpenFile(writing_files_->folder.id(), SegmentFileName(number),
-                                          OpenMode::kWrite));
-      if (!file) CountError(&TierStats::fault_write, file.error());
+          Own(store_.storage, store_.storage.OpenFile(store_.writing_files->folder.id(),
+                                                      SegmentFileName(number), OpenMode::kWrite));
+      if (!file) store_.CountError(&TierStats::fault_write, file.error());
       touched_.push_back({.segment = segment,
                           .file = file ? std::move(*file) : OpenedFile(),
                           .has_failed = !file});
@@ -248,15 +255,15 @@ void DiskTier::WriteRecords() {
     if (!found->has_failed) {
       written = WriteRecord(index, found->file.id());
       if (!written && written.error() != ECANCELED) {
-        CountError(&TierStats::fault_write, written.error());
+        store_.CountError(&TierStats::fault_write, written.error());
       }
       if (!written) UnwriteHeader(index, found->file.id());
     }
-    MutexLock lock(mutex_);
-    buffer(index).is_bad = !written;
+    MutexLock lock(store_.mutex);
+    store_.buffers.at(index).is_bad = !written;
     if (written) {
-      stats_.written_bytes += options_.shape.slot_bytes();
-      stats_.written_today_bytes += options_.shape.slot_bytes();
+      store_.figures.stats.written_bytes += store_.options.shape.slot_bytes();
+      store_.figures.stats.written_today_bytes += store_.options.shape.slot_bytes();
     }
   }
 }
@@ -267,35 +274,38 @@ IoStatus DiskTier::WriteRecord(uint32_t index, FileId file) {
   SegmentShape shape;
   SlotRef slot;
   {
-    MutexLock lock(mutex_);
-    const Buffer& out = buffer(index);
+    MutexLock lock(store_.mutex);
+    const RecordBuffer& out = store_.buffers.at(index);
     if (!out.has_owner || out.is_cancelled) return IoFailed(ECANCELED);
-    key = keys_.KeyOf(out.owner);
+    key = store_.keys.KeyOf(out.owner);
     slot = out.slot;
-    shape = memory_.segments.at(slot.segment).shape;
+    shape = store_.segments.at(slot.segment).shape;
     record = {.placings = out.placings,
               .place = out.place,
               .name = out.name,
               .namespace_id = key.namespace_id,
-              .identity = options_.identity,
+              .identity = store_.options.identity,
               .parent = out.parent,
               .after = out.has_after ? std::optional(out.after) : std::nullopt,
-              .payload_bytes = static_cast<uint32_t>(options_.shape.payload_bytes),
-              .hour = NowHour(),
+              .payload_bytes = static_cast<uint32_t>(store_.options.shape.payload_bytes),
+              .hour = store_.clock.NowHour(),
               .salt = out.salt,
               .payload_tag = out.payload_tag};
   }
   // The tokens stay in the buffer: a record that cannot be stored here is sealed for another place.
-  const std::span<std::byte> header = ScratchOf(0).first(shape.record.header_bytes());
+  const std::span<std::byte> header =
+      store_.buffers.ScratchOf(0).first(shape.record.header_bytes());
   const uint64_t token_bytes = uint64_t{4} * shape.record.block_tokens;
   AesKey record_key = RecordKeyOf(key.key, record.salt);
-  const bool sealed = SealHeader(record_key, record, shape.record.block_tokens,
-                                 HeaderOf(index).subspan(kPublicBytes, token_bytes), header);
+  const bool sealed =
+      SealHeader(record_key, record, shape.record.block_tokens,
+                 store_.buffers.HeaderOf(index).subspan(kPublicBytes, token_bytes), header);
   OPENSSL_cleanse(static_cast<void*>(&key), sizeof(key));
   OPENSSL_cleanse(record_key.data(), record_key.size());
   if (!sealed) return IoFailed(ENOMEM);
-  IoStatus written = WriteAll(storage_, file, PayloadOf(index), shape.payload_at(slot.slot));
-  if (written) written = WriteAll(storage_, file, header, shape.header_at(slot.slot));
+  IoStatus written =
+      WriteAll(store_.storage, file, store_.buffers.PayloadOf(index), shape.payload_at(slot.slot));
+  if (written) written = WriteAll(store_.storage, file, header, shape.header_at(slot.slot));
   OPENSSL_cleanse(header.data(), header.size());
   return written;
 }
@@ -306,16 +316,16 @@ IoStatus DiskTier::WriteRecord(uint32_t index, FileId file) {
 void DiskTier::SyncSegments() {
   for (Touched& one : touched_) {
     if (one.has_failed) continue;
-    const IoStatus synced = storage_.SyncData(one.file.id());
+    const IoStatus synced = store_.storage.SyncData(one.file.id());
     if (synced || FaultActive(Fault::kBelievedSync)) continue;
     one.has_failed = true;
-    CountError(&TierStats::fault_sync, synced.error());
+    store_.CountError(&TierStats::fault_sync, synced.error());
     {
-      MutexLock lock(mutex_);
-      memory_.segments.Abandon(one.segment);
+      MutexLock lock(store_.mutex);
+      store_.segments.Abandon(one.segment);
     }
     for (const uint32_t index : group_) {
-      if (buffer(index).slot.segment == one.segment) UnwriteHeader(index, one.file.id());
+      if (store_.buffers.at(index).slot.segment == one.segment) UnwriteHeader(index, one.file.id());
     }
   }
 }
@@ -326,91 +336,79 @@ void DiskTier::UnwriteHeader(uint32_t index, FileId file) {
   SegmentShape shape;
   uint32_t slot;
   {
-    MutexLock lock(mutex_);
-    slot = buffer(index).slot.slot;
-    shape = memory_.segments.at(buffer(index).slot.segment).shape;
+    MutexLock lock(store_.mutex);
+    slot = store_.buffers.at(index).slot.slot;
+    shape = store_.segments.at(store_.buffers.at(index).slot.segment).shape;
   }
-  (void)EraseBytes(storage_, file, shape.header_at(slot), shape.record.header_bytes());
+  (void)EraseBytes(store_.storage, file, shape.header_at(slot), shape.record.header_bytes());
 }
 
 void DiskTier::EndGroup() {
-  MutexLock lock(mutex_);
+  MutexLock lock(store_.mutex);
   std::vector<uint32_t>& again = dropped_group_;
   again.clear();
   for (const uint32_t index : group_) {
-    Buffer& out = buffer(index);
+    RecordBuffer& out = store_.buffers.at(index);
     const auto touched = std::ranges::find(touched_, out.slot.segment, &Touched::segment);
     const bool is_synced = touched != touched_.end() && !touched->has_failed && !out.is_bad;
     if (out.is_cancelled) {
-      EndFailedWrite(index);
+      store_.EndFailedWrite(index);
       continue;
     }
     const bool is_anchored =
-        memory_.records.IsAnchored(out.entry) || FaultActive(Fault::kChildWithoutParent);
+        store_.records.IsAnchored(out.entry) || FaultActive(Fault::kChildWithoutParent);
     if (is_synced && is_anchored) {
-      memory_.records.SetStored(out.entry, out.slot);
-      memory_.segments.SetEntry(out.slot, out.entry);
-      ++stats_.blocks;
-      keys_.EndUse(out.owner);
-      FreeBufferOf(index);
+      store_.records.SetStored(out.entry, out.slot);
+      store_.segments.SetEntry(out.slot, out.entry);
+      ++store_.figures.stats.blocks;
+      store_.keys.EndUse(out.owner);
+      store_.FreeBufferOf(index);
       continue;
     }
-    memory_.segments.Condemn(out.slot);  // the slot may hold old or new bytes
+    store_.segments.Condemn(out.slot);  // the slot may hold old or new bytes
     out.has_slot = false;
     if (++out.placings > kMaxPlacings) {
-      EndFailedWrite(index);
+      store_.EndFailedWrite(index);
       continue;
     }
-    out.use = Buffer::Use::kQueued;
+    out.use = RecordBuffer::Use::kQueued;
     again.push_back(index);
   }
   // In front, in their order.
   for (auto index = again.rbegin(); index != again.rend(); ++index) {
-    memory_.write_queue.PushFront(*index);
-    queued_bytes_ += options_.shape.slot_bytes();
+    store_.queues.writes.PushFront(*index);
+    store_.queues.queued_bytes += store_.options.shape.slot_bytes();
   }
   group_.clear();
 }
 
-// A write that comes to nothing.
-void DiskTier::EndFailedWrite(uint32_t index) {
-  Buffer& out = buffer(index);
-  if (!out.is_cancelled) ++stats_.dropped_failed;
-  if (out.has_slot) {
-    memory_.segments.Condemn(out.slot);  // its bytes, or others' from before, may be on the disk
-  }
-  if (out.has_entry) {
-    memory_.records.Remove(out.entry);
-    keys_.EndUse(out.owner);
-  }
-  if (out.has_owner) keys_.EndUse(out.owner);
-  FreeBufferOf(index);
-}
-
 // Of those for whom nothing that came before them is under way any more.
 void DiskTier::FindAnswers() {
-  MutexLock lock(mutex_);
-  uint64_t oldest = last_write_ + 1;
-  for (uint32_t i = 0; i < num_buffers_ && !flushes_.empty(); ++i) {
-    const Buffer& one = buffer(i);
-    if (one.use == Buffer::Use::kQueued || one.use == Buffer::Use::kWriting) {
+  MutexLock lock(store_.mutex);
+  uint64_t oldest = store_.queues.last_write + 1;
+  for (uint32_t i = 0; i < store_.buffers.size() && !flushes_.empty(); ++i) {
+    const RecordBuffer& one = store_.buffers.at(i);
+    if (one.use == RecordBuffer::Use::kQueued || one.use == RecordBuffer::Use::kWriting) {
       oldest = std::min(oldest, one.number);
     }
   }
-  const bool is_on = state_ == State::kOn;
+  const bool is_on = store_.state.now == State::kOn;
   for (FlushJob& job : flushes_) {
     if (job.answer || (is_on && oldest <= job.number)) continue;
     if (!is_on) {
-      job.answer = Fail(Code::kUnavailable, "disk tier: {}: {}", options_.folder, reason_);
-    } else if (!full_reason_.empty()) {
-      job.answer = Fail(Code::kUnavailable, "disk tier: {}: {}", options_.folder, full_reason_);
-    } else if (stats_.dropped_failed > job.dropped) {
+      job.answer =
+          Fail(Code::kUnavailable, "disk tier: {}: {}", store_.options.folder, store_.state.reason);
+    } else if (!store_.state.full_reason.empty()) {
+      job.answer = Fail(Code::kUnavailable, "disk tier: {}: {}", store_.options.folder,
+                        store_.state.full_reason);
+    } else if (store_.figures.stats.dropped_failed > job.dropped) {
       job.answer = Fail(Code::kUnavailable, "disk tier: {}: {} blocks could not be stored{}",
-                        options_.folder, stats_.dropped_failed - job.dropped, LastErrorText());
+                        store_.options.folder, store_.figures.stats.dropped_failed - job.dropped,
+                        store_.LastErrorText());
     } else {
-      job.answer = TierFlushed{.durable = is_durable_,
-                               .blocks = stats_.blocks - job.blocks,
-                               .bytes = stats_.written_bytes - job.bytes};
+      job.answer = TierFlushed{.durable = store_.state.is_durable,
+                               .blocks = store_.figures.stats.blocks - job.blocks,
+                               .bytes = store_.figures.stats.written_bytes - job.bytes};
     }
   }
 }
@@ -419,8 +417,8 @@ void DiskTier::FindAnswers() {
 bool DiskTier::AnswerFlushes() {
   bool has_flushes;
   {
-    MutexLock lock(mutex_);
-    has_flushes = state_ == State::kOn && !flushes_.empty();
+    MutexLock lock(store_.mutex);
+    has_flushes = store_.state.now == State::kOn && !flushes_.empty();
   }
   if (has_flushes) (void)LeaveIfGone();  // what nobody finds again is not durable
   FindAnswers();
@@ -428,7 +426,7 @@ bool DiskTier::AnswerFlushes() {
   for (;;) {
     std::list<FlushJob> job;
     {
-      MutexLock lock(mutex_);
+      MutexLock lock(store_.mutex);
       const auto first = std::ranges::find_if(
           flushes_, [](const FlushJob& one) { return one.answer.has_value(); });
       if (first == flushes_.end()) break;
@@ -438,11 +436,11 @@ bool DiskTier::AnswerFlushes() {
       has_told = true;
       continue;
     }
-    MutexLock lock(mutex_);
+    MutexLock lock(store_.mutex);
     flushes_.splice(flushes_.end(), job);
     break;
   }
-  if (has_told) CallProgress();
+  if (has_told) progress_.Call();
   return has_told;
 }
 
