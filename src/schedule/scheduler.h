@@ -422,8 +422,6 @@ class Scheduler {
   uint64_t owners_counted_ns_ = 0;  // the last refresh of EngineStats::cache_owners
 
   EngineStats stats_;
-  // Not counted: GenerateRequest::caller_explains.
-  uint64_t left_misses_ = 0, left_missed_tokens_ = 0;
   double prefill_ns_ = 0, prefill_rows_ = 0;  // decaying sums: the measured prefill speed
 };
 

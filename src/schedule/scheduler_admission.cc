@@ -327,6 +327,9 @@ void Scheduler::StartRunning(Request& request, const Known& known, MatchResult m
   } else {
     request.admitted_ns = start_ns;
     ExplainMatch(request, match);
+    if (request.spec.caller_explains && match.miss && match.miss->reason == MissReason::kDiverged) {
+      match.miss.reset();  // the caller counts it, by the reason that it finds
+    }
     if (request.trace) request.trace->matched_ns = MonotonicNs();
   }
   if (match.has_cursor()) {
@@ -606,10 +609,6 @@ void Scheduler::ExplainMatch(Request& request, const MatchResult& match) {
                                             match.miss->reason == MissReason::kDiverged);
   if (request.spec.identity_changed && has_no_reason) {
     receipt.miss->reason = MissReason::kIdentityChanged;
-  }
-  if (request.spec.caller_explains && match.miss && match.miss->reason == MissReason::kDiverged) {
-    ++left_misses_;
-    left_missed_tokens_ += receipt.computed;
   }
   if (const auto reason = std::exchange(request.tier_miss, std::nullopt)) {
     receipt.miss = Miss{*reason, match.num_reused(), std::nullopt};

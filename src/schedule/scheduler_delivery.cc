@@ -537,8 +537,6 @@ void Scheduler::PublishStats() {
   std::ranges::copy(counters.misses, stats_.misses);
   stats_.committed_blocks = counters.committed_blocks;
   std::ranges::copy(counters.missed_tokens, stats_.missed_tokens);
-  stats_.misses[static_cast<size_t>(MissReason::kDiverged)] -= left_misses_;
-  stats_.missed_tokens[static_cast<size_t>(MissReason::kDiverged)] -= left_missed_tokens_;
   stats_.evicted_blocks = counters.evicted_blocks;
   stats_.evicted_tokens = counters.evicted_tokens;
   stats_.quota_evicted_blocks = counters.quota_evicted_blocks;
@@ -555,7 +553,11 @@ void Scheduler::CheckInvariants() const {
     KV_CHECK(!request->sequences.empty());
     choices += request->num_live();
     for (const auto& sequence : request->sequences) {
-      KV_CHECK(sequence->kv.num_committed() <= sequence->tokens.size());
+      const std::span<const TokenId> tokens = sequence->tokens;
+      KV_CHECK(sequence->kv.num_committed() <= tokens.size());
+      // The request, its sequence and the sequence's KV have the same ids.
+      KV_CHECK(BeginsWith(tokens, std::span<const TokenId>(request->spec.prompt)));
+      KV_CHECK(BeginsWith(tokens, sequence->kv.tokens()));
       KV_CHECK(!sequence->done || sequence->kv.tables().empty());
     }
   }
