@@ -77,7 +77,7 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
   workload_.max_rows = options_.max_rows;
   workload_.target_step_ns = static_cast<double>(options_.target_step_ns);
   workload_.running.reserve(options_.parallel);
-  running_.reserve(options_.parallel);
+  requests_.running.reserve(options_.parallel);
   heads_.reserve(options_.max_rows + options_.parallel);
   step_tokens_.reserve(options_.max_rows);
   static_assert(SchedulingPolicy::kMaxSources <= Runner::kMaxSources);
@@ -119,11 +119,11 @@ uint64_t Scheduler::scratch_bytes() const {
 }
 
 Scheduler::Ended Scheduler::Step() {
-  CollectEnded();
+  requests_.CollectEnded();
   EndPastDeadline();
   CheckFiles();
   ContinueLoads();
-  BeginSpare();
+  requests_.BeginSpare();
   PlanRows();
   uint64_t step_ns = 0;
   if (!rows_.empty()) {
@@ -137,7 +137,7 @@ Scheduler::Ended Scheduler::Step() {
     CommitRows();
     ShareFormatSteps();
     ComputeHeads();
-    CollectEnded();
+    requests_.CollectEnded();
     step_ns = MonotonicNs() - start_ns;
     CountStep(step_ns);
   }
@@ -145,7 +145,7 @@ Scheduler::Ended Scheduler::Step() {
   if (!erasures_.empty()) ZeroErased(step_ns);
   if (zeroes_scratch_) ZeroScratch();
   SealBlocks();
-  if (running_.empty() && waiting_.empty()) PublishWorkload();
+  if (requests_.running.empty() && requests_.waiting.empty()) PublishWorkload();
   PublishStats();
   return Deliver();
 }

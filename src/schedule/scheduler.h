@@ -23,6 +23,7 @@
 #include "schedule/held_rows.h"
 #include "schedule/kv_quotas.h"
 #include "schedule/request_counts.h"
+#include "schedule/request_queues.h"
 #include "schedule/scheduling_policy.h"
 #include "schedule/sequence.h"
 #include "schedule/step_cost.h"
@@ -116,8 +117,7 @@ class Scheduler {
   void EndTierWaits(uint64_t at_ns);
 
   bool idle() const {
-    return waiting_.empty() && running_.empty() && spare_.empty() && ended_.empty() &&
-           erasures_.empty() && flushes_.empty() && cache_.num_unsealed() == 0;
+    return requests_.empty() && erasures_.empty() && flushes_.empty() && cache_.num_unsealed() == 0;
   }
   // After a step: whether all that is left waits for the tier, or for a time to pass.
   bool WaitsForTier() const;
@@ -181,9 +181,6 @@ class Scheduler {
     bool finite = true;                // all its logits
   };
 
-  // scheduler_spare.cc
-  void BeginSpare();
-
   // scheduler_admission.cc
   void EndPastDeadline();
   void CheckFiles();
@@ -213,7 +210,6 @@ class Scheduler {
   bool IsLong(size_t tokens) const {
     return options_.long_rope && tokens > options_.long_rope->after_tokens;
   }
-  void StopSharing(std::string_view owner, std::span<const TokenId> path);
   MatchResult Match(Request& request, std::span<const TokenId> tokens, bool is_long,
                     MatchOptions options);
   uint32_t TokensToReserve(const Request& request) const;
@@ -306,7 +302,6 @@ class Scheduler {
   void ReleaseSequences(Request& request);
   void EndRequest(Request& request, FinishReason reason, const Error* error);
   void FinishRequest(Request& request, FinishReason reason);
-  void CollectEnded();
   Ended Deliver();
   void ZeroErased(uint64_t step_ns);
   void ZeroScratch();
@@ -347,12 +342,7 @@ class Scheduler {
   std::function<void(const Workload&)> on_workload_;
   std::function<void(const Request&)> on_end_;
 
-  std::deque<std::unique_ptr<Request>> waiting_;   // preempted ones first, the oldest first
-  std::vector<std::unique_ptr<Request>> running_;  // the oldest first
-  // With only_when_idle, until nothing else waits or runs: then the first of them goes to waiting_.
-  std::deque<std::unique_ptr<Request>> spare_;
-  std::vector<std::unique_ptr<Request>> ended_;  // their last events are not sent yet
-  bool retry_admission_ = true;  // blocks were released since the first one was refused
+  RequestQueues requests_;
   struct Erasing {
     uint64_t point = 0;  // of KvCache::Forget
     Erasure erasure;

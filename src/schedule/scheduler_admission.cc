@@ -34,7 +34,7 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
   request->account = AccountOf(owner);
   request->first_token_time.Start(request->submitted_ns);
   if (request->spec.only_when_idle) {
-    spare_.push_back(std::move(request));
+    requests_.spare.push_back(std::move(request));
     return;
   }
   StopSpare(Spare::kBegun);
@@ -44,7 +44,7 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
     request->deadline_ns =
         request->submitted_ns + std::min(most / 1'000'000, *timeout_ms) * 1'000'000;
   }
-  waiting_.push_back(std::move(request));
+  requests_.waiting.push_back(std::move(request));
 }
 
 uint32_t Scheduler::TenantOf(const std::string& name) {
@@ -71,13 +71,8 @@ uint32_t Scheduler::TenantOf(const std::string& name) {
 // Frees the number of a tenant that has no rules and no requests, and returns it; 0 when there is
 // none. What was counted for it counts for the tenants without a number.
 uint32_t Scheduler::ForgetTenant() {
-  const auto asks = [&](uint32_t number) {
-    const auto is_its = [&](const auto& request) { return request->tenant == number; };
-    return std::ranges::any_of(running_, is_its) || std::ranges::any_of(waiting_, is_its) ||
-           std::ranges::any_of(ended_, is_its) || std::ranges::any_of(spare_, is_its);
-  };
   const auto idle = std::ranges::find_if(tenant_numbers_, [&](const auto& tenant) {
-    return !rules_.contains(tenant.first) && !asks(tenant.second);
+    return !rules_.contains(tenant.first) && !requests_.HasRequestOf(tenant.second);
   });
   if (idle == tenant_numbers_.end()) return 0;
   const uint32_t number = idle->second;
@@ -99,17 +94,17 @@ void Scheduler::SetTenants(const TenantTable& rules) {
   }
   quotas_ = std::move(quotas);
   for (const auto& [owner, quota] : quotas_) SetQuota(owner, quota);
-  for (const auto& request : running_) FitQuota(*request);
-  for (auto it = waiting_.begin(); it != waiting_.end();) {
+  for (const auto& request : requests_.running) FitQuota(*request);
+  for (auto it = requests_.waiting.begin(); it != requests_.waiting.end();) {
     FitQuota(**it);
-    if ((*it)->done()) ended_.push_back(std::move(*it));
-    it = *it ? it + 1 : waiting_.erase(it);
+    if ((*it)->done()) requests_.ended.push_back(std::move(*it));
+    it = *it ? it + 1 : requests_.waiting.erase(it);
   }
   for (const auto& [name, number] : tenant_numbers_) {
     const auto found = rules_.find(name);
     UseRules(number, found == rules_.end() ? TenantRules() : found->second);
   }
-  retry_admission_ = true;
+  requests_.retry_admission = true;
 }
 
 void Scheduler::SetQuota(const std::string& owner, const KvQuota& quota) {
@@ -167,7 +162,7 @@ void Scheduler::Activate(uint32_t tenant) {
     return false;
   };
   if (FaultActive(Fault::kKeptCharge)) return;
-  if (look(running_) || look(waiting_)) return;  // it is active
+  if (look(requests_.running) || look(requests_.waiting)) return;  // it is active
   if (!least) least = std::ranges::max_element(tenants_, {}, &TenantView::charge_ns)->charge_ns;
   tenants_[tenant].charge_ns = std::max(tenants_[tenant].charge_ns, *least);
 }
@@ -189,31 +184,31 @@ void Scheduler::EndPastDeadline() {
                                                            : "while its prompt was computed")};
     EndRequest(request, FinishReason::kError, &error);
   };
-  for (auto it = waiting_.begin(); it != waiting_.end();) {
+  for (auto it = requests_.waiting.begin(); it != requests_.waiting.end();) {
     if (!is_past(*it)) {
       ++it;
       continue;
     }
     end(**it);
-    ended_.push_back(std::move(*it));
-    it = waiting_.erase(it);
+    requests_.ended.push_back(std::move(*it));
+    it = requests_.waiting.erase(it);
   }
-  for (const auto& request : running_) {
+  for (const auto& request : requests_.running) {
     if (is_past(request)) end(*request);
   }
-  CollectEnded();
+  requests_.CollectEnded();
 }
 
 // Checks all files: whenever a request waits for admission, else every 100 ms. That is enough,
 // because each step checks the files that it reads.
 void Scheduler::CheckFiles() {
   constexpr uint64_t kPeriodNs = 100'000'000;
-  if (options_.files == nullptr || (waiting_.empty() && running_.empty())) return;
+  if (options_.files == nullptr || (requests_.waiting.empty() && requests_.running.empty())) return;
   const uint64_t now = MonotonicNs();
-  if (waiting_.empty() && now - files_checked_ns_ < kPeriodNs) return;
+  if (requests_.waiting.empty() && now - files_checked_ns_ < kPeriodNs) return;
   files_checked_ns_ = now;
   if (const Status files = options_.files->CheckAll(); !files) FailAll(files.error());
-  CollectEnded();
+  requests_.CollectEnded();
 }
 
 void Scheduler::CheckStepFiles() {
@@ -221,19 +216,14 @@ void Scheduler::CheckStepFiles() {
   if (const Status files = options_.files->CheckStep(); !files) FailAll(files.error());
 }
 
-// Where running requests stand by age: the oldest one first.
-static bool IsOlder(const std::unique_ptr<Request>& a, const std::unique_ptr<Request>& b) {
-  return a->submitted_ns != b->submitted_ns ? a->submitted_ns < b->submitted_ns : a->id < b->id;
-}
-
 void Scheduler::Admit(size_t waiting_index) {
-  Request& request = *waiting_[waiting_index];
+  Request& request = *requests_.waiting[waiting_index];
   const bool resumes = request.preempted;
   if (!TryAdmit(request)) {
     request.has_no_room = !Follows(request);
     return;
   }
-  for (const auto& other : waiting_) {
+  for (const auto& other : requests_.waiting) {
     if (other.get() == &request || other->submitted_ns > request.submitted_ns) continue;
     // It goes before others like it, because the cache has more of its prompt.
     const bool passes = !resumes && other->tenant == request.tenant &&
@@ -241,9 +231,7 @@ void Scheduler::Admit(size_t waiting_index) {
                         other->resident_tokens < request.resident_tokens;
     if (other->has_no_room || passes) ++other->overtaken;
   }
-  const auto at = waiting_.begin() + static_cast<ptrdiff_t>(waiting_index);
-  running_.insert(std::ranges::upper_bound(running_, *at, IsOlder), std::move(*at));
-  waiting_.erase(at);
+  requests_.Admit(waiting_index);
 }
 
 // Tokens of each sequence that admission reserves blocks for.
@@ -288,7 +276,8 @@ bool Scheduler::TryAdmit(Request& request) {
              .counts = !spec.only_when_idle &&
                        (request.admitted_ns == 0 || FaultActive(Fault::kCountedResume))});
   // All accounts have blocks in use, and its quota needs one.
-  if (request.account == kNobody && quotas_.contains(request.cache_owner()) && !running_.empty()) {
+  if (request.account == kNobody && quotas_.contains(request.cache_owner()) &&
+      !requests_.running.empty()) {
     return false;
   }
   if (Follow(request, match.num_reused())) {
@@ -308,7 +297,7 @@ bool Scheduler::TryAdmit(Request& request) {
     request.first_token_time.Enter(State::kQueued, start_ns, cache_before_ns);
     return false;
   }
-  if (!guaranteed && !running_.empty() && cache_.unreserved_blocks() < headroom_blocks_) {
+  if (!guaranteed && !requests_.running.empty() && cache_.unreserved_blocks() < headroom_blocks_) {
     return false;
   }
   request.first_token_time.Enter(State::kRuns, start_ns, cache_before_ns);
@@ -386,7 +375,7 @@ bool Scheduler::Follow(Request& request, uint32_t num_resident) {
   const bool is_long = IsLong(request.prompt_tokens());
   Request* leader = nullptr;
   uint32_t most = num_resident / block_tokens * block_tokens;
-  for (const auto& other : running_) {
+  for (const auto& other : requests_.running) {
     if (other->prompt_done || other->done() || !request.SharesCacheWith(*other)) continue;
     if (request.spec.source != other->spec.source) continue;  // nothing in common
     if (!other->first_live()->kv.has_source() && other->first_live()->kv.publishes()) {
@@ -412,7 +401,7 @@ bool Scheduler::Follow(Request& request, uint32_t num_resident) {
 // equal prompt, for whose end it keeps a Cursor.
 bool Scheduler::Follows(const Request& request) const {
   if (request.leader == RequestId{}) return false;
-  for (const auto& other : running_) {
+  for (const auto& other : requests_.running) {
     if (other->id != request.leader) continue;
     if (other->prompt_done || other->done() || !other->first_live()->kv.publishes()) return false;
     if (!other->first_live()->kv.has_source()) return true;
@@ -444,8 +433,7 @@ void Scheduler::CountResumed(Request& request, const Sequence& first, uint32_t n
 // Takes all blocks of a running request. What it computed stays in the index until somebody needs
 // the room. It goes on with the same tokens, text and random numbers.
 void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
-  const auto running = running_.begin() + static_cast<ptrdiff_t>(running_index);
-  const std::unique_ptr<Request>& request = *running;  // it stays there while a call may throw
+  Request* const request = requests_.running[running_index].get();
   EndLoad(*request);
   for (const auto& sequence : request->sequences) {
     if (sequence->done || sequence->kv.tables().empty()) continue;  // or it waits to be forked
@@ -466,7 +454,7 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
   request->first_token_time.Enter(FirstTokenTime::State::kQueued, now, stats_.cache_ns);
   TracePreempt(*request, cause, now);
   request->is_starved = request->over_quota = request->is_owed = false;
-  for (const auto& other : waiting_) other->has_no_room = false;
+  for (const auto& other : requests_.waiting) other->has_no_room = false;
   if (cause != PreemptCause::kRope) {
     request->has_no_room = true;  // others need its blocks first
     ++request->receipt.preemptions;
@@ -474,14 +462,7 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
     ++stats_.tenants[request->tenant].preemptions;
   }
   if (cause == PreemptCause::kMemory) lengths_.RaiseFactor();
-  const auto is_after = [&](const auto& other) {
-    return !other->preempted || IsOlder(request, other);
-  };
-  if (!FaultActive(Fault::kForgottenRequest)) {
-    const auto place = waiting_.insert(std::ranges::find_if(waiting_, is_after), nullptr);
-    *place = std::move(*running);
-  }
-  running_.erase(running);
+  requests_.Preempt(running_index);
 }
 
 // Makes reservations longer where answers reach their ends, those of the oldest requests first. One
@@ -491,7 +472,7 @@ void Scheduler::GrowReservations() {
   bool starved = false;
   std::vector<AccountId>& over_quota = accounts_over_quota_;
   over_quota.clear();
-  for (const auto& request : running_) {
+  for (const auto& request : requests_.running) {
     uint32_t needed = 0;
     for (const auto& sequence : request->sequences) {
       if (sequence->done) continue;
@@ -553,9 +534,9 @@ MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, 
 // for those whose format is not known yet.
 void Scheduler::RestartLong() {
   if (!options_.long_rope || options_.cache_mode == CacheMode::kNone) return;
-  for (size_t i = running_.size(); i-- > 0;) {
-    const bool is_long = running_[i]->first_live()->long_rope;
-    if (!is_long && IsLong(running_[i]->shortest())) Preempt(i, PreemptCause::kRope);
+  for (size_t i = requests_.running.size(); i-- > 0;) {
+    const bool is_long = requests_.running[i]->first_live()->long_rope;
+    if (!is_long && IsLong(requests_.running[i]->shortest())) Preempt(i, PreemptCause::kRope);
   }
 }
 

@@ -134,7 +134,7 @@ void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* h
   }
   sequence.kv = KvSequence();
   sequence.done = true;
-  retry_admission_ = true;
+  requests_.retry_admission = true;
   FinishChoice(request, sequence.choice, reason);
   if (!request.spec.only_when_idle) {
     lengths_.Add(request.tenant,
@@ -152,7 +152,7 @@ void Scheduler::ReleaseSequences(Request& request) {
     sequence->format_choice.reset();
     sequence->done = true;
   }
-  retry_admission_ = true;
+  requests_.retry_admission = true;
 }
 
 void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* error) {
@@ -209,69 +209,48 @@ void Scheduler::FinishRequest(Request& request, FinishReason reason) {
 
 void Scheduler::Cancel(RequestId id) {
   const auto is = [&](const auto& request) { return request->id == id; };
-  const auto waiting = std::find_if(waiting_.begin(), waiting_.end(), is);
-  if (waiting != waiting_.end()) {
+  const auto waiting = std::find_if(requests_.waiting.begin(), requests_.waiting.end(), is);
+  if (waiting != requests_.waiting.end()) {
     EndRequest(**waiting, FinishReason::kCancelled, nullptr);
-    ended_.push_back(std::move(*waiting));
-    waiting_.erase(waiting);
+    requests_.ended.push_back(std::move(*waiting));
+    requests_.waiting.erase(waiting);
     return;
   }
-  const auto spare = std::find_if(spare_.begin(), spare_.end(), is);
-  if (spare != spare_.end()) {
+  const auto spare = std::find_if(requests_.spare.begin(), requests_.spare.end(), is);
+  if (spare != requests_.spare.end()) {
     EndRequest(**spare, FinishReason::kCancelled, nullptr);
-    ended_.push_back(std::move(*spare));
-    spare_.erase(spare);
+    requests_.ended.push_back(std::move(*spare));
+    requests_.spare.erase(spare);
     return;
   }
-  const auto running = std::find_if(running_.begin(), running_.end(), is);
-  if (running != running_.end() && !(*running)->done()) {
+  const auto running = std::find_if(requests_.running.begin(), requests_.running.end(), is);
+  if (running != requests_.running.end() && !(*running)->done()) {
     EndRequest(**running, FinishReason::kCancelled, nullptr);
   }
 }
 
 void Scheduler::CancelAll() {
   StopSpare(Spare::kAll);
-  while (!waiting_.empty()) Cancel(waiting_.front()->id);
-  for (const auto& request : running_) {
+  while (!requests_.waiting.empty()) Cancel(requests_.waiting.front()->id);
+  for (const auto& request : requests_.running) {
     if (!request->done()) EndRequest(*request, FinishReason::kCancelled, nullptr);
   }
 }
 
 void Scheduler::FailAll(const Error& error) {
   StopSpare(Spare::kAll);
-  for (; !waiting_.empty(); waiting_.pop_front()) {
-    if (!waiting_.front()->done()) EndRequest(*waiting_.front(), FinishReason::kError, &error);
-    ended_.push_back(std::move(waiting_.front()));
+  for (; !requests_.waiting.empty(); requests_.waiting.pop_front()) {
+    if (!requests_.waiting.front()->done())
+      EndRequest(*requests_.waiting.front(), FinishReason::kError, &error);
+    requests_.ended.push_back(std::move(requests_.waiting.front()));
   }
-  for (const auto& request : running_) {
+  for (const auto& request : requests_.running) {
     if (!request->done()) EndRequest(*request, FinishReason::kError, &error);
   }
 }
 
-// Requests that came before an erase and begin with `path`, in prompt or answer, keep what they
-// have and publish nothing, preempted or not.
-void Scheduler::StopSharing(std::string_view owner, std::span<const TokenId> path) {
-  const auto begins = [&](std::span<const TokenId> tokens) { return BeginsWith(tokens, path); };
-  const auto stop = [&](const auto& requests) {
-    for (const auto& request : requests) {
-      if (request->cache_owner() != owner) continue;
-      const bool is_on_path =
-          begins(request->spec.prompt) ||
-          std::ranges::any_of(request->sequences, begins,
-                              [](const auto& sequence) { return std::span(sequence->tokens); });
-      if (!is_on_path) continue;
-      request->is_erased = true;
-      request->resident_tokens = 0;
-      for (const auto& sequence : request->sequences) sequence->kv.LeaveIndex();
-    }
-  };
-  stop(waiting_);
-  stop(running_);
-  stop(spare_);
-}
-
 void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
-  StopSharing(owner, {});
+  requests_.StopSharing(owner, {});
   const CacheUsage before = cache_.usage();
   Erasing erasing;
   erasing.point = cache_.Forget(owner);
@@ -285,13 +264,13 @@ void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
   erasing.erasure.cursors = before.num_cursors - after.num_cursors;
   erasures_.push_back(std::move(erasing));
   erasures_.back().done = std::move(done);
-  retry_admission_ = true;
+  requests_.retry_admission = true;
 }
 
 void Scheduler::Forget(const ForgetRequest& request, const std::shared_ptr<const KeptPrompts>& kept,
                        ErasureSink&& done) {
   const uint64_t cursors_before = cache_.usage().num_cursors;
-  StopSharing(request.owner, std::span(request.ids).first(request.last + 1));
+  requests_.StopSharing(request.owner, std::span(request.ids).first(request.last + 1));
   Erasing erasing;
   erasing.deadline_ns = MonotonicNs() + options_.tier_answer_ns;
   const auto forget = [&](const Identity& identity) {
@@ -315,7 +294,7 @@ void Scheduler::Forget(const ForgetRequest& request, const std::shared_ptr<const
   erasing.erasure.cursors = cursors_before - cache_.usage().num_cursors;
   erasures_.push_back(std::move(erasing));
   erasures_.back().done = std::move(done);
-  retry_admission_ = true;
+  requests_.retry_admission = true;
 }
 
 void Scheduler::ZeroErased(uint64_t step_ns) {
@@ -402,14 +381,6 @@ void Scheduler::ReportFlushes() {
   }
 }
 
-void Scheduler::CollectEnded() {
-  ended_.reserve(ended_.size() + running_.size());  // if this throws, nothing has moved yet
-  for (auto& request : running_) {
-    if (request->done()) ended_.push_back(std::move(request));
-  }
-  std::erase(running_, nullptr);
-}
-
 Scheduler::Ended Scheduler::Deliver() {
   // False when a sink had no memory for its event, which then stays for the next try.
   const auto tell = [this](Request& request) {
@@ -441,8 +412,8 @@ Scheduler::Ended Scheduler::Deliver() {
     return true;
   };
   Ended ended;
-  for (const auto& request : running_) tell(*request);
-  std::erase_if(ended_, [&](const std::unique_ptr<Request>& request) {
+  for (const auto& request : requests_.running) tell(*request);
+  std::erase_if(requests_.ended, [&](const std::unique_ptr<Request>& request) {
     if (!tell(*request)) return false;
     DeliverTrace(*request);
     ++ended.count;
@@ -484,17 +455,17 @@ void Scheduler::CountStep(uint64_t step_ns) {
 
 void Scheduler::CountTenants() {
   for (TenantStats& tenant : stats_.tenants) tenant.running = tenant.waiting = 0;
-  for (const auto& request : running_) {
+  for (const auto& request : requests_.running) {
     if (request->spec.only_when_idle) continue;
     stats_.tenants[request->tenant].running += request->num_live();
   }
-  for (const auto& request : waiting_) {
+  for (const auto& request : requests_.waiting) {
     if (!request->spec.only_when_idle) ++stats_.tenants[request->tenant].waiting;
   }
   // It takes time for many owners; these gauges may be old while something runs.
   constexpr uint64_t kPeriodNs = 100'000'000;
   const uint64_t now = MonotonicNs();
-  if (!running_.empty() && now - owners_counted_ns_ < kPeriodNs) return;
+  if (!requests_.running.empty() && now - owners_counted_ns_ < kPeriodNs) return;
   owners_counted_ns_ = now;
   for (CacheOwnerStats& owner : stats_.cache_owners) {
     const KvAccounts::Account& account = cache_.accounts().of(cache_.OpenAccount(owner.name));
@@ -507,12 +478,13 @@ void Scheduler::CountTenants() {
 void Scheduler::PublishStats() {
   CountTenants();
   stats_.running = 0;
-  for (const auto& request : running_) {
+  for (const auto& request : requests_.running) {
     if (!request->spec.only_when_idle) stats_.running += request->num_live();
   }
   // Work for later waits here only while nothing else does.
-  const bool waits_for_idle = !waiting_.empty() && waiting_.front()->spec.only_when_idle;
-  stats_.queued = waits_for_idle ? 0 : waiting_.size();
+  const bool waits_for_idle =
+      !requests_.waiting.empty() && requests_.waiting.front()->spec.only_when_idle;
+  stats_.queued = waits_for_idle ? 0 : requests_.waiting.size();
   CountNow();
   recent_reads_.Fill(stats_.requests);
   const CacheUsage usage = cache_.usage();
@@ -549,7 +521,7 @@ void Scheduler::PublishStats() {
 void Scheduler::CheckInvariants() const {
   cache_.CheckInvariants();
   uint32_t choices = 0;
-  for (const auto& request : running_) {
+  for (const auto& request : requests_.running) {
     KV_CHECK(!request->sequences.empty());
     choices += request->num_live();
     for (const auto& sequence : request->sequences) {
@@ -562,7 +534,7 @@ void Scheduler::CheckInvariants() const {
     }
   }
   KV_CHECK(choices <= options_.parallel);
-  if (running_.empty()) KV_CHECK(cache_.usage().pinned_blocks == 0);
+  if (requests_.running.empty()) KV_CHECK(cache_.usage().pinned_blocks == 0);
 }
 
 }  // namespace kvasir

@@ -34,7 +34,7 @@ void Scheduler::ShareFormatSteps() {
   format_steps_ = options_.format_steps;
   std::vector<double>& of_rows = row_format_steps_;
   of_rows.assign(tenants_.size(), 0);
-  for (const auto& request : running_) {
+  for (const auto& request : requests_.running) {
     for (const auto& sequence : request->sequences) {
       if (!sequence->done && sequence->format) ++of_rows[request->tenant];
     }
@@ -49,7 +49,7 @@ void Scheduler::ShareFormatSteps() {
 void Scheduler::ContinueFormats() {
   std::vector<double>& of_rows = row_format_steps_;
   of_rows.assign(tenants_.size(), 0);
-  for (const auto& request : running_) {
+  for (const auto& request : requests_.running) {
     for (const auto& sequence : request->sequences) {
       if (sequence->waits_for_format()) ++of_rows[request->tenant];
     }
@@ -57,7 +57,7 @@ void Scheduler::ContinueFormats() {
   double sum = DivideByTenants(of_rows);
   if (sum == 0) return;
   auto left = static_cast<double>(rows_.empty() ? options_.format_steps / 2 * 5 : format_steps_);
-  for (const auto& request : running_) {
+  for (const auto& request : requests_.running) {
     const double weight = of_rows[request->tenant];
     for (const auto& sequence : request->sequences) {
       if (!sequence->waits_for_format()) continue;
@@ -81,7 +81,7 @@ void Scheduler::ContinueFormats() {
                       FieldOf(*request->spec.format)};
     EndRequest(*request, FinishReason::kError, &error);
   }
-  CollectEnded();
+  requests_.CollectEnded();
 }
 
 }  // namespace kvasir

@@ -45,15 +45,15 @@ uint64_t Scheduler::LeftBytes(const LoadState& state) const {
 void Scheduler::ContinueLoads() {
   if (options_.tier == nullptr) return;
   bool others_have_rows = false, any = false;
-  for (const auto& request : running_) {
+  for (const auto& request : requests_.running) {
     (request->load.load.active() ? any : others_have_rows) = true;
   }
   if (!any) return;
   const uint64_t start_ns = MonotonicNs();
   const uint64_t end_ns =
       others_have_rows ? start_ns + kTierNs : std::numeric_limits<uint64_t>::max();
-  for (size_t i = running_.size(); i-- > 0;) {
-    Request& request = *running_[i];
+  for (size_t i = requests_.running.size(); i-- > 0;) {
+    Request& request = *requests_.running[i];
     if (!request.load.load.active() || request.done()) continue;
     if (!ContinueLoad(request, end_ns)) RestartWithoutTier(i);
   }
@@ -177,9 +177,8 @@ void Scheduler::EnterLoadState(Request& request, uint64_t now) {
 
 // A load of windows that cannot be finished: the request is matched again, and computes.
 void Scheduler::RestartWithoutTier(size_t running_index) {
-  waiting_.push_front(nullptr);  // first: it may throw
-  const auto running = running_.begin() + static_cast<ptrdiff_t>(running_index);
-  Request& request = **running;
+  Request& request = *requests_.running[running_index];
+  requests_.PutBack(running_index);  // first: it may throw
   if (!request.was_resumed) request.tier_miss = request.load.miss;
   request.load = {};
   request.skips_tier = true;
@@ -189,10 +188,8 @@ void Scheduler::RestartWithoutTier(size_t running_index) {
   request.reservation.Release();
   if (!request.was_resumed) request.sequences.clear();
   request.preempted = request.was_resumed;
-  retry_admission_ = true;
+  requests_.retry_admission = true;
   request.first_token_time.Enter(FirstTokenTime::State::kQueued, MonotonicNs(), stats_.cache_ns);
-  waiting_.front() = std::move(*running);
-  running_.erase(running);
 }
 
 // Hands blocks over to the tier: a few milliseconds' worth while something runs, else all for which
@@ -227,11 +224,11 @@ void Scheduler::EndTierWaits(uint64_t at_ns) {
 }
 
 bool Scheduler::WaitsForTier() const {
-  if (options_.tier == nullptr || !rows_.empty() || !ended_.empty()) return false;
-  if (running_.empty() && !waiting_.empty()) return false;
+  if (options_.tier == nullptr || !rows_.empty() || !requests_.ended.empty()) return false;
+  if (requests_.running.empty() && !requests_.waiting.empty()) return false;
   const auto is_zeroed = [&](const Erasing& erasing) { return cache_.IsZeroed(erasing.point); };
   const auto loads = [](const auto& request) { return request->load.waits; };
-  return std::ranges::all_of(erasures_, is_zeroed) && std::ranges::all_of(running_, loads);
+  return std::ranges::all_of(erasures_, is_zeroed) && std::ranges::all_of(requests_.running, loads);
 }
 
 }  // namespace kvasir

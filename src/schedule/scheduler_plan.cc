@@ -24,9 +24,9 @@ bool IsBehind(const Request& request) {
 
 void Scheduler::PlanRows() {
   // Where nothing runs there is room for any of them.
-  if (retry_admission_ || running_.empty()) {
-    for (const auto& request : waiting_) request->has_no_room = false;
-    retry_admission_ = false;
+  if (requests_.retry_admission || requests_.running.empty()) {
+    for (const auto& request : requests_.waiting) request->has_no_room = false;
+    requests_.retry_admission = false;
   }
   RestartLong();
   ProbeWaiting();
@@ -38,7 +38,7 @@ void Scheduler::PlanRows() {
     if (plan_.preempt) {
       Preempt(*plan_.preempt, plan_.cause);
     } else if (plan_.admit) {
-      Admit(*plan_.admit - running_.size());
+      Admit(*plan_.admit - requests_.running.size());
     } else {
       break;
     }
@@ -51,12 +51,12 @@ void Scheduler::PlanRows() {
 void Scheduler::ProbeWaiting() {
   if (options_.schedule != Schedule::kFair || options_.cache_mode != CacheMode::kPrefix) return;
   uint32_t choices = 0;
-  for (const auto& request : running_) choices += request->num_live();
-  if (waiting_.size() < 2 || choices >= options_.parallel) return;
+  for (const auto& request : requests_.running) choices += request->num_live();
+  if (requests_.waiting.size() < 2 || choices >= options_.parallel) return;
   const CacheCounters& counters = cache_.counters();
   const uint64_t now = counters.committed_blocks + counters.evicted_blocks;
   uint32_t probed = 0;
-  for (const auto& request : waiting_) {
+  for (const auto& request : requests_.waiting) {
     if (request->probed_at == now || !request->shares()) continue;
     request->probed_at = now;
     const bool is_long = IsLong(request->prompt_tokens());
@@ -74,10 +74,11 @@ void Scheduler::FillView() {
   view_sequences_.clear();
   seen_.clear();
   for (TenantView& tenant : tenants_) tenant.running = 0;
-  for (const auto& request : running_) tenants_[request->tenant].running += request->num_live();
-  const bool starved =
-      std::ranges::any_of(running_, [](const auto& request) { return request->is_starved; });
-  for (const auto& request : running_) {
+  for (const auto& request : requests_.running)
+    tenants_[request->tenant].running += request->num_live();
+  const bool starved = std::ranges::any_of(requests_.running,
+                                           [](const auto& request) { return request->is_starved; });
+  for (const auto& request : requests_.running) {
     const auto index = static_cast<uint32_t>(view_requests_.size());
     view_requests_.push_back(
         {.state = RequestView::State::kRunning,
@@ -90,11 +91,11 @@ void Scheduler::FillView() {
          .over_quota = request->over_quota,
          .preemptions = request->receipt.preemptions,
          .is_starved = request->is_starved,
-         .recompute_tokens = starved || !waiting_.empty() ? CostToBringBack(*request) : 0,
+         .recompute_tokens = starved || !requests_.waiting.empty() ? CostToBringBack(*request) : 0,
          .tokens_since_resume = request->completion_tokens - request->tokens_at_resume});
     for (const auto& sequence : request->sequences) FillSequence(index, *request, *sequence);
   }
-  for (const auto& request : waiting_) {
+  for (const auto& request : requests_.waiting) {
     // A running request of its account waits for what the account releases, and goes first.
     const bool held_up = std::ranges::count(accounts_over_quota_, request->account) > 0;
     const bool goes_first = request->preempted && request->cause != PreemptCause::kPriority;
@@ -127,12 +128,12 @@ void Scheduler::FillView() {
 // Who computes what another request of its tenant waits for has the better priority of the two.
 // (Priorities of two tenants are not compared.)
 void Scheduler::RaiseLeaders() {
-  for (size_t i = running_.size(); i < view_requests_.size(); ++i) {
+  for (size_t i = requests_.running.size(); i < view_requests_.size(); ++i) {
     if (!view_requests_[i].follows) continue;
-    const Request& follower = *waiting_[i - running_.size()];
-    for (size_t j = 0; j < running_.size(); ++j) {
+    const Request& follower = *requests_.waiting[i - requests_.running.size()];
+    for (size_t j = 0; j < requests_.running.size(); ++j) {
       RequestView& leader = view_requests_[j];
-      if (running_[j]->id != follower.leader || leader.tenant != follower.tenant) continue;
+      if (requests_.running[j]->id != follower.leader || leader.tenant != follower.tenant) continue;
       leader.priority = std::min(leader.priority, follower.spec.priority);
     }
   }
@@ -203,7 +204,7 @@ void Scheduler::PublishWorkload() {
     tenant.knows_answers = lengths_.knows(i);
   }
   all.running.clear();
-  for (const auto& request : running_) {
+  for (const auto& request : requests_.running) {
     if (request->spec.only_when_idle || request->done()) continue;
     const Sequence* sequence = request->first_live();
     const bool prefills = !request->prompt_done && sequence && !sequence->kv.tables().empty();
@@ -214,7 +215,7 @@ void Scheduler::PublishWorkload() {
   }
   all.waiting.clear();
   for (Workload::Tenant& tenant : all.tenants) tenant.waiting = 0;
-  for (const auto& request : waiting_) {
+  for (const auto& request : requests_.waiting) {
     if (request->spec.only_when_idle || request->done()) continue;
     Workload::Tenant& tenant = all.tenants[request->tenant];
     if (tenant.waiting++ >= kPlayedStarts || all.waiting.size() >= kMostPublished) continue;

@@ -50,8 +50,8 @@ std::vector<SequenceState> Scheduler::States(const std::optional<std::string>& t
       AddStates(*request, now_ns, states);
     }
   };
-  add(running_);
-  add(waiting_);
+  add(requests_.running);
+  add(requests_.waiting);
   return states;
 }
 
@@ -61,7 +61,7 @@ void Scheduler::CountNow() {
   RequestStats& now = stats_.requests;
   now.longest_running_tokens = now.following = now.oldest_wait_since_ns = 0;
   stats_.hypotheses = 0;
-  for (const auto& request : running_) {
+  for (const auto& request : requests_.running) {
     if (request->spec.only_when_idle) continue;
     if (request->search) stats_.hypotheses += request->search->beams().size();
     for (const auto& sequence : request->sequences) {
@@ -71,13 +71,13 @@ void Scheduler::CountNow() {
     }
   }
   if (stats_.queued == 0) return;
-  now.oldest_wait_since_ns = waiting_.front()->submitted_ns;
+  now.oldest_wait_since_ns = requests_.waiting.front()->submitted_ns;
   for (const RequestView& view : view_requests_) {
     if (view.state == RequestView::State::kRunning) continue;
     now.following += view.follows;
     now.oldest_wait_since_ns = std::min(now.oldest_wait_since_ns, view.arrival_ns);
   }
-  now.following = std::min<uint64_t>(now.following, waiting_.size());
+  now.following = std::min<uint64_t>(now.following, requests_.waiting.size());
 }
 
 }  // namespace kvasir
