@@ -55,8 +55,8 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
       policy_(MakeSchedulingPolicy(options_.schedule)),
       tenants_(1),
       tenant_rules_(1),
-      lengths_(options_.num_tenants + 1, options_.unknown_answer_tokens) {
-  stats_.tenants.resize(1);
+      lengths_(options_.num_tenants + 1, options_.unknown_answer_tokens),
+      figures_(options_.ctx_size) {
   if (options_.tier != nullptr) {
     // What an earlier process measured, as if it had loaded for a tenth of a second.
     const double speed = options_.tier->Stats().load_bytes_per_s;
@@ -128,7 +128,7 @@ Scheduler::Ended Scheduler::Step() {
   uint64_t step_ns = 0;
   if (!rows_.empty()) {
     const uint64_t start_ns = MonotonicNs();
-    times_ = {.cache_before_ns = stats_.cache_ns};
+    figures_.BeginStep();
     PublishWorkload();
     ReadSources();
     ExtendRows();
@@ -158,7 +158,7 @@ void Scheduler::ReadSources() {
   for (const Rows& rows : rows_) {
     if (rows.source_rows == 0 || rows.request->done()) continue;
     KvSequence& kv = rows.sequence->kv;
-    const Status status = TimedCache([&] { return cache_.ExtendSource(kv); });
+    const Status status = figures_.TimedCache([&] { return cache_.ExtendSource(kv); });
     if (!status) {  // admission reserved it: a bug, which ends only that request
       EndRequest(*rows.request, FinishReason::kError, &status.error());
       continue;
@@ -170,9 +170,8 @@ void Scheduler::ReadSources() {
     source_owners_.push_back(&rows);
   }
   if (sources_.empty()) return;
-  const uint64_t start_ns = MonotonicNs();
-  const Status status = runner_.Encode(sources_, source_tokens_);
-  times_.compute_ns += MonotonicNs() - start_ns;
+  const Status status =
+      figures_.TimedModel([&] { return runner_.Encode(sources_, source_tokens_); });
   if (!status) {
     for (const Rows* rows : source_owners_) {
       if (rows->request->done()) continue;
@@ -180,7 +179,7 @@ void Scheduler::ReadSources() {
     }
     return;
   }
-  stats_.encoder_passes += sources_.size();
+  figures_.stats().encoder_passes += sources_.size();
   CheckStepFiles();
   CommitSources();
 }
@@ -194,7 +193,7 @@ void Scheduler::CommitSources() {
       EndRequest(request, FinishReason::kError, &error);
       continue;
     }
-    TimedCache([&] { cache_.CommitSource(source_owners_[i]->sequence->kv); });
+    figures_.TimedCache([&] { cache_.CommitSource(source_owners_[i]->sequence->kv); });
   }
 }
 
@@ -205,7 +204,7 @@ void Scheduler::ExtendRows() {
     Sequence& sequence = *rows.sequence;
     const auto tokens = std::span<const TokenId>(sequence.tokens);
     const AllocationWatch watch(*rows.request, cache_.counters());
-    const Status status = TimedCache(
+    const Status status = figures_.TimedCache(
         [&] { return cache_.Extend(sequence.kv, tokens.subspan(rows.position, rows.num_rows)); });
     if (!status) EndRequest(*rows.request, FinishReason::kError, &status.error());
   }
@@ -235,9 +234,7 @@ void Scheduler::ComputeRows() {
     step_tokens_.insert(step_tokens_.end(), begin, begin + rows.num_rows);
   }
   if (step_.empty()) return;
-  const uint64_t start_ns = MonotonicNs();
-  const Status status = runner_.Step(step_, step_tokens_);
-  times_.compute_ns += MonotonicNs() - start_ns;
+  const Status status = figures_.TimedModel([&] { return runner_.Step(step_, step_tokens_); });
   if (status) return;
   for (const Rows& rows : rows_) {
     if (!rows.request->done()) {
@@ -265,11 +262,11 @@ void Scheduler::CommitRows() {
     const bool prompt_ends = !request.prompt_done && committed == request.prompt_tokens();
     if (rows.num_rows > 0) {
       const auto kind = prompt_ends ? KvCache::CommitKind::kEnd : KvCache::CommitKind::kRunning;
-      TimedCache([&] { cache_.Commit(sequence.kv, rows.num_rows, kind); });
+      figures_.TimedCache([&] { cache_.Commit(sequence.kv, rows.num_rows, kind); });
       const uint32_t left =
           request.prompt_tokens() - std::min(request.prompt_tokens(), rows.position);
       request.prefilled_tokens += std::min(rows.num_rows, left);
-      if (request.spec.only_when_idle) stats_.prepared_tokens += rows.num_rows;
+      if (request.spec.only_when_idle) figures_.stats().prepared_tokens += rows.num_rows;
     }
     if (!request.prompt_done) ReportProgress(request, committed);
     if (prompt_ends) {
@@ -340,12 +337,10 @@ void Scheduler::ComputeHeads() {
     num = HeadsAtOnce(begin);
     head_hidden_.clear();
     for (size_t i = 0; i < num; ++i) head_hidden_.push_back(heads_[begin + i].hidden);
-    const uint64_t start_ns = MonotonicNs();
     num_used_logits_ = std::max(num_used_logits_, num);
     num_used_samplers_ = std::max<size_t>(num_used_samplers_, 1);
-    runner_.Logits(head_hidden_, logits_.data());
+    figures_.TimedModel([&] { runner_.Logits(head_hidden_, logits_.data()); });
     const uint64_t logits_ns = MonotonicNs();
-    times_.compute_ns += logits_ns - start_ns;
     CheckStepFiles();
     draws_.clear();
     beam_steps_.clear();
@@ -359,7 +354,7 @@ void Scheduler::ComputeHeads() {
     }
     RunDraws();
     RunBeams();
-    times_.sample_ns += MonotonicNs() - logits_ns;
+    figures_.AddSampling(MonotonicNs() - logits_ns);
     for (Draw& draw : draws_) UseDraw(draw);
     for (const BeamStep& step : beam_steps_) UseBeams(step);
   }

@@ -22,11 +22,11 @@
 #include "schedule/answer_lengths.h"
 #include "schedule/held_rows.h"
 #include "schedule/kv_quotas.h"
-#include "schedule/request_counts.h"
 #include "schedule/request_queues.h"
 #include "schedule/scheduling_policy.h"
 #include "schedule/sequence.h"
 #include "schedule/step_cost.h"
+#include "schedule/step_figures.h"
 #include "schedule/workload.h"
 #include "simd/target.h"
 #include "tier/tier.h"
@@ -137,7 +137,7 @@ class Scheduler {
   // on_stats is called at once, and then in each step before its sinks, so that the snapshot
   // already counts what they get.
   void set_on_stats(std::function<void(const EngineStats&)> on_stats) {
-    on_stats_ = std::move(on_stats);
+    figures_.set_on_stats(std::move(on_stats));
     PublishStats();
   }
   // Called once for each request, before its last event: who hears that may ask again at once.
@@ -230,7 +230,6 @@ class Scheduler {
   bool ContinueLoad(Request& request, uint64_t end_ns);
   void ReadAhead(Request& request);
   void SetMiss(Request& request, MissReason reason);
-  double RowNs() const;
   uint64_t LeftBytes(const LoadState& state) const;
   uint32_t LeftTokens(const Request& request) const;
   uint32_t RowsBeforeLoad(const Request& request, const Sequence& sequence, uint32_t pending) const;
@@ -310,25 +309,12 @@ class Scheduler {
   uint32_t ReportErasures();
   void ReportFlushes();
   void CountStep(uint64_t step_ns);
-  void CountTenants();
   void PublishWorkload();
   Workload::Job JobOf(const Request& request, uint32_t new_tokens) const;
 
   // scheduler_states.cc
   void AddStates(const Request& request, uint64_t now_ns, std::vector<SequenceState>& states) const;
-  void CountNow();
-  void PublishStats();
-
-  // Calls the cache and counts the time inside it.
-  template <typename F>
-  auto TimedCache(F&& call) {
-    struct Timer {
-      uint64_t& sum_ns;
-      uint64_t start_ns = MonotonicNs();
-      ~Timer() { sum_ns += MonotonicNs() - start_ns; }
-    } timer{stats_.cache_ns};
-    return call();
-  }
+  void PublishStats() { figures_.Publish(requests_, view_requests_, cache_); }
 
   Runner& runner_;
   KvCache& cache_;
@@ -338,7 +324,6 @@ class Scheduler {
   std::vector<std::vector<uint64_t>> legal_;  // [samplers][MaskWords(vocab)]: without a format
   std::vector<float> logits_;                 // [logit_rows][vocab]
   HeldRows held_rows_;                        // [parallel]
-  std::function<void(const EngineStats&)> on_stats_;
   std::function<void(const Workload&)> on_workload_;
   std::function<void(const Request&)> on_end_;
 
@@ -378,9 +363,7 @@ class Scheduler {
   std::vector<std::unique_ptr<Sequence>> next_beams_;  // kept for its capacity
   // Rows of logits_, and samplers, that were used since ZeroScratch.
   size_t num_used_logits_ = 0, num_used_samplers_ = 0;
-  bool zeroes_scratch_ = false;  // a request ended that came before an erase
-  StepTimes times_;
-  RecentReads recent_reads_;
+  bool zeroes_scratch_ = false;           // a request ended that came before an erase
   std::vector<double> row_format_steps_;  // [tenants_]: for each row in this step
   uint64_t format_steps_ = 0;             // left of this step's
   std::atomic<uint32_t> next_draw_{0};    // relaxed: who runs a draw does not matter
@@ -405,14 +388,10 @@ class Scheduler {
   KvQuotas quotas_;
   std::vector<AccountId> accounts_over_quota_;  // of GrowReservations; kept for its capacity
   AnswerLengths lengths_;
-  StepCost cost_;
   Workload workload_;  // vectors with room for all requests
 
-  uint64_t files_checked_ns_ = 0;   // the last CheckAll
-  uint64_t owners_counted_ns_ = 0;  // the last refresh of EngineStats::cache_owners
-
-  EngineStats stats_;
-  double prefill_ns_ = 0, prefill_rows_ = 0;  // decaying sums: the measured prefill speed
+  uint64_t files_checked_ns_ = 0;  // the last CheckAll
+  StepFigures figures_;
 };
 
 }  // namespace kvasir

@@ -20,17 +20,7 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
   if (request->spec.beams) BeginSearch(*request);
   request->tenant = TenantOf(request->spec.tenant);
   const std::string& owner = request->cache_owner();
-  auto& owners = stats_.cache_owners;
-  if (std::ranges::find(owners, owner, &CacheOwnerStats::name) == owners.end()) {
-    const auto empty = std::ranges::find_if(owners, [](const CacheOwnerStats& other) {
-      return other.pinned_blocks + other.idle_blocks + other.reserved_blocks == 0;
-    });
-    if (owners.size() < options_.num_tenants) {
-      owners.push_back({.name = owner});
-    } else if (empty != owners.end()) {
-      *empty = {.name = owner};
-    }
-  }
+  figures_.NoteOwner(owner, options_.num_tenants);
   request->account = AccountOf(owner);
   request->first_token_time.Start(request->submitted_ns);
   if (request->spec.only_when_idle) {
@@ -53,14 +43,14 @@ uint32_t Scheduler::TenantOf(const std::string& name) {
   auto number = static_cast<uint32_t>(tenants_.size());
   if (tenant_numbers_.size() < options_.num_tenants) {
     tenants_.emplace_back();
-    stats_.tenants.emplace_back();
+    figures_.stats().tenants.emplace_back();
     tenant_rules_.emplace_back();
     workload_.tenants.emplace_back();
   } else {
     number = ForgetTenant();
     if (number == 0) return 0;
   }
-  stats_.tenants[number].name = name;
+  figures_.stats().tenants[number].name = name;
   workload_.tenants[number].name = name;
   tenant_numbers_.emplace(name, number);
   const auto rules = rules_.find(name);
@@ -77,8 +67,8 @@ uint32_t Scheduler::ForgetTenant() {
   if (idle == tenant_numbers_.end()) return 0;
   const uint32_t number = idle->second;
   tenant_numbers_.erase(idle);
-  stats_.tenants[0].Add(stats_.tenants[number]);
-  stats_.tenants[number] = {};
+  figures_.stats().tenants[0].Add(figures_.stats().tenants[number]);
+  figures_.stats().tenants[number] = {};
   tenants_[number] = {};
   tenant_rules_[number] = {};
   workload_.tenants[number] = {};
@@ -267,7 +257,7 @@ bool Scheduler::TryAdmit(Request& request) {
   const GenerateRequest& spec = request.spec;
   const Known known = KnownOf(request);
   const uint64_t start_ns = MonotonicNs();
-  const uint64_t cache_before_ns = stats_.cache_ns;
+  const uint64_t cache_before_ns = figures_.cache_ns();
   using State = FirstTokenTime::State;
   MatchResult match =
       Match(request, known.tokens, known.is_long,
@@ -327,7 +317,7 @@ void Scheduler::StartRunning(Request& request, const Known& known, MatchResult m
   }
   const uint32_t num_offered = match.num_offered();
   KvLoad load = cache_.TakeOffer(match);
-  KvSequence kv = TimedCache([&] {
+  KvSequence kv = figures_.TimedCache([&] {
     return cache_.Fetch(std::move(match), request.prompt_tokens() + request.max_tokens,
                         reservation);
   });
@@ -362,7 +352,8 @@ void Scheduler::StartRunning(Request& request, const Known& known, MatchResult m
 // Counts that blocks were refused; true when the account's maximum left none.
 bool Scheduler::CountRefusal(const Error& error) {
   const bool over_quota = error.cause == Cause::kKvMax;
-  ++(over_quota ? stats_.requests.quota_reservations_failed : stats_.requests.reservations_failed);
+  ++(over_quota ? figures_.stats().requests.quota_reservations_failed
+                : figures_.stats().requests.reservations_failed);
   return over_quota;
 }
 
@@ -425,8 +416,8 @@ void Scheduler::CountResumed(Request& request, const Sequence& first, uint32_t n
     const uint32_t again = sequence->num_computed - std::min(sequence->num_computed, kept);
     request.receipt.recomputed += again;
     request.recomputed_last += again;
-    stats_.recomputed_tokens += again;
-    if (request.cause == PreemptCause::kRope) stats_.recomputed_rope_tokens += again;
+    figures_.stats().recomputed_tokens += again;
+    if (request.cause == PreemptCause::kRope) figures_.stats().recomputed_rope_tokens += again;
   }
 }
 
@@ -442,7 +433,7 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
     sequence->kv.Close();
     // If only the prompt is committed, its tail is kept already.
     if (!request->prompt_done || sequence->kv.num_committed() > request->prompt_tokens()) {
-      TimedCache([&] { cache_.Commit(sequence->kv, 0, KvCache::CommitKind::kEnd); });
+      figures_.TimedCache([&] { cache_.Commit(sequence->kv, 0, KvCache::CommitKind::kEnd); });
     }
     sequence->kv = KvSequence();
   }
@@ -451,15 +442,15 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
   request->preempted = true;
   request->cause = cause;
   const uint64_t now = MonotonicNs();
-  request->first_token_time.Enter(FirstTokenTime::State::kQueued, now, stats_.cache_ns);
+  request->first_token_time.Enter(FirstTokenTime::State::kQueued, now, figures_.cache_ns());
   TracePreempt(*request, cause, now);
   request->is_starved = request->over_quota = request->is_owed = false;
   for (const auto& other : requests_.waiting) other->has_no_room = false;
   if (cause != PreemptCause::kRope) {
     request->has_no_room = true;  // others need its blocks first
     ++request->receipt.preemptions;
-    ++stats_.preemptions[static_cast<size_t>(cause)];
-    ++stats_.tenants[request->tenant].preemptions;
+    ++figures_.stats().preemptions[static_cast<size_t>(cause)];
+    ++figures_.stats().tenants[request->tenant].preemptions;
   }
   if (cause == PreemptCause::kMemory) lengths_.RaiseFactor();
   requests_.Preempt(running_index);
@@ -525,7 +516,7 @@ MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, 
     options.other_rope = open(options_.long_rope->identity);
     if (is_long) std::swap(ns, options.other_rope);
   }
-  return TimedCache([&] { return cache_.Match(ns, tokens, options); });
+  return figures_.TimedCache([&] { return cache_.Match(ns, tokens, options); });
 }
 
 // RoPE longrope: a token that makes a sequence longer than after_tokens is known, but not computed.
@@ -584,7 +575,7 @@ void Scheduler::ExplainMatch(Request& request, const MatchResult& match) {
   receipt.miss = match.miss;
   receipt.source_tokens = static_cast<uint32_t>(request.spec.source.size());
   receipt.source_reused = match.source_miss ? 0 : receipt.source_tokens;
-  stats_.reused_source_tokens += receipt.source_reused;
+  figures_.stats().reused_source_tokens += receipt.source_reused;
   if (match.source_miss) receipt.miss = Miss{*match.source_miss, 0, std::nullopt};
   const bool has_no_reason = match.miss && (match.miss->reason == MissReason::kCold ||
                                             match.miss->reason == MissReason::kDiverged);

@@ -82,7 +82,7 @@ void Scheduler::UseBeams(const BeamStep& step) {
   // A quota may have been lowered since the search began.
   if (!search.done() && request.longest_answer >= request.max_tokens) search.End();
   if (!search.done()) {
-    const Status followed = TimedCache([&] { return FollowBeams(request); });
+    const Status followed = figures_.TimedCache([&] { return FollowBeams(request); });
     if (!followed) EndRequest(request, FinishReason::kError, &followed.error());
     return;
   }
@@ -143,7 +143,7 @@ std::vector<BeamSearch::Hypothesis> Scheduler::AddHypotheses(Request& request) {
     AddAnswer(tokens, best[choice].ended, options_.tokenizer, request.spec, event);
     event.score = best[choice].score;
     request.completion_tokens += static_cast<uint32_t>(tokens.size());
-    stats_.generated_tokens += tokens.size();
+    figures_.stats().generated_tokens += tokens.size();
   }
   return best;
 }
@@ -156,7 +156,7 @@ void Scheduler::EndSearch(Request& request, std::span<const BeamSearch::Hypothes
     FinishChoice(request, choice, reason);
     if (choice >= best.size()) continue;
     const auto tokens = static_cast<uint32_t>(best[choice].tokens.size());
-    CountChoice(tokens, reason, options_.ctx_size, stats_);
+    figures_.AddChoice(tokens, reason);
     lengths_.Add(request.tenant, tokens - request.prompt_tokens());
   }
   FinishRequest(request, request.events[0].finish_reason);

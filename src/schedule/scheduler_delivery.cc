@@ -20,8 +20,6 @@ constexpr double kMs = 1e-6;  // of a nanosecond
 // When the system refuses memory, the engine waits this long before it tries again.
 constexpr auto kMemoryPause = std::chrono::milliseconds(1);
 
-double SecondsOf(uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
-
 // Zeroing erased blocks makes a step an eighth longer, or a millisecond if that is more.
 constexpr uint64_t kZeroingShare = 8;
 constexpr uint64_t kLeastZeroingNs = 1'000'000;
@@ -68,7 +66,7 @@ void Scheduler::UseDraw(Draw& draw) {
   event.tokens.push_back(std::move(draw.token));
   NoteToken(request, sequence.token_ns);
   sequence.token_ns = request.last_token_ns;
-  ++stats_.generated_tokens;
+  ++figures_.stats().generated_tokens;
   const bool ends = EndsAnswer(request.spec, id);
   FinishReason reason =
       AppendToken(request, sequence, ends ? TokenRole::kEnd : TokenRole::kText, event);
@@ -93,12 +91,11 @@ void Scheduler::NoteToken(Request& request, uint64_t previous_ns) {
   if (request.first_token_ns == 0) {
     request.first_token_ns = request.last_token_ns;
     request.first_token_time.Enter(FirstTokenTime::State::kDone, request.first_token_ns,
-                                   stats_.cache_ns);
+                                   figures_.cache_ns());
   }
   if (previous_ns != 0) {
     const uint64_t gap_ns = request.last_token_ns - previous_ns;
-    stats_.token_seconds.Observe(SecondsOf(gap_ns));
-    CountTokenParts(gap_ns, times_, stats_);
+    figures_.AddToken(gap_ns);
   }
   TraceCaughtUp(request);
 }
@@ -129,7 +126,7 @@ void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* h
   sequence.kv.Close();
   // If only the prompt is committed, its tail and Cursor are kept already.
   if (sequence.kv.num_committed() > request.prompt_tokens()) {
-    TimedCache([&] { cache_.Commit(sequence.kv, 0, KvCache::CommitKind::kEnd); });
+    figures_.TimedCache([&] { cache_.Commit(sequence.kv, 0, KvCache::CommitKind::kEnd); });
     cache_.KeepCursor(sequence.kv, {hidden, runner_.config().hidden_size});
   }
   sequence.kv = KvSequence();
@@ -139,7 +136,7 @@ void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* h
   if (!request.spec.only_when_idle) {
     lengths_.Add(request.tenant,
                  static_cast<uint32_t>(sequence.tokens.size()) - request.prompt_tokens());
-    CountChoice(static_cast<uint32_t>(sequence.tokens.size()), reason, options_.ctx_size, stats_);
+    figures_.AddChoice(sequence.tokens.size(), reason);
   }
   if (request.done()) FinishRequest(request, reason);
 }
@@ -165,10 +162,8 @@ void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* e
     if (request.choice_done[choice]) continue;
     FinishChoice(request, choice, reason);
     if (!request.spec.only_when_idle) {
-      CountChoice(choice < request.sequences.size()
-                      ? static_cast<uint32_t>(request.sequences[choice]->tokens.size())
-                      : 0,
-                  reason, options_.ctx_size, stats_);
+      figures_.AddChoice(
+          choice < request.sequences.size() ? request.sequences[choice]->tokens.size() : 0, reason);
     }
     if (error != nullptr) {
       request.events[choice].error = *error;
@@ -176,7 +171,7 @@ void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* e
       request.events[choice].stop_match = "deadline";
     }
   }
-  if (error != nullptr && error->code == Code::kCorruption) ++stats_.requests.corrupted;
+  if (error != nullptr && error->code == Code::kCorruption) ++figures_.stats().requests.corrupted;
   FinishRequest(request, reason);
 }
 
@@ -186,7 +181,7 @@ void Scheduler::FinishRequest(Request& request, FinishReason reason) {
   zeroes_scratch_ |= request.is_erased;
   const uint64_t now = MonotonicNs();
   const uint64_t first = request.first_token_ns == 0 ? now : request.first_token_ns;
-  request.first_token_time.Enter(FirstTokenTime::State::kDone, now, stats_.cache_ns);
+  request.first_token_time.Enter(FirstTokenTime::State::kDone, now, figures_.cache_ns());
   Receipt& receipt = request.receipt;
   if (request.admitted_ns == 0) {  // never ran
     receipt.prompt_tokens = receipt.computed = request.prompt_tokens();
@@ -199,11 +194,9 @@ void Scheduler::FinishRequest(Request& request, FinishReason reason) {
     receipt.tpot_ms =
         static_cast<double>(request.last_token_ns - first) * kMs / (request.longest_answer - 1);
   }
-  if (prefill_rows_ > 0) {
-    const uint32_t reused = receipt.cached_tokens() + receipt.source_reused;
-    receipt.saved_ms = reused * (prefill_ns_ / prefill_rows_) * kMs;
-  }
-  if (!request.spec.only_when_idle) CountRequest(request, reason, now, stats_);
+  const uint32_t reused = receipt.cached_tokens() + receipt.source_reused;
+  receipt.saved_ms = reused * figures_.RowNs() * kMs;
+  if (!request.spec.only_when_idle) CountRequest(request, reason, now, figures_.stats());
   WriteTrace(request, reason, now);
 }
 
@@ -427,95 +420,14 @@ Scheduler::Ended Scheduler::Deliver() {
 }
 
 void Scheduler::CountStep(uint64_t step_ns) {
-  // Rows of sources count as those of prompts.
-  const auto num_rows = static_cast<uint32_t>(step_tokens_.size() + source_tokens_.size());
-  const uint32_t prefill_rows = num_rows > decode_rows_ ? num_rows - decode_rows_ : 0;
-  CountStepRows(num_rows, step_ns, cost_.PredictNs(work_), stats_);
-  cost_.Observe(work_, step_ns);
+  figures_.AddStep({.work = work_,
+                    // Rows of sources count as those of prompts.
+                    .num_rows = static_cast<uint32_t>(step_tokens_.size() + source_tokens_.size()),
+                    .decode_rows = decode_rows_,
+                    .ns = step_ns,
+                    .kv_read_bytes = runner_.kv_read_bytes(),
+                    .weight_read_bytes = runner_.weight_read_bytes()});
   Charge();
-  ++stats_.steps;
-  stats_.cost = cost_.Figures();
-  stats_.step_ns += step_ns;
-  stats_.decode_steps += decode_rows_ > 0 ? 1 : 0;
-  stats_.decode_rows += decode_rows_;
-  stats_.prefill_rows += prefill_rows;
-  stats_.kv_read_bytes = runner_.kv_read_bytes();
-  stats_.weight_read_bytes = runner_.weight_read_bytes();
-  recent_reads_.Add(MonotonicNs(), step_ns, stats_.kv_read_bytes + stats_.weight_read_bytes);
-  if (prefill_rows == 0) return;
-  // The prompts' share of the step's time, by rows. Both sums are halved after 64K rows, so that
-  // recent rows decide the measured speed.
-  prefill_ns_ += static_cast<double>(step_ns) * prefill_rows / num_rows;
-  prefill_rows_ += prefill_rows;
-  if (prefill_rows_ > 65536) {
-    prefill_ns_ /= 2;
-    prefill_rows_ /= 2;
-  }
-}
-
-void Scheduler::CountTenants() {
-  for (TenantStats& tenant : stats_.tenants) tenant.running = tenant.waiting = 0;
-  for (const auto& request : requests_.running) {
-    if (request->spec.only_when_idle) continue;
-    stats_.tenants[request->tenant].running += request->num_live();
-  }
-  for (const auto& request : requests_.waiting) {
-    if (!request->spec.only_when_idle) ++stats_.tenants[request->tenant].waiting;
-  }
-  // It takes time for many owners; these gauges may be old while something runs.
-  constexpr uint64_t kPeriodNs = 100'000'000;
-  const uint64_t now = MonotonicNs();
-  if (!requests_.running.empty() && now - owners_counted_ns_ < kPeriodNs) return;
-  owners_counted_ns_ = now;
-  for (CacheOwnerStats& owner : stats_.cache_owners) {
-    const KvAccounts::Account& account = cache_.accounts().of(cache_.OpenAccount(owner.name));
-    owner.pinned_blocks = account.pinned;
-    owner.idle_blocks = account.idle;
-    owner.reserved_blocks = account.reserved;
-  }
-}
-
-void Scheduler::PublishStats() {
-  CountTenants();
-  stats_.running = 0;
-  for (const auto& request : requests_.running) {
-    if (!request->spec.only_when_idle) stats_.running += request->num_live();
-  }
-  // Work for later waits here only while nothing else does.
-  const bool waits_for_idle =
-      !requests_.waiting.empty() && requests_.waiting.front()->spec.only_when_idle;
-  stats_.queued = waits_for_idle ? 0 : requests_.waiting.size();
-  CountNow();
-  recent_reads_.Fill(stats_.requests);
-  const CacheUsage usage = cache_.usage();
-  stats_.free_blocks = usage.free_blocks;
-  stats_.idle_blocks = usage.idle_blocks;
-  stats_.pinned_blocks = usage.pinned_blocks;
-  stats_.cached_tokens = usage.cached_tokens;
-  stats_.live_tokens = usage.live_tokens;
-  stats_.cursors = usage.num_cursors;
-  stats_.waste = usage.waste();
-  if (usage.free_blocks * 10 <= usage.num_blocks) {
-    stats_.worst_waste = std::max(stats_.worst_waste, stats_.waste);
-  }
-  const CacheCounters& counters = cache_.counters();
-  stats_.prompt_tokens = counters.queried_tokens;
-  stats_.reused_pool = counters.hit_tokens_pool;
-  stats_.reused_partial = counters.hit_tokens_partial;
-  stats_.reused_disk = counters.hit_tokens_disk;
-  stats_.computed_tokens =
-      stats_.prompt_tokens - stats_.reused_pool - stats_.reused_partial - stats_.reused_disk;
-  stats_.cursor_hits = counters.cursor_hits;
-  std::ranges::copy(counters.misses, stats_.misses);
-  stats_.committed_blocks = counters.committed_blocks;
-  std::ranges::copy(counters.missed_tokens, stats_.missed_tokens);
-  stats_.evicted_blocks = counters.evicted_blocks;
-  stats_.evicted_tokens = counters.evicted_tokens;
-  stats_.quota_evicted_blocks = counters.quota_evicted_blocks;
-  stats_.quota_evicted_tokens = counters.quota_evicted_tokens;
-  stats_.copied_blocks = counters.copied_blocks;
-  stats_.deduplicated_blocks = counters.deduplicated_blocks;
-  if (on_stats_) on_stats_(stats_);
 }
 
 void Scheduler::CheckInvariants() const {

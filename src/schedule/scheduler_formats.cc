@@ -72,7 +72,7 @@ void Scheduler::ContinueFormats() {
       request->format_steps += steps.taken();
       if (request->spec.only_when_idle) continue;
       tenants_[request->tenant].charge_ns += taken_ns / tenant_rules_[request->tenant].weight;
-      stats_.tenants[request->tenant].service_ns += taken_ns;
+      figures_.stats().tenants[request->tenant].service_ns += taken_ns;
     }
     if (request->done() || request->format_steps <= kMostFormatSteps) continue;
     const Error error{Code::kInvalidArgument,

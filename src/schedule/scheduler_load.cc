@@ -23,7 +23,7 @@ void Scheduler::StartLoad(Request& request, KvLoad load, uint32_t num_offered) {
   state.load = std::move(load);
   state.pace = {.start_ns = now,
                 .progress_ns = now,
-                .compute_ns = num_offered * RowNs(),
+                .compute_ns = num_offered * figures_.RowNs(),
                 .ns_per_byte = load_speed_.ns_per_byte()};
   cache_.BindLoad(request.first_live()->kv, state.load);
   state.is_late = !cache_.layout().has_windows() &&
@@ -33,9 +33,6 @@ void Scheduler::StartLoad(Request& request, KvLoad load, uint32_t num_offered) {
   EnterLoadState(request, now);
   cache_.AskAhead(state.load, state.first_read);
 }
-
-// Nanoseconds to compute a row of a prompt; 0: not known yet.
-double Scheduler::RowNs() const { return prefill_rows_ > 0 ? prefill_ns_ / prefill_rows_ : 0; }
 
 uint64_t Scheduler::LeftBytes(const LoadState& state) const {
   return uint64_t{state.load.num_left()} * cache_.layout().block_bytes();
@@ -57,7 +54,7 @@ void Scheduler::ContinueLoads() {
     if (!request.load.load.active() || request.done()) continue;
     if (!ContinueLoad(request, end_ns)) RestartWithoutTier(i);
   }
-  stats_.cache_ns += MonotonicNs() - start_ns;
+  figures_.stats().cache_ns += MonotonicNs() - start_ns;
 }
 
 // False when the load cannot go on, and what it brought is of no use: windows are there as a whole
@@ -96,7 +93,7 @@ bool Scheduler::ContinueLoad(Request& request, uint64_t end_ns) {
   if (front == KvCache::Front::kReading && !state.is_late) {
     const uint64_t next_bytes = state.load.loaded_bytes() + cache_.layout().block_bytes();
     state.is_late = static_cast<double>(now) > state.pace.LateAt(next_bytes) ||
-                    state.pace.IsSlower(LeftBytes(state), LeftTokens(request) * RowNs());
+                    state.pace.IsSlower(LeftBytes(state), LeftTokens(request) * figures_.RowNs());
     if (state.is_late && has_windows) {
       SetMiss(request, MissReason::kOvertaken);
       return false;
@@ -132,7 +129,7 @@ void Scheduler::ReadAhead(Request& request) {
   SetMiss(request, MissReason::kOvertaken);
   const uint32_t block_tokens = cache_.layout().block_tokens();
   const uint32_t left = LeftTokens(request);
-  const double share = state.pace.ComputedShare(LeftBytes(state), left * RowNs());
+  const double share = state.pace.ComputedShare(LeftBytes(state), left * figures_.RowNs());
   const uint64_t lead = std::max<uint64_t>(static_cast<uint64_t>(share * left), options_.max_rows);
   const uint64_t first = request.first_live()->kv.num_committed() + lead;
   state.first_read = static_cast<uint32_t>((first + block_tokens - 1) / block_tokens);
@@ -154,7 +151,7 @@ void Scheduler::EndLoad(Request& request) {
   if (request.was_resumed) {
     const uint32_t kept = std::min(request.recomputed_last, state.load.taken_tokens());
     receipt.recomputed -= kept;
-    stats_.recomputed_tokens -= kept;
+    figures_.stats().recomputed_tokens -= kept;
   } else {
     receipt.reused_disk += state.load.loaded_tokens();
     receipt.reused_pool += state.load.taken_tokens() - state.load.loaded_tokens();
@@ -172,7 +169,7 @@ void Scheduler::EndLoad(Request& request) {
 void Scheduler::EnterLoadState(Request& request, uint64_t now) {
   using State = FirstTokenTime::State;
   request.first_token_time.Enter(request.load.waits ? State::kLoads : State::kRuns, now,
-                                 stats_.cache_ns);
+                                 figures_.cache_ns());
 }
 
 // A load of windows that cannot be finished: the request is matched again, and computes.
@@ -189,7 +186,8 @@ void Scheduler::RestartWithoutTier(size_t running_index) {
   if (!request.was_resumed) request.sequences.clear();
   request.preempted = request.was_resumed;
   requests_.retry_admission = true;
-  request.first_token_time.Enter(FirstTokenTime::State::kQueued, MonotonicNs(), stats_.cache_ns);
+  request.first_token_time.Enter(FirstTokenTime::State::kQueued, MonotonicNs(),
+                                 figures_.cache_ns());
 }
 
 // Hands blocks over to the tier: a few milliseconds' worth while something runs, else all for which

@@ -60,7 +60,7 @@ void Scheduler::ProbeWaiting() {
     if (request->probed_at == now || !request->shares()) continue;
     request->probed_at = now;
     const bool is_long = IsLong(request->prompt_tokens());
-    request->resident_tokens = TimedCache([&] {
+    request->resident_tokens = figures_.TimedCache([&] {
       return cache_.Probe(request->cache_owner(),
                           is_long ? options_.long_rope->identity : options_.identity,
                           request->spec.cache_salt, request->spec.prompt);
@@ -121,7 +121,7 @@ void Scheduler::FillView() {
            .tenants = tenants_,
            .parallel = options_.parallel,
            .max_rows = options_.max_rows,
-           .cost = &cost_,
+           .cost = &figures_.cost(),
            .target_step_ns = options_.target_step_ns};
 }
 
@@ -176,14 +176,14 @@ uint32_t Scheduler::CostToBringBack(const Request& request) const {
 // Charges tenants for the step that ran, by their rows and weights.
 void Scheduler::Charge() {
   if (work_.rows() == 0) return;  // Cursors answered
-  const double step_ns = cost_.PredictNs(work_);
+  const double step_ns = figures_.cost().PredictNs(work_);
   for (const Rows& rows : rows_) {
     if (rows.request->spec.only_when_idle) continue;
     uint32_t tenant = rows.request->tenant;
     if (FaultActive(Fault::kWrongTenantCharge)) tenant = 0;
     const double service_ns = step_ns * (rows.num_rows + rows.source_rows) / work_.rows();
     tenants_[tenant].charge_ns += service_ns / tenant_rules_[tenant].weight;
-    stats_.tenants[tenant].service_ns += service_ns;
+    figures_.stats().tenants[tenant].service_ns += service_ns;
   }
 }
 
@@ -192,8 +192,8 @@ void Scheduler::PublishWorkload() {
   Workload& all = workload_;
   // Until then the cost model knows only long steps, and would take decoding for one of them.
   constexpr uint64_t kLeastDecodeSteps = 16;
-  all.cost = cost_;
-  all.knows_decoding = stats_.decode_steps >= kLeastDecodeSteps;
+  all.cost = figures_.cost();
+  all.knows_decoding = figures_.stats().decode_steps >= kLeastDecodeSteps;
   all.step_begin_ns = MonotonicNs();
   constexpr size_t kMostPublished = 1024;  // of those that wait; the others are counted only
   for (uint32_t i = 0; i < all.tenants.size(); ++i) {

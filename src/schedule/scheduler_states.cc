@@ -55,29 +55,4 @@ std::vector<SequenceState> Scheduler::States(const std::optional<std::string>& t
   return states;
 }
 
-// Gauges over what runs and waits; view_requests_ is of the last decision, which nothing has
-// changed since.
-void Scheduler::CountNow() {
-  RequestStats& now = stats_.requests;
-  now.longest_running_tokens = now.following = now.oldest_wait_since_ns = 0;
-  stats_.hypotheses = 0;
-  for (const auto& request : requests_.running) {
-    if (request->spec.only_when_idle) continue;
-    if (request->search) stats_.hypotheses += request->search->beams().size();
-    for (const auto& sequence : request->sequences) {
-      if (sequence->done) continue;
-      now.longest_running_tokens =
-          std::max<uint64_t>(now.longest_running_tokens, sequence->tokens.size());
-    }
-  }
-  if (stats_.queued == 0) return;
-  now.oldest_wait_since_ns = requests_.waiting.front()->submitted_ns;
-  for (const RequestView& view : view_requests_) {
-    if (view.state == RequestView::State::kRunning) continue;
-    now.following += view.follows;
-    now.oldest_wait_since_ns = std::min(now.oldest_wait_since_ns, view.arrival_ns);
-  }
-  now.following = std::min<uint64_t>(now.following, requests_.waiting.size());
-}
-
 }  // namespace kvasir
