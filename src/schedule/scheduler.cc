@@ -53,10 +53,9 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
                            ? HeadroomBlocks(options_.kv_headroom, cache.plan().num_blocks)
                            : 0),
       policy_(MakeSchedulingPolicy(options_.schedule)),
-      tenants_(1),
-      tenant_rules_(1),
-      lengths_(options_.num_tenants + 1, options_.unknown_answer_tokens),
-      figures_(options_.ctx_size) {
+      figures_(options_.ctx_size),
+      tenants_(cache, figures_.stats().tenants, options_.num_tenants,
+               options_.unknown_answer_tokens) {
   if (options_.tier != nullptr) {
     // What an earlier process measured, as if it had loaded for a tenth of a second.
     const double speed = options_.tier->Stats().load_bytes_per_s;
@@ -69,10 +68,7 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
   seen_.reserve(options_.parallel);
   plan_.rows.reserve(options_.parallel);
   plan_.source_rows.reserve(options_.parallel);
-  tenants_.reserve(options_.num_tenants + 1);
-  tenant_rules_.reserve(options_.num_tenants + 1);
   accounts_over_quota_.reserve(options_.parallel);
-  workload_.tenants.resize(1);
   workload_.parallel = options_.parallel;
   workload_.max_rows = options_.max_rows;
   workload_.target_step_ns = static_cast<double>(options_.target_step_ns);

@@ -19,14 +19,13 @@
 #include "model/runner.h"
 #include "sampling/beam_search.h"
 #include "sampling/sampler.h"
-#include "schedule/answer_lengths.h"
 #include "schedule/held_rows.h"
-#include "schedule/kv_quotas.h"
 #include "schedule/request_queues.h"
 #include "schedule/scheduling_policy.h"
 #include "schedule/sequence.h"
 #include "schedule/step_cost.h"
 #include "schedule/step_figures.h"
+#include "schedule/tenant_book.h"
 #include "schedule/workload.h"
 #include "simd/target.h"
 #include "tier/tier.h"
@@ -185,14 +184,8 @@ class Scheduler {
   void EndPastDeadline();
   void CheckFiles();
   void CheckStepFiles();  // only those that steps read
-  uint32_t TenantOf(const std::string& name);
-  uint32_t ForgetTenant();
-  void UseRules(uint32_t tenant, const TenantRules& rules);
-  void SetQuota(const std::string& owner, const KvQuota& quota);
-  AccountId AccountOf(const std::string& owner);
   void FitQuota(Request& request);
   bool CountRefusal(const Error& error);
-  void Activate(uint32_t tenant);
   void Admit(size_t waiting_index);
   // The tokens that a request begins or goes on with; of `request`, while it does not change.
   struct Known {
@@ -381,17 +374,12 @@ class Scheduler {
 
   uint32_t headroom_blocks_ = 0;
   std::unique_ptr<const SchedulingPolicy> policy_;
-  std::map<std::string, uint32_t> tenant_numbers_;  // from 1; all other tenants are 0
-  std::vector<TenantView> tenants_;
-  std::vector<TenantRules> tenant_rules_;  // [tenants_]
-  TenantTable rules_;                      // of those that are not known yet too
-  KvQuotas quotas_;
+  StepFigures figures_;
+  TenantBook tenants_;
   std::vector<AccountId> accounts_over_quota_;  // of GrowReservations; kept for its capacity
-  AnswerLengths lengths_;
-  Workload workload_;  // vectors with room for all requests
+  Workload workload_;                           // vectors with room for all requests
 
   uint64_t files_checked_ns_ = 0;  // the last CheckAll
-  StepFigures figures_;
 };
 
 }  // namespace kvasir

@@ -18,17 +18,17 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
   request->choice_done.resize(request->spec.n);
   for (Event& event : request->events) event.tokens.reserve(1);
   if (request->spec.beams) BeginSearch(*request);
-  request->tenant = TenantOf(request->spec.tenant);
+  request->tenant = tenants_.NumberOf(request->spec.tenant, requests_);
   const std::string& owner = request->cache_owner();
   figures_.NoteOwner(owner, options_.num_tenants);
-  request->account = AccountOf(owner);
+  request->account = tenants_.AccountOf(owner);
   request->first_token_time.Start(request->submitted_ns);
   if (request->spec.only_when_idle) {
     requests_.spare.push_back(std::move(request));
     return;
   }
   StopSpare(Spare::kBegun);
-  Activate(request->tenant);
+  tenants_.Activate(request->tenant, requests_);
   if (const auto timeout_ms = request->spec.timeout_ms) {
     const uint64_t most = std::numeric_limits<uint64_t>::max() - request->submitted_ns;
     request->deadline_ns =
@@ -37,87 +37,21 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
   requests_.waiting.push_back(std::move(request));
 }
 
-uint32_t Scheduler::TenantOf(const std::string& name) {
-  const auto found = tenant_numbers_.find(name);
-  if (found != tenant_numbers_.end()) return found->second;
-  auto number = static_cast<uint32_t>(tenants_.size());
-  if (tenant_numbers_.size() < options_.num_tenants) {
-    tenants_.emplace_back();
-    figures_.stats().tenants.emplace_back();
-    tenant_rules_.emplace_back();
-    workload_.tenants.emplace_back();
-  } else {
-    number = ForgetTenant();
-    if (number == 0) return 0;
-  }
-  figures_.stats().tenants[number].name = name;
-  workload_.tenants[number].name = name;
-  tenant_numbers_.emplace(name, number);
-  const auto rules = rules_.find(name);
-  if (rules != rules_.end()) UseRules(number, rules->second);
-  return number;
-}
-
-// Frees the number of a tenant that has no rules and no requests, and returns it; 0 when there is
-// none. What was counted for it counts for the tenants without a number.
-uint32_t Scheduler::ForgetTenant() {
-  const auto idle = std::ranges::find_if(tenant_numbers_, [&](const auto& tenant) {
-    return !rules_.contains(tenant.first) && !requests_.HasRequestOf(tenant.second);
-  });
-  if (idle == tenant_numbers_.end()) return 0;
-  const uint32_t number = idle->second;
-  tenant_numbers_.erase(idle);
-  figures_.stats().tenants[0].Add(figures_.stats().tenants[number]);
-  figures_.stats().tenants[number] = {};
-  tenants_[number] = {};
-  tenant_rules_[number] = {};
-  workload_.tenants[number] = {};
-  lengths_.Forget(number);
-  return number;
-}
-
 void Scheduler::SetTenants(const TenantTable& rules) {
-  rules_ = rules;
-  KvQuotas quotas = QuotasOf(rules, cache_.layout());
-  for (const auto& [owner, quota] : quotas_) {
-    if (!quotas.contains(owner)) SetQuota(owner, {});
-  }
-  quotas_ = std::move(quotas);
-  for (const auto& [owner, quota] : quotas_) SetQuota(owner, quota);
+  tenants_.SetRules(rules);
   for (const auto& request : requests_.running) FitQuota(*request);
   for (auto it = requests_.waiting.begin(); it != requests_.waiting.end();) {
     FitQuota(**it);
     if ((*it)->done()) requests_.ended.push_back(std::move(*it));
     it = *it ? it + 1 : requests_.waiting.erase(it);
   }
-  for (const auto& [name, number] : tenant_numbers_) {
-    const auto found = rules_.find(name);
-    UseRules(number, found == rules_.end() ? TenantRules() : found->second);
-  }
   requests_.retry_admission = true;
-}
-
-void Scheduler::SetQuota(const std::string& owner, const KvQuota& quota) {
-  const bool has_quota = quota != KvQuota{};
-  const AccountId account = has_quota ? cache_.MakeAccount(owner) : cache_.OpenAccount(owner);
-  if (account != kNobody) cache_.SetQuota(account, quota);
-}
-
-// The account of an owner, with its quota: no account may have been free when it was set.
-AccountId Scheduler::AccountOf(const std::string& owner) {
-  const auto quota = quotas_.find(owner);
-  if (quota == quotas_.end()) return cache_.OpenAccount(owner);
-  const AccountId account = cache_.MakeAccount(owner);
-  if (account != kNobody && cache_.accounts().of(account).quota != quota->second) {
-    cache_.SetQuota(account, quota->second);
-  }
-  return account;
 }
 
 // A request that was accepted under other quotas gets a shorter answer where its owner may have
 // fewer blocks now, or ends if even what is known of it is too long.
 void Scheduler::FitQuota(Request& request) {
-  const uint32_t most = MostBlocks(quotas_, request.cache_owner(), cache_.plan().num_blocks);
+  const uint32_t most = tenants_.MostBlocksOf(request.cache_owner());
   const KvLayout& layout = cache_.layout();
   if (request.done() || request.demand.blocks(layout, cache_.step_tokens()) <= most) return;
   KvDemand prompt = request.demand;
@@ -130,31 +64,6 @@ void Scheduler::FitQuota(Request& request) {
   }
   request.demand.tokens = static_cast<uint32_t>(tokens);
   request.max_tokens = request.demand.tokens + 1 - request.prompt_tokens();
-}
-
-void Scheduler::UseRules(uint32_t tenant, const TenantRules& rules) {
-  tenant_rules_[tenant] = rules;
-  tenants_[tenant].max_running = rules.max_running;
-  workload_.tenants[tenant].weight = rules.weight;
-}
-
-// A tenant that was idle saves nothing up: it starts at the least charge of those that are active.
-// Where nobody is, all start again at the largest charge (as in start-time fair queueing, Goyal,
-// Vin, Cheng, SIGCOMM 1996): else who used an idle machine would wait behind who did not.
-void Scheduler::Activate(uint32_t tenant) {
-  std::optional<double> least;
-  const auto look = [&](const auto& requests) {
-    for (const auto& request : requests) {
-      if (request->tenant == tenant) return true;
-      const double charge = tenants_[request->tenant].charge_ns;
-      least = std::min(least.value_or(charge), charge);
-    }
-    return false;
-  };
-  if (FaultActive(Fault::kKeptCharge)) return;
-  if (look(requests_.running) || look(requests_.waiting)) return;  // it is active
-  if (!least) least = std::ranges::max_element(tenants_, {}, &TenantView::charge_ns)->charge_ns;
-  tenants_[tenant].charge_ns = std::max(tenants_[tenant].charge_ns, *least);
 }
 
 void Scheduler::EndPastDeadline() {
@@ -230,7 +139,7 @@ uint32_t Scheduler::TokensToReserve(const Request& request) const {
   if (options_.admission == Admission::kFull || request.max_tokens == 0) return whole;
   if (request.receipt.preemptions >= SchedulingPolicy::kMaxPreemptions) return whole;
   const uint32_t so_far = request.longest_answer;
-  uint32_t expected = lengths_.Expected(request.tenant, so_far);
+  uint32_t expected = tenants_.lengths().Expected(request.tenant, so_far);
   if (request.preempted) {
     expected = std::max(expected, so_far + SchedulingPolicy::kCooldownTokens + 1);
   }
@@ -266,7 +175,7 @@ bool Scheduler::TryAdmit(Request& request) {
              .counts = !spec.only_when_idle &&
                        (request.admitted_ns == 0 || FaultActive(Fault::kCountedResume))});
   // All accounts have blocks in use, and its quota needs one.
-  if (request.account == kNobody && quotas_.contains(request.cache_owner()) &&
+  if (request.account == kNobody && tenants_.HasQuota(request.cache_owner()) &&
       !requests_.running.empty()) {
     return false;
   }
@@ -452,7 +361,7 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
     ++figures_.stats().preemptions[static_cast<size_t>(cause)];
     ++figures_.stats().tenants[request->tenant].preemptions;
   }
-  if (cause == PreemptCause::kMemory) lengths_.RaiseFactor();
+  if (cause == PreemptCause::kMemory) tenants_.lengths().RaiseFactor();
   requests_.Preempt(running_index);
 }
 
@@ -502,7 +411,7 @@ bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
 MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, bool is_long,
                              MatchOptions options) {
   options.reuse = request.shares();
-  request.account = options.account = AccountOf(request.cache_owner());
+  request.account = options.account = tenants_.AccountOf(request.cache_owner());
   const std::vector<TokenId>& source = request.spec.source;
   options.source = {source, static_cast<uint32_t>(source.size())};
   if (source.size() > 1 && FaultActive(Fault::kForeignSource)) {

@@ -157,7 +157,7 @@ void Scheduler::EndSearch(Request& request, std::span<const BeamSearch::Hypothes
     if (choice >= best.size()) continue;
     const auto tokens = static_cast<uint32_t>(best[choice].tokens.size());
     figures_.AddChoice(tokens, reason);
-    lengths_.Add(request.tenant, tokens - request.prompt_tokens());
+    tenants_.lengths().Add(request.tenant, tokens - request.prompt_tokens());
   }
   FinishRequest(request, request.events[0].finish_reason);
 }

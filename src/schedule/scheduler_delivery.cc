@@ -134,8 +134,8 @@ void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* h
   requests_.retry_admission = true;
   FinishChoice(request, sequence.choice, reason);
   if (!request.spec.only_when_idle) {
-    lengths_.Add(request.tenant,
-                 static_cast<uint32_t>(sequence.tokens.size()) - request.prompt_tokens());
+    tenants_.lengths().Add(request.tenant,
+                           static_cast<uint32_t>(sequence.tokens.size()) - request.prompt_tokens());
     figures_.AddChoice(sequence.tokens.size(), reason);
   }
   if (request.done()) FinishRequest(request, reason);

@@ -22,8 +22,9 @@ double Scheduler::DivideByTenants(std::vector<double>& of_rows) const {
   double sum = 0;
   for (size_t i = 0; i < of_rows.size(); ++i) {
     if (of_rows[i] == 0) continue;
-    sum += tenant_rules_[i].weight;
-    of_rows[i] = tenant_rules_[i].weight / of_rows[i];
+    const double weight = tenants_.weight(static_cast<uint32_t>(i));
+    sum += weight;
+    of_rows[i] = weight / of_rows[i];
   }
   return sum;
 }
@@ -71,8 +72,7 @@ void Scheduler::ContinueFormats() {
       sum -= weight;
       request->format_steps += steps.taken();
       if (request->spec.only_when_idle) continue;
-      tenants_[request->tenant].charge_ns += taken_ns / tenant_rules_[request->tenant].weight;
-      figures_.stats().tenants[request->tenant].service_ns += taken_ns;
+      tenants_.Charge(request->tenant, taken_ns);
     }
     if (request->done() || request->format_steps <= kMostFormatSteps) continue;
     const Error error{Code::kInvalidArgument,

@@ -73,9 +73,7 @@ void Scheduler::FillView() {
   view_requests_.clear();
   view_sequences_.clear();
   seen_.clear();
-  for (TenantView& tenant : tenants_) tenant.running = 0;
-  for (const auto& request : requests_.running)
-    tenants_[request->tenant].running += request->num_live();
+  tenants_.CountRunning(requests_);
   const bool starved = std::ranges::any_of(requests_.running,
                                            [](const auto& request) { return request->is_starved; });
   for (const auto& request : requests_.running) {
@@ -118,7 +116,7 @@ void Scheduler::FillView() {
   view_ = {.now_ns = MonotonicNs(),
            .requests = view_requests_,
            .sequences = view_sequences_,
-           .tenants = tenants_,
+           .tenants = tenants_.views(),
            .parallel = options_.parallel,
            .max_rows = options_.max_rows,
            .cost = &figures_.cost(),
@@ -181,9 +179,7 @@ void Scheduler::Charge() {
     if (rows.request->spec.only_when_idle) continue;
     uint32_t tenant = rows.request->tenant;
     if (FaultActive(Fault::kWrongTenantCharge)) tenant = 0;
-    const double service_ns = step_ns * (rows.num_rows + rows.source_rows) / work_.rows();
-    tenants_[tenant].charge_ns += service_ns / tenant_rules_[tenant].weight;
-    figures_.stats().tenants[tenant].service_ns += service_ns;
+    tenants_.Charge(tenant, step_ns * (rows.num_rows + rows.source_rows) / work_.rows());
   }
 }
 
@@ -196,12 +192,15 @@ void Scheduler::PublishWorkload() {
   all.knows_decoding = figures_.stats().decode_steps >= kLeastDecodeSteps;
   all.step_begin_ns = MonotonicNs();
   constexpr size_t kMostPublished = 1024;  // of those that wait; the others are counted only
+  all.tenants.resize(tenants_.size());
   for (uint32_t i = 0; i < all.tenants.size(); ++i) {
     Workload::Tenant& tenant = all.tenants[i];
-    tenant.charge_ns = tenants_[i].charge_ns;
-    tenant.max_running = tenants_[i].max_running;
-    tenant.expected_answer = lengths_.Expected(i, 0);
-    tenant.knows_answers = lengths_.knows(i);
+    tenant.name = figures_.stats().tenants[i].name;
+    tenant.weight = tenants_.weight(i);
+    tenant.charge_ns = tenants_.views()[i].charge_ns;
+    tenant.max_running = tenants_.views()[i].max_running;
+    tenant.expected_answer = tenants_.lengths().Expected(i, 0);
+    tenant.knows_answers = tenants_.lengths().knows(i);
   }
   all.running.clear();
   for (const auto& request : requests_.running) {
@@ -227,8 +226,9 @@ void Scheduler::PublishWorkload() {
 // What a request still needs, with so many tokens of its prompt to compute.
 Workload::Job Scheduler::JobOf(const Request& request, uint32_t new_tokens) const {
   const uint32_t so_far = request.longest_answer;
-  const uint32_t expected = so_far == 0 ? workload_.tenants[request.tenant].expected_answer
-                                        : lengths_.Expected(request.tenant, so_far) - so_far;
+  const uint32_t expected = so_far == 0
+                                ? workload_.tenants[request.tenant].expected_answer
+                                : tenants_.lengths().Expected(request.tenant, so_far) - so_far;
   return MakeJob(cache_.layout(), {.tenant = request.tenant,
                                    .choices = request.num_live(),
                                    .tokens = request.prompt_tokens() + so_far,
