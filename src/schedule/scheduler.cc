@@ -5,9 +5,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/fault.h"
-#include "base/random.h"
 #include "base/result.h"
-#include "chat/answer_grammar.h"
 #include "grammar/grammar_source.h"
 #include "schedule/request_tracing.h"
 
@@ -15,28 +13,6 @@ namespace kvasir {
 namespace {
 
 constexpr double kProgressMs = 1e-6;  // of a nanosecond
-
-// Tokens that are drawn at a place of an answer's format before it is given up.
-constexpr uint32_t kMaxTries = 16;
-
-// A sampler has the memory of a few logit rows. More samplers would save only microseconds.
-constexpr uint32_t kMaxSamplers = 8;
-// A step with fewer logits draws all its tokens in one thread: waking the others costs more.
-constexpr size_t kMinParallelLogits = 1 << 16;
-
-void SetLegal(std::span<uint64_t> legal, TokenId id, bool is_legal) {
-  const uint64_t bit = uint64_t{1} << (static_cast<uint32_t>(id) % 64);
-  uint64_t& word = legal[static_cast<uint32_t>(id) / 64];
-  word = is_legal ? word | bit : word & ~bit;
-}
-
-uint32_t AnswerTokens(const Request& request, const Sequence& sequence) {
-  return static_cast<uint32_t>(sequence.tokens.size()) - request.prompt_tokens();
-}
-
-uint32_t NumSamplers(uint32_t threads, uint32_t parallel) {
-  return std::min({threads, parallel, kMaxSamplers});
-}
 
 }  // namespace
 
@@ -47,15 +23,15 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
         runner_.ForEach(items, fn);
       }),
       options_(std::move(options)),
+      figures_(options_.ctx_size),
+      tenants_(cache, figures_.stats().tenants, options_.num_tenants,
+               options_.unknown_answer_tokens),
+      chooser_(runner, options_.parallel, options_.end_tokens),
       logits_(size_t{options_.logit_rows} * runner.config().vocab_size),
-      held_rows_(options_.parallel, runner.config().hidden_size, runner.config().vocab_size),
       headroom_blocks_(options_.admission == Admission::kExpected
                            ? HeadroomBlocks(options_.kv_headroom, cache.plan().num_blocks)
                            : 0),
-      policy_(MakeSchedulingPolicy(options_.schedule)),
-      figures_(options_.ctx_size),
-      tenants_(cache, figures_.stats().tenants, options_.num_tenants,
-               options_.unknown_answer_tokens) {
+      policy_(MakeSchedulingPolicy(options_.schedule)) {
   if (options_.tier != nullptr) {
     // What an earlier process measured, as if it had loaded for a tenth of a second.
     const double speed = options_.tier->Stats().load_bytes_per_s;
@@ -83,33 +59,23 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
     source_owners_.reserve(SchedulingPolicy::kMaxSources);
   }
   head_hidden_.reserve(options_.logit_rows);
-  draws_.reserve(options_.parallel);
   beam_steps_.reserve(options_.logit_rows);
   if (cache_.layout().num_cross_groups() > 0) {
     beam_rows_.resize(options_.logit_rows);
     for (LogitRow& row : beam_rows_) row.Reserve(runner.config().vocab_size);
     next_beams_.reserve(kMaxBeams);
   }
-  const uint32_t num_samplers = NumSamplers(runner.threads(), options_.parallel);
-  samplers_.reserve(num_samplers);
-  for (uint32_t i = 0; i < num_samplers; ++i) samplers_.emplace_back(runner.config().vocab_size);
-  legal_.resize(num_samplers, std::vector<uint64_t>(MaskWords(runner.config().vocab_size)));
 }
 
 uint64_t Scheduler::ScratchBytes(uint32_t vocab_size, uint32_t hidden_size, uint32_t logit_rows,
                                  uint32_t threads, uint32_t parallel, bool has_encoder) {
   const uint64_t beams = has_encoder ? logit_rows * LogitRow::BytesFor(vocab_size) : 0;
-  return beams +
-         NumSamplers(threads, parallel) *
-             (Sampler::BytesFor(vocab_size) + MaskWords(vocab_size) * sizeof(uint64_t)) +
-         HeldRows::BytesFor(parallel, hidden_size, vocab_size) +
+  return beams + TokenChooser::BytesFor(vocab_size, hidden_size, threads, parallel) +
          uint64_t{logit_rows} * vocab_size * sizeof(float);
 }
 
 uint64_t Scheduler::scratch_bytes() const {
-  uint64_t bytes = logits_.capacity() * sizeof(float) + held_rows_.bytes();
-  for (const Sampler& sampler : samplers_) bytes += sampler.bytes();
-  for (const auto& legal : legal_) bytes += legal.capacity() * sizeof(legal[0]);
+  uint64_t bytes = logits_.capacity() * sizeof(float) + chooser_.bytes();
   for (const LogitRow& row : beam_rows_) bytes += row.bytes();
   return bytes;
 }
@@ -334,11 +300,10 @@ void Scheduler::ComputeHeads() {
     head_hidden_.clear();
     for (size_t i = 0; i < num; ++i) head_hidden_.push_back(heads_[begin + i].hidden);
     num_used_logits_ = std::max(num_used_logits_, num);
-    num_used_samplers_ = std::max<size_t>(num_used_samplers_, 1);
     figures_.TimedModel([&] { runner_.Logits(head_hidden_, logits_.data()); });
     const uint64_t logits_ns = MonotonicNs();
     CheckStepFiles();
-    draws_.clear();
+    chooser_.Clear();
     beam_steps_.clear();
     for (uint32_t i = 0; i < num; ++i) {
       ReportLogits(heads_[begin + i], LogitsAt(i));
@@ -348,10 +313,10 @@ void Scheduler::ComputeHeads() {
         AddDraws(heads_[begin + i], LogitsAt(i));
       }
     }
-    RunDraws();
+    chooser_.Run(row_format_steps_);
     RunBeams();
     figures_.AddSampling(MonotonicNs() - logits_ns);
-    for (Draw& draw : draws_) UseDraw(draw);
+    for (TokenChooser::Draw& draw : chooser_.draws()) UseDraw(draw);
     for (const BeamStep& step : beam_steps_) UseBeams(step);
   }
   for (const Rows& rows : rows_) {
@@ -372,7 +337,7 @@ void Scheduler::ReportLogits(const Head& head, std::span<const float> logits) {
   if (!scores && !reports) return;
   if (scores) {
     GeneratedToken token{.id = spec.prompt[head.position + 1]};
-    samplers_[0].Logprobs(logits, *spec.logprobs, &token);
+    chooser_.Logprobs(logits, *spec.logprobs, &token);
     EventOf(request, 0).scored.push_back(std::move(token));
   }
   if (reports) spec.on_logits(sequence.choice, head.position, logits);
@@ -393,176 +358,14 @@ void Scheduler::ReportProgress(Request& request, uint32_t processed) {
 }
 
 void Scheduler::AddDraws(const Head& head, std::span<const float> logits) {
-  const Request& request = *head.request;
+  Request& request = *head.request;
   if (request.done() || !head.sample) return;
   const auto add = [&](Sequence& sequence) {
     if (sequence.done || sequence.num_pending() > 0) return;
-    if (sequence.format && !sequence.format_choice) {
-      sequence.format_choice = std::make_unique<FormatChoice>(
-          *sequence.format, *request.format.masks, held_rows_.Take());
-    }
-    draws_.push_back({&head, &sequence, logits, std::nullopt});
+    chooser_.Add(request, sequence, head.hidden, logits);
   };
   if (!head.ends_prompt) return add(*head.sequence);
   for (const auto& choice : request.sequences) add(*choice);
-}
-
-void Scheduler::RunDraws() {
-  for (Draw& draw : draws_) {
-    if (!draw.sequence->format_choice) continue;
-    draw.steps = WalkSteps(static_cast<uint64_t>(row_format_steps_[draw.head->request->tenant]));
-  }
-  if (draws_.size() * runner_.config().vocab_size < kMinParallelLogits) {
-    for (Draw& draw : draws_) RunDraw(draw, 0);
-    return;
-  }
-  next_draw_.store(0, std::memory_order_relaxed);
-  const auto num = static_cast<uint32_t>(std::min(samplers_.size(), draws_.size()));
-  num_used_samplers_ = std::max<size_t>(num_used_samplers_, num);
-  runner_.ForEach(num, [this](uint32_t i) {
-    for (uint32_t at; (at = next_draw_.fetch_add(1, std::memory_order_relaxed)) < draws_.size();) {
-      RunDraw(draws_[at], i);
-    }
-  });
-}
-
-// Runs on any thread of the runner. It reads the request and its sequence, and changes nothing but
-// the sequence's format_choice.
-void Scheduler::RunDraw(Draw& draw, uint32_t sampler) {
-  const Request& request = *draw.head->request;
-  Choose(draw, sampler);
-  if (!draw.id) return;
-  draw.token.id = *draw.id;
-  if (!request.spec.logprobs) return;
-  if (request.spec.sampled_logprobs) {
-    const std::span<const uint64_t> legal = draw.sequence->format_choice
-                                                ? draw.sequence->format_choice->legal()
-                                                : std::span<const uint64_t>();
-    const std::optional<InfillWords> words = InfillWordsOf(request, legal);
-    samplers_[sampler].SampledLogprobs(draw.logits, request.spec.sampling, draw.sequence->tokens,
-                                       request.prompt_tokens(), *request.spec.logprobs, &draw.token,
-                                       legal, words ? &*words : nullptr);
-  } else {
-    samplers_[sampler].Logprobs(draw.logits, *request.spec.logprobs, &draw.token);
-  }
-}
-
-std::optional<TokenId> Scheduler::Sample(const Draw& draw, uint32_t sampler,
-                                         std::span<const uint64_t> legal) {
-  const Request& request = *draw.head->request;
-  const Sequence& sequence = *draw.sequence;
-  const double u = DrawUniform(request.seed, sequence.choice, sequence.tokens.size());
-  const std::optional<InfillWords> words = InfillWordsOf(request, legal);
-  return samplers_[sampler].Sample(draw.logits, request.spec.sampling, sequence.tokens,
-                                   request.prompt_tokens(), u, legal, words ? &*words : nullptr);
-}
-
-void Scheduler::Choose(Draw& draw, uint32_t sampler) {
-  const Request& request = *draw.head->request;
-  const std::vector<TokenId>& tokens = draw.sequence->tokens;
-  if (draw.sequence->format_choice) return ChooseOfFormat(draw, sampler);
-  if (!ForbidsTokens(request.spec, AnswerTokens(request, *draw.sequence))) {
-    draw.id = Sample(draw, sampler, {});
-    return;
-  }
-  std::vector<uint64_t>& legal = legal_[sampler];
-  std::ranges::fill(legal, ~uint64_t{0});
-  ForbidTokens(request, tokens, legal);
-  draw.id = Sample(draw, sampler, legal);
-}
-
-// Where the steps are over too early, the draw waits: it is repeated when more is known, and finds
-// the same.
-void Scheduler::ChooseOfFormat(Draw& draw, uint32_t sampler) {
-  const Request& request = *draw.head->request;
-  const GenerateRequest& spec = request.spec;
-  const Sequence& sequence = *draw.sequence;
-  const Matcher& format = *sequence.format;
-  FormatChoice& choice = *sequence.format_choice;
-  const TokenTrie& trie = request.format.masks->trie();
-  const auto wait = [&] {
-    draw.id.reset();
-    draw.waits = true;
-  };
-  const bool forbids = ForbidsTokens(spec, AnswerTokens(request, sequence));
-  if (spec.sampling.temperature == 0 && !spec.sampled_logprobs && !spec.sampling.infill &&
-      !forbids && !choice.best_is_illegal) {
-    draw.id = Sample(draw, sampler, {});
-    if (!draw.id) return;
-    // The best of all tokens is the best of the legal ones, if it is legal.
-    bool is_legal = EndsAnswer(spec, *draw.id) && format.Accepts();
-    if (!EndsAnswer(spec, *draw.id) && !trie.text(*draw.id).empty()) {
-      const std::optional<bool> leads = choice.Leads(*draw.id, draw.steps);
-      if (!leads) return wait();
-      is_legal = *leads;
-    }
-    if (is_legal) return;
-    choice.best_is_illegal = true;
-  }
-  const std::span<uint64_t> legal = choice.Legal(draw.steps);
-  if (legal.empty()) return wait();
-  const auto set = [&](TokenId id, bool is_legal) { SetLegal(legal, id, is_legal); };
-  if (spec.ignore_eos) {
-    for (const TokenId id : trie.ends()) set(id, false);
-  }
-  for (const TokenId id : spec.stop_ids) set(id, format.Accepts());
-  if (forbids) ForbidTokens(request, sequence.tokens, legal);
-  // A mask may have tokens behind which the matcher would have too many places.
-  for (; choice.num_tries < kMaxTries; ++choice.num_tries) {
-    if (std::ranges::all_of(legal, [](uint64_t word) { return word == 0; })) break;
-    draw.id = Sample(draw, sampler, legal);
-    if (!draw.id) return;
-    if (!IsLegal(legal, *draw.id)) break;  // biases forbid all that are
-    if (EndsAnswer(spec, *draw.id)) return;
-    const std::optional<bool> leads = choice.Leads(*draw.id, draw.steps);
-    if (!leads) return wait();
-    if (*leads) return;
-    set(*draw.id, false);
-  }
-  draw.id.reset();
-  draw.is_stuck = true;
-}
-
-// Whether min_tokens or no_repeat_ngram_size may forbid a token here.
-bool Scheduler::ForbidsTokens(const GenerateRequest& spec, uint32_t answer_tokens) {
-  return answer_tokens < spec.min_tokens || spec.no_repeat_ngram_size > 0;
-}
-
-// Takes what they forbid out of the legal tokens.
-void Scheduler::ForbidTokens(const Request& request, std::span<const TokenId> tokens,
-                             std::span<uint64_t> legal) const {
-  const GenerateRequest& spec = request.spec;
-  if (tokens.size() - request.prompt_tokens() < spec.min_tokens) {
-    for (const TokenId id : options_.end_tokens) SetLegal(legal, id, false);
-    for (const TokenId id : spec.stop_ids) SetLegal(legal, id, false);
-  }
-  ForEachRepeat(tokens, spec.no_repeat_ngram_size, [&](TokenId id) { SetLegal(legal, id, false); });
-}
-
-std::optional<InfillWords> Scheduler::InfillWordsOf(const Request& request,
-                                                    std::span<const uint64_t> legal) const {
-  if (!request.spec.sampling.infill) return std::nullopt;
-  InfillWords words{.text =
-                        [trie = request.words](TokenId id) {
-                          const std::string_view text = trie->text(id);
-                          const bool is_special =
-                              text.starts_with(kHiddenToken) || MarkOf(text).has_value();
-                          return is_special ? std::string_view() : text;
-                        },
-                    .ends = [this, &request](TokenId id) { return EndsAnswer(request.spec, id); },
-                    .end = std::nullopt};
-  for (const TokenId id : options_.end_tokens) {
-    if (request.spec.ignore_eos || (!legal.empty() && !IsLegal(legal, id))) continue;
-    words.end = id;
-    break;
-  }
-  return words;
-}
-
-bool Scheduler::EndsAnswer(const GenerateRequest& spec, TokenId id) const {
-  return (!spec.ignore_eos &&
-          std::binary_search(options_.end_tokens.begin(), options_.end_tokens.end(), id)) ||
-         std::ranges::find(spec.stop_ids, id) != spec.stop_ids.end();
 }
 
 }  // namespace kvasir

@@ -1,7 +1,6 @@
 // Scheduler: chooses the rows of each step, runs the step and uses its results.
 #pragma once
 
-#include <atomic>
 #include <deque>
 #include <functional>
 #include <future>
@@ -18,14 +17,13 @@
 #include "kvasir/engine.h"
 #include "model/runner.h"
 #include "sampling/beam_search.h"
-#include "sampling/sampler.h"
-#include "schedule/held_rows.h"
 #include "schedule/request_queues.h"
 #include "schedule/scheduling_policy.h"
 #include "schedule/sequence.h"
 #include "schedule/step_cost.h"
 #include "schedule/step_figures.h"
 #include "schedule/tenant_book.h"
+#include "schedule/token_chooser.h"
 #include "schedule/workload.h"
 #include "simd/target.h"
 #include "tier/tier.h"
@@ -164,16 +162,6 @@ class Scheduler {
     bool sample;       // the last row of what is known of the sequence
     bool ends_prompt;  // then all choices that have no token yet are drawn
   };
-  struct Draw {  // of the next token of a choice
-    const Head* head;
-    Sequence* sequence;
-    std::span<const float> logits;
-    std::optional<TokenId> id;       // absent: no token could be drawn
-    bool is_stuck = false;           // since the format has none; else a logit is not finite
-    bool waits = false;              // it is not known yet which tokens the format has
-    WalkSteps steps = WalkSteps(0);  // to find that out
-    GeneratedToken token;            // its logprobs, if they are asked for
-  };
   struct BeamStep {  // of a request's search
     Request* request;
     uint32_t first_row, num_rows = 0;  // of beam_rows_ and logits_
@@ -256,19 +244,6 @@ class Scheduler {
   void ReportLogits(const Head& head, std::span<const float> logits);
   static void ReportProgress(Request& request, uint32_t processed);
   void AddDraws(const Head& head, std::span<const float> logits);
-  void RunDraws();
-  void RunDraw(Draw& draw, uint32_t sampler);
-  void Choose(Draw& draw, uint32_t sampler);
-  void ChooseOfFormat(Draw& draw, uint32_t sampler);
-  bool EndsAnswer(const GenerateRequest& spec, TokenId id) const;
-  static bool ForbidsTokens(const GenerateRequest& spec, uint32_t answer_tokens);
-  void ForbidTokens(const Request& request, std::span<const TokenId> tokens,
-                    std::span<uint64_t> legal) const;
-  std::optional<TokenId> Sample(const Draw& draw, uint32_t sampler,
-                                std::span<const uint64_t> legal);
-  // nullopt: the request does not ask for them.
-  std::optional<InfillWords> InfillWordsOf(const Request& request,
-                                           std::span<const uint64_t> legal) const;
 
   // scheduler_formats.cc
   void ShareFormatSteps();
@@ -286,7 +261,7 @@ class Scheduler {
   void EndSearch(Request& request, std::span<const BeamSearch::Hypothesis> best);
 
   // scheduler_delivery.cc
-  void UseDraw(Draw& draw);
+  void UseDraw(TokenChooser::Draw& draw);
   void NoteToken(Request& request, uint64_t previous_ns);
   static bool AdvanceFormat(const Request& request, Sequence& sequence,
                             const GeneratedToken& token);
@@ -313,10 +288,10 @@ class Scheduler {
   KvCache& cache_;
   const KvCache::ForEach for_each_;  // on the runner's threads
   const SchedulerOptions options_;
-  std::vector<Sampler> samplers_;             // each used by one thread at a time
-  std::vector<std::vector<uint64_t>> legal_;  // [samplers][MaskWords(vocab)]: without a format
-  std::vector<float> logits_;                 // [logit_rows][vocab]
-  HeldRows held_rows_;                        // [parallel]
+  StepFigures figures_;
+  TenantBook tenants_;
+  TokenChooser chooser_;       // before requests_, which hold rows of it
+  std::vector<float> logits_;  // [logit_rows][vocab]
   std::function<void(const Workload&)> on_workload_;
   std::function<void(const Request&)> on_end_;
 
@@ -350,16 +325,13 @@ class Scheduler {
   std::vector<TokenId> source_tokens_;
   std::vector<const Rows*> source_owners_;  // [sources_]
   std::vector<const float*> head_hidden_;
-  std::vector<Draw> draws_;
   std::vector<BeamStep> beam_steps_;
   std::vector<LogitRow> beam_rows_;                    // [logit_rows], of a model with an encoder
   std::vector<std::unique_ptr<Sequence>> next_beams_;  // kept for its capacity
-  // Rows of logits_, and samplers, that were used since ZeroScratch.
-  size_t num_used_logits_ = 0, num_used_samplers_ = 0;
+  size_t num_used_logits_ = 0;            // rows of logits_ that were used since ZeroScratch
   bool zeroes_scratch_ = false;           // a request ended that came before an erase
   std::vector<double> row_format_steps_;  // [tenants_]: for each row in this step
   uint64_t format_steps_ = 0;             // left of this step's
-  std::atomic<uint32_t> next_draw_{0};    // relaxed: who runs a draw does not matter
   uint32_t decode_rows_ = 0;
   StepWork work_;
   struct Seen {  // behind View::sequences
@@ -374,8 +346,6 @@ class Scheduler {
 
   uint32_t headroom_blocks_ = 0;
   std::unique_ptr<const SchedulingPolicy> policy_;
-  StepFigures figures_;
-  TenantBook tenants_;
   std::vector<AccountId> accounts_over_quota_;  // of GrowReservations; kept for its capacity
   Workload workload_;                           // vectors with room for all requests
 

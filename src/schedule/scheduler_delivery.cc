@@ -40,15 +40,14 @@ std::function<void(Result<TierErased>)> PromiseIn(
 
 }  // namespace
 
-void Scheduler::UseDraw(Draw& draw) {
-  const Head& head = *draw.head;
-  Request& request = *head.request;
+void Scheduler::UseDraw(TokenChooser::Draw& draw) {
+  Request& request = *draw.request;
   Sequence& sequence = *draw.sequence;
   if (request.done()) return;
   format_steps_ -= std::min(format_steps_, draw.steps.taken());
   if (draw.waits) {
     std::vector<float>& hidden = sequence.format_choice->row().hidden;
-    if (head.hidden != hidden.data()) std::copy_n(head.hidden, hidden.size(), hidden.data());
+    if (draw.hidden != hidden.data()) std::copy_n(draw.hidden, hidden.size(), hidden.data());
     return;
   }
   if (!draw.id) {
@@ -67,7 +66,7 @@ void Scheduler::UseDraw(Draw& draw) {
   NoteToken(request, sequence.token_ns);
   sequence.token_ns = request.last_token_ns;
   ++figures_.stats().generated_tokens;
-  const bool ends = EndsAnswer(request.spec, id);
+  const bool ends = chooser_.EndsAnswer(request.spec, id);
   FinishReason reason =
       AppendToken(request, sequence, ends ? TokenRole::kEnd : TokenRole::kText, event);
   if (!ends && AdvanceFormat(request, sequence, event.tokens.back())) reason = FinishReason::kStop;
@@ -77,7 +76,7 @@ void Scheduler::UseDraw(Draw& draw) {
     reason = FinishReason::kLength;
   }
   if (reason != FinishReason::kNone) {
-    EndSequence(request, sequence, head.hidden, reason);
+    EndSequence(request, sequence, draw.hidden, reason);
   } else if (options_.cache_mode == CacheMode::kNone) {
     KV_CHECK(cache_.Truncate(sequence.kv, 0));  // the next step computes everything again
     sequence.long_rope = IsLong(sequence.tokens.size());
@@ -304,12 +303,10 @@ void Scheduler::ZeroScratch() {
     Wipe(ids);
   }
   std::fill_n(logits_.begin(), num_used_logits_ * runner_.config().vocab_size, 0.0f);
-  for (size_t i = 0; i < num_used_samplers_; ++i) samplers_[i].Zero();
-  for (std::vector<uint64_t>& legal : legal_) std::ranges::fill(legal, uint64_t{0});
+  chooser_.Zero();
   for (LogitRow& row : beam_rows_) row.Zero();
-  draws_.clear();
   runner_.ZeroScratch();
-  num_used_logits_ = num_used_samplers_ = 0;
+  num_used_logits_ = 0;
   zeroes_scratch_ = false;
 }
 
