@@ -14,6 +14,12 @@ namespace {
 
 constexpr double kProgressMs = 1e-6;  // of a nanosecond
 
+std::vector<Identity> Identities(const SchedulerOptions& options) {
+  std::vector<Identity> identities = {options.identity};
+  if (options.long_rope) identities.push_back(options.long_rope->identity);
+  return identities;
+}
+
 }  // namespace
 
 Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
@@ -27,6 +33,7 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
       tenants_(cache, figures_.stats().tenants, options_.num_tenants,
                options_.unknown_answer_tokens),
       chooser_(runner, options_.parallel, options_.end_tokens),
+      erasures_(cache, options_.tier, options_.tier_answer_ns, Identities(options_)),
       logits_(size_t{options_.logit_rows} * runner.config().vocab_size),
       headroom_blocks_(options_.admission == Admission::kExpected
                            ? HeadroomBlocks(options_.kv_headroom, cache.plan().num_blocks)
@@ -104,7 +111,7 @@ Scheduler::Ended Scheduler::Step() {
     CountStep(step_ns);
   }
   ContinueFormats();
-  if (!erasures_.empty()) ZeroErased(step_ns);
+  erasures_.Zero(step_ns);
   if (zeroes_scratch_) ZeroScratch();
   SealBlocks();
   if (requests_.running.empty() && requests_.waiting.empty()) PublishWorkload();

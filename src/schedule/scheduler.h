@@ -3,7 +3,6 @@
 
 #include <deque>
 #include <functional>
-#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +16,7 @@
 #include "kvasir/engine.h"
 #include "model/runner.h"
 #include "sampling/beam_search.h"
+#include "schedule/erasures.h"
 #include "schedule/request_queues.h"
 #include "schedule/scheduling_policy.h"
 #include "schedule/sequence.h"
@@ -109,13 +109,11 @@ class Scheduler {
   // Hands all blocks that were published before over to the tier, and calls `done` when they are
   // stored, or with kUnavailable after tier_answer_ns. If this throws, the caller still owns
   // `done`. REQUIRES: there is a tier.
-  void Flush(FlushSink&& done);
+  void Flush(FlushSink&& done) { erasures_.Flush(std::move(done)); }
   // Flushes and erasures wait for the tier no longer than until then.
-  void EndTierWaits(uint64_t at_ns);
+  void EndTierWaits(uint64_t at_ns) { erasures_.EndTierWaits(at_ns); }
 
-  bool idle() const {
-    return requests_.empty() && erasures_.empty() && flushes_.empty() && cache_.num_unsealed() == 0;
-  }
+  bool idle() const { return requests_.empty() && erasures_.empty() && cache_.num_unsealed() == 0; }
   // After a step: whether all that is left waits for the tier, or for a time to pass.
   bool WaitsForTier() const;
   // Gives up what was not handed over to the tier yet.
@@ -270,12 +268,7 @@ class Scheduler {
   void EndRequest(Request& request, FinishReason reason, const Error* error);
   void FinishRequest(Request& request, FinishReason reason);
   Ended Deliver();
-  void ZeroErased(uint64_t step_ns);
   void ZeroScratch();
-  struct Erasing;
-  static bool TakeTierAnswers(Erasing& erasing);
-  uint32_t ReportErasures();
-  void ReportFlushes();
   void CountStep(uint64_t step_ns);
   void PublishWorkload();
   Workload::Job JobOf(const Request& request, uint32_t new_tokens) const;
@@ -290,30 +283,13 @@ class Scheduler {
   const SchedulerOptions options_;
   StepFigures figures_;
   TenantBook tenants_;
-  TokenChooser chooser_;       // before requests_, which hold rows of it
+  TokenChooser chooser_;  // before requests_, which hold rows of it
+  Erasures erasures_;
   std::vector<float> logits_;  // [logit_rows][vocab]
   std::function<void(const Workload&)> on_workload_;
   std::function<void(const Request&)> on_end_;
 
   RequestQueues requests_;
-  struct Erasing {
-    uint64_t point = 0;  // of KvCache::Forget
-    Erasure erasure;
-    // Answers of the tier that are not in `erasure` yet: one for each Identity.
-    std::deque<std::future<Result<TierErased>>> tier;
-    uint64_t deadline_ns = 0;
-    ErasureSink done;
-  };
-  std::deque<Erasing> erasures_;
-  struct Flushing {
-    uint64_t point;  // of KvCache::seal_point
-    uint64_t deadline_ns;
-    // Of the tier; not valid: not all blocks have been handed over.
-    std::future<Result<TierFlushed>> tier;
-    std::optional<Result<TierFlushed>> answer;
-    FlushSink done;
-  };
-  std::deque<Flushing> flushes_;
   LoadSpeed load_speed_;
 
   // Of the current step; kept for their capacity.

@@ -20,24 +20,6 @@ constexpr double kMs = 1e-6;  // of a nanosecond
 // When the system refuses memory, the engine waits this long before it tries again.
 constexpr auto kMemoryPause = std::chrono::milliseconds(1);
 
-// Zeroing erased blocks makes a step an eighth longer, or a millisecond if that is more.
-constexpr uint64_t kZeroingShare = 8;
-constexpr uint64_t kLeastZeroingNs = 1'000'000;
-constexpr uint64_t kZeroedAtOnce = 1 << 20;  // bytes between two looks at the clock
-
-template <typename T>
-bool IsReady(const std::future<T>& answer) {
-  return answer.valid() && answer.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
-}
-
-// A callback whose answer comes into the queue's new last one.
-std::function<void(Result<TierErased>)> PromiseIn(
-    std::deque<std::future<Result<TierErased>>>& answers) {
-  const auto told = std::make_shared<std::promise<Result<TierErased>>>();
-  answers.push_back(told->get_future());
-  return [told](Result<TierErased> erased) { told->set_value(std::move(erased)); };
-}
-
 }  // namespace
 
 void Scheduler::UseDraw(TokenChooser::Draw& draw) {
@@ -243,57 +225,15 @@ void Scheduler::FailAll(const Error& error) {
 
 void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
   requests_.StopSharing(owner, {});
-  const CacheUsage before = cache_.usage();
-  Erasing erasing;
-  erasing.point = cache_.Forget(owner);
-  erasing.deadline_ns = MonotonicNs() + options_.tier_answer_ns;
-  if (options_.tier != nullptr) {
-    options_.tier->Erase(KvCache::OwnerOf(owner), PromiseIn(erasing.tier));
-  }
-  const CacheUsage after = cache_.usage();
-  erasing.erasure.blocks = before.cached_blocks - after.cached_blocks;
-  erasing.erasure.tokens = before.cached_tokens - after.cached_tokens;
-  erasing.erasure.cursors = before.num_cursors - after.num_cursors;
-  erasures_.push_back(std::move(erasing));
-  erasures_.back().done = std::move(done);
+  erasures_.Erase(owner, std::move(done));
   requests_.retry_admission = true;
 }
 
 void Scheduler::Forget(const ForgetRequest& request, const std::shared_ptr<const KeptPrompts>& kept,
                        ErasureSink&& done) {
-  const uint64_t cursors_before = cache_.usage().num_cursors;
   requests_.StopSharing(request.owner, std::span(request.ids).first(request.last + 1));
-  Erasing erasing;
-  erasing.deadline_ns = MonotonicNs() + options_.tier_answer_ns;
-  const auto forget = [&](const Identity& identity) {
-    if (options_.tier != nullptr) {
-      options_.tier->Forget(cache_.FactsToForget(request.owner, identity, request.cache_salt,
-                                                 request.ids, request.first, request.last, kept),
-                            PromiseIn(erasing.tier));
-    }
-    const std::optional<NamespaceId> ns =
-        cache_.FindNamespace(request.owner, identity, request.cache_salt);
-    if (!ns) return;
-    const KvCache::Forgotten one =
-        cache_.Forget(*ns, request.ids, request.first, request.last, *kept);
-    erasing.point = std::max(erasing.point, one.point);
-    erasing.erasure.blocks += one.erased_blocks;
-    erasing.erasure.tokens += one.erased_tokens;
-    erasing.erasure.kept_shared += one.kept_shared;
-  };
-  forget(options_.identity);
-  if (options_.long_rope) forget(options_.long_rope->identity);
-  erasing.erasure.cursors = cursors_before - cache_.usage().num_cursors;
-  erasures_.push_back(std::move(erasing));
-  erasures_.back().done = std::move(done);
+  erasures_.Forget(request, kept, std::move(done));
   requests_.retry_admission = true;
-}
-
-void Scheduler::ZeroErased(uint64_t step_ns) {
-  const uint64_t end_ns = MonotonicNs() + std::max(step_ns / kZeroingShare, kLeastZeroingNs);
-  do {
-    cache_.ZeroForgotten(kZeroedAtOnce);
-  } while (!cache_.IsZeroed(erasures_.back().point) && MonotonicNs() < end_ns);
 }
 
 // What steps leave in memory that the next ones use again.
@@ -308,67 +248,6 @@ void Scheduler::ZeroScratch() {
   runner_.ZeroScratch();
   num_used_logits_ = 0;
   zeroes_scratch_ = false;
-}
-
-// Whether all are there, or it takes too long.
-bool Scheduler::TakeTierAnswers(Erasing& erasing) {
-  for (; !erasing.tier.empty(); erasing.tier.pop_front()) {
-    if (!IsReady(erasing.tier.front())) {
-      if (MonotonicNs() < erasing.deadline_ns) return false;
-      erasing.erasure.error = {Code::kUnavailable,
-                               "disk tier: its folder does not answer; the erase goes on when it "
-                               "does; after a restart ask for it again"};
-      erasing.tier.clear();
-      return true;
-    }
-    const Result<TierErased> erased = erasing.tier.front().get();
-    if (erased) {
-      erasing.erasure.disk_blocks += erased->blocks;
-      erasing.erasure.disk_bytes += erased->bytes;
-      erasing.erasure.locked_stores += erased->locked_stores;
-    } else {
-      erasing.erasure.error = erased.error();
-    }
-  }
-  return true;
-}
-
-uint32_t Scheduler::ReportErasures() {
-  uint32_t num_told = 0;
-  for (; !erasures_.empty() && cache_.IsZeroed(erasures_.front().point); ++num_told) {
-    try {
-      if (!TakeTierAnswers(erasures_.front())) break;
-      if (num_told == 0) ZeroScratch();
-      erasures_.front().done(erasures_.front().erasure);
-    } catch (...) {  // no memory: tries again after the next step
-      std::this_thread::sleep_for(kMemoryPause);
-      break;
-    }
-    erasures_.pop_front();
-  }
-  return num_told;
-}
-
-// Those that the tier has answered, and those for which it takes too long.
-void Scheduler::ReportFlushes() {
-  try {
-    for (auto flush = flushes_.begin(); flush != flushes_.end();) {
-      if (!flush->answer && IsReady(flush->tier)) {
-        flush->answer = flush->tier.get();
-      } else if (!flush->answer && MonotonicNs() >= flush->deadline_ns) {
-        flush->answer =
-            Fail(Code::kUnavailable, "disk tier: not all was written in time; it is still queued");
-      }
-      if (!flush->answer) {
-        ++flush;
-        continue;
-      }
-      flush->done(*flush->answer);
-      flush = flushes_.erase(flush);
-    }
-  } catch (...) {  // no memory: tries again after the next step
-    std::this_thread::sleep_for(kMemoryPause);
-  }
 }
 
 Scheduler::Ended Scheduler::Deliver() {
@@ -411,8 +290,9 @@ Scheduler::Ended Scheduler::Deliver() {
     return true;
   });
   // Last: what ended has no memory then.
-  ended.num_erased = ReportErasures();
-  ReportFlushes();
+  if (erasures_.IsDue()) ZeroScratch();
+  ended.num_erased = erasures_.ReportErased();
+  erasures_.ReportFlushed();
   return ended;
 }
 

@@ -197,36 +197,14 @@ void Scheduler::SealBlocks() {
   const uint64_t now = MonotonicNs();
   const uint64_t end_ns = rows_.empty() ? std::numeric_limits<uint64_t>::max() : now + kTierNs;
   cache_.SealQueued(end_ns, for_each_);
-  for (Flushing& flush : flushes_) {
-    if (flush.tier.valid() || flush.answer || !cache_.IsSealed(flush.point)) continue;
-    const auto told = std::make_shared<std::promise<Result<TierFlushed>>>();
-    std::future<Result<TierFlushed>> answer = told->get_future();
-    options_.tier->Flush(
-        [told](Result<TierFlushed> flushed) { told->set_value(std::move(flushed)); });
-    flush.tier = std::move(answer);
-  }
-}
-
-void Scheduler::Flush(FlushSink&& done) {
-  flushes_.push_back({.point = cache_.seal_point(),
-                      .deadline_ns = MonotonicNs() + options_.tier_answer_ns,
-                      .tier = {},
-                      .answer = {},
-                      .done = {}});
-  flushes_.back().done = std::move(done);
-}
-
-void Scheduler::EndTierWaits(uint64_t at_ns) {
-  for (Flushing& flush : flushes_) flush.deadline_ns = std::min(flush.deadline_ns, at_ns);
-  for (Erasing& erasing : erasures_) erasing.deadline_ns = std::min(erasing.deadline_ns, at_ns);
+  erasures_.FlushSealed();
 }
 
 bool Scheduler::WaitsForTier() const {
   if (options_.tier == nullptr || !rows_.empty() || !requests_.ended.empty()) return false;
   if (requests_.running.empty() && !requests_.waiting.empty()) return false;
-  const auto is_zeroed = [&](const Erasing& erasing) { return cache_.IsZeroed(erasing.point); };
   const auto loads = [](const auto& request) { return request->load.waits; };
-  return std::ranges::all_of(erasures_, is_zeroed) && std::ranges::all_of(requests_.running, loads);
+  return erasures_.AreZeroed() && std::ranges::all_of(requests_.running, loads);
 }
 
 }  // namespace kvasir

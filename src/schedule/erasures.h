@@ -1,0 +1,81 @@
+// Erasures: erases and flushes of a cache that are under way, until its tier has answered too.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "cache/kv_cache.h"
+#include "kvasir/engine.h"
+#include "tier/tier.h"
+
+namespace kvasir {
+
+// An erase forgets blocks at once. Calls of Zero zero them, a part at a time, and the tier erases
+// its records meanwhile; Report calls the sink when both are done. A flush ends when the tier has
+// stored all blocks that were published before it. Neither waits for the tier longer than
+// tier_answer_ns. Engine thread only.
+class Erasures {
+ public:
+  // `tier`: the cache's; nullptr: it has none. `identities`: those under which the cache has KV.
+  // Cache and tier must outlive this.
+  Erasures(KvCache& cache, Tier* tier, uint64_t tier_answer_ns, std::vector<Identity> identities);
+
+  // Begin to erase what an owner has, or a part of a prompt (Scheduler::Erase and Forget). If they
+  // throw, the caller still owns `done`.
+  void Erase(std::string_view owner, ErasureSink&& done);
+  void Forget(const ForgetRequest& request, const std::shared_ptr<const KeptPrompts>& kept,
+              ErasureSink&& done);
+  // Begins a flush. If it throws, the caller still owns `done`. REQUIRES: there is a tier.
+  void Flush(FlushSink&& done);
+
+  bool empty() const { return erasures_.empty() && flushes_.empty(); }
+  // Returns whether all blocks are zeroed: the tier's answers are all that is left.
+  bool AreZeroed() const;
+  // Zeroes blocks for an eighth of the step's time, or a millisecond if that is more.
+  void Zero(uint64_t step_ns);
+  // Asks the tier to flush, where all blocks of a flush have been handed over to it.
+  void FlushSealed();
+  // Makes erases and flushes wait for the tier until then, at most.
+  void EndTierWaits(uint64_t at_ns);
+
+  // Returns whether the next erase is done: ReportErased will call its sink.
+  bool IsDue();
+  // Call the sinks of erases and of flushes that are done, and of those for which the tier took too
+  // long. A sink that throws is called again later. ReportErased returns how many it called.
+  uint32_t ReportErased();
+  void ReportFlushed();
+
+ private:
+  struct Erasing {
+    uint64_t point = 0;  // of KvCache::Forget
+    Erasure erasure;
+    // Answers of the tier that are not in `erasure` yet: one for each Identity.
+    std::deque<std::future<Result<TierErased>>> tier;
+    uint64_t deadline_ns = 0;
+    ErasureSink done;
+  };
+  struct Flushing {
+    uint64_t point = 0;  // of KvCache::seal_point
+    uint64_t deadline_ns = 0;
+    std::future<Result<TierFlushed>> tier;  // not valid: not all blocks have been handed over
+    std::optional<Result<TierFlushed>> answer;
+    FlushSink done;
+  };
+
+  void Add(Erasing erasing, ErasureSink&& done);
+  static bool TakeTierAnswers(Erasing& erasing);
+
+  KvCache& cache_;
+  Tier* const tier_;
+  const uint64_t tier_answer_ns_;
+  const std::vector<Identity> identities_;
+  std::deque<Erasing> erasures_;
+  std::deque<Flushing> flushes_;
+};
+
+}  // namespace kvasir
