@@ -25,25 +25,18 @@ std::vector<Identity> Identities(const SchedulerOptions& options) {
 Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
     : runner_(runner),
       cache_(cache),
-      for_each_([this](uint32_t items, const std::function<void(uint32_t)>& fn) {
-        runner_.ForEach(items, fn);
-      }),
       options_(std::move(options)),
       figures_(options_.ctx_size),
       tenants_(cache, figures_.stats().tenants, options_.num_tenants,
                options_.unknown_answer_tokens),
       chooser_(runner, options_.parallel, options_.end_tokens),
       erasures_(cache, options_.tier, options_.tier_answer_ns, Identities(options_)),
+      loads_(runner, cache, options_.tier, figures_, options_.max_rows),
       logits_(size_t{options_.logit_rows} * runner.config().vocab_size),
       headroom_blocks_(options_.admission == Admission::kExpected
                            ? HeadroomBlocks(options_.kv_headroom, cache.plan().num_blocks)
                            : 0),
       policy_(MakeSchedulingPolicy(options_.schedule)) {
-  if (options_.tier != nullptr) {
-    // What an earlier process measured, as if it had loaded for a tenth of a second.
-    const double speed = options_.tier->Stats().load_bytes_per_s;
-    if (speed > 0) load_speed_.Observe(static_cast<uint64_t>(speed / 10), 100'000'000);
-  }
   KV_CHECK(options_.max_rows >= options_.parallel);
   rows_.reserve(options_.parallel);
   step_.reserve(options_.parallel);
@@ -91,7 +84,7 @@ Scheduler::Ended Scheduler::Step() {
   requests_.CollectEnded();
   EndPastDeadline();
   CheckFiles();
-  ContinueLoads();
+  loads_.Continue(requests_);
   requests_.BeginSpare();
   PlanRows();
   uint64_t step_ns = 0;
@@ -113,10 +106,18 @@ Scheduler::Ended Scheduler::Step() {
   ContinueFormats();
   erasures_.Zero(step_ns);
   if (zeroes_scratch_) ZeroScratch();
-  SealBlocks();
+  loads_.Seal(!rows_.empty());
+  erasures_.FlushSealed();
   if (requests_.running.empty() && requests_.waiting.empty()) PublishWorkload();
   PublishStats();
   return Deliver();
+}
+
+bool Scheduler::WaitsForTier() const {
+  if (options_.tier == nullptr || !rows_.empty() || !requests_.ended.empty()) return false;
+  if (requests_.running.empty() && !requests_.waiting.empty()) return false;
+  const auto loads = [](const auto& request) { return request->load.waits; };
+  return erasures_.AreZeroed() && std::ranges::all_of(requests_.running, loads);
 }
 
 // Computes the KV of the sources that this step's rows wait for.
@@ -239,7 +240,7 @@ void Scheduler::CommitRows() {
     }
     if (!request.prompt_done) ReportProgress(request, committed);
     if (prompt_ends) {
-      EndLoad(request);
+      loads_.End(request);
       const uint32_t last_row = rows.first_row + rows.num_rows - 1;
       StartChoices(request, sequence,
                    rows.num_rows > 0 ? runner_.hidden(last_row).data() : nullptr);

@@ -23,6 +23,7 @@
 #include "schedule/step_cost.h"
 #include "schedule/step_figures.h"
 #include "schedule/tenant_book.h"
+#include "schedule/tier_loads.h"
 #include "schedule/token_chooser.h"
 #include "schedule/workload.h"
 #include "simd/target.h"
@@ -200,22 +201,6 @@ class Scheduler {
   bool GrowReservation(Request& request, uint32_t needed);
   void AddSequence(Request& request, KvSequence kv);
   static void BeginThought(const Request& request, Sequence& sequence);
-  void ExplainMatch(Request& request, const MatchResult& match);
-  static void NameMessage(Request& request);
-
-  // scheduler_load.cc
-  void StartLoad(Request& request, KvLoad load, uint32_t num_offered);
-  void ContinueLoads();
-  bool ContinueLoad(Request& request, uint64_t end_ns);
-  void ReadAhead(Request& request);
-  void SetMiss(Request& request, MissReason reason);
-  uint64_t LeftBytes(const LoadState& state) const;
-  uint32_t LeftTokens(const Request& request) const;
-  uint32_t RowsBeforeLoad(const Request& request, const Sequence& sequence, uint32_t pending) const;
-  void EndLoad(Request& request);
-  void EnterLoadState(Request& request, uint64_t now);
-  void RestartWithoutTier(size_t running_index);
-  void SealBlocks();
 
   // scheduler_plan.cc
   void PlanRows();
@@ -279,18 +264,17 @@ class Scheduler {
 
   Runner& runner_;
   KvCache& cache_;
-  const KvCache::ForEach for_each_;  // on the runner's threads
   const SchedulerOptions options_;
   StepFigures figures_;
   TenantBook tenants_;
   TokenChooser chooser_;  // before requests_, which hold rows of it
   Erasures erasures_;
+  TierLoads loads_;
   std::vector<float> logits_;  // [logit_rows][vocab]
   std::function<void(const Workload&)> on_workload_;
   std::function<void(const Request&)> on_end_;
 
   RequestQueues requests_;
-  LoadSpeed load_speed_;
 
   // Of the current step; kept for their capacity.
   std::vector<Rows> rows_;

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "schedule/match_receipt.h"
 #include "schedule/request_tracing.h"
 #include "schedule/scheduler.h"
 
@@ -215,6 +216,11 @@ void Scheduler::StartRunning(Request& request, const Known& known, MatchResult m
   } else {
     request.admitted_ns = start_ns;
     ExplainMatch(request, match);
+    figures_.stats().reused_source_tokens += request.receipt.source_reused;
+    if (const auto reason = std::exchange(request.tier_miss, std::nullopt)) {
+      SetReceiptMiss(request, *reason, match.num_reused());
+      if (!request.spec.only_when_idle) cache_.CountMiss(*reason, request.receipt.computed);
+    }
     if (request.spec.caller_explains && match.miss && match.miss->reason == MissReason::kDiverged) {
       match.miss.reset();  // the caller counts it, by the reason that it finds
     }
@@ -252,7 +258,7 @@ void Scheduler::StartRunning(Request& request, const Known& known, MatchResult m
     AddSequence(request, std::move(kv));
   }
   request.was_resumed = resumed;
-  StartLoad(request, std::move(load), num_offered);
+  loads_.Start(request, std::move(load), num_offered);
   request.reservation = std::move(reservation);
   request.tokens_at_resume = request.completion_tokens;
   request.preempted = false;
@@ -334,7 +340,7 @@ void Scheduler::CountResumed(Request& request, const Sequence& first, uint32_t n
 // the room. It goes on with the same tokens, text and random numbers.
 void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
   Request* const request = requests_.running[running_index].get();
-  EndLoad(*request);
+  loads_.End(*request);
   for (const auto& sequence : request->sequences) {
     if (sequence->done || sequence->kv.tables().empty()) continue;  // or it waits to be forked
     sequence->num_computed = std::max(sequence->num_computed, sequence->kv.num_committed());
@@ -471,41 +477,6 @@ void Scheduler::BeginThought(const Request& request, Sequence& sequence) {
   reading.think = format.think;
   reading.begins_inside_thought = format.begins_inside_thought;
   sequence.thought.emplace(std::make_shared<const AnswerReading>(std::move(reading)));
-}
-
-void Scheduler::ExplainMatch(Request& request, const MatchResult& match) {
-  Receipt& receipt = request.receipt;
-  receipt.prompt_tokens = request.prompt_tokens();
-  receipt.reused_pool = match.num_pool();
-  receipt.reused_partial = match.num_partial();
-  receipt.computed = receipt.prompt_tokens - match.num_reused();
-  receipt.ignored = request.spec.ignored;
-  receipt.clock_in_prompt = request.spec.clock_in_prompt;
-  receipt.miss = match.miss;
-  receipt.source_tokens = static_cast<uint32_t>(request.spec.source.size());
-  receipt.source_reused = match.source_miss ? 0 : receipt.source_tokens;
-  figures_.stats().reused_source_tokens += receipt.source_reused;
-  if (match.source_miss) receipt.miss = Miss{*match.source_miss, 0, std::nullopt};
-  const bool has_no_reason = match.miss && (match.miss->reason == MissReason::kCold ||
-                                            match.miss->reason == MissReason::kDiverged);
-  if (request.spec.identity_changed && has_no_reason) {
-    receipt.miss->reason = MissReason::kIdentityChanged;
-  }
-  if (const auto reason = std::exchange(request.tier_miss, std::nullopt)) {
-    receipt.miss = Miss{*reason, match.num_reused(), std::nullopt};
-    if (!request.spec.only_when_idle) cache_.CountMiss(*reason, receipt.computed);
-  }
-  NameMessage(request);
-}
-
-// Of the miss, if there is one.
-void Scheduler::NameMessage(Request& request) {
-  std::optional<Miss>& miss = request.receipt.miss;
-  if (!miss) return;
-  const auto& ends = request.spec.message_ends;
-  const auto message = std::upper_bound(ends.begin(), ends.end(), miss->at_token);
-  if (message == ends.end()) return;
-  miss->message_index = static_cast<uint32_t>(message - ends.begin());
 }
 
 }  // namespace kvasir

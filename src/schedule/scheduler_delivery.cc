@@ -157,7 +157,7 @@ void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* e
 }
 
 void Scheduler::FinishRequest(Request& request, FinishReason reason) {
-  EndLoad(request);
+  loads_.End(request);
   request.reservation.Release();
   zeroes_scratch_ |= request.is_erased;
   const uint64_t now = MonotonicNs();

@@ -150,7 +150,7 @@ void Scheduler::FillSequence(uint32_t index, Request& request, Sequence& sequenc
     if (--pending == 0) return;
   }
   if (request.load.waits) return;
-  pending = RowsBeforeLoad(request, sequence, pending);
+  pending = loads_.RowsBefore(request, sequence, pending);
   pending = std::min(pending, request.spec.chunk_tokens.value_or(pending));
   view_sequences_.push_back(
       {.request = index,

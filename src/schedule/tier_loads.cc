@@ -1,10 +1,11 @@
-// Loading: sequences that get blocks from the tier, and blocks that are handed over to it.
+#include "schedule/tier_loads.h"
+
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/clock.h"
-#include "schedule/request_tracing.h"
-#include "schedule/scheduler.h"
+#include "schedule/match_receipt.h"
 
 namespace kvasir {
 namespace {
@@ -14,8 +15,22 @@ constexpr uint64_t kTierNs = 4'000'000;
 
 }  // namespace
 
-// A request whose sequence was just fetched begins to load what its match was offered.
-void Scheduler::StartLoad(Request& request, KvLoad load, uint32_t num_offered) {
+TierLoads::TierLoads(Runner& runner, KvCache& cache, Tier* tier, StepFigures& figures,
+                     uint32_t max_rows)
+    : cache_(cache),
+      tier_(tier),
+      figures_(figures),
+      max_rows_(max_rows),
+      for_each_([&runner](uint32_t items, const std::function<void(uint32_t)>& fn) {
+        runner.ForEach(items, fn);
+      }) {
+  if (tier == nullptr) return;
+  // What an earlier process measured, as if it had loaded for a tenth of a second.
+  const double speed = tier->Stats().load_bytes_per_s;
+  if (speed > 0) speed_.Observe(static_cast<uint64_t>(speed / 10), 100'000'000);
+}
+
+void TierLoads::Start(Request& request, KvLoad load, uint32_t num_offered) {
   if (!load.active()) return;
   const uint64_t now = MonotonicNs();
   LoadState& state = request.load;
@@ -24,42 +39,41 @@ void Scheduler::StartLoad(Request& request, KvLoad load, uint32_t num_offered) {
   state.pace = {.start_ns = now,
                 .progress_ns = now,
                 .compute_ns = num_offered * figures_.RowNs(),
-                .ns_per_byte = load_speed_.ns_per_byte()};
+                .ns_per_byte = speed_.ns_per_byte()};
   cache_.BindLoad(request.first_live()->kv, state.load);
   state.is_late = !cache_.layout().has_windows() &&
                   state.pace.IsSlower(LeftBytes(state), state.pace.compute_ns);
   state.waits = !state.is_late;
   if (state.is_late) ReadAhead(request);
-  EnterLoadState(request, now);
+  EnterState(request, now);
   cache_.AskAhead(state.load, state.first_read);
 }
 
-uint64_t Scheduler::LeftBytes(const LoadState& state) const {
+uint64_t TierLoads::LeftBytes(const LoadState& state) const {
   return uint64_t{state.load.num_left()} * cache_.layout().block_bytes();
 }
 
-// Takes what has come for each sequence that loads, whatever its place, and decides who waits.
-void Scheduler::ContinueLoads() {
-  if (options_.tier == nullptr) return;
+void TierLoads::Continue(RequestQueues& requests) {
+  if (tier_ == nullptr) return;
   bool others_have_rows = false, any = false;
-  for (const auto& request : requests_.running) {
+  for (const auto& request : requests.running) {
     (request->load.load.active() ? any : others_have_rows) = true;
   }
   if (!any) return;
-  const uint64_t start_ns = MonotonicNs();
   const uint64_t end_ns =
-      others_have_rows ? start_ns + kTierNs : std::numeric_limits<uint64_t>::max();
-  for (size_t i = requests_.running.size(); i-- > 0;) {
-    Request& request = *requests_.running[i];
-    if (!request.load.load.active() || request.done()) continue;
-    if (!ContinueLoad(request, end_ns)) RestartWithoutTier(i);
-  }
-  figures_.stats().cache_ns += MonotonicNs() - start_ns;
+      others_have_rows ? MonotonicNs() + kTierNs : std::numeric_limits<uint64_t>::max();
+  figures_.TimedCache([&] {
+    for (size_t i = requests.running.size(); i-- > 0;) {
+      Request& request = *requests.running[i];
+      if (!request.load.load.active() || request.done()) continue;
+      if (!ContinueOne(request, end_ns)) Restart(requests, i);
+    }
+  });
 }
 
-// False when the load cannot go on, and what it brought is of no use: windows are there as a whole
-// or not at all.
-bool Scheduler::ContinueLoad(Request& request, uint64_t end_ns) {
+// Returns false if a load with windows stopped early; half a window is useless, so that the request
+// is matched again.
+bool TierLoads::ContinueOne(Request& request, uint64_t end_ns) {
   LoadState& state = request.load;
   Sequence& sequence = *request.first_live();
   const uint32_t before = sequence.kv.num_committed();
@@ -69,7 +83,7 @@ bool Scheduler::ContinueLoad(Request& request, uint64_t end_ns) {
   const uint64_t now = MonotonicNs();
   if (sequence.kv.num_committed() > before) {
     if (!state.is_late) {
-      load_speed_.Observe(state.load.loaded_bytes() - bytes_before, now - state.pace.progress_ns);
+      speed_.Observe(state.load.loaded_bytes() - bytes_before, now - state.pace.progress_ns);
     }
     state.pace.progress_ns = now;
     // Where no speed was known, this load's own one decides after a second.
@@ -82,7 +96,7 @@ bool Scheduler::ContinueLoad(Request& request, uint64_t end_ns) {
   }
   state.waits = false;
   if (front == KvCache::Front::kEnded) {
-    EndLoad(request);
+    End(request);
     return true;
   }
   const bool has_windows = cache_.layout().has_windows();
@@ -104,47 +118,45 @@ bool Scheduler::ContinueLoad(Request& request, uint64_t end_ns) {
       cache_.TokensBeforeRead(sequence.kv, state.load) == std::numeric_limits<uint32_t>::max();
   if (state.is_late && (front == KvCache::Front::kReading || is_nothing_asked)) ReadAhead(request);
   cache_.AskAhead(state.load, state.first_read);
-  EnterLoadState(request, now);
+  EnterState(request, now);
   return true;
 }
 
-void Scheduler::SetMiss(Request& request, MissReason reason) {
+void TierLoads::SetMiss(Request& request, MissReason reason) {
   LoadState& state = request.load;
   if (state.miss) return;
   state.miss = reason;
   state.miss_at = request.first_live()->kv.num_committed();
 }
 
-// Tokens of the offer that the sequence does not have yet.
-uint32_t Scheduler::LeftTokens(const Request& request) const {
+// Returns the tokens of the offer that the sequence does not have yet.
+uint32_t TierLoads::LeftTokens(const Request& request) const {
   const uint32_t end = request.load.load.end_block() * cache_.layout().block_tokens();
   const uint32_t committed = request.first_live()->kv.num_committed();
   return end - std::min(end, committed);
 }
 
-// Computing is quicker: the sequence computes what it needs next, and reads go on ahead of it, so
-// far that both come to the end of the offer at once, and at least a step.
-void Scheduler::ReadAhead(Request& request) {
+// Makes a late load read ahead of what the sequence computes: so far that both come to the end of
+// the offer at once, and at least a step.
+void TierLoads::ReadAhead(Request& request) {
   LoadState& state = request.load;
   SetMiss(request, MissReason::kOvertaken);
   const uint32_t block_tokens = cache_.layout().block_tokens();
   const uint32_t left = LeftTokens(request);
   const double share = state.pace.ComputedShare(LeftBytes(state), left * figures_.RowNs());
-  const uint64_t lead = std::max<uint64_t>(static_cast<uint64_t>(share * left), options_.max_rows);
+  const uint64_t lead = std::max<uint64_t>(static_cast<uint64_t>(share * left), max_rows_);
   const uint64_t first = request.first_live()->kv.num_committed() + lead;
   state.first_read = static_cast<uint32_t>((first + block_tokens - 1) / block_tokens);
 }
 
-// Rows that a sequence may compute before it comes to a block that the tier brings.
-uint32_t Scheduler::RowsBeforeLoad(const Request& request, const Sequence& sequence,
-                                   uint32_t pending) const {
+uint32_t TierLoads::RowsBefore(const Request& request, const Sequence& sequence,
+                               uint32_t pending) const {
   const LoadState& state = request.load;
   if (!state.load.active()) return pending;
   return std::min(pending, cache_.TokensBeforeRead(sequence.kv, state.load));
 }
 
-// The load has brought all that it will: what the receipt says of the prompt is final.
-void Scheduler::EndLoad(Request& request) {
+void TierLoads::End(Request& request) {
   LoadState& state = request.load;
   if (!state.load.active() && state.load.num_records() == 0) return;
   Receipt& receipt = request.receipt;
@@ -157,25 +169,24 @@ void Scheduler::EndLoad(Request& request) {
     receipt.reused_pool += state.load.taken_tokens() - state.load.loaded_tokens();
     receipt.computed = receipt.prompt_tokens - receipt.cached_tokens();
     if (state.miss) {
-      receipt.miss = Miss{*state.miss, state.miss_at, std::nullopt};
-      NameMessage(request);
+      SetReceiptMiss(request, *state.miss, state.miss_at);
       if (!request.spec.only_when_idle) cache_.CountMiss(*state.miss, receipt.computed);
     }
   }
   state = {};
-  EnterLoadState(request, MonotonicNs());
+  EnterState(request, MonotonicNs());
 }
 
-void Scheduler::EnterLoadState(Request& request, uint64_t now) {
+void TierLoads::EnterState(Request& request, uint64_t now_ns) {
   using State = FirstTokenTime::State;
-  request.first_token_time.Enter(request.load.waits ? State::kLoads : State::kRuns, now,
+  request.first_token_time.Enter(request.load.waits ? State::kLoads : State::kRuns, now_ns,
                                  figures_.cache_ns());
 }
 
-// A load of windows that cannot be finished: the request is matched again, and computes.
-void Scheduler::RestartWithoutTier(size_t running_index) {
-  Request& request = *requests_.running[running_index];
-  requests_.PutBack(running_index);  // first: it may throw
+// Makes a request whose load cannot be finished wait to be matched again, without the tier.
+void TierLoads::Restart(RequestQueues& requests, size_t running_index) {
+  Request& request = *requests.running[running_index];
+  requests.PutBack(running_index);  // first: it may throw
   if (!request.was_resumed) request.tier_miss = request.load.miss;
   request.load = {};
   request.skips_tier = true;
@@ -185,26 +196,15 @@ void Scheduler::RestartWithoutTier(size_t running_index) {
   request.reservation.Release();
   if (!request.was_resumed) request.sequences.clear();
   request.preempted = request.was_resumed;
-  requests_.retry_admission = true;
+  requests.retry_admission = true;
   request.first_token_time.Enter(FirstTokenTime::State::kQueued, MonotonicNs(),
                                  figures_.cache_ns());
 }
 
-// Hands blocks over to the tier: a few milliseconds' worth while something runs, else all for which
-// there are buffers.
-void Scheduler::SealBlocks() {
-  if (options_.tier == nullptr) return;
-  const uint64_t now = MonotonicNs();
-  const uint64_t end_ns = rows_.empty() ? std::numeric_limits<uint64_t>::max() : now + kTierNs;
-  cache_.SealQueued(end_ns, for_each_);
-  erasures_.FlushSealed();
-}
-
-bool Scheduler::WaitsForTier() const {
-  if (options_.tier == nullptr || !rows_.empty() || !requests_.ended.empty()) return false;
-  if (requests_.running.empty() && !requests_.waiting.empty()) return false;
-  const auto loads = [](const auto& request) { return request->load.waits; };
-  return erasures_.AreZeroed() && std::ranges::all_of(requests_.running, loads);
+void TierLoads::Seal(bool runs) {
+  if (tier_ == nullptr) return;
+  cache_.SealQueued(runs ? MonotonicNs() + kTierNs : std::numeric_limits<uint64_t>::max(),
+                    for_each_);
 }
 
 }  // namespace kvasir
