@@ -31,6 +31,7 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
                options_.unknown_answer_tokens),
       chooser_(runner, options_.parallel, options_.end_tokens),
       erasures_(cache, options_.tier, options_.tier_answer_ns, Identities(options_)),
+      format_steps_(options_.format_steps),
       loads_(runner, cache, options_.tier, figures_, options_.max_rows),
       logits_(size_t{options_.logit_rows} * runner.config().vocab_size),
       headroom_blocks_(options_.admission == Admission::kExpected
@@ -97,7 +98,7 @@ Scheduler::Ended Scheduler::Step() {
     ComputeRows();
     CheckStepFiles();
     CommitRows();
-    ShareFormatSteps();
+    format_steps_.Share(requests_, tenants_);
     ComputeHeads();
     requests_.CollectEnded();
     step_ns = MonotonicNs() - start_ns;
@@ -118,6 +119,16 @@ bool Scheduler::WaitsForTier() const {
   if (requests_.running.empty() && !requests_.waiting.empty()) return false;
   const auto loads = [](const auto& request) { return request->load.waits; };
   return erasures_.AreZeroed() && std::ranges::all_of(requests_.running, loads);
+}
+
+void Scheduler::ContinueFormats() {
+  if (!format_steps_.Continue(requests_, tenants_, !rows_.empty())) return;
+  for (const auto& request : requests_.running) {
+    if (request->done()) continue;
+    const std::optional<Error> error = FormatSteps::ErrorOf(*request);
+    if (error) EndRequest(*request, FinishReason::kError, &*error);
+  }
+  requests_.CollectEnded();
 }
 
 // Computes the KV of the sources that this step's rows wait for.
@@ -321,7 +332,7 @@ void Scheduler::ComputeHeads() {
         AddDraws(heads_[begin + i], LogitsAt(i));
       }
     }
-    chooser_.Run(row_format_steps_);
+    chooser_.Run(format_steps_.of_rows());
     RunBeams();
     figures_.AddSampling(MonotonicNs() - logits_ns);
     for (TokenChooser::Draw& draw : chooser_.draws()) UseDraw(draw);

@@ -17,6 +17,7 @@
 #include "model/runner.h"
 #include "sampling/beam_search.h"
 #include "schedule/erasures.h"
+#include "schedule/format_steps.h"
 #include "schedule/request_queues.h"
 #include "schedule/scheduling_policy.h"
 #include "schedule/sequence.h"
@@ -212,6 +213,7 @@ class Scheduler {
   void TakeRows();
 
   // scheduler.cc
+  void ContinueFormats();
   void ReadSources();
   void CommitSources();
   void ExtendRows();
@@ -227,11 +229,6 @@ class Scheduler {
   void ReportLogits(const Head& head, std::span<const float> logits);
   static void ReportProgress(Request& request, uint32_t processed);
   void AddDraws(const Head& head, std::span<const float> logits);
-
-  // scheduler_formats.cc
-  void ShareFormatSteps();
-  double DivideByTenants(std::vector<double>& of_rows) const;
-  void ContinueFormats();
 
   // scheduler_beams.cc
   void BeginSearch(Request& request) const;
@@ -269,6 +266,7 @@ class Scheduler {
   TenantBook tenants_;
   TokenChooser chooser_;  // before requests_, which hold rows of it
   Erasures erasures_;
+  FormatSteps format_steps_;
   TierLoads loads_;
   std::vector<float> logits_;  // [logit_rows][vocab]
   std::function<void(const Workload&)> on_workload_;
@@ -288,10 +286,8 @@ class Scheduler {
   std::vector<BeamStep> beam_steps_;
   std::vector<LogitRow> beam_rows_;                    // [logit_rows], of a model with an encoder
   std::vector<std::unique_ptr<Sequence>> next_beams_;  // kept for its capacity
-  size_t num_used_logits_ = 0;            // rows of logits_ that were used since ZeroScratch
-  bool zeroes_scratch_ = false;           // a request ended that came before an erase
-  std::vector<double> row_format_steps_;  // [tenants_]: for each row in this step
-  uint64_t format_steps_ = 0;             // left of this step's
+  size_t num_used_logits_ = 0;   // rows of logits_ that were used since ZeroScratch
+  bool zeroes_scratch_ = false;  // a request ended that came before an erase
   uint32_t decode_rows_ = 0;
   StepWork work_;
   struct Seen {  // behind View::sequences

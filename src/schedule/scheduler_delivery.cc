@@ -26,7 +26,7 @@ void Scheduler::UseDraw(TokenChooser::Draw& draw) {
   Request& request = *draw.request;
   Sequence& sequence = *draw.sequence;
   if (request.done()) return;
-  format_steps_ -= std::min(format_steps_, draw.steps.taken());
+  format_steps_.Take(draw.steps.taken());
   if (draw.waits) {
     std::vector<float>& hidden = sequence.format_choice->row().hidden;
     if (draw.hidden != hidden.data()) std::copy_n(draw.hidden, hidden.size(), hidden.data());

@@ -42,8 +42,6 @@ class TierLoadsTest : public testing::Test {
     request().sequences.push_back(std::make_unique<Sequence>());
     sequence().tokens = prompt_;
   }
-  ~TierLoadsTest() override { requests_.running.clear(); }  // before the cache
-
   std::unique_ptr<KvCache> MakeCache() {
     return *KvCache::Create({.layout = runner_.layout(),
                              .budget_bytes = 1 << 24,
