@@ -43,6 +43,11 @@ uint32_t MaxNodes(const KvCacheOptions& options, uint32_t num_blocks) {
   return static_cast<uint32_t>(std::min<uint64_t>(nodes, (uint32_t{1} << 31) - 1));
 }
 
+// Memory of EvictOne's scope.
+uint64_t ScopeBytes(uint32_t num_namespaces) {
+  return (uint64_t{num_namespaces} + 1) * sizeof(NamespaceId);
+}
+
 }  // namespace
 
 PrefixIndex::Options KvCache::IndexOptions(const KvCacheOptions& options, uint32_t num_blocks) {
@@ -60,11 +65,12 @@ CachePlan KvCache::PlanFor(const KvCacheOptions& options, uint32_t num_blocks) {
           .block_bytes = options.layout.block_bytes(),
           .pool_bytes = num_blocks * options.layout.block_bytes(),
           .index_bytes = PrefixIndex::BytesFor(IndexOptions(options, num_blocks)) +
-                         NamespaceBytes(options.num_namespaces) +
+                         Namespaces::BytesFor(options.num_namespaces) +
+                         ScopeBytes(options.num_namespaces) +
                          KvAccounts::BytesFor(options.num_namespaces) +
                          options.eviction->bytes_for(LimitsFor(options, num_blocks)) +
-                         BlockPool::MetadataBytes(num_blocks) +
-                         num_blocks * (sizeof(Use) + 2 * sizeof(uint32_t) /* fill_, owner_ */),
+                         BlockPool::MetadataBytes(num_blocks) + BlockUses::BytesFor(num_blocks) +
+                         BlockOwners::BytesFor(num_blocks),
           .cursor_bytes = CursorStore::BytesFor(options.reuse ? options.num_cursors : 0,
                                                 block_tokens, options.hidden_size)};
 }
@@ -114,24 +120,18 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
                                              options_.layout.block_tokens(), options_.hidden_size)),
       tier_(options_.reuse ? options_.tier : nullptr),
       writes_(tier_ ? std::make_unique<WriteQueue>(plan.num_blocks) : nullptr),
-      uses_(plan.num_blocks),
-      fill_(plan.num_blocks),
-      owner_(plan.num_blocks),
+      uses_(options_.layout, plan.num_blocks),
+      owners_(*pool_),
       source_seed_(Mix64(IndexSeed(options_.secret))),
-      accounts_(options_.num_namespaces, plan.num_blocks) {
+      accounts_(options_.num_namespaces, plan.num_blocks),
+      namespaces_(options_.num_namespaces, index_->AddRoot({}), *index_, accounts_) {
   pool_->set_observer(this);
   // What is sealed on the disk shall not lie open in a core dump.
   if (tier_ != nullptr) KeepOutOfDumps({pool_->data(BlockId{0}), plan_.pool_bytes});
-  namespaces_.reserve(size_t{options_.num_namespaces} + 1);
   scope_.reserve(size_t{options_.num_namespaces} + 1);
-  namespaces_.push_back({.owner = {}, .identity = {}, .root = index_->AddRoot({})});
 }
 
 KvCache::~KvCache() = default;
-
-const KvKind& KvCache::KindOf(BlockId block) const {
-  return layout().kinds()[layout().kind_of(uses_[static_cast<size_t>(block)].group)];
-}
 
 Status KvCache::Extend(KvSequence& sequence, std::span<const TokenId> tokens) {
   if (tokens.empty()) return {};
@@ -176,8 +176,8 @@ Status KvCache::Extend(KvSequence& sequence, std::span<const TokenId> tokens) {
   sequence.tokens_.insert(sequence.tokens_.end(), tokens.begin(), tokens.end());
   for (const BlockTable& table : std::span(sequence.tables_).first(layout().num_own_groups())) {
     for (size_t b = tail; b < table.size(); ++b) {
-      SetFill(table.ref(b).id(),
-              static_cast<uint32_t>(std::min(block_tokens, new_tokens - b * block_tokens)));
+      uses_.SetLive(table.ref(b).id(),
+                    static_cast<uint32_t>(std::min(block_tokens, new_tokens - b * block_tokens)));
     }
   }
   return {};
@@ -203,7 +203,7 @@ void KvCache::DropTail(NodeId node, const KvKind& kind) {
     return Prune(node);
   }
   // Nobody pins them, and they are of one owner.
-  const AccountId account = AccountOf(*index_->block(node, 0));
+  const AccountId account = uses_.account(*index_->block(node, 0));
   while (index_->has_children(node)) {
     if (!EvictOne(account, Victims::kOwn)) KV_CHECK(EvictOne(account, Victims::kAny));
   }
@@ -251,7 +251,7 @@ Status KvCache::Truncate(KvSequence& sequence, uint32_t num_tokens) {
   for (const BlockTable& table : std::span(sequence.tables_).first(layout().num_own_groups())) {
     const BlockId tail = table.ref(num_tokens / block_tokens).id();
     if (!pool_->retained(tail) && pool_->pin_count(tail) == 1) {
-      SetFill(tail, num_tokens % block_tokens);
+      uses_.SetLive(tail, num_tokens % block_tokens);
     }
   }
   return {};
@@ -332,17 +332,9 @@ BlockRef KvCache::Take(const KvSequence& sequence, uint32_t group) {
   const KvKind& kind = layout().kinds()[layout().kind_of(group)];
   using enum BlockPool::PinKind;
   BlockRef block = pool_->Allocate(kind.reach.window > 0 ? kUnshareable : kShared);
-  Use& use = uses_[static_cast<size_t>(block.id())];
-  use.group = group;
-  use.stands_for_kind = group == kind.first_group;
-  use.account = static_cast<uint16_t>(sequence.account_);
+  uses_.Take(block.id(), group, sequence.account_);
   accounts_.OnAllocated(sequence.account_);
-  uint32_t& owner = owner_[static_cast<size_t>(block.id())];
-  if ((owner & kForgotten) != 0) {  // ZeroForgotten has not reached it
-    std::memset(block.mutable_data(), 0, layout().block_bytes());
-    --num_forgotten_;
-  }
-  owner = taker_;
+  owners_.Take(block, taker_);
   // The sequence's namespace was erased: its new blocks must not keep anything either.
   if (!sequence.place_.is_current()) pool_->Scrub(block.id());
   return block;
@@ -386,8 +378,8 @@ CacheUsage KvCache::usage() const {
           .token_bytes = layout().token_bytes(),
           .cached_blocks = index_->num_blocks(),
           .cached_tokens = index_->num_tokens(),
-          .live_tokens = live_tokens_,
-          .held_bytes = cached_bytes_ + live_bytes_,
+          .live_tokens = uses_.live_tokens(),
+          .held_bytes = uses_.held_bytes(),
           .num_cursors = cursors_->num_cursors()};
 }
 
@@ -400,57 +392,47 @@ void KvCache::CheckInvariants() const {
   KV_CHECK(plan_.cursor_bytes == cursors_->allocated_bytes());
   KV_CHECK(plan_.index_bytes == index_->allocated_bytes() + policy_->allocated_bytes() +
                                     BlockPool::MetadataBytes(plan_.num_blocks) +
-                                    uses_.capacity() * sizeof(Use) +
-                                    (fill_.capacity() + owner_.capacity()) * sizeof(uint32_t) +
-                                    namespaces_.capacity() * sizeof(Namespace) +
+                                    uses_.allocated_bytes() + owners_.allocated_bytes() +
+                                    namespaces_.allocated_bytes() +
                                     scope_.capacity() * sizeof(NamespaceId) + accounts_.bytes());
-  KV_CHECK(namespaces_.size() <= size_t{options_.num_namespaces} + 1);
-  uint64_t live_tokens = 0, live_bytes = 0, cached_bytes = 0;
+  uint64_t cached_bytes = 0;
   uint64_t num_cross = 0, num_of_sources = 0;  // blocks of `cross` groups in nodes
-  uint32_t num_forgotten = 0;
   std::vector<KvAccounts::Account> counted(accounts_.size());
   for (uint32_t b = 0; b < plan_.num_blocks; ++b) {
     const BlockId id{b};
-    if ((owner_[b] & kForgotten) != 0) {
-      KV_CHECK(pool_->is_free(id));
-      ++num_forgotten;
-    }
-    const uint32_t group = uses_[b].group;
-    KvAccounts::Account& account = counted[uses_[b].account];
+    const uint32_t group = uses_.group(id);
+    KvAccounts::Account& account = counted[uses_.of(id).account];
     const uint32_t pins = pool_->pin_count(id);
     account.pinned += pins > 0;
     account.idle += pins == 0 && pool_->retained(id);
-    if (pins > 0 && KindOf(id).reach.window > 0) account.extra_pins += pins - 1;
+    if (pins > 0 && uses_.kind(id).reach.window > 0) account.extra_pins += pins - 1;
     const bool full = group < layout().num_full_groups();
     const auto node = index_->node_of(id);
     KV_CHECK(pool_->retained(id) == node.has_value());
     const bool idle = node && pool_->pin_count(id) == 0;
     const bool goes_first = node && (!full || !index_->has_children(*node));
     const bool cross = group >= layout().num_own_groups();
-    KV_CHECK(policy_->is_evictable(id) == (idle && StandsForKind(id) && goes_first));
-    // fill_ counts tokens in exactly the blocks that are pinned and in no node.
-    KV_CHECK((fill_[b] > 0) == (pool_->pin_count(id) > 0 && !node));
-    KV_CHECK(pool_->is_free(id) || owner_[b] != 0);
+    KV_CHECK(policy_->is_evictable(id) == (idle && uses_.stands_for_kind(id) && goes_first));
+    // Live tokens are in exactly the blocks that are pinned and in no node.
+    KV_CHECK((uses_.live(id) > 0) == (pool_->pin_count(id) > 0 && !node));
 #if !defined(__SANITIZE_ADDRESS__)  // the bytes of free blocks are poisoned there
     // Zeroed after a Forget. Those that were never taken stay untouched.
-    if (owner_[b] == 0 && uses_[b].last > 0) {
+    if (!owners_.is_known(id) && uses_.of(id).last > 0) {
       const std::span bytes(pool_->data(id), layout().block_bytes());
       KV_CHECK(std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; }));
     }
 #endif
-    if (group == 0) live_tokens += fill_[b];
-    live_bytes += fill_[b] * layout().token_bytes(group);
     if (!node) continue;
     KV_CHECK(index_->block(*node, group) == id);
-    cached_bytes += TokensIn(*node, *index_->block(*node, KindOf(id).first_group)) *
+    cached_bytes += TokensIn(*node, *index_->block(*node, uses_.kind(id).first_group)) *
                     layout().token_bytes(group);
-    for (uint32_t i = 0; i < KindOf(id).num_groups; ++i) {
-      const auto other = index_->block(*node, KindOf(id).first_group + i);
+    for (uint32_t i = 0; i < uses_.kind(id).num_groups; ++i) {
+      const auto other = index_->block(*node, uses_.kind(id).first_group + i);
       KV_CHECK(other && pool_->pin_count(*other) == pool_->pin_count(id));
     }
     if (cross) {
       ++num_cross;
-      if (StandsForKind(id)) num_of_sources += CheckSource(*node);
+      if (uses_.stands_for_kind(id)) num_of_sources += CheckSource(*node);
       continue;
     }
     for (uint32_t i = 0; i < layout().num_full_groups(); ++i) KV_CHECK(index_->block(*node, i));
@@ -463,8 +445,8 @@ void KvCache::CheckInvariants() const {
     KV_CHECK(before ? pool_->pin_count(*before) > 0 : IsOfSource(parent));
   }
   KV_CHECK(num_cross == num_of_sources);
-  KV_CHECK(live_tokens == live_tokens_);
-  KV_CHECK(live_bytes == live_bytes_ && cached_bytes == cached_bytes_);
+  uses_.CheckInvariants(cached_bytes);
+  owners_.CheckInvariants();
   KV_CHECK(available_blocks() >= reserved_blocks());
   accounts_.CheckInvariants();
   for (size_t i = 0; i < counted.size(); ++i) {
@@ -472,7 +454,6 @@ void KvCache::CheckInvariants() const {
     KV_CHECK(account.pinned == counted[i].pinned && account.idle == counted[i].idle);
     KV_CHECK(account.extra_pins == counted[i].extra_pins);
   }
-  KV_CHECK(num_forgotten == num_forgotten_);
   for (NodeId parent : cursors_->Parents()) {
     KV_CHECK(index_->is_root(parent) || index_->tokens(parent).size() == layout().block_tokens());
   }

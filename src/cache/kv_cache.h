@@ -14,15 +14,19 @@
 #include "base/secret.h"
 #include "block/block_pool.h"
 #include "block/kv_layout.h"
+#include "cache/block_owners.h"
+#include "cache/block_uses.h"
 #include "cache/identity.h"
 #include "cache/kept_prompts.h"
 #include "cache/kv_accounts.h"
 #include "cache/kv_load.h"
 #include "cache/kv_sequence.h"
+#include "cache/namespaces.h"
 #include "cache/reservation.h"
 #include "cache/source_key.h"
 #include "cache/write_queue.h"
 #include "index/prefix_index.h"
+#include "kvasir/cache_counters.h"
 #include "kvasir/prefix_list.h"
 #include "kvasir/receipt.h"
 #include "kvasir/types.h"
@@ -32,9 +36,6 @@ namespace kvasir {
 
 class CursorStore;
 class KvCache;
-// The namespace of owners for which the cache has no room: it shares and keeps nothing.
-inline constexpr NamespaceId kSharesNothing{0};
-
 // What one cache holds, in bytes and tokens; a snapshot, O(1).
 struct CacheUsage {
   uint32_t num_blocks, free_blocks, idle_blocks, pinned_blocks;
@@ -51,20 +52,6 @@ struct CacheUsage {
     const double used = static_cast<double>(num_blocks - free_blocks) * block_bytes;
     return used == 0 ? 0 : 1 - static_cast<double>(held_bytes) / used;
   }
-};
-
-// Monotonic counters, in tokens unless named otherwise. A prompt counts when its match is fetched:
-// one that waits for admission and is matched again counts once.
-struct CacheCounters {
-  uint64_t queried_tokens, hit_tokens_pool, hit_tokens_partial, hit_tokens_disk;
-  uint64_t cursor_hits;  // prompts
-  uint64_t committed_blocks, evicted_blocks, copied_blocks /* copy on write */, deduplicated_blocks;
-  uint64_t misses[kNumMissReasons];         // prompts, by MissReason
-  uint64_t missed_tokens[kNumMissReasons];  // of those prompts: not reused
-  // In evicted_blocks; those that a sequence of the same namespace took the place of.
-  uint64_t evicted_tokens, evicted_own_blocks /* blocks */;
-  // In evicted_blocks and evicted_tokens: an account took its own, because of a quota.
-  uint64_t quota_evicted_blocks, quota_evicted_tokens;
 };
 
 // The arithmetic that plan and the allocator share.
@@ -212,7 +199,7 @@ class KvCache final : private BlockPool::Observer {
   // recycle, one without a salt takes the place of the salted one without users that was opened
   // longest ago, whose blocks are evicted. Else the result is kSharesNothing, as if reuse were off.
   // O(namespaces); O(blocks) to recycle.
-  static constexpr uint32_t kMaxSalts = 8;
+  static constexpr uint32_t kMaxSalts = Namespaces::kMaxSalts;
   NamespaceId OpenNamespace(std::string_view owner, const Identity& identity,
                             std::optional<std::string_view> salt = std::nullopt);
 
@@ -299,7 +286,9 @@ class KvCache final : private BlockPool::Observer {
   // largest number when there is none.
   uint32_t TokensBeforeRead(const KvSequence& sequence, const KvLoad& load) const;
   // Counts a prompt of which so many tokens of an offer were computed.
-  void CountMiss(MissReason reason, uint32_t num_tokens);
+  void CountMiss(MissReason reason, uint32_t num_tokens) {
+    counters_.CountMiss(reason, num_tokens);
+  }
 
   // Writing. Blocks that sequences publish, and those that they take from the pool, wait in a queue
   // to be sealed for the tier. Seals them until end_ns; false when blocks are left for which the
@@ -383,9 +372,9 @@ class KvCache final : private BlockPool::Observer {
                             uint32_t first, uint32_t last,
                             std::shared_ptr<const KeptPrompts> kept = nullptr) const;
   // Zeroes forgotten blocks, oldest work first, until at least `bytes` are zeroed or none is left.
-  void ZeroForgotten(uint64_t bytes);
+  void ZeroForgotten(uint64_t bytes) { owners_.Zero(bytes); }
   // Whether all blocks are zeroed that were free after the Forget that returned `point`.
-  bool IsZeroed(uint64_t point) const { return num_forgotten_ == 0 || zeroing_at_ >= point; }
+  bool IsZeroed(uint64_t point) const { return owners_.IsZeroed(point); }
   // Forgets a namespace and zeroes all forgotten blocks. O(bytes).
   void Erase(NamespaceId ns);
 
@@ -411,50 +400,16 @@ class KvCache final : private BlockPool::Observer {
   void CheckInvariants() const;  // O(everything); tests
 
  private:
-  struct Namespace {
-    Digest owner;  // of its name, so that all names take the same memory
-    AccountId account = kNobody;
-    std::optional<Digest> salt = {};
-    Identity identity;
-    NodeId root{};
-    uint32_t epoch = 0;   // times erased
-    uint32_t users = 0;   // holds of matches and sequences, those from before an erasure too
-    uint64_t opened = 0;  // when last, by namespace_clock_
-    bool stores = false;  // the tier has a key for its owner
-  };
-
   KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPool> pool);
   void OnIdle(BlockId id) override;
   void OnPinned(BlockId id) override;
   void OnFreed(BlockId id) override;
   void OnExtraPin(BlockId id, int change) override;
 
-  static uint64_t NamespaceBytes(uint32_t num_namespaces) {
-    return (uint64_t{num_namespaces} + 1) * (sizeof(Namespace) + sizeof(NamespaceId) /* scope_ */);
-  }
   static CachePlan PlanFor(const KvCacheOptions& options, uint32_t num_blocks);
-  Namespace Named(std::string_view owner, const Identity& identity,
-                  std::optional<std::string_view> salt) const;
-  Namespace& Of(NamespaceId ns) { return namespaces_[static_cast<size_t>(ns)]; }
-  const Namespace& Of(NamespaceId ns) const { return namespaces_[static_cast<size_t>(ns)]; }
+  Namespace& Of(NamespaceId ns) { return namespaces_.Of(ns); }
+  const Namespace& Of(NamespaceId ns) const { return namespaces_.Of(ns); }
   static PrefixIndex::Options IndexOptions(const KvCacheOptions& options, uint32_t num_blocks);
-  const KvKind& KindOf(BlockId block) const;
-  AccountId AccountOf(BlockId block) const {
-    return AccountId(uses_[static_cast<size_t>(block)].account);
-  }
-  // Whether the policy knows the blocks of the node's kind, or all blocks of the source, by it.
-  bool StandsForKind(BlockId block) const {
-    return uses_[static_cast<size_t>(block)].stands_for_kind != 0;
-  }
-
-  // kv_cache_namespace.cc
-  static bool SameOwner(const Namespace& a, const Namespace& b) {
-    return a.owner == b.owner && a.salt == b.salt;
-  }
-  std::optional<size_t> Recyclable(const Namespace* like) const;
-  std::optional<size_t> OldestSalted() const;
-  uint64_t ForgetUnlinked(NamespaceId ns);
-
   // kv_cache_forget.cc
   struct ForgetPath;
   std::vector<bool> NodesOf(const ForgetPath& path, const KeptPrompts& kept) const;
@@ -548,9 +503,7 @@ class KvCache final : private BlockPool::Observer {
   void CopyTail(KvSequence& sequence, const KvKind& kind);
   void DropTail(NodeId node, const KvKind& kind);
   BlockRef Take(const KvSequence& sequence, uint32_t group);
-  void TakeFor(const KvSequence& sequence) {
-    taker_ = static_cast<uint32_t>(sequence.place_.ns()) + 1;
-  }
+  void TakeFor(const KvSequence& sequence) { taker_ = sequence.place_.ns(); }
   // Whose idle blocks may go: all that a guarantee does not protect, or the taker's alone.
   enum class Victims { kAny, kOwn };
   bool EvictOne(AccountId taker, Victims victims);
@@ -560,7 +513,6 @@ class KvCache final : private BlockPool::Observer {
   void LetGo(BlockId block, uint32_t num_tokens, PrefixIndex::RemoveKind kind);
   BlockFacts FactsOf(NodeId node, BlockId block) const;
   void OfferIfEvictable(NodeId node, BlockId block);
-  void SetFill(BlockId id, uint32_t num_tokens);
 
   KvCacheOptions options_;
   CachePlan plan_;
@@ -570,34 +522,15 @@ class KvCache final : private BlockPool::Observer {
   std::unique_ptr<CursorStore> cursors_;
   Tier* const tier_;                    // nullptr: there is none
   std::unique_ptr<WriteQueue> writes_;  // with a tier
-  struct Use {
-    uint64_t last = 0;  // by use_clock_
-    uint32_t hits = 0;
-    uint32_t group : 15 = 0;           // that the block was taken for
-    uint32_t stands_for_kind : 1 = 0;  // the policy knows the node's blocks of the kind by it
-    uint32_t account : 16 = 0;         // that took it
-  };
-  std::vector<Use> uses_;
-  uint64_t use_clock_ = 0;
-  // Per block. fill_: tokens that sequences have in it, if no node holds it. owner_: the namespace
-  // that it was last taken for, plus one (0: never taken), with kForgotten if it is free and must
-  // be zeroed.
-  std::vector<uint32_t> fill_;
-  std::vector<uint32_t> owner_;
-  static constexpr uint32_t kForgotten = uint32_t{1} << 31;
-  uint32_t num_forgotten_ = 0;
-  uint64_t zeroing_at_ = 0;        // blocks that ZeroForgotten has passed, round after round
-  uint64_t live_tokens_ = 0;       // sum of fill_ of the first group
-  uint64_t live_bytes_ = 0;        // of fill_'s tokens in their groups
-  uint64_t cached_bytes_ = 0;      // of the index's tokens in their blocks
-  uint64_t source_seed_;           // of SourceKeys
-  uint32_t taker_ = 0;             // as in owner_: for whom EvictOne evicts
-  bool evicts_for_quota_ = false;  // what EvictOne evicts now
+  BlockUses uses_;
+  BlockOwners owners_;
+  uint64_t source_seed_;                // of SourceKeys
+  NamespaceId taker_ = kSharesNothing;  // for whom EvictOne evicts
+  bool evicts_for_quota_ = false;       // what EvictOne evicts now
   KvAccounts accounts_;
-  std::vector<NamespaceId> scope_;     // of EvictOne; kept for its capacity
-  std::vector<Namespace> namespaces_;  // the first one shares nothing; reserved at start
-  uint64_t namespace_clock_ = 0;       // calls of OpenNamespace
-  CacheCounters counters_{};
+  std::vector<NamespaceId> scope_;  // of EvictOne; kept for its capacity
+  Namespaces namespaces_;
+  CacheCounters counters_;
 };
 
 }  // namespace kvasir

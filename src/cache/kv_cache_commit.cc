@@ -133,12 +133,11 @@ void KvCache::Enter(NodeId node, const KvKind& kind, KvSequence& sequence, uint3
       TokensIn(node, sequence.tables_[kind.first_group].ref(block_index).id());
   for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
     const BlockId block = sequence.tables_[group].ref(block_index).id();
-    SetFill(block, 0);
-    uses_[static_cast<size_t>(block)].last = use_clock_;
-    uses_[static_cast<size_t>(block)].hits = 0;
+    uses_.SetLive(block, 0);
+    uses_.Renew(block);
     index_->SetBlock(node, group, block);
-    cached_bytes_ += num_tokens * layout().token_bytes(group);
-    if (StandsForKind(block)) policy_->OnInserted(block, FactsOf(node, block));
+    uses_.AddCached(block, num_tokens);
+    if (uses_.stands_for_kind(block)) policy_->OnInserted(block, FactsOf(node, block));
     pool_->Retain(block);
   }
 }

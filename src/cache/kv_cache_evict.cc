@@ -14,7 +14,7 @@ bool KvCache::EvictOne(AccountId taker, Victims victims) {
   if (victims == Victims::kOwn || accounts_.has_quotas()) {
     scope_.clear();
     for (size_t i = 1; i < namespaces_.size(); ++i) {
-      const AccountId account = namespaces_[i].account;
+      const AccountId account = Of(NamespaceId(i)).account;
       if (account == taker || (victims == Victims::kAny && accounts_.may_lose(account))) {
         scope_.push_back(NamespaceId(i));
       }
@@ -25,7 +25,7 @@ bool KvCache::EvictOne(AccountId taker, Victims victims) {
   if (!victim) return false;
   evicts_for_quota_ = accounts_.has_quotas() && victims == Victims::kOwn;
   const NodeId node = *index_->node_of(*victim);
-  const KvKind& kind = KindOf(*victim);
+  const KvKind& kind = uses_.kind(*victim);
   if (kind.reach.kind == KvReach::Kind::kFull) {
     Unlink(node, PrefixIndex::RemoveKind::kEvicted);
   } else if (kind.reach.kind == KvReach::Kind::kCross) {
@@ -98,37 +98,31 @@ void KvCache::Prune(NodeId node) {
 
 // Accounts for `block`, which has num_tokens tokens and left the index.
 void KvCache::LetGo(BlockId block, uint32_t num_tokens, PrefixIndex::RemoveKind kind) {
-  cached_bytes_ -= num_tokens * layout().token_bytes(uses_[static_cast<size_t>(block)].group);
-  const bool known = StandsForKind(block);
+  uses_.SubtractCached(block, num_tokens);
+  const bool known = uses_.stands_for_kind(block);
   if (pool_->pin_count(block) > 0) {
     if (known) policy_->OnForgotten(block);
     pool_->Unretain(block);
-    SetFill(block, num_tokens);
+    uses_.SetLive(block, num_tokens);
     return;
   }
   const bool evicted = kind == PrefixIndex::RemoveKind::kEvicted;
   if (evicted) {
-    ++counters_.evicted_blocks;
-    counters_.evicted_tokens += num_tokens;
-    counters_.evicted_own_blocks += owner_[static_cast<size_t>(block)] == taker_;
-    if (evicts_for_quota_) {
-      ++counters_.quota_evicted_blocks;
-      counters_.quota_evicted_tokens += num_tokens;
-    }
+    counters_.CountEvicted(num_tokens, owners_.of(block) == taker_, evicts_for_quota_);
   }
   if (known && evicted) policy_->OnEvicted(block);
   if (known && !evicted) policy_->OnForgotten(block);
   pool_->Reclaim(block);
-  accounts_.OnReclaimed(AccountOf(block));
+  accounts_.OnReclaimed(uses_.account(block));
 }
 
 BlockFacts KvCache::FactsOf(NodeId node, BlockId block) const {
-  const Use& use = uses_[static_cast<size_t>(block)];
-  const KvKind& kind = KindOf(block);
+  const BlockUses::Use& use = uses_.of(block);
+  const KvKind& kind = uses_.kind(block);
   const uint64_t num_blocks = kind.reach.kind == KvReach::Kind::kCross
                                   ? layout().SourceBlocks(SourceKey::TokensOf(index_->tokens(node)))
                                   : kind.num_groups;
-  return {.ns = NamespaceId{owner_[static_cast<size_t>(block)] - 1},
+  return {.ns = owners_.of(block),
           .group = LayerGroupId{layout().kind_of(use.group)},
           .depth = index_->depth(node),
           .bytes = num_blocks * layout().block_bytes(),
@@ -139,33 +133,25 @@ BlockFacts KvCache::FactsOf(NodeId node, BlockId block) const {
 
 // REQUIRES: the block is idle, and the policy knows it (StandsForKind).
 void KvCache::OfferIfEvictable(NodeId node, BlockId block) {
-  const bool full = KindOf(block).reach.kind == KvReach::Kind::kFull;
+  const bool full = uses_.kind(block).reach.kind == KvReach::Kind::kFull;
   if (!full || !index_->has_children(node)) policy_->OnEvictable(block, FactsOf(node, block));
 }
 
-void KvCache::SetFill(BlockId id, uint32_t num_tokens) {
-  uint32_t& fill = fill_[static_cast<size_t>(id)];
-  const uint32_t group = uses_[static_cast<size_t>(id)].group;
-  const uint64_t token_bytes = layout().token_bytes(group);
-  live_bytes_ += num_tokens * token_bytes;
-  live_bytes_ -= fill * token_bytes;
-  if (group == 0) live_tokens_ = live_tokens_ + num_tokens - fill;
-  fill = num_tokens;
-}
-
 void KvCache::OnIdle(BlockId id) {
-  accounts_.OnIdle(AccountOf(id));
-  uses_[static_cast<size_t>(id)].last = ++use_clock_;
-  if (StandsForKind(id)) OfferIfEvictable(*index_->node_of(id), id);
+  accounts_.OnIdle(uses_.account(id));
+  uses_.Touch(id);
+  if (uses_.stands_for_kind(id)) OfferIfEvictable(*index_->node_of(id), id);
 }
 void KvCache::OnPinned(BlockId id) {
-  accounts_.OnPinned(AccountOf(id));
+  accounts_.OnPinned(uses_.account(id));
   if (policy_->is_evictable(id)) policy_->OnHeld(id);
 }
 void KvCache::OnFreed(BlockId id) {
-  accounts_.OnFreed(AccountOf(id));
-  SetFill(id, 0);
+  accounts_.OnFreed(uses_.account(id));
+  uses_.SetLive(id, 0);
 }
-void KvCache::OnExtraPin(BlockId id, int change) { accounts_.OnExtraPins(AccountOf(id), change); }
+void KvCache::OnExtraPin(BlockId id, int change) {
+  accounts_.OnExtraPins(uses_.account(id), change);
+}
 
 }  // namespace kvasir

@@ -54,7 +54,7 @@ KvCache::Forgotten KvCache::Forget(NamespaceId ns, std::span<const TokenId> ids,
   ForgetBack(path, kept, &forgotten);
   forgotten.erased_blocks = blocks - index_->num_blocks();
   forgotten.erased_tokens = tokens - index_->num_tokens();
-  forgotten.point = ForgetUnlinked(ns);
+  forgotten.point = owners_.Forget(ns);
   return forgotten;
 }
 
@@ -163,7 +163,7 @@ ForgetFacts KvCache::FactsToForget(std::string_view owner, const Identity& ident
                                    std::shared_ptr<const KeptPrompts> kept) const {
   KV_CHECK(first <= last && last < ids.size());
   if (FaultActive(Fault::kEraseByFirst)) last = first;
-  const Namespace named = Named(owner, identity, salt);
+  const Namespace named = Namespaces::Named(owner, identity, salt);
   const size_t block_tokens = layout().block_tokens();
   const size_t begin = last / block_tokens * block_tokens;
   const BlockKey root = RootKeyOf(options_.secret, owner, named.salt, named.identity);

@@ -28,8 +28,9 @@ PrefixList KvCache::ListPrefixes(std::string_view owner, size_t max_runs, size_t
   const Digest digest = Sha256Of(owner);
   uint32_t num_spaces = 0;
   for (size_t i = 1; i < namespaces_.size(); ++i) {
-    if (namespaces_[i].owner != digest || !index_->has_children(namespaces_[i].root)) continue;
-    add_children(namespaces_[i].root, std::nullopt, num_spaces++, 0);
+    const Namespace& space = Of(NamespaceId(i));
+    if (space.owner != digest || !index_->has_children(space.root)) continue;
+    add_children(space.root, std::nullopt, num_spaces++, 0);
   }
   for (; !places.empty(); places.pop_front()) {
     if (list.runs.size() == max_runs || num_tokens >= max_tokens) {

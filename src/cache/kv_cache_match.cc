@@ -267,8 +267,9 @@ std::optional<Miss> KvCache::Explain(NamespaceId ns, NodeId node, std::span<cons
 bool KvCache::OtherIdentityHas(NamespaceId ns, std::span<const TokenId> begin, uint32_t num_covered,
                                const SourceKey* source) const {
   for (size_t i = 1; i < namespaces_.size(); ++i) {
-    if (NamespaceId(i) == ns || !SameOwner(namespaces_[i], Of(ns))) continue;
-    const NodeId root = namespaces_[i].root;
+    const Namespace& space = Of(NamespaceId(i));
+    if (NamespaceId(i) == ns || !space.HasOwnerOf(Of(ns))) continue;
+    const NodeId root = space.root;
     const auto node = source == nullptr ? root : FindSource(root, *source);
     if (!node) continue;
     if (BeginningHeld(*node, begin) > num_covered) return true;
@@ -318,7 +319,7 @@ KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens,
   for (BlockTable& table : sequence.tables_) {
     for (size_t b = table.first(); b < table.size(); ++b) {
       const BlockId block = table.ref(b).id();
-      ++uses_[static_cast<size_t>(block)].hits;
+      uses_.CountHit(block);
       const auto node = sequence.stores_ ? index_->node_of(block) : std::nullopt;
       if (node && index_->tokens(*node).size() == layout().block_tokens()) writes_->Push(block);
     }
@@ -335,9 +336,7 @@ void KvCache::Count(const MatchResult& match) {
   counters_.hit_tokens_partial += match.num_partial_;
   counters_.cursor_hits += match.has_cursor_;
   if (!match.miss) return;
-  const auto reason = static_cast<size_t>(match.miss->reason);
-  ++counters_.misses[reason];
-  counters_.missed_tokens[reason] += match.prompt_tokens_ - match.num_reused();
+  CountMiss(match.miss->reason, match.prompt_tokens_ - match.num_reused());
 }
 
 std::span<const float> KvCache::CursorHidden(const MatchResult& match) const {

@@ -31,8 +31,9 @@ MissReason KvCache::WhySourceIsMissing(NamespaceId ns, const SourceKey& key) con
     return MissReason::kEvicted;
   }
   for (size_t i = 1; i < namespaces_.size(); ++i) {
-    if (NamespaceId(i) == ns || !SameOwner(namespaces_[i], Of(ns))) continue;
-    if (FindSource(namespaces_[i].root, key)) return MissReason::kIdentityChanged;
+    const Namespace& space = Of(NamespaceId(i));
+    if (NamespaceId(i) == ns || !space.HasOwnerOf(Of(ns))) continue;
+    if (FindSource(space.root, key)) return MissReason::kIdentityChanged;
   }
   return MissReason::kCold;
 }
@@ -82,10 +83,9 @@ Status KvCache::ExtendSource(KvSequence& sequence) {
       table.Append(Take(sequence, group));
       const BlockId block = table.ref(table.size() - 1).id();
       const uint32_t rest = sequence.source_tokens_ - begin;
-      SetFill(block, std::min(rest, block_tokens));
+      uses_.SetLive(block, std::min(rest, block_tokens));
       // Its last block stands for the source.
-      uses_[static_cast<size_t>(block)].stands_for_kind =
-          group == layout().num_own_groups() && rest <= block_tokens;
+      uses_.set_stands_for_kind(block, group == layout().num_own_groups() && rest <= block_tokens);
     }
   }
   return {};
@@ -156,7 +156,8 @@ void KvCache::EvictSource(NodeId last) {
 uint32_t KvCache::TokensIn(NodeId node, BlockId first) const {
   const auto ids = index_->tokens(node);
   const auto all = static_cast<uint32_t>(ids.size());
-  if (KindOf(first).reach.kind != KvReach::Kind::kCross || !StandsForKind(first)) return all;
+  if (uses_.kind(first).reach.kind != KvReach::Kind::kCross || !uses_.stands_for_kind(first))
+    return all;
   return (SourceKey::TokensOf(ids) - 1) % all + 1;
 }
 

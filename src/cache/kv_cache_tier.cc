@@ -353,11 +353,6 @@ void KvCache::CountLoad(KvLoad& load) {
   load.counted_loaded_ = load.loaded_tokens_;
 }
 
-void KvCache::CountMiss(MissReason reason, uint32_t num_tokens) {
-  ++counters_.misses[static_cast<size_t>(reason)];
-  counters_.missed_tokens[static_cast<size_t>(reason)] += num_tokens;
-}
-
 // The node's blocks of a kind, if it is a whole block.
 void KvCache::QueueWrites(NodeId node, const KvKind& kind) {
   if (tier_ == nullptr || index_->tokens(node).size() < layout().block_tokens()) return;
@@ -377,8 +372,8 @@ uint64_t KvCache::FirstWindowBlock(const KvSequence& sequence, uint32_t group) c
 tl::expected<WriteId, WriteRefusal> KvCache::BeginWrite(BlockId block) {
   const NodeId node = *index_->node_of(block);
   const NodeId parent = index_->parent(node);
-  const Use& use = uses_[static_cast<size_t>(block)];
-  const Namespace& space = Of(NamespaceId{owner_[static_cast<size_t>(block)] - 1});
+  const BlockUses::Use& use = uses_.of(block);
+  const Namespace& space = Of(owners_.of(block));
   RecordFacts facts = RecordOf(index_->key(node), index_->key(parent), PrefixIndex::is_root(parent),
                                use.group, index_->tokens(node), space.owner);
   facts.used_again = use.hits > 0;

@@ -1,0 +1,102 @@
+#include "cache/namespaces.h"
+
+#include "base/check.h"
+#include "base/fault.h"
+
+namespace kvasir {
+
+Namespaces::Namespaces(uint32_t num_namespaces, NodeId root, const PrefixIndex& index,
+                       const KvAccounts& accounts)
+    : index_(index), accounts_(accounts) {
+  entries_.reserve(size_t{num_namespaces} + 1);
+  entries_.push_back({.owner = {}, .identity = {}, .root = root});
+}
+
+Namespace Namespaces::Named(std::string_view owner, const Identity& identity,
+                            std::optional<std::string_view> salt) {
+  static constexpr Identity kNoIdentity{};
+  const bool shared = FaultActive(Fault::kForeignNamespace);
+  Namespace named{.owner = Sha256Of(shared ? std::string_view() : owner),
+                  .identity = shared ? kNoIdentity : identity};
+  if (salt && !shared) named.salt = Sha256Of(*salt);
+  return named;
+}
+
+std::optional<NamespaceId> Namespaces::Find(const Namespace& named) const {
+  for (size_t i = 1; i < entries_.size(); ++i) {
+    if (entries_[i].identity == named.identity && entries_[i].HasOwnerOf(named)) {
+      return NamespaceId(i);
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<NamespaceId> Namespaces::Reopen(const Namespace& wanted) {
+  ++clock_;
+  const auto ns = Find(wanted);
+  if (!ns) return std::nullopt;
+  Namespace& space = Of(*ns);
+  space.opened = clock_;
+  space.account = wanted.account;
+  space.stores = wanted.stores;
+  return ns;
+}
+
+std::optional<Namespaces::Place> Namespaces::PlaceFor(const Namespace& wanted) const {
+  uint32_t num_salted = 0;
+  for (const Namespace& space : entries_) {
+    const bool is_like = space.owner == wanted.owner && space.identity == wanted.identity;
+    num_salted += is_like && space.salt.has_value();
+  }
+  const bool too_many = wanted.salt.has_value() && num_salted >= kMaxSalts;
+  if (entries_.size() < entries_.capacity() && !too_many) return Place{};
+  auto old = Recyclable(too_many ? &wanted : nullptr);
+  if (!old && !wanted.salt) old = OldestSalted();
+  if (!old) return std::nullopt;
+  return Place{old};
+}
+
+NamespaceId Namespaces::Put(const Place& place, Namespace wanted, NodeId root) {
+  wanted.root = root;
+  wanted.opened = clock_;
+  if (!place.old) {
+    KV_CHECK(entries_.size() < entries_.capacity());
+    entries_.push_back(wanted);
+    return NamespaceId(entries_.size() - 1);
+  }
+  wanted.epoch = Of(*place.old).epoch;
+  Of(*place.old) = wanted;
+  return *place.old;
+}
+
+// Returns the namespace without blocks and users that was opened longest ago. Not the one that was
+// opened last, whose id the caller is about to use. `like`: only salted ones of its owner and
+// identity.
+std::optional<NamespaceId> Namespaces::Recyclable(const Namespace* like) const {
+  std::optional<NamespaceId> best;
+  for (size_t i = 1; i < entries_.size(); ++i) {
+    const Namespace& space = entries_[i];
+    if (like && (!space.salt || space.owner != like->owner || space.identity != like->identity)) {
+      continue;
+    }
+    const bool is_new = space.opened + 1 == clock_;
+    if (is_new || space.users > 0 || index_.has_children(space.root)) continue;
+    if (!best || space.opened < Of(*best).opened) best = NamespaceId(i);
+  }
+  return best;
+}
+
+// Returns the salted namespace without users that was opened longest ago, with or without blocks:
+// one owner's salts must leave namespaces for others. Not one of an owner with a guarantee.
+std::optional<NamespaceId> Namespaces::OldestSalted() const {
+  std::optional<NamespaceId> best;
+  for (size_t i = 1; i < entries_.size(); ++i) {
+    const Namespace& space = entries_[i];
+    if (!space.salt || space.users > 0 || space.opened + 1 == clock_) continue;
+    if (accounts_.of(space.account).quota.guaranteed > 0) continue;
+    if (!best || space.opened < Of(*best).opened) best = NamespaceId(i);
+  }
+  return best;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,89 @@
+#include "cache/namespaces.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "cache/cache_driver_for_test.h"
+
+namespace kvasir {
+namespace {
+
+constexpr uint32_t kNumNamespaces = 12;
+
+class NamespacesTest : public testing::Test {
+ protected:
+  // Returns nothing where there is no room.
+  std::optional<NamespaceId> Open(std::string_view owner,
+                                  std::optional<std::string_view> salt = std::nullopt) {
+    Namespace wanted = Namespaces::Named(owner, IdentityNamed(1), salt);
+    wanted.account = accounts_.Open(wanted.owner);
+    if (const auto ns = spaces_.Reopen(wanted)) return ns;
+    const auto place = spaces_.PlaceFor(wanted);
+    if (!place) return std::nullopt;
+    const NodeId root = place->old ? spaces_.Of(*place->old).root : index_.AddRoot({});
+    return spaces_.Put(*place, wanted, root);
+  }
+  NodeId Fill(NamespaceId ns) {  // a namespace with a block is not recycled
+    return index_.Insert(spaces_.Of(ns).root, TokensFrom(static_cast<uint64_t>(ns), 16));
+  }
+
+  PrefixIndex index_{{.num_blocks = 32,
+                      .block_tokens = 16,
+                      .num_nodes = 32,
+                      .num_roots = kNumNamespaces + 1,
+                      .seed = 5}};
+  KvAccounts accounts_{kNumNamespaces, 32};
+  Namespaces spaces_{kNumNamespaces, index_.AddRoot({}), index_, accounts_};
+};
+
+TEST_F(NamespacesTest, FindsANamespaceByOwnerIdentityAndSalt) {
+  const auto plain = Open("alice"), salted = Open("alice", "a"), bob = Open("bob");
+  ASSERT_TRUE(plain && salted && bob);
+  EXPECT_NE(plain, salted);
+  EXPECT_NE(plain, bob);
+  EXPECT_EQ(Open("alice"), plain);
+  EXPECT_EQ(spaces_.Find(Namespaces::Named("alice", IdentityNamed(1), "a")), salted);
+  EXPECT_FALSE(spaces_.Find(Namespaces::Named("alice", IdentityNamed(2), "a")));
+  EXPECT_FALSE(spaces_.Find(Namespaces::Named("alice", IdentityNamed(1), "")));
+  EXPECT_TRUE(spaces_.Of(*plain).owner == spaces_.Of(*salted).owner);
+  EXPECT_FALSE(spaces_.Of(*plain).HasOwnerOf(spaces_.Of(*salted)));
+  EXPECT_EQ(spaces_.allocated_bytes(), Namespaces::BytesFor(kNumNamespaces));
+}
+
+TEST_F(NamespacesTest, RecyclesTheOldestThatIsEmptyAndUnusedButNotTheLastOpened) {
+  std::vector<NamespaceId> opened;
+  for (uint32_t i = 0; i < kNumNamespaces; ++i)
+    opened.push_back(*Open("owner" + std::to_string(i)));
+  spaces_.Of(opened[0]).users = 1;
+  Fill(opened[1]);
+  EXPECT_EQ(Open("late"), opened[2]);
+  EXPECT_FALSE(spaces_.Find(Namespaces::Named("owner2", IdentityNamed(1), std::nullopt)));
+  for (uint32_t i = 3; i + 1 < kNumNamespaces; ++i) Fill(opened[i]);
+  EXPECT_EQ(Open("later"), opened.back());  // "late" was opened last
+  Fill(opened.back());
+  Fill(opened[2]);
+  EXPECT_FALSE(Open("latest"));
+}
+
+TEST_F(NamespacesTest, ASaltGivesWayToANamespaceWithoutOne) {
+  std::vector<NamespaceId> salted;
+  for (uint32_t i = 0; i < Namespaces::kMaxSalts; ++i) {
+    salted.push_back(*Open("alice", "salt" + std::to_string(i)));
+    Fill(salted.back());
+  }
+  EXPECT_FALSE(Open("alice", "one more"));  // room, but not for this owner
+  for (uint32_t i = 0; i < kNumNamespaces - Namespaces::kMaxSalts; ++i) {
+    Fill(*Open("owner" + std::to_string(i)));
+  }
+  EXPECT_FALSE(Open("bob", "salt"));
+  spaces_.Of(salted[0]).users = 1;
+  const uint32_t epoch = ++spaces_.Of(salted[1]).epoch;
+  EXPECT_EQ(Open("bob"), salted[1]);
+  EXPECT_EQ(spaces_.Of(salted[1]).epoch, epoch);  // holds from before stay stale
+  accounts_.SetQuota(spaces_.Of(salted[2]).account, {.guaranteed = 1});
+  EXPECT_FALSE(Open("carol"));
+}
+
+}  // namespace
+}  // namespace kvasir
