@@ -43,11 +43,6 @@ uint32_t MaxNodes(const KvCacheOptions& options, uint32_t num_blocks) {
   return static_cast<uint32_t>(std::min<uint64_t>(nodes, (uint32_t{1} << 31) - 1));
 }
 
-// Memory of EvictOne's scope.
-uint64_t ScopeBytes(uint32_t num_namespaces) {
-  return (uint64_t{num_namespaces} + 1) * sizeof(NamespaceId);
-}
-
 }  // namespace
 
 PrefixIndex::Options KvCache::IndexOptions(const KvCacheOptions& options, uint32_t num_blocks) {
@@ -66,7 +61,7 @@ CachePlan KvCache::PlanFor(const KvCacheOptions& options, uint32_t num_blocks) {
           .pool_bytes = num_blocks * options.layout.block_bytes(),
           .index_bytes = PrefixIndex::BytesFor(IndexOptions(options, num_blocks)) +
                          Namespaces::BytesFor(options.num_namespaces) +
-                         ScopeBytes(options.num_namespaces) +
+                         Residency::BytesFor(options.num_namespaces) +
                          KvAccounts::BytesFor(options.num_namespaces) +
                          options.eviction->bytes_for(LimitsFor(options, num_blocks)) +
                          BlockPool::MetadataBytes(num_blocks) + BlockUses::BytesFor(num_blocks) +
@@ -119,16 +114,35 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
       cursors_(std::make_unique<CursorStore>(options_.reuse ? options_.num_cursors : 0,
                                              options_.layout.block_tokens(), options_.hidden_size)),
       tier_(options_.reuse ? options_.tier : nullptr),
-      writes_(tier_ ? std::make_unique<WriteQueue>(plan.num_blocks) : nullptr),
       uses_(options_.layout, plan.num_blocks),
       owners_(*pool_),
       source_seed_(Mix64(IndexSeed(options_.secret))),
       accounts_(options_.num_namespaces, plan.num_blocks),
-      namespaces_(options_.num_namespaces, index_->AddRoot({}), *index_, accounts_) {
-  pool_->set_observer(this);
+      namespaces_(options_.num_namespaces, index_->AddRoot({}), *index_, accounts_),
+      sealer_(tier_ == nullptr
+                  ? nullptr
+                  : std::make_unique<BlockSealer>(BlockSealer::Parts{.layout = options_.layout,
+                                                                     .pool = *pool_,
+                                                                     .index = *index_,
+                                                                     .uses = uses_,
+                                                                     .owners = owners_,
+                                                                     .namespaces = namespaces_,
+                                                                     .tier = *tier_})),
+      residency_({.layout = options_.layout,
+                  .pool = *pool_,
+                  .index = *index_,
+                  .policy = *policy_,
+                  .cursors = *cursors_,
+                  .uses = uses_,
+                  .owners = owners_,
+                  .accounts = accounts_,
+                  .namespaces = namespaces_,
+                  .counters = counters_,
+                  .sealer = sealer_.get()},
+                 options_.num_namespaces),
+      reserves_(options_.layout, options_.step_tokens, *pool_, accounts_) {
   // What is sealed on the disk shall not lie open in a core dump.
   if (tier_ != nullptr) KeepOutOfDumps({pool_->data(BlockId{0}), plan_.pool_bytes});
-  scope_.reserve(size_t{options_.num_namespaces} + 1);
 }
 
 KvCache::~KvCache() = default;
@@ -147,22 +161,20 @@ Status KvCache::Extend(KvSequence& sequence, std::span<const TokenId> tokens) {
   uint64_t copies = 0;
   bool others_pin = false;
   for (const KvKind& kind : layout().own_kinds()) {
-    if (!CopiesTail(sequence, kind.first_group)) continue;
+    if (!reserves_.CopiesTail(sequence, kind.first_group)) continue;
     copies += kind.num_groups;
     others_pin |= pool_->pin_count(sequence.tables_[kind.first_group].ref(tail).id()) > 1;
   }
-  const Reservation::State* reserved = ReservedFor(sequence);
-  const uint32_t available =
-      accounts_.available(sequence.account_) + (reserved != nullptr ? reserved->blocks : 0);
+  const uint32_t available = reserves_.available(sequence);
   const bool copy = added + copies <= available;
   if (!copy && (copies == 0 || added > available || others_pin)) {
     return Fail(Code::kExhausted,
                 "KV pool: {} blocks needed, {} of {} are free or idle and not reserved for others",
                 added + copies, available, plan_.num_blocks);
   }
-  Draw(sequence, copy ? added + copies : added);
+  reserves_.Draw(sequence, copy ? added + copies : added);
   for (const KvKind& kind : layout().own_kinds()) {
-    if (!CopiesTail(sequence, kind.first_group)) continue;
+    if (!reserves_.CopiesTail(sequence, kind.first_group)) continue;
     if (copy) {
       CopyTail(sequence, kind);
     } else {
@@ -192,22 +204,23 @@ void KvCache::CopyTail(KvSequence& sequence, const KvKind& kind) {
     table.Replace(tail, std::move(block));
     ++counters_.copied_blocks;
   }
-  if (kind.reach.window > 0) GiveBack(sequence, kind.num_groups);
+  if (kind.reach.window > 0) reserves_.GiveBack(sequence, kind.num_groups);
 }
 
 // When no block is left for a copy: takes the node's blocks of a kind out of the index, so that the
 // only sequence that pins them can write to them.
 void KvCache::DropTail(NodeId node, const KvKind& kind) {
   if (kind.reach.window > 0) {
-    Detach(node, kind, PrefixIndex::RemoveKind::kEvicted);
-    return Prune(node);
+    residency_.Detach(node, kind, PrefixIndex::RemoveKind::kEvicted);
+    return residency_.Prune(node);
   }
   // Nobody pins them, and they are of one owner.
   const AccountId account = uses_.account(*index_->block(node, 0));
   while (index_->has_children(node)) {
-    if (!EvictOne(account, Victims::kOwn)) KV_CHECK(EvictOne(account, Victims::kAny));
+    if (!residency_.EvictOne(account, Residency::Victims::kOwn))
+      KV_CHECK(residency_.EvictOne(account, Residency::Victims::kAny));
   }
-  Unlink(node, PrefixIndex::RemoveKind::kEvicted);
+  residency_.Unlink(node, PrefixIndex::RemoveKind::kEvicted);
 }
 
 Status KvCache::Truncate(KvSequence& sequence, uint32_t num_tokens) {
@@ -220,7 +233,8 @@ Status KvCache::Truncate(KvSequence& sequence, uint32_t num_tokens) {
     return Fail(Code::kNotFound, "KV: the window before token {} is gone; it begins at token {}",
                 num_tokens, first * block_tokens);
   }
-  const uint32_t copied = NumCopied(sequence), window_blocks = NumWindowBlocks(sequence);
+  const uint32_t copied = reserves_.NumCopied(sequence),
+                 window_blocks = reserves_.NumWindowBlocks(sequence);
   const uint32_t num_full = layout().num_full_groups();
   uint32_t popped = 0, freed = 0;
   for (uint32_t group = 0; group < layout().num_own_groups(); ++group) {
@@ -233,13 +247,13 @@ Status KvCache::Truncate(KvSequence& sequence, uint32_t num_tokens) {
     freed += available_blocks() - available;
   }
   sequence.tokens_.resize(num_tokens);
-  const Reservation::State* reserved = ReservedFor(sequence);
+  const Reservation::State* reserved = KvReserves::Of(sequence);
   // When each sequence computes the prompt itself, its demand counts all blocks of the prompt, so
   // the shared ones are reserved already.
   const uint32_t lost = reserved != nullptr && !reserved->shares_prompt
                             ? freed
-                            : popped + NumCopied(sequence) - copied;
-  GiveBack(sequence, lost + (window_blocks - NumWindowBlocks(sequence)));
+                            : popped + reserves_.NumCopied(sequence) - copied;
+  reserves_.GiveBack(sequence, lost + (window_blocks - reserves_.NumWindowBlocks(sequence)));
   sequence.num_committed_ = std::min(sequence.num_committed_, num_tokens);
   if (sequence.place_.is_current()) {
     NodeId node = sequence.place_.node();
@@ -290,15 +304,15 @@ KvSequence KvCache::Fork(const KvSequence& sequence, uint32_t reserve_tokens) {
     for (size_t b = 0; b < from.size(); ++b) fork.tables_[group].Append(from.ref(b).Share());
   }
   fork.reserved_ = sequence.reserved_;  // last: an unfinished fork must not give back any
-  Draw(fork, NumWindowBlocks(fork));
+  reserves_.Draw(fork, reserves_.NumWindowBlocks(fork));
   return fork;
 }
 
 Status KvCache::ForkInto(KvSequence& fork, const KvSequence& sequence) {
   KV_CHECK(&fork != &sequence && fork.reserved_ == sequence.reserved_ && !layout().has_windows());
   KV_CHECK(sequence.num_committed_ == sequence.num_tokens());
-  Reservation::State* state = ReservedFor(fork);
-  const uint64_t rest = state != nullptr ? RestOf(fork, *state) : 0;
+  Reservation::State* state = KvReserves::Of(fork);
+  const uint64_t rest = state != nullptr ? reserves_.RestOf(fork, *state) : 0;
   for (uint32_t group = 0; group < layout().num_own_groups(); ++group) {
     const BlockTable& from = sequence.tables_[group];
     BlockTable& table = fork.tables_[group];
@@ -314,29 +328,18 @@ Status KvCache::ForkInto(KvSequence& fork, const KvSequence& sequence) {
   fork.num_committed_ = sequence.num_committed_;
   fork.tokens_.assign(sequence.tokens_.begin(), sequence.tokens_.end());
   if (state == nullptr) return {};
-  const uint64_t after = RestOf(fork, *state);
+  const uint64_t after = reserves_.RestOf(fork, *state);
   // More is the copy of a tail, for which it gave back its own.
-  if (after > rest) return Promise(*state, after - rest);
-  TakeBack(*state, static_cast<uint32_t>(std::min<uint64_t>(rest - after, state->blocks)));
+  if (after > rest) return reserves_.Promise(*state, after - rest);
+  reserves_.TakeBack(*state,
+                     static_cast<uint32_t>(std::min<uint64_t>(rest - after, state->blocks)));
   return {};
 }
 
 BlockRef KvCache::Take(const KvSequence& sequence, uint32_t group) {
-  // Whoever pins a block pins all before it. So all blocks below an idle block are idle, one of
-  // them is a leaf, and EvictOne finds it.
-  TakeFor(sequence);
-  if (accounts_.must_take_own(sequence.account_)) {
-    EvictOne(sequence.account_, Victims::kOwn);
-  }
-  if (pool_->num_free() == 0) KV_CHECK(EvictOne(sequence.account_, Victims::kAny));
-  const KvKind& kind = layout().kinds()[layout().kind_of(group)];
-  using enum BlockPool::PinKind;
-  BlockRef block = pool_->Allocate(kind.reach.window > 0 ? kUnshareable : kShared);
-  uses_.Take(block.id(), group, sequence.account_);
-  accounts_.OnAllocated(sequence.account_);
-  owners_.Take(block, taker_);
+  BlockRef block = residency_.Take(sequence.ns(), sequence.account_, group);
   // The sequence's namespace was erased: its new blocks must not keep anything either.
-  if (!sequence.place_.is_current()) pool_->Scrub(block.id());
+  if (!sequence.has_place()) pool_->Scrub(block.id());
   return block;
 }
 
@@ -393,70 +396,10 @@ void KvCache::CheckInvariants() const {
   KV_CHECK(plan_.index_bytes == index_->allocated_bytes() + policy_->allocated_bytes() +
                                     BlockPool::MetadataBytes(plan_.num_blocks) +
                                     uses_.allocated_bytes() + owners_.allocated_bytes() +
-                                    namespaces_.allocated_bytes() +
-                                    scope_.capacity() * sizeof(NamespaceId) + accounts_.bytes());
-  uint64_t cached_bytes = 0;
-  uint64_t num_cross = 0, num_of_sources = 0;  // blocks of `cross` groups in nodes
-  std::vector<KvAccounts::Account> counted(accounts_.size());
-  for (uint32_t b = 0; b < plan_.num_blocks; ++b) {
-    const BlockId id{b};
-    const uint32_t group = uses_.group(id);
-    KvAccounts::Account& account = counted[uses_.of(id).account];
-    const uint32_t pins = pool_->pin_count(id);
-    account.pinned += pins > 0;
-    account.idle += pins == 0 && pool_->retained(id);
-    if (pins > 0 && uses_.kind(id).reach.window > 0) account.extra_pins += pins - 1;
-    const bool full = group < layout().num_full_groups();
-    const auto node = index_->node_of(id);
-    KV_CHECK(pool_->retained(id) == node.has_value());
-    const bool idle = node && pool_->pin_count(id) == 0;
-    const bool goes_first = node && (!full || !index_->has_children(*node));
-    const bool cross = group >= layout().num_own_groups();
-    KV_CHECK(policy_->is_evictable(id) == (idle && uses_.stands_for_kind(id) && goes_first));
-    // Live tokens are in exactly the blocks that are pinned and in no node.
-    KV_CHECK((uses_.live(id) > 0) == (pool_->pin_count(id) > 0 && !node));
-#if !defined(__SANITIZE_ADDRESS__)  // the bytes of free blocks are poisoned there
-    // Zeroed after a Forget. Those that were never taken stay untouched.
-    if (!owners_.is_known(id) && uses_.of(id).last > 0) {
-      const std::span bytes(pool_->data(id), layout().block_bytes());
-      KV_CHECK(std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; }));
-    }
-#endif
-    if (!node) continue;
-    KV_CHECK(index_->block(*node, group) == id);
-    cached_bytes += TokensIn(*node, *index_->block(*node, uses_.kind(id).first_group)) *
-                    layout().token_bytes(group);
-    for (uint32_t i = 0; i < uses_.kind(id).num_groups; ++i) {
-      const auto other = index_->block(*node, uses_.kind(id).first_group + i);
-      KV_CHECK(other && pool_->pin_count(*other) == pool_->pin_count(id));
-    }
-    if (cross) {
-      ++num_cross;
-      if (uses_.stands_for_kind(id)) num_of_sources += CheckSource(*node);
-      continue;
-    }
-    for (uint32_t i = 0; i < layout().num_full_groups(); ++i) KV_CHECK(index_->block(*node, i));
-    for (uint32_t i = layout().num_own_groups(); i < layout().num_groups(); ++i) {
-      KV_CHECK(!index_->block(*node, i));
-    }
-    const NodeId parent = index_->parent(*node);
-    if (!full || pool_->pin_count(id) == 0 || PrefixIndex::is_root(parent)) continue;
-    const auto before = index_->block(parent, group);  // none: the parent is a source's last node
-    KV_CHECK(before ? pool_->pin_count(*before) > 0 : IsOfSource(parent));
-  }
-  KV_CHECK(num_cross == num_of_sources);
-  uses_.CheckInvariants(cached_bytes);
-  owners_.CheckInvariants();
+                                    namespaces_.allocated_bytes() + residency_.allocated_bytes() +
+                                    accounts_.bytes());
   KV_CHECK(available_blocks() >= reserved_blocks());
-  accounts_.CheckInvariants();
-  for (size_t i = 0; i < counted.size(); ++i) {
-    const KvAccounts::Account& account = accounts_.of(AccountId(i));
-    KV_CHECK(account.pinned == counted[i].pinned && account.idle == counted[i].idle);
-    KV_CHECK(account.extra_pins == counted[i].extra_pins);
-  }
-  for (NodeId parent : cursors_->Parents()) {
-    KV_CHECK(index_->is_root(parent) || index_->tokens(parent).size() == layout().block_tokens());
-  }
+  residency_.CheckInvariants();
 }
 
 }  // namespace kvasir

@@ -15,16 +15,18 @@
 #include "block/block_pool.h"
 #include "block/kv_layout.h"
 #include "cache/block_owners.h"
+#include "cache/block_sealer.h"
 #include "cache/block_uses.h"
 #include "cache/identity.h"
 #include "cache/kept_prompts.h"
 #include "cache/kv_accounts.h"
 #include "cache/kv_load.h"
+#include "cache/kv_reserves.h"
 #include "cache/kv_sequence.h"
 #include "cache/namespaces.h"
 #include "cache/reservation.h"
+#include "cache/residency.h"
 #include "cache/source_key.h"
-#include "cache/write_queue.h"
 #include "index/prefix_index.h"
 #include "kvasir/cache_counters.h"
 #include "kvasir/prefix_list.h"
@@ -163,13 +165,8 @@ struct MatchOptions {
 // One thread at a time. No call waits. Extend, Commit and Truncate allocate no memory while a
 // sequence stays within its reserve_tokens.
 //
-// Invariants:
-// - A block is retained in the pool exactly while a node of the index holds it.
-// - A node has blocks of all groups of a kind or of none; a node of a prompt has those of `full`
-//   all its life.
-// - Whoever pins a `full` block pins all `full` blocks before it. So every idle block can be
-//   evicted: leaves first, except blocks of windows, which leave in any order.
-// - KV of a token that the index holds, or that two sequences share, is never written again.
+// Invariant, beside those of Residency: KV of a token that the index holds, or that two sequences
+// share, is never written again.
 //
 // Windows: a sequence gives back the blocks that left its window. Blocks of windows enter the index
 // only at resume points (KvSequence::KeepResumePoints, and each CommitKind::kEnd), and can be
@@ -181,9 +178,9 @@ struct MatchOptions {
 // all of it until the sequence ends. It can be evicted while blocks of its prompts stay, because
 // their KV depends only on source and tokens, which are both compared. A later prompt then computes
 // the source again and still finds them.
-class KvCache final : private BlockPool::Observer {
+class KvCache {
  public:
-  ~KvCache() override;
+  ~KvCache();
 
   static CachePlan Plan(const KvCacheOptions& options);
   // kInvalidArgument (kv_memory) when the budget does not hold two blocks of each group; the
@@ -265,7 +262,7 @@ class KvCache final : private BlockPool::Observer {
   // extended, opened and committed as if it had been computed, so a load may stop, fail or be
   // overtaken at any block. With windows only a whole load is of use: when it does not get to its
   // end, the sequence must be closed without CommitKind::kEnd, and matched again.
-  using ForEach = std::function<void(uint32_t items, const std::function<void(uint32_t)>& fn)>;
+  using ForEach = kvasir::ForEach;
   KvLoad TakeOffer(MatchResult& match) const;  // not active where there is no offer
   void BindLoad(KvSequence& sequence, const KvLoad& load) const;
   // Asks for the records of blocks from `block` on that were not asked for yet, in order of use, as
@@ -290,18 +287,18 @@ class KvCache final : private BlockPool::Observer {
     counters_.CountMiss(reason, num_tokens);
   }
 
-  // Writing. Blocks that sequences publish, and those that they take from the pool, wait in a queue
-  // to be sealed for the tier. Seals them until end_ns; false when blocks are left for which the
-  // tier has no buffer now. Allocates nothing.
-  bool SealQueued(uint64_t end_ns, const ForEach& for_each);
-  // Takes all blocks out of the queue and counts them as dropped.
-  void DropUnsealed();
-  uint32_t num_unsealed() const { return writes_ ? writes_->size() : 0; }
-  // A point in that work, and whether it is passed: what was published before is handed over.
-  uint64_t seal_point() const { return writes_ ? writes_->last_ticket() : 0; }
-  bool IsSealed(uint64_t point) const { return !writes_ || writes_->HasPassed(point); }
+  // Writing: BlockSealer. Without a tier all of this is done at once.
+  bool SealQueued(uint64_t end_ns, const ForEach& for_each) {
+    return !sealer_ || sealer_->SealUntil(end_ns, for_each);
+  }
+  void DropUnsealed() {
+    if (sealer_) sealer_->DropAll();
+  }
+  uint32_t num_unsealed() const { return sealer_ ? sealer_->size() : 0; }
+  uint64_t seal_point() const { return sealer_ ? sealer_->point() : 0; }
+  bool IsSealed(uint64_t point) const { return !sealer_ || sealer_->IsSealed(point); }
   // Memory of the queue, beside plan(): it is a part of the tier's.
-  static uint64_t WriteQueueBytes(uint32_t num_blocks) { return WriteQueue::BytesFor(num_blocks); }
+  static uint64_t WriteQueueBytes(uint32_t num_blocks) { return BlockSealer::BytesFor(num_blocks); }
 
   // Blocks for the KV of the source, after a match with source_miss. kExhausted, with the sequence
   // unchanged, when there are not enough. REQUIRES: not called before, !sequence.has_source().
@@ -401,11 +398,6 @@ class KvCache final : private BlockPool::Observer {
 
  private:
   KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPool> pool);
-  void OnIdle(BlockId id) override;
-  void OnPinned(BlockId id) override;
-  void OnFreed(BlockId id) override;
-  void OnExtraPin(BlockId id, int change) override;
-
   static CachePlan PlanFor(const KvCacheOptions& options, uint32_t num_blocks);
   Namespace& Of(NamespaceId ns) { return namespaces_.Of(ns); }
   const Namespace& Of(NamespaceId ns) const { return namespaces_.Of(ns); }
@@ -441,9 +433,6 @@ class KvCache final : private BlockPool::Observer {
   uint32_t BeginningHeld(NodeId node, std::span<const TokenId> prompt) const;
 
   // kv_cache_tier.cc
-  RecordName NameOf(const BlockKey& key, uint32_t group) const;
-  RecordFacts RecordOf(const BlockKey& key, const BlockKey& parent, bool is_first, uint32_t group,
-                       std::span<const TokenId> tokens, const Digest& owner) const;
   TierOffer OfferOf(NamespaceId ns, std::span<const TokenId> prompt, std::span<const NodeId> path,
                     uint32_t num_reused) const;
   Front FrontOf(KvLoad& load, uint32_t block) const;
@@ -452,50 +441,23 @@ class KvCache final : private BlockPool::Observer {
   uint32_t OpenBlocks(KvSequence& sequence, KvLoad& load, std::span<const TokenId> known,
                       uint32_t num, const ForEach& for_each);
   uint64_t FirstWindowBlock(const KvSequence& sequence, uint32_t group) const;
-  tl::expected<WriteId, WriteRefusal> BeginWrite(BlockId block);
   void QueueWrites(NodeId node, const KvKind& kind);
-  void SealLeaving(BlockId block);
 
   // kv_cache_source.cc
   std::optional<NodeId> FindSource(NodeId root, const SourceKey& key) const;
   MissReason WhySourceIsMissing(NamespaceId ns, const SourceKey& key) const;
   std::optional<MissReason> PinSource(MatchResult& match) const;
-  bool HoldsSource(const KvSequence& sequence) const;  // it has blocks, or needs none
   bool LinkSource(KvSequence& sequence);
   void EnterSource(KvSequence& sequence);
-  void EvictSource(NodeId last);
-  uint32_t TokensIn(NodeId node, BlockId first) const;
-  bool IsOfSource(NodeId node) const;
-  uint64_t CheckSource(NodeId last) const;
-
   // kv_cache_reserve.cc
-  friend class Reservation;
-  friend class KvSequence;
-  friend class NodeHold;
-  // The most blocks of one sequence of so many tokens.
-  struct Most {
-    uint32_t full_blocks, window_blocks;
-  };
-  Most MostOf(uint32_t tokens) const;
   uint64_t Wanted(const MatchResult& match, const KvDemand& demand) const;
-  Status Promise(Reservation::State& state, uint64_t num_blocks);
-  void TakeBack(Reservation::State& state, uint32_t num_blocks);
   void Shorten(MatchResult& match, uint32_t num_tokens) const;
-  static Reservation::State* ReservedFor(const KvSequence& sequence);  // nullptr: none
-  bool CopiesTail(const KvSequence& sequence, uint32_t group) const;   // before it is extended
-  uint32_t NumCopied(const KvSequence& sequence) const;                // of `full`
-  uint32_t NumWindowBlocks(const KvSequence& sequence) const;
-  void Draw(KvSequence& sequence, uint64_t num_blocks);
-  void GiveBack(KvSequence& sequence, uint64_t num_blocks);
-  void ReleaseRest(KvSequence& sequence);
-  uint64_t RestOf(const KvSequence& sequence, const Reservation::State& state) const;
 
   // kv_cache_commit.cc
   bool PublishFull(KvSequence& sequence, uint32_t block_index);
   std::optional<NodeId> PublishTail(KvSequence& sequence);
   std::optional<NodeId> Link(NodeId parent, std::span<const TokenId> tokens, KvSequence& sequence,
                              uint32_t block_index);
-  void Enter(NodeId node, const KvKind& kind, KvSequence& sequence, uint32_t block_index);
   void KeepWindows(KvSequence& sequence, uint32_t num_tokens, std::optional<NodeId> tail);
   void KeepWindowsOf(NodeId node, KvSequence& sequence, uint32_t block_index, uint32_t num_tokens);
   void DropWindows(KvSequence& sequence);
@@ -503,34 +465,22 @@ class KvCache final : private BlockPool::Observer {
   void CopyTail(KvSequence& sequence, const KvKind& kind);
   void DropTail(NodeId node, const KvKind& kind);
   BlockRef Take(const KvSequence& sequence, uint32_t group);
-  void TakeFor(const KvSequence& sequence) { taker_ = sequence.place_.ns(); }
-  // Whose idle blocks may go: all that a guarantee does not protect, or the taker's alone.
-  enum class Victims { kAny, kOwn };
-  bool EvictOne(AccountId taker, Victims victims);
-  void Unlink(NodeId node, PrefixIndex::RemoveKind kind);
-  void Detach(NodeId node, const KvKind& kind, PrefixIndex::RemoveKind remove);
-  void Prune(NodeId node);
-  void LetGo(BlockId block, uint32_t num_tokens, PrefixIndex::RemoveKind kind);
-  BlockFacts FactsOf(NodeId node, BlockId block) const;
-  void OfferIfEvictable(NodeId node, BlockId block);
-
   KvCacheOptions options_;
   CachePlan plan_;
   std::unique_ptr<BlockPool> pool_;
   std::unique_ptr<EvictionPolicy> policy_;
   std::unique_ptr<PrefixIndex> index_;
   std::unique_ptr<CursorStore> cursors_;
-  Tier* const tier_;                    // nullptr: there is none
-  std::unique_ptr<WriteQueue> writes_;  // with a tier
+  Tier* const tier_;  // nullptr: there is none
   BlockUses uses_;
   BlockOwners owners_;
-  uint64_t source_seed_;                // of SourceKeys
-  NamespaceId taker_ = kSharesNothing;  // for whom EvictOne evicts
-  bool evicts_for_quota_ = false;       // what EvictOne evicts now
+  uint64_t source_seed_;  // of SourceKeys
   KvAccounts accounts_;
-  std::vector<NamespaceId> scope_;  // of EvictOne; kept for its capacity
   Namespaces namespaces_;
   CacheCounters counters_;
+  std::unique_ptr<BlockSealer> sealer_;  // with a tier
+  Residency residency_;
+  KvReserves reserves_;
 };
 
 }  // namespace kvasir

@@ -88,9 +88,9 @@ std::optional<NodeId> KvCache::PublishTail(KvSequence& sequence) {
   const bool is_written =
       !sequence.closed_ || pool_->pin_count(sequence.table().ref(block_index).id()) > 1;
   const bool reserved = state != nullptr && !state->released;
-  if (reserved && is_written && !Promise(*state, num_full)) return std::nullopt;
+  if (reserved && is_written && !reserves_.Promise(*state, num_full)) return std::nullopt;
   const auto node = Link(sequence.place_.node(), tail, sequence, block_index);
-  if (!node && reserved && is_written) TakeBack(*state, num_full);
+  if (!node && reserved && is_written) reserves_.TakeBack(*state, num_full);
   return node;
 }
 
@@ -99,9 +99,9 @@ std::optional<NodeId> KvCache::PublishTail(KvSequence& sequence) {
 // its tokens are still resident. Absent when no node is left.
 std::optional<NodeId> KvCache::Link(NodeId parent, std::span<const TokenId> tokens,
                                     KvSequence& sequence, uint32_t block_index) {
-  TakeFor(sequence);
+  residency_.TakeFor(sequence.ns());
   while (index_->num_nodes() == index_->max_nodes()) {
-    if (!EvictOne(sequence.account_, Victims::kAny)) return std::nullopt;
+    if (!residency_.EvictOne(sequence.account_, Residency::Victims::kAny)) return std::nullopt;
   }
   std::vector<const KvKind*> windows;
   const auto best = index_->BestPartial(parent, tokens);
@@ -111,35 +111,19 @@ std::optional<NodeId> KvCache::Link(NodeId parent, std::span<const TokenId> toke
         windows.push_back(&kind);
       }
     }
-    Unlink(best->node, PrefixIndex::RemoveKind::kForgotten);
+    residency_.Unlink(best->node, PrefixIndex::RemoveKind::kForgotten);
   }
   const NodeId node = index_->Insert(parent, tokens);
   if (layout().num_full_groups() > 0) {
-    Enter(node, layout().kinds()[0], sequence, block_index);
+    residency_.Enter(node, layout().kinds()[0], sequence.tables_, block_index);
     if (sequence.stores_) QueueWrites(node, layout().kinds()[0]);
   }
   for (const KvKind* kind : windows) {
     if (block_index < FirstWindowBlock(sequence, kind->first_group)) continue;
-    Enter(node, *kind, sequence, block_index);
+    residency_.Enter(node, *kind, sequence.tables_, block_index);
     if (sequence.stores_) QueueWrites(node, *kind);
   }
   return node;
-}
-
-// Gives the node the sequence's blocks of a kind. REQUIRES: the node has none, and no other node
-// holds these.
-void KvCache::Enter(NodeId node, const KvKind& kind, KvSequence& sequence, uint32_t block_index) {
-  const uint32_t num_tokens =
-      TokensIn(node, sequence.tables_[kind.first_group].ref(block_index).id());
-  for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
-    const BlockId block = sequence.tables_[group].ref(block_index).id();
-    uses_.SetLive(block, 0);
-    uses_.Renew(block);
-    index_->SetBlock(node, group, block);
-    uses_.AddCached(block, num_tokens);
-    if (uses_.stands_for_kind(block)) policy_->OnInserted(block, FactsOf(node, block));
-    pool_->Retain(block);
-  }
 }
 
 // Puts the windows before num_tokens into the index, as far as the sequence still holds their
@@ -172,7 +156,7 @@ void KvCache::KeepWindowsOf(NodeId node, KvSequence& sequence, uint32_t block_in
     const auto theirs = index_->block(node, kind.first_group);
     if (!theirs) {
       if (block_index < FirstWindowBlock(sequence, kind.first_group)) continue;
-      Enter(node, kind, sequence, block_index);
+      residency_.Enter(node, kind, sequence.tables_, block_index);
       if (sequence.stores_) QueueWrites(node, kind);
     } else if (*theirs != table.ref(block_index).id()) {
       for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
@@ -186,7 +170,7 @@ void KvCache::KeepWindowsOf(NodeId node, KvSequence& sequence, uint32_t block_in
 // Gives back the blocks that no token after the committed ones sees.
 void KvCache::DropWindows(KvSequence& sequence) {
   if (!layout().has_windows()) return;
-  const uint32_t before = NumWindowBlocks(sequence);
+  const uint32_t before = reserves_.NumWindowBlocks(sequence);
   for (const KvKind& kind : layout().kinds()) {
     if (kind.reach.window == 0) continue;
     const uint64_t seen = WindowBegin(sequence.num_committed_, kind.reach.window);
@@ -195,7 +179,7 @@ void KvCache::DropWindows(KvSequence& sequence) {
       table.DropBefore(std::min<uint64_t>(seen / layout().block_tokens(), table.size()));
     }
   }
-  GiveBack(sequence, before - NumWindowBlocks(sequence));
+  reserves_.GiveBack(sequence, before - reserves_.NumWindowBlocks(sequence));
 }
 
 void KvCache::KeepCursor(const KvSequence& sequence, std::span<const float> hidden) {

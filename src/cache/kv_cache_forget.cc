@@ -9,6 +9,7 @@
 #include "base/fault.h"
 #include "cache/cursor_store.h"
 #include "cache/kv_cache.h"
+#include "cache/record_names.h"
 #include "cache/tier_probe.h"
 
 namespace kvasir {
@@ -107,7 +108,7 @@ void KvCache::ForgetBehind(const ForgetPath& path, const KeptPrompts& kept, Forg
     const auto number = static_cast<size_t>(node);
     if (own_only && (index_->has_children(node) || !own[number])) continue;
     if (!stay[number]) {
-      Unlink(node, PrefixIndex::RemoveKind::kForgotten);
+      residency_.Unlink(node, PrefixIndex::RemoveKind::kForgotten);
       continue;
     }
     cursors_->Drop(node);
@@ -134,7 +135,7 @@ void KvCache::ForgetBack(const ForgetPath& path, const KeptPrompts& kept, Forgot
         if (before + size <= kept.on_path()) {
           forgotten->kept_shared += BlocksOf(tail->node);
         } else {
-          Unlink(tail->node, PrefixIndex::RemoveKind::kForgotten);
+          residency_.Unlink(tail->node, PrefixIndex::RemoveKind::kForgotten);
         }
       }
     }
@@ -144,7 +145,7 @@ void KvCache::ForgetBack(const ForgetPath& path, const KeptPrompts& kept, Forgot
     if (before <= kept.on_path()) {
       forgotten->kept_shared += BlocksOf(node);
     } else if (!index_->has_children(node) && !index_->is_held(node)) {
-      Unlink(node, PrefixIndex::RemoveKind::kForgotten);
+      residency_.Unlink(node, PrefixIndex::RemoveKind::kForgotten);
     }
   }
 }
@@ -164,44 +165,8 @@ ForgetFacts KvCache::FactsToForget(std::string_view owner, const Identity& ident
   KV_CHECK(first <= last && last < ids.size());
   if (FaultActive(Fault::kEraseByFirst)) last = first;
   const Namespace named = Namespaces::Named(owner, identity, salt);
-  const size_t block_tokens = layout().block_tokens();
-  const size_t begin = last / block_tokens * block_tokens;
   const BlockKey root = RootKeyOf(options_.secret, owner, named.salt, named.identity);
-  ForgetFacts facts{.owner = named.owner,
-                    .parent = root,
-                    .is_first = begin == 0,
-                    .tokens = {},
-                    .path = {},
-                    .parts = {},
-                    .has_chains = layout().num_full_groups() > 0,
-                    .kept = {}};
-  const HmacKey hmac(root);
-  for (size_t at = 0; at < begin; at += block_tokens) {
-    facts.parent = ChildKey(hmac, facts.parent, ids.subspan(at, block_tokens));
-    if (at + block_tokens > first) facts.path.push_back(facts.parent);
-  }
-  for (uint32_t group = 0; group < layout().num_own_groups(); ++group) {
-    facts.parts.push_back(NameOf({}, group));
-  }
-  const auto tokens = ids.subspan(begin, last - begin + 1);
-  facts.tokens.assign(tokens.begin(), tokens.end());
-  if (kept == nullptr || kept->prompts().empty()) return facts;
-  facts.kept = [hmac, root, block_tokens, first, kept = std::move(kept)] {
-    std::vector<BlockKey> keys, way;  // `way`: of the prompt before
-    for (const KeptPrompts::Prompt& prompt : kept->prompts()) {
-      way.resize(std::min(way.size(), prompt.shared / block_tokens));
-      if (prompt.on_path <= first) continue;
-      const std::span<const TokenId> theirs = prompt.ids;
-      for (size_t at = way.size() * block_tokens; at + block_tokens <= theirs.size();
-           at += block_tokens) {
-        way.push_back(
-            ChildKey(hmac, way.empty() ? root : way.back(), theirs.subspan(at, block_tokens)));
-        if (at + block_tokens > first) keys.push_back(way.back());
-      }
-    }
-    return keys;
-  };
-  return facts;
+  return ForgetFactsOf(layout(), named.owner, root, ids, first, last, std::move(kept));
 }
 
 }  // namespace kvasir

@@ -11,7 +11,7 @@ namespace kvasir {
 MatchResult KvCache::Match(NamespaceId ns, std::span<const TokenId> prompt,
                            const MatchOptions& options) {
   MatchResult match;
-  match.place_ = NodeHold(this, ns, Of(ns).root);
+  match.place_ = NodeHold(&residency_, ns, Of(ns).root);
   match.prompt_tokens_ = static_cast<uint32_t>(prompt.size());
   match.counts_ = options.counts;
   match.account_ = ns == kSharesNothing ? options.account : Of(ns).account;
@@ -320,8 +320,7 @@ KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens,
     for (size_t b = table.first(); b < table.size(); ++b) {
       const BlockId block = table.ref(b).id();
       uses_.CountHit(block);
-      const auto node = sequence.stores_ ? index_->node_of(block) : std::nullopt;
-      if (node && index_->tokens(*node).size() == layout().block_tokens()) writes_->Push(block);
+      if (sequence.stores_ && sealer_ != nullptr) sealer_->Push(block);
     }
     const bool own = group++ < layout().num_own_groups();
     table.Reserve(own ? CeilDiv(most, layout().block_tokens()) : source_blocks);

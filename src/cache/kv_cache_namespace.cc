@@ -1,4 +1,4 @@
-// Namespaces of KvCache: opened by owner, recycled, forgotten, erased.
+// Namespaces and accounts of KvCache: opened by owner, recycled, forgotten, erased.
 #include "base/fault.h"
 #include "cache/cursor_store.h"
 #include "cache/kv_cache.h"
@@ -46,6 +46,28 @@ NamespaceId KvCache::OpenNamespace(std::string_view owner, const Identity& ident
   return namespaces_.Put(*place, wanted, root);
 }
 
+AccountId KvCache::MakeAccount(std::string_view owner) {
+  const AccountId account = OpenAccount(owner);
+  if (account != kNobody) return account;
+  std::optional<AccountId> fewest;
+  for (size_t i = 1; i < accounts_.size(); ++i) {
+    const KvAccounts::Account& other = accounts_.of(AccountId(i));
+    if (other.used() > 0 || other.quota != KvQuota{}) continue;
+    if (!fewest || other.idle < accounts_.of(*fewest).idle) fewest = AccountId(i);
+  }
+  if (!fewest) return kNobody;
+  while (accounts_.of(*fewest).idle > 0 && residency_.EvictOne(*fewest, Residency::Victims::kOwn)) {
+  }
+  return OpenAccount(owner);
+}
+
+void KvCache::SetQuota(AccountId account, const KvQuota& quota) {
+  accounts_.SetQuota(account, quota);
+  while (accounts_.of(account).held() > quota.max &&
+         residency_.EvictOne(account, Residency::Victims::kOwn)) {
+  }
+}
+
 uint64_t KvCache::Forget(NamespaceId ns) {
   Namespace& space = Of(ns);
   ++space.epoch;
@@ -54,7 +76,7 @@ uint64_t KvCache::Forget(NamespaceId ns) {
     cursors_->Drop(node);
     for (const KvKind& kind : layout().kinds()) {
       if (!index_->block(node, kind.first_group)) continue;
-      Detach(node, kind, PrefixIndex::RemoveKind::kForgotten);
+      residency_.Detach(node, kind, PrefixIndex::RemoveKind::kForgotten);
     }
   });
   return owners_.Forget(ns);

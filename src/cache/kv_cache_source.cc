@@ -59,23 +59,17 @@ std::optional<MissReason> KvCache::PinSource(MatchResult& match) const {
   return std::nullopt;
 }
 
-bool KvCache::HoldsSource(const KvSequence& sequence) const {
-  return sequence.source_tokens_ == 0 || sequence.tables_.back().size() > 0;
-}
-
 Status KvCache::ExtendSource(KvSequence& sequence) {
-  KV_CHECK(!sequence.has_source_ && !HoldsSource(sequence));
+  KV_CHECK(!sequence.has_source_ && !sequence.HoldsSource());
   const uint64_t num_blocks = layout().SourceBlocks(sequence.source_tokens_);
-  const Reservation::State* reserved = ReservedFor(sequence);
-  const uint32_t available =
-      accounts_.available(sequence.account_) + (reserved != nullptr ? reserved->blocks : 0);
+  const uint32_t available = reserves_.available(sequence);
   if (num_blocks > available) {
     return Fail(Code::kExhausted,
                 "KV pool: {} blocks needed for the source, {} of {} are free or idle and not "
                 "reserved for others",
                 num_blocks, available, plan_.num_blocks);
   }
-  Draw(sequence, num_blocks);
+  reserves_.Draw(sequence, num_blocks);
   const uint32_t block_tokens = layout().block_tokens();
   for (uint32_t group = layout().num_own_groups(); group < layout().num_groups(); ++group) {
     BlockTable& table = sequence.tables_[group];
@@ -92,7 +86,7 @@ Status KvCache::ExtendSource(KvSequence& sequence) {
 }
 
 void KvCache::CommitSource(KvSequence& sequence) {
-  KV_CHECK(!sequence.has_source_ && HoldsSource(sequence));
+  KV_CHECK(!sequence.has_source_ && sequence.HoldsSource());
   sequence.has_source_ = true;
   if (!sequence.publishes()) return;
   if (sequence.source_ == nullptr || LinkSource(sequence)) return EnterSource(sequence);
@@ -108,9 +102,9 @@ bool KvCache::LinkSource(KvSequence& sequence) {
     node = *last;
   } else {
     if (index_->FindChild(node, key.node(0)) || key.num_nodes() > index_->max_nodes()) return false;
-    TakeFor(sequence);
+    residency_.TakeFor(sequence.ns());
     while (index_->max_nodes() - index_->num_nodes() < key.num_nodes()) {
-      if (!EvictOne(sequence.account_, Victims::kAny)) return false;
+      if (!residency_.EvictOne(sequence.account_, Residency::Victims::kAny)) return false;
     }
     for (uint32_t i = 0; i < key.num_nodes(); ++i) node = index_->Insert(node, key.node(i));
   }
@@ -133,59 +127,11 @@ void KvCache::EnterSource(KvSequence& sequence) {
         ++counters_.deduplicated_blocks;
       }
     } else {
-      Enter(node, kind, sequence, b);
+      residency_.Enter(node, kind, sequence.tables_, b);
       counters_.committed_blocks += kind.num_groups;
     }
     node = index_->parent(node);
   }
-}
-
-// All blocks of a source, whose last node is `last`, leave the index.
-void KvCache::EvictSource(NodeId last) {
-  const KvKind& kind = layout().kinds().back();
-  NodeId node = last;
-  const uint32_t tokens = SourceKey::TokensOf(index_->tokens(last));
-  for (uint64_t b = CeilDiv(tokens, layout().block_tokens()); b > 0; --b) {
-    Detach(node, kind, PrefixIndex::RemoveKind::kEvicted);
-    node = index_->parent(node);
-  }
-  Prune(last);
-}
-
-// Tokens whose KV is in the node's blocks of a kind; `first`: the one of the kind's first group.
-uint32_t KvCache::TokensIn(NodeId node, BlockId first) const {
-  const auto ids = index_->tokens(node);
-  const auto all = static_cast<uint32_t>(ids.size());
-  if (uses_.kind(first).reach.kind != KvReach::Kind::kCross || !uses_.stands_for_kind(first))
-    return all;
-  return (SourceKey::TokensOf(ids) - 1) % all + 1;
-}
-
-// Whether a node is one of a source: the first node of its prompt begins with the mark, and it is
-// not below the source's last one.
-bool KvCache::IsOfSource(NodeId node) const {
-  NodeId first = node;
-  while (!PrefixIndex::is_root(index_->parent(first))) first = index_->parent(first);
-  return SourceKey::IsFirstNode(index_->tokens(first)) &&
-         index_->depth(node) <= SourceKey::NumNodes(index_->tokens(first));
-}
-
-// All blocks of the source whose last node is `last` are in its nodes, idle or pinned together;
-// returns their number.
-uint64_t KvCache::CheckSource(NodeId last) const {
-  const KvKind& kind = layout().kinds().back();
-  const uint32_t pins = pool_->pin_count(*index_->block(last, kind.first_group));
-  const uint64_t blocks = layout().SourceBlocks(SourceKey::TokensOf(index_->tokens(last)));
-  NodeId node = last;
-  for (uint64_t i = 0; i < blocks; i += kind.num_groups) {
-    KV_CHECK(IsOfSource(node));
-    for (uint32_t group = kind.first_group; group < layout().num_groups(); ++group) {
-      const auto block = index_->block(node, group);
-      KV_CHECK(block && pool_->pin_count(*block) == pins);
-    }
-    node = index_->parent(node);
-  }
-  return blocks;
 }
 
 }  // namespace kvasir

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "cache/kv_cache.h"
+#include "cache/record_names.h"
 
 namespace kvasir {
 namespace {
@@ -28,28 +29,6 @@ void KvLoad::Drop() {
   tier_ = nullptr;
 }
 
-RecordName KvCache::NameOf(const BlockKey& key, uint32_t group) const {
-  const uint32_t kind = layout().kind_of(group);
-  return {.key = key,
-          .layer_group = static_cast<uint16_t>(kind),
-          .part = static_cast<uint16_t>(group - layout().kinds()[kind].first_group)};
-}
-
-// What the header of a block's record says. `after`: a record of windows is of no use without that
-// of `full`, and a block not without the one before it.
-RecordFacts KvCache::RecordOf(const BlockKey& key, const BlockKey& parent, bool is_first,
-                              uint32_t group, std::span<const TokenId> tokens,
-                              const Digest& owner) const {
-  RecordFacts facts{
-      .name = NameOf(key, group), .parent = parent, .owner = owner, .tokens = tokens, .after = {}};
-  if (group >= layout().num_full_groups()) {
-    if (layout().num_full_groups() > 0) facts.after = NameOf(key, 0);
-  } else if (!is_first) {
-    facts.after = NameOf(parent, group);
-  }
-  return facts;
-}
-
 // Looks for the longest beginning of the prompt, in whole blocks and longer than num_reused, of
 // which the pool or the tier has everything that the next token sees. `path`: the nodes of the
 // prompt's first blocks, as far as the pool has their `full` blocks. O(blocks) HMACs from the end
@@ -66,7 +45,7 @@ TierOffer KvCache::OfferOf(NamespaceId ns, std::span<const TokenId> prompt,
   const NodeId root = Of(ns).root;
   const auto has = [&](const BlockKey& key, const KvKind& kind) {
     for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
-      if (!tier_->Has(NameOf(key, group))) return false;
+      if (!tier_->Has(RecordNameOf(layout(), key, group))) return false;
     }
     return true;
   };
@@ -137,8 +116,8 @@ KvLoad KvCache::TakeOffer(MatchResult& match) const {
   // From the last one on: those before are then never colder than those after.
   for (size_t i = load.offer_.records.size(); i-- > 0;) {
     const TierOffer::Record& record = load.offer_.records[i];
-    tier_->Touch(
-        NameOf(load.offer_.keys[record.block - load.offer_.first_block + 1], record.group));
+    tier_->Touch(RecordNameOf(
+        layout(), load.offer_.keys[record.block - load.offer_.first_block + 1], record.group));
   }
   return load;
 }
@@ -161,8 +140,8 @@ void KvCache::AskAhead(KvLoad& load, uint32_t block) const {
   }
   for (; load.next_ < offer.records.size() && tier_->HasReadRoom(); ++load.next_) {
     const TierOffer::Record& record = offer.records[load.next_];
-    const auto id =
-        tier_->BeginRead(NameOf(offer.keys[record.block - offer.first_block + 1], record.group));
+    const auto id = tier_->BeginRead(
+        RecordNameOf(layout(), offer.keys[record.block - offer.first_block + 1], record.group));
     if (!id && !tier_->HasReadRoom()) return;
     KvLoad::Read& read = load.reads_[load.next_];
     if (id) read.id = *id;
@@ -309,8 +288,9 @@ uint32_t KvCache::OpenBlocks(KvSequence& sequence, KvLoad& load, std::span<const
     Open& open = opens[i];
     if (open.read == ~uint32_t{0}) return;
     const uint32_t at = open.block - offer.first_block;
-    const RecordFacts facts = RecordOf(offer.keys[at + 1], offer.keys[at], open.block == 0,
-                                       open.group, tokens_of(open.block), owner);
+    const RecordFacts facts =
+        RecordFactsOf(layout(), offer.keys[at + 1], offer.keys[at], open.block == 0, open.group,
+                      tokens_of(open.block), owner);
     std::byte* const block = pool_->mutable_data(sequence.tables_[open.group].ref(open.block).id());
     open.is_right = tier_->Open(load.reads_[open.read].id, facts, {block, layout().block_bytes()});
   });
@@ -353,11 +333,11 @@ void KvCache::CountLoad(KvLoad& load) {
   load.counted_loaded_ = load.loaded_tokens_;
 }
 
-// The node's blocks of a kind, if it is a whole block.
+// Has the node's blocks of a kind sealed, if it is a whole block.
 void KvCache::QueueWrites(NodeId node, const KvKind& kind) {
-  if (tier_ == nullptr || index_->tokens(node).size() < layout().block_tokens()) return;
+  if (sealer_ == nullptr) return;
   for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
-    writes_->Push(*index_->block(node, group));
+    sealer_->Push(*index_->block(node, group));
   }
 }
 
@@ -366,78 +346,6 @@ void KvCache::QueueWrites(NodeId node, const KvKind& kind) {
 uint64_t KvCache::FirstWindowBlock(const KvSequence& sequence, uint32_t group) const {
   const uint32_t window = layout().kinds()[layout().kind_of(group)].reach.window;
   return WindowBegin(sequence.windows_from_, window) / layout().block_tokens();
-}
-
-// Takes a buffer of the tier for a block that is in the index.
-tl::expected<WriteId, WriteRefusal> KvCache::BeginWrite(BlockId block) {
-  const NodeId node = *index_->node_of(block);
-  const NodeId parent = index_->parent(node);
-  const BlockUses::Use& use = uses_.of(block);
-  const Namespace& space = Of(owners_.of(block));
-  RecordFacts facts = RecordOf(index_->key(node), index_->key(parent), PrefixIndex::is_root(parent),
-                               use.group, index_->tokens(node), space.owner);
-  facts.used_again = use.hits > 0;
-  return tier_->BeginWrite(facts);
-}
-
-bool KvCache::SealQueued(uint64_t end_ns, const ForEach& for_each) {
-  struct Write {
-    WriteId id;
-    BlockId block;
-  };
-  std::array<Write, kBlocksAtOnce> batch;
-  while (writes_->size() > 0) {
-    uint32_t num = 0;
-    bool has_room = true;
-    while (num < kBlocksAtOnce && has_room) {
-      const auto block = writes_->front();
-      if (!block) break;
-      const auto write = BeginWrite(*block);
-      has_room = write || write.error() != WriteRefusal::kNoBuffer;
-      if (!has_room) break;
-      writes_->Remove(*block);
-      if (write) {
-        batch[num++] = {*write, *block};
-      } else if (write.error() == WriteRefusal::kBudget) {
-        tier_->CountDropped(write.error());
-      }
-    }
-    for_each(num, [&](uint32_t i) {
-      tier_->Seal(batch[i].id, {pool_->data(batch[i].block), layout().block_bytes()});
-    });
-    for (uint32_t i = 0; i < num; ++i) tier_->EndWrite(batch[i].id);
-    if (!has_room) return false;
-    if (MonotonicNs() >= end_ns) break;
-  }
-  return true;
-}
-
-void KvCache::DropUnsealed() {
-  while (num_unsealed() > 0) {
-    writes_->Remove(*writes_->front());
-    tier_->CountDropped(WriteRefusal::kNoBuffer);
-  }
-}
-
-// A block that waits leaves the index now. Those before it in the queue are written first: among
-// them are all without which it would be of no use.
-void KvCache::SealLeaving(BlockId block) {
-  while (writes_->Contains(block)) {
-    const BlockId next = *writes_->front();
-    const auto write = BeginWrite(next);
-    if (!write && write.error() == WriteRefusal::kNoBuffer) {
-      writes_->Remove(block);
-      tier_->CountDropped(write.error());
-      return;
-    }
-    writes_->Remove(next);
-    if (write) {
-      tier_->Seal(*write, {pool_->data(next), layout().block_bytes()});
-      tier_->EndWrite(*write);
-    } else if (write.error() == WriteRefusal::kBudget) {
-      tier_->CountDropped(write.error());
-    }
-  }
 }
 
 }  // namespace kvasir

@@ -1,4 +1,4 @@
-// KvSequence: the KV of one sequence. NodeHold: its place in the index.
+// KvSequence: the KV of one sequence.
 #pragma once
 
 #include <cstdint>
@@ -8,44 +8,12 @@
 
 #include "block/block_table.h"
 #include "block/ids.h"
+#include "cache/node_hold.h"
 #include "cache/reservation.h"
 #include "cache/source_key.h"
-#include "index/prefix_index.h"
 #include "kvasir/types.h"
 
 namespace kvasir {
-
-class KvCache;
-
-// The place of a sequence or a match in the index: a node, which stays while it is held, even
-// without a block. Move-only. Must not outlive its cache.
-class NodeHold {
- public:
-  NodeHold() = default;  // holds nothing
-  NodeHold(KvCache* cache, NamespaceId ns, NodeId node);
-  NodeHold(NodeHold&& other) noexcept;
-  NodeHold& operator=(NodeHold&& other) noexcept;
-  ~NodeHold() { Reset(); }
-
-  NodeHold Share() const;
-  void MoveTo(NodeId node);  // REQUIRES: is_current()
-  // Lets go of the node as if it had been erased; is_current() is false from then on.
-  void Leave();
-  void Reset();
-
-  NamespaceId ns() const { return ns_; }
-  NodeId node() const { return node_; }  // a full block's, or the root; REQUIRES: is_current()
-  // Whether neither the namespace nor the node was erased since.
-  bool is_current() const;
-
- private:
-  bool same_epoch() const;  // the namespace was not erased since
-
-  KvCache* cache_ = nullptr;
-  NamespaceId ns_{};
-  uint32_t epoch_ = 0;  // of the namespace when this was made
-  NodeId node_{};
-};
 
 // The KV of one sequence: its tokens and a BlockTable for each layer group. States: tokens [0,
 // num_committed) are computed, accepted and published where they fill blocks; tokens
@@ -79,7 +47,13 @@ class KvSequence {
     StopPublishing();
     place_.Leave();
   }
+  NamespaceId ns() const { return place_.ns(); }
+  AccountId account() const { return account_; }
+  // Whether its place in the index is there; false after an erasure.
+  bool has_place() const { return place_.is_current(); }
   uint32_t source_tokens() const { return source_tokens_; }
+  // It has the blocks of its source's KV, or needs none.
+  bool HoldsSource() const { return source_tokens_ == 0 || tables_.back().size() > 0; }
   // Its source has no KV, or that KV is computed and will not change.
   bool has_source() const { return has_source_; }
 
@@ -95,6 +69,7 @@ class KvSequence {
 
  private:
   friend class KvCache;
+  friend class KvReserves;
   NodeHold place_;  // its last committed full block; meaningful while publishing
   bool shares_ = false;
   bool stores_ = false;  // what it publishes is handed over to the tier

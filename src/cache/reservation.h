@@ -10,7 +10,7 @@
 
 namespace kvasir {
 
-class KvCache;
+class KvReserves;
 
 // The most KV of n sequences with one prompt, in the groups of a layout.
 struct KvDemand {
@@ -56,9 +56,10 @@ class Reservation {
 
  private:
   friend class KvCache;
+  friend class KvReserves;
   friend class KvSequence;
   struct State {
-    KvCache* cache;
+    KvReserves* reserves;
     AccountId account;
     uint32_t blocks;  // not drawn yet
     // The most blocks of one sequence: in `full` groups, and in windows.

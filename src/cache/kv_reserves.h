@@ -1,0 +1,66 @@
+// KvReserves: how many blocks are promised to sequences, and to which.
+#pragma once
+
+#include <cstdint>
+
+#include "block/block_pool.h"
+#include "block/kv_layout.h"
+#include "cache/kv_accounts.h"
+#include "cache/kv_sequence.h"
+#include "cache/reservation.h"
+
+namespace kvasir {
+
+// The arithmetic of what sequences may still take. It moves no block: what it promises, it takes
+// from the accounts. Allocates nothing but in Open. One thread at a time.
+class KvReserves {
+ public:
+  // All must outlive it. `step_tokens`: of one call to KvCache::Extend.
+  KvReserves(const KvLayout& layout, uint32_t step_tokens, const BlockPool& pool,
+             KvAccounts& accounts)
+      : layout_(layout), step_tokens_(step_tokens), pool_(pool), accounts_(accounts) {}
+
+  // Reserves num_blocks blocks for sequences of this demand. kExhausted as Promise.
+  Result<Reservation> Open(AccountId account, const KvDemand& demand, uint64_t num_blocks);
+  // The blocks of the demand alone.
+  uint64_t BlocksOf(const KvDemand& demand) const { return demand.blocks(layout_, step_tokens_); }
+
+  // Adds to a reservation. kExhausted, with nothing changed, when fewer blocks are unreserved;
+  // about kv_max when it is the account's own maximum that leaves too few.
+  Status Promise(Reservation::State& state, uint64_t num_blocks);
+  void TakeBack(Reservation::State& state, uint32_t num_blocks);
+  Status Grow(Reservation::State& state, uint32_t tokens, uint32_t sequences);
+
+  static Reservation::State* Of(const KvSequence& sequence);  // nullptr: none
+  // Blocks that a sequence can take now: reserved for it, or for nobody.
+  uint32_t available(const KvSequence& sequence) const;
+  // The sequence takes blocks, from its reservation first.
+  void Draw(KvSequence& sequence, uint64_t num_blocks);
+  // The sequence gave back blocks, and so needs num_blocks more to reach its largest length.
+  // Reserves as many of them as are unreserved, and counts the others as unbacked: ReleaseRest must
+  // not release blocks for those.
+  void GiveBack(KvSequence& sequence, uint64_t num_blocks);
+  // The sequence ends: releases what it would still have taken.
+  void ReleaseRest(KvSequence& sequence);
+  uint64_t RestOf(const KvSequence& sequence, const Reservation::State& state) const;
+
+  // Whether extending the sequence copies the last block of a group, or of `full` groups (how many
+  // blocks), before it is written.
+  bool CopiesTail(const KvSequence& sequence, uint32_t group) const;
+  uint32_t NumCopied(const KvSequence& sequence) const;
+  uint32_t NumWindowBlocks(const KvSequence& sequence) const;  // that it holds
+
+ private:
+  // The most blocks of one sequence of so many tokens.
+  struct Most {
+    uint32_t full_blocks, window_blocks;
+  };
+  Most MostOf(uint32_t tokens) const;
+
+  const KvLayout& layout_;
+  const uint32_t step_tokens_;
+  const BlockPool& pool_;
+  KvAccounts& accounts_;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,76 @@
+#include "cache/node_hold.h"
+
+#include <utility>
+
+#include "cache/residency.h"
+
+namespace kvasir {
+
+NodeHold::NodeHold(Residency* residency, NamespaceId ns, NodeId node)
+    : residency_(residency), ns_(ns), epoch_(residency->namespaces().Of(ns).epoch), node_(node) {
+  ++residency->namespaces().Of(ns).users;
+  if (!PrefixIndex::is_root(node)) residency->index().Hold(node);
+}
+
+NodeHold::NodeHold(NodeHold&& other) noexcept
+    : residency_(std::exchange(other.residency_, nullptr)),
+      ns_(other.ns_),
+      epoch_(other.epoch_),
+      node_(other.node_) {}
+
+NodeHold& NodeHold::operator=(NodeHold&& other) noexcept {
+  if (this == &other) return *this;
+  Reset();
+  residency_ = std::exchange(other.residency_, nullptr);
+  ns_ = other.ns_;
+  epoch_ = other.epoch_;
+  node_ = other.node_;
+  return *this;
+}
+
+NodeHold NodeHold::Share() const {
+  if (is_current()) return NodeHold(residency_, ns_, node_);
+  NodeHold stale;
+  stale.residency_ = residency_;
+  stale.ns_ = ns_;
+  stale.epoch_ = epoch_;
+  stale.node_ = node_;
+  if (residency_ != nullptr) ++residency_->namespaces().Of(ns_).users;
+  // Of a removed node: its place stays taken until the last one is reset.
+  if (same_epoch()) residency_->index().Hold(node_);
+  return stale;
+}
+
+void NodeHold::MoveTo(NodeId node) {
+  if (node == node_) return;
+  if (!PrefixIndex::is_root(node)) residency_->index().Hold(node);
+  const NodeId before = std::exchange(node_, node);
+  if (PrefixIndex::is_root(before)) return;
+  residency_->index().Unhold(before);
+  residency_->Prune(before);
+}
+
+void NodeHold::Leave() {
+  if (!same_epoch()) return;
+  if (!PrefixIndex::is_root(node_)) {
+    const bool removed = residency_->index().is_removed(node_);
+    residency_->index().Unhold(node_);
+    if (!removed) residency_->Prune(node_);
+  }
+  --epoch_;
+}
+
+void NodeHold::Reset() {
+  if (residency_ == nullptr) return;
+  Leave();
+  --residency_->namespaces().Of(ns_).users;
+  residency_ = nullptr;
+}
+
+bool NodeHold::same_epoch() const {
+  return residency_ != nullptr && residency_->namespaces().Of(ns_).epoch == epoch_;
+}
+
+bool NodeHold::is_current() const { return same_epoch() && !residency_->index().is_removed(node_); }
+
+}  // namespace kvasir

@@ -1,0 +1,64 @@
+// Reservation and KvDemand: what a request's sequences ask for, and hold until they draw it.
+#include "cache/reservation.h"
+
+#include "base/check.h"
+#include "cache/kv_reserves.h"
+
+namespace kvasir {
+
+uint64_t KvDemand::blocks(const KvLayout& layout, uint32_t step_tokens) const {
+  const uint64_t shared = shares_prompt ? prompt_tokens / layout.block_tokens() : 0;
+  uint64_t sum = layout.num_full_groups() * shared;
+  sum += layout.SourceBlocks(source_tokens);  // forks share it in any case
+  for (const KvKind& kind : layout.own_kinds()) {
+    sum += n * layout.SequenceBlocks(kind, tokens, step_tokens);
+  }
+  return sum - n * layout.num_full_groups() * shared;
+}
+
+uint64_t KvDemand::MaxTokens(const KvLayout& layout, uint32_t step_tokens,
+                             uint64_t num_blocks) const {
+  const auto fits = [&](uint64_t most) {
+    KvDemand demand = *this;
+    demand.tokens = static_cast<uint32_t>(most);
+    return demand.blocks(layout, step_tokens) <= num_blocks;
+  };
+  if (!fits(prompt_tokens)) return 0;
+  uint64_t low = prompt_tokens, high = (uint64_t{1} << 31) - 1;
+  while (low < high) {
+    const uint64_t middle = low + (high - low + 1) / 2;
+    if (fits(middle)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+Reservation& Reservation::operator=(Reservation&& other) noexcept {
+  if (this != &other) {
+    Release();
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+
+Status Reservation::Grow(uint32_t tokens, uint32_t sequences) {
+  KV_CHECK(state_ != nullptr);
+  return state_->reserves->Grow(*state_, tokens, sequences);
+}
+
+void Reservation::Shrink(uint32_t num_blocks) {
+  KV_CHECK(num_blocks <= blocks());
+  if (state_) state_->reserves->TakeBack(*state_, num_blocks);
+}
+
+void Reservation::Release() {
+  if (!state_) return;
+  state_->reserves->TakeBack(*state_, state_->blocks);
+  state_->released = true;
+  state_.reset();
+}
+
+}  // namespace kvasir
