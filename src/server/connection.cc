@@ -184,7 +184,7 @@ class Connection : public ConnectionHandle,
   void OnSome(ErrorCode ec, size_t bytes) {
     if (state_ == State::kClosed) return;
     // A half-closed connection ends a generation; the client can still read other answers.
-    if (ec == asio::error::eof && awaiting_ && !Service::Generates(request_)) {
+    if (ec == asio::error::eof && awaiting_ && !service_.Generates(request_)) {
       half_closed_ = true;
       return;
     }
@@ -296,7 +296,7 @@ class Connection : public ConnectionHandle,
   }
 
   void Handle() {
-    if (!Service::NeedsPreparing(request_)) return Reply({{}, service_.Handle(request_, turn_)});
+    if (!service_.NeedsPreparing(request_)) return Reply({{}, service_.Handle(request_, turn_)});
     awaiting_ = true;
     // Weak: when the connection ends while it waits, its body is freed. request_ does not change
     // before the answer.
@@ -504,13 +504,13 @@ class Connection : public ConnectionHandle,
   void Respond(HttpResponse response) {
     state_ = State::kBusy;
     if (finishing_) keep_alive_ = false;
-    Service::ShapeError(request_, &response);
+    service_.ShapeError(request_, &response);
     ResponseWriter::Gather(&response);
     if (!response.rest) told_.reset();
     const uint64_t bytes = response.rest ? response.rest_bytes : response.body.size();
     if (!answer_memory_.Hold(bytes) && !(response.is_metrics && metrics_memory_.Hold(bytes))) {
       response = NoRoomToAnswer();
-      Service::ShapeError(request_, &response);
+      service_.ShapeError(request_, &response);
     }
     if (response.rest && !writer_.frames()) keep_alive_ = false;
     const std::string head = Head(response.status, response.content_type);

@@ -7,6 +7,7 @@
 #include <array>
 #include <bit>
 #include <filesystem>
+#include <functional>
 
 #include "api/model_view.h"
 #include "api/rewritten_history.h"
@@ -35,106 +36,6 @@ std::string FingerprintOf(const Engine& engine) {
 }
 
 }  // namespace
-
-std::string_view PathOf(std::string_view target) {
-  std::string_view path = target.substr(0, target.find_first_of("?#"));
-  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
-  return path;
-}
-
-bool PathMatches(std::string_view pattern, std::string_view path) {
-  while (!pattern.empty()) {
-    if (pattern == "*") return !path.empty();
-    if (pattern.front() == '{') {
-      const size_t segment = std::min(path.find('/'), path.size());
-      if (segment == 0) return false;
-      path.remove_prefix(segment);
-      pattern.remove_prefix(pattern.find('}') + 1);
-      continue;
-    }
-    if (path.empty() || path.front() != pattern.front()) return false;
-    path.remove_prefix(1);
-    pattern.remove_prefix(1);
-  }
-  return path.empty();
-}
-
-std::string_view SegmentOf(std::string_view path, size_t index) {
-  for (; index > 0; --index) path.remove_prefix(std::min(path.find('/', 1), path.size()));
-  if (!path.empty()) path.remove_prefix(1);
-  return path.substr(0, path.find('/'));
-}
-
-Error NotFound(std::string message) { return {Code::kNotFound, std::move(message)}; }
-
-const Service::Route Service::kRoutes[] = {
-    {"/v1/chat/completions", "POST", &Service::Chat, Access::kTenant, Route::kGeneration},
-    {"/chat/completions", "POST", &Service::Chat, Access::kTenant, Route::kGeneration},
-    {"/v1/chat/completions/input_tokens", "POST", &Service::CountChat, Access::kTenant,
-     Route::kPrepared},
-    {"/chat/completions/input_tokens", "POST", &Service::CountChat, Access::kTenant,
-     Route::kPrepared},
-    {"/v1/completions", "POST", &Service::Complete, Access::kTenant, Route::kGeneration},
-    {"/v1/translations", "POST", &Service::Translate, Access::kTenant, Route::kGeneration},
-    {"/translate", "POST", &Service::TranslateAsLibre, Access::kTenant, Route::kGeneration},
-    {"/languages", "GET", &Service::ListLanguages, Access::kOpen},
-    {"/completion", "POST", &Service::CompleteAsLlama, Access::kTenant, Route::kGeneration},
-    {"/completions", "POST", &Service::CompleteAsLlama, Access::kTenant, Route::kGeneration},
-    {"/infill", "POST", &Service::Infill, Access::kTenant, Route::kGeneration},
-    {"/v1/sessions", "POST", &Service::CreateSession, Access::kTenant, Route::kPrepared},
-    {"/v1/sessions", "GET", &Service::ListSessions, Access::kTenant, Route::kPrepared},
-    {"/v1/sessions/{id}", "GET", &Service::ShowSession, Access::kTenant, Route::kPrepared},
-    {"/v1/sessions/{id}", "DELETE", &Service::DeleteSession, Access::kTenant, Route::kPrepared,
-     Route::kQueues},
-    {"/v1/sessions/{id}/messages", "POST", &Service::AppendMessages, Access::kTenant,
-     Route::kPrepared, Route::kQueues},
-    {"/v1/sessions/{id}/messages/{index}", "PUT", &Service::EditMessage, Access::kTenant,
-     Route::kPrepared, Route::kQueues},
-    {"/v1/sessions/{id}/system", "PUT", &Service::EditSystem, Access::kTenant, Route::kPrepared,
-     Route::kQueues},
-    {"/v1/sessions/{id}/generate", "POST", &Service::GenerateInSession, Access::kTenant,
-     Route::kGeneration, Route::kQueues},
-    {"/v1/sessions/{id}/fork", "POST", &Service::ForkSession, Access::kTenant, Route::kPrepared,
-     Route::kQueues},
-    {"/v1/sessions/{id}/truncate", "POST", &Service::TruncateSession, Access::kTenant,
-     Route::kPrepared, Route::kQueues},
-    {"/v1/sessions/{id}/forget", "POST", &Service::ForgetPart, Access::kTenant, Route::kPrepared,
-     Route::kQueues},
-    {"/v1/models", "GET", &Service::Models, Access::kKey},
-    {"/models", "GET", &Service::Models, Access::kKey},
-    {"/v1/models/*", "GET", &Service::OneModel, Access::kKey},
-    {"/v1/cache", "GET", &Service::CacheState, Access::kKey},
-    {"/v1/cache/sequences", "GET", &Service::ListSequences, Access::kKey},
-    {"/v1/cache/prefixes", "GET", &Service::ListPrefixes, Access::kTenant},
-    {"/v1/cache", "DELETE", &Service::EraseCache, Access::kKey, Route::kPrepared, Route::kDrains},
-    {"/v1/cache/tenants", "GET", &Service::ListTenants, Access::kSums},
-    {"/v1/cache/flush", "POST", &Service::FlushCache, Access::kTenant},
-    {"/slots", "GET", &Service::ListSlots, Access::kKey},
-    {"/slots/{id}", "POST", &Service::ActOnSlot, Access::kTenant, Route::kPrepared},
-    {"/tokenize", "POST", &Service::Tokenize, Access::kTenant, Route::kPrepared},
-    {"/detokenize", "POST", &Service::Detokenize, Access::kTenant, Route::kPrepared},
-    {"/apply-template", "POST", &Service::ApplyTemplate, Access::kTenant, Route::kPrepared},
-    {"/props", "GET", &Service::Props, Access::kKey},
-    {"/health", "GET", &Service::Health, Access::kOpen},
-    {"/v1/health", "GET", &Service::Health, Access::kOpen},
-    {"/ready", "GET", &Service::Ready, Access::kOpen},
-    {"/metrics", "GET", &Service::Metrics, Access::kSums},
-    {"/openapi.json", "GET", &Service::OpenApi, Access::kKey},
-    {"/", "GET", &Service::Home, Access::kKey},
-    {"/page.css", "GET", &Service::PageCss, Access::kOpen},
-    {"/page.js", "GET", &Service::PageJs, Access::kOpen},
-    {"/page.svg", "GET", &Service::PageSvg, Access::kOpen},
-    {"/v1/embeddings", "", &Service::NotYet, Access::kKey},
-    {"/v1/responses", "", &Service::NotYet, Access::kKey},
-    {"/v1/responses/*", "", &Service::NotYet, Access::kKey},
-    {"/v1/messages/count_tokens", "POST", &Service::CountMessages, Access::kTenant,
-     Route::kPrepared},
-    {"/v1/messages", "", &Service::NotYet, Access::kKey},
-    {"/v1/messages/batches", "", &Service::NotYet, Access::kKey},
-    {"/v1/messages/batches/*", "", &Service::NotYet, Access::kKey},
-};
-
-std::span<const Service::Route> Service::Routes() { return kRoutes; }
 
 namespace {
 
@@ -248,6 +149,7 @@ Service::Service(const ServerOptions& options, Engine& engine,
   model_.max_prompts = engine.options().parallel + engine.options().max_queued;
   if (model_.chat_template != nullptr) template_text_ = model_.chat_template->source();
   fingerprint_ = FingerprintOf(engine);
+  AddRoutes();
   openapi_text_ = OpenApiText();
 }
 
@@ -257,15 +159,255 @@ void Service::SetTemplateVariables(JsonTree tree, const JsonValue& variables) {
   prefix_stable_ = IsPrefixStable(model_);
 }
 
-const Service::Route* Service::FindRoute(std::string_view path) {
-  const auto* route = std::find_if(std::begin(kRoutes), std::end(kRoutes),
-                                   [path](const Route& r) { return PathMatches(r.path, path); });
-  return route == std::end(kRoutes) ? nullptr : route;
+void Service::AddRoutes() {
+  const auto own = [this](Outcome (Service::*handler)(const Call&)) {
+    return std::bind_front(handler, this);
+  };
+  routes_.Add({.path = "/v1/chat/completions",
+               .method = "POST",
+               .handler = own(&Service::Chat),
+               .access = Access::kTenant,
+               .work = Route::kGeneration,
+               .for_model = Route::kTextModel});
+  routes_.Add({.path = "/chat/completions",
+               .method = "POST",
+               .handler = own(&Service::Chat),
+               .access = Access::kTenant,
+               .work = Route::kGeneration,
+               .for_model = Route::kTextModel});
+  routes_.Add({.path = "/v1/chat/completions/input_tokens",
+               .method = "POST",
+               .handler = own(&Service::CountChat),
+               .access = Access::kTenant,
+               .work = Route::kPrepared});
+  routes_.Add({.path = "/chat/completions/input_tokens",
+               .method = "POST",
+               .handler = own(&Service::CountChat),
+               .access = Access::kTenant,
+               .work = Route::kPrepared});
+  routes_.Add({.path = "/v1/completions",
+               .method = "POST",
+               .handler = own(&Service::Complete),
+               .access = Access::kTenant,
+               .work = Route::kGeneration,
+               .for_model = Route::kTextModel});
+  routes_.Add({.path = "/v1/translations",
+               .method = "POST",
+               .handler = own(&Service::Translate),
+               .access = Access::kTenant,
+               .work = Route::kGeneration,
+               .for_model = Route::kTranslator});
+  routes_.Add({.path = "/translate",
+               .method = "POST",
+               .handler = own(&Service::TranslateAsLibre),
+               .access = Access::kTenant,
+               .work = Route::kGeneration,
+               .for_model = Route::kTranslator,
+               .plain_errors = true,
+               .key_in_body = KeyInLibreBody});
+  routes_.Add({.path = "/languages",
+               .method = "GET",
+               .handler = own(&Service::ListLanguages),
+               .access = Access::kOpen,
+               .for_model = Route::kTranslator,
+               .plain_errors = true});
+  routes_.Add({.path = "/completion",
+               .method = "POST",
+               .handler = own(&Service::CompleteAsLlama),
+               .access = Access::kTenant,
+               .work = Route::kGeneration,
+               .for_model = Route::kTextModel});
+  routes_.Add({.path = "/completions",
+               .method = "POST",
+               .handler = own(&Service::CompleteAsLlama),
+               .access = Access::kTenant,
+               .work = Route::kGeneration,
+               .for_model = Route::kTextModel});
+  routes_.Add({.path = "/infill",
+               .method = "POST",
+               .handler = own(&Service::Infill),
+               .access = Access::kTenant,
+               .work = Route::kGeneration,
+               .for_model = Route::kTextModel});
+  routes_.Add({.path = "/v1/sessions",
+               .method = "POST",
+               .handler = own(&Service::CreateSession),
+               .access = Access::kTenant,
+               .work = Route::kPrepared,
+               .for_model = Route::kTextModel,
+               .files = Route::kSessionFile});
+  routes_.Add({.path = "/v1/sessions",
+               .method = "GET",
+               .handler = own(&Service::ListSessions),
+               .access = Access::kTenant,
+               .work = Route::kPrepared,
+               .files = Route::kSessionFile});
+  routes_.Add({.path = "/v1/sessions/{id}",
+               .method = "GET",
+               .handler = own(&Service::ShowSession),
+               .access = Access::kTenant,
+               .work = Route::kPrepared,
+               .files = Route::kSessionFile,
+               .renders_session = true});
+  routes_.Add({.path = "/v1/sessions/{id}",
+               .method = "DELETE",
+               .handler = own(&Service::DeleteSession),
+               .access = Access::kTenant,
+               .work = Route::kPrepared,
+               .also = Route::kQueues,
+               .files = Route::kSessionFile});
+  routes_.Add({.path = "/v1/sessions/{id}/messages",
+               .method = "POST",
+               .handler = own(&Service::AppendMessages),
+               .access = Access::kTenant,
+               .work = Route::kPrepared,
+               .also = Route::kQueues,
+               .files = Route::kSessionFile});
+  routes_.Add({.path = "/v1/sessions/{id}/messages/{index}",
+               .method = "PUT",
+               .handler = own(&Service::EditMessage),
+               .access = Access::kTenant,
+               .work = Route::kPrepared,
+               .also = Route::kQueues,
+               .files = Route::kSessionFile});
+  routes_.Add({.path = "/v1/sessions/{id}/system",
+               .method = "PUT",
+               .handler = own(&Service::EditSystem),
+               .access = Access::kTenant,
+               .work = Route::kPrepared,
+               .also = Route::kQueues,
+               .files = Route::kSessionFile});
+  routes_.Add({.path = "/v1/sessions/{id}/generate",
+               .method = "POST",
+               .handler = own(&Service::GenerateInSession),
+               .access = Access::kTenant,
+               .work = Route::kGeneration,
+               .also = Route::kQueues,
+               .for_model = Route::kTextModel,
+               .files = Route::kSessionFile,
+               .renders_session = true});
+  routes_.Add({.path = "/v1/sessions/{id}/fork",
+               .method = "POST",
+               .handler = own(&Service::ForkSession),
+               .access = Access::kTenant,
+               .work = Route::kPrepared,
+               .also = Route::kQueues,
+               .files = Route::kSessionFile});
+  routes_.Add({.path = "/v1/sessions/{id}/truncate",
+               .method = "POST",
+               .handler = own(&Service::TruncateSession),
+               .access = Access::kTenant,
+               .work = Route::kPrepared,
+               .also = Route::kQueues,
+               .files = Route::kSessionFile});
+  routes_.Add({.path = "/v1/sessions/{id}/forget",
+               .method = "POST",
+               .handler = own(&Service::ForgetPart),
+               .access = Access::kTenant,
+               .work = Route::kPrepared,
+               .also = Route::kQueues,
+               .files = Route::kSessionFile,
+               .renders_session = true});
+  routes_.Add({.path = "/v1/models", .method = "GET", .handler = own(&Service::Models)});
+  routes_.Add({.path = "/models", .method = "GET", .handler = own(&Service::Models)});
+  routes_.Add({.path = "/v1/models/*", .method = "GET", .handler = own(&Service::OneModel)});
+  routes_.Add({.path = "/v1/cache", .method = "GET", .handler = own(&Service::CacheState)});
+  routes_.Add(
+      {.path = "/v1/cache/sequences", .method = "GET", .handler = own(&Service::ListSequences)});
+  routes_.Add({.path = "/v1/cache/prefixes",
+               .method = "GET",
+               .handler = own(&Service::ListPrefixes),
+               .access = Access::kTenant});
+  routes_.Add({.path = "/v1/cache",
+               .method = "DELETE",
+               .handler = own(&Service::EraseCache),
+               .work = Route::kPrepared,
+               .also = Route::kDrains,
+               .files = Route::kOtherFiles});
+  routes_.Add({.path = "/v1/cache/tenants",
+               .method = "GET",
+               .handler = own(&Service::ListTenants),
+               .access = Access::kSums});
+  routes_.Add({.path = "/v1/cache/flush",
+               .method = "POST",
+               .handler = own(&Service::FlushCache),
+               .access = Access::kTenant});
+  routes_.Add({.path = "/slots", .method = "GET", .handler = own(&Service::ListSlots)});
+  routes_.Add({.path = "/slots/{id}",
+               .method = "POST",
+               .handler = own(&Service::ActOnSlot),
+               .access = Access::kTenant,
+               .work = Route::kPrepared,
+               .files = Route::kOtherFiles});
+  routes_.Add({.path = "/tokenize",
+               .method = "POST",
+               .handler = own(&Service::Tokenize),
+               .access = Access::kTenant,
+               .work = Route::kPrepared});
+  routes_.Add({.path = "/detokenize",
+               .method = "POST",
+               .handler = own(&Service::Detokenize),
+               .access = Access::kTenant,
+               .work = Route::kPrepared});
+  routes_.Add({.path = "/apply-template",
+               .method = "POST",
+               .handler = own(&Service::ApplyTemplate),
+               .access = Access::kTenant,
+               .work = Route::kPrepared});
+  routes_.Add({.path = "/props", .method = "GET", .handler = own(&Service::Props)});
+  routes_.Add({.path = "/health",
+               .method = "GET",
+               .handler = own(&Service::Health),
+               .access = Access::kOpen});
+  routes_.Add({.path = "/v1/health",
+               .method = "GET",
+               .handler = own(&Service::Health),
+               .access = Access::kOpen});
+  routes_.Add({.path = "/ready",
+               .method = "GET",
+               .handler = own(&Service::Ready),
+               .access = Access::kOpen});
+  routes_.Add({.path = "/metrics",
+               .method = "GET",
+               .handler = own(&Service::Metrics),
+               .access = Access::kSums});
+  routes_.Add({.path = "/openapi.json", .method = "GET", .handler = own(&Service::OpenApi)});
+  routes_.Add({.path = "/", .method = "GET", .handler = own(&Service::Home)});
+  if (options_.has_page) {
+    routes_.Add({.path = "/",
+                 .method = "GET",
+                 .handler = own(&Service::Page),
+                 .access = Access::kOpen,
+                 .is_page = true});
+  }
+  routes_.Add({.path = "/page.css",
+               .method = "GET",
+               .handler = own(&Service::PageCss),
+               .access = Access::kOpen});
+  routes_.Add({.path = "/page.js",
+               .method = "GET",
+               .handler = own(&Service::PageJs),
+               .access = Access::kOpen});
+  routes_.Add({.path = "/page.svg",
+               .method = "GET",
+               .handler = own(&Service::PageSvg),
+               .access = Access::kOpen});
+  routes_.Add({.path = "/v1/embeddings", .method = "", .handler = own(&Service::NotYet)});
+  routes_.Add({.path = "/v1/responses", .method = "", .handler = own(&Service::NotYet)});
+  routes_.Add({.path = "/v1/responses/*", .method = "", .handler = own(&Service::NotYet)});
+  routes_.Add({.path = "/v1/messages/count_tokens",
+               .method = "POST",
+               .handler = own(&Service::CountMessages),
+               .access = Access::kTenant,
+               .work = Route::kPrepared});
+  routes_.Add({.path = "/v1/messages", .method = "", .handler = own(&Service::NotYet)});
+  routes_.Add({.path = "/v1/messages/batches", .method = "", .handler = own(&Service::NotYet)});
+  routes_.Add({.path = "/v1/messages/batches/*", .method = "", .handler = own(&Service::NotYet)});
 }
 
-std::vector<std::string> Service::Endpoints() {
+std::vector<std::string> Service::Endpoints() const {
   std::vector<std::string> endpoints;
-  for (const Route& route : kRoutes) {
+  for (const Route& route : routes_.all()) {
     if (!route.method.empty()) endpoints.push_back(fmt::format("{} {}", route.method, route.path));
   }
   return endpoints;
@@ -300,23 +442,13 @@ Error SpentError(bool never_fits, const MemoryQuota& quota) {
 
 }  // namespace
 
-const Service::Route* Service::RouteOf(const HttpRequest& request) {
-  const std::string_view path = PathOf(request.target);
-  static constexpr Route kPage{"/", "GET", &Service::Page, Access::kOpen};
-  if (request.accepts_html && request.method == "GET" && path == "/") return &kPage;
-  const auto* route = std::ranges::find_if(kRoutes, [&](const Route& r) {
-    return PathMatches(r.path, path) && (r.method.empty() || r.method == request.method);
-  });
-  return route == std::end(kRoutes) ? nullptr : route;
-}
-
-bool Service::NeedsPreparing(const HttpRequest& request) {
-  const Route* route = RouteOf(request);
+bool Service::NeedsPreparing(const HttpRequest& request) const {
+  const Route* route = routes_.Find(request);
   return route != nullptr && route->work != Route::kSmall;
 }
 
-bool Service::Generates(const HttpRequest& request) {
-  const Route* route = RouteOf(request);
+bool Service::Generates(const HttpRequest& request) const {
+  const Route* route = routes_.Find(request);
   return route != nullptr && route->work == Route::kGeneration;
 }
 
@@ -350,7 +482,7 @@ Outcome Service::Handle(const HttpRequest& request, const SessionTurn& turn) {
 
 Result<Service::SessionTurn> Service::AwaitTurn(const HttpRequest& request,
                                                 std::function<void()> on_turn) {
-  const Route* route = RouteOf(request);
+  const Route* route = routes_.Find(request);
   if (route == nullptr || route->also != Route::kQueues) return SessionTurn();
   const auto caller = CallerOf(request);
   if (!caller || !caller->tenant) return tl::unexpected(KeyRevoked());
@@ -359,7 +491,7 @@ Result<Service::SessionTurn> Service::AwaitTurn(const HttpRequest& request,
 
 Outcome Service::Dispatch(const HttpRequest& request, const SessionTurn& turn) {
   if (request.method == "OPTIONS") return Preflight(request);
-  const Route* route = RouteOf(request);
+  const Route* route = routes_.Find(request);
   if (route == nullptr) return ErrorResponse(NotFound("not found"));
   const auto caller = CallerOf(request);
   // The key may have been removed since CheckHead.
@@ -367,16 +499,17 @@ Outcome Service::Dispatch(const HttpRequest& request, const SessionTurn& turn) {
   if (auto refused = CheckKind(*route)) return std::move(*refused);
   // A forget, above all, must not be followed by what was to be prepared before it.
   if (turn) preparer_.Cancel(turn->id());
-  Call call{request, PathOf(request.target), caller.value_or(Caller()), turn, PieceSpace()};
+  Call call{request,
+            PathOf(request.target),
+            caller.value_or(Caller()),
+            turn,
+            PieceSpace(),
+            engine_,
+            options_,
+            model_};
   const bool encodes = route->work != Route::kSmall && route->access == Access::kTenant;
   if (encodes) call.pieces = pieces_.SpaceOf(call.tenant());
-  return (this->*route->handler)(call);
-}
-
-ModelView Service::ModelFor(const Call& call) const {
-  ModelView model = model_;
-  model.pieces = call.pieces;
-  return model;
+  return route->handler(call);
 }
 
 // Has the request traced, if it is sampled.
@@ -484,7 +617,7 @@ void Service::Follow(std::shared_ptr<AskedChat> chat, bool explains, bool prepar
 
 Outcome Service::Chat(const Call& call) {
   const std::string& body = call.request.body;
-  Outcome outcome = Start(ParseChatRequest(body, ModelFor(call)), call, "messages");
+  Outcome outcome = Start(ParseChatRequest(body, call.own_model()), call, "messages");
   auto* start = std::get_if<GenerationStart>(&outcome);
   if (start && body.size() <= AskedChat::kMaxBodyBytes) {
     const bool has_answers = body.find("\"assistant\"") != body.npos;

@@ -16,10 +16,8 @@
 #include "access/browser_rules.h"
 #include "access/credentials.h"
 #include "access/rate_limits.h"
-#include "api/asked_chat.h"
 #include "api/llama_request.h"
 #include "api/openai_request.h"
-#include "api/running_answer.h"
 #include "api/translation_request.h"
 #include "api/turn_preparer.h"
 #include "base/memory_meter.h"
@@ -29,7 +27,10 @@
 #include "kvasir/session.h"
 #include "observe/span_exporter.h"
 #include "server/activity.h"
+#include "server/call.h"
 #include "server/erase_queue.h"
+#include "server/outcome.h"
+#include "server/route_table.h"
 #include "server/server.h"
 #include "server/slots.h"
 #include "text/piece_store.h"
@@ -37,16 +38,6 @@
 namespace kvasir {
 
 struct ForgetScope;
-
-// An answer that comes after the engine has done its work.
-struct LaterAnswer {
-  using Reply = std::function<void(HttpResponse)>;
-  // Calls `reply` once, now or later, on any thread: it must not block. What Prepare made is begun
-  // on its thread, and may take long. REQUIRES: called once.
-  std::function<void(Reply reply)> begin;
-};
-
-using Outcome = std::variant<HttpResponse, GenerationStart, LaterAnswer>;
 
 // Thread-safe. No call waits for the engine.
 class Service {
@@ -65,7 +56,7 @@ class Service {
   // continue. REQUIRES: CheckHead returned nullopt, and the body was read.
   std::optional<HttpResponse> TakeKey(HttpRequest* request) const;
   // Gives an error the form that clients of the request's path expect.
-  static void ShapeError(const HttpRequest& request, HttpResponse* response);
+  void ShapeError(const HttpRequest& request, HttpResponse* response) const;
   // The largest body that a request with this head may have.
   uint64_t MaxBodyBytes(const HttpRequest& head) const;
   // Answers a request whose work does not grow with its body. REQUIRES: CheckHead returned nullopt.
@@ -80,8 +71,8 @@ class Service {
   Result<SessionTurn> AwaitTurn(const HttpRequest& request, std::function<void()> on_turn);
   // Whether the answer needs the body parsed, rendered or tokenized. Then Prepare makes it, on a
   // thread where that may take long (PreparePool).
-  static bool NeedsPreparing(const HttpRequest& request);
-  static bool Generates(const HttpRequest& request);  // also needs the engine
+  bool NeedsPreparing(const HttpRequest& request) const;
+  bool Generates(const HttpRequest& request) const;  // also needs the engine
   // Whether Prepare waits for the disk of the tier or of sessions.
   bool WaitsForDisk(const HttpRequest& request) const;
   // The same as Handle, but takes its memory from `quota`; *share is the part that the outcome
@@ -125,11 +116,6 @@ class Service {
   Engine& engine() { return engine_; }
 
  private:
-  struct Call;  // a request with its route
-  struct Route;
-  static const Route kRoutes[];
-  static std::span<const Route> Routes();
-
   Service(const ServerOptions& options, Engine& engine, std::unique_ptr<ChatTemplate> own_template,
           uint64_t hash_key);
   Status UseKeys(const KeysFile& file);
@@ -143,18 +129,17 @@ class Service {
   std::optional<Caller> CallerOf(const HttpRequest& request) const {
     return credentials()->CallerOf(request.authorization, request.api_key);
   }
-  static const Route* FindRoute(std::string_view path);
-  static const Route* RouteOf(const HttpRequest& request);
-  static HttpResponse NoSuchRoute(const HttpRequest& head);  // 404, or 405: another method
-  static bool IsOpen(const HttpRequest& head);               // needs no key
-  bool AwaitsKey(const HttpRequest& head) const;             // its body may have it
+  void AddRoutes();
+  HttpResponse NoSuchRoute(const HttpRequest& head) const;  // 404, or 405: another method
+  bool IsOpen(const HttpRequest& head) const;               // needs no key
+  bool AwaitsKey(const HttpRequest& head) const;            // its body may have it
   std::optional<HttpResponse> CheckAccess(const Route& route, const Caller& caller) const;
   // Whether a caller may ask about other tenants.
   std::optional<HttpResponse> CheckAdmin(std::string_view path, const Caller& caller) const;
   static HttpResponse NoTenant();
   std::optional<Error> CheckLoad(const HttpRequest& head, const Caller& caller) const;
   void LimitTime(const HttpRequest& head, GenerateRequest* request) const;
-  static std::vector<std::string> Endpoints();  // "GET /v1/models"
+  std::vector<std::string> Endpoints() const;  // "GET /v1/models"
   Outcome Dispatch(const HttpRequest& request, const SessionTurn& turn);
   Outcome Preflight(const HttpRequest& request) const;
   Status Trace(std::string_view traceparent, const std::string& id, GenerateRequest& request) const;
@@ -205,8 +190,6 @@ class Service {
   Outcome ForkSession(const Call& call);
   Outcome TruncateSession(const Call& call);
   Outcome ForgetPart(const Call& call);
-  // What the call encodes with: `model_` and the tenant's pieces.
-  ModelView ModelFor(const Call& call) const;
   // Replaces the session's state and answers with it.
   Outcome Become(const Call& call, Result<SessionState> state,
                  const std::vector<std::string>& ignored);
@@ -259,6 +242,7 @@ class Service {
   std::atomic<bool> waits_for_session_file_{false};  // relaxed: it publishes no data
   std::string template_text_, fingerprint_, openapi_text_;
   std::shared_ptr<SpanExporter> spans_;  // absent: none are made. Requests share it until they end
+  RouteTable routes_;
 };
 
 }  // namespace kvasir

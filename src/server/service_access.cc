@@ -28,12 +28,12 @@ HttpResponse NoValidKey() {
 
 // Whether its path needs no key, whatever the method. A page at a path whose other answer needs one
 // is open.
-bool Service::IsOpen(const HttpRequest& head) {
+bool Service::IsOpen(const HttpRequest& head) const {
   const auto is_open = [](const Route* route) {
     return route != nullptr && route->access == Access::kOpen;
   };
-  return head.method == "OPTIONS" || is_open(FindRoute(PathOf(head.target))) ||
-         is_open(RouteOf(head));
+  return head.method == "OPTIONS" || is_open(routes_.FindPath(PathOf(head.target))) ||
+         is_open(routes_.Find(head));
 }
 
 uint64_t Service::MaxBodyBytes(const HttpRequest& head) const {
@@ -51,7 +51,7 @@ std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
   if (head.method == "OPTIONS" || awaits_key) return std::nullopt;
   const std::optional<Caller> caller = CallerOf(head);
   if (!open && !caller) return NoValidKey();
-  const Route* route = RouteOf(head);
+  const Route* route = routes_.Find(head);
   if (!route) return NoSuchRoute(head);
   if (auto refused = CheckAccess(*route, caller ? *caller : Caller())) return refused;
   if (body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
@@ -94,10 +94,10 @@ void Service::LimitTime(const HttpRequest& head, GenerateRequest* request) const
   if (const auto most = options_.max_timeout_ms) limit = std::min(limit.value_or(*most), *most);
 }
 
-HttpResponse Service::NoSuchRoute(const HttpRequest& head) {
+HttpResponse Service::NoSuchRoute(const HttpRequest& head) const {
   const std::string_view path = PathOf(head.target);
   std::string allowed;
-  for (const Route& route : Routes()) {
+  for (const Route& route : routes_.all()) {
     if (!PathMatches(route.path, path)) continue;
     allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", route.method);
   }
@@ -140,7 +140,7 @@ Outcome Service::Preflight(const HttpRequest& request) const {
   HttpResponse response;
   const std::string_view path = PathOf(request.target);
   std::string allowed = "OPTIONS", for_pages;
-  for (const Route& route : Routes()) {
+  for (const Route& route : routes_.all()) {
     if (!PathMatches(route.path, path) || route.method.empty()) continue;
     allowed += fmt::format(", {}{}", route.method, route.method == "GET" ? ", HEAD" : "");
     // Without a key any page that somebody visits could erase their cache: pages may only read.

@@ -38,23 +38,6 @@ json ModelEntry(const std::string& name, const std::vector<std::string>& names,
             {"n_params", card.parameters}}}};
 }
 
-// Decodes a path segment: "%2F" is "/".
-std::string PercentDecoded(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = text[i] == '%' && i + 2 < text.size()
-                          ? HexByte(text[i + 1], text[i + 2], HexCase::kAny)
-                          : std::nullopt;
-    if (byte) {
-      out += static_cast<char>(*byte);
-      i += 2;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
 json CacheJson(const EngineStats& stats, const char* mode) {
   return {{"mode", mode},
           {"blocks",
@@ -220,26 +203,6 @@ const char* ModeName(CacheMode mode) {
 }
 
 }  // namespace
-
-std::optional<std::string> QueryValue(std::string_view target, std::string_view name) {
-  const size_t begin = target.find('?');
-  if (begin == target.npos) return std::nullopt;
-  std::string_view query = target.substr(begin + 1);
-  while (!query.empty()) {
-    const std::string_view field = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(query.size(), field.size() + 1));
-    const size_t equals = std::min(field.find('='), field.size());
-    if (field.substr(0, equals) != name) continue;
-    return PercentDecoded(field.substr(std::min(equals + 1, field.size())));
-  }
-  return std::nullopt;
-}
-
-HttpResponse JsonResponse(const json& body) {
-  HttpResponse response;
-  response.body = Dump(body);
-  return response;
-}
 
 Outcome Service::Models(const Call&) {
   const json entry =

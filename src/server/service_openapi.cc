@@ -347,7 +347,7 @@ ordered_json Operation(std::string_view method, std::string_view path, const Des
 
 std::string Service::OpenApiText() const {
   ordered_json paths = ordered_json::object();
-  for (const Route& route : Routes()) {
+  for (const Route& route : routes_.all()) {
     const Described* described = Find(route.method, route.path);
     if (described == nullptr) continue;  // not available in this version
     std::string path(route.path);

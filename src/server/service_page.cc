@@ -21,11 +21,7 @@ HttpResponse FileResponse(std::string_view text, std::string content_type) {
 
 }  // namespace
 
-Outcome Service::Page(const Call& call) {
-  if (options_.has_page) return FileResponse(kPageHtml, "text/html; charset=utf-8");
-  if (!CallerOf(call.request)) return NoValidKey();
-  return Home(call);
-}
+Outcome Service::Page(const Call&) { return FileResponse(kPageHtml, "text/html; charset=utf-8"); }
 
 Outcome Service::PageCss(const Call&) {
   if (!options_.has_page) return ErrorResponse(NotFound("not found"));

@@ -66,12 +66,10 @@ void Service::OpenSessionFile() {
 }
 
 bool Service::WaitsForDisk(const HttpRequest& request) const {
-  const std::string_view path = PathOf(request.target);
-  if (path.starts_with("/v1/sessions")) return sessions_.file() != nullptr;
-  // An erase removes the keys of a file that is not open, and each saved slot is a file.
-  const bool has_files =
-      path.starts_with("/slots/") || (path == "/v1/cache" && request.method == "DELETE");
-  return has_files && engine_.DiskStats().has_value();
+  const Route* route = routes_.Find(request);
+  if (route == nullptr || route->files == Route::kNoFiles) return false;
+  if (route->files == Route::kSessionFile) return sessions_.file() != nullptr;
+  return engine_.DiskStats().has_value();
 }
 
 void Service::SweepSessions() {

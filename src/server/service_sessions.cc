@@ -159,14 +159,12 @@ Result<JsonValue> FieldsOf(const JsonValue& sent, const SessionSetup& setup, Jso
 }  // namespace
 
 size_t Service::WorkBytes(const HttpRequest& request) {
-  const std::string_view path = PathOf(request.target);
   size_t bytes = request.body.size();
-  const bool renders =
-      request.method == "GET" || path.ends_with("/generate") || path.ends_with("/forget");
-  if (!renders || !path.starts_with("/v1/sessions/")) return bytes;
+  const Route* route = routes_.Find(request);
+  if (route == nullptr || !route->renders_session) return bytes;
   const auto caller = CallerOf(request);
   if (!caller || !caller->tenant) return bytes;
-  const auto entry = sessions_.FindLoaded(*caller->tenant, SegmentOf(path, 2));
+  const auto entry = sessions_.FindLoaded(*caller->tenant, SegmentOf(PathOf(request.target), 2));
   if (!entry) return bytes;  // one that is on the disk alone is read first
   for (const auto& message : entry->state->messages) bytes += message->content.size();
   return bytes;
@@ -188,7 +186,7 @@ Outcome Service::CreateSession(const Call& call) {
   empty.setup = std::move(*kept);
   auto state = Append(own, empty, std::move(*messages));
   if (!state) return ErrorResponse(state.error());
-  const auto prompt = PromptOf(*state, ModelFor(call));
+  const auto prompt = PromptOf(*state, call.own_model());
   if (prompt) {
     state->tokens = static_cast<uint32_t>(prompt->chat.ids.size());
   } else if (prompt.error().code == Code::kExhausted || prompt.error().code == Code::kUnsupported) {
@@ -233,7 +231,7 @@ Outcome Service::ShowSession(const Call& call) {
   if (asked && !with_ids && asked != "false" && asked != "0") {
     return ErrorResponse({Code::kInvalidArgument, "is neither true nor false", "ids"});
   }
-  auto prompt = PromptOf(*entry->state, ModelFor(call));
+  auto prompt = PromptOf(*entry->state, call.own_model());
   if (!prompt && with_ids) return ErrorResponse(prompt.error());
   HttpResponse response;
   std::optional<ChatPrompt> chat;
@@ -394,7 +392,7 @@ Outcome Service::GenerateInSession(const Call& call) {
   auto state = Append(call.turn->store(), *entry->state, std::move(*messages));
   if (!state) return ErrorResponse(state.error());
   if (const Status fits = CheckAnswerable(*state); !fits) return ErrorResponse(fits.error());
-  auto prompt = PromptOf(*state, ModelFor(call));
+  auto prompt = PromptOf(*state, call.own_model());
   if (!prompt) return ErrorResponse(prompt.error());
   state->dropped = prompt->dropped;
   chat->requests.front().identity_changed = state->identity_changed;

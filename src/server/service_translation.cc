@@ -12,8 +12,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kLibrePath = "/translate", kLanguagesPath = "/languages";
-
 // What this model translates from: each language, with all that it translates into. The list of
 // those is the same for each, and long, so that a part has one of them at a time.
 Parts LanguageList(const Languages& languages) {
@@ -82,35 +80,34 @@ Outcome Service::ListLanguages(const Call&) {
   return response;
 }
 
-// Whether the model does what a path is for.
+// Whether the model is of the kind that a path is for.
 std::optional<HttpResponse> Service::CheckKind(const Route& route) const {
-  const bool translates = route.handler == &Service::Translate ||
-                          route.handler == &Service::TranslateAsLibre ||
-                          route.handler == &Service::ListLanguages;
-  if (translates == translation_.has_value()) return {};
-  const bool begins_chat = route.handler == &Service::CreateSession;
-  if (!translates && !begins_chat && route.work != Route::kGeneration) return {};
+  const bool translates = translation_.has_value();
+  if (route.for_model == Route::kAnyModel) return {};
+  if (translates == (route.for_model == Route::kTranslator)) return {};
   return ErrorResponse({Code::kInvalidArgument,
-                        translates ? "this model does not translate; use POST /v1/chat/completions"
-                                   : "this model translates; use POST /v1/translations"});
+                        translates
+                            ? "this model translates; use POST /v1/translations"
+                            : "this model does not translate; use POST /v1/chat/completions"});
 }
 
 bool Service::AwaitsKey(const HttpRequest& head) const {
-  const Route* route = RouteOf(head);
-  return route != nullptr && route->handler == &Service::TranslateAsLibre &&
-         head.authorization.empty() && head.api_key.empty() && credentials()->required();
+  const Route* route = routes_.Find(head);
+  return route != nullptr && route->key_in_body != nullptr && head.authorization.empty() &&
+         head.api_key.empty() && credentials()->required();
 }
 
 std::optional<HttpResponse> Service::TakeKey(HttpRequest* request) const {
   if (!AwaitsKey(*request)) return {};
-  request->api_key = KeyInLibreBody(request->body, request->content_type);
+  request->api_key = routes_.Find(*request)->key_in_body(request->body, request->content_type);
   if (request->api_key.empty()) return NoValidKey();
   return CheckHead(*request, request->body.size());
 }
 
-void Service::ShapeError(const HttpRequest& request, HttpResponse* response) {
-  const std::string_view path = PathOf(request.target);
-  if (!response->refusal || (path != kLibrePath && path != kLanguagesPath)) return;
+void Service::ShapeError(const HttpRequest& request, HttpResponse* response) const {
+  if (!response->refusal) return;
+  const Route* route = routes_.FindPath(PathOf(request.target));
+  if (route == nullptr || !route->plain_errors) return;
   const json body = json::parse(response->body, nullptr, false);
   response->body = json{{"error", body.at("error").at("message")}}.dump();
 }

@@ -1,0 +1,48 @@
+#include "server/route_table.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvasir {
+
+bool PathMatches(std::string_view pattern, std::string_view path) {
+  while (!pattern.empty()) {
+    if (pattern == "*") return !path.empty();
+    if (pattern.front() == '{') {
+      const size_t segment = std::min(path.find('/'), path.size());
+      if (segment == 0) return false;
+      path.remove_prefix(segment);
+      pattern.remove_prefix(pattern.find('}') + 1);
+      continue;
+    }
+    if (path.empty() || path.front() != pattern.front()) return false;
+    path.remove_prefix(1);
+    pattern.remove_prefix(1);
+  }
+  return path.empty();
+}
+
+void RouteTable::Add(Route route) {
+  (route.is_page ? pages_ : routes_).push_back(std::move(route));
+}
+
+const Route* RouteTable::Find(const HttpRequest& request) const {
+  const std::string_view path = PathOf(request.target);
+  const auto in = [&](const std::vector<Route>& routes) {
+    const auto found = std::ranges::find_if(routes, [&](const Route& route) {
+      return PathMatches(route.path, path) &&
+             (route.method.empty() || route.method == request.method);
+    });
+    return found == routes.end() ? nullptr : &*found;
+  };
+  const Route* page = request.accepts_html ? in(pages_) : nullptr;
+  return page ? page : in(routes_);
+}
+
+const Route* RouteTable::FindPath(std::string_view path) const {
+  const auto found = std::ranges::find_if(
+      routes_, [&](const Route& route) { return PathMatches(route.path, path); });
+  return found == routes_.end() ? nullptr : &*found;
+}
+
+}  // namespace kvasir

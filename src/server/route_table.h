@@ -1,0 +1,95 @@
+// RouteTable: the paths of the server, who may use each, and what answers it.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "http/http_message.h"
+#include "server/call.h"
+#include "server/outcome.h"
+
+namespace kvasir {
+
+// Who may use a path: everybody; callers with a valid key, including the admin key; tenants;
+// callers that may read sums over all tenants.
+enum class Access { kOpen, kKey, kTenant, kSums };
+
+// What /openapi.json says of a route. JSON stands here as text.
+struct Description {
+  const char* summary = nullptr;  // nullptr: the route is not described
+  // Properties of the body, as JSON Schema without the braces; "": it takes no body. Fields that
+  // are not named are taken too (docs/api.md has all of them).
+  std::string properties = {};
+  // An array of the fields that a body must have, or an object with another condition; nullptr: no
+  // body will do too.
+  const char* required = nullptr;
+  // Parameters of the path, where it has {name}, and of the query. One of the path that is missing
+  // here is any string.
+  struct Parameter {
+    const char* name;
+    std::string schema;
+  };
+  std::vector<Parameter> parameters = {};
+  const char* status = "200";
+  const char* answer = "Object";       // the schema of the answer: a name in `components`
+  const char* content_type = nullptr;  // of an answer that is not JSON
+  bool streams = false;                // the answer may be a stream of events
+  bool takes_form = false;             // the body may be a form
+  bool has_page = false;               // browsers get a page
+};
+
+// A path with a method, and how its requests are taken.
+struct Route {
+  std::string_view path;    // "{name}" matches one segment, a trailing "*" any rest
+  std::string_view method;  // "": any
+  std::function<Outcome(const Call&)> handler;
+  Access access = Access::kKey;
+  // The work is bounded; grows with the body; also needs the engine.
+  enum Work { kSmall, kPrepared, kGeneration };
+  Work work = kSmall;
+  // Refused while draining, like every generation; waits for its turn in the session that segment 2
+  // of the path names.
+  enum Also { kNothing, kDrains, kQueues };
+  Also also = kNothing;
+  // The kind of model that the path is for.
+  enum ForModel { kAnyModel, kTextModel, kTranslator };
+  ForModel for_model = kAnyModel;
+  // What the handler waits for: nothing; the file of kept sessions, where there is one; other files
+  // of a server with a disk tier.
+  enum Files { kNoFiles, kSessionFile, kOtherFiles };
+  Files files = kNoFiles;
+  bool renders_session = false;  // its work grows with the text of that session too
+  bool is_page = false;          // only for browsers, which prefer it to the path's other route
+  bool plain_errors = false;     // {"error": "text"}, for clients of LibreTranslate
+  // Reads the key in a body, where the request's head may lack it; nullptr: keys are in heads.
+  std::string (*key_in_body)(std::string_view body, std::string_view content_type) = nullptr;
+  Description description = {};
+};
+
+// Whether a Route::path takes `path`.
+bool PathMatches(std::string_view pattern, std::string_view path);
+
+// Routes in the order that GET / and /openapi.json show them in. Every protocol adds its own
+// before the first request; then it is thread-safe. Handlers may refer to the table.
+class RouteTable {
+ public:
+  RouteTable() = default;
+  RouteTable(const RouteTable&) = delete;
+  RouteTable& operator=(const RouteTable&) = delete;
+
+  void Add(Route route);
+  // The route that answers the request; nullptr: none does.
+  const Route* Find(const HttpRequest& request) const;
+  // The first route of the path, whatever the method, pages apart; nullptr: no such path.
+  const Route* FindPath(std::string_view path) const;
+  std::span<const Route> all() const { return routes_; }  // pages apart
+
+ private:
+  std::vector<Route> routes_, pages_;
+};
+
+}  // namespace kvasir
