@@ -1,4 +1,4 @@
-// Answer: what was generated for a request, whatever protocol tells it.
+// Answer: what was generated for a request, before a protocol gives it a form.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ struct SessionPlace {
   std::optional<uint32_t> dropped_messages;
 };
 
-// What of an answer is kept, and how it is read. Protocols have more of their own.
+// Which parts of an answer are kept, and how its text is read. A protocol adds what it needs.
 struct AnswerSpec {
   uint32_t n = 1;  // choices of each prompt; indexed prompt-major
   bool stream = false;
-  bool keeps_ids = false;       // of tokens, where the answer is no stream
+  bool keeps_ids = false;       // of tokens, unless the answer streams
   bool keeps_receipts = false;  // of each prompt, not only their sum
-  // Of streams: what is told of a prompt before its first token, and of choice 0 with each token.
+  // Of a stream: whether it reports the prompt's progress, and timings with the tokens of choice 0.
   bool return_progress = false, timings_per_token = false;
   std::optional<uint32_t> logprobs;
   // How the texts are read; null: all of a text is content.
@@ -56,7 +56,7 @@ class Answer {
     std::string reasoning = "";
     std::vector<ToolCall> calls = {};
   };
-  // A choice. Text, calls, ids and scored tokens are those of an answer that is no stream.
+  // A choice. Text, calls, ids and scored tokens are kept unless the answer streams.
   struct Choice {
     std::string text;              // the content, if it is read
     std::unique_ptr<Pieces> read;  // null: all of the text is content
@@ -77,8 +77,8 @@ class Answer {
   Answer(AnswerSpec spec, size_t num_prompts, std::string id, int64_t created_unix_s,
          const Tokenizer* tokenizer);
 
-  // Takes an event of a prompt's request. REQUIRES: it is no error, and the prompt's last event has
-  // not come.
+  // Takes an event of a prompt's request. REQUIRES: it reports no error, and the prompt's last
+  // event has not come.
   Step Take(size_t prompt, const Event& event);
 
   const AnswerSpec& spec() const { return spec_; }

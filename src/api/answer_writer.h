@@ -33,7 +33,7 @@ class AnswerWriter {
   virtual std::string EmptyStream(const Answer& /*answer*/) const { return ""; }
   // The event that ends a stream which had begun before the error.
   virtual std::string ErrorEvent(const Error& error) const = 0;
-  // The whole of an answer that is no stream; both must outlive it.
+  // The whole answer, unless it streams; both must outlive the result.
   virtual Parts Body(const Answer& answer) const = 0;
   // Bytes that this holds beside the answer.
   virtual uint64_t held_bytes() const = 0;

@@ -201,7 +201,6 @@ Parts ScoredTokens::LlamaText(Probs probs, const Tokenizer* tokenizer) const {
 }
 
 Parts ScoredTokens::LegacyText(uint64_t text_offset, const Tokenizer* tokenizer) const {
-  enum List { kTokens, kLogprobs, kTop, kOffsets };
   constexpr List kLists[] = {kTokens, kLogprobs, kTop, kOffsets};
   constexpr const char* kOpens[] = {R"({"tokens":[)", R"(],"token_logprobs":[)",
                                     R"(],"top_logprobs":[)", R"(],"text_offset":[)"};

@@ -62,8 +62,8 @@ class RunningAnswer : public std::enable_shared_from_this<RunningAnswer> {
 
   // Keeps `held` until the engine has the requests.
   void Start(QuotaShare held);
-  // Nothing more is passed on. What keeps the answer ends, on a thread of its own if that waits for
-  // a disk.
+  // Ends the answer: the client gets nothing more, and the keeper is dropped, on a thread for disks
+  // if that waits for one.
   void Cancel();
   // Has the turn after this one prepared. REQUIRES: the answer is done.
   void PrepareNext();

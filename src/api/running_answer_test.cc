@@ -11,7 +11,7 @@
 namespace kvasir {
 namespace {
 
-// An engine that refuses what it is told to.
+// Refuses requests and formats where a test says so.
 class RefusingEngine : public FakeEngine {
  public:
   using FakeEngine::FakeEngine;

@@ -1,4 +1,4 @@
-// WrittenAnswer: an answer and the form in which it is told.
+// WrittenAnswer: an answer and the writer that gives it a form.
 #pragma once
 
 #include <cstdint>

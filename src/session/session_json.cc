@@ -48,41 +48,41 @@ ordered_json JsonOf(const SessionPath& path) {
 }
 
 // Reads members of an object; the first wrong one is the error.
-class RecordReader {
+class SessionRecordReader {
  public:
-  RecordReader(const ordered_json& object, std::string place)
+  SessionRecordReader(const ordered_json& object, std::string place)
       : object_(object), place_(std::move(place)) {
     if (!object.is_object()) Wrong("", "is not an object");
   }
 
-  RecordReader& Text(const char* name, std::string* to) {
+  SessionRecordReader& Text(const char* name, std::string* to) {
     const ordered_json* value = Find(name);
     if (value && !value->is_string()) Wrong(name, "is not a text");
     if (ok() && value) *to = value->get<std::string>();
     return *this;
   }
   // A text that is "" or a JSON object.
-  RecordReader& Object(const char* name, std::string* to) {
+  SessionRecordReader& Object(const char* name, std::string* to) {
     Text(name, to);
     if (!ok() || to->empty()) return *this;
     const ordered_json parsed = ordered_json::parse(*to, nullptr, false);
     if (!parsed.is_object()) Wrong(name, "is not the text of a JSON object");
     return *this;
   }
-  RecordReader& Flag(const char* name, bool* to) {
+  SessionRecordReader& Flag(const char* name, bool* to) {
     const ordered_json* value = Find(name);
     if (value && !value->is_boolean()) Wrong(name, "is not true or false");
     if (ok() && value) *to = value->get<bool>();
     return *this;
   }
   template <typename Number>
-  RecordReader& Count(const char* name, Number* to) {
+  SessionRecordReader& Count(const char* name, Number* to) {
     const ordered_json* value = Find(name);
     if (value && !Fits<Number>(*value)) Wrong(name, "is not a number, or too large");
     if (ok() && value) *to = static_cast<Number>(value->get<uint64_t>());
     return *this;
   }
-  RecordReader& Ids(const char* name, std::vector<TokenId>* to) {
+  SessionRecordReader& Ids(const char* name, std::vector<TokenId>* to) {
     const ordered_json* value = Find(name);
     if (value && !value->is_array()) Wrong(name, "is not an array");
     if (!ok() || !value) return *this;
@@ -95,7 +95,7 @@ class RecordReader {
   }
   // Calls `each` with the elements of an array, and where they are.
   template <typename Each>
-  RecordReader& Array(const char* name, const Each& each) {
+  SessionRecordReader& Array(const char* name, const Each& each) {
     const ordered_json* value = Find(name);
     if (value && !value->is_array()) Wrong(name, "is not an array");
     if (!ok() || !value) return *this;
@@ -105,7 +105,7 @@ class RecordReader {
     }
     return *this;
   }
-  RecordReader& Wrong(std::string_view name, std::string_view why) {
+  SessionRecordReader& Wrong(std::string_view name, std::string_view why) {
     if (ok()) error_ = {Code::kInvalidArgument, fmt::format("session: {}{} {}", place_, name, why)};
     return *this;
   }
@@ -147,14 +147,14 @@ Status ReadMessage(const ordered_json& json, const std::string& place, Numbers& 
                    SessionMessage* message) {
   uint64_t number = 0, version = 0;
   SessionMessage::More more;
-  RecordReader reader(json, place + ".");
+  SessionRecordReader reader(json, place + ".");
   reader.Count("number", &number).Count("version", &version).Text("role", &message->role);
   reader.Text("content", &message->content).Object("fields", &more.fields);
   reader.Flag("generated", &message->generated).Ids("ids", &message->ids);
   reader.Count("ids_bytes", &message->ids_bytes).Text("written", &more.written);
   reader.Array("segments", [&](const ordered_json& one, const std::string& at) {
     SessionSegment segment;
-    RecordReader inner(one, at + ".");
+    SessionRecordReader inner(one, at + ".");
     inner.Text("name", &segment.name).Count("begin", &segment.begin).Count("end", &segment.end);
     more.segments.push_back(std::move(segment));
     return inner.status();
@@ -177,15 +177,15 @@ Status ReadMessage(const ordered_json& json, const std::string& place, Numbers& 
 // `before`: how many ids each earlier path has.
 Status ReadPath(const ordered_json& json, const std::string& place, Numbers& numbers,
                 const std::vector<size_t>& before, SessionPath* path) {
-  RecordReader reader(json, place + ".");
+  SessionRecordReader reader(json, place + ".");
   std::string salt;
   reader.Count("parent", &path->parent).Count("shared", &path->shared).Ids("ids", &path->ids);
   reader.Array("begins", [&](const ordered_json& one, const std::string& at) -> Status {
     const bool is_whole = one.is_array() && (one.size() == 3 || one.size() == 4) &&
                           std::ranges::all_of(one, [](const ordered_json& value) {
-                            return RecordReader::Fits<uint64_t>(value);
+                            return SessionRecordReader::Fits<uint64_t>(value);
                           });
-    if (!is_whole || !RecordReader::Fits<uint32_t>(one[2])) {
+    if (!is_whole || !SessionRecordReader::Fits<uint32_t>(one[2])) {
       return Fail(Code::kInvalidArgument, "session: {} is not three or four numbers", at);
     }
     path->begins.push_back({numbers.Of(one[0].get<uint64_t>()), numbers.Of(one[1].get<uint64_t>()),
@@ -241,7 +241,7 @@ Result<SessionRecord> ParseSessionRecord(SessionStore& store, std::string_view j
   uint64_t version = 0, created = 0;
   uint32_t tokens = 0;
   Numbers numbers;
-  RecordReader reader(body, "");
+  SessionRecordReader reader(body, "");
   reader.Count("kvasir_session", &version);
   if (version != kRecordVersion) reader.Wrong("kvasir_session", "is not 1, the version it reads");
   reader.Text("id", &record.id).Text("tenant", &record.tenant).Count("created", &created);
