@@ -113,7 +113,7 @@ class ChatTest(CliTest):
                  "/fork main": "a conversation has the name main already",
                  "/switch other": "unknown conversation other; known: main",
                  "/switch": "/switch needs the name of a conversation: main",
-                 "/undo it": '/undo takes nothing behind it, and "it" was there'}
+                 "/undo it": '/undo takes nothing after it, and "it" was there'}
         parts = self.chat(ANNA, *wrong, "/list", status=2)
         for said in wrong.values():
             self.assertIn(f"kvasir chat: {said}\n", self.errors)

@@ -50,14 +50,17 @@ for command in "serve chat run translate logits plan".split():
     ELSEWHERE.setdefault(command, []).append("--allow-overcommit")  # machine_limits_test.cc
 
 
-# Of bench and run; elsewhere llama-server's, whose words are taken too (cli_llama_flags_test.py).
+# Flags of bench and run; elsewhere llama-server's, whose words are taken too (cli_llama_flags_test.py).
 LLAMA = {"-n", "-p", "--ignore-eos", "--verbose", "--tags", "--slot-save-path", "--reasoning-format"}
 
 
 def flags_of(command):
-    """The flags that help lists, but --help."""
-    return [flag for flag in re.findall(r"(?m)^  (--?[a-z0-9-]+)", kvasir(command, "--help").stdout.split("Flags:")[1])
-            if flag != "--help"]
+    """The flags that --help and --help-expert list, except these two."""
+    pages = [kvasir(command, "--help").stdout]
+    if "--help-expert" in pages[0]:
+        pages.append(kvasir(command, "--help-expert").stdout)
+    return [flag for page in pages for flag in re.findall(r"(?m)^  (--?[a-z0-9-]+)", page.split("Flags:")[1])
+            if flag not in ("--help", "--help-expert")]
 
 
 class HelpListsWhatIsRead(CliTest):
@@ -69,6 +72,18 @@ class HelpListsWhatIsRead(CliTest):
     def test_there_is_something_to_check(self):
         self.assertEqual(len(self.flags), 16)
         self.assertGreater(sum(map(len, self.flags.values())), 150)
+
+    def test_serve_lists_seven_flags_on_the_page_for_experts(self):
+        usual, experts = (kvasir("serve", flag).stdout for flag in ("--help", "--help-expert"))
+        names = re.findall(r"(?m)^  (--[a-z-]+)", experts.split("Flags:")[1])
+        self.assertEqual(set(names), set("--block-tokens --step-tokens --pin-threads --kv-headroom --sse-ping-s "
+                                         "--drain-delay-s --trace-sample --help".split()))
+        for name in set(names) - {"--help"}:
+            self.assertNotRegex(usual, rf"(?m)^  {name}\b")
+            self.assertIn(name, usual)  # where they are listed is said
+        groups = re.findall(r"(?m)^ (\w.*)$", usual.split("Flags:")[1])
+        self.assertEqual((groups[:3], groups[-1]), (["Model", "Listening", "Memory"], "Help"))
+        self.assertIn("unknown argument '--help-expert'", kvasir("key", "--help-expert").stderr)
 
     def test_a_wrong_value_of_each_flag_is_refused_by_its_name(self):
         for command, flags in self.flags.items():

@@ -608,7 +608,7 @@ class ServeTest(CliTest):
             path.write_text(json.dumps({"tenants": {"a": {"keys": [{"sha256": "5f" * 32}]}, "b": {}}}))
             result = kvasir("serve", "--keys", str(path), "--admin-key", "root", "--kv-memory", "1")
             self.assertEqual(result.returncode, 2)
-            self.assertIn("the tenant 'b' has no keys, so nobody can use it", result.stderr)
+            self.assertIn("the tenant 'b' has no keys, so no request can use it", result.stderr)
             self.assertNotIn("'a'", result.stderr)
 
     def test_words_that_are_unknown_or_missing(self):

@@ -29,7 +29,7 @@ std::string Numbers(uint64_t min, uint64_t max) {
   return fmt::format("a whole number from {} to {}", min, max);
 }
 
-// "an empty array", "a number", "null".
+// Returns "an empty array", "a number", "null".
 std::string Described(const nlohmann::json& value) {
   if (value.is_null()) return "null";
   return fmt::format("{} {}",
@@ -39,7 +39,7 @@ std::string Described(const nlohmann::json& value) {
                      value.type_name());
 }
 
-// The texts of one JSON value of a config file; nullopt: a type that no flag takes.
+// Returns the texts of one JSON value of a config file; nullopt: a type that no flag takes.
 std::optional<std::vector<std::string>> TextsOf(const nlohmann::json& value, FlagKind kind) {
   if (kind == FlagKind::kSwitch) {
     if (!value.is_boolean()) return std::nullopt;
@@ -234,11 +234,11 @@ Status Args::MergeConfig(const std::string& path, std::span<const Flag> flags) {
 
 namespace {
 
-// What the arguments say, before any of it is checked.
+// The arguments as they were given, before anything is checked.
 struct Given {
   std::map<std::string, std::vector<std::string>> values;  // of each flag, in their order
   std::vector<std::string> others;  // neither a flag of the table nor a value
-  size_t first_literal = 0;         // of others: those behind --
+  size_t first_literal = 0;         // of others: the first one after --
 };
 
 // Whether an optional value ends before `argument`: a letter follows its dashes.
@@ -253,10 +253,13 @@ class ArgumentReader {
   ArgumentReader(std::span<const Flag> flags, std::vector<std::string> arguments)
       : arguments_(std::move(arguments)) {
     for (const char* name : {"help", "h"}) kinds_[Dashed(name)] = {"help", FlagKind::kSwitch};
+    if (std::ranges::any_of(flags, &Flag::is_expert)) {
+      kinds_["--help-expert"] = {"help-expert", FlagKind::kSwitch};
+    }
     for (const Flag& flag : flags) kinds_[Dashed(flag.name)] = {flag.name, flag.kind};
   }
 
-  // The flag, with its dashes, whose value is missing.
+  // Returns the arguments, or the flag, with its dashes, whose value is missing.
   tl::expected<Given, std::string> Read() {
     while (next_ < arguments_.size()) {
       const std::string argument = std::move(arguments_[next_++]);
@@ -284,7 +287,7 @@ class ArgumentReader {
     return std::nullopt;
   }
 
-  // One letter and its value, or switches of one letter.
+  // Reads one letter and its value, or switches of one letter.
   std::optional<std::string> ReadShort(const std::string& argument) {
     if (!argument.starts_with('-')) {
       given_.others.push_back(argument);
@@ -313,7 +316,7 @@ class ArgumentReader {
     FlagKind kind;
   };
 
-  // Gives the flag what stands behind it.
+  // Gives the flag the argument that follows it.
   std::optional<std::string> TakeNext(const std::pair<const std::string, NameAndKind>& flag) {
     std::vector<std::string>& values = given_.values[flag.second.name];
     const bool has_next = next_ < arguments_.size();
@@ -347,7 +350,7 @@ Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,
   }
   Args args;
   for (auto& [name, values] : given->values) args.Set(name, std::move(values));
-  if (args.Has("help")) return args;
+  if (args.Has("help") || args.Has("help-expert")) return args;
   for (const Flag& flag : flags) KV_TRY(CheckGiven(flag, args.List(flag.name)));
   std::vector<std::string> operands;
   for (size_t i = 0; i < given->others.size(); ++i) {
@@ -359,8 +362,9 @@ Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,
       continue;
     }
     const auto nearest = NearestFlag(argument, flags);
-    return Fail(Code::kInvalidArgument, "unknown argument '{}'{}; 'kvasir {} --help' lists them",
-                argument, nearest ? fmt::format(" (did you mean {}?)", *nearest) : "", command);
+    return Fail(Code::kInvalidArgument,
+                "unknown argument '{}'{}; 'kvasir {} --help' lists the flags", argument,
+                nearest ? fmt::format(" (did you mean {}?)", *nearest) : "", command);
   }
   if (!operands.empty()) args.Set(kOperands, std::move(operands));
   return args;

@@ -30,6 +30,7 @@ struct Flag {
   FlagKind kind = FlagKind::kValue;
   std::optional<std::string> absent_part = {};  // refused, since this part is not there yet
   std::optional<std::string> field = {};  // of the library's options, where that is another name
+  bool is_expert = false;                 // --help-expert lists it instead of --help
 };
 
 struct FloatRange {
@@ -48,7 +49,7 @@ class Args {
   Status MergeConfig(const std::string& path, std::span<const Flag> flags);
 
   bool Has(const std::string& name) const { return values_.contains(name); }
-  // The flag for messages, as the user wrote it: "--n" where that stood for --hypotheses.
+  // Returns the flag for messages, as the user wrote it: "--n" where that stood for --hypotheses.
   std::string Written(const std::string& name) const;
   // Whether its value is from MergeConfig.
   bool IsFromConfig(const std::string& name) const { return from_config_.contains(name); }
@@ -60,7 +61,7 @@ class Args {
   Result<float> Float(const std::string& name, FloatRange range, float otherwise) const;
   Result<std::string> OneOf(const std::string& name, std::span<const std::string_view> choices,
                             std::string_view otherwise) const;
-  // "512,4096"; every number in [min, max].
+  // Reads "512,4096"; every number must be in [min, max].
   Result<std::vector<uint64_t>> UintList(const std::string& name, uint64_t min, uint64_t max,
                                          std::vector<uint64_t> otherwise) const;
 
@@ -75,16 +76,17 @@ class Args {
 Result<std::string> ReadFlagFile(const std::string& name, const std::string& path,
                                  std::string_view takes);
 
-// "--threads" for "threads", "-p" for "p".
+// Returns "--threads" for "threads", "-p" for "p".
 std::string Dashed(std::string_view name);
 
-// Of Args::List: the arguments that no flag takes.
+// The name under which Args::List has the arguments that no flag takes.
 inline constexpr const char* kOperands = "";
 
 // Reads the arguments after the command's name: --flag VALUE, --flag=VALUE, -f VALUE, -fVALUE, and
 // switches of one letter together (-vw). kInvalidArgument: an unknown flag, a missing value
 // or too many, a flag of a part that does not exist yet, more than max_operands arguments without a
-// flag. Behind "--" no argument is a flag. Sets "help" for -h and --help.
+// flag. After "--" no argument is a flag. Sets "help" for -h and --help, and "help-expert" for
+// --help-expert if the command has such flags; then nothing else is checked.
 Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,
                        std::vector<std::string> arguments, size_t max_operands = 0);
 

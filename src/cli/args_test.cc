@@ -42,7 +42,7 @@ std::string TakesNone(std::string_view flag) {
   return fmt::format("1 {}: takes no value; give the flag alone, or leave it out", flag);
 }
 std::string Unknown(std::string_view argument, std::string_view nearest = "") {
-  return fmt::format("1 unknown argument '{}'{}; 'kvasir run --help' lists them", argument,
+  return fmt::format("1 unknown argument '{}'{}; 'kvasir run --help' lists the flags", argument,
                      nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest));
 }
 std::string GivenTimes(std::string_view flag, int times) {
@@ -271,6 +271,16 @@ TEST(Args, HelpIsSetWhereverItStandsAndForgivesOtherMistakes) {
   const auto args = ParseArgs("run", {}, {"--help"});
   ASSERT_TRUE(args) << args.error().message;
   EXPECT_TRUE(args->Has("help"));
+}
+
+TEST(Args, HelpExpertIsForCommandsThatHaveSuchFlags) {
+  EXPECT_EQ(Parsed({"--help-expert"}), Unknown("--help-expert"));
+  std::vector<Flag> flags = {{"pitch", "HZ", ""}};
+  flags[0].is_expert = true;
+  const auto args = ParseArgs("run", flags, {"--nope", "--help-expert"});
+  ASSERT_TRUE(args) << args.error().message;
+  EXPECT_TRUE(args->Has("help-expert"));
+  EXPECT_FALSE(args->Has("help"));
 }
 
 TEST(Args, AFlagOfAPartThatIsNotThereYetIsUnsupported) {

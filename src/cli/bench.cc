@@ -46,7 +46,7 @@ Result<BenchOptions> ReadBenchOptions(const Args& args) {
   return options;
 }
 
-// What is not given by -p and -n is cut to the room that the model's context has behind the deepest
+// What is not given by -p and -n is cut to the room that the model's context has after the deepest
 // -d. Returns the context where something was.
 Result<std::optional<uint32_t>> FitDefaults(const Args& args, BenchOptions* options) {
   if (args.Has("p") && args.Has("n")) return std::nullopt;
@@ -171,7 +171,7 @@ Command BenchCommand() {
               "qwen3-moe-2b, gemma3-1b, phi3-mini, m2m100-418m, m2m100-1.2b (with "
               "--weights i8, i4, q8_0, q4_0, f32, f16 or bf16, the default)"},
              {"p", "N,...",
-              "prompts of N tokens (default 512, or what fits the context behind -d; 0 skips "
+              "prompts of N tokens (default 512, or what fits the context after -d; 0 skips "
               "prefill and the cache row)"},
              {.name = "n",
               .value = "N",

@@ -21,6 +21,7 @@
 #include "cli/generation.h"
 #include "cli/interrupt.h"
 #include "cli/line_reader.h"
+#include "cli/sampling_flags.h"
 #include "cli/template_flags.h"
 #include "observe/receipt_json.h"
 
@@ -74,7 +75,7 @@ Result<size_t> ReadIndex(std::string_view text, std::string_view usage) {
 
 Status NeedsNothing(const CommandLine& command) {
   if (command.rest.empty()) return {};
-  return Fail(Code::kInvalidArgument, "{} takes nothing behind it, and \"{}\" was there",
+  return Fail(Code::kInvalidArgument, "{} takes nothing after it, and \"{}\" was there",
               command.word, command.rest);
 }
 
@@ -165,7 +166,8 @@ Status Obey(ChatSession& chat, const CommandLine& command) {
   } else if (word == "/list") {
     return List(chat);
   } else if (word == "/receipt") {
-    if (!chat.receipt()) return Fail(Code::kInvalidArgument, "nothing was answered yet");
+    if (!chat.receipt())
+      return Fail(Code::kInvalidArgument, "nothing was answered yet; ask something first");
     fmt::print("{}\n", ReceiptJson(*chat.receipt()).dump(2));
   } else if (word == "/reset") {
     KV_ASSIGN(const std::optional<std::string> old, chat.Reset());
@@ -216,8 +218,8 @@ Result<int> Talk(ChatSession& chat) {
   return status;
 }
 
-// The file of sessions in the disk's folder; null without a disk. A chat that resumes nothing goes
-// on without it.
+// Opens the file of sessions in the disk's folder; null without a disk. A chat that resumes nothing
+// goes on without it.
 Result<std::shared_ptr<SessionFile>> OpenFile(Engine& engine, bool is_needed) {
   if (!engine.DiskStats() && is_needed) {
     return Fail(
@@ -233,7 +235,7 @@ Result<std::shared_ptr<SessionFile>> OpenFile(Engine& engine, bool is_needed) {
   return nullptr;
 }
 
-// The session that --resume names: the last one used, unless it gives an id.
+// Returns the session that --resume names: the last one used, unless it gives an id.
 Result<std::string> IdToResume(const Engine& engine, SessionFile& file, const std::string& given,
                                std::string_view tenant) {
   if (!given.empty()) return given;

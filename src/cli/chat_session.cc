@@ -23,7 +23,7 @@ SessionMessage MessageOf(std::string_view role, std::string content) {
   return message;
 }
 
-// What a fork's metadata say of it: the session that the chat began with, and its name there.
+// Keys of a fork's metadata: the session that the chat began with, and its name there.
 constexpr char kChatKey[] = "chat", kNameKey[] = "chat_name";
 
 nlohmann::ordered_json MetadataOf(const SessionSetup& setup) {
@@ -45,7 +45,7 @@ std::string ChatNameOf(const SessionSetup& setup) {
   return TextIn(MetadataOf(setup), kNameKey, "main");
 }
 
-// The same for a fork of this name.
+// Returns the setup of a fork of this name.
 SessionSetup SetupOfFork(const SessionSetup& setup, const std::string& id,
                          const std::string& name) {
   nlohmann::ordered_json metadata = MetadataOf(setup);

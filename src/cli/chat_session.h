@@ -34,7 +34,7 @@ class ChatSession {
   static Result<ChatSession> Begin(Engine& engine, const TemplateChoice& choice,
                                    GenerateRequest request, ChatStart start);
 
-  // Both print the answer while it comes.
+  // Generate an answer and print it while it comes.
   Status Say(std::string text);
   // Gives a message another text; what came after it goes. One of the user is answered anew.
   Status Edit(size_t index, std::string text);
@@ -46,8 +46,8 @@ class ChatSession {
   Status Switch(std::string_view name);
   // Takes a message out, and the KV of it and of all after it out of the cache. Waits.
   Result<Erasure> Forget(size_t index);
-  // A new conversation under the present name. The old one stays where a file keeps it; its id
-  // then.
+  // Begins a new conversation under the present name. The old one stays where a file keeps it; its
+  // id then.
   Result<std::optional<std::string>> Reset();
   // Removes the conversations that this made and in which nothing was said. Returns those that the
   // file keeps, the present one first.
@@ -62,14 +62,14 @@ class ChatSession {
     uint32_t tokens = 0;
   };
   Result<std::vector<Line>> Lines() const;
-  // Of the conversations, the present one first.
+  // Returns the names of the conversations, the present one first.
   std::vector<std::string> Names() const;
   const std::string& id() const { return branches_.front().id; }
   bool on_disk() const { return store_->file() != nullptr; }
   Result<SessionStore::Entry> Read() const;  // the present one
-  // A name that is free.
+  // Returns a name that is free.
   std::string NextName() const;
-  // Of the last answer.
+  // Receipt of the last answer.
   const std::optional<Receipt>& receipt() const { return receipt_; }
 
  private:

@@ -2,6 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include "base/check.h"
+
 namespace kvasir::cli {
 namespace {
 
@@ -35,6 +41,42 @@ std::string FlagLine(const Flag& flag) {
   return left + Wrap(flag.help, kColumn) + "\n";
 }
 
+// Whether --help lists the flag by default.
+bool IsUsual(const Flag& flag) { return !flag.absent_part && !flag.is_expert; }
+
+std::string FlagLines(const Command& command, bool is_expert) {
+  std::string lines;
+  for (const Flag& flag : command.flags) {
+    if (is_expert ? flag.is_expert : IsUsual(flag)) lines += FlagLine(flag);
+  }
+  return lines;
+}
+
+std::string GroupedLines(const Command& command) {
+  std::string lines;
+  std::set<std::string> seen;
+  for (const FlagGroup& group : command.groups) {
+    lines += "\n " + group.title + "\n";
+    std::istringstream names(group.names);
+    for (std::string name; names >> name;) {
+      const auto flag = std::ranges::find(command.flags, name, &Flag::name);
+      KV_CHECK(flag != command.flags.end() && IsUsual(*flag) && seen.insert(name).second);
+      lines += FlagLine(*flag);
+    }
+  }
+  KV_CHECK(seen.size() == static_cast<size_t>(std::ranges::count_if(command.flags, IsUsual)));
+  return lines + "\n Help\n";
+}
+
+// Returns "--block-tokens, --step-tokens".
+std::string ExpertNames(const Command& command) {
+  std::string names;
+  for (const Flag& flag : command.flags) {
+    if (flag.is_expert) names += (names.empty() ? "" : ", ") + Dashed(flag.name);
+  }
+  return names;
+}
+
 }  // namespace
 
 int ExitStatus(Code code) {
@@ -57,11 +99,17 @@ int ExitStatus(Code code) {
   return kExitFailed;
 }
 
-std::string HelpOf(const Command& command) {
+std::string HelpOf(const Command& command, HelpPage page) {
+  if (page == HelpPage::kExpert) {
+    return fmt::format("kvasir {}: flags that few need; their defaults suit most\n\nFlags:\n",
+                       command.name) +
+           FlagLines(command, true) + FlagLine({"help", "", "all other flags", FlagKind::kSwitch});
+  }
   std::string help = Wrap(fmt::format("kvasir {}: {}", command.name, command.purpose), 0);
   help += fmt::format("\n\nExample:\n  kvasir {}\n\nFlags:\n", command.example);
-  for (const Flag& flag : command.flags) {
-    if (!flag.absent_part) help += FlagLine(flag);
+  help += command.groups.empty() ? FlagLines(command, false) : GroupedLines(command);
+  if (const std::string experts = ExpertNames(command); !experts.empty()) {
+    help += FlagLine({"help-expert", "", "flags that few need: " + experts, FlagKind::kSwitch});
   }
   help += FlagLine({"help", "", "this text", FlagKind::kSwitch});
   if (!command.notes.empty()) help += "\n" + Wrap(command.notes, 0) + "\n";

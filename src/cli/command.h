@@ -1,6 +1,7 @@
 // Command: one verb of the binary. Each has its own source file; main.cc lists them.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,12 @@
 #include "kvasir/status.h"
 
 namespace kvasir::cli {
+
+// A part of a command's flags under one title in --help.
+struct FlagGroup {
+  std::string title;
+  std::string names;  // of its flags, in order, separated by spaces
+};
 
 struct Command {
   std::string name;
@@ -18,6 +25,8 @@ struct Command {
   Result<int> (*run)(const Args& args);
   std::string notes = {};   // text below the flags in --help
   size_t max_operands = 0;  // arguments without a flag
+  // Each flag that --help lists is in one group; none: they stand in one list.
+  std::vector<FlagGroup> groups = {};
 };
 
 Command ServeCommand();
@@ -42,10 +51,12 @@ inline constexpr int kExitFailed = 1;
 inline constexpr int kExitWrongInput = 2;
 inline constexpr int kExitInterrupted = 130;
 
-// The exit status for an error code.
+// Returns the exit status for an error code.
 int ExitStatus(Code code);
 
-std::string HelpOf(const Command& command);
+// Pages of help: --help, and --help-expert with the flags that few need.
+enum class HelpPage : uint8_t { kUsual, kExpert };
+std::string HelpOf(const Command& command, HelpPage page = HelpPage::kUsual);
 std::string HelpOf(const std::vector<Command>& commands);
 
 }  // namespace kvasir::cli

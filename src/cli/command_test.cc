@@ -44,6 +44,45 @@ TEST(Command, HelpListsTheFlagsThatAreThereAndHelpItself) {
   EXPECT_EQ(HelpOf(command), help + "\nBe kind.\n");
 }
 
+TEST(Command, HelpShowsFlagsInGroups) {
+  Command command = Greet();
+  command.flags.push_back({"loud", "", "in capitals", FlagKind::kSwitch});
+  command.groups = {{"How", "p loud"}, {"Whom", "name"}};
+  EXPECT_EQ(HelpOf(command),
+            "kvasir greet: says hello\n\nExample:\n  kvasir greet --name Anna\n\nFlags:\n"
+            "\n How\n"
+            "  -p N                    times\n"
+            "  --loud                  in capitals\n"
+            "\n Whom\n"
+            "  --name TEXT             who\n"
+            "\n Help\n"
+            "  --help                  this text\n");
+}
+
+TEST(CommandDeathTest, EachFlagIsInOneGroup) {
+  Command command = Greet();
+  for (const char* names : {"name", "name p p", "name p later", "name p other"}) {
+    command.groups = {{"All", names}};
+    EXPECT_DEATH(HelpOf(command), "seen") << names;
+  }
+}
+
+TEST(Command, FlagsThatFewNeedHaveAPage) {
+  Command command = Greet();
+  EXPECT_EQ(HelpOf(command).find("--help-expert"), std::string::npos);
+  command.flags.push_back({"pitch", "HZ", "of the voice"});
+  command.flags.back().is_expert = true;
+  command.groups = {{"All", "name p"}};
+  const std::string usual = HelpOf(command);
+  EXPECT_EQ(usual.find("of the voice"), usual.npos);
+  EXPECT_NE(usual.find("\n  --help-expert           flags that few need: --pitch\n"), usual.npos)
+      << usual;
+  EXPECT_EQ(HelpOf(command, HelpPage::kExpert),
+            "kvasir greet: flags that few need; their defaults suit most\n\nFlags:\n"
+            "  --pitch HZ              of the voice\n"
+            "  --help                  all other flags\n");
+}
+
 TEST(Command, ALongFlagHasItsTextOnTheNextLine) {
   Command command = Greet();
   command.flags = {{"twenty-letters-wide", "N", "a"},

@@ -18,6 +18,7 @@
 #include "cli/generation.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
+#include "cli/sampling_flags.h"
 #include "eval/kept_quality.h"
 #include "eval/report.h"
 #include "kvasir/images.h"

@@ -113,7 +113,7 @@ constexpr Refused kRefused[] = {
     {"--reuse-port --models-* --no-models-* --sleep-idle-seconds",
      "a server has one port and one model, which stays loaded"},
     {"-mu --model-url -dr --docker-repo", "-hf fetches from Hugging Face; give other files to -m"},
-    {"-hff --hf-file", "name the file behind the model: -hf owner/name:file.gguf"},
+    {"-hff --hf-file", "name the file after the model: -hf owner/name:file.gguf"},
     {"-hft --hf-token", "set HF_TOKEN: other users of the machine can read a command line"},
     {"--offline", "set HF_HUB_OFFLINE=1"},
     {"--embd-gemma-default --fim-* --gpt-oss-* --vision-*", "name the model with -hf"},
@@ -196,7 +196,7 @@ class Rewriter {
  private:
   void Put(std::string argument) { out_.arguments.push_back(std::move(argument)); }
 
-  // The value of the flag: behind its '=', or the next argument.
+  // The value of the flag: after its '=', or the next argument.
   Result<std::string> ValueOf(std::string_view name, const std::optional<std::string>& joined) {
     if (joined) return *joined;
     if (next_ < arguments_.size()) return arguments_[next_++];

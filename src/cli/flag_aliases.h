@@ -19,7 +19,7 @@ struct RewrittenArguments {
   std::map<std::string, std::string> written;  // flags that an alias stood for: {"ctx-size", "-c"}
 };
 
-// The arguments of a command with llama-server's flags rewritten: -c 4096 becomes --ctx-size 4096
+// Rewrites llama-server's flags among the arguments of a command: -c 4096 becomes --ctx-size 4096
 // where the command has that flag; what only concerns llama-server's own computing is left out and
 // listed as ignored; flags that are not named there stay as they are. docs/from-llama-server.md
 // lists them all.
@@ -29,7 +29,8 @@ struct RewrittenArguments {
 Result<RewrittenArguments> RewriteArguments(std::string_view command, std::span<const Flag> flags,
                                             std::span<char* const> arguments);
 
-// The flag or alias that most resembles the unknown argument, with its dashes; absent: none does.
+// Returns the flag or alias that most resembles the unknown argument, with its dashes; absent: none
+// does.
 std::optional<std::string> NearestFlag(std::string_view argument, std::span<const Flag> flags);
 
 }  // namespace kvasir::cli

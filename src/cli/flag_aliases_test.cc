@@ -7,7 +7,7 @@
 namespace kvasir::cli {
 namespace {
 
-// Of a command that loads a model.
+// Flags of a command that loads a model.
 const std::vector<Flag> kModelFlags = {{"model", "PATH", ""},
                                        {"hf-repo", "REPO", ""},
                                        {"ctx-size", "N", ""},
@@ -26,7 +26,7 @@ const std::vector<Flag> kModelFlags = {{"model", "PATH", ""},
                                        {"kv-format", "F", ""},
                                        {"resume", "FILE", "", FlagKind::kOptional},
                                        {"json", "", "", FlagKind::kSwitch}};
-// Of one that does not.
+// Flags of one that does not.
 const std::vector<Flag> kPlainFlags = {{"name", "TEXT", ""}, {"n", "N", ""}};
 
 Result<RewrittenArguments> Rewrite(std::vector<std::string> arguments,

@@ -23,7 +23,7 @@ struct Outcome {
 // those of Submit, and of the generation itself.
 Result<Outcome> RunRequest(Engine& engine, GenerateRequest request,
                            const std::function<void(std::string_view)>& on_text);
-// The same for those who read the events, of any n. kCancelled after Ctrl-C.
+// Generates for callers that read the events, with any n. kCancelled after Ctrl-C.
 Result<FinishReason> RunEvents(Engine& engine, GenerateRequest request,
                                const std::function<void(const Event&)>& on_event);
 

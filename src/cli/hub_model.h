@@ -13,7 +13,7 @@
 
 namespace kvasir::cli {
 
-// What a command does with a model: a plan needs no weights.
+// Use that a command makes of a model: a plan needs no weights.
 enum class ModelUse : uint8_t { kRun, kPlan };
 
 // Where options.model (or else KVASIR_MODEL) does not exist as a path and reads as
@@ -27,13 +27,13 @@ Status FindInHubCache(ModelUse use, EngineOptions* options);
 // field "hf-repo".
 Status FetchModel(const std::string& name, EngineOptions* options);
 
-// Pulls it as the environment says, with progress on a terminal. Errors as hub::Pull's.
+// Pulls the model as the environment says, with progress on a terminal. Errors as hub::Pull's.
 Result<hub::PulledModel> PullModel(const hub::RepoRef& ref);
 
-// "1 file", "2 files".
+// Returns "1 file", "2 files".
 std::string FileCount(size_t count);
 
-// The owner/name that a command needs; kInvalidArgument says what is wrong with `text`.
+// Returns the owner/name that a command needs; kInvalidArgument says what is wrong with `text`.
 Result<hub::RepoRef> RequireRepoRef(std::string_view text);
 
 // Says on stderr, at once, that another process has the lock of `ref`.

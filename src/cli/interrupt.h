@@ -7,8 +7,8 @@ namespace kvasir::cli {
 // handles the signal.
 void ExitOnInterrupt();
 
-// From now on SIGINT, SIGTERM and SIGHUP end the process at once, after writing `line` to stderr.
-// `line` must outlive the process's end. An ignored SIGHUP stays ignored.
+// Lets SIGINT, SIGTERM and SIGHUP end the process at once from now on, after writing `line` to
+// stderr. `line` must outlive the process's end. An ignored SIGHUP stays ignored.
 void EndOnSignal(const char* line);
 
 // While it exists, the first Ctrl-C only sets a flag and makes fd() readable; the second one exits.

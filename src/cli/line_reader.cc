@@ -37,7 +37,8 @@ void TakeEdited(char* line) {
 
 std::span<const std::string_view> known_words;
 
-// The next of the words that begin so, as libedit asks for them: `state` is 0 for the first.
+// Returns the next of the words that begin so, as libedit asks for them: `state` is 0 for the
+// first.
 char* NextWord(const char* text, int state) {
   static size_t next = 0;
   if (state == 0) next = 0;
@@ -59,7 +60,7 @@ int EndInput(int /*count*/, int /*key*/) {
   return 0;
 }
 
-// Until a byte of standard input is there (true) or Ctrl-C was pressed.
+// Waits until a byte of standard input has come (true) or Ctrl-C was pressed.
 bool WaitForInput(const InterruptScope& interrupt) {
   while (true) {
     pollfd waits[] = {{STDIN_FILENO, POLLIN, 0}, {interrupt.fd(), POLLIN, 0}};

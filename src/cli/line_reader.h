@@ -27,7 +27,7 @@ class LineReader {
   End ReadEdited(std::string& line);
 
   const bool is_terminal_;
-  std::string buffer_;  // what came behind the last line
+  std::string buffer_;  // what came after the last line
 };
 
 }  // namespace kvasir::cli

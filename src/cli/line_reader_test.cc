@@ -153,7 +153,7 @@ LinesRead ReadTerminal(const std::vector<std::string>& keys) {
   std::thread user([&, reading = pthread_self()] {
     for (const std::string& pressed : keys) {
       const size_t begin = result.shown.size();
-      // Editing may show the prompt again: only the one behind the mark is the next line's.
+      // Editing may show the prompt again: only the one after the mark is the next line's.
       const auto waits = [&] {
         const size_t mark = result.shown.find(kMark, begin);
         return mark == std::string::npos || result.shown.find("> ", mark) == std::string::npos;

@@ -11,6 +11,7 @@
 #include "cli/generation.h"
 #include "cli/interrupt.h"
 #include "cli/npy.h"
+#include "cli/sampling_flags.h"
 #include "text/tokenizer.h"
 
 namespace kvasir::cli {

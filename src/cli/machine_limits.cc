@@ -19,7 +19,7 @@ constexpr uint64_t ShareOf(uint64_t limit) { return limit / 10 * 6; }
 
 uint64_t NeedOf(const MemoryPlan& plan) { return plan.total_bytes + plan.process_bytes; }
 
-// A flag's memory, which is not less than `least` where no flag says so.
+// Returns a flag's memory, which is not less than `least` where no flag says so.
 struct Part {
   const char* flag;
   uint64_t EngineOptions::*bytes;

@@ -7,8 +7,8 @@
 
 namespace kvasir::cli {
 
-// Of what flags leave open, --kv-memory, --request-memory, --session-memory and --grammar-memory
-// get less than their defaults where the whole plan would be more than 60% of `limit`. What flags
+// Lowers the defaults of --kv-memory, --request-memory, --session-memory and --grammar-memory, as
+// far as flags leave them open, where the whole plan would be more than 60% of `limit`. What flags
 // name stays as it is: a plan of more than 60% is warned of, one of more than `limit` is
 // kInvalidArgument, which names the largest --kv-memory that fits, unless --allow-overcommit is
 // given. Does nothing where the plan cannot be made: loading says why.

@@ -25,8 +25,7 @@ namespace kvasir::cli {
 namespace {
 
 // Commands of parts that do not exist yet, and the part.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kAbsentCommands = {{
-    {"fsck", "the disk tier"},
+constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kAbsentCommands = {{
     {"replay", "trace replay"},
     {"top", "the live view"},
 }};
@@ -70,8 +69,8 @@ Result<int> RunOne(const Command& command, std::span<char* const> arguments) {
   KV_ASSIGN(Args args, ParseArgs(command.name, command.flags, std::move(rewritten.arguments),
                                  command.max_operands));
   args.SetWritten(std::move(rewritten.written));
-  if (args.Has("help")) {
-    fmt::print("{}", HelpOf(command));
+  if (args.Has("help") || args.Has("help-expert")) {
+    fmt::print("{}", HelpOf(command, args.Has("help") ? HelpPage::kUsual : HelpPage::kExpert));
     return kExitDone;
   }
   Result<int> status = command.run(args);

@@ -169,7 +169,7 @@ TEST_F(NpyTest, CloseReportsTheFirstFailedWriteAndLeavesTheOldFile) {
     Status closed;
     {
       const FileLimit limit(2048);
-      writer.WriteRow(0, row);  // its end is behind the limit
+      writer.WriteRow(0, row);  // its end is beyond the limit
       writer.WriteRow(1, row);
     }
     writer.WriteRow(0, row);  // would succeed, too late

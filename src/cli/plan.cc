@@ -66,7 +66,7 @@ void PrintTable(const MemoryPlan& plan, uint64_t disk_cap_bytes) {
   }
 }
 
-// The least --kv-memory whose pool holds a whole context; nullopt: not known.
+// Returns the least --kv-memory whose pool holds a whole context; nullopt: not known.
 std::optional<uint64_t> LeastKvMemory(EngineOptions options) {
   const Result<MemoryPlan> whole = Engine::PlanMemory(options);
   if (!whole) return std::nullopt;

@@ -14,6 +14,7 @@
 #include "cli/engine_flags.h"
 #include "cli/generation.h"
 #include "cli/interrupt.h"
+#include "cli/sampling_flags.h"
 #include "cli/template_flags.h"
 #include "observe/receipt_json.h"
 
@@ -38,13 +39,13 @@ Status CheckSource(const Args& args) {
   return {};
 }
 
-// Standard input without the newline at its end, which editors and echo add.
+// Reads standard input without the newline at its end, which editors and echo add.
 Result<std::string> ReadStandardInput() {
   std::string text{std::istreambuf_iterator<char>(std::cin), {}};
   if (text.ends_with('\n')) text.pop_back();
   if (text.ends_with('\r')) text.pop_back();
   if (!text.empty()) return text;
-  return Fail(Code::kInvalidArgument, "--prompt -: standard input is empty");
+  return Fail(Code::kInvalidArgument, "--prompt -: standard input is empty; give it a text");
 }
 
 Status ReadPrompt(const Args& args, const Engine& engine, const TemplateChoice& choice,

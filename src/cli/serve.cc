@@ -6,241 +6,24 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <sstream>
 
 #include "access/browser_rules.h"
 #include "access/credentials.h"
-#include "access/keys_file.h"
 #include "base/log.h"
 #include "base/memory_limit.h"
 #include "base/result.h"
 #include "chat/builtin_templates.h"
-#include "cli/build_info.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/interrupt.h"
 #include "cli/machine_limits.h"
-#include "cli/template_flags.h"
+#include "cli/serve_flags.h"
 #include "eval/kept_quality.h"
 #include "kvasir/machine.h"
-#include "server/option_check.h"
 #include "server/server.h"
 
 namespace kvasir::cli {
 namespace {
-
-std::vector<Flag> TimeFlags() {
-  return {{"timeout-ms", "MS", "time limit of requests that give none (default: none)"},
-          {"max-timeout-ms", "MS", "the longest time limit; requests without one get this"},
-          {"sse-ping-s", "S",
-           "a stream that was silent for S seconds gets a comment, so that proxies keep it "
-           "(default 15; 0: never)"},
-          {"drain-delay-s", "S",
-           "after SIGTERM, take requests for S seconds more while /ready says 503 (default 0)"},
-          {"drain-timeout-s", "S",
-           "then wait at most S seconds for what runs (default 60; 0: as long as it takes)"}};
-}
-
-Status ReadTimes(const Args& args, ServerOptions* options) {
-  constexpr uint64_t kDayMs = 86'400'000;
-  if (args.Has("timeout-ms")) {
-    KV_ASSIGN(options->timeout_ms, args.Uint("timeout-ms", 1, kDayMs, 1));
-  }
-  if (args.Has("max-timeout-ms")) {
-    KV_ASSIGN(options->max_timeout_ms, args.Uint("max-timeout-ms", 1, kDayMs, 1));
-  }
-  if (options->timeout_ms && options->max_timeout_ms &&
-      *options->timeout_ms > *options->max_timeout_ms) {
-    return FailField(Code::kInvalidArgument, "timeout-ms", "{} is above --max-timeout-ms {}",
-                     *options->timeout_ms, *options->max_timeout_ms);
-  }
-  KV_ASSIGN(options->sse_ping_s, args.Uint("sse-ping-s", 0, 3600, options->sse_ping_s));
-  KV_ASSIGN(options->drain_delay_s, args.Uint("drain-delay-s", 0, 3600, options->drain_delay_s));
-  KV_ASSIGN(options->drain_timeout_s,
-            args.Uint("drain-timeout-s", 0, 86400, options->drain_timeout_s));
-  return {};
-}
-
-std::vector<Flag> SessionFlags() {
-  return {{"sessions", "N", "sessions kept at once (default 1024; 0: none)"},
-          {"session-ttl", "HOURS",
-           "sessions that nobody used for so long are deleted (default 24; 0: never)"},
-          {"prepare", "",
-           "after a chat completion, compute what the next turn will show of the chat, while "
-           "nothing else waits (sessions have a field for it)",
-           FlagKind::kSwitch}};
-}
-
-std::vector<Flag> ServeFlags() {
-  return Join(
-      {{{"host", "ADDRESS",
-         "where to listen (default 127.0.0.1; 0.0.0.0: everywhere); may be given several times, or "
-         "a list with commas",
-         FlagKind::kList},
-        {"port", "N", "default 8080; 0: the system chooses one"},
-        {"alias", "NAME",
-         "another name of the model; may be given several times, or a list with commas; *: any "
-         "name means it",
-         FlagKind::kList},
-        {"tags", "TAG,...", "words about the model, which /v1/models shows"},
-        {"api-key", "KEY",
-         "require this API key; may be given several times; each key has a separate cache",
-         FlagKind::kList},
-        {"api-key-file", "F", "more API keys, one on each line"},
-        {"keys", "F.json",
-         "tenants: their keys (as digests), shares and limits (docs/tenants.md); 'kvasir key new' "
-         "makes a key; SIGHUP reloads the file"},
-        {"admin-key", "KEY",
-         "require this key for /metrics, which sums over all API keys (needed with several keys)"},
-        {"cors-origin", "ORIGIN",
-         "web pages of this origin may call (https://app.example); localhost: pages of this "
-         "machine; may be given several times. Or none; or * (default)",
-         FlagKind::kList},
-        {"allowed-host", "NAME",
-         "serve this host name too, not only localhost; may be given several times. A server that "
-         "listens on loopback serves no other names",
-         FlagKind::kList},
-        {"no-slots", "", "/slots is 501", FlagKind::kSwitch},
-        {"slot-save-path", "DIR",
-         "take POST /slots/N?action=save|restore|erase; files of slots are in this folder"},
-        {"verbose", "",
-         "answers have __verbose with the prompt's text, and the log has level debug unless "
-         "--log-level says otherwise",
-         FlagKind::kSwitch},
-        {"reasoning-format", "none|deepseek|deepseek-legacy|auto",
-         "where thoughts are, unless a request says otherwise: in content, in reasoning_content, "
-         "in both; auto (default) is deepseek"},
-        {"reasoning-budget", "N",
-         "most tokens of a thought, unless a request says otherwise (-1: any number)"},
-        {"no-page", "", "no page for browsers at /, only the API", FlagKind::kSwitch},
-        {"otlp-traces-endpoint", "URL",
-         "send spans of requests to this collector, such as http://localhost:4318/v1/traces"},
-        {"trace-sample", "SHARE",
-         "share of the requests without a traceparent that have spans (default 1)"},
-        {"shape", "S",
-         "random weights of this shape, no files and no text, to measure a server: prompts are "
-         "token "
-         "ids (names and --weights as in 'kvasir bench')"},
-        {"config", "F.json",
-         "a JSON object whose keys are these flags; flags on the command line win"}},
-       FetchFlags(),
-       TemplateFlags(),
-       DefaultFlags(),
-       GenerationConfigFlags(),
-       LoadFlags(),
-       CacheFlags(),
-       SchedulingFlags(),
-       QueueFlags(),
-       TimeFlags(),
-       RequestFlags(),
-       SessionFlags(),
-       DiskFlags(DiskDefault::kCacheFolder),
-       AbsentFlags()});
-}
-
-// Reads the keys of a file, one on each line; skips empty lines.
-Status ReadKeys(const std::string& path, std::vector<std::string>* keys) {
-  KV_ASSIGN(const std::string text, ReadFlagFile("api-key-file", path, "a text file"));
-  std::istringstream lines(text);
-  size_t number = 0, found = 0;
-  for (std::string line; std::getline(lines, line);) {
-    ++number;
-    if (line.ends_with('\r')) line.pop_back();
-    if (line.empty()) continue;
-    if (const auto fault = KeyFault(line)) {
-      return Fail(Code::kInvalidArgument, "--api-key-file: {} line {}: the key {}", path, number,
-                  *fault);
-    }
-    keys->push_back(std::move(line));
-    ++found;
-  }
-  if (found > 0) return {};
-  return Fail(Code::kInvalidArgument, "--api-key-file: {} has no key; write one key on each line",
-              path);
-}
-
-// The parts between commas of all texts.
-std::vector<std::string> PartsOf(const std::vector<std::string>& lists) {
-  std::vector<std::string> parts;
-  for (const std::string& list : lists) {
-    for (size_t begin = 0; begin <= list.size();) {
-      const size_t end = std::min(list.find(',', begin), list.size());
-      std::string part = list.substr(begin, end - begin);
-      part.erase(0, part.find_first_not_of(' '));
-      part.erase(part.find_last_not_of(' ') + 1);
-      parts.push_back(std::move(part));
-      begin = end + 1;
-    }
-  }
-  return parts;
-}
-
-Result<ServerOptions> ServerOptionsOf(const Args& args) {
-  ServerOptions options;
-  if (args.Has("host")) options.hosts = PartsOf(args.List("host"));
-  KV_ASSIGN(const uint64_t port, args.Uint("port", 0, 65535, options.port));
-  options.port = static_cast<uint16_t>(port);
-  options.aliases = PartsOf(args.List("alias"));
-  if (const auto tags = args.Text("tags")) options.tags = PartsOf({*tags});
-  options.api_keys = args.List("api-key");
-  if (const auto path = args.Text("api-key-file")) KV_TRY(ReadKeys(*path, &options.api_keys));
-  options.admin_key = args.Text("admin-key");
-  if (options.admin_key && options.admin_key->empty()) {
-    return Fail(Code::kInvalidArgument, "--admin-key: is empty; give a key or leave it out");
-  }
-  options.otlp_traces_endpoint = args.Text("otlp-traces-endpoint");
-  if (options.otlp_traces_endpoint && options.otlp_traces_endpoint->empty()) {
-    return Fail(Code::kInvalidArgument,
-                "--otlp-traces-endpoint: is empty; give an address or leave it out");
-  }
-  KV_ASSIGN(options.trace_sample, args.Float("trace-sample", {0, 1}, 1));
-  if (args.Has("trace-sample") && !options.otlp_traces_endpoint) {
-    return Fail(Code::kInvalidArgument, "--trace-sample: needs --otlp-traces-endpoint");
-  }
-  if (const auto path = args.Text("keys")) {
-    options.keys_path = path;
-    KV_ASSIGN(options.keys, ReadKeysFile(*path));
-    KV_TRY(Credentials::Check(options.api_keys, options.admin_key, options.keys));
-    for (size_t i = 0; i < options.keys.tenants.size(); ++i) {
-      if (std::ranges::count(options.keys.keys, i, &KeyEntry::tenant) > 0) continue;
-      Log(LogLevel::kWarning,
-          fmt::format("--keys: {}: the tenant '{}' has no keys, so nobody can use it", *path,
-                      options.keys.tenants[i].name));
-    }
-  }
-  KV_TRY(ReadTimes(args, &options));
-  KV_ASSIGN(const uint64_t sessions, args.Uint("sessions", 0, 1 << 20, options.max_sessions));
-  options.max_sessions = static_cast<uint32_t>(sessions);
-  KV_ASSIGN(options.session_ttl_hours,
-            args.Uint("session-ttl", 0, 87'600, options.session_ttl_hours));
-  options.prepare = args.Has("prepare");
-  options.cors_origins = args.List("cors-origin");
-  options.has_slots = !args.Has("no-slots");
-  options.has_page = !args.Has("no-page");
-  options.allowed_hosts = args.List("allowed-host");
-  KV_TRY(CheckOptions(options));
-  KV_ASSIGN(options.chat_template, ReadTemplate(args));
-  KV_ASSIGN(options.chat_template_kwargs, ReadTemplateVariables(args));
-  KV_ASSIGN(options.template_now_unix_s, ReadTemplateDate(args));
-  KV_ASSIGN(options.defaults, ReadDefaults(args));
-  if (args.Has("reasoning-budget") && args.Text("reasoning-budget") != "-1") {
-    KV_ASSIGN(const uint64_t most, args.Uint("reasoning-budget", 0, UINT32_MAX, 0));
-    options.defaults.max_thought_tokens = static_cast<uint32_t>(most);
-  }
-  options.slot_save_path = args.Text("slot-save-path");
-  options.defaults.verbose = args.Has("verbose");
-  if (const auto name = args.Text("reasoning-format")) {
-    const auto form = ThoughtFormOf(*name);
-    if (!form) {
-      return Fail(Code::kInvalidArgument,
-                  "--reasoning-format: '{}' is not none, deepseek, deepseek-legacy or auto", *name);
-    }
-    options.defaults.thoughts = *form;
-  }
-  options.version = kVersion;
-  options.on_request = [](std::string_view line) { Log(LogLevel::kInfo, line); };
-  return options;
-}
 
 std::string ModeOf(const EngineOptions& options) {
   switch (options.cache_mode) {
@@ -278,7 +61,7 @@ std::string LimitLine(const MemoryLimit& limit) {
   return fmt::format("limit    {}: {}\n", FormatBytes(limit.bytes), limit.source);
 }
 
-// The lines before `listening on`: model, cache, memory, threads.
+// Returns the lines before `listening on`: model, cache, memory, threads.
 std::string SummaryOf(const Engine& engine) {
   const ModelCard& card = engine.card();
   const MemoryPlan& plan = engine.plan();
@@ -307,7 +90,7 @@ std::string SummaryOf(const Engine& engine) {
                      engine.target());
 }
 
-// Which flags and which file say how to sample; empty: none does.
+// Says which flags and which file decide how to sample; empty: none does.
 std::string SamplingLine(const SamplingDefaults& model, const SamplingDefaults& flags) {
   std::string line;
   if (const std::optional<std::string> text = flags.Text()) line = *text + " (flags)";
@@ -364,7 +147,7 @@ Result<int> RunServe(const Args& given) {
   }
   const auto outside = std::ranges::find_if_not(options.hosts, IsLoopbackHost);
   if (options.api_keys.empty() && !options.keys_path && outside != options.hosts.end()) {
-    options.summary += "access   no API key: whoever reaches " + *outside +
+    options.summary += "access   no API key: all who reach " + *outside +
                        " may use this server; --api-key KEY or --keys F.json asks for one\n";
   }
   options.on_overdue = [&engine] { EndNow(*engine); };
@@ -390,7 +173,9 @@ Command ServeCommand() {
           ServeFlags(),
           RunServe,
           "llama-server's flags work too (-m, -c, -np, -ctk, -hf and more): "
-          "docs/from-llama-server.md lists them all."};
+          "docs/from-llama-server.md lists them all.",
+          0,
+          ServeGroups()};
 }
 
 }  // namespace kvasir::cli

@@ -31,7 +31,7 @@ std::string UtcText(int64_t seconds) {
 // The open file of a folder, and a store that reads from it.
 class OpenSessions {
  public:
-  // `identity`: of what is imported.
+  // Opens the folder; `identity` is that of what is imported.
   static Result<OpenSessions> Open(const Args& args, SessionIdentity identity = {}) {
     if (args.Text("disk") == "") {
       return Fail(Code::kInvalidArgument, "--disk: is empty; give a folder, or leave it out");

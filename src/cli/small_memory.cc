@@ -1,7 +1,7 @@
 // operator new of the kvasir binary: gives small pieces even when the system refuses memory, and
 // operator delete: zeroes what it frees.
 //
-// Nobody knows when memory is freed whether what it holds will be erased later, so all of it is
+// It is not known when memory is freed whether what it holds will be erased later, so all of it is
 // zeroed then: afterwards only what is in use has to be searched. C libraries allocate without
 // these operators; they get nothing that an erase names (SQLite's rows are encrypted before).
 //
@@ -28,18 +28,18 @@
 #ifndef KVASIR_SANITIZED  // a sanitizer has its own operator new
 namespace {
 
-// Pieces of `kBase`, of kBytes each.
+// Reserve of `kBase` pieces of kBytes each.
 template <std::byte* kBase, std::size_t kBytes, std::size_t kPieces>
 class Pieces {
  public:
-  // nullptr when all pieces are in use, or `size` is larger than a piece.
+  // Returns nullptr when all pieces are in use, or `size` is larger than a piece.
   void* Take(std::size_t size) {
     for (std::size_t i = 0; i < kPieces && size <= kBytes; ++i) {
       if (!taken_[i].exchange(true, std::memory_order_acquire)) return kBase + i * kBytes;
     }
     return nullptr;
   }
-  // False when `memory` is not from this reserve.
+  // Returns false when `memory` is not from this reserve.
   bool GiveBack(void* memory) {
     const auto offset =
         reinterpret_cast<std::uintptr_t>(memory) - reinterpret_cast<std::uintptr_t>(kBase);

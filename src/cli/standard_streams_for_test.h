@@ -48,7 +48,7 @@ struct Pipe {
   Descriptor read_end, write_end;
 };
 
-// A pipe that holds `text`, at most 64 KiB, and then ends.
+// Returns a pipe that holds `text`, at most 64 KiB, and then ends.
 inline Pipe PipeOf(std::string_view text) {
   Pipe pipe;
   pipe.Write(text);

@@ -15,13 +15,15 @@ namespace kvasir::cli {
 // --chat-template, --chat-template-file, --chat-template-kwargs, --template-date: for commands that
 // take chats.
 std::vector<Flag> TemplateFlags();
-// The text of the template that the first two name, checked by parsing it; absent without them.
+// Returns the text of the template that the first two name, checked by parsing it; absent without
+// them.
 Result<std::optional<std::string>> ReadTemplate(const Args& args);
-// The text of the variables, checked; "" without the flag.
+// Returns the text of the variables, checked; "" without the flag.
 Result<std::string> ReadTemplateVariables(const Args& args);
-// Noon of the day that --template-date names, in local time; 0 without the flag.
+// Returns noon of the day that --template-date names, in local time; 0 without the flag.
 Result<int64_t> ReadTemplateDate(const Args& args);
-// What chats are rendered with: `own` is null without a flag, `variables` then too.
+// Template and variables that chats are rendered with: `own` is null without a flag, `variables`
+// then too.
 struct TemplateChoice {
   std::unique_ptr<ChatTemplate> own;
   JsonTree tree;

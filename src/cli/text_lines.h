@@ -17,7 +17,7 @@ struct TextLine {
   std::string place;  // for messages: "line 3", or "'a.txt' line 3"
 };
 
-// Holds one line and what one read brought behind it. One thread at a time.
+// Holds one line and what one read brought after it. One thread at a time.
 class TextLines {
  public:
   static constexpr size_t kMaxBytes = size_t{16} << 20;  // of one line
@@ -25,16 +25,17 @@ class TextLines {
   // The files are opened one after the other; "-", or no file at all: standard input.
   explicit TextLines(std::vector<std::string> paths);
 
-  // To wait for with poll() before Read. REQUIRES: Open succeeded and !at_end().
+  // Returns the descriptor to wait for with poll() before Read. REQUIRES: Open succeeded and
+  // !at_end().
   int fd() const { return file_ ? file_.fd() : 0; }
   bool at_end() const { return at_end_; }  // nothing is left to read; Next may still have lines
-  // Opens what is read first. Errors as open(2)'s, naming the file.
+  // Opens the first file. Errors as open(2)'s, naming the file.
   Status Open();
-  // One read, which waits where nothing is there yet. Goes on to the next file at the end of one,
+  // Reads once, and waits where nothing has come yet. Goes on to the next file at the end of one,
   // and ends a last line that has no line end. Errors name the file.
   Status Read();
-  // The next line; absent: more must be read first. kInvalidArgument: it is longer than kMaxBytes
-  // or not UTF-8; the message has its place.
+  // Returns the next line; absent: more must be read first. kInvalidArgument: it is longer than
+  // kMaxBytes or not UTF-8; the message has its place.
   Result<std::optional<TextLine>> Next();
 
  private:
@@ -46,7 +47,7 @@ class TextLines {
   Descriptor file_;   // none: standard input
   bool at_end_ = false, file_ended_ = false;
   std::string buffer_;
-  size_t begin_ = 0, searched_ = 0;  // of buffer_: behind the last line; has no line end up to here
+  size_t begin_ = 0, searched_ = 0;  // of buffer_: after the last line; has no line end up to here
   uint64_t lines_ = 0;               // of this file, that Next returned
 };
 

@@ -54,9 +54,9 @@ class TextTranslation {
   void Take(TextLines& lines);  // what can be taken without waiting
   bool HasRoom() const;
   void Add(TextLine line);
-  void FailLast(Error error);  // no line is taken behind it
+  void FailLast(Error error);  // no line is taken after it
   void SubmitAll();
-  // False: the engine has no room now.
+  // Submits the next request; false: the engine has no room now.
   Result<bool> Submit(Line& line, size_t part);
   Result<std::vector<TokenId>> SourceOf(std::string_view text) const;
   Status Deliver(const std::function<void(const TranslatedLine&)>& on_line);

@@ -14,6 +14,7 @@
 #include "cli/generation.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
+#include "cli/sampling_flags.h"
 #include "cli/text_lines.h"
 #include "cli/text_translation.h"
 #include "cli/translation.h"
@@ -27,7 +28,7 @@ constexpr uint32_t kMaxChoices = 128;
 constexpr const char* kTextFlags[] = {"source", "target", "split"};
 constexpr uint32_t kSourcesAtOnce = 16;  // where --parallel does not say it
 
-// What is asked for: a source of ids, or texts.
+// Options of the command: a source of ids, or texts.
 struct TranslateOptions {
   bool has_ids = false;
   std::vector<TokenId> source_ids;
@@ -85,7 +86,7 @@ Result<EarlyStopping> EarlyStoppingOf(const Args& args) {
   return value == "never" ? EarlyStopping::kNever : EarlyStopping::kFalse;
 }
 
-// What changes the answer and a beam search does not have.
+// Refuses flags that change the answer and that a beam search does not have.
 Status CheckBesideBeams(const Args& args, const GenerateRequest& request) {
   const auto refuse = [&args](const char* flag, const char* why) {
     return Fail(Code::kInvalidArgument, "{}: {}; leave out this or --beams", args.Written(flag),

@@ -45,7 +45,7 @@ TEST(CliTranslation, ASampledAnswerIsScoredAsABeamSearchWouldScoreIt) {
     ASSERT_EQ(translation.hypotheses.size(), 1U);
     EXPECT_EQ(translation.text(), "Bonjour");
     EXPECT_EQ(translation.hypotheses[0].tokens, (std::vector<TokenId>{2, 9, 5, 6, 3}));
-    // Of the prompt's two tokens the language counts.
+    // One of the prompt's two tokens counts: the language.
     EXPECT_DOUBLE_EQ(translation.hypotheses[0].score, -2.0 / std::pow(4.0, double{penalty}));
     EXPECT_EQ(translation.finish_reason, FinishReason::kStop);
     EXPECT_EQ(translation.receipt.computed, 7U);
