@@ -80,8 +80,8 @@ void PrintJson(const std::vector<Check>& checks, const Totals& totals, double se
   fmt::print("{}\n", json.dump(2));
 }
 
-// Memory for what the checks compute: at most 256 MiB, and less where blocks are so small that
-// most of the time would go into setting up an index of all of them.
+// Returns the memory for what the checks compute: at most 256 MiB, and less where blocks are so
+// small that most of the time would go into setting up an index of all of them.
 Result<uint64_t> KvMemoryFor(EngineOptions options) {
   constexpr uint64_t kMost = uint64_t{256} << 20, kEnoughBlocks = 16384;
   options.kv_memory_bytes = kMost;

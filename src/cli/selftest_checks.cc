@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <array>
 
-#include "base/bytes.h"
-#include "base/fault.h"
 #include "base/result.h"
 #include "cli/selftest_run.h"
 #include "kvasir/machine.h"
@@ -14,25 +12,14 @@
 namespace kvasir::cli {
 namespace {
 
-using Tokens = std::vector<TokenId>;
-
-Tokens Joined(Tokens tokens, const Tokens& more) {
-  tokens.insert(tokens.end(), more.begin(), more.end());
-  return tokens;
-}
-
-Tokens Prefix(const Tokens& tokens, size_t count) {
-  return {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count)};
-}
-
 // Every target of this CPU computes the same bits.
 Status Targets(Lab& lab, Check& check) {
   for (const std::string& target : SupportedTargetNames()) {
     EngineOptions options = lab.options();
     options.target = target;
     KV_ASSIGN(const auto engine, lab.Load(options));
-    KV_ASSIGN(const Trace trace, lab.Cold(*engine, lab.prompt()));
-    check.Compare(lab.reference(), trace, "target " + target);
+    KV_ASSIGN(const Generated generated, lab.Cold(*engine, lab.prompt()));
+    check.Compare(lab.reference(), generated, "target " + target);
   }
   return {};
 }
@@ -42,8 +29,8 @@ Status Threads(Lab& lab, Check& check) {
     EngineOptions options = lab.options();
     options.threads = threads;
     KV_ASSIGN(const auto engine, lab.Load(options));
-    KV_ASSIGN(const Trace trace, lab.Cold(*engine, lab.prompt()));
-    check.Compare(lab.reference(), trace, fmt::format("{} threads", threads));
+    KV_ASSIGN(const Generated generated, lab.Cold(*engine, lab.prompt()));
+    check.Compare(lab.reference(), generated, fmt::format("{} threads", threads));
   }
   return {};
 }
@@ -53,8 +40,8 @@ Status Textbook(Lab& lab, Check& check) {
   EngineOptions options = lab.options();
   options.cache_mode = CacheMode::kNone;
   KV_ASSIGN(const auto engine, lab.Load(options));
-  KV_ASSIGN(const Trace trace, RunAlone(*engine, lab.Ask(lab.prompt())));
-  check.Compare(lab.reference(), trace, "without KV");
+  KV_ASSIGN(const Generated generated, RunAlone(*engine, lab.Ask(lab.prompt())));
+  check.Compare(lab.reference(), generated, "without KV");
   return {};
 }
 
@@ -63,7 +50,7 @@ Status Decoded(Lab& lab, Check& check) {
   GenerateRequest request = lab.Ask(Joined(lab.prompt(), lab.reference().answers[0]));
   request.reuse = Reuse::kNothing;
   request.max_tokens = 0;
-  KV_ASSIGN(const Trace whole, RunAlone(lab.engine(), std::move(request)));
+  KV_ASSIGN(const Generated whole, RunAlone(lab.engine(), std::move(request)));
   for (const auto& [where, digest] : lab.reference().rows) {
     const auto it = whole.rows.find(where);
     if (it == whole.rows.end()) continue;  // only the prompt computes the last token's row
@@ -77,8 +64,8 @@ Status Chunked(Lab& lab, Check& check) {
     GenerateRequest request = lab.Ask(lab.prompt());
     request.reuse = Reuse::kNothing;
     request.chunk_tokens = chunk;
-    KV_ASSIGN(const Trace trace, RunAlone(lab.engine(), std::move(request)));
-    check.Compare(lab.reference(), trace, fmt::format("chunks of {}", chunk));
+    KV_ASSIGN(const Generated generated, RunAlone(lab.engine(), std::move(request)));
+    check.Compare(lab.reference(), generated, fmt::format("chunks of {}", chunk));
   }
   return {};
 }
@@ -86,17 +73,17 @@ Status Chunked(Lab& lab, Check& check) {
 // The same prompt again, and the next turn of its conversation.
 Status Hit(Lab& lab, Check& check) {
   KV_ASSIGN(const auto engine, lab.Load(lab.options()));
-  KV_ASSIGN(const Trace miss, RunAlone(*engine, lab.Ask(lab.prompt())));
+  KV_ASSIGN(const Generated miss, RunAlone(*engine, lab.Ask(lab.prompt())));
   check.Compare(lab.reference(), miss, "first time");
   check.Expect(miss.receipt.cached_tokens() == 0, "an empty cache had something");
-  KV_ASSIGN(const Trace hit, RunAlone(*engine, lab.Ask(lab.prompt())));
+  KV_ASSIGN(const Generated hit, RunAlone(*engine, lab.Ask(lab.prompt())));
   check.Compare(lab.reference(), hit, "from the cache");
   check.Expect(hit.receipt.computed == 1,
                fmt::format("from the cache: {} tokens computed, not 1", hit.receipt.computed));
   const Tokens before = Joined(lab.prompt(), lab.reference().answers[0]);
   const Tokens next = Joined(before, lab.RandomTokens(lab.prompt().size() / 2));
-  KV_ASSIGN(const Trace want, lab.Cold(lab.engine(), next));
-  KV_ASSIGN(const Trace turn, RunAlone(*engine, lab.Ask(next)));
+  KV_ASSIGN(const Generated want, lab.Cold(lab.engine(), next));
+  KV_ASSIGN(const Generated turn, RunAlone(*engine, lab.Ask(next)));
   check.Compare(want, turn, "next turn");
   // The last token of an answer is known and not computed.
   check.Expect(turn.receipt.cached_tokens() + 1 >= before.size(),
@@ -111,10 +98,10 @@ Status Cursor(Lab& lab, Check& check) {
   KV_TRY(RunAlone(*engine, lab.Ask(lab.prompt())));
   GenerateRequest request = lab.Ask(lab.prompt());
   request.reuse = Reuse::kAll;
-  KV_ASSIGN(const Trace trace, RunAlone(*engine, std::move(request)));
-  check.Compare(lab.reference(), trace, "identical prompt");
-  check.Expect(trace.receipt.computed == 0,
-               fmt::format("identical prompt: {} tokens computed", trace.receipt.computed));
+  KV_ASSIGN(const Generated generated, RunAlone(*engine, std::move(request)));
+  check.Compare(lab.reference(), generated, "identical prompt");
+  check.Expect(generated.receipt.computed == 0,
+               fmt::format("identical prompt: {} tokens computed", generated.receipt.computed));
   return {};
 }
 
@@ -133,13 +120,13 @@ Status Partial(Lab& lab, Check& check) {
     Tokens prompt = lab.prompt();
     const auto vocab = static_cast<TokenId>(lab.engine().card().vocab_size);
     prompt[shared] = (prompt[shared] + 1) % vocab;
-    KV_ASSIGN(const Trace want, lab.Cold(lab.engine(), prompt));
-    KV_ASSIGN(const Trace trace, RunAlone(*engine, lab.Ask(prompt)));
+    KV_ASSIGN(const Generated want, lab.Cold(lab.engine(), prompt));
+    KV_ASSIGN(const Generated generated, RunAlone(*engine, lab.Ask(prompt)));
     const std::string what = fmt::format("diverged at {}", shared);
-    check.Compare(want, trace, what);
-    check.Expect(trace.receipt.cached_tokens() == shared,
-                 fmt::format("{}: {} tokens reused", what, trace.receipt.cached_tokens()));
-    check.Expect(shared % block_tokens == 0 || trace.receipt.reused_partial > 0,
+    check.Compare(want, generated, what);
+    check.Expect(generated.receipt.cached_tokens() == shared,
+                 fmt::format("{}: {} tokens reused", what, generated.receipt.cached_tokens()));
+    check.Expect(shared % block_tokens == 0 || generated.receipt.reused_partial > 0,
                  what + ": no partial block");
   }
   return {};
@@ -153,10 +140,10 @@ Status Batched(Lab& lab, Check& check) {
       lab.prompt(),           Prefix(lab.prompt(), size / 2),
       lab.RandomTokens(1),    lab.RandomTokens(7),
       lab.RandomTokens(size), Joined(Prefix(lab.prompt(), size / 3), lab.RandomTokens(size / 4))};
-  std::vector<Trace> want;
+  std::vector<Generated> want;
   for (const Tokens& prompt : prompts) {
-    KV_ASSIGN(Trace trace, lab.Cold(lab.engine(), prompt));
-    want.push_back(std::move(trace));
+    KV_ASSIGN(Generated generated, lab.Cold(lab.engine(), prompt));
+    want.push_back(std::move(generated));
   }
   for (const bool warm : {false, true}) {
     std::vector<GenerateRequest> requests;
@@ -164,7 +151,7 @@ Status Batched(Lab& lab, Check& check) {
       requests.push_back(lab.Ask(prompt));
       requests.back().chunk_tokens = 32;
     }
-    KV_ASSIGN(const std::vector<Trace> got, RunTogether(*engine, std::move(requests)));
+    KV_ASSIGN(const std::vector<Generated> got, RunTogether(*engine, std::move(requests)));
     for (size_t i = 0; i < got.size(); ++i) {
       check.Compare(want[i], got[i], fmt::format("{} mate {}", warm ? "warm" : "cold", i));
     }
@@ -181,146 +168,18 @@ Status Forked(Lab& lab, Check& check) {
   request.n = std::min(3u, lab.options().parallel);
   request.sampling.temperature = 1.5f;
   request.sampling.seed = 7;
-  KV_ASSIGN(const Trace forks, RunAlone(*engine, std::move(request)));
+  KV_ASSIGN(const Generated forks, RunAlone(*engine, std::move(request)));
   for (uint32_t choice = 0; choice < forks.answers.size(); ++choice) {
     GenerateRequest whole = lab.Ask(Joined(lab.prompt(), forks.answers[choice]));
     whole.reuse = Reuse::kNothing;
     whole.max_tokens = 0;
-    KV_ASSIGN(const Trace want, RunAlone(lab.engine(), std::move(whole)));
+    KV_ASSIGN(const Generated want, RunAlone(lab.engine(), std::move(whole)));
     for (const auto& [where, digest] : forks.rows) {
       const auto it = want.rows.find({0, where.second});
       if (where.first != choice || it == want.rows.end()) continue;
       check.CompareRow(it->second, digest, fmt::format("choice {}, row {}", choice, where.second));
     }
   }
-  return {};
-}
-
-// Options with the smallest pool of at least `num_blocks` blocks, in steps of 4 KiB.
-Result<EngineOptions> WithPool(EngineOptions options, uint64_t num_blocks) {
-  constexpr uint64_t kStep = 4 << 10;
-  options.parallel = std::min(options.parallel, 2u);
-  uint64_t too_few = 0, enough = uint64_t{1} << 28;  // in steps: 1 TiB
-  while (enough - too_few > 1) {
-    const uint64_t steps = (too_few + enough) / 2;
-    options.kv_memory_bytes = steps * kStep;
-    const Result<MemoryPlan> plan = Engine::PlanMemory(options);
-    (plan && plan->num_blocks >= num_blocks ? enough : too_few) = steps;
-  }
-  options.kv_memory_bytes = enough * kStep;
-  KV_TRY(Engine::PlanMemory(options));
-  return options;
-}
-
-// Of the lab's source, in one group.
-uint64_t SourceBlocks(const Lab& lab) {
-  return CeilDiv(lab.source().size(), lab.options().block_tokens);
-}
-
-// The pool is too small for all prompts: blocks are evicted and computed again.
-Status Evicted(Lab& lab, Check& check) {
-  const size_t size = lab.prompt().size();
-  // A block for each group of layers.
-  KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(lab.options()));
-  const uint64_t groups = plan.kv_bytes_per_token * plan.block_tokens / plan.block_bytes;
-  const uint64_t blocks_each =
-      groups * ((size + lab.answer_tokens()) / lab.options().block_tokens + 2);
-  const uint64_t blocks = blocks_each * 3 / 2 + SourceBlocks(lab);  // all prompts have one source
-  KV_ASSIGN(const EngineOptions options, WithPool(lab.options(), blocks));
-  KV_ASSIGN(const auto engine, lab.Load(options));
-  const Tokens other = lab.RandomTokens(size);
-  const auto branch_at = static_cast<uint32_t>(size * 2 / 3);
-  const Tokens branch = Joined(Prefix(lab.prompt(), branch_at), lab.RandomTokens(size / 4));
-  KV_ASSIGN(const Trace want_other, lab.Cold(lab.engine(), other));
-  KV_ASSIGN(const Trace want_branch, lab.Cold(lab.engine(), branch));
-  uint32_t reused = 0;
-  for (int round = 0; round < 2; ++round) {
-    GenerateRequest whole = lab.Ask(lab.prompt());
-    whole.message_ends = {branch_at};  // where layers with a window can resume
-    KV_ASSIGN(const Trace first, RunAlone(*engine, std::move(whole)));
-    check.Compare(lab.reference(), first, fmt::format("round {}", round));
-    KV_ASSIGN(const Trace second, RunAlone(*engine, lab.Ask(branch)));
-    check.Compare(want_branch, second, fmt::format("round {}, branch", round));
-    KV_ASSIGN(const Trace third, RunAlone(*engine, lab.Ask(other)));
-    check.Compare(want_other, third, fmt::format("round {}, other", round));
-    reused += first.receipt.cached_tokens() + second.receipt.cached_tokens();
-    // Skipped with an injected fault: it would abort, but the rows must find the fault.
-    if (FaultActive(Fault::kNone)) engine->CheckInvariants();
-  }
-  check.Expect(engine->Stats().evicted_blocks > 0, "nothing was evicted");
-  check.Expect(reused > 0, "nothing was reused");
-  return {};
-}
-
-// Blocks that a sequence of `tokens` tokens has: at least, while it decodes, and at most.
-struct SequenceNeed {
-  uint64_t least = 0, most = 0;
-};
-Result<SequenceNeed> NeedOf(const EngineOptions& options, uint32_t tokens) {
-  KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options, tokens));
-  SequenceNeed need;
-  for (const KvGroupPlan& group : plan.groups) {
-    if (group.group == "cross") continue;  // requests share their source
-    const uint64_t held = std::min(tokens, group.window.value_or(tokens + 1) - 1);
-    const uint64_t block_bytes = group.kv_bytes_per_token * plan.block_tokens;  // without padding
-    need.least += CeilDiv(held, plan.block_tokens) * CeilDiv(block_bytes, plan.block_bytes);
-    need.most += group.sequence_blocks;
-  }
-  return need;
-}
-
-// Two answers grow until the pool holds only one of them: one gives up its blocks and goes on
-// later.
-Status Preempted(Lab& lab, Check& check) {
-  const auto block_tokens = static_cast<uint32_t>(lab.options().block_tokens);
-  const auto prompt = static_cast<uint32_t>(lab.prompt().size());
-  const uint32_t longest = lab.engine().card().ctx_size - prompt;
-  EngineOptions options = lab.options();
-  options.kv_headroom = 0;
-  options.step_tokens = block_tokens;  // windows hold little more than they see
-  KV_ASSIGN(const SequenceNeed start, NeedOf(options, prompt + 1));
-  uint32_t answer = std::min(std::max(lab.answer_tokens(), 3 * block_tokens), longest);
-  bool too_few = false;  // blocks for both ends
-  while (true) {
-    KV_ASSIGN(const SequenceNeed end, NeedOf(options, prompt + answer));
-    const uint64_t source = SourceBlocks(lab);
-    KV_ASSIGN(options, WithPool(options, source + std::max(2 * start.most, end.most)));
-    KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options));
-    too_few = plan.num_blocks < source + 2 * end.least;
-    if (too_few || answer == longest) break;
-    answer = std::min(answer + block_tokens, longest);
-  }
-  KV_ASSIGN(const auto engine, lab.Load(options));
-  // Answers of one token: the engine expects no longer ones.
-  constexpr int kShortAnswers = 16;
-  for (int i = 0; i < kShortAnswers; ++i) {
-    GenerateRequest one = lab.Ask(lab.RandomTokens(1));
-    one.max_tokens = 1;
-    KV_TRY(RunAlone(*engine, std::move(one)));
-  }
-  const auto ask = [&](const Tokens& tokens) {
-    GenerateRequest request = lab.Ask(tokens);
-    request.max_tokens = answer;
-    return request;
-  };
-  const Tokens other = lab.RandomTokens(prompt);
-  std::vector<Trace> want;
-  for (const Tokens& tokens : {lab.prompt(), other}) {
-    GenerateRequest cold = ask(tokens);
-    cold.reuse = Reuse::kNothing;
-    KV_ASSIGN(Trace trace, RunAlone(lab.engine(), std::move(cold)));
-    want.push_back(std::move(trace));
-  }
-  std::vector<GenerateRequest> both;
-  both.push_back(ask(lab.prompt()));
-  both.push_back(ask(other));
-  KV_ASSIGN(const std::vector<Trace> got, RunTogether(*engine, std::move(both)));
-  uint32_t preemptions = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    check.Compare(want[i], got[i], fmt::format("request {}", i));
-    preemptions += got[i].receipt.preemptions;
-  }
-  check.Expect(preemptions > 0 || !too_few, "no request gave up its blocks");
   return {};
 }
 
@@ -333,14 +192,14 @@ Status Shared(Lab& lab, Check& check) {
   const Tokens own = lab.RandomTokens(3);
   const std::array<Tokens, 3> prompts = {lab.prompt(), lab.prompt(),
                                          Joined(Prefix(lab.prompt(), common), own)};
-  KV_ASSIGN(const Trace want_own, lab.Cold(lab.engine(), prompts[2]));
+  KV_ASSIGN(const Generated want_own, lab.Cold(lab.engine(), prompts[2]));
   std::vector<GenerateRequest> requests;
   for (const Tokens& prompt : prompts) {
     requests.push_back(lab.Ask(prompt));
     requests.back().message_ends = {common};  // where layers with a window can resume
     requests.back().chunk_tokens = block_tokens;
   }
-  KV_ASSIGN(const std::vector<Trace> got, RunTogether(*engine, std::move(requests)));
+  KV_ASSIGN(const std::vector<Generated> got, RunTogether(*engine, std::move(requests)));
   uint32_t computed = 0;
   for (size_t i = 0; i < got.size(); ++i) {
     check.Compare(i == 2 ? want_own : lab.reference(), got[i], fmt::format("request {}", i));
@@ -361,11 +220,11 @@ Status Tenants(Lab& lab, Check& check) {
   KV_TRY(RunAlone(*engine, lab.Ask(lab.prompt())));
   GenerateRequest request = lab.Ask(lab.prompt());
   request.tenant = "another";
-  KV_ASSIGN(const Trace trace, RunAlone(*engine, std::move(request)));
-  check.Compare(lab.reference(), trace, "another tenant");
-  check.Expect(trace.receipt.cached_tokens() == 0,
-               fmt::format("another tenant: {} tokens reused", trace.receipt.cached_tokens()));
-  check.Expect(trace.receipt.miss && trace.receipt.miss->reason == MissReason::kCold,
+  KV_ASSIGN(const Generated generated, RunAlone(*engine, std::move(request)));
+  check.Compare(lab.reference(), generated, "another tenant");
+  check.Expect(generated.receipt.cached_tokens() == 0,
+               fmt::format("another tenant: {} tokens reused", generated.receipt.cached_tokens()));
+  check.Expect(generated.receipt.miss && generated.receipt.miss->reason == MissReason::kCold,
                "another tenant: the miss shows that another tenant has the prompt");
   return {};
 }
@@ -383,17 +242,17 @@ Status Cross(Lab& lab, Check& check) {
     request.source = source;
     return request;
   };
-  std::vector<Trace> want;
+  std::vector<Generated> want;
   for (const Tokens& source : sources) {
     GenerateRequest cold = ask(source);
     cold.reuse = Reuse::kNothing;
-    KV_ASSIGN(Trace trace, RunAlone(lab.engine(), std::move(cold)));
-    want.push_back(std::move(trace));
+    KV_ASSIGN(Generated generated, RunAlone(lab.engine(), std::move(cold)));
+    want.push_back(std::move(generated));
   }
   for (const bool warm : {false, true}) {
     std::vector<GenerateRequest> requests;
     for (const Tokens& source : sources) requests.push_back(ask(source));
-    KV_ASSIGN(const std::vector<Trace> got, RunTogether(*engine, std::move(requests)));
+    KV_ASSIGN(const std::vector<Generated> got, RunTogether(*engine, std::move(requests)));
     for (size_t i = 0; i < got.size(); ++i) {
       const std::string what = fmt::format("{} source {}", warm ? "warm" : "cold", i);
       check.Compare(want[i], got[i], what);

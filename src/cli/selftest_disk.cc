@@ -51,8 +51,8 @@ class TemporaryFolder {
   fs::path path_;
 };
 
-// The lab's options with a disk in the folder. Where the user's secret does not last, with another
-// one beside the disk, which no model image is kept under.
+// Returns the lab's options with a disk in the folder. Where the user's secret does not last, with
+// another one beside the disk, which no model image is kept under.
 Result<EngineOptions> OnDisk(const Lab& lab, const TemporaryFolder& folder) {
   EngineOptions options = lab.options();
   options.disk = DiskOptions{.folder = (folder.path() / "kv").string(), .cap_bytes = {}};
@@ -87,13 +87,14 @@ uint32_t WholeBlocks(const Lab& lab) {
   return most / lab.options().block_tokens * lab.options().block_tokens;
 }
 
-void ExpectFromDisk(Check& check, const Lab& lab, const Trace& trace, const std::string& what) {
-  check.Expect(trace.receipt.reused_disk == WholeBlocks(lab),
-               fmt::format("{}: {} tokens from the disk, not {}", what, trace.receipt.reused_disk,
-                           WholeBlocks(lab)));
+void ExpectFromDisk(Check& check, const Lab& lab, const Generated& generated,
+                    const std::string& what) {
+  check.Expect(generated.receipt.reused_disk == WholeBlocks(lab),
+               fmt::format("{}: {} tokens from the disk, not {}", what,
+                           generated.receipt.reused_disk, WholeBlocks(lab)));
 }
 
-// Each segment file under the folder.
+// Returns each segment file under the folder.
 std::vector<fs::path> Segments(const TemporaryFolder& folder) {
   std::vector<fs::path> paths;
   for (const auto& entry : fs::recursive_directory_iterator(folder.path() / "kv")) {
@@ -102,7 +103,7 @@ std::vector<fs::path> Segments(const TemporaryFolder& folder) {
   return paths;
 }
 
-// Where things lie in a segment, by its head (docs/formats/segment.md).
+// Places of the tables and payloads in a segment, by its head (docs/formats/segment.md).
 struct SegmentPlaces {
   uint32_t header_bytes = 0, slots = 0;
   uint64_t stride_bytes = 0, payloads_at = 0;
@@ -165,11 +166,11 @@ Status Restarted(Lab& lab, Check& check) {
   KV_ASSIGN(const EngineOptions options, OnDisk(lab, folder));
   KV_TRY(Store(lab, options, {"default"}));
   KV_ASSIGN(const auto engine, lab.Load(options));
-  KV_ASSIGN(const Trace trace, RunAlone(*engine, lab.Ask(lab.prompt())));
-  check.Compare(lab.reference(), trace, "restarted");
-  ExpectFromDisk(check, lab, trace, "restarted");
+  KV_ASSIGN(const Generated generated, RunAlone(*engine, lab.Ask(lab.prompt())));
+  check.Compare(lab.reference(), generated, "restarted");
+  ExpectFromDisk(check, lab, generated, "restarted");
   KV_ASSIGN(const auto empty, lab.Load(lab.options()));
-  KV_ASSIGN(const Trace cold, RunAlone(*empty, lab.Ask(lab.prompt())));
+  KV_ASSIGN(const Generated cold, RunAlone(*empty, lab.Ask(lab.prompt())));
   check.Compare(lab.reference(), cold, "restarted without a disk");
   check.Expect(cold.receipt.cached_tokens() == 0, "without a disk: the cache is not empty");
   return {};
@@ -185,11 +186,11 @@ Status Loading(Lab& lab, Check& check) {
   for (int i = 0; i < 3; ++i) requests.push_back(lab.Ask(lab.prompt()));
   requests[1].chunk_tokens = 3;
   requests.push_back(lab.Ask(lab.RandomTokens(lab.prompt().size())));
-  KV_ASSIGN(const std::vector<Trace> traces, RunTogether(*engine, std::move(requests)));
+  KV_ASSIGN(const std::vector<Generated> generated, RunTogether(*engine, std::move(requests)));
   uint32_t from_disk = 0;
   for (size_t i = 0; i < 3; ++i) {
-    check.Compare(lab.reference(), traces[i], fmt::format("loading, request {}", i));
-    from_disk += traces[i].receipt.reused_disk;
+    check.Compare(lab.reference(), generated[i], fmt::format("loading, request {}", i));
+    from_disk += generated[i].receipt.reused_disk;
   }
   check.Expect(from_disk >= WholeBlocks(lab) || WholeBlocks(lab) == 0,
                fmt::format("loading: {} tokens from the disk", from_disk));
@@ -209,11 +210,11 @@ Status Damaged(Lab& lab, Check& check) {
     if (!moved) {
       for (const fs::path& path : Segments(folder)) KV_TRY(Damage(path));
     }
-    KV_ASSIGN(const Trace trace, RunAlone(*engine, lab.Ask(lab.prompt())));
+    KV_ASSIGN(const Generated generated, RunAlone(*engine, lab.Ask(lab.prompt())));
     const char* what = moved ? "moved to another slot" : "damaged";
-    check.Compare(lab.reference(), trace, what);
-    check.Expect(trace.receipt.reused_disk == 0,
-                 fmt::format("{}: {} tokens from the disk", what, trace.receipt.reused_disk));
+    check.Compare(lab.reference(), generated, what);
+    check.Expect(generated.receipt.reused_disk == 0,
+                 fmt::format("{}: {} tokens from the disk", what, generated.receipt.reused_disk));
   }
   return {};
 }
@@ -248,12 +249,12 @@ Status Erased(Lab& lab, Check& check) {
   for (const char* tenant : {"default", "another"}) {
     GenerateRequest request = lab.Ask(lab.prompt());
     request.tenant = tenant;
-    KV_ASSIGN(const Trace trace, RunAlone(*engine, std::move(request)));
-    check.Compare(lab.reference(), trace, fmt::format("erased, tenant {}", tenant));
+    KV_ASSIGN(const Generated generated, RunAlone(*engine, std::move(request)));
+    check.Compare(lab.reference(), generated, fmt::format("erased, tenant {}", tenant));
     if (tenant == std::string_view("another")) {
-      ExpectFromDisk(check, lab, trace, "another tenant's erasure");
+      ExpectFromDisk(check, lab, generated, "another tenant's erasure");
     } else {
-      check.Expect(trace.receipt.cached_tokens() == 0, "erased: the disk still has it");
+      check.Expect(generated.receipt.cached_tokens() == 0, "erased: the disk still has it");
     }
   }
   return {};
@@ -274,8 +275,8 @@ Status Forget(Engine& engine, const std::vector<TokenId>& ids, uint32_t first, u
 }  // namespace
 
 // A text in the second half of a prompt is forgotten. What has all of it is neither in memory nor
-// on the disk from there on, whoever computed it, and the prompt then has the bits of a fresh one.
-// Another prompt, which leaves it within that text, stays.
+// on the disk from there on, no matter which request computed it, and the prompt then has the bits
+// of a fresh one. Another prompt, which leaves it within that text, stays.
 Status Forgotten(Lab& lab, Check& check) {
   KV_ASSIGN(const TemporaryFolder folder, TemporaryFolder::Make());
   KV_ASSIGN(const EngineOptions options, OnDisk(lab, folder));
@@ -289,11 +290,11 @@ Status Forgotten(Lab& lab, Check& check) {
     return ids;
   };
   const std::vector<TokenId> other = leaving_at(last), goes_on = leaving_at(last + 1);
-  KV_ASSIGN(const Trace want_other, lab.Cold(lab.engine(), other));
-  KV_ASSIGN(const Trace want_goes_on, lab.Cold(lab.engine(), goes_on));
+  KV_ASSIGN(const Generated want_other, lab.Cold(lab.engine(), other));
+  KV_ASSIGN(const Generated want_goes_on, lab.Cold(lab.engine(), goes_on));
   const auto ask_again = [&](Engine& engine, const std::string& where) -> Status {
     for (const auto* ids : {&lab.prompt(), &goes_on}) {
-      KV_ASSIGN(const Trace again, RunAlone(engine, lab.Ask(*ids)));
+      KV_ASSIGN(const Generated again, RunAlone(engine, lab.Ask(*ids)));
       check.Compare(ids == &goes_on ? want_goes_on : lab.reference(), again, "forgotten, " + where);
       check.Expect(again.receipt.cached_tokens() <= last,
                    fmt::format("forgotten, {}: {} tokens reused, at most {} are left", where,
@@ -313,7 +314,7 @@ Status Forgotten(Lab& lab, Check& check) {
     check.Expect(engine->Stats().cached_tokens < cached_before, "forgotten: the index has it all");
     // Among them: the bytes of the forgotten blocks are zeros. With an injected fault they abort.
     if (FaultActive(Fault::kNone)) engine->CheckInvariants();
-    KV_ASSIGN(const Trace kept, RunAlone(*engine, lab.Ask(other)));
+    KV_ASSIGN(const Generated kept, RunAlone(*engine, lab.Ask(other)));
     check.Compare(want_other, kept, "kept beside a forgotten one");
     check.Expect(kept.receipt.computed == 1,
                  fmt::format("kept beside a forgotten one: {} tokens computed, not 1",
@@ -326,7 +327,7 @@ Status Forgotten(Lab& lab, Check& check) {
   }
   KV_ASSIGN(const auto engine, lab.Load(options));
   KV_TRY(ask_again(*engine, "after a restart"));
-  KV_ASSIGN(const Trace restarted, RunAlone(*engine, lab.Ask(other)));
+  KV_ASSIGN(const Generated restarted, RunAlone(*engine, lab.Ask(other)));
   check.Compare(want_other, restarted, "kept beside a forgotten one, after a restart");
   return {};
 }

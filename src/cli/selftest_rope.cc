@@ -19,24 +19,24 @@ Status Crossed(Lab& lab, Check& check) {
   GenerateRequest request = lab.Ask(lab.RandomTokens(after - std::min(after, 6u) + 1));
   request.n = 2;
   std::vector<TokenId> tokens = request.prompt;
-  KV_ASSIGN(const Trace trace, RunAlone(*engine, request));
-  check.Expect(trace.receipt.recomputed > 0, "crossed: nothing was computed again");
-  for (const auto& [where, digest] : trace.rows) {
+  KV_ASSIGN(const Generated generated, RunAlone(*engine, request));
+  check.Expect(generated.receipt.recomputed > 0, "crossed: nothing was computed again");
+  for (const auto& [where, digest] : generated.rows) {
     if (where.second < request.prompt.size()) continue;
-    const auto& answer = trace.answers[where.first];
+    const auto& answer = generated.answers[where.first];
     std::vector<TokenId> prefix = request.prompt;
     prefix.insert(prefix.end(), answer.begin(), answer.end());
     prefix.resize(where.second + 1);
     GenerateRequest alone = lab.Ask(std::move(prefix));
     alone.max_tokens = 0;
     alone.reuse = Reuse::kNothing;
-    KV_ASSIGN(const Trace want, RunAlone(*engine, std::move(alone)));
+    KV_ASSIGN(const Generated want, RunAlone(*engine, std::move(alone)));
     check.CompareRow(want.rows.at({0, where.second}), digest,
                      fmt::format("crossed, choice {}, row {}", where.first, where.second));
   }
-  tokens.insert(tokens.end(), trace.answers[0].begin(), trace.answers[0].end());
-  KV_ASSIGN(const Trace want, lab.Cold(*engine, tokens));
-  KV_ASSIGN(const Trace next, RunAlone(*engine, lab.Ask(tokens)));
+  tokens.insert(tokens.end(), generated.answers[0].begin(), generated.answers[0].end());
+  KV_ASSIGN(const Generated want, lab.Cold(*engine, tokens));
+  KV_ASSIGN(const Generated next, RunAlone(*engine, lab.Ask(tokens)));
   check.Compare(want, next, "next turn after crossing");
   check.Expect(next.receipt.cached_tokens() + 1 >= tokens.size(),
                fmt::format("next turn after crossing: {} of {} tokens reused",

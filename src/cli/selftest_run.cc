@@ -22,44 +22,53 @@ constexpr uint32_t kCtxSize = 1024;
 // Waits for the last event of each of several requests.
 class Waiter {
  public:
-  explicit Waiter(size_t count) : traces_(count), left_(count) {}
+  explicit Waiter(size_t count) : generated_(count), left_(count) {}
 
   void Record(size_t index, const Event& event) {
     const MutexLock lock(mutex_);
-    Trace& trace = traces_[index];
-    if (trace.answers.size() <= event.choice) trace.answers.resize(event.choice + 1);
+    Generated& generated = generated_[index];
+    if (generated.answers.size() <= event.choice) generated.answers.resize(event.choice + 1);
     for (const GeneratedToken& token : event.tokens) {
-      trace.answers[event.choice].push_back(token.id);
+      generated.answers[event.choice].push_back(token.id);
     }
     if (event.error && !error_) error_ = event.error;
     if (!event.last) return;
-    trace.receipt = event.receipt;
+    generated.receipt = event.receipt;
     --left_;
     changed_.notify_one();
   }
   void RecordRow(size_t index, uint32_t choice, uint32_t position, std::span<const float> row) {
     const Digest digest = Sha256().Update(std::as_bytes(row)).Finish();
     const MutexLock lock(mutex_);
-    traces_[index].rows[{choice, position}] = digest;
+    generated_[index].rows[{choice, position}] = digest;
   }
-  Result<std::vector<Trace>> Wait() {
+  Result<std::vector<Generated>> Wait() {
     MutexLock lock(mutex_);
     while (left_ > 0) lock.Wait(changed_);
     if (error_) return tl::unexpected(std::move(*error_));
-    return std::move(traces_);
+    return std::move(generated_);
   }
 
  private:
   Mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Trace> traces_ KV_GUARDED_BY(mutex_);
+  std::vector<Generated> generated_ KV_GUARDED_BY(mutex_);
   size_t left_ KV_GUARDED_BY(mutex_);
   std::optional<Error> error_ KV_GUARDED_BY(mutex_);
 };
 
 }  // namespace
 
-Result<std::vector<Trace>> RunTogether(Engine& engine, std::vector<GenerateRequest> requests) {
+Tokens Joined(Tokens tokens, const Tokens& more) {
+  tokens.insert(tokens.end(), more.begin(), more.end());
+  return tokens;
+}
+
+Tokens Prefix(const Tokens& tokens, size_t count) {
+  return {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count)};
+}
+
+Result<std::vector<Generated>> RunTogether(Engine& engine, std::vector<GenerateRequest> requests) {
   Waiter waiter(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
     requests[i].on_logits = [&waiter, i](uint32_t choice, uint32_t position,
@@ -72,14 +81,14 @@ Result<std::vector<Trace>> RunTogether(Engine& engine, std::vector<GenerateReque
   return waiter.Wait();
 }
 
-Result<Trace> RunAlone(Engine& engine, GenerateRequest request) {
+Result<Generated> RunAlone(Engine& engine, GenerateRequest request) {
   std::vector<GenerateRequest> requests;
   requests.push_back(std::move(request));
-  KV_ASSIGN(std::vector<Trace> traces, RunTogether(engine, std::move(requests)));
-  return std::move(traces[0]);
+  KV_ASSIGN(std::vector<Generated> generated, RunTogether(engine, std::move(requests)));
+  return std::move(generated[0]);
 }
 
-void Check::Compare(const Trace& want, const Trace& got, const std::string& what) {
+void Check::Compare(const Generated& want, const Generated& got, const std::string& what) {
   for (const auto& [where, digest] : got.rows) {
     const std::string row = fmt::format("{}, row {}", what, where.second);
     const auto it = want.rows.find(where);
@@ -163,7 +172,7 @@ GenerateRequest Lab::Ask(std::vector<TokenId> prompt) const {
   return request;
 }
 
-Result<Trace> Lab::Cold(Engine& engine, const std::vector<TokenId>& prompt) const {
+Result<Generated> Lab::Cold(Engine& engine, const std::vector<TokenId>& prompt) const {
   GenerateRequest request = Ask(prompt);
   request.reuse = Reuse::kNothing;
   return RunAlone(engine, std::move(request));

@@ -1,4 +1,4 @@
-// Traces of generations for selftest: a digest of every row of logits, and their comparison.
+// Generations for selftest: a digest of every row of logits, and their comparison.
 #pragma once
 
 #include <map>
@@ -11,8 +11,14 @@
 
 namespace kvasir::cli {
 
-// The rows that a generation computed: a digest of each row's bits by (choice, position).
-struct Trace {
+using Tokens = std::vector<TokenId>;
+Tokens Joined(Tokens tokens, const Tokens& more);
+// Returns the first `count` tokens.
+Tokens Prefix(const Tokens& tokens, size_t count);
+
+// What a generation gave: a digest of the bits of each row that it computed, by (choice,
+// position).
+struct Generated {
   std::map<std::pair<uint32_t, uint32_t>, Digest> rows;
   std::vector<std::vector<TokenId>> answers;  // by choice
   Receipt receipt;
@@ -20,8 +26,8 @@ struct Trace {
 
 // Runs the requests, which come at one moment, and waits for all of them. Returns the error of any
 // that fails.
-Result<std::vector<Trace>> RunTogether(Engine& engine, std::vector<GenerateRequest> requests);
-Result<Trace> RunAlone(Engine& engine, GenerateRequest request);
+Result<std::vector<Generated>> RunTogether(Engine& engine, std::vector<GenerateRequest> requests);
+Result<Generated> RunAlone(Engine& engine, GenerateRequest request);
 
 // One check: the number of compared rows and the first problem. It passes when rows were compared,
 // none differs, and all expectations hold.
@@ -29,8 +35,8 @@ class Check {
  public:
   explicit Check(std::string name) : name_(std::move(name)) {}
 
-  // Every row of `got` must be in `want` with the same bits.
-  void Compare(const Trace& want, const Trace& got, const std::string& what);
+  // Expects every row of `got` in `want` with the same bits.
+  void Compare(const Generated& want, const Generated& got, const std::string& what);
   void CompareRow(const Digest& want, const Digest& got, const std::string& what);
   void Expect(bool condition, const std::string& what);
 
@@ -46,7 +52,7 @@ class Check {
   std::string first_wrong_;  // "": no problem
 };
 
-// Shared by the checks: loads engines and makes prompts from a seed.
+// What the checks share: loads engines and makes prompts from a seed.
 class Lab {
  public:
   // Loads the engine with the user's flags.
@@ -66,17 +72,17 @@ class Lab {
   const std::vector<TokenId>& prompt() const { return prompt_; }
   const std::vector<TokenId>& source() const { return source_; }  // of all requests; may be empty
   bool has_encoder() const { return engine_->card().decoder_start.has_value(); }
-  const Trace& reference() const { return reference_; }  // of prompt() and its answer
+  const Generated& reference() const { return reference_; }  // of prompt() and its answer
   uint32_t answer_tokens() const { return answer_tokens_; }
   // The length at which RoPE longrope changes its factors, where a prompt of so many tokens is soon
   // computed. options() then have a context in which no other check's prompt grows past it.
   std::optional<uint32_t> rope_switch() const { return rope_switch_; }
   std::vector<TokenId> RandomTokens(size_t count);
 
-  // A request for `prompt` and answer_tokens() greedy tokens that traces all rows.
+  // Returns a request for `prompt` and answer_tokens() greedy tokens; a digest of each row is kept.
   GenerateRequest Ask(std::vector<TokenId> prompt) const;
-  // The same with the cache off, run on `engine`.
-  Result<Trace> Cold(Engine& engine, const std::vector<TokenId>& prompt) const;
+  // Runs such a request on `engine` with the cache off.
+  Result<Generated> Cold(Engine& engine, const std::vector<TokenId>& prompt) const;
 
  private:
   explicit Lab(EngineOptions options) : options_(std::move(options)) {}
@@ -88,13 +94,19 @@ class Lab {
   std::vector<TokenId> prompt_, source_;
   uint32_t answer_tokens_ = 24;
   std::optional<uint32_t> rope_switch_;
-  Trace reference_;
+  Generated reference_;
 };
 
-// A check: answers that grow past rope_switch(). REQUIRES: there is one.
+// Checks prompts for all of which the pool is too small: blocks are evicted and computed again.
+Status Evicted(Lab& lab, Check& check);
+// Checks two answers that grow until the pool holds only one of them: one gives up its blocks and
+// goes on later.
+Status Preempted(Lab& lab, Check& check);
+
+// Checks answers that grow past rope_switch(). REQUIRES: there is one.
 Status Crossed(Lab& lab, Check& check);
 
-// A check: sources that begin alike or come again. REQUIRES: the model has an encoder.
+// Checks sources that begin alike or come again. REQUIRES: the model has an encoder.
 Status Cross(Lab& lab, Check& check);
 
 // Checks with a disk, in a temporary folder.
