@@ -67,6 +67,25 @@ class Completion(WithServer):
                          [(0, ANSWER), (1, ANSWER), (2, ANSWER)])
         self.assertEqual(len(self.complete(n_cmpl=2)), 2)
 
+    def test_min_tokens_puts_off_the_end(self):
+        def ask(path, **fields):
+            prompt = {"messages": user("The brass key is in the blue drawer. Where is the brass key?")} if "chat" in path else {"prompt": CHAT}
+            return self.server.post(path, prompt | {"temperature": 0, "return_token_ids": True, "max_tokens": 200} | fields)
+
+        for path in ("/v1/chat/completions", "/v1/completions"):
+            usual = ask(path)
+            ids, tokens = usual["choices"][0]["token_ids"], usual["usage"]["completion_tokens"]
+            self.assertEqual(usual["choices"][0]["finish_reason"], "stop")
+            later = ask(path, min_tokens=tokens + 20)
+            self.assertGreaterEqual(later["usage"]["completion_tokens"], tokens + 20)
+            self.assertEqual(later["choices"][0]["token_ids"][:tokens - 1], ids[:tokens - 1])
+            self.assertEqual(ask(path, min_tokens=1)["choices"][0]["token_ids"], ids)
+            # Ids that end an answer are put off too.
+            self.assertLess(ask(path, stop_token_ids=[ids[2]])["usage"]["completion_tokens"], 4)
+            without = ask(path, stop_token_ids=[ids[2]], min_tokens=tokens)["choices"][0]["token_ids"]
+            self.assertNotIn(ids[2], without[:tokens])
+            self.assertEqual(without[:2], ids[:2])
+
     def test_lengths_and_stops(self):
         short = self.complete(n_predict=3)
         self.assertEqual((short["stop_type"], short["tokens_predicted"]), ("limit", 3))

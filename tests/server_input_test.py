@@ -44,7 +44,7 @@ class BadInput(WithServer):
                                [[5.5, 1]], [[-1, 1]]],
                 "model": [7, ["default"]], "best_of": [2], "tool_choice": ["required", {"type": "function"}],
                 "response_format": ["text", {}, {"type": "xml"}], "functions": [[{"name": "f"}]],
-                "min_tokens": [5], "guided_json": [5, []], "guided_choice": ["a", {}], "grammar": [5], "ignore_eos": ["x"],
+                "min_tokens": [-1, 1.5, "5", 2**40], "guided_json": [5, []], "guided_choice": ["a", {}], "grammar": [5], "ignore_eos": ["x"],
                 "cache_prompt": [1], "user": [5], "priority": ["x", 1.5, 2**40, []], "timeout_ms": [0, -1, "5", 1.5, 10**12], "mirostat": [2], "typical_p": [0.5],
                 "adaptive_target": [0.5]}.items():
             for value in values:
@@ -52,6 +52,8 @@ class BadInput(WithServer):
                 self.refused("/v1/completions", {"prompt": "Hi.", param: value}, param)
         self.refused("/v1/completions", {"prompt": "x", "model": "other"}, "model", 404)
         self.refused("/v1/completions", {"prompt": "x", "max_tokens": -2}, "max_tokens", text="-1")
+        self.refused("/v1/completions", {"prompt": "x", "max_tokens": 3, "min_tokens": 4}, "min_tokens",
+                     text="is 4, more than max_tokens, which is 3")
 
     def test_neutral_values_of_unsupported_fields_pass(self):
         body = {"prompt": "x", "max_tokens": 1, "min_tokens": 0, "use_beam_search": False, "typical_p": 1.0,

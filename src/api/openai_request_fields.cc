@@ -37,7 +37,6 @@ constexpr UnsupportedField kUnsupported[] = {
     {"prediction"},
     {"web_search_options"},
     {"suffix"},
-    {"min_tokens"},
     {"min_keep"},
     {"typical_p", 1},
     {"typ_p", 1},
@@ -107,6 +106,18 @@ void ReadSampling(JsonFields& fields, const ModelView& model, SamplingParams* sa
   ReadLogitBias(fields, model, sampling);
 }
 
+void ReadLengths(JsonFields& fields, GenerateRequest* request) {
+  for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
+    const auto tokens = fields.Integer(name, -1, UINT32_MAX);  // llama.cpp's -1: no limit
+    if (tokens) request->max_tokens = *tokens < 0 ? UINT32_MAX : static_cast<uint32_t>(*tokens);
+  }
+  fields.Unsigned("min_tokens", 0, UINT32_MAX, &request->min_tokens);
+  if (request->min_tokens > request->max_tokens) {
+    fields.Fail("min_tokens", fmt::format("is {}, more than max_tokens, which is {}",
+                                          request->min_tokens, request->max_tokens));
+  }
+}
+
 void ReadCache(JsonFields& fields, GenerateRequest* request) {
   const JsonValue* cache = fields.Find("cache");
   if (!cache) return;
@@ -141,10 +152,7 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
   request->max_tokens = model.max_tokens.value_or(request->max_tokens);
   ReadSampling(fields, model, &request->sampling);
   asked->samplers = ReadSamplers(fields, &request->sampling);
-  for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
-    const auto tokens = fields.Integer(name, -1, UINT32_MAX);  // llama.cpp's -1: no limit
-    if (tokens) request->max_tokens = *tokens < 0 ? UINT32_MAX : static_cast<uint32_t>(*tokens);
-  }
+  ReadLengths(fields, request);
   fields.Unsigned("n_indent", 0, kMaxIndent, &request->min_indent);
   fields.Unsigned("n", 1, kMaxChoices, &request->n);
   uint32_t best_of = request->n;

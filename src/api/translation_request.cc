@@ -95,11 +95,6 @@ void ReadSearch(JsonFields& fields, const TranslationModel& translation, uint32_
                 &search.length_penalty);
   ReadEarlyStopping(fields, &search.early_stopping);
   fields.Unsigned("no_repeat_ngram_size", 0, kMaxNgram, &request->no_repeat_ngram_size);
-  fields.Unsigned("min_tokens", 0, UINT32_MAX, &request->min_tokens);
-  if (request->min_tokens > request->max_tokens) {
-    fields.Fail("min_tokens", fmt::format("is {}, more than max_tokens, which is {}",
-                                          request->min_tokens, request->max_tokens));
-  }
   spec->length_penalty = search.length_penalty;
   if (beams == 1) return;
   RefuseBesideBeams(fields, *request, streams);
@@ -201,7 +196,7 @@ Result<GenerationCall> ReadCall(JsonFields& fields, const char* texts_field, Tra
     fields.Fail("stream", "is for POST /v1/translations; leave it out here");
   }
   ReadSearch(fields, translation, max_running, call.spec.stream, &request, &spec);
-  static constexpr std::string_view kRead[] = {"min_tokens", "length_penalty"};
+  static constexpr std::string_view kRead[] = {"length_penalty"};
   RefuseUnsupported(fields, kRead);
   std::string split = spec.libre ? "sentences" : "none";
   fields.String("split", &split);

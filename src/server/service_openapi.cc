@@ -23,7 +23,7 @@ struct Described {
 
 constexpr const char* kSampling =
     R"("max_tokens":{"type":"integer","minimum":-1},"max_completion_tokens":{"type":"integer","minimum":-1},
-    "n_predict":{"type":"integer","minimum":-1},
+    "n_predict":{"type":"integer","minimum":-1},"min_tokens":{"type":"integer","minimum":0},
     "temperature":{"type":"number","minimum":0,"maximum":100},"top_k":{"type":"integer","minimum":-1},
     "top_p":{"type":"number","minimum":0,"maximum":1},"min_p":{"type":"number","minimum":0,"maximum":1},
     "repetition_penalty":{"type":"number","minimum":0.01,"maximum":100},
@@ -181,7 +181,7 @@ std::string PropertiesOf(std::string_view name) {
         "items":{"type":"string"}},"source":{"type":"string"},"target":{"type":"string"},
         "beams":{"type":"integer","minimum":1,"maximum":16},"split":{"enum":["none","sentences"]},
         "length_penalty":{"type":"number","minimum":-10,"maximum":10},
-        "early_stopping":{"enum":[false,true,"never"]},"min_tokens":{"type":"integer","minimum":0},
+        "early_stopping":{"enum":[false,true,"never"]},
         "no_repeat_ngram_size":{"type":"integer","minimum":0,"maximum":1048576})");
   }
   if (name == "libre") {

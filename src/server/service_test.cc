@@ -63,7 +63,7 @@ TEST_F(ServiceTest, EveryFieldOfSamplingReachesTheEngine) {
   const json body =
       json::parse(R"({"prompt":"abc","temperature":0.5,"top_k":7,"top_p":0.25,"min_p":0.125,
       "repetition_penalty":1.5,"presence_penalty":0.5,"frequency_penalty":-0.5,"seed":-2,"n":3,
-      "logit_bias":{"65":-100,"66":2.5},"stop":["x","yy"],"stop_token_ids":[9],"max_tokens":5,
+      "logit_bias":{"65":-100,"66":2.5},"stop":["x","yy"],"stop_token_ids":[9],"max_tokens":5,"min_tokens":4,
       "logprobs":4,"ignore_eos":true,"cache_prompt":false,"skip_special_tokens":false,"extra":1})");
   const GenerationStart start = Start("/v1/completions", body);
   ASSERT_EQ(start.requests.size(), 1u);
@@ -84,6 +84,7 @@ TEST_F(ServiceTest, EveryFieldOfSamplingReachesTheEngine) {
   EXPECT_EQ(request.stop, (std::vector<std::string>{"x", "yy"}));
   EXPECT_EQ(request.stop_ids, std::vector<TokenId>{9});
   EXPECT_EQ(request.max_tokens, 5u);
+  EXPECT_EQ(request.min_tokens, 4u);
   EXPECT_EQ(request.logprobs, 4u);
   EXPECT_TRUE(request.ignore_eos);
   EXPECT_EQ(request.reuse, Reuse::kNothing);
