@@ -68,6 +68,28 @@ class Readme(unittest.TestCase):
 
         self.assertEqual(comparable(shown), comparable(printed))
 
+    def test_the_session_reuses_what_its_commands_print(self):
+        part = README[README.index("## A session"):README.index("<!-- generated")]
+        commands = "\n".join(re.findall(r"(?m)^    (.*)$", part))
+        shown = re.search(r"```\n(.*?)```", part, re.DOTALL)[1]
+        with tempfile.TemporaryDirectory() as home:
+            server, address = self.serve({**os.environ, "XDG_CACHE_HOME": home, "XDG_STATE_HOME": home})
+            done = subprocess.run(["bash", "-c", commands.replace("127.0.0.1:8080", address)], capture_output=True,
+                                  text=True, timeout=60)
+            server.kill()
+            server.wait()
+        self.assertEqual(done.stdout, shown, done.stderr)
+
+    def serve(self, environment):
+        server = subprocess.Popen([BINARY, "serve", "--port", "0"], env=environment, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL)
+        self.addCleanup(lambda: server.poll() is None and server.kill())
+        end = time.monotonic() + WAIT_S
+        while (port := listening_port(server.pid)) is None:
+            self.assertTrue(server.poll() is None and time.monotonic() < end, "kvasir serve did not start")
+            time.sleep(0.01)
+        return server, f"127.0.0.1:{port}"
+
     def test_a_restart_reuses_what_the_receipts_show(self):
         part = README[README.index("## A restart"):README.index("## The proof")]
         ask = re.search(r"^    (ask\(\) \{.*?; \})$", part, re.DOTALL | re.MULTILINE)[1]
@@ -79,29 +101,19 @@ class Readme(unittest.TestCase):
         with tempfile.TemporaryDirectory() as home:
             environment = {**os.environ, "XDG_CACHE_HOME": home, "XDG_STATE_HOME": home}
 
-            def serve():
-                server = subprocess.Popen([BINARY, "serve", "--port", "0"], env=environment,
-                                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                self.addCleanup(lambda: server.poll() is None and server.kill())
-                end = time.monotonic() + WAIT_S
-                while (port := listening_port(server.pid)) is None:
-                    self.assertTrue(server.poll() is None and time.monotonic() < end, "kvasir serve did not start")
-                    time.sleep(0.01)
-                return server, f"127.0.0.1:{port}"
-
             def reused():
                 command = ask.replace("127.0.0.1:8080", address)
                 said = subprocess.run(["bash", "-c", f"{command}\nask"], capture_output=True, text=True, timeout=60).stdout
                 return json.JSONDecoder().raw_decode(said.removeprefix('"kvasir":'))[0]
 
-            server, address = serve()
+            server, address = self.serve(environment)
             found = [reused()]
             flushed = subprocess.run(["curl", "-s", "-X", "POST", f"{address}/v1/cache/flush", "-d", "{}"],
                                      capture_output=True, text=True, timeout=60).stdout
             self.assertTrue(json.loads(flushed)["flushed"], flushed)
             server.kill()
             server.wait()
-            server, address = serve()
+            server, address = self.serve(environment)
             found += [reused(), reused()]
             server.kill()
             server.wait()
@@ -109,8 +121,30 @@ class Readme(unittest.TestCase):
             for key in ("prompt_tokens", "computed", "reused"):
                 self.assertEqual(receipt[key], run[key])
 
+    def test_places_that_contributing_names_exist(self):
+        page = (ROOT / "CONTRIBUTING.md").read_text()
+        names = {name for path in re.findall(r"\b((?:src|include|tests|docs|tools|cmake|fuzz)/[\w./{},-]+)", page)
+                 for name in ([path.split("{")[0] + end for end in re.search(r"\{(.*?)\}", path)[1].split(",")]
+                              if "{" in path else [path.rstrip(".,")])}
+        self.assertGreater(len(names), 40)
+        # Patterns are not files.
+        self.assertEqual([name for name in sorted(names) if not (ROOT / name).exists() and "NAME" not in name and
+                          not name.endswith(("-", "_", "title.md"))], [])
+
+    def test_it_is_short(self):
+        self.assertLessEqual(len(README.splitlines()), 150)
+
+    def test_the_page_of_commands_lists_each_command_and_the_flags_of_experts(self):
+        page = (ROOT / "docs/commands.md").read_text()
+        said = {flag: subprocess.run([BINARY, *flag.split()], capture_output=True, text=True, timeout=60).stdout
+                for flag in ("--help", "serve --help-expert")}
+        for command in re.findall(r"(?m)^  ([a-z]+) +\w", said["--help"].split("Commands:")[1]):
+            self.assertRegex(page, rf"(?m)^\| `kvasir {command}[` ]", command)
+        experts = set(re.findall(r"(?m)^  (--[a-z-]+)", said["serve --help-expert"])) - {"--help"}
+        self.assertEqual(set(re.findall(r"(?m)^\| `(--[a-z-]+)", page)), experts)
+
     def test_links_lead_somewhere(self):
-        for page in ("README.md", "docs/install.md", "docs/performance.md"):
+        for page in ("README.md", "docs/commands.md", "docs/install.md", "docs/performance.md"):
             folder = (ROOT / page).parent
             for target in re.findall(r"\]\(([^)#\s]+)[^)\s]*\)", (ROOT / page).read_text()):
                 if "://" not in target:

@@ -123,7 +123,7 @@ def draw(requests):
 
 
 def receipt_table(receipt):
-    """Of one request, as Markdown."""
+    """The receipt of one request, as Markdown."""
     sources = counts(receipt)
     miss = receipt["miss"]
     rows = [
@@ -132,7 +132,7 @@ def receipt_table(receipt):
         ("`reused.partial`", sources["partial"], "read from a part of a block"),
         ("`computed`", sources["computed"], "computed: what is new"),
         ("`miss`", "-" if miss is None else f"{miss['reason']} at {miss['at_token']}",
-         "where and why reuse ended before it had to; -: nothing was missed"),
+         "why less was reused than possible; \"-\" when nothing was"),
     ]
     lines = ["| receipt of the second turn | | |", "| --- | --- | --- |"]
     return "\n".join([*lines, *(f"| {a} | {b} | {c} |" for a, b, c in rows)]) + "\n"
