@@ -264,7 +264,7 @@ def computed_share(bench):
 
 
 def restored(bench, program):
-    """Seconds from a question behind 2,048 stored tokens to its first token, page cache warm: ours, and
+    """Seconds from a question after 2,048 stored tokens to its first token, page cache warm: ours, and
     llama-server's with the restoring of its slot."""
     times = {"kvasir": [], "llama-server": []}
     flags = ["--slot-save-path", str(bench.home) + "/"]

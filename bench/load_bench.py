@@ -5,7 +5,7 @@ usage: load_bench.py [--json] [--rows R,...] [--model M | --shape S] [--llama-se
                      [--seconds 300] [--data DIR] KVASIR LOAD
 
   burst         16 cold requests that share 2,048 tokens, 8 at once
-  chats         chats whose answers' lengths nobody knows
+  chats         chats whose answers' lengths are not known
   long_prompt   a prompt of 8,000 tokens while 4 streams decode
   neighbours    a quiet tenant beside one that floods the server
   overload      an open loop at three times what the server can do, for --seconds
@@ -252,7 +252,7 @@ class Bench:
                          "--slo-ttft-ms", 2000)
 
     def overload(self):
-        # Who serves people that wait two seconds refuses what would start later.
+        # A server whose users wait two seconds refuses what would start later.
         flags = ["--max-queue-ms", "1500"]
         sweep = {}
         for share in (0.5, 0.75, 1.0, 1.25, 1.5):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a session adds: `generate` beside the same /v1/chat/completions, for answers of one token to new
-questions. Rounds alternate; each generate is on a fork of the conversation, so that no round leaves more
-behind than the one before. The forks are made first: the same calls come before both. A ratio is that of the medians. One JSON line per length of conversation.
+questions. Rounds alternate; each generate is on a fork of the conversation, so that no round makes it
+longer. The forks are made first: the same calls come before both. A ratio is that of the medians. One JSON line per length of conversation.
 Exit status 1 when the answers differ or a generate computes more (a missed target is only shown, because
 machines differ).
 

@@ -187,7 +187,7 @@ class Drill {
     }
   }
 
-  // A node that was removed keeps its place until nobody holds it.
+  // A node that was removed keeps its place until it is held no more.
   void UnholdRemoved(uint32_t at) {
     TwinNode& node = removed_[at];
     KV_CHECK(index_.is_removed(node.id));

@@ -141,7 +141,7 @@ class ChatOnDisk(WithHome):
         self.assertEqual(self.blocks(), "0 blocks")
 
     def blocks(self):
-        """Of the store, as fsck counts them."""
+        """Blocks of the store, as fsck counts them."""
         code, _, out = run("fsck", "--disk", self.folder(), home=self.home)
         self.assertEqual(code, 0, out)
         return re.search(r"\d+ blocks?", out)[0]

@@ -91,7 +91,7 @@ class Package(CliTest):
             answers = [self.ok_json("translate", "--model", self.package, *SMALL, "--kv-format", "f32", "--json",
                                     "--max-tokens", "256", stdin=line)["tokens"]
                        for line in text.read_text().splitlines()]
-            # Of all tokens but the start one; no language stands behind it.
+            # All tokens count but the start one; no language follows it.
             self.assertEqual(report["text"]["tokens"], sum(len(tokens) - 1 for tokens in answers))
             self.assertEqual(report["formats"][0]["kl"]["mean"], 0)
             self.assertGreater(report["formats"][1]["kl"]["mean"], 0)

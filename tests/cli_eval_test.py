@@ -196,7 +196,7 @@ class TranslationTest(EvalTest):
             "translate", *self.MODEL, *SMALL, *self.PAIR, "--max-tokens", "128", "--kv-format", "f32", "--json",
             stdin=pathlib.Path(self.text).read_text()).splitlines()]
         lengths = [len(tokens) for tokens in answers if tokens]
-        # The token behind the start token is given: its logits are not compared.
+        # The token after the start token is given: its logits are not compared.
         self.assertEqual(report["text"], {"source": "lines.txt", "tokens": sum(lengths) - 2 * len(lengths),
                                           "windows": len(self.cases), "window_tokens": max(lengths)})
         kl = {one["kv_format"]: one["kl"]["mean"] for one in report["formats"]}

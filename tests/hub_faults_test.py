@@ -145,10 +145,10 @@ class Faults(HubTest):
         self.done("pull", "o/quants")
 
     def test_without_a_network_it_says_at_once_that_it_tries_again(self):
-        nobody = socket.socket()  # it has the port, and does not listen
-        self.addCleanup(nobody.close)
-        nobody.bind(("127.0.0.1", 0))
-        url = "http://127.0.0.1:%d" % nobody.getsockname()[1]
+        silent = socket.socket()  # it has the port, and does not listen
+        self.addCleanup(silent.close)
+        silent.bind(("127.0.0.1", 0))
+        url = "http://127.0.0.1:%d" % silent.getsockname()[1]
         self.environment["HF_ENDPOINT"] = url
         process = self.start("pull", "o/quants")
         begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""A hub of models on this machine, as Hugging Face's: the list of files, and files behind a redirect to another host.
+"""A hub of models on this machine, as Hugging Face's: the list of files, and files that it redirects to another host.
 
 Files of at least LARGE bytes are "LFS": the hub answers with a redirect to `store`, a second server.
 """

@@ -16,7 +16,7 @@ from hub_server import COMMIT, Hub, make_certificate
 DATA = cli_support.ROOT / "tests/data"
 DEMO = cli_support.ROOT / "models/kvasir-demo"
 GGUF = (DATA / "tiny-mqa/model-f16.gguf").read_bytes()
-# Of this machine's own environment, nothing that says something about a hub, and no proxy.
+# This machine's environment without what says something about a hub, and without proxies.
 CLEAN = {name: value for name, value in os.environ.items()
          if not re.match(r"(HF_|HUGGING|TRANSFORMERS_|SSL_CERT|CURL_CA|XDG_CACHE)|.*_proxy$", name, re.IGNORECASE)}
 RUN = ("--ids", "1,2,3", "--max-tokens", "4", "--ignore-eos", *SMALL)

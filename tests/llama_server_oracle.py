@@ -4,7 +4,7 @@
     KVASIR_LLAMA_SERVER=PATH KVASIR_BINARY=build/release/kvasir llama_server_oracle.py [MODEL.gguf]
 
 Skipped (77) without a llama-server. Both serve the same GGUF file; what is compared are the tokens that may be drawn
-first behind random ids, and their probabilities (`post_sampling_probs`).
+first after random ids, and their probabilities (`post_sampling_probs`).
 """
 import http.client
 import json

@@ -54,7 +54,7 @@ class PerformancePage(unittest.TestCase):
             self.assertIn(path.name, self.text)
 
     def sections_with(self, **machine):
-        """Of bench/results and one more file: later samples of the first section, on `machine`."""
+        """Report of bench/results and one more file: later samples of the first section, on `machine`."""
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
             for path in page.RESULTS.glob("*.json"):

@@ -259,7 +259,7 @@ class Clients:
             time.sleep(0.01)
 
     def num_open(self):
-        """Those that the server has not closed."""
+        """Counts the connections that the server has not closed."""
         count = 0
         for s in self.sockets:
             try:
@@ -342,7 +342,7 @@ class CheapRequestsAreCheap(unittest.TestCase):
 
     @staticmethod
     def cpu_s(server):
-        """Of all threads: a busy machine does not change it."""
+        """CPU time of all threads: a busy machine does not change it."""
         tasks = pathlib.Path(f"/proc/{server.process.pid}/task").iterdir()
         return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
@@ -428,7 +428,7 @@ class ThereIsRoomForOneMore(unittest.TestCase):
             self.healthy(server)
 
     def test_clients_that_come_again_and_again(self):
-        # Of 40 places a thousand newcomers a second leave 40 ms to each.
+        # A thousand newcomers a second leave 40 ms to each of 40 places.
         for server, pause_s in zip(self.servers, (0, 0.001)):
             storm = os.fork()
             if storm == 0:

@@ -166,7 +166,7 @@ class ByRequest(WithHome):
                 self.assertEqual(server.flush()["blocks"], 0)
                 self.assertEqual(server.disk()["blocks"], 0)
                 self.assertEqual(self.segments(), [])
-                # Who may store takes them from the pool, and stores them then.
+                # A request that may store takes them from the pool, and stores them then.
                 server.ask(ids)
                 self.assertEqual(server.flush()["blocks"], whole_blocks(ids) // BLOCK)
                 server.kill()
@@ -269,7 +269,7 @@ class Erase(WithHome):
         return {path: path.read_bytes() for path in files}
 
     def all_pieces(self):
-        """Of all files, except the first page of a segment, which is of no tenant."""
+        """Pieces of all files, except the first page of a segment, which is of no tenant."""
         return set().union(*(pieces(data[HEAD if path.suffix == ".kvs" else 0:])
                              for path, data in self.everything().items()))
 

@@ -80,7 +80,7 @@ def memory_of(pid):
             place, rights = line.split(None, 2)[:2]
             begin, end = (int(x, 16) for x in place.split("-"))
             if any(begin <= stack < min(end, begin + STACK_BYTES) for stack in stacks):
-                begin += STACK_BYTES  # what lies behind a stack may be one part with it
+                begin += STACK_BYTES  # what lies after a stack may be one part with it
             if not rights.startswith("rw") or begin >= end:
                 continue
             try:
@@ -107,7 +107,7 @@ def count_rows(data, row):
 
 
 class Secret:
-    """Words that nobody else says, and what is to be searched for."""
+    """Words that no other text says, and what is to be searched for."""
 
     def __init__(self, server, values, seed):
         rng = random.Random(seed)

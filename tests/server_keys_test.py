@@ -127,7 +127,7 @@ class Tenants(WithKeys):
             self.assertEqual(self.ask(key, "DELETE", "/v1/cache?tenant=pair")[0], 200)
         self.assertEqual(cached(self.complete("p1", **prompt)), 0)
         self.complete("left", **prompt)
-        for path in ("?tenant=nobody", "?share_group=nobody"):  # as of one that left the file
+        for path in ("?tenant=unknown", "?share_group=unknown"):  # as of one that left the file
             self.assertEqual(self.ask("o1", "DELETE", "/v1/cache" + path)[1]["blocks"], 0)
         self.assertEqual(cached(self.complete("left", **prompt)), 100)
         self.assertGreater(self.ask("root", "DELETE", "/v1/cache?share_group=pair")[1]["blocks"], 0)

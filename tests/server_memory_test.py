@@ -223,7 +223,7 @@ class GrammarsOfManyWords(unittest.TestCase):
                 plan = server.get("/v1/cache")
                 with open(f"/proc/{server.process.pid}/status", encoding="ascii") as file:
                     high = next(int(line.split()[1]) << 10 for line in file if line.startswith("VmHWM"))
-                # Of the KV pool nothing but these prompts' blocks is touched, so it isn't room for the rest.
+                # In the KV pool nothing but these prompts' blocks is touched, so it isn't room for the rest.
                 untouched = plan["kv_bytes"] - (1 << 20)
                 self.assertLess(high, 1.02 * plan["total_bytes"] + plan["process_bytes"] - untouched, statuses)
 

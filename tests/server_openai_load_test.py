@@ -58,7 +58,7 @@ class Priorities(WithServer):
             other = pool.submit(client.completions.create, **background)
             self.server.until("the other runs", lambda: self.server.metric("vllm:num_requests_running") == 1)
             client.completions.create(**SHORT)
-            self.assertFalse(other.done(), "it waits for nobody")
+            self.assertFalse(other.done(), "it waits for no other request")
             again = other.result()
         self.assertEqual(again.choices[0].text, alone.choices[0].text)
         self.assertEqual(again.model_extra["kvasir"]["preemptions"], 1)

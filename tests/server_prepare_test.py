@@ -207,7 +207,7 @@ class ChatCompletions(WithTemplate):
         self.assertIn("kvasir_prepared_tokens_total", self.server.get("/metrics"))
 
     def prepared_with(self, flags, before):
-        """Prepared tokens of the turns in `before`, which prepare nothing, and of one that does, behind them."""
+        """Prepared tokens of the turns in `before`, which prepare nothing, and of one that does, after them."""
         self.start(MARKED, *flags)
         for fields in before:
             self.turn([], "Who are you?", **fields)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Public templates behind the real server: what a history of calls says is in the prompt, or `ignored` names it.
+"""Public templates in the real server: what a history of calls says is in the prompt, or `ignored` names it.
 
     server_public_templates_oracle.py [--templates FOLDER]
 

@@ -220,7 +220,7 @@ class KilledWhileItAnswers(WithSessions):
     OLD, NEW = ("Old. " + FACT * 20, "New! " + FACT * 20)
 
     def kill_in_answer(self, server, path, **body):
-        """The prompt is in the cache and on the disk, and nobody has got the answer."""
+        """The prompt is in the cache and on the disk, and no client has got the answer."""
         with server.open() as s:
             s.sendall(post_bytes(path + "/generate", {"stream": True, "ignore_eos": True, "max_tokens": 100, **body}))
             received = b""

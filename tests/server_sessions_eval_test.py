@@ -40,7 +40,7 @@ class EvalTest(unittest.TestCase):
         return answer
 
     def answers(self, row):
-        """Of the session, and of the same messages on their own."""
+        """Answers of the session, and of the same messages alone."""
         *told, question = row["messages"]
         path = "/v1/sessions/" + self.call("POST", "/v1/sessions", {"messages": told[:1], "sampling": GREEDY})["id"]
         for message in told[1:]:

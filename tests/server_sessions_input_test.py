@@ -60,7 +60,7 @@ class TemplatesTest(unittest.TestCase):
     def test_forget_where_the_system_message_stands_in_the_last_turn(self):
         text = ("{% for m in messages %}{% if m.role != 'system' %}[{{ m.role }}] {{ m.content }}"
                 "{% if loop.last %} :: {{ messages[0].content }}{% endif %}\n{% endif %}{% endfor %}")
-        secret = "The code of the attic is 5551234 and nobody knows it. " * 6
+        secret = "The code of the attic is 5551234 and no one knows it. " * 6
         with template(text) as file, Server("--chat-template-file", file.name) as server:
             for part in ({}, {"begin": 3, "end": len(secret)}):
                 made = server.request("POST", "/v1/sessions", {"system": "Be kind.", "messages": user(secret)})[2]

@@ -282,7 +282,7 @@ class SessionsTest(Calls):
         self.call("POST", path + "/truncate", {"messages": len(shown)})  # waits until the turn is free
 
     def prompt_of(self, messages):
-        """The ids of a prompt that nobody has read."""
+        """The ids of a prompt that was never read."""
         path = self.make(messages=messages)
         ids = self.show(path, ids=True)["ids"]
         self.call("DELETE", path)
@@ -312,7 +312,7 @@ class SessionsTest(Calls):
                     self.assertLessEqual(chat(n)["computed"], 1)
 
     def test_delete_forgets_a_message_whose_answer_nobody_waited_for(self):
-        secret = user("Nobody has read that the code of the attic is 5551234. " * 8)
+        secret = user("No one has read that the code of the attic is 5551234. " * 8)
         ids = self.prompt_of(secret)
         path = self.make()
         self.hang_up(path, messages=secret)

@@ -51,7 +51,7 @@ class Editors(unittest.TestCase):
             self.assertLessEqual({"content", "truncated", "tokens_cached", *(f"timings/{key}" for key in VIM_TIMINGS)},
                                  set(answer))
             seen.append(answer["timings/prompt_n"])
-            # No line behind the first one is indented less than the line at the cursor.
+            # No line after the first one is indented less than the line at the cursor.
             for line in answer["content"].split("\n")[1:]:
                 self.assertTrue(line.startswith("    ") or not line.strip(), answer["content"])
         self.assertLess(max(seen), 60, "files that were read ahead are not read again")

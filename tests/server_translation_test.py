@@ -80,7 +80,7 @@ class Translations(unittest.TestCase):
         answer = self.ask(text=["", *(source["text"] for source in sources)])
         self.assertEqual([one["index"] for one in answer["data"]], list(range(5)))
         self.assertEqual(answer["data"][0], {"index": 0, "text": "", "finish_reason": "stop"})
-        pieces = len(json.loads((SHARED / "vocab.json").read_text()))  # behind them are languages
+        pieces = len(json.loads((SHARED / "vocab.json").read_text()))  # after them come languages
         target_tokens = 0
         for source, one in zip(sources, answer["data"][1:]):
             ids = source["greedy"]["ids"]
@@ -161,8 +161,8 @@ class Translations(unittest.TestCase):
         for one in self.ask(**asked, min_tokens=20, max_tokens=24)["data"][0]["hypotheses"]:
             self.assertTrue(20 < len(one["tokens"]) <= 25, one["tokens"])
         for one in self.ask(**asked, no_repeat_ngram_size=1)["data"][0]["hypotheses"]:
-            behind = one["tokens"][1:]
-            self.assertEqual(len(set(behind)), len(behind))
+            later = one["tokens"][1:]
+            self.assertEqual(len(set(later)), len(later))
         for one in self.ask(**asked, max_tokens=2)["data"][0]["hypotheses"]:
             self.assertEqual(len(one["tokens"]), 3)
         self.refused("max_tokens", **asked, max_tokens=1)

@@ -229,8 +229,8 @@ def make_message(rng, prose, texts):
 
 
 def compare_chats(tool, shared, count, seed):
-    """Chats have the ids of transformers (its template, then its tokenizer), as long as nobody writes a special token
-    or a mark; where somebody does, there are no more of them than without that text."""
+    """Chats have the ids of transformers (its template, then its tokenizer), as long as no message has a special token
+    or a mark; where one does, there are no more of them than without that text."""
     prose = load_prose(shared)
     total = differ = 0
     with tempfile.TemporaryDirectory() as folder:

@@ -10,7 +10,7 @@ and the ids and texts of about 1 MB of lines in many scripts are compared: M2M-1
 that transformers saved, and NLLB's with the SentencePiece model alone. Exits 1 where something differs.
 
 transformers makes a tokenizer.json of a SentencePiece model, and `tokenizers` normalises by graphemes and keeps a space
-at the end; it also gives <mask> an id before the languages, where the published models have it behind them. Kvasir reads
+at the end; it also gives <mask> an id before the languages, where the published models have it after them. Kvasir reads
 the model alone as SentencePiece does and numbers as the published models do, so these ids are compared with
 SentencePiece's.
 """

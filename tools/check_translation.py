@@ -72,7 +72,7 @@ def random_model(config, seed):
                 p.copy_(torch.randn_like(p) * 0.25 + (1 if norm else 0))
         # The end is likely enough for hypotheses to end at many lengths.
         bias, table = model.model.decoder.layer_norm.bias, model.model.shared.weight
-        # Of no model is padding likely, and transformers gives it another position than Kvasir.
+        # No model makes padding likely, and transformers gives it another position than Kvasir.
         table[config["pad_token_id"]] -= bias * 20 / (bias @ bias)
         table[EOS] += bias * (5 + seed % 6) / (bias @ bias)
         for p in model.parameters():
@@ -91,7 +91,7 @@ def save(folder, config, names, model):
 
 
 def clean(row, config):
-    """A row of generate() without its padding, which stands behind the end."""
+    """A row of generate() without its padding, which follows the end."""
     end = next((i for i, token in enumerate(row) if i > 1 and token == EOS), len(row) - 1)
     return row[:end + 1]
 

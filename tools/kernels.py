@@ -29,7 +29,7 @@ PATTERNS = [(why, re.compile(pattern + "$")) for why, pattern in FORBIDDEN]
 INSTRUCTION = re.compile(r"^\s+[0-9a-f]+:\t([a-z][\w.]*)")
 SEEN = re.compile(r"vfmadd|\bmadd|fmla|fmadd")  # in kernels there are some of these, or nothing was read
 
-# Of libm, but they compute nothing: they set how the processor rounds.
+# Functions of libm, but they compute nothing: they set how the processor rounds.
 ENVIRONMENT = {"fesetround", "fegetround", "fegetenv", "fesetenv"}
 
 SAMPLE = """

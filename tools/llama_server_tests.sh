@@ -32,7 +32,7 @@ fi
 printf '#!/bin/sh\nexec "%s" "%s" "$@"\n' "$python" "$root/tests/llama_server_suite.py" >"$work/llama-server"
 chmod +x "$work/llama-server"
 export LLAMA_SERVER_BIN_PATH="$work/llama-server"
-# A free port that the system gives to nobody who asks for any; each test starts its own server at it.
+# A free port that the system gives to no program that asks for any; each test starts its own server at it.
 PORT=$("$python" - <<'EOP'
 import random
 import socket

@@ -157,8 +157,8 @@ MODELS["tiny-qwen3-moe-norm"] = MODELS["tiny-qwen3-moe"] | dict(
     features={"experts of a token": dict(num_experts_per_tok=2), "norm_topk_prob": dict(norm_topk_prob=False)})
 # Norms around the branches of a layer, and the class of config.json.
 BEFORE = ("input_layernorm", "post_attention_layernorm")
-BEHIND = ("post_attention_layernorm", "post_feedforward_layernorm")
-NORMS = {"olmo2": BEHIND, "gemma2": ("input_layernorm", "pre_feedforward_layernorm") + BEHIND}
+AFTER = ("post_attention_layernorm", "post_feedforward_layernorm")
+NORMS = {"olmo2": AFTER, "gemma2": ("input_layernorm", "pre_feedforward_layernorm") + AFTER}
 NORMS["gemma3"] = NORMS["gemma2"]
 GEMMAS = ("gemma2", "gemma3")
 CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
@@ -201,7 +201,7 @@ def expert_layers(config, layers):
 
 
 def expert_shapes(spec):
-    """Of a layer with experts, under Qwen's names."""
+    """Tensors of a layer with experts, under Qwen's names."""
     config, hidden = spec["config"], spec["hidden"]
     ffn, count = config.get("moe_intermediate_size", spec["ffn"]), config.get("num_experts", config.get("num_local_experts"))
     shapes = {"mlp.gate": (count, hidden)}

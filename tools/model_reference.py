@@ -158,7 +158,7 @@ def ffn(config, weights, at, h):
 
 
 def branches(config, at):
-    """The norms before and behind attention, and before and behind the FFN; None: there is none."""
+    """The norms before and after attention, and before and after the FFN; None: there is none."""
     if config["norms_behind"] == "too":
         names = ("input", "post_attention", "pre_feedforward", "post_feedforward")
         return [f"{at}{name}_layernorm" for name in names]

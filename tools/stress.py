@@ -236,7 +236,7 @@ def chat_until(end, port, expected, server):
 
 
 def left_over(port):
-    """What is not as it must be once nobody asks any more."""
+    """What is not as it must be once no client asks any more."""
     for _ in range(200):
         blocks = json.loads(request(port, "GET", "/v1/cache", key="admin")[1])["cache"]["blocks"]
         if blocks["pinned"] == 0:

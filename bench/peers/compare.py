@@ -95,7 +95,7 @@ def model_path(o, row):
 
 
 def child(o, what):
-    """Runs this script again for one measurement, behind --wrap."""
+    """Runs this script again for one measurement, with the command of --wrap before it."""
     command = [
         *shlex.split(o.wrap),
         sys.executable,

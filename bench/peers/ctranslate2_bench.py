@@ -15,7 +15,7 @@ replaces what it has. `compare.py --report` makes the tables of docs/performance
                        `again`: the same sources once more, which are cached then
   encoder-16x60        the encoder alone; Kvasir's also computes the decoder's K and V of the sources:
                        `one_layer` is its time when the decoder has one layer
-  first-16x60          the encoder and the first token behind the language
+  first-16x60          the encoder and the first token after the language
   lines-greedy         --lines lines, `kvasir translate` beside translate_iterable, file to file
   memory-64            the most resident bytes while beams-64 runs
 """
@@ -315,7 +315,7 @@ def lines(o, texts):
                 )
             return time.perf_counter() - begin
 
-        # Less the time of a start, which the other has behind it.
+        # Less the time of a start, which the other one made before.
         samples = in_turn(
             1,
             lambda number: command(full) - command(empty) if number else 0,

@@ -56,7 +56,7 @@ class Model:
         return full * tokens + self.window_layers * min(tokens, self.window)
 
     def attention_operations(self, tokens_seen):
-        """Of one token that attends to so many: query x key and weights x values."""
+        """Operations of one token that attends to so many: query x key and weights x values."""
         return 4 * self.heads * self.head_dim * self.layer_tokens(tokens_seen)
 
     def kv_bytes(self, tokens, kv):

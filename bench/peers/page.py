@@ -102,8 +102,8 @@ def met(rows, value, wanted):
 
 
 def slower(rows):
-    behind = [f"{m.row.name} ({m.ratio:.2f})" for m in rows if m.ratio and m.ratio < 1]
-    return ", ".join(behind) or "none"
+    slower = [f"{m.row.name} ({m.ratio:.2f})" for m in rows if m.ratio and m.ratio < 1]
+    return ", ".join(slower) or "none"
 
 
 def section_text(section):

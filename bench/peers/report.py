@@ -69,7 +69,7 @@ def goal(row, target):
 
 
 def newest(samples):
-    """Of each engine and row only the version that was measured last."""
+    """Returns of each engine and row only the version that was measured last."""
     latest = {}
     for s in samples:
         key = (s["row"], s["engine"])

@@ -29,7 +29,7 @@ def ratio(row):
 
 
 def step_bytes(model):
-    """Of a decoder's step: its matrices and the head, as i8."""
+    """Bytes of a decoder's step: its matrices and the head, as i8."""
     h, ffn = model["d_model"], model["decoder_ffn_dim"]
     numbers = model["decoder_layers"] * (6 * h * h + 2 * h * ffn) + model["vocab_size"] * h
     return numbers * I8_BITS / 8
@@ -67,7 +67,7 @@ def mib(number):
 
 
 def missed(data):
-    """What is behind its goal, in words."""
+    """Says in words which rows miss their goals."""
     found = []
     for name, row in data["rows"].items():
         if name in GOALS and round(ratio(row), 2) < GOALS[name]:

@@ -115,7 +115,7 @@ constexpr MetricSeries kProcessSeries[] = {
      "Text, ids and tables of sessions; at most --session-memory.",
      OfView<&MetricsView::session_bytes>},
     {"kvasir_sessions_expired_total", MetricType::Counter, "", "server",
-     "Sessions that nobody called for --session-ttl.", OfView<&MetricsView::sessions_expired>},
+     "Sessions that were not called for --session-ttl.", OfView<&MetricsView::sessions_expired>},
     {"kvasir_spans_total", MetricType::Counter, "outcome", "server",
      "Spans that a collector took, that the queue had no room for, or that no collector took.",
      WriteSpans},
