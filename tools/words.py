@@ -8,7 +8,7 @@ the docs is longer than 120 columns.
 import re
 import subprocess
 import sys
-import tempfile
+from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,14 +30,50 @@ PHRASES = [
 PATTERNS = [(re.compile(rf"\b{phrase}\b" if phrase[-1].isalpha() else rf"\b{phrase}", re.I), advice)
             for phrase, advice in PHRASES]
 
+# The same in the rooms that are clean of them (CLEAN).
+PLAIN_PHRASES = [
+    (r"nobody(?: else)?(?:'s)?", "say who or what: \"no request\", \"no other tenant\""),
+    (r"whoever", "say who: \"the caller that\", \"a thread that\""),
+    (rf"(?<!left )(?<!leave )(?<!leaves )(?<!fall )(?<!falls )(?<!fell )behind(?! (?:a|the) proxy| proxies)",
+     "write \"after\" where that is meant, else say where: \"under\", \"outside\""),
+]
+PLAIN_PATTERNS = [(re.compile(rf"\b{phrase}\b", re.I), advice) for phrase, advice in PLAIN_PHRASES]
+# How a comment may not begin. A line that goes on with a comment of the line before begins none.
+BEGINS = re.compile(r'\s*(?:(?://|#)\s*|r?""")(?P<word>Of|Those|Whose|Who|That)\b')
+IS_COMMENT = re.compile(r"\s*(?://|#)")
+BEGIN_ADVICE = "begin with a verb (\"Returns\", \"Starts\") above a function, with a noun above a type or field"
+# What PLAIN_PHRASES and BEGINS hold for: folders, and files. Widen it when a room is clean.
+CLEAN = ("dev", "README.md", "CONTRIBUTING.md", "docs/", "tools/", "tests/*.py", "bench/", "fuzz/", "src/cli/")
+
 # Where a phrase may stand: (file, phrase in lower case, reason).
 EXCEPTIONS = [
     ("tools/words.py", "", "lists the phrases"),
+    ("bench/format_bench.py", "nobody", "a text to read"),
+    ("bench/format_bench.py", "behind", "a text to read"),
+    ("bench/peers/thinking_turns.py", "nobody", "a text to read"),
+    ("tools/demo_model/data.py", "nobody", "a text to read"),
+    ("tools/stress.py", "behind", "a text to read"),
+    ("src/cli/text_translation.cc", "behind", "a field of src/text"),
 ]
 
 # A line break inside a comment, a string of several pieces or a paragraph.
 BREAK = re.compile(r'"\s*\n\s*f?"|[ \t]*\n[ \t]*(?://|#|\*|>|-)?[ \t]*')
 LINK = re.compile(r"\]\([^)]*\)|https?://\S+")
+
+
+def is_clean(name):
+    """Whether the file is in a room that CLEAN names."""
+    return any(fnmatch(name, one) or (one.endswith("/") and name.startswith(one)) for one in CLEAN)
+
+
+def beginnings(name, text):
+    """Yields "file:line: message" for each comment that begins with a word that only its code explains."""
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+        found = BEGINS.match(line)
+        goes_on = number > 1 and IS_COMMENT.match(line) and IS_COMMENT.match(lines[number - 2])
+        if found and not goes_on:
+            yield f"{name}:{number}: \"{found['word']} ...\": {BEGIN_ADVICE}"
 
 
 def phrases(name, text):
@@ -52,7 +88,7 @@ def phrases(name, text):
     pieces.append(text[at:])
     lines += [number] * len(pieces[-1])
     joined = "".join(pieces)
-    for pattern, advice in PATTERNS:
+    for pattern, advice in PATTERNS + (PLAIN_PATTERNS if is_clean(name) else []):
         for found in pattern.finditer(joined):
             phrase = found[0].strip().lower()
             if not any(name == file and (part == phrase or not part) for file, part, _ in EXCEPTIONS):
@@ -74,6 +110,8 @@ def long_lines(name, text):
 
 def check_file(name, text):
     yield from phrases(name, text)
+    if is_clean(name) and name.endswith((".h", ".cc", ".py")):
+        yield from beginnings(name, text)
     if name.endswith(".md"):
         yield from long_lines(name, text)
 
@@ -100,11 +138,17 @@ def self_test():
         "no.py": "# The body is no JSON.\nx = y is None and y is not z\n",
         "but.cc": "// All of it but for\n// the last.\n",
         "own.sh": "# A folder of its own.\n",
+        "bench/good.h": "// Returns the block\n// Whose owner is left behind, behind a proxy.\nint a;  // of a block\n",
+        "bench/begins.h": "// Of a block.\nint a;\n  // Whose it is.\nint b;\n\n// Who asks.\n",
+        "bench/begins.py": "def of():\n    \"\"\"Those that wait.\"\"\"\n",
+        "src/other/room.h": "// Of a block, behind another one that nobody has.\n",
+        "docs/plain.md": "Nobody else's. It stands\nbehind whoever asks.\n",
         "long.md": f"# Title\n\n{wide}\n| {wide} |\n    {wide}\n```\n{wide}\n```\n[link](http://x/{'y' * 120})\n",
     }
     found = [line for name, text in files.items() for line in check_file(name, text)]
     want = ["told.h:2: ", "told.h:3: ", "none.cc:2: ", "no.py:1: ", "but.cc:1: ", "own.sh:1: ",
-            "long.md:3: "]
+            "bench/begins.h:1: ", "bench/begins.h:3: ", "bench/begins.h:6: ", "bench/begins.py:2: ",
+            "docs/plain.md:1: ", "docs/plain.md:2: ", "docs/plain.md:2: ", "long.md:3: "]
     ok = len(found) == len(want) and all(f.startswith(w) for f, w in zip(found, want))
     print("words self-test:", "passed" if ok else f"FAILED, found {found}")
     return 0 if ok else 1
