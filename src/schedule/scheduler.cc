@@ -33,52 +33,26 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
       erasures_(cache, options_.tier, options_.tier_answer_ns, Identities(options_)),
       format_steps_(options_.format_steps),
       loads_(runner, cache, options_.tier, figures_, options_.max_rows),
-      logits_(size_t{options_.logit_rows} * runner.config().vocab_size),
-      headroom_blocks_(options_.admission == Admission::kExpected
-                           ? HeadroomBlocks(options_.kv_headroom, cache.plan().num_blocks)
-                           : 0),
-      policy_(MakeSchedulingPolicy(options_.schedule)) {
+      beams_(runner, cache, options_.target, options_.logit_rows),
+      batch_(runner, cache.layout(), options_.max_rows, options_.parallel),
+      heads_(runner, options_.max_rows + options_.parallel, options_.logit_rows),
+      leaders_(requests_, options_, cache.layout().block_tokens()),
+      planner_(options_, cache, requests_, tenants_, figures_, loads_, leaders_),
+      workload_(options_, cache.layout(), requests_, tenants_, figures_) {
   KV_CHECK(options_.max_rows >= options_.parallel);
-  rows_.reserve(options_.parallel);
-  step_.reserve(options_.parallel);
-  view_sequences_.reserve(options_.parallel);
-  seen_.reserve(options_.parallel);
-  plan_.rows.reserve(options_.parallel);
-  plan_.source_rows.reserve(options_.parallel);
   accounts_over_quota_.reserve(options_.parallel);
-  workload_.parallel = options_.parallel;
-  workload_.max_rows = options_.max_rows;
-  workload_.target_step_ns = static_cast<double>(options_.target_step_ns);
-  workload_.running.reserve(options_.parallel);
   requests_.running.reserve(options_.parallel);
-  heads_.reserve(options_.max_rows + options_.parallel);
-  step_tokens_.reserve(options_.max_rows);
-  static_assert(SchedulingPolicy::kMaxSources <= Runner::kMaxSources);
-  if (cache_.layout().num_cross_groups() > 0) {
-    source_tokens_.reserve(options_.max_rows);
-    sources_.reserve(SchedulingPolicy::kMaxSources);
-    source_owners_.reserve(SchedulingPolicy::kMaxSources);
-  }
-  head_hidden_.reserve(options_.logit_rows);
-  beam_steps_.reserve(options_.logit_rows);
-  if (cache_.layout().num_cross_groups() > 0) {
-    beam_rows_.resize(options_.logit_rows);
-    for (LogitRow& row : beam_rows_) row.Reserve(runner.config().vocab_size);
-    next_beams_.reserve(kMaxBeams);
-  }
 }
 
 uint64_t Scheduler::ScratchBytes(uint32_t vocab_size, uint32_t hidden_size, uint32_t logit_rows,
                                  uint32_t threads, uint32_t parallel, bool has_encoder) {
-  const uint64_t beams = has_encoder ? logit_rows * LogitRow::BytesFor(vocab_size) : 0;
-  return beams + TokenChooser::BytesFor(vocab_size, hidden_size, threads, parallel) +
-         uint64_t{logit_rows} * vocab_size * sizeof(float);
+  return BeamBatch::BytesFor(vocab_size, logit_rows, has_encoder) +
+         TokenChooser::BytesFor(vocab_size, hidden_size, threads, parallel) +
+         HeadBatch::BytesFor(vocab_size, logit_rows);
 }
 
 uint64_t Scheduler::scratch_bytes() const {
-  uint64_t bytes = logits_.capacity() * sizeof(float) + chooser_.bytes();
-  for (const LogitRow& row : beam_rows_) bytes += row.bytes();
-  return bytes;
+  return beams_.bytes() + chooser_.bytes() + heads_.bytes();
 }
 
 Scheduler::Ended Scheduler::Step() {
@@ -89,10 +63,10 @@ Scheduler::Ended Scheduler::Step() {
   requests_.BeginSpare();
   PlanRows();
   uint64_t step_ns = 0;
-  if (!rows_.empty()) {
+  if (!batch_.empty()) {
     const uint64_t start_ns = MonotonicNs();
     figures_.BeginStep();
-    PublishWorkload();
+    workload_.Publish();
     ReadSources();
     ExtendRows();
     ComputeRows();
@@ -107,22 +81,22 @@ Scheduler::Ended Scheduler::Step() {
   ContinueFormats();
   erasures_.Zero(step_ns);
   if (zeroes_scratch_) ZeroScratch();
-  loads_.Seal(!rows_.empty());
+  loads_.Seal(!batch_.empty());
   erasures_.FlushSealed();
-  if (requests_.running.empty() && requests_.waiting.empty()) PublishWorkload();
+  if (requests_.running.empty() && requests_.waiting.empty()) workload_.Publish();
   PublishStats();
   return Deliver();
 }
 
 bool Scheduler::WaitsForTier() const {
-  if (options_.tier == nullptr || !rows_.empty() || !requests_.ended.empty()) return false;
+  if (options_.tier == nullptr || !batch_.empty() || !requests_.ended.empty()) return false;
   if (requests_.running.empty() && !requests_.waiting.empty()) return false;
   const auto loads = [](const auto& request) { return request->load.waits; };
   return erasures_.AreZeroed() && std::ranges::all_of(requests_.running, loads);
 }
 
 void Scheduler::ContinueFormats() {
-  if (!format_steps_.Continue(requests_, tenants_, !rows_.empty())) return;
+  if (!format_steps_.Continue(requests_, tenants_, !batch_.empty())) return;
   for (const auto& request : requests_.running) {
     if (request->done()) continue;
     const std::optional<Error> error = FormatSteps::ErrorOf(*request);
@@ -131,12 +105,31 @@ void Scheduler::ContinueFormats() {
   requests_.CollectEnded();
 }
 
+void Scheduler::PlanRows() {
+  // Where nothing runs there is room for any of them.
+  if (requests_.retry_admission || requests_.running.empty()) {
+    for (const auto& request : requests_.waiting) request->has_no_room = false;
+    requests_.retry_admission = false;
+  }
+  RestartLong();
+  planner_.Probe();
+  for (;;) {
+    GrowReservations();
+    const StepPlan& plan = planner_.Decide(accounts_over_quota_);
+    if (plan.preempt) {
+      Preempt(*plan.preempt, plan.cause);
+    } else if (plan.admit) {
+      Admit(*plan.admit - requests_.running.size());
+    } else {
+      break;
+    }
+  }
+  planner_.TakeRows(&batch_);
+}
+
 // Computes the KV of the sources that this step's rows wait for.
 void Scheduler::ReadSources() {
-  sources_.clear();
-  source_tokens_.clear();
-  source_owners_.clear();
-  for (const Rows& rows : rows_) {
+  for (const StepBatch::Rows& rows : batch_.rows()) {
     if (rows.source_rows == 0 || rows.request->done()) continue;
     KvSequence& kv = rows.sequence->kv;
     const Status status = figures_.TimedCache([&] { return cache_.ExtendSource(kv); });
@@ -144,43 +137,39 @@ void Scheduler::ReadSources() {
       EndRequest(*rows.request, FinishReason::kError, &status.error());
       continue;
     }
-    const std::vector<TokenId>& source = rows.request->spec.source;
-    sources_.push_back(
-        {kv.tables(), static_cast<uint32_t>(source_tokens_.size()), rows.source_rows});
-    source_tokens_.insert(source_tokens_.end(), source.begin(), source.end());
-    source_owners_.push_back(&rows);
+    batch_.AddSource(rows);
   }
-  if (sources_.empty()) return;
-  const Status status =
-      figures_.TimedModel([&] { return runner_.Encode(sources_, source_tokens_); });
+  if (batch_.source_owners().empty()) return;
+  const Status status = figures_.TimedModel([&] { return batch_.Encode(); });
   if (!status) {
-    for (const Rows* rows : source_owners_) {
+    for (const StepBatch::Rows* rows : batch_.source_owners()) {
       if (rows->request->done()) continue;
       EndRequest(*rows->request, FinishReason::kError, &status.error());
     }
     return;
   }
-  figures_.stats().encoder_passes += sources_.size();
+  figures_.stats().encoder_passes += batch_.source_owners().size();
   CheckStepFiles();
   CommitSources();
 }
 
 void Scheduler::CommitSources() {
-  for (uint32_t i = 0; i < sources_.size(); ++i) {
-    Request& request = *source_owners_[i]->request;
+  for (uint32_t i = 0; i < batch_.source_owners().size(); ++i) {
+    const StepBatch::Rows& rows = *batch_.source_owners()[i];
+    Request& request = *rows.request;
     if (request.done()) continue;
     if (!runner_.source_finite(i)) {
       const Error error{Code::kCorruption, "model: the activations of the source are not finite"};
       EndRequest(request, FinishReason::kError, &error);
       continue;
     }
-    figures_.TimedCache([&] { cache_.CommitSource(source_owners_[i]->sequence->kv); });
+    figures_.TimedCache([&] { cache_.CommitSource(rows.sequence->kv); });
   }
 }
 
 // Admission reserved room for every row, so a refusal here is a bug. It ends only that request.
 void Scheduler::ExtendRows() {
-  for (const Rows& rows : rows_) {
+  for (const StepBatch::Rows& rows : batch_.rows()) {
     if (rows.num_rows == 0 || rows.request->done()) continue;
     Sequence& sequence = *rows.sequence;
     const auto tokens = std::span<const TokenId>(sequence.tokens);
@@ -192,32 +181,19 @@ void Scheduler::ExtendRows() {
 }
 
 void Scheduler::ComputeRows() {
-  step_.clear();
-  step_tokens_.clear();
-  for (Rows& rows : rows_) {
+  for (StepBatch::Rows& rows : batch_.rows()) {
     if (rows.num_rows == 0 || rows.request->done()) continue;
-    const KvSequence& kv = rows.sequence->kv;
-    rows.first_row = static_cast<uint32_t>(step_tokens_.size());
-    uint32_t position = rows.position;
     const Receipt& receipt = rows.request->receipt;
-    if (((FaultActive(Fault::kWrongPosition) && receipt.cached_tokens() > 0) ||
-         (FaultActive(Fault::kStaleResume) && receipt.preemptions > 0)) &&
-        position + 1 + rows.num_rows <= kv.table().size() * cache_.layout().block_tokens()) {
-      ++position;
-    }
-    step_.push_back({.tables = kv.tables(),
-                     .position = position,
-                     .first_row = rows.first_row,
-                     .num_rows = rows.num_rows,
-                     .long_rope = rows.sequence->long_rope,
-                     .source_tokens = kv.source_tokens()});
-    const auto begin = rows.sequence->tokens.begin() + rows.position;
-    step_tokens_.insert(step_tokens_.end(), begin, begin + rows.num_rows);
+    const bool shifts = ((FaultActive(Fault::kWrongPosition) && receipt.cached_tokens() > 0) ||
+                         (FaultActive(Fault::kStaleResume) && receipt.preemptions > 0)) &&
+                        rows.position + 1 + rows.num_rows <=
+                            rows.sequence->kv.table().size() * cache_.layout().block_tokens();
+    batch_.AddRows(rows, shifts ? 1 : 0);
   }
-  if (step_.empty()) return;
-  const Status status = figures_.TimedModel([&] { return runner_.Step(step_, step_tokens_); });
+  if (!batch_.has_rows()) return;
+  const Status status = figures_.TimedModel([&] { return batch_.Compute(); });
   if (status) return;
-  for (const Rows& rows : rows_) {
+  for (const StepBatch::Rows& rows : batch_.rows()) {
     if (!rows.request->done()) {
       EndRequest(*rows.request, FinishReason::kError, &status.error());
     }
@@ -225,8 +201,8 @@ void Scheduler::ComputeRows() {
 }
 
 void Scheduler::CommitRows() {
-  heads_.clear();
-  for (const Rows& rows : rows_) {
+  heads_.Clear();
+  for (const StepBatch::Rows& rows : batch_.rows()) {
     Request& request = *rows.request;
     Sequence& sequence = *rows.sequence;
     if (request.done()) continue;
@@ -275,11 +251,12 @@ void Scheduler::StartChoices(Request& request, Sequence& first, const float* hid
     return;
   }
   while (request.sequences.size() < request.spec.n) {
-    AddSequence(request, cache_.Fork(first.kv, most));
+    AddSequence(request, cache_.Fork(first.kv, most), options_.tokenizer).long_rope =
+        first.long_rope;
   }
 }
 
-void Scheduler::AddHeads(const Rows& rows, bool ends_prompt) {
+void Scheduler::AddHeads(const StepBatch::Rows& rows, bool ends_prompt) {
   Request& request = *rows.request;
   Sequence& sequence = *rows.sequence;
   const auto may_draw = [](const auto& of) { return !of->done && of->num_pending() == 0; };
@@ -292,15 +269,14 @@ void Scheduler::AddHeads(const Rows& rows, bool ends_prompt) {
     return request.spec.on_logits != nullptr && position >= request.spec.logits_from;
   };
   if (sequence.format_choice) {  // what it waited for is known
-    heads_.push_back({&request, &sequence, sequence.format_choice->row().hidden.data(),
-                      rows.position - 1, samples, ends_prompt});
+    heads_.Add({&request, &sequence, sequence.format_choice->row().hidden.data(), rows.position - 1,
+                samples, ends_prompt});
     return;
   }
   if (rows.num_rows == 0) {
     const uint32_t last = request.prompt_tokens() - 1;
     if (samples || wanted(last)) {
-      heads_.push_back(
-          {&request, &sequence, request.cursor_hidden.data(), last, samples, ends_prompt});
+      heads_.Add({&request, &sequence, request.cursor_hidden.data(), last, samples, ends_prompt});
     }
     return;
   }
@@ -308,37 +284,34 @@ void Scheduler::AddHeads(const Rows& rows, bool ends_prompt) {
     const uint32_t position = rows.position + i;
     const bool sample = samples && i + 1 == rows.num_rows;
     if (!sample && !wanted(position)) continue;
-    heads_.push_back({&request, &sequence, runner_.hidden(rows.first_row + i).data(), position,
-                      sample, ends_prompt});
+    heads_.Add({&request, &sequence, runner_.hidden(rows.first_row + i).data(), position, sample,
+                ends_prompt});
   }
 }
 
 void Scheduler::ComputeHeads() {
-  for (size_t begin = 0, num; begin < heads_.size(); begin += num) {
-    num = HeadsAtOnce(begin);
-    head_hidden_.clear();
-    for (size_t i = 0; i < num; ++i) head_hidden_.push_back(heads_[begin + i].hidden);
-    num_used_logits_ = std::max(num_used_logits_, num);
-    figures_.TimedModel([&] { runner_.Logits(head_hidden_, logits_.data()); });
+  for (;;) {
+    const std::span<const Head> heads = figures_.TimedModel([&] { return heads_.ComputeNext(); });
+    if (heads.empty()) break;
     const uint64_t logits_ns = MonotonicNs();
     CheckStepFiles();
     chooser_.Clear();
-    beam_steps_.clear();
-    for (uint32_t i = 0; i < num; ++i) {
-      ReportLogits(heads_[begin + i], LogitsAt(i));
-      if (heads_[begin + i].request->search) {
-        AddBeam(heads_[begin + i], i);
-      } else {
-        AddDraws(heads_[begin + i], LogitsAt(i));
+    beams_.Clear();
+    for (uint32_t i = 0; i < heads.size(); ++i) {
+      ReportLogits(heads[i], heads_.logits(i));
+      if (!heads[i].request->search) {
+        AddDraws(heads[i], heads_.logits(i));
+      } else if (!heads[i].request->done() && heads[i].sample) {
+        beams_.Add(*heads[i].request, i);
       }
     }
     chooser_.Run(format_steps_.of_rows());
-    RunBeams();
+    beams_.Run(heads_.logits());
     figures_.AddSampling(MonotonicNs() - logits_ns);
     for (TokenChooser::Draw& draw : chooser_.draws()) UseDraw(draw);
-    for (const BeamStep& step : beam_steps_) UseBeams(step);
+    for (const BeamBatch::Step& step : beams_.steps()) UseBeams(step);
   }
-  for (const Rows& rows : rows_) {
+  for (const StepBatch::Rows& rows : batch_.rows()) {
     if (!rows.request->prompt_done || rows.request->max_tokens > 0) continue;
     for (const auto& sequence : rows.request->sequences) {
       if (!sequence->done) EndSequence(*rows.request, *sequence, nullptr, FinishReason::kLength);
@@ -385,6 +358,18 @@ void Scheduler::AddDraws(const Head& head, std::span<const float> logits) {
   };
   if (!head.ends_prompt) return add(*head.sequence);
   for (const auto& choice : request.sequences) add(*choice);
+}
+
+// Charges tenants for the step that ran, by their rows and weights.
+void Scheduler::Charge() {
+  if (batch_.work().rows() == 0) return;  // Cursors answered
+  const double step_ns = figures_.cost().PredictNs(batch_.work());
+  for (const StepBatch::Rows& rows : batch_.rows()) {
+    if (rows.request->spec.only_when_idle) continue;
+    uint32_t tenant = rows.request->tenant;
+    if (FaultActive(Fault::kWrongTenantCharge)) tenant = 0;
+    tenants_.Charge(tenant, step_ns * (rows.num_rows + rows.source_rows) / batch_.work().rows());
+  }
 }
 
 }  // namespace kvasir

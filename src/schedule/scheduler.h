@@ -1,70 +1,35 @@
 // Scheduler: chooses the rows of each step, runs the step and uses its results.
 #pragma once
 
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "base/clock.h"
 #include "cache/kv_cache.h"
-#include "import/file_watch.h"
 #include "kvasir/engine.h"
 #include "model/runner.h"
-#include "sampling/beam_search.h"
+#include "schedule/beam_batch.h"
 #include "schedule/erasures.h"
 #include "schedule/format_steps.h"
+#include "schedule/head_batch.h"
+#include "schedule/leaders.h"
 #include "schedule/request_queues.h"
-#include "schedule/scheduling_policy.h"
+#include "schedule/scheduler_options.h"
 #include "schedule/sequence.h"
-#include "schedule/step_cost.h"
+#include "schedule/step_batch.h"
 #include "schedule/step_figures.h"
+#include "schedule/step_planner.h"
 #include "schedule/tenant_book.h"
 #include "schedule/tier_loads.h"
 #include "schedule/token_chooser.h"
-#include "schedule/workload.h"
-#include "simd/target.h"
-#include "tier/tier.h"
+#include "schedule/workload_board.h"
 
 namespace kvasir {
-
-// RoPE longrope: sequences of more than `after_tokens` tokens are rotated by the long factors, and
-// their KV has a separate Identity.
-struct LongRope {
-  uint32_t after_tokens;
-  Identity identity;
-};
-
-struct SchedulerOptions {
-  CacheMode cache_mode = CacheMode::kPrefix;
-  Schedule schedule = Schedule::kFair;
-  Admission admission = Admission::kExpected;
-  double kv_headroom = 0.05;    // share of the pool that admission leaves to those that run
-  uint64_t target_step_ns = 0;  // View::target_step_ns
-  uint32_t unknown_answer_tokens = 256;  // AnswerLengths
-  uint32_t ctx_size = 0;                 // for statistics; 0: unknown
-  uint32_t num_tenants = 256;            // whose answers' lengths are known apart
-  uint32_t parallel = 8;
-  uint32_t max_rows = 512;       // of a step: the runner's max_rows; at least parallel
-  uint32_t logit_rows = 16;      // of one call to Runner::Logits; at least kMaxBeams
-  Target target = BestTarget();  // of what looks at logits
-  Tier* tier = nullptr;          // the cache's; nullptr: it has no tier
-  // How long a flush or an erasure waits for the tier, which may never answer.
-  uint64_t tier_answer_ns = 60'000'000'000;
-  Identity identity{};
-  std::optional<LongRope> long_rope;  // absent: the length does not change the rotation
-  std::vector<TokenId> end_tokens;    // ascending
-  const Tokenizer* tokenizer = nullptr;
-  // Of the masks of formats, in each step: nearly 2 ms. Between two steps that have nothing else to
-  // do it is 5/2 of it, and a request may take 10 s beyond its part of the steps.
-  uint64_t format_steps = 400'000;
-  FileWatch* files = nullptr;  // what the runner reads; must outlive the scheduler
-  std::function<void(const View&, const StepPlan&)> on_plan;  // called after each decision
-};
 
 // Runs requests. Each step computes one token of each generating sequence and chunks of prompts,
 // max_rows in all. A policy decides who runs; the scheduler carries that out. A request is admitted
@@ -141,33 +106,12 @@ class Scheduler {
   void set_on_end(std::function<void(const Request&)> on_end) { on_end_ = std::move(on_end); }
   // on_workload is called at once, when a step begins to compute, and when nothing is left to do.
   void set_on_workload(std::function<void(const Workload&)> on_workload) {
-    on_workload_ = std::move(on_workload);
-    PublishWorkload();
+    workload_.set_on_workload(std::move(on_workload));
+    workload_.Publish();
   }
   void CheckInvariants() const;
 
  private:
-  struct Rows {  // of one sequence in this step; no rows when a Cursor answers
-    Request* request;
-    Sequence* sequence;
-    uint32_t first_row, num_rows;
-    uint32_t position;     // of the first row
-    uint32_t source_rows;  // tokens of its source, if that is read before; else 0
-  };
-  struct Head {  // a row whose logits are wanted
-    Request* request;
-    Sequence* sequence;
-    const float* hidden;  // [hidden_size]
-    uint32_t position;
-    bool sample;       // the last row of what is known of the sequence
-    bool ends_prompt;  // then all choices that have no token yet are drawn
-  };
-  struct BeamStep {  // of a request's search
-    Request* request;
-    uint32_t first_row, num_rows = 0;  // of beam_rows_ and logits_
-    bool finite = true;                // all its logits
-  };
-
   // scheduler_admission.cc
   void EndPastDeadline();
   void CheckFiles();
@@ -183,36 +127,22 @@ class Scheduler {
     bool is_long;   // of RoPE longrope
   };
   Known KnownOf(const Request& request) const;
+  uint32_t Headroom() const;
   bool TryAdmit(Request& request);
   void StartRunning(Request& request, const Known& known, MatchResult match,
                     Reservation reservation, uint64_t start_ns);
-  bool Follow(Request& request, uint32_t num_resident);
-  bool Follows(const Request& request) const;
-  bool IsLong(size_t tokens) const {
-    return options_.long_rope && tokens > options_.long_rope->after_tokens;
-  }
   MatchResult Match(Request& request, std::span<const TokenId> tokens, bool is_long,
                     MatchOptions options);
   uint32_t TokensToReserve(const Request& request) const;
   void CountResumed(Request& request, const Sequence& first, uint32_t num_reused);
   void Preempt(size_t running_index, PreemptCause cause);
   void RestartLong();
-  void Charge();
   void GrowReservations();
   bool GrowReservation(Request& request, uint32_t needed);
-  void AddSequence(Request& request, KvSequence kv);
-  static void BeginThought(const Request& request, Sequence& sequence);
-
-  // scheduler_plan.cc
-  void PlanRows();
-  void ProbeWaiting();
-  void FillView();
-  void RaiseLeaders();
-  void FillSequence(uint32_t index, Request& request, Sequence& sequence);
-  uint32_t CostToBringBack(const Request& request) const;
-  void TakeRows();
 
   // scheduler.cc
+  void PlanRows();
+  void Charge();
   void ContinueFormats();
   void ReadSources();
   void CommitSources();
@@ -220,23 +150,14 @@ class Scheduler {
   void ComputeRows();
   void CommitRows();
   void StartChoices(Request& request, Sequence& first, const float* hidden);
-  void AddHeads(const Rows& rows, bool ends_prompt);
+  void AddHeads(const StepBatch::Rows& rows, bool ends_prompt);
   void ComputeHeads();
-  std::span<const float> LogitsAt(size_t row) const {
-    const size_t vocab = runner_.config().vocab_size;
-    return std::span(logits_).subspan(row * vocab, vocab);
-  }
   void ReportLogits(const Head& head, std::span<const float> logits);
   static void ReportProgress(Request& request, uint32_t processed);
   void AddDraws(const Head& head, std::span<const float> logits);
 
   // scheduler_beams.cc
-  void BeginSearch(Request& request) const;
-  size_t HeadsAtOnce(size_t begin) const;
-  void AddBeam(const Head& head, uint32_t row);
-  void RunBeams();
-  void UseBeams(const BeamStep& step);
-  Status FollowBeams(Request& request);
+  void UseBeams(const BeamBatch::Step& step);
   std::vector<BeamSearch::Hypothesis> AddHypotheses(Request& request);
   void EndSearch(Request& request, std::span<const BeamSearch::Hypothesis> best);
 
@@ -252,12 +173,10 @@ class Scheduler {
   Ended Deliver();
   void ZeroScratch();
   void CountStep(uint64_t step_ns);
-  void PublishWorkload();
-  Workload::Job JobOf(const Request& request, uint32_t new_tokens) const;
 
   // scheduler_states.cc
   void AddStates(const Request& request, uint64_t now_ns, std::vector<SequenceState>& states) const;
-  void PublishStats() { figures_.Publish(requests_, view_requests_, cache_); }
+  void PublishStats() { figures_.Publish(requests_, planner_.requests(), cache_); }
 
   Runner& runner_;
   KvCache& cache_;
@@ -268,44 +187,17 @@ class Scheduler {
   Erasures erasures_;
   FormatSteps format_steps_;
   TierLoads loads_;
-  std::vector<float> logits_;  // [logit_rows][vocab]
-  std::function<void(const Workload&)> on_workload_;
+  BeamBatch beams_;
   std::function<void(const Request&)> on_end_;
-
   RequestQueues requests_;
-
-  // Of the current step; kept for their capacity.
-  std::vector<Rows> rows_;
-  std::vector<Head> heads_;
-  std::vector<StepSequence> step_;
-  std::vector<TokenId> step_tokens_;
-  std::vector<StepSource> sources_;
-  std::vector<TokenId> source_tokens_;
-  std::vector<const Rows*> source_owners_;  // [sources_]
-  std::vector<const float*> head_hidden_;
-  std::vector<BeamStep> beam_steps_;
-  std::vector<LogitRow> beam_rows_;                    // [logit_rows], of a model with an encoder
-  std::vector<std::unique_ptr<Sequence>> next_beams_;  // kept for its capacity
-  size_t num_used_logits_ = 0;   // rows of logits_ that were used since ZeroScratch
-  bool zeroes_scratch_ = false;  // a request ended that came before an erase
-  uint32_t decode_rows_ = 0;
-  StepWork work_;
-  struct Seen {  // behind View::sequences
-    Request* request;
-    Sequence* sequence;
-  };
-  std::vector<RequestView> view_requests_;
-  std::vector<SequenceView> view_sequences_;
-  std::vector<Seen> seen_;
-  View view_;
-  StepPlan plan_;
-
-  uint32_t headroom_blocks_ = 0;
-  std::unique_ptr<const SchedulingPolicy> policy_;
+  StepBatch batch_;
+  HeadBatch heads_;
+  Leaders leaders_;
+  StepPlanner planner_;
+  WorkloadBoard workload_;
+  bool zeroes_scratch_ = false;                 // a request ended that came before an erase
   std::vector<AccountId> accounts_over_quota_;  // of GrowReservations; kept for its capacity
-  Workload workload_;                           // vectors with room for all requests
-
-  uint64_t files_checked_ns_ = 0;  // the last CheckAll
+  uint64_t files_checked_ns_ = 0;               // the last CheckAll
 };
 
 }  // namespace kvasir

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "schedule/kv_quotas.h"
 #include "schedule/match_receipt.h"
 #include "schedule/request_tracing.h"
 #include "schedule/scheduler.h"
@@ -18,7 +19,7 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
   request->has_event.resize(request->spec.n);
   request->choice_done.resize(request->spec.n);
   for (Event& event : request->events) event.tokens.reserve(1);
-  if (request->spec.beams) BeginSearch(*request);
+  if (request->spec.beams) BeamBatch::BeginSearch(*request, options_.end_tokens);
   request->tenant = tenants_.NumberOf(request->spec.tenant, requests_);
   const std::string& owner = request->cache_owner();
   figures_.NoteOwner(owner, options_.num_tenants);
@@ -120,7 +121,7 @@ void Scheduler::Admit(size_t waiting_index) {
   Request& request = *requests_.waiting[waiting_index];
   const bool resumes = request.preempted;
   if (!TryAdmit(request)) {
-    request.has_no_room = !Follows(request);
+    request.has_no_room = !leaders_.Follows(request);
     return;
   }
   for (const auto& other : requests_.waiting) {
@@ -159,8 +160,14 @@ Scheduler::Known Scheduler::KnownOf(const Request& request) const {
       known.goes_on && (request.width() == 1 || options_.cache_mode == CacheMode::kNone);
   known.tokens = known.is_whole ? std::span<const TokenId>(first->tokens)
                                 : std::span<const TokenId>(spec.prompt);
-  known.is_long = IsLong(known.goes_on ? request.shortest() : known.tokens.size());
+  known.is_long = options_.IsLong(known.goes_on ? request.shortest() : known.tokens.size());
   return known;
+}
+
+// Returns the blocks that admission leaves to running requests.
+uint32_t Scheduler::Headroom() const {
+  if (options_.admission != Admission::kExpected) return 0;
+  return HeadroomBlocks(options_.kv_headroom, cache_.plan().num_blocks);
 }
 
 bool Scheduler::TryAdmit(Request& request) {
@@ -180,7 +187,7 @@ bool Scheduler::TryAdmit(Request& request) {
       !requests_.running.empty()) {
     return false;
   }
-  if (Follow(request, match.num_reused())) {
+  if (leaders_.Follow(request, match.num_reused())) {
     request.first_token_time.Enter(State::kFollows, start_ns, cache_before_ns);
     return false;
   }
@@ -197,7 +204,7 @@ bool Scheduler::TryAdmit(Request& request) {
     request.first_token_time.Enter(State::kQueued, start_ns, cache_before_ns);
     return false;
   }
-  if (!guaranteed && !requests_.running.empty() && cache_.unreserved_blocks() < headroom_blocks_) {
+  if (!guaranteed && !requests_.running.empty() && cache_.unreserved_blocks() < Headroom()) {
     return false;
   }
   request.first_token_time.Enter(State::kRuns, start_ns, cache_before_ns);
@@ -248,14 +255,14 @@ void Scheduler::StartRunning(Request& request, const Known& known, MatchResult m
       // Without a cache the choices share nothing.
       const bool shares = options_.cache_mode != CacheMode::kNone;
       const bool is_apart = known.goes_on && !shares;
-      sequence->long_rope = is_apart ? IsLong(sequence->tokens.size()) : known.is_long;
+      sequence->long_rope = is_apart ? options_.IsLong(sequence->tokens.size()) : known.is_long;
       if (sequence->done || shares || sequence.get() == first) continue;
       sequence->kv = cache_.Fetch(Match(request, known.tokens, known.is_long, {.counts = false}),
                                   request.prompt_tokens() + request.max_tokens, reservation);
     }
     if (!known.is_whole) request.prompt_done = false;
   } else {
-    AddSequence(request, std::move(kv));
+    AddSequence(request, std::move(kv), options_.tokenizer).long_rope = known.is_long;
   }
   request.was_resumed = resumed;
   loads_.Start(request, std::move(load), num_offered);
@@ -270,56 +277,6 @@ bool Scheduler::CountRefusal(const Error& error) {
   ++(over_quota ? figures_.stats().requests.quota_reservations_failed
                 : figures_.stats().requests.reservations_failed);
   return over_quota;
-}
-
-// Whether a running request is computing a block or more of what this prompt begins with, beyond
-// what is resident. Then the request waits for those blocks instead of computing them too.
-bool Scheduler::Follow(Request& request, uint32_t num_resident) {
-  if (options_.cache_mode != CacheMode::kPrefix || !request.shares()) return false;
-  const std::span<const TokenId> prompt = request.spec.prompt;
-  const uint32_t block_tokens = cache_.layout().block_tokens();
-  const bool is_long = IsLong(request.prompt_tokens());
-  Request* leader = nullptr;
-  uint32_t most = num_resident / block_tokens * block_tokens;
-  for (const auto& other : requests_.running) {
-    if (other->prompt_done || other->done() || !request.SharesCacheWith(*other)) continue;
-    if (request.spec.source != other->spec.source) continue;  // nothing in common
-    if (!other->first_live()->kv.has_source() && other->first_live()->kv.publishes()) {
-      request.leader = other->id;
-      request.leader_tokens = 0;
-      return Follows(request);
-    }
-    if (!other->first_live()->kv.publishes() || other->first_live()->long_rope != is_long) continue;
-    const auto same = std::ranges::mismatch(prompt, other->spec.prompt).in1 - prompt.begin();
-    const auto whole = static_cast<uint32_t>(same) / block_tokens * block_tokens;
-    if (whole <= most) continue;
-    most = whole;
-    leader = other.get();
-    request.leader_tokens = static_cast<uint32_t>(same);
-  }
-  if (leader == nullptr) return false;
-  request.leader = leader->id;
-  leader->first_live()->kv.AddResumePoint(request.leader_tokens);
-  return Follows(request);
-}
-
-// Whether the leader still has to compute what this request waits for: whole blocks, or all of an
-// equal prompt, for whose end it keeps a Cursor.
-bool Scheduler::Follows(const Request& request) const {
-  if (request.leader == RequestId{}) return false;
-  for (const auto& other : requests_.running) {
-    if (other->id != request.leader) continue;
-    if (other->prompt_done || other->done() || !other->first_live()->kv.publishes()) return false;
-    if (!other->first_live()->kv.has_source()) return true;
-    if (request.leader_tokens == request.prompt_tokens() &&
-        request.leader_tokens == other->prompt_tokens()) {
-      return true;
-    }
-    const uint32_t block_tokens = cache_.layout().block_tokens();
-    return other->first_live()->kv.num_committed() <
-           request.leader_tokens / block_tokens * block_tokens;
-  }
-  return FaultActive(Fault::kUnnoticedLeader);  // it ended or was preempted
 }
 
 // Counts what is computed a second time.
@@ -442,41 +399,9 @@ void Scheduler::RestartLong() {
   if (!options_.long_rope || options_.cache_mode == CacheMode::kNone) return;
   for (size_t i = requests_.running.size(); i-- > 0;) {
     const bool is_long = requests_.running[i]->first_live()->long_rope;
-    if (!is_long && IsLong(requests_.running[i]->shortest())) Preempt(i, PreemptCause::kRope);
+    if (!is_long && options_.IsLong(requests_.running[i]->shortest()))
+      Preempt(i, PreemptCause::kRope);
   }
-}
-
-void Scheduler::AddSequence(Request& request, KvSequence kv) {
-  const GenerateRequest& spec = request.spec;
-  auto sequence = std::make_unique<Sequence>();
-  sequence->choice = static_cast<uint32_t>(request.sequences.size());
-  sequence->tokens.reserve(spec.prompt.size() + request.max_tokens);
-  sequence->tokens.assign(spec.prompt.begin(), spec.prompt.end());
-  sequence->kv = std::move(kv);
-  sequence->long_rope = IsLong(spec.prompt.size());
-  // Only choice 0 passes the logits of the prompt to on_logits.
-  if (sequence->choice > 0) sequence->next_logits = request.prompt_tokens();
-  if (options_.tokenizer != nullptr && !request.search) {
-    sequence->text.emplace(TextStreamFor(*options_.tokenizer, spec));
-    sequence->stop.emplace(spec.stop);
-    if (spec.min_indent > 0) sequence->indent.emplace(spec.min_indent);
-  }
-  if (request.format.whole) sequence->format.emplace(request.format.whole);
-  if (request.format.closing) BeginThought(request, *sequence);
-  request.sequences.push_back(std::move(sequence));
-}
-
-// Of an answer whose thought has a limit.
-void Scheduler::BeginThought(const Request& request, Sequence& sequence) {
-  const AnswerFormat& format = *request.spec.format;
-  if (format.begins_inside_thought && format.max_thought_tokens == 0) {
-    sequence.format.emplace(request.format.closing);
-    return;
-  }
-  AnswerReading reading;
-  reading.think = format.think;
-  reading.begins_inside_thought = format.begins_inside_thought;
-  sequence.thought.emplace(std::make_shared<const AnswerReading>(std::move(reading)));
 }
 
 }  // namespace kvasir

@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/result.h"
-#include "base/wipe.h"
 #include "chat/answer_grammar.h"
 #include "schedule/request_tracing.h"
 #include "schedule/scheduler.h"
@@ -61,7 +60,7 @@ void Scheduler::UseDraw(TokenChooser::Draw& draw) {
     EndSequence(request, sequence, draw.hidden, reason);
   } else if (options_.cache_mode == CacheMode::kNone) {
     KV_CHECK(cache_.Truncate(sequence.kv, 0));  // the next step computes everything again
-    sequence.long_rope = IsLong(sequence.tokens.size());
+    sequence.long_rope = options_.IsLong(sequence.tokens.size());
   }
   sequence.format_choice.reset();
 }
@@ -238,15 +237,11 @@ void Scheduler::Forget(const ForgetRequest& request, const std::shared_ptr<const
 
 // What steps leave in memory that the next ones use again.
 void Scheduler::ZeroScratch() {
-  for (std::vector<TokenId>* ids : {&step_tokens_, &source_tokens_}) {
-    ids->resize(ids->capacity());  // a large step's, of which small steps after it leave the end
-    Wipe(ids);
-  }
-  std::fill_n(logits_.begin(), num_used_logits_ * runner_.config().vocab_size, 0.0f);
+  batch_.Zero();
+  heads_.Zero();
   chooser_.Zero();
-  for (LogitRow& row : beam_rows_) row.Zero();
+  beams_.Zero();
   runner_.ZeroScratch();
-  num_used_logits_ = 0;
   zeroes_scratch_ = false;
 }
 
@@ -297,10 +292,9 @@ Scheduler::Ended Scheduler::Deliver() {
 }
 
 void Scheduler::CountStep(uint64_t step_ns) {
-  figures_.AddStep({.work = work_,
-                    // Rows of sources count as those of prompts.
-                    .num_rows = static_cast<uint32_t>(step_tokens_.size() + source_tokens_.size()),
-                    .decode_rows = decode_rows_,
+  figures_.AddStep({.work = batch_.work(),
+                    .num_rows = batch_.num_computed(),
+                    .decode_rows = batch_.decode_rows(),
                     .ns = step_ns,
                     .kv_read_bytes = runner_.kv_read_bytes(),
                     .weight_read_bytes = runner_.weight_read_bytes()});

@@ -20,7 +20,7 @@ void Scheduler::AddStates(const Request& request, uint64_t now_ns,
                           std::vector<SequenceState>& states) const {
   SequenceState state{.id = request.spec.id,
                       .tenant = request.spec.tenant,
-                      .state = StateOf(request, Follows(request)),
+                      .state = StateOf(request, leaders_.Follows(request)),
                       .tokens = request.prompt_tokens(),
                       .prompt_tokens = request.prompt_tokens(),
                       .cached_tokens = request.receipt.cached_tokens(),

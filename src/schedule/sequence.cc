@@ -62,6 +62,43 @@ TextStream TextStreamFor(const Tokenizer& tokenizer, const GenerateRequest& spec
   return TextStream(tokenizer, spec.echo_special ? SpecialTokens::kShow : SpecialTokens::kSkip);
 }
 
+namespace {
+
+// Starts counting the thought's tokens against max_thought_tokens.
+void BeginThought(const Request& request, Sequence& sequence) {
+  const AnswerFormat& format = *request.spec.format;
+  if (format.begins_inside_thought && format.max_thought_tokens == 0) {
+    sequence.format.emplace(request.format.closing);
+    return;
+  }
+  AnswerReading reading;
+  reading.think = format.think;
+  reading.begins_inside_thought = format.begins_inside_thought;
+  sequence.thought.emplace(std::make_shared<const AnswerReading>(std::move(reading)));
+}
+
+}  // namespace
+
+Sequence& AddSequence(Request& request, KvSequence kv, const Tokenizer* tokenizer) {
+  const GenerateRequest& spec = request.spec;
+  auto sequence = std::make_unique<Sequence>();
+  sequence->choice = static_cast<uint32_t>(request.sequences.size());
+  sequence->tokens.reserve(spec.prompt.size() + request.max_tokens);
+  sequence->tokens.assign(spec.prompt.begin(), spec.prompt.end());
+  sequence->kv = std::move(kv);
+  // Only choice 0 passes the logits of the prompt to on_logits.
+  if (sequence->choice > 0) sequence->next_logits = request.prompt_tokens();
+  if (tokenizer != nullptr && !request.search) {
+    sequence->text.emplace(TextStreamFor(*tokenizer, spec));
+    sequence->stop.emplace(spec.stop);
+    if (spec.min_indent > 0) sequence->indent.emplace(spec.min_indent);
+  }
+  if (request.format.whole) sequence->format.emplace(request.format.whole);
+  if (request.format.closing) BeginThought(request, *sequence);
+  request.sequences.push_back(std::move(sequence));
+  return *request.sequences.back();
+}
+
 void AddAnswer(std::span<const TokenId> tokens, bool ended, const Tokenizer* tokenizer,
                const GenerateRequest& spec, Event& event) {
   std::optional<TextStream> text;

@@ -189,6 +189,10 @@ FinishReason AppendToken(Request& request, Sequence& sequence, TokenRole role, E
 
 TextStream TextStreamFor(const Tokenizer& tokenizer, const GenerateRequest& spec);
 
+// Adds a sequence for the request's next choice, or for a beam of its search: with the prompt's
+// tokens, which `kv` holds or will hold. `tokenizer`: nullptr: the answer has no text.
+Sequence& AddSequence(Request& request, KvSequence kv, const Tokenizer* tokenizer);
+
 // Adds all tokens of an answer that came at once, and their text.
 void AddAnswer(std::span<const TokenId> tokens, bool ended, const Tokenizer* tokenizer,
                const GenerateRequest& spec, Event& event);

@@ -1,9 +1,8 @@
-// What the policy sees, and what becomes of its plan.
+#include "schedule/step_planner.h"
+
 #include <algorithm>
 
 #include "base/clock.h"
-#include "base/fault.h"
-#include "schedule/scheduler.h"
 
 namespace kvasir {
 namespace {
@@ -22,33 +21,33 @@ bool IsBehind(const Request& request) {
 
 }  // namespace
 
-void Scheduler::PlanRows() {
-  // Where nothing runs there is room for any of them.
-  if (requests_.retry_admission || requests_.running.empty()) {
-    for (const auto& request : requests_.waiting) request->has_no_room = false;
-    requests_.retry_admission = false;
-  }
-  RestartLong();
-  ProbeWaiting();
-  for (;;) {
-    GrowReservations();
-    FillView();
-    policy_->Decide(view_, plan_);
-    if (options_.on_plan) options_.on_plan(view_, plan_);
-    if (plan_.preempt) {
-      Preempt(*plan_.preempt, plan_.cause);
-    } else if (plan_.admit) {
-      Admit(*plan_.admit - requests_.running.size());
-    } else {
-      break;
-    }
-  }
-  TakeRows();
+StepPlanner::StepPlanner(const SchedulerOptions& options, KvCache& cache,
+                         const RequestQueues& requests, TenantBook& tenants, StepFigures& figures,
+                         const TierLoads& loads, const Leaders& leaders)
+    : options_(options),
+      cache_(cache),
+      requests_(requests),
+      tenants_(tenants),
+      figures_(figures),
+      loads_(loads),
+      leaders_(leaders),
+      policy_(MakeSchedulingPolicy(options.schedule)) {
+  view_sequences_.reserve(options.parallel);
+  seen_.reserve(options.parallel);
+  plan_.rows.reserve(options.parallel);
+  plan_.source_rows.reserve(options.parallel);
+}
+
+const StepPlan& StepPlanner::Decide(std::span<const AccountId> over_quota) {
+  Fill(over_quota);
+  policy_->Decide(view_, plan_);
+  if (options_.on_plan) options_.on_plan(view_, plan_);
+  return plan_;
 }
 
 // Asks the cache what it has of a few prompts that wait, where one of them may start and the answer
 // may have changed.
-void Scheduler::ProbeWaiting() {
+void StepPlanner::Probe() {
   if (options_.schedule != Schedule::kFair || options_.cache_mode != CacheMode::kPrefix) return;
   uint32_t choices = 0;
   for (const auto& request : requests_.running) choices += request->num_live();
@@ -59,7 +58,7 @@ void Scheduler::ProbeWaiting() {
   for (const auto& request : requests_.waiting) {
     if (request->probed_at == now || !request->shares()) continue;
     request->probed_at = now;
-    const bool is_long = IsLong(request->prompt_tokens());
+    const bool is_long = options_.IsLong(request->prompt_tokens());
     request->resident_tokens = figures_.TimedCache([&] {
       return cache_.Probe(request->cache_owner(),
                           is_long ? options_.long_rope->identity : options_.identity,
@@ -69,7 +68,7 @@ void Scheduler::ProbeWaiting() {
   }
 }
 
-void Scheduler::FillView() {
+void StepPlanner::Fill(std::span<const AccountId> over_quota) {
   view_requests_.clear();
   view_sequences_.clear();
   seen_.clear();
@@ -95,7 +94,7 @@ void Scheduler::FillView() {
   }
   for (const auto& request : requests_.waiting) {
     // A running request of its account waits for what the account releases, and goes first.
-    const bool held_up = std::ranges::count(accounts_over_quota_, request->account) > 0;
+    const bool held_up = std::ranges::count(over_quota, request->account) > 0;
     const bool goes_first = request->preempted && request->cause != PreemptCause::kPriority;
     view_requests_.push_back(
         {.state = goes_first ? RequestView::State::kPreempted : RequestView::State::kWaiting,
@@ -109,7 +108,7 @@ void Scheduler::FillView() {
          .over_quota = request->over_quota || held_up,
          .is_owed = request->is_owed,
          .resident_tokens = request->resident_tokens,
-         .follows = Follows(*request),
+         .follows = leaders_.Follows(*request),
          .preemptions = request->receipt.preemptions});
   }
   RaiseLeaders();
@@ -125,7 +124,7 @@ void Scheduler::FillView() {
 
 // Who computes what another request of its tenant waits for has the better priority of the two.
 // (Priorities of two tenants are not compared.)
-void Scheduler::RaiseLeaders() {
+void StepPlanner::RaiseLeaders() {
   for (size_t i = requests_.running.size(); i < view_requests_.size(); ++i) {
     if (!view_requests_[i].follows) continue;
     const Request& follower = *requests_.waiting[i - requests_.running.size()];
@@ -137,7 +136,7 @@ void Scheduler::RaiseLeaders() {
   }
 }
 
-void Scheduler::FillSequence(uint32_t index, Request& request, Sequence& sequence) {
+void StepPlanner::FillSequence(uint32_t index, Request& request, Sequence& sequence) {
   // Choices of a request that goes on wait until the prompt can be forked again.
   if (sequence.done || sequence.kv.tables().empty() || sequence.waits_for_format()) return;
   uint32_t pending = sequence.num_pending();
@@ -162,7 +161,7 @@ void Scheduler::FillSequence(uint32_t index, Request& request, Sequence& sequenc
 }
 
 // Tokens to compute again if the request loses its blocks and nothing of them stays.
-uint32_t Scheduler::CostToBringBack(const Request& request) const {
+uint32_t StepPlanner::CostToBringBack(const Request& request) const {
   constexpr uint32_t kMost = uint32_t{1} << 30;  // what certainly does not stay costs most
   uint32_t tokens = !request.shares() ? kMost : 0;
   for (const auto& sequence : request.sequences) {
@@ -171,77 +170,8 @@ uint32_t Scheduler::CostToBringBack(const Request& request) const {
   return tokens;
 }
 
-// Charges tenants for the step that ran, by their rows and weights.
-void Scheduler::Charge() {
-  if (work_.rows() == 0) return;  // Cursors answered
-  const double step_ns = figures_.cost().PredictNs(work_);
-  for (const Rows& rows : rows_) {
-    if (rows.request->spec.only_when_idle) continue;
-    uint32_t tenant = rows.request->tenant;
-    if (FaultActive(Fault::kWrongTenantCharge)) tenant = 0;
-    tenants_.Charge(tenant, step_ns * (rows.num_rows + rows.source_rows) / work_.rows());
-  }
-}
-
-void Scheduler::PublishWorkload() {
-  if (!on_workload_) return;
-  Workload& all = workload_;
-  // Until then the cost model knows only long steps, and would take decoding for one of them.
-  constexpr uint64_t kLeastDecodeSteps = 16;
-  all.cost = figures_.cost();
-  all.knows_decoding = figures_.stats().decode_steps >= kLeastDecodeSteps;
-  all.step_begin_ns = MonotonicNs();
-  constexpr size_t kMostPublished = 1024;  // of those that wait; the others are counted only
-  all.tenants.resize(tenants_.size());
-  for (uint32_t i = 0; i < all.tenants.size(); ++i) {
-    Workload::Tenant& tenant = all.tenants[i];
-    tenant.name = figures_.stats().tenants[i].name;
-    tenant.weight = tenants_.weight(i);
-    tenant.charge_ns = tenants_.views()[i].charge_ns;
-    tenant.max_running = tenants_.views()[i].max_running;
-    tenant.expected_answer = tenants_.lengths().Expected(i, 0);
-    tenant.knows_answers = tenants_.lengths().knows(i);
-  }
-  all.running.clear();
-  for (const auto& request : requests_.running) {
-    if (request->spec.only_when_idle || request->done()) continue;
-    const Sequence* sequence = request->first_live();
-    const bool prefills = !request->prompt_done && sequence && !sequence->kv.tables().empty();
-    const uint32_t new_tokens = request->prompt_done ? 0
-                                : prefills ? request->prompt_tokens() - sequence->kv.num_committed()
-                                           : request->new_tokens();
-    all.running.push_back(JobOf(*request, new_tokens));
-  }
-  all.waiting.clear();
-  for (Workload::Tenant& tenant : all.tenants) tenant.waiting = 0;
-  for (const auto& request : requests_.waiting) {
-    if (request->spec.only_when_idle || request->done()) continue;
-    Workload::Tenant& tenant = all.tenants[request->tenant];
-    if (tenant.waiting++ >= kPlayedStarts || all.waiting.size() >= kMostPublished) continue;
-    all.waiting.push_back(JobOf(*request, request->new_tokens()));
-  }
-  on_workload_(all);
-}
-
-// What a request still needs, with so many tokens of its prompt to compute.
-Workload::Job Scheduler::JobOf(const Request& request, uint32_t new_tokens) const {
-  const uint32_t so_far = request.longest_answer;
-  const uint32_t expected = so_far == 0
-                                ? workload_.tenants[request.tenant].expected_answer
-                                : tenants_.lengths().Expected(request.tenant, so_far) - so_far;
-  return MakeJob(cache_.layout(), {.tenant = request.tenant,
-                                   .choices = request.num_live(),
-                                   .tokens = request.prompt_tokens() + so_far,
-                                   .new_tokens = new_tokens,
-                                   .source_tokens = request.new_source_tokens(),
-                                   .max_answer = request.max_tokens - so_far,
-                                   .expected_answer = expected});
-}
-
-void Scheduler::TakeRows() {
-  rows_.clear();
-  decode_rows_ = 0;
-  work_ = {};
+void StepPlanner::TakeRows(StepBatch* batch) const {
+  batch->Clear();
   for (size_t i = 0; i < seen_.size(); ++i) {
     const SequenceView& sequence = view_sequences_[i];
     const uint32_t num_rows = plan_.rows[i];
@@ -249,17 +179,14 @@ void Scheduler::TakeRows() {
     if (sequence.source_tokens > source_rows) continue;
     // A Cursor answers a prompt without rows.
     if (num_rows == 0 && sequence.pending > 0 && source_rows == 0) continue;
-    rows_.push_back({seen_[i].request, seen_[i].sequence, 0, num_rows,
-                     seen_[i].sequence->kv.num_committed(), source_rows});
-    work_.prefill_rows += source_rows;
-    if (sequence.decodes) {
-      ++decode_rows_;
-      ++work_.decode_rows;
-      work_.decode_kv_bytes += sequence.kv_bytes;
-    } else {
-      work_.prefill_rows += num_rows;
-      work_.prefill_kv_bytes += num_rows * sequence.kv_bytes;
-    }
+    batch->Add({.request = seen_[i].request,
+                .sequence = seen_[i].sequence,
+                .first_row = 0,
+                .num_rows = num_rows,
+                .position = seen_[i].sequence->kv.num_committed(),
+                .source_rows = source_rows,
+                .decodes = sequence.decodes},
+               sequence.kv_bytes);
   }
 }
 

@@ -1,0 +1,57 @@
+// What a scheduler is told at its start.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "cache/identity.h"
+#include "import/file_watch.h"
+#include "kvasir/engine.h"
+#include "schedule/scheduling_policy.h"
+#include "simd/target.h"
+#include "text/tokenizer.h"
+#include "tier/tier.h"
+
+namespace kvasir {
+
+// RoPE longrope: sequences of more than `after_tokens` tokens are rotated by the long factors, and
+// their KV has a separate Identity.
+struct LongRope {
+  uint32_t after_tokens;
+  Identity identity;
+};
+
+struct SchedulerOptions {
+  CacheMode cache_mode = CacheMode::kPrefix;
+  Schedule schedule = Schedule::kFair;
+  Admission admission = Admission::kExpected;
+  double kv_headroom = 0.05;    // share of the pool that admission leaves to those that run
+  uint64_t target_step_ns = 0;  // View::target_step_ns
+  uint32_t unknown_answer_tokens = 256;  // AnswerLengths
+  uint32_t ctx_size = 0;                 // for statistics; 0: unknown
+  uint32_t num_tenants = 256;            // whose answers' lengths are known apart
+  uint32_t parallel = 8;
+  uint32_t max_rows = 512;       // of a step: the runner's max_rows; at least parallel
+  uint32_t logit_rows = 16;      // of one call to Runner::Logits; at least kMaxBeams
+  Target target = BestTarget();  // of what looks at logits
+  Tier* tier = nullptr;          // the cache's; nullptr: it has no tier
+  // How long a flush or an erasure waits for the tier, which may never answer.
+  uint64_t tier_answer_ns = 60'000'000'000;
+  Identity identity{};
+  std::optional<LongRope> long_rope;  // absent: the length does not change the rotation
+  std::vector<TokenId> end_tokens;    // ascending
+  const Tokenizer* tokenizer = nullptr;
+  // Of the masks of formats, in each step: nearly 2 ms. Between two steps that have nothing else to
+  // do it is 5/2 of it, and a request may take 10 s beyond its part of the steps.
+  uint64_t format_steps = 400'000;
+  FileWatch* files = nullptr;  // what the runner reads; must outlive the scheduler
+  std::function<void(const View&, const StepPlan&)> on_plan;  // called after each decision
+
+  // Returns whether a sequence of so many tokens is rotated by the long factors.
+  bool IsLong(size_t num_tokens) const { return long_rope && num_tokens > long_rope->after_tokens; }
+};
+
+}  // namespace kvasir

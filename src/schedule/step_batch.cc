@@ -1,0 +1,71 @@
+#include "schedule/step_batch.h"
+
+#include "base/wipe.h"
+
+namespace kvasir {
+
+StepBatch::StepBatch(Runner& runner, const KvLayout& layout, uint32_t max_rows, uint32_t parallel)
+    : runner_(runner) {
+  static_assert(SchedulingPolicy::kMaxSources <= Runner::kMaxSources);
+  rows_.reserve(parallel);
+  sequences_.reserve(parallel);
+  tokens_.reserve(max_rows);
+  if (layout.num_cross_groups() == 0) return;
+  source_tokens_.reserve(max_rows);
+  sources_.reserve(SchedulingPolicy::kMaxSources);
+  source_owners_.reserve(SchedulingPolicy::kMaxSources);
+}
+
+void StepBatch::Clear() {
+  rows_.clear();
+  sequences_.clear();
+  tokens_.clear();
+  sources_.clear();
+  source_tokens_.clear();
+  source_owners_.clear();
+  work_ = {};
+  decode_rows_ = 0;
+}
+
+void StepBatch::Add(const Rows& rows, double kv_bytes) {
+  rows_.push_back(rows);
+  work_.prefill_rows += rows.source_rows;
+  if (rows.decodes) {
+    ++decode_rows_;
+    ++work_.decode_rows;
+    work_.decode_kv_bytes += kv_bytes;
+  } else {
+    work_.prefill_rows += rows.num_rows;
+    work_.prefill_kv_bytes += rows.num_rows * kv_bytes;
+  }
+}
+
+void StepBatch::AddSource(const Rows& rows) {
+  const std::vector<TokenId>& source = rows.request->spec.source;
+  sources_.push_back(
+      {rows.sequence->kv.tables(), static_cast<uint32_t>(source_tokens_.size()), rows.source_rows});
+  source_tokens_.insert(source_tokens_.end(), source.begin(), source.end());
+  source_owners_.push_back(&rows);
+}
+
+void StepBatch::AddRows(Rows& rows, uint32_t shift) {
+  const KvSequence& kv = rows.sequence->kv;
+  rows.first_row = static_cast<uint32_t>(tokens_.size());
+  sequences_.push_back({.tables = kv.tables(),
+                        .position = rows.position + shift,
+                        .first_row = rows.first_row,
+                        .num_rows = rows.num_rows,
+                        .long_rope = rows.sequence->long_rope,
+                        .source_tokens = kv.source_tokens()});
+  const auto begin = rows.sequence->tokens.begin() + rows.position;
+  tokens_.insert(tokens_.end(), begin, begin + rows.num_rows);
+}
+
+void StepBatch::Zero() {
+  for (std::vector<TokenId>* ids : {&tokens_, &source_tokens_}) {
+    ids->resize(ids->capacity());  // a large step's, of which small steps after it leave the end
+    Wipe(ids);
+  }
+}
+
+}  // namespace kvasir

@@ -1,0 +1,76 @@
+#include "schedule/workload_board.h"
+
+#include "base/clock.h"
+
+namespace kvasir {
+
+WorkloadBoard::WorkloadBoard(const SchedulerOptions& options, const KvLayout& layout,
+                             const RequestQueues& requests, const TenantBook& tenants,
+                             const StepFigures& figures)
+    : layout_(layout), requests_(requests), tenants_(tenants), figures_(figures) {
+  workload_.parallel = options.parallel;
+  workload_.max_rows = options.max_rows;
+  workload_.target_step_ns = static_cast<double>(options.target_step_ns);
+  workload_.running.reserve(options.parallel);
+}
+
+void WorkloadBoard::Publish() {
+  if (!on_workload_) return;
+  Workload& all = workload_;
+  // Until then the cost model knows only long steps, and would take decoding for one of them.
+  constexpr uint64_t kLeastDecodeSteps = 16;
+  all.cost = figures_.cost();
+  all.knows_decoding = figures_.stats().decode_steps >= kLeastDecodeSteps;
+  all.step_begin_ns = MonotonicNs();
+  constexpr size_t kMostPublished = 1024;  // of those that wait; the others are counted only
+  FillTenants();
+  all.running.clear();
+  for (const auto& request : requests_.running) {
+    if (request->spec.only_when_idle || request->done()) continue;
+    const Sequence* sequence = request->first_live();
+    const bool prefills = !request->prompt_done && sequence && !sequence->kv.tables().empty();
+    const uint32_t new_tokens = request->prompt_done ? 0
+                                : prefills ? request->prompt_tokens() - sequence->kv.num_committed()
+                                           : request->new_tokens();
+    all.running.push_back(JobOf(*request, new_tokens));
+  }
+  all.waiting.clear();
+  for (const auto& request : requests_.waiting) {
+    if (request->spec.only_when_idle || request->done()) continue;
+    Workload::Tenant& tenant = all.tenants[request->tenant];
+    if (tenant.waiting++ >= kPlayedStarts || all.waiting.size() >= kMostPublished) continue;
+    all.waiting.push_back(JobOf(*request, request->new_tokens()));
+  }
+  on_workload_(all);
+}
+
+void WorkloadBoard::FillTenants() {
+  workload_.tenants.resize(tenants_.size());
+  for (uint32_t i = 0; i < workload_.tenants.size(); ++i) {
+    Workload::Tenant& tenant = workload_.tenants[i];
+    tenant.name = figures_.stats().tenants[i].name;
+    tenant.weight = tenants_.weight(i);
+    tenant.charge_ns = tenants_.views()[i].charge_ns;
+    tenant.max_running = tenants_.views()[i].max_running;
+    tenant.expected_answer = tenants_.lengths().Expected(i, 0);
+    tenant.waiting = 0;
+    tenant.knows_answers = tenants_.lengths().knows(i);
+  }
+}
+
+// Returns what a request still needs, with so many tokens of its prompt to compute.
+Workload::Job WorkloadBoard::JobOf(const Request& request, uint32_t new_tokens) const {
+  const uint32_t so_far = request.longest_answer;
+  const uint32_t expected = so_far == 0
+                                ? workload_.tenants[request.tenant].expected_answer
+                                : tenants_.lengths().Expected(request.tenant, so_far) - so_far;
+  return MakeJob(layout_, {.tenant = request.tenant,
+                           .choices = request.num_live(),
+                           .tokens = request.prompt_tokens() + so_far,
+                           .new_tokens = new_tokens,
+                           .source_tokens = request.new_source_tokens(),
+                           .max_answer = request.max_tokens - so_far,
+                           .expected_answer = expected});
+}
+
+}  // namespace kvasir
