@@ -30,7 +30,7 @@
 #include "schedule/queue_places.h"
 #include "schedule/scheduler.h"
 #include "schedule/seen_prompts.h"
-#include "schedule/sequence.h"
+#include "schedule/request.h"
 #include "schedule/workload.h"
 #include "simd/target.h"
 

@@ -56,7 +56,7 @@ Result<uint64_t> RandomSeed() {
 void EngineOnThread::RememberAnswers(const Request& request) {
   if (request.is_erased || !SharesCache(request.spec) || !request.spec.source.empty()) return;
   try {
-    for (const auto& sequence : request.sequences) {
+    for (const auto& sequence : request.answer.sequences) {
       if (sequence->tokens.size() <= request.prompt_tokens()) continue;
       const std::span<const TokenId> known(sequence->tokens.data(), sequence->tokens.size() - 1);
       const SeenPrompts::Beginnings text =
@@ -118,15 +118,15 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     } else {
       KV_ASSIGN(request->seed, RandomSeed());
     }
-    request->submitted_ns = MonotonicNs();
+    request->times.submitted_ns = MonotonicNs();
     bytes += request->bytes = BytesOf(*request);
-    if (request->spec.on_trace) request->trace = NewTrace();
+    if (request->spec.on_trace) request->tracing.trace = NewTrace();
     // What is after a source is found by it alone.
     beginnings.push_back(SharesCache(request->spec) && request->spec.source.empty()
                              ? SeenPrompts::Of(prompt_key_, request->cache_owner(),
                                                request->spec.cache_salt, request->spec.prompt)
                              : SeenPrompts::Beginnings());
-    request->seen_tokens = TokensFromDisk(*request);
+    request->wait.seen_tokens = TokensFromDisk(*request);
     checked.push_back(std::move(request));
   }
   const MutexLock lock(mutex_);
@@ -180,8 +180,8 @@ Status EngineOnThread::CheckLoad(const std::string& tenant,
     return Reject(QueueReason(room.error()), tenant, tl::unexpected(std::move(room.error())));
   }
   for (size_t i = 0; i < checked.size(); ++i) {
-    checked[i]->seen_tokens =
-        std::max(checked[i]->seen_tokens, seen_prompts_.SeenTokens(beginnings[i]));
+    checked[i]->wait.seen_tokens =
+        std::max(checked[i]->wait.seen_tokens, seen_prompts_.SeenTokens(beginnings[i]));
   }
   if (Status times = CheckTimes(checked); !times) {
     const bool late = times.error().code == Code::kUnavailable;  // else it waits too long

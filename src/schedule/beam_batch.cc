@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "schedule/request_answer.h"
 #include "tensor/exp_sum.h"
 
 namespace kvasir {
@@ -46,10 +47,10 @@ void BeamBatch::BeginSearch(Request& request, std::span<const TokenId> end_token
     options.ends.insert(options.ends.end(), end_tokens.begin(), end_tokens.end());
   }
   if (forced > 0) options.forced = spec.prompt[1];
-  request.search = std::make_unique<BeamSearch>(options);
-  request.sequences.reserve(kMaxBeams);
-  request.unused_beams.reserve(kMaxBeams);
-  if (forced > 0) request.search->Advance({});
+  request.answer.search = std::make_unique<BeamSearch>(options);
+  request.answer.sequences.reserve(kMaxBeams);
+  request.answer.unused_beams.reserve(kMaxBeams);
+  if (forced > 0) request.answer.search->Advance({});
 }
 
 void BeamBatch::Run(std::span<const float> logits) {
@@ -65,15 +66,15 @@ void BeamBatch::Run(std::span<const float> logits) {
     Step& step = steps_[i];
     const auto rows = std::span(rows_).subspan(step.first_row, step.num_rows);
     step.finite = std::ranges::all_of(rows, &LogitRow::finite);
-    if (step.finite) step.request->search->Advance(rows);
+    if (step.finite) step.request->answer.search->Advance(rows);
   });
 }
 
 Status BeamBatch::Follow(Request& request) {
-  const std::span<const BeamSearch::Beam> beams = request.search->beams();
+  const std::span<const BeamSearch::Beam> beams = request.answer.search->beams();
   const uint32_t most = request.prompt_tokens() + request.max_tokens;
-  auto& sequences = request.sequences;
-  auto& unused = request.unused_beams;
+  auto& sequences = request.answer.sequences;
+  auto& unused = request.answer.unused_beams;
   next_.clear();
   next_.resize(beams.size());
   const auto first_of = [&](size_t beam) {
@@ -101,7 +102,7 @@ Status BeamBatch::Follow(Request& request) {
         if (!forked) status = forked;
       }
     }
-    const std::span<const TokenId> tokens = request.search->tokens(static_cast<uint32_t>(i));
+    const std::span<const TokenId> tokens = request.answer.search->tokens(static_cast<uint32_t>(i));
     next_[i]->tokens.assign(tokens.begin(), tokens.end());
   }
   std::swap(sequences, next_);

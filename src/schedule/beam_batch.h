@@ -9,7 +9,7 @@
 #include "cache/kv_cache.h"
 #include "model/runner.h"
 #include "sampling/beam_search.h"
-#include "schedule/sequence.h"
+#include "schedule/request.h"
 #include "simd/target.h"
 
 namespace kvasir {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "cache/cache_driver_for_test.h"
+#include "schedule/request_answer.h"
 #include "testing/small_runner_for_test.h"
 
 namespace kvasir {
@@ -34,12 +35,12 @@ class BeamBatchTest : public testing::Test {
     options.source = {request->spec.source, 2};
     MatchResult match =
         cache_->Match(cache_->OpenNamespace("a", {}), request->spec.prompt, options);
-    request->reservation = *cache_->Reserve(match, {.prompt_tokens = 1,
-                                                    .tokens = 1 + max_tokens,
-                                                    .n = 2,
-                                                    .shares_prompt = true,
-                                                    .source_tokens = 2});
-    KvSequence kv = cache_->Fetch(std::move(match), 1 + max_tokens, request->reservation);
+    request->room.reservation = *cache_->Reserve(match, {.prompt_tokens = 1,
+                                                         .tokens = 1 + max_tokens,
+                                                         .n = 2,
+                                                         .shares_prompt = true,
+                                                         .source_tokens = 2});
+    KvSequence kv = cache_->Fetch(std::move(match), 1 + max_tokens, request->room.reservation);
     if (!kv.has_source()) {
       KV_CHECK(cache_->ExtendSource(kv));
       cache_->CommitSource(kv);
@@ -73,9 +74,9 @@ TEST_F(BeamBatchTest, RowsOfARequestAreOneStep) {
   batch_.Add(*b, 2);  // row 1 is another request's
   ASSERT_EQ(batch_.steps().size(), 2u);
   batch_.Run(Logits({{7, 8}, {}, {9, 10}}));
-  EXPECT_EQ(a->search->beams()[0].token, 7);
-  EXPECT_EQ(a->search->beams()[1].token, 8);
-  EXPECT_EQ(b->search->beams()[0].token, 9);
+  EXPECT_EQ(a->answer.search->beams()[0].token, 7);
+  EXPECT_EQ(a->answer.search->beams()[1].token, 8);
+  EXPECT_EQ(b->answer.search->beams()[0].token, 9);
   ASSERT_TRUE(batch_.Follow(*a));
   batch_.Clear();
   batch_.Add(*a, 0);
@@ -89,16 +90,16 @@ TEST_F(BeamBatchTest, SequencesFollowTheBeamsThatGoOn) {
   batch_.Add(*request, 0);
   batch_.Run(Logits({{7, 8}}));
   ASSERT_TRUE(batch_.Follow(*request));
-  ASSERT_EQ(request->sequences.size(), 2u);
-  EXPECT_EQ(request->sequences[0]->tokens, (std::vector<TokenId>{kBeamStart, 7}));
-  EXPECT_EQ(request->sequences[1]->tokens, (std::vector<TokenId>{kBeamStart, 8}));
-  EXPECT_EQ(request->sequences[1]->kv.num_committed(), 1u) << "a fork of the prompt";
-  for (const auto& sequence : request->sequences) {
+  ASSERT_EQ(request->answer.sequences.size(), 2u);
+  EXPECT_EQ(request->answer.sequences[0]->tokens, (std::vector<TokenId>{kBeamStart, 7}));
+  EXPECT_EQ(request->answer.sequences[1]->tokens, (std::vector<TokenId>{kBeamStart, 8}));
+  EXPECT_EQ(request->answer.sequences[1]->kv.num_committed(), 1u) << "a fork of the prompt";
+  for (const auto& sequence : request->answer.sequences) {
     ASSERT_TRUE(cache_->Extend(sequence->kv, std::span(sequence->tokens).last(1)));
     cache_->Commit(sequence->kv, 1, KvCache::CommitKind::kRunning);
   }
   // Both beams go on from the second one, and the first one's sequence is used again.
-  const Sequence* const first = request->sequences[0].get();
+  const Sequence* const first = request->answer.sequences[0].get();
   batch_.Clear();
   batch_.Add(*request, 0);
   batch_.Add(*request, 1);
@@ -106,10 +107,10 @@ TEST_F(BeamBatchTest, SequencesFollowTheBeamsThatGoOn) {
   std::fill_n(logits.begin(), kSmallVocab, 0.0f);  // all of the first one's tokens are unlikely
   batch_.Run(logits);
   ASSERT_TRUE(batch_.Follow(*request));
-  EXPECT_EQ(request->sequences[0]->tokens, (std::vector<TokenId>{kBeamStart, 8, 11}));
-  EXPECT_EQ(request->sequences[1]->tokens, (std::vector<TokenId>{kBeamStart, 8, 12}));
-  EXPECT_EQ(request->sequences[1].get(), first);
-  EXPECT_EQ(request->sequences[1]->kv.tokens()[1], 8);
+  EXPECT_EQ(request->answer.sequences[0]->tokens, (std::vector<TokenId>{kBeamStart, 8, 11}));
+  EXPECT_EQ(request->answer.sequences[1]->tokens, (std::vector<TokenId>{kBeamStart, 8, 12}));
+  EXPECT_EQ(request->answer.sequences[1].get(), first);
+  EXPECT_EQ(request->answer.sequences[1]->kv.tokens()[1], 8);
 }
 
 TEST_F(BeamBatchTest, SaysThatALogitIsNotFinite) {
@@ -119,7 +120,7 @@ TEST_F(BeamBatchTest, SaysThatALogitIsNotFinite) {
   logits[20] = std::nanf("");
   batch_.Run(logits);
   EXPECT_FALSE(batch_.steps()[0].finite);
-  EXPECT_EQ(request->search->length(), 0u);
+  EXPECT_EQ(request->answer.search->length(), 0u);
 }
 
 TEST_F(BeamBatchTest, AllocatesWhatItPlans) {

@@ -25,7 +25,7 @@ void FormatSteps::Share(const RequestQueues& requests, const TenantBook& tenants
   left_ = budget_;
   of_rows_.assign(tenants.size(), 0);
   for (const auto& request : requests.running) {
-    for (const auto& sequence : request->sequences) {
+    for (const auto& sequence : request->answer.sequences) {
       if (!sequence->done && sequence->format) ++of_rows_[request->tenant];
     }
   }
@@ -37,7 +37,7 @@ void FormatSteps::Share(const RequestQueues& requests, const TenantBook& tenants
 bool FormatSteps::Continue(const RequestQueues& requests, TenantBook& tenants, bool has_rows) {
   of_rows_.assign(tenants.size(), 0);
   for (const auto& request : requests.running) {
-    for (const auto& sequence : request->sequences) {
+    for (const auto& sequence : request->answer.sequences) {
       if (sequence->waits_for_format()) ++of_rows_[request->tenant];
     }
   }
@@ -46,7 +46,7 @@ bool FormatSteps::Continue(const RequestQueues& requests, TenantBook& tenants, b
   auto left = static_cast<double>(has_rows ? left_ : budget_ / 2 * 5);
   for (const auto& request : requests.running) {
     const double weight = of_rows_[request->tenant];
-    for (const auto& sequence : request->sequences) {
+    for (const auto& sequence : request->answer.sequences) {
       if (!sequence->waits_for_format()) continue;
       // What others did not need is for those that come after them. Each gets on, whatever its
       // share: of a weight of 0.001 beside 1,000 it is less than one step.
@@ -56,7 +56,7 @@ bool FormatSteps::Continue(const RequestQueues& requests, TenantBook& tenants, b
       const auto taken_ns = static_cast<double>(MonotonicNs() - start_ns);
       left -= std::min(left, static_cast<double>(steps.taken()));
       sum -= weight;
-      request->format_steps += steps.taken();
+      request->answer.format_steps += steps.taken();
       if (!request->spec.only_when_idle) tenants.Charge(request->tenant, taken_ns);
     }
   }
@@ -64,7 +64,7 @@ bool FormatSteps::Continue(const RequestQueues& requests, TenantBook& tenants, b
 }
 
 std::optional<Error> FormatSteps::ErrorOf(const Request& request) {
-  if (request.format_steps <= kMostSteps) return std::nullopt;
+  if (request.answer.format_steps <= kMostSteps) return std::nullopt;
   const AnswerFormat& format = *request.spec.format;
   return Error{Code::kInvalidArgument,
                "to find which tokens this grammar allows next took more than 10 s; give it fewer "

@@ -32,7 +32,7 @@ class FormatStepsTest : public testing::Test {
     auto& request = requests_.running.emplace_back(std::make_unique<Request>());
     request->tenant = tenants_.NumberOf(tenant, requests_);
     for (uint32_t i = 0; i < choices; ++i) {
-      auto& sequence = request->sequences.emplace_back(std::make_unique<Sequence>());
+      auto& sequence = request->answer.sequences.emplace_back(std::make_unique<Sequence>());
       sequence->format.emplace(grammar_);
       sequence->format_choice =
           std::make_unique<FormatChoice>(*sequence->format, masks_, rows_.Take());
@@ -66,8 +66,8 @@ TEST_F(FormatStepsTest, EachRowThatWaitsGetsOnEvenIfNothingIsLeft) {
   steps_.Share(requests_, tenants_);
   steps_.Take(kBudget + 1);  // rows of the step took it all
   EXPECT_TRUE(steps_.Continue(requests_, tenants_, /*has_rows=*/true));
-  EXPECT_GE(request.format_steps, 2u);
-  EXPECT_LT(request.format_steps, 20u);
+  EXPECT_GE(request.answer.format_steps, 2u);
+  EXPECT_LT(request.answer.format_steps, 20u);
 }
 
 TEST_F(FormatStepsTest, RowsGoOnUntilTheirTokensAreKnown) {
@@ -75,7 +75,7 @@ TEST_F(FormatStepsTest, RowsGoOnUntilTheirTokensAreKnown) {
   uint32_t rounds = 0;
   while (steps_.Continue(requests_, tenants_, /*has_rows=*/false)) ASSERT_LT(++rounds, 1000u);
   EXPECT_GT(rounds, 0u);
-  for (const auto& sequence : request.sequences) {
+  for (const auto& sequence : request.answer.sequences) {
     EXPECT_FALSE(sequence->waits_for_format());
     WalkSteps none(0);
     EXPECT_FALSE(sequence->format_choice->Legal(none).empty());
@@ -86,7 +86,7 @@ TEST_F(FormatStepsTest, ARequestMayNotWalkForEver) {
   Request& request = Run("a", 1);
   request.spec.format.emplace();
   EXPECT_FALSE(FormatSteps::ErrorOf(request));
-  request.format_steps = 3'000'000'000;
+  request.answer.format_steps = 3'000'000'000;
   ASSERT_TRUE(FormatSteps::ErrorOf(request));
   EXPECT_EQ(FormatSteps::ErrorOf(request)->code, Code::kInvalidArgument);
   EXPECT_EQ(FormatSteps::ErrorOf(request)->field, "tools");

@@ -21,7 +21,7 @@ void HeadBatch::Clear() {
 size_t HeadBatch::GroupEnd() const {
   size_t end = std::min<size_t>(next_ + logit_rows_, heads_.size());
   const auto is_between_beams = [&] {
-    return end < heads_.size() && heads_[end].request->search && heads_[end].sample &&
+    return end < heads_.size() && heads_[end].request->answer.search && heads_[end].sample &&
            heads_[end - 1].sample && heads_[end].request == heads_[end - 1].request;
   };
   while (is_between_beams()) --end;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/runner.h"
-#include "schedule/sequence.h"
+#include "schedule/request.h"
 
 namespace kvasir {
 

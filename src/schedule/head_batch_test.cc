@@ -57,7 +57,7 @@ TEST_F(HeadBatchTest, ComputesAllRowsInGroups) {
 
 TEST_F(HeadBatchTest, TheBeamsOfASearchAreInOneGroup) {
   Request other, searching;
-  searching.search = std::make_unique<BeamSearch>(BeamOptions{.beams = 3, .max_tokens = 4});
+  searching.answer.search = std::make_unique<BeamSearch>(BeamOptions{.beams = 3, .max_tokens = 4});
   for (uint32_t i = 0; i < 2; ++i) Add(other, i, true);
   for (uint32_t i = 2; i < 5; ++i) Add(searching, i, true);
   EXPECT_EQ(Groups(), (std::vector<size_t>{2, 3}));

@@ -13,39 +13,43 @@ bool Leaders::Follow(Request& request, uint32_t num_resident) const {
   Request* leader = nullptr;
   uint32_t most = num_resident / block_tokens_ * block_tokens_;
   for (const auto& other : requests_.running) {
-    if (other->prompt_done || other->done() || !request.SharesCacheWith(*other)) continue;
+    if (other->answer.prompt_done || other->done() || !request.SharesCacheWith(*other)) continue;
     if (request.spec.source != other->spec.source) continue;  // nothing in common
-    if (!other->first_live()->kv.has_source() && other->first_live()->kv.publishes()) {
-      request.leader = other->id;
-      request.leader_tokens = 0;
+    if (!other->answer.first_live()->kv.has_source() &&
+        other->answer.first_live()->kv.publishes()) {
+      request.wait.leader = other->id;
+      request.wait.leader_tokens = 0;
       return Follows(request);
     }
-    if (!other->first_live()->kv.publishes() || other->first_live()->long_rope != is_long) continue;
+    if (!other->answer.first_live()->kv.publishes() ||
+        other->answer.first_live()->long_rope != is_long)
+      continue;
     const auto same = std::ranges::mismatch(prompt, other->spec.prompt).in1 - prompt.begin();
     const auto whole = static_cast<uint32_t>(same) / block_tokens_ * block_tokens_;
     if (whole <= most) continue;
     most = whole;
     leader = other.get();
-    request.leader_tokens = static_cast<uint32_t>(same);
+    request.wait.leader_tokens = static_cast<uint32_t>(same);
   }
   if (leader == nullptr) return false;
-  request.leader = leader->id;
-  leader->first_live()->kv.AddResumePoint(request.leader_tokens);
+  request.wait.leader = leader->id;
+  leader->answer.first_live()->kv.AddResumePoint(request.wait.leader_tokens);
   return Follows(request);
 }
 
 bool Leaders::Follows(const Request& request) const {
-  if (request.leader == RequestId{}) return false;
+  if (request.wait.leader == RequestId{}) return false;
   for (const auto& other : requests_.running) {
-    if (other->id != request.leader) continue;
-    if (other->prompt_done || other->done() || !other->first_live()->kv.publishes()) return false;
-    if (!other->first_live()->kv.has_source()) return true;
-    if (request.leader_tokens == request.prompt_tokens() &&
-        request.leader_tokens == other->prompt_tokens()) {
+    if (other->id != request.wait.leader) continue;
+    if (other->answer.prompt_done || other->done() || !other->answer.first_live()->kv.publishes())
+      return false;
+    if (!other->answer.first_live()->kv.has_source()) return true;
+    if (request.wait.leader_tokens == request.prompt_tokens() &&
+        request.wait.leader_tokens == other->prompt_tokens()) {
       return true;
     }
-    return other->first_live()->kv.num_committed() <
-           request.leader_tokens / block_tokens_ * block_tokens_;
+    return other->answer.first_live()->kv.num_committed() <
+           request.wait.leader_tokens / block_tokens_ * block_tokens_;
   }
   return FaultActive(Fault::kUnnoticedLeader);  // it ended or was preempted
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "schedule/request_answer.h"
 #include "testing/small_runner_for_test.h"
 
 namespace kvasir {
@@ -25,13 +26,15 @@ class LeadersTest : public testing::Test {
     auto& request = requests_.running.emplace_back(Ask(id, std::move(prompt)));
     const uint32_t tokens = request->prompt_tokens();
     MatchResult match = cache_->Match(cache_->OpenNamespace("a", {}), request->spec.prompt, {});
-    request->reservation = *cache_->Reserve(match, {.prompt_tokens = tokens, .tokens = tokens});
-    AddSequence(*request, cache_->Fetch(std::move(match), tokens, request->reservation), nullptr);
+    request->room.reservation =
+        *cache_->Reserve(match, {.prompt_tokens = tokens, .tokens = tokens});
+    AddSequence(*request, cache_->Fetch(std::move(match), tokens, request->room.reservation),
+                nullptr);
     return *request;
   }
   // The leader has computed so many tokens more.
   void Compute(Request& request, uint32_t tokens) {
-    KvSequence& kv = request.sequences[0]->kv;
+    KvSequence& kv = request.answer.sequences[0]->kv;
     ASSERT_TRUE(
         cache_->Extend(kv, std::span(request.spec.prompt).subspan(kv.num_committed(), tokens)));
     cache_->Commit(kv, tokens, KvCache::CommitKind::kRunning);
@@ -53,8 +56,8 @@ TEST_F(LeadersTest, FollowsUntilTheWholeBlocksAreComputed) {
   Request& leader = Run(1, SmallPrompt(64));
   const auto request = Ask(2, PromptThatDiffersAt(40));
   EXPECT_TRUE(leaders_.Follow(*request, 0));
-  EXPECT_EQ(request->leader, leader.id);
-  EXPECT_EQ(request->leader_tokens, 40u);
+  EXPECT_EQ(request->wait.leader, leader.id);
+  EXPECT_EQ(request->wait.leader_tokens, 40u);
   Compute(leader, 16);
   EXPECT_TRUE(leaders_.Follows(*request));
   Compute(leader, 16);
@@ -67,7 +70,7 @@ TEST_F(LeadersTest, AnEqualPromptIsFollowedToItsEnd) {
   ASSERT_TRUE(leaders_.Follow(*request, 0));
   Compute(leader, 32);
   EXPECT_TRUE(leaders_.Follows(*request));
-  leader.prompt_done = true;
+  leader.answer.prompt_done = true;
   EXPECT_FALSE(leaders_.Follows(*request));
 }
 

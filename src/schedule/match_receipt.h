@@ -3,7 +3,7 @@
 
 #include "cache/kv_cache.h"
 #include "kvasir/receipt.h"
-#include "schedule/sequence.h"
+#include "schedule/request.h"
 
 namespace kvasir {
 

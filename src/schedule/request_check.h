@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "kvasir/engine.h"
-#include "schedule/sequence.h"
+#include "schedule/request.h"
 
 namespace kvasir {
 

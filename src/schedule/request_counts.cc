@@ -13,27 +13,28 @@ double Seconds(uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
 void CountFinished(const Request& request, uint64_t now_ns, EngineStats& stats) {
   RequestStats& sums = stats.requests;
   ++stats.requests_finished;
-  const uint64_t first_ns = request.first_token_ns == 0 ? now_ns : request.first_token_ns;
-  const uint64_t queue_ns = request.admitted_ns - request.submitted_ns;
-  stats.ttft_ns_sum += first_ns - request.submitted_ns;
+  const uint64_t first_ns =
+      request.times.first_token_ns == 0 ? now_ns : request.times.first_token_ns;
+  const uint64_t queue_ns = request.times.admitted_ns - request.times.submitted_ns;
+  stats.ttft_ns_sum += first_ns - request.times.submitted_ns;
   stats.queue_ns_sum += queue_ns;
   stats.queue_seconds.Observe(Seconds(queue_ns));
-  stats.request_seconds.Observe(Seconds(now_ns - request.submitted_ns));
+  stats.request_seconds.Observe(Seconds(now_ns - request.times.submitted_ns));
   stats.prompt_lengths.Observe(request.prompt_tokens());
-  stats.answer_lengths.Observe(request.completion_tokens);
+  stats.answer_lengths.Observe(request.answer.completion_tokens);
   sums.computed_tokens.Observe(request.receipt.computed);
   sums.max_tokens.Observe(request.max_tokens);
   sums.choices.Observe(request.spec.n);
   sums.preemptions.Observe(request.receipt.preemptions);
-  if (request.first_token_ns == 0) return;  // no token was asked for
-  stats.ttft_seconds.Observe(Seconds(first_ns - request.submitted_ns));
-  sums.prefill_seconds.Observe(Seconds(first_ns - request.admitted_ns));
-  sums.decode_seconds.Observe(Seconds(request.last_token_ns - first_ns));
-  sums.inference_seconds.Observe(Seconds(request.last_token_ns - request.admitted_ns));
-  if (request.longest_answer > 1) sums.tpot_seconds.Observe(request.receipt.tpot_ms * 1e-3);
+  if (request.times.first_token_ns == 0) return;  // no token was asked for
+  stats.ttft_seconds.Observe(Seconds(first_ns - request.times.submitted_ns));
+  sums.prefill_seconds.Observe(Seconds(first_ns - request.times.admitted_ns));
+  sums.decode_seconds.Observe(Seconds(request.times.last_token_ns - first_ns));
+  sums.inference_seconds.Observe(Seconds(request.times.last_token_ns - request.times.admitted_ns));
+  if (request.answer.longest > 1) sums.tpot_seconds.Observe(request.receipt.tpot_ms * 1e-3);
   for (size_t i = 0; i < kNumFirstTokenParts; ++i) {
     const auto part = static_cast<FirstTokenPart>(i);
-    sums.first_token_parts[i].Observe(Seconds(request.first_token_time.part_ns(part)));
+    sums.first_token_parts[i].Observe(Seconds(request.times.parts.part_ns(part)));
   }
   if (const auto estimate_ms = request.receipt.estimate_ms; estimate_ms && *estimate_ms > 0) {
     sums.ttft_ratio.Observe(request.receipt.ttft_ms / *estimate_ms);
@@ -97,14 +98,14 @@ void CountRequest(const Request& request, FinishReason reason, uint64_t now_ns,
                   EngineStats& stats) {
   TenantStats& tenant = stats.tenants[request.tenant];
   ++tenant.requests;
-  tenant.generated_tokens += request.completion_tokens;
-  const uint64_t admitted_ns = request.admitted_ns == 0 ? now_ns : request.admitted_ns;
-  tenant.queue_ns += static_cast<double>(admitted_ns - request.submitted_ns);
-  if (request.admitted_ns != 0) {
+  tenant.generated_tokens += request.answer.completion_tokens;
+  const uint64_t admitted_ns = request.times.admitted_ns == 0 ? now_ns : request.times.admitted_ns;
+  tenant.queue_ns += static_cast<double>(admitted_ns - request.times.submitted_ns);
+  if (request.times.admitted_ns != 0) {
     tenant.computed_tokens += request.receipt.computed;
     stats.requests.saved_ms += request.receipt.saved_ms;
   }
-  if (request.past_deadline) {
+  if (request.times.past_deadline) {
     ++stats.requests_past_deadline;
   } else if (reason == FinishReason::kCancelled) {
     ++stats.requests_cancelled;

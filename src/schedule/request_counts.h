@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kvasir/engine.h"
-#include "schedule/sequence.h"
+#include "schedule/request.h"
 
 namespace kvasir {
 

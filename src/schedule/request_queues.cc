@@ -10,7 +10,9 @@ namespace kvasir {
 namespace {
 
 bool IsOlder(const std::unique_ptr<Request>& a, const std::unique_ptr<Request>& b) {
-  return a->submitted_ns != b->submitted_ns ? a->submitted_ns < b->submitted_ns : a->id < b->id;
+  return a->times.submitted_ns != b->times.submitted_ns
+             ? a->times.submitted_ns < b->times.submitted_ns
+             : a->id < b->id;
 }
 
 }  // namespace
@@ -29,7 +31,9 @@ void RequestQueues::Admit(size_t waiting_index) {
 
 void RequestQueues::Preempt(size_t running_index) {
   const auto at = running.begin() + static_cast<ptrdiff_t>(running_index);
-  const auto is_after = [&](const auto& other) { return !other->preempted || IsOlder(*at, other); };
+  const auto is_after = [&](const auto& other) {
+    return !other->resume.preempted || IsOlder(*at, other);
+  };
   if (!FaultActive(Fault::kForgottenRequest)) {
     const auto place = waiting.insert(std::ranges::find_if(waiting, is_after), nullptr);
     *place = std::move(*at);
@@ -66,12 +70,12 @@ void RequestQueues::StopSharing(std::string_view owner, std::span<const TokenId>
       if (request->cache_owner() != owner) continue;
       const bool is_on_path =
           begins(request->spec.prompt) ||
-          std::ranges::any_of(request->sequences, begins,
+          std::ranges::any_of(request->answer.sequences, begins,
                               [](const auto& sequence) { return std::span(sequence->tokens); });
       if (!is_on_path) continue;
       request->is_erased = true;
-      request->resident_tokens = 0;
-      for (const auto& sequence : request->sequences) sequence->kv.LeaveIndex();
+      request->wait.resident_tokens = 0;
+      for (const auto& sequence : request->answer.sequences) sequence->kv.LeaveIndex();
     }
   };
   stop(waiting);

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "schedule/sequence.h"
+#include "schedule/request.h"
 
 namespace kvasir {
 

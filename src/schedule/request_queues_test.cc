@@ -10,7 +10,7 @@ namespace {
 std::unique_ptr<Request> RequestOf(uint64_t id, uint64_t submitted_ns) {
   auto request = std::make_unique<Request>();
   request->id = RequestId{id};
-  request->submitted_ns = submitted_ns;
+  request->times.submitted_ns = submitted_ns;
   request->spec.prompt = {1, 2, 3};
   return request;
 }
@@ -36,7 +36,7 @@ TEST(RequestQueues, PreemptedRequestsGoBeforeThoseThatNeverRan) {
   for (const uint64_t id : {1, 2, 3}) queues.running.push_back(RequestOf(id, id * 10));
   queues.waiting.push_back(RequestOf(9, 5));
   for (const size_t running : {1, 1, 0}) {
-    queues.running[running]->preempted = true;
+    queues.running[running]->resume.preempted = true;
     queues.Preempt(running);
   }
   EXPECT_EQ(IdsOf(queues.waiting), (Ids{1, 2, 3, 9}));
@@ -65,7 +65,8 @@ TEST(RequestQueues, SpareRequestsBeginOneByOneAndOnlyWhenNothingElseIsThere) {
 TEST(RequestQueues, CollectsThoseThatAreDone) {
   RequestQueues queues;
   for (const uint64_t id : {1, 2, 3}) queues.running.push_back(RequestOf(id, id));
-  queues.running[1]->num_done = 1;
+  queues.running[1]->events.Begin(1);
+  queues.running[1]->events.End(0, FinishReason::kStop);
   queues.CollectEnded();
   EXPECT_EQ(IdsOf(queues.running), (Ids{1, 3}));
   EXPECT_EQ(IdsOf(queues.ended), (Ids{2}));
@@ -96,8 +97,8 @@ TEST(RequestQueues, StopsSharingOfTheOwnersRequestsThatBeginWithThePath) {
   queues.waiting[0]->spec.tenant = "other";
   queues.waiting[1]->spec.prompt = {1, 2, 4};
   // The path may reach into an answer.
-  queues.waiting[2]->sequences.push_back(std::make_unique<Sequence>());
-  queues.waiting[2]->sequences[0]->tokens = {1, 2, 3, 7};
+  queues.waiting[2]->answer.sequences.push_back(std::make_unique<Sequence>());
+  queues.waiting[2]->answer.sequences[0]->tokens = {1, 2, 3, 7};
   queues.StopSharing("default", std::vector<TokenId>{1, 2, 3, 7});
   std::vector<bool> erased;
   for (const auto& request : queues.waiting) erased.push_back(request->is_erased);

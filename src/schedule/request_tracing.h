@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "cache/kv_cache.h"
-#include "schedule/sequence.h"
+#include "schedule/request.h"
 
 namespace kvasir {
 

@@ -7,6 +7,7 @@
 #include "base/fault.h"
 #include "base/result.h"
 #include "grammar/grammar_source.h"
+#include "schedule/request_answer.h"
 #include "schedule/request_tracing.h"
 
 namespace kvasir {
@@ -108,7 +109,7 @@ void Scheduler::ContinueFormats() {
 void Scheduler::PlanRows() {
   // Where nothing runs there is room for any of them.
   if (requests_.retry_admission || requests_.running.empty()) {
-    for (const auto& request : requests_.waiting) request->has_no_room = false;
+    for (const auto& request : requests_.waiting) request->wait.has_no_room = false;
     requests_.retry_admission = false;
   }
   RestartLong();
@@ -216,16 +217,16 @@ void Scheduler::CommitRows() {
     }
     if (request.done()) continue;
     const uint32_t committed = rows.position + rows.num_rows;
-    const bool prompt_ends = !request.prompt_done && committed == request.prompt_tokens();
+    const bool prompt_ends = !request.answer.prompt_done && committed == request.prompt_tokens();
     if (rows.num_rows > 0) {
       const auto kind = prompt_ends ? KvCache::CommitKind::kEnd : KvCache::CommitKind::kRunning;
       figures_.TimedCache([&] { cache_.Commit(sequence.kv, rows.num_rows, kind); });
       const uint32_t left =
           request.prompt_tokens() - std::min(request.prompt_tokens(), rows.position);
-      request.prefilled_tokens += std::min(rows.num_rows, left);
+      request.answer.prefilled_tokens += std::min(rows.num_rows, left);
       if (request.spec.only_when_idle) figures_.stats().prepared_tokens += rows.num_rows;
     }
-    if (!request.prompt_done) ReportProgress(request, committed);
+    if (!request.answer.prompt_done) ReportProgress(request, committed);
     if (prompt_ends) {
       loads_.End(request);
       const uint32_t last_row = rows.first_row + rows.num_rows - 1;
@@ -240,17 +241,17 @@ void Scheduler::CommitRows() {
 // has it.
 void Scheduler::StartChoices(Request& request, Sequence& first, const float* hidden) {
   if (hidden != nullptr) cache_.KeepCursor(first.kv, {hidden, runner_.config().hidden_size});
-  request.prompt_done = true;
+  request.answer.prompt_done = true;
   const uint32_t most = request.prompt_tokens() + request.max_tokens;
-  for (const auto& sequence : request.sequences) {  // of a request that goes on
+  for (const auto& sequence : request.answer.sequences) {  // of a request that goes on
     if (sequence->done || sequence.get() == &first) continue;
     sequence->kv = cache_.Fork(first.kv, most);
   }
-  if (request.search) {
-    for (const auto& sequence : request.sequences) sequence->kv.StopPublishing();
+  if (request.answer.search) {
+    for (const auto& sequence : request.answer.sequences) sequence->kv.StopPublishing();
     return;
   }
-  while (request.sequences.size() < request.spec.n) {
+  while (request.answer.sequences.size() < request.spec.n) {
     AddSequence(request, cache_.Fork(first.kv, most), options_.tokenizer).long_rope =
         first.long_rope;
   }
@@ -262,7 +263,7 @@ void Scheduler::AddHeads(const StepBatch::Rows& rows, bool ends_prompt) {
   const auto may_draw = [](const auto& of) { return !of->done && of->num_pending() == 0; };
   const bool samples =
       request.max_tokens > 0 &&
-      (ends_prompt ? std::ranges::any_of(request.sequences, may_draw) : may_draw(&sequence));
+      (ends_prompt ? std::ranges::any_of(request.answer.sequences, may_draw) : may_draw(&sequence));
   const auto wanted = [&](uint32_t position) {
     if (position < sequence.next_logits) return false;
     if (request.spec.scores_prompt && position + 1 < request.prompt_tokens()) return true;
@@ -276,7 +277,8 @@ void Scheduler::AddHeads(const StepBatch::Rows& rows, bool ends_prompt) {
   if (rows.num_rows == 0) {
     const uint32_t last = request.prompt_tokens() - 1;
     if (samples || wanted(last)) {
-      heads_.Add({&request, &sequence, request.cursor_hidden.data(), last, samples, ends_prompt});
+      heads_.Add(
+          {&request, &sequence, request.answer.cursor_hidden.data(), last, samples, ends_prompt});
     }
     return;
   }
@@ -299,7 +301,7 @@ void Scheduler::ComputeHeads() {
     beams_.Clear();
     for (uint32_t i = 0; i < heads.size(); ++i) {
       ReportLogits(heads[i], heads_.logits(i));
-      if (!heads[i].request->search) {
+      if (!heads[i].request->answer.search) {
         AddDraws(heads[i], heads_.logits(i));
       } else if (!heads[i].request->done() && heads[i].sample) {
         beams_.Add(*heads[i].request, i);
@@ -312,8 +314,8 @@ void Scheduler::ComputeHeads() {
     for (const BeamBatch::Step& step : beams_.steps()) UseBeams(step);
   }
   for (const StepBatch::Rows& rows : batch_.rows()) {
-    if (!rows.request->prompt_done || rows.request->max_tokens > 0) continue;
-    for (const auto& sequence : rows.request->sequences) {
+    if (!rows.request->answer.prompt_done || rows.request->max_tokens > 0) continue;
+    for (const auto& sequence : rows.request->answer.sequences) {
       if (!sequence->done) EndSequence(*rows.request, *sequence, nullptr, FinishReason::kLength);
     }
   }
@@ -330,7 +332,7 @@ void Scheduler::ReportLogits(const Head& head, std::span<const float> logits) {
   if (scores) {
     GeneratedToken token{.id = spec.prompt[head.position + 1]};
     chooser_.Logprobs(logits, *spec.logprobs, &token);
-    EventOf(request, 0).scored.push_back(std::move(token));
+    request.events.Of(0).scored.push_back(std::move(token));
   }
   if (reports) spec.on_logits(sequence.choice, head.position, logits);
   sequence.next_logits = head.position + 1;
@@ -339,13 +341,13 @@ void Scheduler::ReportLogits(const Head& head, std::span<const float> logits) {
 void Scheduler::ReportProgress(Request& request, uint32_t processed) {
   if (!request.spec.reports_progress) return;
   const uint64_t now = MonotonicNs();
-  const uint64_t first = request.first_token_ns == 0 ? now : request.first_token_ns;
+  const uint64_t first = request.times.first_token_ns == 0 ? now : request.times.first_token_ns;
   processed = std::min(processed, request.prompt_tokens());
-  EventOf(request, 0).progress = {
+  request.events.Of(0).progress = {
       .total = request.prompt_tokens(),
       .processed = processed,
-      .cached = processed - std::min(processed, request.prefilled_tokens),
-      .prompt_ms = static_cast<double>(first - request.admitted_ns) * kProgressMs,
+      .cached = processed - std::min(processed, request.answer.prefilled_tokens),
+      .prompt_ms = static_cast<double>(first - request.times.admitted_ns) * kProgressMs,
       .answer_ms = static_cast<double>(now - first) * kProgressMs};
 }
 
@@ -357,7 +359,7 @@ void Scheduler::AddDraws(const Head& head, std::span<const float> logits) {
     chooser_.Add(request, sequence, head.hidden, logits);
   };
   if (!head.ends_prompt) return add(*head.sequence);
-  for (const auto& choice : request.sequences) add(*choice);
+  for (const auto& choice : request.answer.sequences) add(*choice);
 }
 
 // Charges tenants for the step that ran, by their rows and weights.

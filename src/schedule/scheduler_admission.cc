@@ -9,22 +9,20 @@
 #include "base/fault.h"
 #include "schedule/kv_quotas.h"
 #include "schedule/match_receipt.h"
+#include "schedule/request_answer.h"
 #include "schedule/request_tracing.h"
 #include "schedule/scheduler.h"
 
 namespace kvasir {
 
 void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
-  request->events.resize(request->spec.n);
-  request->has_event.resize(request->spec.n);
-  request->choice_done.resize(request->spec.n);
-  for (Event& event : request->events) event.tokens.reserve(1);
+  request->events.Begin(request->spec.n);
   if (request->spec.beams) BeamBatch::BeginSearch(*request, options_.end_tokens);
   request->tenant = tenants_.NumberOf(request->spec.tenant, requests_);
   const std::string& owner = request->cache_owner();
   figures_.NoteOwner(owner, options_.num_tenants);
-  request->account = tenants_.AccountOf(owner);
-  request->first_token_time.Start(request->submitted_ns);
+  request->room.account = tenants_.AccountOf(owner);
+  request->times.parts.Start(request->times.submitted_ns);
   if (request->spec.only_when_idle) {
     requests_.spare.push_back(std::move(request));
     return;
@@ -32,9 +30,9 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
   StopSpare(Spare::kBegun);
   tenants_.Activate(request->tenant, requests_);
   if (const auto timeout_ms = request->spec.timeout_ms) {
-    const uint64_t most = std::numeric_limits<uint64_t>::max() - request->submitted_ns;
-    request->deadline_ns =
-        request->submitted_ns + std::min(most / 1'000'000, *timeout_ms) * 1'000'000;
+    const uint64_t most = std::numeric_limits<uint64_t>::max() - request->times.submitted_ns;
+    request->times.deadline_ns =
+        request->times.submitted_ns + std::min(most / 1'000'000, *timeout_ms) * 1'000'000;
   }
   requests_.waiting.push_back(std::move(request));
 }
@@ -59,7 +57,7 @@ void Scheduler::FitQuota(Request& request) {
   KvDemand prompt = request.demand;
   prompt.tokens = prompt.prompt_tokens;
   const uint64_t tokens = prompt.MaxTokens(layout, cache_.step_tokens(), most);
-  if (tokens < uint64_t{request.prompt_tokens()} + request.longest_answer) {
+  if (tokens < uint64_t{request.prompt_tokens()} + request.answer.longest) {
     const Error error{Code::kExhausted,
                       "the cache's room for this tenant was lowered, and the request needs more"};
     return EndRequest(request, FinishReason::kError, &error);
@@ -71,18 +69,19 @@ void Scheduler::FitQuota(Request& request) {
 void Scheduler::EndPastDeadline() {
   const uint64_t now = MonotonicNs();
   const auto is_past = [&](const auto& request) {
-    return !request->done() && now >= request->deadline_ns;
+    return !request->done() && now >= request->times.deadline_ns;
   };
   const auto end = [&](Request& request) {
-    request.past_deadline = true;
-    if (request.first_token_ns != 0) {
+    request.times.past_deadline = true;
+    if (request.times.first_token_ns != 0) {
       EndRequest(request, FinishReason::kLength, nullptr);
       return;
     }
-    const Error error{Code::kDeadlineExceeded,
-                      fmt::format("the time limit of {} ms passed {}", *request.spec.timeout_ms,
-                                  request.admitted_ns == 0 ? "while the request waited for its turn"
-                                                           : "while its prompt was computed")};
+    const Error error{
+        Code::kDeadlineExceeded,
+        fmt::format("the time limit of {} ms passed {}", *request.spec.timeout_ms,
+                    request.times.admitted_ns == 0 ? "while the request waited for its turn"
+                                                   : "while its prompt was computed")};
     EndRequest(request, FinishReason::kError, &error);
   };
   for (auto it = requests_.waiting.begin(); it != requests_.waiting.end();) {
@@ -119,18 +118,18 @@ void Scheduler::CheckStepFiles() {
 
 void Scheduler::Admit(size_t waiting_index) {
   Request& request = *requests_.waiting[waiting_index];
-  const bool resumes = request.preempted;
+  const bool resumes = request.resume.preempted;
   if (!TryAdmit(request)) {
-    request.has_no_room = !leaders_.Follows(request);
+    request.wait.has_no_room = !leaders_.Follows(request);
     return;
   }
   for (const auto& other : requests_.waiting) {
-    if (other.get() == &request || other->submitted_ns > request.submitted_ns) continue;
+    if (other.get() == &request || other->times.submitted_ns > request.times.submitted_ns) continue;
     // It goes before others like it, because the cache has more of its prompt.
     const bool passes = !resumes && other->tenant == request.tenant &&
                         other->spec.priority == request.spec.priority &&
-                        other->resident_tokens < request.resident_tokens;
-    if (other->has_no_room || passes) ++other->overtaken;
+                        other->wait.resident_tokens < request.wait.resident_tokens;
+    if (other->wait.has_no_room || passes) ++other->wait.overtaken;
   }
   requests_.Admit(waiting_index);
 }
@@ -140,9 +139,9 @@ uint32_t Scheduler::TokensToReserve(const Request& request) const {
   const uint32_t whole = request.demand.tokens;
   if (options_.admission == Admission::kFull || request.max_tokens == 0) return whole;
   if (request.receipt.preemptions >= SchedulingPolicy::kMaxPreemptions) return whole;
-  const uint32_t so_far = request.longest_answer;
+  const uint32_t so_far = request.answer.longest;
   uint32_t expected = tenants_.lengths().Expected(request.tenant, so_far);
-  if (request.preempted) {
+  if (request.resume.preempted) {
     expected = std::max(expected, so_far + SchedulingPolicy::kCooldownTokens + 1);
   }
   // The last token needs no KV.
@@ -152,15 +151,15 @@ uint32_t Scheduler::TokensToReserve(const Request& request) const {
 
 Scheduler::Known Scheduler::KnownOf(const Request& request) const {
   const GenerateRequest& spec = request.spec;
-  const Sequence* first = request.first_live();  // null before it has run
+  const Sequence* first = request.answer.first_live();  // null before it has run
   Known known;
-  known.goes_on = request.preempted && request.prompt_done;
+  known.goes_on = request.resume.preempted && request.answer.prompt_done;
   // Where several choices go on, the prompt is computed once and forked again.
   known.is_whole =
       known.goes_on && (request.width() == 1 || options_.cache_mode == CacheMode::kNone);
   known.tokens = known.is_whole ? std::span<const TokenId>(first->tokens)
                                 : std::span<const TokenId>(spec.prompt);
-  known.is_long = options_.IsLong(known.goes_on ? request.shortest() : known.tokens.size());
+  known.is_long = options_.IsLong(known.goes_on ? request.answer.shortest() : known.tokens.size());
   return known;
 }
 
@@ -179,16 +178,16 @@ bool Scheduler::TryAdmit(Request& request) {
   MatchResult match =
       Match(request, known.tokens, known.is_long,
             {.use_cursor = spec.reuse == Reuse::kAll && !known.goes_on,
-             .use_tier = spec.use_disk && !request.skips_tier,
+             .use_tier = spec.use_disk && !request.wait.skips_tier,
              .counts = !spec.only_when_idle &&
-                       (request.admitted_ns == 0 || FaultActive(Fault::kCountedResume))});
+                       (request.times.admitted_ns == 0 || FaultActive(Fault::kCountedResume))});
   // All accounts have blocks in use, and its quota needs one.
-  if (request.account == kNobody && tenants_.HasQuota(request.cache_owner()) &&
+  if (request.room.account == kNobody && tenants_.HasQuota(request.cache_owner()) &&
       !requests_.running.empty()) {
     return false;
   }
   if (leaders_.Follow(request, match.num_reused())) {
-    request.first_token_time.Enter(State::kFollows, start_ns, cache_before_ns);
+    request.times.parts.Enter(State::kFollows, start_ns, cache_before_ns);
     return false;
   }
   KvDemand demand = request.demand;
@@ -198,44 +197,44 @@ bool Scheduler::TryAdmit(Request& request) {
   // Without other requests this one would fit: submission checked its demand.
   const bool guaranteed = cache_.IsGuaranteed(match, demand);
   Result<Reservation> reservation = cache_.Reserve(match, demand);
-  request.over_quota = !reservation && CountRefusal(reservation.error());
-  request.is_owed = !reservation && guaranteed;
+  request.room.over_quota = !reservation && CountRefusal(reservation.error());
+  request.wait.is_owed = !reservation && guaranteed;
   if (!reservation) {
-    request.first_token_time.Enter(State::kQueued, start_ns, cache_before_ns);
+    request.times.parts.Enter(State::kQueued, start_ns, cache_before_ns);
     return false;
   }
   if (!guaranteed && !requests_.running.empty() && cache_.unreserved_blocks() < Headroom()) {
     return false;
   }
-  request.first_token_time.Enter(State::kRuns, start_ns, cache_before_ns);
-  request.reserved_tokens = demand.tokens;
+  request.times.parts.Enter(State::kRuns, start_ns, cache_before_ns);
+  request.room.reserved_tokens = demand.tokens;
   StartRunning(request, known, std::move(match), std::move(*reservation), start_ns);
   return true;
 }
 
 void Scheduler::StartRunning(Request& request, const Known& known, MatchResult match,
                              Reservation reservation, uint64_t start_ns) {
-  const bool resumed = request.preempted;
-  Sequence* first = request.first_live();
+  const bool resumed = request.resume.preempted;
+  Sequence* first = request.answer.first_live();
   if (resumed) {
     CountResumed(request, *first, match.num_reused());
     TraceResume(request, start_ns);
   } else {
-    request.admitted_ns = start_ns;
+    request.times.admitted_ns = start_ns;
     ExplainMatch(request, match);
     figures_.stats().reused_source_tokens += request.receipt.source_reused;
-    if (const auto reason = std::exchange(request.tier_miss, std::nullopt)) {
+    if (const auto reason = std::exchange(request.wait.tier_miss, std::nullopt)) {
       SetReceiptMiss(request, *reason, match.num_reused());
       if (!request.spec.only_when_idle) cache_.CountMiss(*reason, request.receipt.computed);
     }
     if (request.spec.caller_explains && match.miss && match.miss->reason == MissReason::kDiverged) {
       match.miss.reset();  // the caller counts it, by the reason that it finds
     }
-    if (request.trace) request.trace->matched_ns = MonotonicNs();
+    if (request.tracing.trace) request.tracing.trace->matched_ns = MonotonicNs();
   }
   if (match.has_cursor()) {
     const std::span<const float> hidden = cache_.CursorHidden(match);
-    request.cursor_hidden.assign(hidden.begin(), hidden.end());
+    request.answer.cursor_hidden.assign(hidden.begin(), hidden.end());
   }
   const uint32_t num_offered = match.num_offered();
   KvLoad load = cache_.TakeOffer(match);
@@ -251,7 +250,7 @@ void Scheduler::StartRunning(Request& request, const Known& known, MatchResult m
   }
   if (resumed) {
     first->kv = std::move(kv);
-    for (const auto& sequence : request.sequences) {
+    for (const auto& sequence : request.answer.sequences) {
       // Without a cache the choices share nothing.
       const bool shares = options_.cache_mode != CacheMode::kNone;
       const bool is_apart = known.goes_on && !shares;
@@ -260,15 +259,15 @@ void Scheduler::StartRunning(Request& request, const Known& known, MatchResult m
       sequence->kv = cache_.Fetch(Match(request, known.tokens, known.is_long, {.counts = false}),
                                   request.prompt_tokens() + request.max_tokens, reservation);
     }
-    if (!known.is_whole) request.prompt_done = false;
+    if (!known.is_whole) request.answer.prompt_done = false;
   } else {
     AddSequence(request, std::move(kv), options_.tokenizer).long_rope = known.is_long;
   }
-  request.was_resumed = resumed;
+  request.resume.was_resumed = resumed;
   loads_.Start(request, std::move(load), num_offered);
-  request.reservation = std::move(reservation);
-  request.tokens_at_resume = request.completion_tokens;
-  request.preempted = false;
+  request.room.reservation = std::move(reservation);
+  request.resume.tokens_at_resume = request.answer.completion_tokens;
+  request.resume.preempted = false;
 }
 
 // Counts that blocks were refused; true when the account's maximum left none.
@@ -281,15 +280,16 @@ bool Scheduler::CountRefusal(const Error& error) {
 
 // Counts what is computed a second time.
 void Scheduler::CountResumed(Request& request, const Sequence& first, uint32_t num_reused) {
-  request.recomputed_last = 0;
-  for (const auto& sequence : request.sequences) {
+  request.resume.recomputed_last = 0;
+  for (const auto& sequence : request.answer.sequences) {
     if (sequence->done) continue;
     const uint32_t kept = sequence.get() == &first ? num_reused : request.prompt_tokens();
     const uint32_t again = sequence->num_computed - std::min(sequence->num_computed, kept);
     request.receipt.recomputed += again;
-    request.recomputed_last += again;
+    request.resume.recomputed_last += again;
     figures_.stats().recomputed_tokens += again;
-    if (request.cause == PreemptCause::kRope) figures_.stats().recomputed_rope_tokens += again;
+    if (request.resume.cause == PreemptCause::kRope)
+      figures_.stats().recomputed_rope_tokens += again;
   }
 }
 
@@ -298,28 +298,28 @@ void Scheduler::CountResumed(Request& request, const Sequence& first, uint32_t n
 void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
   Request* const request = requests_.running[running_index].get();
   loads_.End(*request);
-  for (const auto& sequence : request->sequences) {
+  for (const auto& sequence : request->answer.sequences) {
     if (sequence->done || sequence->kv.tables().empty()) continue;  // or it waits to be forked
     sequence->num_computed = std::max(sequence->num_computed, sequence->kv.num_committed());
     sequence->format_choice.reset();
     sequence->kv.Close();
     // If only the prompt is committed, its tail is kept already.
-    if (!request->prompt_done || sequence->kv.num_committed() > request->prompt_tokens()) {
+    if (!request->answer.prompt_done || sequence->kv.num_committed() > request->prompt_tokens()) {
       figures_.TimedCache([&] { cache_.Commit(sequence->kv, 0, KvCache::CommitKind::kEnd); });
     }
     sequence->kv = KvSequence();
   }
-  request->unused_beams.clear();
-  request->reservation.Release();
-  request->preempted = true;
-  request->cause = cause;
+  request->answer.unused_beams.clear();
+  request->room.reservation.Release();
+  request->resume.preempted = true;
+  request->resume.cause = cause;
   const uint64_t now = MonotonicNs();
-  request->first_token_time.Enter(FirstTokenTime::State::kQueued, now, figures_.cache_ns());
+  request->times.parts.Enter(FirstTokenTime::State::kQueued, now, figures_.cache_ns());
   TracePreempt(*request, cause, now);
-  request->is_starved = request->over_quota = request->is_owed = false;
-  for (const auto& other : requests_.waiting) other->has_no_room = false;
+  request->room.is_starved = request->room.over_quota = request->wait.is_owed = false;
+  for (const auto& other : requests_.waiting) other->wait.has_no_room = false;
   if (cause != PreemptCause::kRope) {
-    request->has_no_room = true;  // others need its blocks first
+    request->wait.has_no_room = true;  // others need its blocks first
     ++request->receipt.preemptions;
     ++figures_.stats().preemptions[static_cast<size_t>(cause)];
     ++figures_.stats().tenants[request->tenant].preemptions;
@@ -337,18 +337,18 @@ void Scheduler::GrowReservations() {
   over_quota.clear();
   for (const auto& request : requests_.running) {
     uint32_t needed = 0;
-    for (const auto& sequence : request->sequences) {
+    for (const auto& sequence : request->answer.sequences) {
       if (sequence->done) continue;
       needed = std::max(needed, static_cast<uint32_t>(sequence->tokens.size()));
     }
-    const bool grows = needed > request->reserved_tokens;
-    const bool own = std::ranges::count(over_quota, request->account) > 0;
-    if (grows) request->over_quota = own;
-    request->is_starved = grows && (starved || own || !GrowReservation(*request, needed));
-    if (request->is_starved && request->over_quota) {
-      over_quota.push_back(request->account);
+    const bool grows = needed > request->room.reserved_tokens;
+    const bool own = std::ranges::count(over_quota, request->room.account) > 0;
+    if (grows) request->room.over_quota = own;
+    request->room.is_starved = grows && (starved || own || !GrowReservation(*request, needed));
+    if (request->room.is_starved && request->room.over_quota) {
+      over_quota.push_back(request->room.account);
     } else {
-      starved |= request->is_starved;
+      starved |= request->room.is_starved;
     }
     TraceWait(*request);
   }
@@ -361,12 +361,12 @@ bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
       std::min(request.demand.tokens, (needed + block_tokens - 1) / block_tokens * block_tokens);
   Status grown;
   for (const uint32_t tokens : {expected, least}) {
-    grown = request.reservation.Grow(tokens, request.num_live());
+    grown = request.room.reservation.Grow(tokens, request.num_live());
     if (!grown) continue;
-    request.reserved_tokens = tokens;
+    request.room.reserved_tokens = tokens;
     return true;
   }
-  request.over_quota = CountRefusal(grown.error());
+  request.room.over_quota = CountRefusal(grown.error());
   return false;
 }
 
@@ -374,7 +374,7 @@ bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
 MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, bool is_long,
                              MatchOptions options) {
   options.reuse = request.shares();
-  request.account = options.account = tenants_.AccountOf(request.cache_owner());
+  request.room.account = options.account = tenants_.AccountOf(request.cache_owner());
   const std::vector<TokenId>& source = request.spec.source;
   options.source = {source, static_cast<uint32_t>(source.size())};
   if (source.size() > 1 && FaultActive(Fault::kForeignSource)) {
@@ -398,8 +398,8 @@ MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, 
 void Scheduler::RestartLong() {
   if (!options_.long_rope || options_.cache_mode == CacheMode::kNone) return;
   for (size_t i = requests_.running.size(); i-- > 0;) {
-    const bool is_long = requests_.running[i]->first_live()->long_rope;
-    if (!is_long && options_.IsLong(requests_.running[i]->shortest()))
+    const bool is_long = requests_.running[i]->answer.first_live()->long_rope;
+    if (!is_long && options_.IsLong(requests_.running[i]->answer.shortest()))
       Preempt(i, PreemptCause::kRope);
   }
 }

@@ -1,5 +1,6 @@
 // Beam search in the scheduler: how a search's steps become events.
 #include "base/check.h"
+#include "schedule/request_answer.h"
 #include "schedule/scheduler.h"
 
 namespace kvasir {
@@ -11,11 +12,11 @@ void Scheduler::UseBeams(const BeamBatch::Step& step) {
     const Error error{Code::kCorruption, "model: a logit is not finite"};
     return EndRequest(request, FinishReason::kError, &error);
   }
-  NoteToken(request, request.last_token_ns);
-  BeamSearch& search = *request.search;
-  request.longest_answer = search.length() + 1 - request.prompt_tokens();
+  NoteToken(request, request.times.last_token_ns);
+  BeamSearch& search = *request.answer.search;
+  request.answer.longest = search.length() + 1 - request.prompt_tokens();
   // A quota may have been lowered since the search began.
-  if (!search.done() && request.longest_answer >= request.max_tokens) search.End();
+  if (!search.done() && request.answer.longest >= request.max_tokens) search.End();
   if (!search.done()) {
     const Status followed = figures_.TimedCache([&] { return beams_.Follow(request); });
     if (!followed) EndRequest(request, FinishReason::kError, &followed.error());
@@ -26,13 +27,13 @@ void Scheduler::UseBeams(const BeamBatch::Step& step) {
 
 // Into the events of its choices.
 std::vector<BeamSearch::Hypothesis> Scheduler::AddHypotheses(Request& request) {
-  std::vector<BeamSearch::Hypothesis> best = request.search->best();
+  std::vector<BeamSearch::Hypothesis> best = request.answer.search->best();
   for (uint32_t choice = 0; choice < best.size(); ++choice) {
-    Event& event = EventOf(request, choice);
+    Event& event = request.events.Of(choice);
     const auto tokens = best[choice].tokens.subspan(request.prompt_tokens());
     AddAnswer(tokens, best[choice].ended, options_.tokenizer, request.spec, event);
     event.score = best[choice].score;
-    request.completion_tokens += static_cast<uint32_t>(tokens.size());
+    request.answer.completion_tokens += static_cast<uint32_t>(tokens.size());
     figures_.stats().generated_tokens += tokens.size();
   }
   return best;
@@ -49,7 +50,7 @@ void Scheduler::EndSearch(Request& request, std::span<const BeamSearch::Hypothes
     figures_.AddChoice(tokens, reason);
     tenants_.lengths().Add(request.tenant, tokens - request.prompt_tokens());
   }
-  FinishRequest(request, request.events[0].finish_reason);
+  FinishRequest(request, request.events.Of(0).finish_reason);
 }
 
 }  // namespace kvasir

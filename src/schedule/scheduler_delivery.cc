@@ -1,13 +1,12 @@
 // Events: sampled tokens, the end of choices and requests, calls of sinks, statistics.
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 #include "base/begins_with.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/result.h"
 #include "chat/answer_grammar.h"
+#include "schedule/request_answer.h"
 #include "schedule/request_tracing.h"
 #include "schedule/scheduler.h"
 
@@ -15,9 +14,6 @@ namespace kvasir {
 namespace {
 
 constexpr double kMs = 1e-6;  // of a nanosecond
-
-// When the system refuses memory, the engine waits this long before it tries again.
-constexpr auto kMemoryPause = std::chrono::milliseconds(1);
 
 }  // namespace
 
@@ -42,10 +38,10 @@ void Scheduler::UseDraw(TokenChooser::Draw& draw) {
     return;
   }
   const TokenId id = *draw.id;
-  Event& event = EventOf(request, sequence.choice);
+  Event& event = request.events.Of(sequence.choice);
   event.tokens.push_back(std::move(draw.token));
   NoteToken(request, sequence.token_ns);
-  sequence.token_ns = request.last_token_ns;
+  sequence.token_ns = request.times.last_token_ns;
   ++figures_.stats().generated_tokens;
   const bool ends = chooser_.EndsAnswer(request.spec, id);
   FinishReason reason =
@@ -53,7 +49,8 @@ void Scheduler::UseDraw(TokenChooser::Draw& draw) {
   if (!ends && AdvanceFormat(request, sequence, event.tokens.back())) reason = FinishReason::kStop;
   if (sequence.choice == 0) ReportProgress(request, request.prompt_tokens());
   if (reason == FinishReason::kNone && request.spec.line_timeout_ms && sequence.has_line_end &&
-      request.last_token_ns - request.first_token_ns > *request.spec.line_timeout_ms * 1'000'000) {
+      request.times.last_token_ns - request.times.first_token_ns >
+          *request.spec.line_timeout_ms * 1'000'000) {
     reason = FinishReason::kLength;
   }
   if (reason != FinishReason::kNone) {
@@ -67,14 +64,14 @@ void Scheduler::UseDraw(TokenChooser::Draw& draw) {
 
 // `previous_ns`: when the token before it came; 0: it is the first one.
 void Scheduler::NoteToken(Request& request, uint64_t previous_ns) {
-  request.last_token_ns = MonotonicNs();
-  if (request.first_token_ns == 0) {
-    request.first_token_ns = request.last_token_ns;
-    request.first_token_time.Enter(FirstTokenTime::State::kDone, request.first_token_ns,
-                                   figures_.cache_ns());
+  request.times.last_token_ns = MonotonicNs();
+  if (request.times.first_token_ns == 0) {
+    request.times.first_token_ns = request.times.last_token_ns;
+    request.times.parts.Enter(FirstTokenTime::State::kDone, request.times.first_token_ns,
+                              figures_.cache_ns());
   }
   if (previous_ns != 0) {
-    const uint64_t gap_ns = request.last_token_ns - previous_ns;
+    const uint64_t gap_ns = request.times.last_token_ns - previous_ns;
     figures_.AddToken(gap_ns);
   }
   TraceCaughtUp(request);
@@ -123,8 +120,8 @@ void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* h
 
 // Gives back all blocks of its choices.
 void Scheduler::ReleaseSequences(Request& request) {
-  request.unused_beams.clear();
-  for (const auto& sequence : request.sequences) {
+  request.answer.unused_beams.clear();
+  for (const auto& sequence : request.answer.sequences) {
     sequence->kv = KvSequence();
     sequence->format_choice.reset();
     sequence->done = true;
@@ -133,22 +130,24 @@ void Scheduler::ReleaseSequences(Request& request) {
 }
 
 void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* error) {
-  if (request.search && request.past_deadline && error == nullptr) {
-    request.search->End();
+  if (request.answer.search && request.times.past_deadline && error == nullptr) {
+    request.answer.search->End();
     AddHypotheses(request);
   }
   ReleaseSequences(request);
   for (uint32_t choice = 0; choice < request.spec.n; ++choice) {
-    if (request.choice_done[choice]) continue;
+    if (request.events.is_done(choice)) continue;
     FinishChoice(request, choice, reason);
     if (!request.spec.only_when_idle) {
-      figures_.AddChoice(
-          choice < request.sequences.size() ? request.sequences[choice]->tokens.size() : 0, reason);
+      figures_.AddChoice(choice < request.answer.sequences.size()
+                             ? request.answer.sequences[choice]->tokens.size()
+                             : 0,
+                         reason);
     }
     if (error != nullptr) {
-      request.events[choice].error = *error;
-    } else if (request.past_deadline) {
-      request.events[choice].stop_match = "deadline";
+      request.events.Of(choice).error = *error;
+    } else if (request.times.past_deadline) {
+      request.events.Of(choice).stop_match = "deadline";
     }
   }
   if (error != nullptr && error->code == Code::kCorruption) ++figures_.stats().requests.corrupted;
@@ -157,22 +156,22 @@ void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* e
 
 void Scheduler::FinishRequest(Request& request, FinishReason reason) {
   loads_.End(request);
-  request.reservation.Release();
+  request.room.reservation.Release();
   zeroes_scratch_ |= request.is_erased;
   const uint64_t now = MonotonicNs();
-  const uint64_t first = request.first_token_ns == 0 ? now : request.first_token_ns;
-  request.first_token_time.Enter(FirstTokenTime::State::kDone, now, figures_.cache_ns());
+  const uint64_t first = request.times.first_token_ns == 0 ? now : request.times.first_token_ns;
+  request.times.parts.Enter(FirstTokenTime::State::kDone, now, figures_.cache_ns());
   Receipt& receipt = request.receipt;
-  if (request.admitted_ns == 0) {  // never ran
+  if (request.times.admitted_ns == 0) {  // never ran
     receipt.prompt_tokens = receipt.computed = request.prompt_tokens();
     receipt.ignored = request.spec.ignored;
     receipt.clock_in_prompt = request.spec.clock_in_prompt;
   }
-  receipt.ttft_ms = static_cast<double>(first - request.submitted_ns) * kMs;
-  FillFirstTokenParts(request.first_token_time, receipt);
-  if (request.longest_answer > 1) {
-    receipt.tpot_ms =
-        static_cast<double>(request.last_token_ns - first) * kMs / (request.longest_answer - 1);
+  receipt.ttft_ms = static_cast<double>(first - request.times.submitted_ns) * kMs;
+  FillFirstTokenParts(request.times.parts, receipt);
+  if (request.answer.longest > 1) {
+    receipt.tpot_ms = static_cast<double>(request.times.last_token_ns - first) * kMs /
+                      (request.answer.longest - 1);
   }
   const uint32_t reused = receipt.cached_tokens() + receipt.source_reused;
   receipt.saved_ms = reused * figures_.RowNs() * kMs;
@@ -246,39 +245,18 @@ void Scheduler::ZeroScratch() {
 }
 
 Scheduler::Ended Scheduler::Deliver() {
-  // False when a sink had no memory for its event, which then stays for the next try.
-  const auto tell = [this](Request& request) {
-    if (std::find(request.has_event.begin(), request.has_event.end(), true) ==
-        request.has_event.end()) {
-      return true;
-    }
-    uint32_t last = request.spec.n - 1;
-    while (!request.has_event[last]) --last;
-    for (uint32_t choice = 0; choice <= last; ++choice) {
-      if (!request.has_event[choice]) continue;
-      Event& event = request.events[choice];
-      if (choice == last && request.done()) {
-        event.last = true;
-        event.receipt = request.receipt;
-        event.completion_tokens = request.completion_tokens;
-        event.prefilled_tokens = std::min(request.prefilled_tokens, request.receipt.computed);
-        if (on_end_ && !request.end_reported) on_end_(request);
-        request.end_reported = true;
-      }
-      try {
-        request.sink(event);
-      } catch (...) {
-        std::this_thread::sleep_for(kMemoryPause);
-        return false;
-      }
-      request.has_event[choice] = false;
-    }
-    return true;
+  const auto send = [this](Request& request) {
+    return request.events.Send(request.sink, [&](Event& event, bool is_first) {
+      event.receipt = request.receipt;
+      event.completion_tokens = request.answer.completion_tokens;
+      event.prefilled_tokens = std::min(request.answer.prefilled_tokens, request.receipt.computed);
+      if (on_end_ && is_first) on_end_(request);
+    });
   };
   Ended ended;
-  for (const auto& request : requests_.running) tell(*request);
+  for (const auto& request : requests_.running) send(*request);
   std::erase_if(requests_.ended, [&](const std::unique_ptr<Request>& request) {
-    if (!tell(*request)) return false;
+    if (!send(*request)) return false;
     DeliverTrace(*request);
     ++ended.count;
     ended.bytes += request->bytes;
@@ -305,9 +283,9 @@ void Scheduler::CheckInvariants() const {
   cache_.CheckInvariants();
   uint32_t choices = 0;
   for (const auto& request : requests_.running) {
-    KV_CHECK(!request->sequences.empty());
+    KV_CHECK(!request->answer.sequences.empty());
     choices += request->num_live();
-    for (const auto& sequence : request->sequences) {
+    for (const auto& sequence : request->answer.sequences) {
       const std::span<const TokenId> tokens = sequence->tokens;
       KV_CHECK(sequence->kv.num_committed() <= tokens.size());
       // The request, its sequence and the sequence's KV have the same ids.

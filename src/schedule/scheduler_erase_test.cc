@@ -84,7 +84,7 @@ class ErasingProcess {
         LimitsFor(*cache_, kSmallContext, kSmallVocab, parallel_));
     EXPECT_TRUE(request);
     (*request)->id = RequestId{id};
-    (*request)->submitted_ns = MonotonicNs();
+    (*request)->times.submitted_ns = MonotonicNs();
     scheduler_.Enqueue(std::move(*request));
     return id;
   }

@@ -55,7 +55,7 @@ class FormatsTest : public testing::Test {
     EXPECT_TRUE(request);
     (*request)->format = {.whole = grammar_, .closing = nullptr, .masks = &masks_};
     (*request)->id = RequestId{id};
-    (*request)->submitted_ns = MonotonicNs();
+    (*request)->times.submitted_ns = MonotonicNs();
     scheduler_->Enqueue(std::move(*request));
     return id;
   }

@@ -95,7 +95,7 @@ class LoadingProcess {
         LimitsFor(*cache_, kLoadContext, kLoadVocab, 4));
     EXPECT_TRUE(request);
     (*request)->id = RequestId{++last_id_};
-    (*request)->submitted_ns = MonotonicNs();
+    (*request)->times.submitted_ns = MonotonicNs();
     scheduler_.Enqueue(std::move(*request));
     while (!is_done) Step();
     EXPECT_EQ(answer.token, runner_.NextToken(prompt));

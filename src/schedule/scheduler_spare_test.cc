@@ -41,7 +41,7 @@ class SpareTest : public testing::Test {
         LimitsFor(*cache_, kSmallContext, kSmallVocab, 4));
     EXPECT_TRUE(request);
     (*request)->id = RequestId{id};
-    (*request)->submitted_ns = MonotonicNs();
+    (*request)->times.submitted_ns = MonotonicNs();
     scheduler_.Enqueue(std::move(*request));
     return id;
   }

@@ -8,10 +8,10 @@ namespace kvasir {
 namespace {
 
 const char* StateOf(const Request& request, bool follows) {
-  if (request.preempted) return "preempted";
-  if (request.sequences.empty()) return follows ? "following" : "waiting";
+  if (request.resume.preempted) return "preempted";
+  if (request.answer.sequences.empty()) return follows ? "following" : "waiting";
   if (request.load.waits) return "loading";
-  return request.prompt_done ? "decode" : "prefill";
+  return request.answer.prompt_done ? "decode" : "prefill";
 }
 
 }  // namespace
@@ -26,9 +26,9 @@ void Scheduler::AddStates(const Request& request, uint64_t now_ns,
                       .cached_tokens = request.receipt.cached_tokens(),
                       .priority = request.spec.priority,
                       .preemptions = request.receipt.preemptions,
-                      .age_ns = now_ns - std::min(now_ns, request.submitted_ns)};
-  if (request.sequences.empty()) states.push_back(state);
-  for (const auto& sequence : request.sequences) {
+                      .age_ns = now_ns - std::min(now_ns, request.times.submitted_ns)};
+  if (request.answer.sequences.empty()) states.push_back(state);
+  for (const auto& sequence : request.answer.sequences) {
     if (sequence->done) continue;
     const KvCache::Pins pins = cache_.PinsOf(sequence->kv);
     state.choice = sequence->choice;

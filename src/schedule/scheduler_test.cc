@@ -247,8 +247,8 @@ class RandomSchedule {
                       .cache_mode = mode_});
     if (!checked) return;  // can never fit
     (*checked)->id = RequestId{id};
-    (*checked)->submitted_ns = MonotonicNs();
-    if (spec.on_trace) (*checked)->trace = NewTrace();
+    (*checked)->times.submitted_ns = MonotonicNs();
+    if (spec.on_trace) (*checked)->tracing.trace = NewTrace();
     // No format has the end within its text.
     if (!spec.ignore_eos && formats_.Below(4) != 0) AddFormat(**checked);
     Asked& asked = asked_[id];
@@ -660,7 +660,7 @@ TEST(Scheduler, ALeaderHasThePriorityOfWhoWaitsForIt) {
                                  .step_tokens = 16});
     ASSERT_TRUE(request);
     (*request)->id = RequestId{id};
-    (*request)->submitted_ns = MonotonicNs();
+    (*request)->times.submitted_ns = MonotonicNs();
     scheduler.Enqueue(std::move(*request));
   };
   ask(1, "a", 5);

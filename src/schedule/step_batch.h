@@ -7,8 +7,8 @@
 
 #include "block/kv_layout.h"
 #include "model/runner.h"
+#include "schedule/request.h"
 #include "schedule/scheduling_policy.h"
-#include "schedule/sequence.h"
 #include "schedule/step_cost.h"
 
 namespace kvasir {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "schedule/request_answer.h"
 #include "testing/small_runner_for_test.h"
 
 namespace kvasir {
@@ -19,14 +20,16 @@ class StepBatchTest : public testing::Test {
     auto request = std::make_unique<Request>();
     request->spec.prompt = SmallPrompt(tokens, first);
     MatchResult match = cache_->Match(cache_->OpenNamespace("a", {}), request->spec.prompt, {});
-    request->reservation = *cache_->Reserve(match, {.prompt_tokens = tokens, .tokens = tokens});
-    AddSequence(*request, cache_->Fetch(std::move(match), tokens, request->reservation), nullptr);
-    KV_CHECK(cache_->Extend(request->sequences[0]->kv, request->spec.prompt));
+    request->room.reservation =
+        *cache_->Reserve(match, {.prompt_tokens = tokens, .tokens = tokens});
+    AddSequence(*request, cache_->Fetch(std::move(match), tokens, request->room.reservation),
+                nullptr);
+    KV_CHECK(cache_->Extend(request->answer.sequences[0]->kv, request->spec.prompt));
     return request;
   }
   void Add(Request& request, uint32_t num_rows, bool decodes = false) {
     batch_.Add({.request = &request,
-                .sequence = request.sequences[0].get(),
+                .sequence = request.answer.sequences[0].get(),
                 .first_row = 0,
                 .num_rows = num_rows,
                 .position = 0,

@@ -88,8 +88,8 @@ void StepFigures::CountRequests(const RequestQueues& requests, std::span<const R
   for (const auto& request : requests.running) {
     if (request->spec.only_when_idle) continue;
     stats_.running += request->num_live();
-    if (request->search) stats_.hypotheses += request->search->beams().size();
-    for (const auto& sequence : request->sequences) {
+    if (request->answer.search) stats_.hypotheses += request->answer.search->beams().size();
+    for (const auto& sequence : request->answer.sequences) {
       if (sequence->done) continue;
       now.longest_running_tokens =
           std::max<uint64_t>(now.longest_running_tokens, sequence->tokens.size());
@@ -100,7 +100,7 @@ void StepFigures::CountRequests(const RequestQueues& requests, std::span<const R
       !requests.waiting.empty() && requests.waiting.front()->spec.only_when_idle;
   stats_.queued = waits_for_idle ? 0 : requests.waiting.size();
   if (stats_.queued == 0) return;
-  now.oldest_wait_since_ns = requests.waiting.front()->submitted_ns;
+  now.oldest_wait_since_ns = requests.waiting.front()->times.submitted_ns;
   for (const RequestView& view : views) {
     if (view.state == RequestView::State::kRunning) continue;
     now.following += view.follows;

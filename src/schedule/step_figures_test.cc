@@ -15,7 +15,7 @@ constexpr uint32_t kFiguresContext = 100;
 std::unique_ptr<Request> CountedRequest(uint32_t tenant, uint64_t submitted_ns) {
   auto request = std::make_unique<Request>();
   request->tenant = tenant;
-  request->submitted_ns = submitted_ns;
+  request->times.submitted_ns = submitted_ns;
   return request;
 }
 
@@ -95,8 +95,8 @@ TEST(StepFigures, GaugesAreThoseOfTheQueues) {
   RequestQueues requests;
   requests.running.push_back(CountedRequest(1, 50));
   requests.running[0]->spec.n = 2;
-  requests.running[0]->sequences.push_back(std::make_unique<Sequence>());
-  requests.running[0]->sequences[0]->tokens.resize(7);
+  requests.running[0]->answer.sequences.push_back(std::make_unique<Sequence>());
+  requests.running[0]->answer.sequences[0]->tokens.resize(7);
   requests.running.push_back(CountedRequest(1, 60));
   requests.running[1]->spec.only_when_idle = true;
   requests.waiting.push_back(CountedRequest(2, 90));

@@ -9,12 +9,12 @@ namespace {
 
 // Whether the only token to compute was just sampled.
 bool Decodes(const Request& request, const Sequence& sequence) {
-  return request.prompt_done && sequence.num_pending() == 1;
+  return request.answer.prompt_done && sequence.num_pending() == 1;
 }
 
 // Whether a choice has more to compute than its next token.
 bool IsBehind(const Request& request) {
-  return std::ranges::any_of(request.sequences, [](const auto& sequence) {
+  return std::ranges::any_of(request.answer.sequences, [](const auto& sequence) {
     return !sequence->done && sequence->num_pending() > 1;
   });
 }
@@ -56,10 +56,10 @@ void StepPlanner::Probe() {
   const uint64_t now = counters.committed_blocks + counters.evicted_blocks;
   uint32_t probed = 0;
   for (const auto& request : requests_.waiting) {
-    if (request->probed_at == now || !request->shares()) continue;
-    request->probed_at = now;
+    if (request->wait.probed_at == now || !request->shares()) continue;
+    request->wait.probed_at = now;
     const bool is_long = options_.IsLong(request->prompt_tokens());
-    request->resident_tokens = figures_.TimedCache([&] {
+    request->wait.resident_tokens = figures_.TimedCache([&] {
       return cache_.Probe(request->cache_owner(),
                           is_long ? options_.long_rope->identity : options_.identity,
                           request->spec.cache_salt, request->spec.prompt);
@@ -73,8 +73,8 @@ void StepPlanner::Fill(std::span<const AccountId> over_quota) {
   view_sequences_.clear();
   seen_.clear();
   tenants_.CountRunning(requests_);
-  const bool starved = std::ranges::any_of(requests_.running,
-                                           [](const auto& request) { return request->is_starved; });
+  const bool starved = std::ranges::any_of(
+      requests_.running, [](const auto& request) { return request->room.is_starved; });
   for (const auto& request : requests_.running) {
     const auto index = static_cast<uint32_t>(view_requests_.size());
     view_requests_.push_back(
@@ -82,32 +82,34 @@ void StepPlanner::Fill(std::span<const AccountId> over_quota) {
          .tenant = request->tenant,
          .choices = request->num_live(),
          .priority = request->spec.priority,
-         .arrival_ns = request->submitted_ns,
-         .account = request->account,
-         .above_guarantee = cache_.accounts().is_above_guarantee(request->account),
-         .over_quota = request->over_quota,
+         .arrival_ns = request->times.submitted_ns,
+         .account = request->room.account,
+         .above_guarantee = cache_.accounts().is_above_guarantee(request->room.account),
+         .over_quota = request->room.over_quota,
          .preemptions = request->receipt.preemptions,
-         .is_starved = request->is_starved,
+         .is_starved = request->room.is_starved,
          .recompute_tokens = starved || !requests_.waiting.empty() ? CostToBringBack(*request) : 0,
-         .tokens_since_resume = request->completion_tokens - request->tokens_at_resume});
-    for (const auto& sequence : request->sequences) FillSequence(index, *request, *sequence);
+         .tokens_since_resume =
+             request->answer.completion_tokens - request->resume.tokens_at_resume});
+    for (const auto& sequence : request->answer.sequences) FillSequence(index, *request, *sequence);
   }
   for (const auto& request : requests_.waiting) {
     // A running request of its account waits for what the account releases, and goes first.
-    const bool held_up = std::ranges::count(over_quota, request->account) > 0;
-    const bool goes_first = request->preempted && request->cause != PreemptCause::kPriority;
+    const bool held_up = std::ranges::count(over_quota, request->room.account) > 0;
+    const bool goes_first =
+        request->resume.preempted && request->resume.cause != PreemptCause::kPriority;
     view_requests_.push_back(
         {.state = goes_first ? RequestView::State::kPreempted : RequestView::State::kWaiting,
          .tenant = request->tenant,
          .choices = request->num_live(),
          .priority = request->spec.priority,
-         .arrival_ns = request->submitted_ns,
-         .has_no_room = request->has_no_room || held_up,
-         .overtaken = request->overtaken,
-         .account = request->account,
-         .over_quota = request->over_quota || held_up,
-         .is_owed = request->is_owed,
-         .resident_tokens = request->resident_tokens,
+         .arrival_ns = request->times.submitted_ns,
+         .has_no_room = request->wait.has_no_room || held_up,
+         .overtaken = request->wait.overtaken,
+         .account = request->room.account,
+         .over_quota = request->room.over_quota || held_up,
+         .is_owed = request->wait.is_owed,
+         .resident_tokens = request->wait.resident_tokens,
          .follows = leaders_.Follows(*request),
          .preemptions = request->receipt.preemptions});
   }
@@ -130,7 +132,8 @@ void StepPlanner::RaiseLeaders() {
     const Request& follower = *requests_.waiting[i - requests_.running.size()];
     for (size_t j = 0; j < requests_.running.size(); ++j) {
       RequestView& leader = view_requests_[j];
-      if (requests_.running[j]->id != follower.leader || leader.tenant != follower.tenant) continue;
+      if (requests_.running[j]->id != follower.wait.leader || leader.tenant != follower.tenant)
+        continue;
       leader.priority = std::min(leader.priority, follower.spec.priority);
     }
   }
@@ -140,11 +143,11 @@ void StepPlanner::FillSequence(uint32_t index, Request& request, Sequence& seque
   // Choices of a request that goes on wait until the prompt can be forked again.
   if (sequence.done || sequence.kv.tables().empty() || sequence.waits_for_format()) return;
   uint32_t pending = sequence.num_pending();
-  if (!request.prompt_done) {
+  if (!request.answer.prompt_done) {
     pending = request.prompt_tokens() - sequence.kv.num_committed();
   } else if (request.num_live() > 1 && options_.cache_mode != CacheMode::kNone &&
              !sequence.format_choice &&
-             (IsBehind(request) || sequence.tokens.size() > request.shortest())) {
+             (IsBehind(request) || sequence.tokens.size() > request.answer.shortest())) {
     // Choices keep one length: whose next token is the last one that is known waits for the others.
     if (--pending == 0) return;
   }
@@ -164,7 +167,7 @@ void StepPlanner::FillSequence(uint32_t index, Request& request, Sequence& seque
 uint32_t StepPlanner::CostToBringBack(const Request& request) const {
   constexpr uint32_t kMost = uint32_t{1} << 30;  // what certainly does not stay costs most
   uint32_t tokens = !request.shares() ? kMost : 0;
-  for (const auto& sequence : request.sequences) {
+  for (const auto& sequence : request.answer.sequences) {
     if (!sequence->done && !sequence->kv.tables().empty()) tokens += cache_.OwnTokens(sequence->kv);
   }
   return tokens;

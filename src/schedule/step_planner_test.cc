@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "schedule/request_answer.h"
 #include "testing/small_runner_for_test.h"
 
 namespace kvasir {
@@ -23,7 +24,7 @@ class StepPlannerTest : public testing::Test {
   std::unique_ptr<Request> Ask(uint64_t id, uint32_t prompt_tokens) {
     auto request = std::make_unique<Request>();
     request->id = RequestId{id};
-    request->submitted_ns = id;
+    request->times.submitted_ns = id;
     request->tenant = tenants_.NumberOf("a", requests_);
     request->spec.prompt = SmallPrompt(prompt_tokens, static_cast<TokenId>(id));
     request->max_tokens = 8;
@@ -36,9 +37,10 @@ class StepPlannerTest : public testing::Test {
     auto& request = requests_.running.emplace_back(Ask(id, prompt_tokens));
     const uint32_t tokens = prompt_tokens + 8;
     MatchResult match = cache_->Match(cache_->OpenNamespace("a", {}), request->spec.prompt, {});
-    request->reservation =
+    request->room.reservation =
         *cache_->Reserve(match, {.prompt_tokens = prompt_tokens, .tokens = tokens});
-    AddSequence(*request, cache_->Fetch(std::move(match), tokens, request->reservation), nullptr);
+    AddSequence(*request, cache_->Fetch(std::move(match), tokens, request->room.reservation),
+                nullptr);
     return *request;
   }
 
@@ -71,7 +73,7 @@ TEST_F(StepPlannerTest, AdmitsARequestThenGivesItRows) {
 TEST_F(StepPlannerTest, ShowsThePolicyTheRunningRequestsThenTheWaitingOnes) {
   Run(1, 20);
   Wait(2, 30);
-  requests_.waiting[0]->overtaken = 3;
+  requests_.waiting[0]->wait.overtaken = 3;
   planner_.Decide({});
   const std::span<const RequestView> views = planner_.requests();
   ASSERT_EQ(views.size(), 2u);
@@ -85,7 +87,7 @@ TEST_F(StepPlannerTest, ARequestWaitsWhileItsAccountsRunningOnesWaitForRoom) {
   Run(1, 20);
   Wait(2, 30);
   const AccountId account = cache_->OpenAccount("a");
-  requests_.waiting[0]->account = account;
+  requests_.waiting[0]->room.account = account;
   EXPECT_FALSE(planner_.Decide(std::vector<AccountId>{account}).admit);
   EXPECT_TRUE(planner_.requests()[1].over_quota);
   EXPECT_TRUE(planner_.Decide({}).admit);
@@ -94,19 +96,20 @@ TEST_F(StepPlannerTest, ARequestWaitsWhileItsAccountsRunningOnesWaitForRoom) {
 TEST_F(StepPlannerTest, ChoicesKeepOneLength) {
   Request& request = Run(1, 16);
   request.spec.n = 2;
-  KvSequence& kv = request.sequences[0]->kv;
+  KvSequence& kv = request.answer.sequences[0]->kv;
   ASSERT_TRUE(cache_->Extend(kv, request.spec.prompt));
   cache_->Commit(kv, 16, KvCache::CommitKind::kEnd);
-  request.prompt_done = true;
+  request.answer.prompt_done = true;
   AddSequence(request, cache_->Fork(kv, 24), nullptr);
-  request.sequences[0]->tokens.insert(request.sequences[0]->tokens.end(), {5, 7});
-  request.sequences[1]->tokens.push_back(6);
+  request.answer.sequences[0]->tokens.insert(request.answer.sequences[0]->tokens.end(), {5, 7});
+  request.answer.sequences[1]->tokens.push_back(6);
   planner_.Decide({});
   planner_.TakeRows(&batch_);
   ASSERT_EQ(batch_.rows().size(), 1u);
-  EXPECT_EQ(batch_.rows()[0].sequence, request.sequences[0].get()) << "it is behind the other one";
+  EXPECT_EQ(batch_.rows()[0].sequence, request.answer.sequences[0].get())
+      << "it is behind the other one";
   EXPECT_EQ(batch_.rows()[0].num_rows, 1u) << "its last token is computed with the other's";
-  request.sequences[0]->tokens.pop_back();
+  request.answer.sequences[0]->tokens.pop_back();
   planner_.Decide({});
   planner_.TakeRows(&batch_);
   ASSERT_EQ(batch_.rows().size(), 2u);
@@ -116,7 +119,7 @@ TEST_F(StepPlannerTest, ChoicesKeepOneLength) {
 TEST_F(StepPlannerTest, ProbesWhatTheCacheHasOfWaitingPrompts) {
   {
     const Request& earlier = Run(9, 32);
-    KvSequence& kv = earlier.sequences[0]->kv;
+    KvSequence& kv = earlier.answer.sequences[0]->kv;
     ASSERT_TRUE(cache_->Extend(kv, earlier.spec.prompt));
     cache_->Commit(kv, 32, KvCache::CommitKind::kEnd);
     requests_.running.clear();
@@ -125,8 +128,8 @@ TEST_F(StepPlannerTest, ProbesWhatTheCacheHasOfWaitingPrompts) {
   Wait(9, 40);
   requests_.waiting[0]->spec.tenant = requests_.waiting[1]->spec.tenant = "a";
   planner_.Probe();
-  EXPECT_EQ(requests_.waiting[0]->resident_tokens, 0u);
-  EXPECT_EQ(requests_.waiting[1]->resident_tokens, 32u);
+  EXPECT_EQ(requests_.waiting[0]->wait.resident_tokens, 0u);
+  EXPECT_EQ(requests_.waiting[1]->wait.resident_tokens, 32u);
 }
 
 }  // namespace

@@ -105,7 +105,8 @@ TEST_F(TenantBookTest, CountsTheChoicesThatRun) {
   auto request = std::make_unique<Request>();
   request->tenant = a;
   request->spec.n = 3;
-  request->num_done = 1;
+  request->events.Begin(3);
+  request->events.End(1, FinishReason::kStop);
   requests_.running.push_back(std::move(request));
   book_.CountRunning(requests_);
   EXPECT_EQ(book_.views()[a].running, 2u);

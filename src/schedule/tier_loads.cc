@@ -40,7 +40,7 @@ void TierLoads::Start(Request& request, KvLoad load, uint32_t num_offered) {
                 .progress_ns = now,
                 .compute_ns = num_offered * figures_.RowNs(),
                 .ns_per_byte = speed_.ns_per_byte()};
-  cache_.BindLoad(request.first_live()->kv, state.load);
+  cache_.BindLoad(request.answer.first_live()->kv, state.load);
   state.is_late = !cache_.layout().has_windows() &&
                   state.pace.IsSlower(LeftBytes(state), state.pace.compute_ns);
   state.waits = !state.is_late;
@@ -75,7 +75,7 @@ void TierLoads::Continue(RequestQueues& requests) {
 // is matched again.
 bool TierLoads::ContinueOne(Request& request, uint64_t end_ns) {
   LoadState& state = request.load;
-  Sequence& sequence = *request.first_live();
+  Sequence& sequence = *request.answer.first_live();
   const uint32_t before = sequence.kv.num_committed();
   const uint64_t bytes_before = state.load.loaded_bytes();
   const KvCache::Front front =
@@ -126,13 +126,13 @@ void TierLoads::SetMiss(Request& request, MissReason reason) {
   LoadState& state = request.load;
   if (state.miss) return;
   state.miss = reason;
-  state.miss_at = request.first_live()->kv.num_committed();
+  state.miss_at = request.answer.first_live()->kv.num_committed();
 }
 
 // Returns the tokens of the offer that the sequence does not have yet.
 uint32_t TierLoads::LeftTokens(const Request& request) const {
   const uint32_t end = request.load.load.end_block() * cache_.layout().block_tokens();
-  const uint32_t committed = request.first_live()->kv.num_committed();
+  const uint32_t committed = request.answer.first_live()->kv.num_committed();
   return end - std::min(end, committed);
 }
 
@@ -145,7 +145,7 @@ void TierLoads::ReadAhead(Request& request) {
   const uint32_t left = LeftTokens(request);
   const double share = state.pace.ComputedShare(LeftBytes(state), left * figures_.RowNs());
   const uint64_t lead = std::max<uint64_t>(static_cast<uint64_t>(share * left), max_rows_);
-  const uint64_t first = request.first_live()->kv.num_committed() + lead;
+  const uint64_t first = request.answer.first_live()->kv.num_committed() + lead;
   state.first_read = static_cast<uint32_t>((first + block_tokens - 1) / block_tokens);
 }
 
@@ -160,8 +160,8 @@ void TierLoads::End(Request& request) {
   LoadState& state = request.load;
   if (!state.load.active() && state.load.num_records() == 0) return;
   Receipt& receipt = request.receipt;
-  if (request.was_resumed) {
-    const uint32_t kept = std::min(request.recomputed_last, state.load.taken_tokens());
+  if (request.resume.was_resumed) {
+    const uint32_t kept = std::min(request.resume.recomputed_last, state.load.taken_tokens());
     receipt.recomputed -= kept;
     figures_.stats().recomputed_tokens -= kept;
   } else {
@@ -179,26 +179,25 @@ void TierLoads::End(Request& request) {
 
 void TierLoads::EnterState(Request& request, uint64_t now_ns) {
   using State = FirstTokenTime::State;
-  request.first_token_time.Enter(request.load.waits ? State::kLoads : State::kRuns, now_ns,
-                                 figures_.cache_ns());
+  request.times.parts.Enter(request.load.waits ? State::kLoads : State::kRuns, now_ns,
+                            figures_.cache_ns());
 }
 
 // Makes a request whose load cannot be finished wait to be matched again, without the tier.
 void TierLoads::Restart(RequestQueues& requests, size_t running_index) {
   Request& request = *requests.running[running_index];
   requests.PutBack(running_index);  // first: it may throw
-  if (!request.was_resumed) request.tier_miss = request.load.miss;
+  if (!request.resume.was_resumed) request.wait.tier_miss = request.load.miss;
   request.load = {};
-  request.skips_tier = true;
-  Sequence& sequence = *request.first_live();
+  request.wait.skips_tier = true;
+  Sequence& sequence = *request.answer.first_live();
   sequence.kv.Close();
   sequence.kv = KvSequence();
-  request.reservation.Release();
-  if (!request.was_resumed) request.sequences.clear();
-  request.preempted = request.was_resumed;
+  request.room.reservation.Release();
+  if (!request.resume.was_resumed) request.answer.sequences.clear();
+  request.resume.preempted = request.resume.was_resumed;
   requests.retry_admission = true;
-  request.first_token_time.Enter(FirstTokenTime::State::kQueued, MonotonicNs(),
-                                 figures_.cache_ns());
+  request.times.parts.Enter(FirstTokenTime::State::kQueued, MonotonicNs(), figures_.cache_ns());
 }
 
 void TierLoads::Seal(bool runs) {

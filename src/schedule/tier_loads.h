@@ -6,8 +6,8 @@
 #include "cache/kv_cache.h"
 #include "model/runner.h"
 #include "schedule/load_pace.h"
+#include "schedule/request.h"
 #include "schedule/request_queues.h"
-#include "schedule/sequence.h"
 #include "schedule/step_figures.h"
 #include "tier/tier.h"
 

@@ -39,7 +39,7 @@ class TierLoadsTest : public testing::Test {
     requests_.running.push_back(std::make_unique<Request>());
     request().spec.prompt = prompt_;
     request().receipt.prompt_tokens = request().receipt.computed = kLoadedPrompt;
-    request().sequences.push_back(std::make_unique<Sequence>());
+    request().answer.sequences.push_back(std::make_unique<Sequence>());
     sequence().tokens = prompt_;
   }
   std::unique_ptr<KvCache> MakeCache() {
@@ -53,15 +53,15 @@ class TierLoadsTest : public testing::Test {
   }
   static KvDemand Demand() { return {.prompt_tokens = kLoadedPrompt, .tokens = kLoadedPrompt}; }
   Request& request() { return *requests_.running[0]; }
-  Sequence& sequence() { return *request().sequences[0]; }
+  Sequence& sequence() { return *request().answer.sequences[0]; }
 
   void Start(TierLoads& loads) {
     MatchResult match = cache_->Match(cache_->OpenNamespace("a", {}), prompt_, {});
     const uint32_t num_offered = match.num_offered();
     EXPECT_EQ(num_offered, kLoadedTokens);
-    request().reservation = *cache_->Reserve(match, Demand());
+    request().room.reservation = *cache_->Reserve(match, Demand());
     KvLoad load = cache_->TakeOffer(match);
-    sequence().kv = cache_->Fetch(std::move(match), kLoadedPrompt, request().reservation);
+    sequence().kv = cache_->Fetch(std::move(match), kLoadedPrompt, request().room.reservation);
     loads.Start(request(), std::move(load), num_offered);
   }
 

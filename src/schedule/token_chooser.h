@@ -11,7 +11,7 @@
 #include "model/runner.h"
 #include "sampling/sampler.h"
 #include "schedule/held_rows.h"
-#include "schedule/sequence.h"
+#include "schedule/request.h"
 
 namespace kvasir {
 

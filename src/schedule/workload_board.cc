@@ -27,9 +27,10 @@ void WorkloadBoard::Publish() {
   all.running.clear();
   for (const auto& request : requests_.running) {
     if (request->spec.only_when_idle || request->done()) continue;
-    const Sequence* sequence = request->first_live();
-    const bool prefills = !request->prompt_done && sequence && !sequence->kv.tables().empty();
-    const uint32_t new_tokens = request->prompt_done ? 0
+    const Sequence* sequence = request->answer.first_live();
+    const bool prefills =
+        !request->answer.prompt_done && sequence && !sequence->kv.tables().empty();
+    const uint32_t new_tokens = request->answer.prompt_done ? 0
                                 : prefills ? request->prompt_tokens() - sequence->kv.num_committed()
                                            : request->new_tokens();
     all.running.push_back(JobOf(*request, new_tokens));
@@ -60,7 +61,7 @@ void WorkloadBoard::FillTenants() {
 
 // Returns what a request still needs, with so many tokens of its prompt to compute.
 Workload::Job WorkloadBoard::JobOf(const Request& request, uint32_t new_tokens) const {
-  const uint32_t so_far = request.longest_answer;
+  const uint32_t so_far = request.answer.longest;
   const uint32_t expected = so_far == 0
                                 ? workload_.tenants[request.tenant].expected_answer
                                 : tenants_.lengths().Expected(request.tenant, so_far) - so_far;

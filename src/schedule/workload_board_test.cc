@@ -55,10 +55,10 @@ TEST_F(WorkloadBoardTest, ShowsTenantsByTheirNumbers) {
 
 TEST_F(WorkloadBoardTest, ShowsWhatEachRequestStillNeeds) {
   requests_.waiting.push_back(Ask("a", 40));
-  requests_.waiting[0]->seen_tokens = 32;
+  requests_.waiting[0]->wait.seen_tokens = 32;
   requests_.running.push_back(Ask("b", 20));
-  requests_.running[0]->prompt_done = true;
-  requests_.running[0]->longest_answer = 7;
+  requests_.running[0]->answer.prompt_done = true;
+  requests_.running[0]->answer.longest = 7;
   requests_.running.push_back(Ask("b", 20));
   requests_.running[1]->spec.only_when_idle = true;
   board_.Publish();

@@ -184,7 +184,7 @@ class Simulation {
     answer.refused = !checked;
     if (answer.refused) return;
     (*checked)->id = RequestId{index + 1};
-    (*checked)->submitted_ns = begin_ns_ + answer.arrival_ns;
+    (*checked)->times.submitted_ns = begin_ns_ + answer.arrival_ns;
     // The scheduler counts tenants from 1, in the order in which they come.
     const bool is_known = std::ranges::find(tenant_of_, request.tenant) != tenant_of_.end();
     if (!is_known) tenant_of_.push_back(request.tenant);

@@ -1,26 +1,10 @@
-#include "schedule/sequence.h"
+#include "schedule/request_answer.h"
 
 #include <algorithm>
 #include <optional>
 #include <string_view>
 
-#include "base/check.h"
-
 namespace kvasir {
-
-Event& EventOf(Request& request, uint32_t choice) {
-  Event& event = request.events[choice];
-  if (!request.has_event[choice]) {
-    request.has_event[choice] = true;
-    event.choice = choice;
-    event.tokens.clear();
-    event.text.clear();
-    event.progress.reset();
-    event.score.reset();
-    event.scored.clear();
-  }
-  return event;
-}
 
 namespace {
 
@@ -39,9 +23,9 @@ std::optional<std::string_view> AddText(Sequence& sequence, std::string_view tex
 FinishReason AppendToken(Request& request, Sequence& sequence, TokenRole role, Event& event) {
   GeneratedToken& token = event.tokens.back();
   sequence.tokens.push_back(token.id);
-  ++request.completion_tokens;
+  ++request.answer.completion_tokens;
   const auto answer = static_cast<uint32_t>(sequence.tokens.size()) - request.prompt_tokens();
-  request.longest_answer = std::max(request.longest_answer, answer);
+  request.answer.longest = std::max(request.answer.longest, answer);
   if (role == TokenRole::kEnd) return FinishReason::kStop;
   if (sequence.text) {
     token.text = sequence.text->Append(token.id);
@@ -82,21 +66,21 @@ void BeginThought(const Request& request, Sequence& sequence) {
 Sequence& AddSequence(Request& request, KvSequence kv, const Tokenizer* tokenizer) {
   const GenerateRequest& spec = request.spec;
   auto sequence = std::make_unique<Sequence>();
-  sequence->choice = static_cast<uint32_t>(request.sequences.size());
+  sequence->choice = static_cast<uint32_t>(request.answer.sequences.size());
   sequence->tokens.reserve(spec.prompt.size() + request.max_tokens);
   sequence->tokens.assign(spec.prompt.begin(), spec.prompt.end());
   sequence->kv = std::move(kv);
   // Only choice 0 passes the logits of the prompt to on_logits.
   if (sequence->choice > 0) sequence->next_logits = request.prompt_tokens();
-  if (tokenizer != nullptr && !request.search) {
+  if (tokenizer != nullptr && !request.answer.search) {
     sequence->text.emplace(TextStreamFor(*tokenizer, spec));
     sequence->stop.emplace(spec.stop);
     if (spec.min_indent > 0) sequence->indent.emplace(spec.min_indent);
   }
   if (request.format.whole) sequence->format.emplace(request.format.whole);
   if (request.format.closing) BeginThought(request, *sequence);
-  request.sequences.push_back(std::move(sequence));
-  return *request.sequences.back();
+  request.answer.sequences.push_back(std::move(sequence));
+  return *request.answer.sequences.back();
 }
 
 void AddAnswer(std::span<const TokenId> tokens, bool ended, const Tokenizer* tokenizer,
@@ -114,10 +98,9 @@ void AddAnswer(std::span<const TokenId> tokens, bool ended, const Tokenizer* tok
 }
 
 void FinishChoice(Request& request, uint32_t choice, FinishReason reason) {
-  KV_CHECK(!request.choice_done[choice]);
-  Event& event = EventOf(request, choice);
-  if (choice < request.sequences.size() && request.sequences[choice]->text) {
-    Sequence& sequence = *request.sequences[choice];
+  Event& event = request.events.Of(choice);
+  if (choice < request.answer.sequences.size() && request.answer.sequences[choice]->text) {
+    Sequence& sequence = *request.answer.sequences[choice];
     const std::string rest = sequence.text->Finish();
     if (!event.tokens.empty()) event.tokens.back().text += rest;
     if (const auto match = AddText(sequence, rest, event)) event.stop_match = std::string(*match);
@@ -128,9 +111,7 @@ void FinishChoice(Request& request, uint32_t choice, FinishReason reason) {
                         sequence.indent->Keep(std::string_view(event.text).substr(before)));
     }
   }
-  event.finish_reason = reason;
-  request.choice_done[choice] = true;
-  ++request.num_done;
+  request.events.End(choice, reason);
 }
 
 }  // namespace kvasir
