@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "fuzz_target.h"
-#include "tier/disk_tier.h"
+#include "tier/store_about.h"
 
 KV_FUZZ_TARGET(tier_about)(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);

@@ -1,18 +1,20 @@
 #include "tier/disk_tier.h"
 
-#include <openssl/crypto.h>
-
 #include <algorithm>
-#include <cstring>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
-#include "base/fault.h"
-#include "base/no_dump.h"
+#include "base/clock.h"
+#include "base/log.h"
 #include "base/result.h"
 #include "base/sizes.h"
+#include "base/start_thread.h"
+#include "base/until_done.h"
 
 namespace kvasir {
+
 uint64_t DiskTier::UsableBytes(const DiskTierOptions& options) {
   return std::min(options.planned_cap_bytes(), kMaxDiskBlocks * options.shape.slot_bytes());
 }
@@ -37,10 +39,7 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(const DiskTierOptions& options,
   if (has_threads) {
     KV_ASSIGN(tier->reader_thread_, tier->StartThreadOf(&DiskTier::ReaderLoop));
   }
-  if (const Status opened = tier->OpenStore(); !opened) {
-    if (!tier->has_folder_) return tl::unexpected(opened.error());
-    tier->StayOff(opened.error());  // a fault of what lies in it costs time, not the start
-  }
+  KV_TRY(tier->keeper_.OpenFirst());
   if (has_threads) {
     KV_ASSIGN(tier->writer_thread_, tier->StartThreadOf(&DiskTier::WriterLoop));
   }
@@ -48,15 +47,11 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(const DiskTierOptions& options,
 }
 
 DiskTier::DiskTier(std::unique_ptr<Store> store)
-    : owned_store_(std::move(store)), store_(*owned_store_), reader_(store_) {
-  group_.reserve(store_.buffers.size());
-  dropped_group_.reserve(store_.buffers.size());
-}
-
-void DiskTier::Wake() {
-  store_.writer_wake.notify_all();
-  store_.reader_wake.notify_all();
-}
+    : owned_store_(std::move(store)),
+      store_(*owned_store_),
+      reader_(store_),
+      sealer_(store_),
+      keeper_(store_, reader_, progress_) {}
 
 bool DiskTier::Has(const RecordName& name) const {
   MutexLock lock(store_.mutex);
@@ -81,120 +76,23 @@ void DiskTier::Touch(const RecordName& name) {
 bool DiskTier::OpenOwner(const Digest& owner) {
   MutexLock lock(store_.mutex);
   // Where the store is not open, BeginWrite makes the key when it is.
-  return store_.state.now != State::kOn || store_.leaving.IsErasing(owner) ||
+  return store_.state.now != TierStats::State::kOn || store_.leaving.IsErasing(owner) ||
          store_.OwnerOf(owner).has_value();
 }
 
 tl::expected<WriteId, WriteRefusal> DiskTier::BeginWrite(const RecordFacts& facts) {
-  const auto refused = [](WriteRefusal why) { return tl::unexpected(why); };
-  KV_CHECK(facts.tokens.size() == store_.options.shape.block_tokens);
-  MutexLock lock(store_.mutex);
-  if (store_.state.now != State::kOn || store_.is_stopping ||
-      store_.leaving.IsErasing(facts.owner) || store_.leaving.IsForgetting(facts.owner)) {
-    return refused(WriteRefusal::kOff);
-  }
-  if (store_.records.Find(facts.name)) return refused(WriteRefusal::kKnown);
-  if (facts.after && !store_.records.Find(*facts.after) &&
-      !FaultActive(Fault::kChildWithoutParent)) {
-    return refused(WriteRefusal::kOff);
-  }
-  const uint64_t record_bytes = store_.options.shape.slot_bytes();
-  const uint64_t budget = 2 * store_.state.cap_bytes;
-  const uint64_t written = store_.figures.stats.written_today_bytes +
-                           store_.records.num_writing() * record_bytes + record_bytes;
-  if (written > budget || (written > budget / 2 && !facts.used_again)) {
-    return refused(WriteRefusal::kBudget);
-  }
-  if (store_.queues.num_writes >= store_.buffers.size() / 2)
-    return refused(WriteRefusal::kNoBuffer);
-  const std::optional<uint32_t> index = store_.FreeBuffer();
-  if (!index) return refused(WriteRefusal::kNoBuffer);
-  const std::optional<OwnerId> owner = store_.OwnerOf(facts.owner);
-  RecordBuffer out;
-  if (!owner || !store_.storage.FillRandom(out.salt)) return refused(WriteRefusal::kOff);
-  std::optional<EntryId> entry =
-      store_.records.Add(facts.name, *owner, facts.after, store_.clock.NewOrder());
-  // Of a chain that is being written, the one before is not evictable any more when it is needed.
-  if (!entry && !(store_.records.is_full() && store_.Evict(EvictCause::kCap))) {
-    return refused(WriteRefusal::kNoBuffer);
-  }
-  if (!entry) {
-    if (facts.after && !store_.records.Find(*facts.after)) return refused(WriteRefusal::kOff);
-    entry = store_.records.Add(facts.name, *owner, facts.after, store_.clock.NewOrder());
-  }
-  if (!entry) return refused(WriteRefusal::kNoBuffer);
-  store_.keys.AddUse(*owner);
-  store_.keys.AddUse(*owner);  // the record's, and the buffer's
-  out.use = RecordBuffer::Use::kSealing;
-  out.has_entry = out.has_owner = true;
-  out.entry = *entry;
-  out.name = facts.name;
-  out.parent = facts.parent;
-  out.has_after = facts.after.has_value();
-  if (facts.after) out.after = *facts.after;
-  out.owner = *owner;
-  store_.buffers.at(*index) = out;
-  ++store_.queues.num_writes;
-  store_.queues.next = *index + 1;
-  std::memcpy(store_.buffers.HeaderOf(*index).data() + kPublicBytes, facts.tokens.data(),
-              facts.tokens.size_bytes());
-  return WriteId{*index};
+  return sealer_.Begin(facts);
 }
-
 void DiskTier::Seal(WriteId write, std::span<const std::byte> payload) {
-  const auto index = static_cast<uint32_t>(write);
-  KV_CHECK(payload.size() == store_.options.shape.payload_bytes);
-  OwnerKey key;
-  {
-    MutexLock lock(store_.mutex);
-    KV_CHECK(store_.buffers.at(index).use == RecordBuffer::Use::kSealing);
-    if (store_.buffers.at(index).is_cancelled) return;
-    key = store_.keys.KeyOf(store_.buffers.at(index).owner);
-  }
-  AesKey record_key = RecordKeyOf(key.key, store_.buffers.at(index).salt);
-  const std::span<std::byte> out = store_.buffers.PayloadOf(index);
-  AesTag tag{};
-  const bool sealed = SealPayload(record_key, payload, out.first(payload.size()), &tag);
-  std::ranges::fill(out.subspan(payload.size()), std::byte{0});
-  OPENSSL_cleanse(static_cast<void*>(&key), sizeof(key));
-  OPENSSL_cleanse(record_key.data(), record_key.size());
-  MutexLock lock(store_.mutex);
-  store_.buffers.at(index).payload_tag = tag;
-  store_.buffers.at(index).is_bad = !sealed;
+  sealer_.Seal(write, payload);
 }
-
-void DiskTier::EndWrite(WriteId write) {
-  const auto index = static_cast<uint32_t>(write);
-  bool wakes;
-  {
-    MutexLock lock(store_.mutex);
-    RecordBuffer& out = store_.buffers.at(index);
-    KV_CHECK(out.use == RecordBuffer::Use::kSealing);
-    if (out.is_cancelled || out.is_bad) {
-      store_.EndFailedWrite(index);
-      return;
-    }
-    out.use = RecordBuffer::Use::kQueued;
-    out.number = ++store_.queues.last_write;
-    out.since_ns = store_.storage.MonotonicNs();
-    store_.queues.queued_bytes += store_.options.shape.slot_bytes();
-    store_.queues.writes.PushBack(index);
-    // The writer looks every 20 ms while something waits.
-    wakes = store_.queues.writes.size() == 1 || IsGroupDue();
-    store_.writer_has_news |= wakes;
-  }
-  if (wakes) store_.writer_wake.notify_one();
-}
+void DiskTier::EndWrite(WriteId write) { sealer_.End(write); }
 
 void DiskTier::CountDropped(WriteRefusal why) {
   MutexLock lock(store_.mutex);
   if (why == WriteRefusal::kNoBuffer) ++store_.figures.stats.dropped_buffer;
   if (why == WriteRefusal::kBudget) ++store_.figures.stats.dropped_budget;
   if (why == WriteRefusal::kOff) ++store_.figures.stats.dropped_failed;
-}
-
-void DiskTier::set_on_progress(std::function<void()> on_progress) {
-  progress_.Set(std::move(on_progress));
 }
 
 std::optional<ReadId> DiskTier::BeginRead(const RecordName& name) { return reader_.Begin(name); }
@@ -205,33 +103,27 @@ bool DiskTier::Open(ReadId read, const RecordFacts& facts, std::span<std::byte> 
 }
 void DiskTier::EndRead(ReadId read, ReadEnd end) { reader_.End(read, end); }
 
-void DiskTier::Flush(std::function<void(Result<TierFlushed>)> done) {
-  std::list<FlushJob> job(1);
-  job.front().done = std::move(done);
-  {
-    MutexLock lock(store_.mutex);
-    if (!store_.is_stopping) {
-      job.front().number = store_.queues.last_write;
-      job.front().blocks = store_.figures.stats.blocks;
-      job.front().bytes = store_.figures.stats.written_bytes;
-      job.front().dropped = store_.figures.stats.dropped_failed;
-      flushes_.splice(flushes_.end(), job);
-      store_.writer_has_news = true;
-    }
-  }
-  for (const FlushJob& refused : job) {
-    refused.done(Fail(Code::kUnavailable, "disk tier: it is being closed"));
-  }
-  store_.writer_wake.notify_one();
+void DiskTier::set_on_progress(std::function<void()> on_progress) {
+  progress_.Set(std::move(on_progress));
 }
+void DiskTier::Flush(std::function<void(Result<TierFlushed>)> done) {
+  keeper_.flushes().Add(std::move(done));
+}
+void DiskTier::Erase(const Digest& owner, std::function<void(Result<TierErased>)> done) {
+  keeper_.erases().Erase(owner, std::move(done));
+}
+void DiskTier::Forget(ForgetFacts facts, std::function<void(Result<TierErased>)> done) {
+  keeper_.erases().Forget(std::move(facts), std::move(done));
+}
+void DiskTier::Reserve(uint64_t bytes) { keeper_.room().Reserve(bytes); }
 
 TierStats DiskTier::Stats() const {
   MutexLock lock(store_.mutex);
   TierStats stats = store_.figures.stats;
   stats.state = store_.state.now;
   stats.reason = store_.state.reason;
-  if (store_.state.now == State::kOn && !store_.state.full_reason.empty()) {
-    stats.state = State::kFull;
+  if (store_.state.now == TierStats::State::kOn && !store_.state.full_reason.empty()) {
+    stats.state = TierStats::State::kFull;
     stats.reason = store_.state.full_reason;
     stats.missing_bytes = store_.state.missing_bytes;
   }
@@ -249,7 +141,7 @@ TierStats DiskTier::Stats() const {
 void DiskTier::RunPending() {
   KV_CHECK(store_.options.threads == 0);
   for (bool has_worked = true; has_worked;) {
-    has_worked = WriterStep();
+    has_worked = keeper_.Step();
     has_worked |= ReaderStep();
   }
 }
@@ -257,6 +149,139 @@ void DiskTier::RunPending() {
 bool DiskTier::CheckInvariants() const {
   MutexLock lock(store_.mutex);
   return store_.CheckInvariants();
+}
+
+Result<std::thread> DiskTier::StartThreadOf(void (DiskTier::*loop)()) {
+  {
+    MutexLock lock(store_.mutex);
+    ++threads_running_;
+  }
+  Result<std::thread> thread = StartThread("disk tier", [this, loop] {
+    (this->*loop)();
+    EndThread();
+  });
+  if (thread) return thread;
+  MutexLock lock(store_.mutex);
+  --threads_running_;
+  return thread;
+}
+
+void DiskTier::WriterLoop() {
+  for (;;) {
+    try {
+      while (keeper_.Step()) {
+      }
+    } catch (...) {
+      // What was under way may be half done: it is dropped, and the store is read again later.
+      UntilDone([&] { keeper_.Leave("the system is out of memory"); });
+    }
+    MutexLock lock(store_.mutex);
+    if (store_.is_stopping) break;
+    if (!std::exchange(store_.writer_has_news, false)) {
+      lock.WaitFor(store_.writer_wake,
+                   std::chrono::milliseconds(store_.queues.writes.empty() ? 250 : 20));
+    }
+  }
+  UntilDone([&] { LeaveClosed(); });
+}
+
+void DiskTier::ReaderLoop() {
+  for (;;) {
+    while (ReaderStep()) {
+    }
+    MutexLock lock(store_.mutex);
+    if (store_.is_stopping) return;
+    if (!store_.queues.reads.empty() || store_.state.wants_help) continue;
+    lock.WaitFor(store_.reader_wake, std::chrono::milliseconds(1000));
+  }
+}
+
+bool DiskTier::ReaderStep() {
+  if (keeper_.scan().Help()) return true;
+  if (!reader_.Step()) return false;
+  progress_.Call();
+  return true;
+}
+
+// The last thing that a thread does.
+void DiskTier::EndThread() {
+  bool destroys;
+  {
+    MutexLock lock(store_.mutex);
+    --threads_running_;
+    destroys = is_left_ && threads_running_ == 0;
+    thread_ended_.notify_all();
+  }
+  if (destroys) delete this;
+}
+
+void DiskTier::Stop() {
+  {
+    MutexLock lock(store_.mutex);
+    store_.is_stopping = true;
+  }
+  store_.writer_wake.notify_all();
+  store_.reader_wake.notify_all();
+}
+
+// Is the last thing that the writer does. A tier that was left writes nothing any more.
+void DiskTier::LeaveClosed() {
+  has_left_ = true;
+  bool is_left;
+  {
+    MutexLock lock(store_.mutex);
+    is_left = is_left_;
+  }
+  keeper_.Close(is_left ? StoreKeeper::LastNotes::kSkipped : StoreKeeper::LastNotes::kWritten);
+}
+
+DiskTier::~DiskTier() {
+  Stop();
+  if (writer_thread_.joinable()) writer_thread_.join();
+  if (reader_thread_.joinable()) reader_thread_.join();
+  if (!has_left_) UntilDone([&] { LeaveClosed(); });
+  keeper_.erases().Refuse();
+}
+
+// Whether they ended within `patience`.
+bool DiskTier::WaitForThreads(std::chrono::milliseconds patience) {
+  // Real time, whatever the storage's is.
+  const uint64_t end_ns = MonotonicNs() + static_cast<uint64_t>(patience.count()) * 1'000'000;
+  MutexLock lock(store_.mutex);
+  while (threads_running_ > 0) {
+    const uint64_t now_ns = MonotonicNs();
+    if (now_ns >= end_ns) return false;
+    lock.WaitFor(thread_ended_, std::chrono::milliseconds((end_ns - now_ns) / 1'000'000 + 1));
+  }
+  return true;
+}
+
+bool DiskTier::Close(std::unique_ptr<DiskTier> tier, std::unique_ptr<Storage> storage,
+                     std::chrono::milliseconds patience) {
+  KV_CHECK(&tier->store_.storage == storage.get());
+  tier->Stop();
+  if (tier->WaitForThreads(patience)) {
+    tier.reset();
+    return true;
+  }
+  Log(LogLevel::kWarning, "disk tier: its folder does not answer and is left as it is",
+      LogField("folder", tier->store_.options.folder));
+  tier->owned_storage_ = std::move(storage);
+  tier->progress_.Stop();
+  tier->keeper_.flushes().Refuse();
+  tier->keeper_.erases().Refuse();
+  bool is_left;
+  {
+    MutexLock lock(tier->store_.mutex);
+    if (tier->threads_running_ > 0) {
+      tier->is_left_ = true;
+      if (tier->writer_thread_.joinable()) tier->writer_thread_.detach();
+      if (tier->reader_thread_.joinable()) tier->reader_thread_.detach();
+    }
+    is_left = tier->is_left_;
+    if (is_left) (void)tier.release();  // to the threads
+  }
+  return !is_left;
 }
 
 }  // namespace kvasir

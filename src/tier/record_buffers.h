@@ -79,6 +79,7 @@ struct BufferQueues {
   uint32_t next = 0;                       // where the search for a free buffer begins
   uint64_t queued_bytes = 0;               // of `writes`
   uint64_t last_write = 0;                 // number of the last write that was handed over
+  uint32_t num_flushes = 0;                // that wait until the writes are stored
 };
 
 }  // namespace kvasir

@@ -15,6 +15,8 @@ namespace {
 
 constexpr uint64_t kBufferBytes = uint64_t{32} << 20;
 constexpr uint32_t kMinBuffers = 8;
+constexpr uint64_t kGroupNs = 100'000'000;
+constexpr uint64_t kGroupBytes = uint64_t{4} << 20;
 
 // Takes what the constructor of a store takes of its arenas.
 void Plan(const DiskTierOptions& options, Arena& index, Arena& out) {
@@ -208,9 +210,9 @@ void Store::EndFailedWrite(uint32_t index) {
   FreeBufferOf(index);
 }
 
-void Store::Leave(TierStats::State now, std::string reason) {
+void Store::Leave(std::string reason) {
   using Use = RecordBuffer::Use;
-  state.now = now;
+  state.now = TierStats::State::kBroken;
   state.reason = std::move(reason);
   queues.writes.Clear();
   queues.reads.Clear();
@@ -234,6 +236,17 @@ void Store::Leave(TierStats::State now, std::string reason) {
   segments.Clear();
   keys.Clear();
   state.files.reset();
+}
+
+bool Store::IsGroupDue() const {
+  if (state.now != TierStats::State::kOn || queues.writes.empty()) return false;
+  if (options.threads == 0 || is_stopping || queues.num_flushes > 0) return true;
+  const RecordBuffer& oldest = buffers.at(queues.writes.at(0));
+  return queues.queued_bytes >= kGroupBytes || storage.MonotonicNs() >= oldest.since_ns + kGroupNs;
+}
+
+uint32_t Store::max_group() const {
+  return static_cast<uint32_t>(std::max<uint64_t>(1, kGroupBytes / options.shape.slot_bytes()));
 }
 
 void Store::CountError(uint64_t TierStats::*counter, int error) {

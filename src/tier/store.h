@@ -32,6 +32,7 @@ struct StoreState {
   uint64_t cap_bytes = 0;
   // Some key file does not open: a record without a key may be somebody's.
   bool has_unread_keys = false;
+  bool wants_help = false;                  // segments wait to be scanned
   bool must_leave = false;                  // too many errors: the writer leaves the store
   std::shared_ptr<const StoreFiles> files;  // null unless it is on
 };
@@ -117,7 +118,13 @@ struct Store {
   void EndFailedWrite(uint32_t buffer) KV_REQUIRES(mutex);
 
   // Forgets everything: nothing is found any more, what is under way comes to nothing.
-  void Leave(TierStats::State state, std::string reason) KV_REQUIRES(mutex);
+  void Leave(std::string reason) KV_REQUIRES(mutex);
+
+  // Whether the writer should write a group of the records that wait: there are many, the first has
+  // waited long, or a flush waits for them.
+  bool IsGroupDue() const KV_REQUIRES(mutex);
+  // The most records of a group.
+  uint32_t max_group() const;
 
   // Counts an error of the disk, by its errno. After too many the store is left, by the writer,
   // when it has finished what it does. Takes the mutex.

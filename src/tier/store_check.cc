@@ -8,9 +8,9 @@
 
 #include "base/result.h"
 #include "base/system_error.h"
-#include "tier/disk_tier.h"
 #include "tier/owner_keys.h"
 #include "tier/segment.h"
+#include "tier/store_about.h"
 #include "tier/store_files.h"
 
 namespace kvasir {

@@ -72,7 +72,9 @@ class OpenStoreTest : public testing::Test {
     MutexLock lock(store_->mutex);
     return *store_->segments.Add(head);
   }
-  bool HasSegmentFile(uint32_t number) { return storage_.HasFile(SegmentFileName(number)); }
+  bool HasSegmentFile(uint32_t number) {
+    return storage_.FactsOf(folder(), SegmentFileName(number)).has_value();
+  }
 
   // A stored record: on the disk, in its slot and in the index.
   EntryId PutRecord(const TestRecord& record) {
@@ -128,6 +130,32 @@ class OpenStoreTest : public testing::Test {
   SegmentTable::SlotState StateOf(const SlotRef& slot) const {
     MutexLock lock(store_->mutex);
     return store_->segments.state(slot);
+  }
+  uint32_t slots_per_segment() const { return ShapeOfSegment(options_.shape, kSegmentBytes).slots; }
+  uint32_t num_segments() const {
+    MutexLock lock(store_->mutex);
+    return store_->segments.num_open();
+  }
+  uint32_t num_stored() const {
+    MutexLock lock(store_->mutex);
+    return store_->records.num_stored();
+  }
+  // Whether the slot's header and payload are zeros on the disk.
+  bool IsZeroOnDisk(const SlotRef& slot) {
+    uint32_t number;
+    SegmentShape shape;
+    {
+      MutexLock lock(store_->mutex);
+      number = store_->segments.at(slot.segment).number;
+      shape = store_->segments.at(slot.segment).shape;
+    }
+    const OpenedFile file(storage_,
+                          *storage_.OpenFile(folder(), SegmentFileName(number), OpenMode::kRead));
+    std::vector<std::byte> header(shape.record.header_bytes()), payload(kSmallPayload);
+    EXPECT_TRUE(ReadAll(storage_, file.id(), header, shape.header_at(slot.slot)));
+    EXPECT_TRUE(ReadAll(storage_, file.id(), payload, shape.payload_at(slot.slot)));
+    const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
+    return std::ranges::all_of(header, is_zero) && std::ranges::all_of(payload, is_zero);
   }
   TierStats Stats() const {
     MutexLock lock(store_->mutex);

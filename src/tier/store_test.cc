@@ -131,7 +131,7 @@ TEST_F(StoreTest, LeavesNothingUnderWay) {
   store_->buffers.at(write).use = RecordBuffer::Use::kQueued;
   ++store_->queues.num_writes;
   store_->queues.writes.PushBack(write);
-  store_->Leave(TierStats::State::kBroken, "a test");
+  store_->Leave("a test");
   EXPECT_EQ(store_->state.reason, "a test");
   EXPECT_EQ(store_->records.num_stored(), 0u);
   EXPECT_FALSE(store_->keys.Find(TestRecord::Owner(0)));

@@ -1,4 +1,5 @@
-// DiskTier: the writer. Groups of records are written, synced, and only then called stored.
+#include "tier/record_writer.h"
+
 #include <openssl/crypto.h>
 
 #include <algorithm>
@@ -6,105 +7,44 @@
 #include <utility>
 
 #include "base/fault.h"
-#include "base/log.h"
-#include "base/result.h"
-#include "base/until_done.h"
-#include "tier/disk_tier.h"
 
 namespace kvasir {
 namespace {
 
-constexpr uint64_t kGroupNs = 100'000'000;
-constexpr uint64_t kGroupBytes = uint64_t{4} << 20;
 constexpr uint8_t kMaxPlacings = 3;
-constexpr uint64_t kKeyRoomNs = 1'000'000'000;  // no segment takes the room of key files
 
 }  // namespace
 
-void DiskTier::WriterLoop() {
-  for (;;) {
-    try {
-      while (WriterStep()) {
-      }
-    } catch (...) {
-      // What was under way may be half done: it is dropped, and the store is read again later.
-      UntilDone([&] { LeaveStore(State::kBroken, "the system is out of memory"); });
-    }
-    MutexLock lock(store_.mutex);
-    if (store_.is_stopping) break;
-    if (!std::exchange(store_.writer_has_news, false)) {
-      lock.WaitFor(store_.writer_wake,
-                   std::chrono::milliseconds(store_.queues.writes.empty() ? 250 : 20));
-    }
-  }
-  UntilDone([&] { LeaveClosed(); });
+RecordWriter::RecordWriter(Store& store, StoreRoom& room) : store_(store), room_(room) {
+  group_.reserve(store.buffers.size());
+  again_.reserve(store.buffers.size());
 }
 
-// Whether it did something.
-bool DiskTier::WriterStep() {
+bool RecordWriter::WriteIfDue() {
   {
     MutexLock lock(store_.mutex);
-    store_.writer_has_news = false;
-    if (store_.is_stopping) return false;
+    if (!store_.IsGroupDue()) return false;
   }
-  bool has_worked = false;
-  bool is_on, leaves;
-  std::string last_error;
-  {
-    MutexLock lock(store_.mutex);
-    leaves = std::exchange(store_.state.must_leave, false);
-    if (leaves) last_error = store_.LastErrorText();
-    is_on = store_.state.now == State::kOn;
-  }
-  if (is_on && leaves) {
-    LeaveFailed("too many errors" + last_error);
-    is_on = false;
-  }
-  // While a read has not returned, no other one would be served.
-  if (!is_on && store_.storage.MonotonicNs() >= retry_ns_ && !reader_.is_reading()) {
-    const Status opened = OpenStore();
-    if (!opened) StayOff(opened.error());
-  }
-  has_worked |= RunErases();
-  {
-    MutexLock lock(store_.mutex);
-    is_on = store_.state.now == State::kOn;  // a forget that fails leaves the store
-  }
-  if (is_on) {
-    bool is_due;
-    {
-      MutexLock lock(store_.mutex);
-      is_due = IsGroupDue();
-    }
-    if (is_due) has_worked |= WriteGroup();
-    has_worked |= Maintain();
-  }
-  has_worked |= AnswerFlushes();
-  return has_worked;
+  return WriteGroup();
 }
 
-bool DiskTier::IsGroupDue() {
-  if (store_.state.now != State::kOn || store_.queues.writes.empty()) return false;
-  if (store_.options.threads == 0 || store_.is_stopping || !flushes_.empty()) return true;
-  const RecordBuffer& oldest = store_.buffers.at(store_.queues.writes.at(0));
-  return store_.queues.queued_bytes >= kGroupBytes ||
-         store_.storage.MonotonicNs() >= oldest.since_ns + kGroupNs;
+void RecordWriter::DropGroup() {
+  group_.clear();
+  touched_.clear();
 }
 
 // False: nothing could be done now.
-bool DiskTier::WriteGroup() {
+bool RecordWriter::WriteGroup() {
   const uint64_t start_ns = store_.storage.MonotonicNs();
   uint32_t wanted;
   {
     MutexLock lock(store_.mutex);
-    const uint64_t most = std::max<uint64_t>(1, kGroupBytes / store_.options.shape.slot_bytes());
+    const uint64_t most = store_.max_group();
     wanted = static_cast<uint32_t>(std::min<uint64_t>(store_.queues.writes.size(), most));
   }
   // Key files take the room of records.
-  if (std::exchange(needs_key_room_, false) && ReleaseSegment(EvictCause::kCap)) {
-    no_growth_until_ns_ = store_.storage.MonotonicNs() + kKeyRoomNs;
-  }
-  if (!MakeSlotsFree(wanted)) return false;
+  if (std::exchange(needs_key_room_, false)) (void)room_.GiveSegment();
+  if (!room_.MakeSlotsFree(wanted)) return false;
   uint32_t queued;
   {
     MutexLock lock(store_.mutex);
@@ -126,34 +66,13 @@ bool DiskTier::WriteGroup() {
         static_cast<double>(store_.storage.MonotonicNs() - start_ns) * 1e-9);
   }
   touched_.clear();
-  progress_.Call();
   return true;
-}
-
-// Grows, else evicts, until so many slots are free or nothing more can be done. False: what waits
-// is tried again soon.
-bool DiskTier::MakeSlotsFree(uint32_t slots) {
-  for (;;) {
-    {
-      MutexLock lock(store_.mutex);
-      if (store_.segments.num_free() >= slots) return true;
-    }
-    if (store_.storage.MonotonicNs() >= no_growth_until_ns_) {
-      const GrowEnd end = Grow();
-      if (end == GrowEnd::kGrown) continue;
-      if (end == GrowEnd::kBusy) return false;
-    }
-    MutexLock lock(store_.mutex);
-    while (store_.segments.num_free() < slots && store_.Evict(EvictCause::kCap)) {
-    }
-    return true;
-  }
 }
 
 // Takes what can be written now, in order: the record that one depends on is stored, or in the
 // group before it.
-void DiskTier::GatherGroup() {
-  const uint64_t most = std::max<uint64_t>(1, kGroupBytes / store_.options.shape.slot_bytes());
+void RecordWriter::GatherGroup() {
+  const uint64_t most = store_.max_group();
   group_.clear();
   for (uint32_t left = store_.queues.writes.size(); left > 0; --left) {
     const uint32_t index = store_.queues.writes.PopFront();
@@ -200,7 +119,7 @@ void DiskTier::GatherGroup() {
 }
 
 // The key files that the group's records need. False: one cannot be written.
-bool DiskTier::WriteKeysOfGroup() {
+bool RecordWriter::WriteKeysOfGroup() {
   for (const uint32_t index : group_) {
     OwnerKey key;
     {
@@ -211,7 +130,7 @@ bool DiskTier::WriteKeysOfGroup() {
       key = store_.keys.KeyOf(store_.buffers.at(index).owner);
     }
     const StoreFiles& files = *store_.writing_files;
-    const std::optional<bool> has_room = HasRoomFor(2 * kTierPageBytes);
+    const std::optional<bool> has_room = room_.HasRoomFor(2 * kTierPageBytes);
     needs_key_room_ = has_room == false;
     IoStatus written = IoFailed(ENOSPC);
     if (has_room == true) {
@@ -232,7 +151,20 @@ bool DiskTier::WriteKeysOfGroup() {
   return true;
 }
 
-void DiskTier::WriteRecords() {
+// Returns the segment's file, which it opens for the first record of the group that lies there.
+RecordWriter::Touched& RecordWriter::Touch(uint32_t segment, uint32_t number) {
+  const auto found = std::ranges::find(touched_, segment, &Touched::segment);
+  if (found != touched_.end()) return *found;
+  IoResult<OpenedFile> file =
+      Own(store_.storage, store_.storage.OpenFile(store_.writing_files->folder.id(),
+                                                  SegmentFileName(number), OpenMode::kWrite));
+  if (!file) store_.CountError(&TierStats::fault_write, file.error());
+  touched_.push_back(
+      {.segment = segment, .file = file ? std::move(*file) : OpenedFile(), .has_failed = !file});
+  return touched_.back();
+}
+
+void RecordWriter::WriteRecords() {
   for (const uint32_t index : group_) {
     uint32_t segment, number;
     {
@@ -240,24 +172,14 @@ void DiskTier::WriteRecords() {
       segment = store_.buffers.at(index).slot.segment;
       number = store_.buffers.at(index).place.segment;
     }
-    auto found = std::ranges::find(touched_, segment, &Touched::segment);
-    if (found == touched_.end()) {
-      IoResult<OpenedFile> file =
-          Own(store_.storage, store_.storage.OpenFile(store_.writing_files->folder.id(),
-                                                      SegmentFileName(number), OpenMode::kWrite));
-      if (!file) store_.CountError(&TierStats::fault_write, file.error());
-      touched_.push_back({.segment = segment,
-                          .file = file ? std::move(*file) : OpenedFile(),
-                          .has_failed = !file});
-      found = touched_.end() - 1;
-    }
+    const Touched& touched = Touch(segment, number);
     IoStatus written = IoFailed(EIO);
-    if (!found->has_failed) {
-      written = WriteRecord(index, found->file.id());
+    if (!touched.has_failed) {
+      written = WriteRecord(index, touched.file.id());
       if (!written && written.error() != ECANCELED) {
         store_.CountError(&TierStats::fault_write, written.error());
       }
-      if (!written) UnwriteHeader(index, found->file.id());
+      if (!written) UnwriteHeader(index, touched.file.id());
     }
     MutexLock lock(store_.mutex);
     store_.buffers.at(index).is_bad = !written;
@@ -268,7 +190,7 @@ void DiskTier::WriteRecords() {
   }
 }
 
-IoStatus DiskTier::WriteRecord(uint32_t index, FileId file) {
+IoStatus RecordWriter::WriteRecord(uint32_t index, FileId file) {
   RecordPublic record;
   OwnerKey key;
   SegmentShape shape;
@@ -313,7 +235,7 @@ IoStatus DiskTier::WriteRecord(uint32_t index, FileId file) {
 // A segment whose sync failed is abandoned: what the kernel dropped then, a later sync would not
 // mention. Its cache still shows the records; their headers become zeros there, so that nobody who
 // opens the store before a crash takes them for stored.
-void DiskTier::SyncSegments() {
+void RecordWriter::SyncSegments() {
   for (Touched& one : touched_) {
     if (one.has_failed) continue;
     const IoStatus synced = store_.storage.SyncData(one.file.id());
@@ -332,7 +254,7 @@ void DiskTier::SyncSegments() {
 
 // A slot's payload may be new and its header that of the record before: whoever opens the store
 // again must not find the old record.
-void DiskTier::UnwriteHeader(uint32_t index, FileId file) {
+void RecordWriter::UnwriteHeader(uint32_t index, FileId file) {
   SegmentShape shape;
   uint32_t slot;
   {
@@ -343,9 +265,9 @@ void DiskTier::UnwriteHeader(uint32_t index, FileId file) {
   (void)EraseBytes(store_.storage, file, shape.header_at(slot), shape.record.header_bytes());
 }
 
-void DiskTier::EndGroup() {
+void RecordWriter::EndGroup() {
   MutexLock lock(store_.mutex);
-  std::vector<uint32_t>& again = dropped_group_;
+  std::vector<uint32_t>& again = again_;
   again.clear();
   for (const uint32_t index : group_) {
     RecordBuffer& out = store_.buffers.at(index);
@@ -380,78 +302,6 @@ void DiskTier::EndGroup() {
     store_.queues.queued_bytes += store_.options.shape.slot_bytes();
   }
   group_.clear();
-}
-
-// Of those for whom nothing that came before them is under way any more.
-void DiskTier::FindAnswers() {
-  MutexLock lock(store_.mutex);
-  uint64_t oldest = store_.queues.last_write + 1;
-  for (uint32_t i = 0; i < store_.buffers.size() && !flushes_.empty(); ++i) {
-    const RecordBuffer& one = store_.buffers.at(i);
-    if (one.use == RecordBuffer::Use::kQueued || one.use == RecordBuffer::Use::kWriting) {
-      oldest = std::min(oldest, one.number);
-    }
-  }
-  const bool is_on = store_.state.now == State::kOn;
-  for (FlushJob& job : flushes_) {
-    if (job.answer || (is_on && oldest <= job.number)) continue;
-    if (!is_on) {
-      job.answer =
-          Fail(Code::kUnavailable, "disk tier: {}: {}", store_.options.folder, store_.state.reason);
-    } else if (!store_.state.full_reason.empty()) {
-      job.answer = Fail(Code::kUnavailable, "disk tier: {}: {}", store_.options.folder,
-                        store_.state.full_reason);
-    } else if (store_.figures.stats.dropped_failed > job.dropped) {
-      job.answer = Fail(Code::kUnavailable, "disk tier: {}: {} blocks could not be stored{}",
-                        store_.options.folder, store_.figures.stats.dropped_failed - job.dropped,
-                        store_.LastErrorText());
-    } else {
-      job.answer = TierFlushed{.durable = store_.state.is_durable,
-                               .blocks = store_.figures.stats.blocks - job.blocks,
-                               .bytes = store_.figures.stats.written_bytes - job.bytes};
-    }
-  }
-}
-
-// Whether a callback was called. One that throws is called again in the next step.
-bool DiskTier::AnswerFlushes() {
-  bool has_flushes;
-  {
-    MutexLock lock(store_.mutex);
-    has_flushes = store_.state.now == State::kOn && !flushes_.empty();
-  }
-  if (has_flushes) (void)LeaveIfGone();  // what nobody finds again is not durable
-  FindAnswers();
-  bool has_told = false;
-  for (;;) {
-    std::list<FlushJob> job;
-    {
-      MutexLock lock(store_.mutex);
-      const auto first = std::ranges::find_if(
-          flushes_, [](const FlushJob& one) { return one.answer.has_value(); });
-      if (first == flushes_.end()) break;
-      job.splice(job.end(), flushes_, first);
-    }
-    if (ReportFlush(job.front())) {
-      has_told = true;
-      continue;
-    }
-    MutexLock lock(store_.mutex);
-    flushes_.splice(flushes_.end(), job);
-    break;
-  }
-  if (has_told) progress_.Call();
-  return has_told;
-}
-
-// False: the callback threw.
-bool DiskTier::ReportFlush(FlushJob& job) {
-  try {
-    job.done(*job.answer);
-    return true;
-  } catch (...) {
-    return false;
-  }
 }
 
 }  // namespace kvasir

@@ -1,9 +1,5 @@
-// DiskTier: forgetting what was computed after a part of a prompt.
-//
-// Nothing but the headers says what is stored, so a record is forgotten only when no header of it
-// is left anywhere: not that of its slot, and no copy in a free slot either, which a start would
-// find again. Copies lie where a record was evicted, or where a write failed. So all free slots are
-// zeroed that are not known to be zeros.
+#include "tier/path_forgetter.h"
+
 #include <openssl/crypto.h>
 
 #include <algorithm>
@@ -14,8 +10,6 @@
 
 #include "base/fault.h"
 #include "base/hex.h"
-#include "base/result.h"
-#include "tier/disk_tier.h"
 #include "tier/set_aside.h"
 
 namespace kvasir {
@@ -28,51 +22,16 @@ bool BeginsWith(std::span<const std::byte> tokens, const std::vector<TokenId>& w
 
 }  // namespace
 
-DiskTier::EraseJob::~EraseJob() {
-  if (path) OPENSSL_cleanse(path->tokens.data(), path->tokens.size() * sizeof(TokenId));
-}
-
-// Hides the owner here; the writer does the rest, after the group that it writes.
-void DiskTier::Forget(ForgetFacts facts, std::function<void(Result<TierErased>)> done) {
-  std::list<EraseJob> jobs(1);
-  EraseJob& job = jobs.front();
-  job.owner = facts.owner;
-  job.folder = store_.options.folder;
-  job.path = std::move(facts);
-  job.done = std::move(done);
-  {
-    MutexLock lock(store_.mutex);
-    store_.leaving.forgetting.reserve(store_.leaving.forgetting.size() +
-                                      1);  // if this throws, nothing has changed yet
-    if (!store_.is_stopping) {
-      if (const auto id = store_.keys.Find(job.owner)) store_.CancelReadsOf(*id);
-      store_.leaving.forgetting.push_back(job.owner);
-      erases_.splice(erases_.end(), jobs);
-      store_.writer_has_news = true;
-      store_.writer_wake.notify_one();
-      return;
-    }
-  }
-  job.done(Fail(Code::kUnavailable, "disk tier: it is being closed"));
-}
-
-// Intent, slots, end of the intent; each durable before the next.
-IoStatus DiskTier::RunForget(EraseJob& job) {
+IoStatus PathForgetter::Run(EraseJob& job) {
   if (store_.writing_files == nullptr) return IoFailed(EBUSY);
   const FileId folder = store_.writing_files->folder.id();
   if (FaultActive(Fault::kForgottenBeforeSync) && job.done) {
     std::exchange(job.done, nullptr)(job.erased);
   }
-  if (const IoStatus noted = NoteLinks(store_.writing_files->root.id(), &job); !noted) return noted;
-  if (const IoStatus removed = RemoveUnusableFiles(&job); !removed) return removed;
-  if (HasUnreadKeys()) {
-    // What the owner's own damaged key has sealed may be of the forgotten text.
-    IoStatus removed =
-        RemoveUnreadKeysOf(store_.storage, store_.writing_files->keys.id(), store_.options.secret,
-                           store_.id, KeyFileName(store_.options.secret, job.owner));
-    if (removed) removed = CondemnOrphans();
-    if (!removed) return removed;
+  if (const IoStatus noted = NoteLinks(store_, store_.writing_files->root.id(), &job); !noted) {
+    return noted;
   }
+  if (const IoStatus removed = RemoveUnreadable(job); !removed) return removed;
   const std::vector<RecordName> firsts = FirstForgotten(*job.path);
   std::vector<BlockKey> kept = job.path->kept ? job.path->kept() : std::vector<BlockKey>();
   std::ranges::sort(kept);
@@ -80,21 +39,35 @@ IoStatus DiskTier::RunForget(EraseJob& job) {
   {
     MutexLock lock(store_.mutex);
     CondemnForgotten(*job.path, firsts, kept, &job.erased);
-    intent = CondemnedSlots();
+    intent = CondemnedNow();
   }
   if (!intent.segments.empty()) {
     const IoStatus written =
         WriteForgetIntent(store_.storage, folder, store_.options.secret, store_.id, intent);
     if (!written) return written;
-    const IoStatus zeroed = ZeroAllCondemned(AbandonedSegments::kRemoved);
+    const IoStatus zeroed = condemned_.ZeroAll(AbandonedSegments::kRemoved);
     if (!zeroed) return zeroed;
   }
   return RemoveForgetIntent(store_.storage, folder);
 }
 
+// Removes files that the next start might read, and what the owner's own damaged key has sealed: it
+// may be of the forgotten text. The intent makes that durable.
+IoStatus PathForgetter::RemoveUnreadable(EraseJob& job) {
+  for (const SegmentFiles::Unusable& one : segments_.unusable()) {
+    if (one.opens_elsewhere) job.not_reached.push_back(ToHex(store_.id) + "/" + one.name);
+  }
+  if (const IoStatus removed = segments_.RemoveDamaged(); !removed) return removed;
+  if (!condemned_.HasUnreadKeys()) return {};
+  const IoStatus removed =
+      RemoveUnreadKeysOf(store_.storage, store_.writing_files->keys.id(), store_.options.secret,
+                         store_.id, KeyFileName(store_.options.secret, job.owner));
+  return removed ? condemned_.CondemnOrphans() : removed;
+}
+
 // The records of the owner that begin with the forgotten tokens, stored or on their way; also those
 // of which that cannot be found out.
-std::vector<RecordName> DiskTier::FirstForgotten(const ForgetFacts& facts) {
+std::vector<RecordName> PathForgetter::FirstForgotten(const ForgetFacts& facts) {
   struct Candidate {
     RecordName name;
     SlotRef slot;
@@ -136,8 +109,8 @@ std::vector<RecordName> DiskTier::FirstForgotten(const ForgetFacts& facts) {
   return firsts;
 }
 
-bool DiskTier::Begins(const SlotRef& slot, const RecordName& name, const OwnerKey& key,
-                      const ForgetFacts& facts) {
+bool PathForgetter::Begins(const SlotRef& slot, const RecordName& name, const OwnerKey& key,
+                           const ForgetFacts& facts) {
   SegmentShape shape;
   uint32_t number;
   {
@@ -167,8 +140,8 @@ bool DiskTier::Begins(const SlotRef& slot, const RecordName& name, const OwnerKe
 
 // Takes what is forgotten out of the index. Its slots, and all free ones that may have a copy, are
 // condemned.
-void DiskTier::CondemnForgotten(const ForgetFacts& facts, std::span<const RecordName> firsts,
-                                std::span<const BlockKey> kept, TierErased* erased) {
+void PathForgetter::CondemnForgotten(const ForgetFacts& facts, std::span<const RecordName> firsts,
+                                     std::span<const BlockKey> kept, TierErased* erased) {
   RecordIndex& records = store_.records;
   std::vector<bool> is_first(records.num_entries());
   for (const RecordName& name : firsts) {
@@ -190,7 +163,11 @@ void DiskTier::CondemnForgotten(const ForgetFacts& facts, std::span<const Record
     Condemn(entry, erased);
   }
   if (owner) CondemnPath(facts, kept, erased);
-  if (FaultActive(Fault::kKeptCopies)) return;
+  if (!FaultActive(Fault::kKeptCopies)) CondemnCopies();
+}
+
+// Condemns all free slots that may hold a copy of a record.
+void PathForgetter::CondemnCopies() {
   for (uint32_t i = 0; i < store_.segments.max_segments(); ++i) {
     for (uint32_t slot = 0; slot < store_.segments.at(i).shape.slots; ++slot) {
       const SlotRef ref{i, slot};
@@ -202,8 +179,8 @@ void DiskTier::CondemnForgotten(const ForgetFacts& facts, std::span<const Record
 
 // From the last block of the path on: a block stays with all its records when a record of another
 // block depends on one of them.
-void DiskTier::CondemnPath(const ForgetFacts& facts, std::span<const BlockKey> kept,
-                           TierErased* erased) {
+void PathForgetter::CondemnPath(const ForgetFacts& facts, std::span<const BlockKey> kept,
+                                TierErased* erased) {
   RecordIndex& records = store_.records;
   for (const BlockKey& key : std::views::reverse(facts.path)) {
     if (std::ranges::binary_search(kept, key)) continue;
@@ -223,7 +200,7 @@ void DiskTier::CondemnPath(const ForgetFacts& facts, std::span<const BlockKey> k
   }
 }
 
-void DiskTier::Condemn(EntryId entry, TierErased* erased) {
+void PathForgetter::Condemn(EntryId entry, TierErased* erased) {
   if (store_.records.at(entry).state == RecordIndex::State::kWriting) {
     store_.CancelWrite(entry);
     return;
@@ -236,7 +213,7 @@ void DiskTier::Condemn(EntryId entry, TierErased* erased) {
   store_.segments.Condemn(slot);
 }
 
-ForgetIntent DiskTier::CondemnedSlots() const {
+ForgetIntent PathForgetter::CondemnedNow() const {
   ForgetIntent intent;
   for (uint32_t i = 0; i < store_.segments.max_segments(); ++i) {
     const SegmentTable::Segment& segment = store_.segments.at(i);
@@ -250,23 +227,7 @@ ForgetIntent DiskTier::CondemnedSlots() const {
   return intent;
 }
 
-// Files of segments that are damaged may be read by the next start. Those of another version or
-// shape have blocks of others too, which another build reads: they stay, and the answer names them.
-IoStatus DiskTier::RemoveUnusableFiles(EraseJob* job) {
-  for (const Unusable& one : unusable_) {
-    if (one.opens_elsewhere) {
-      job->not_reached.push_back(ToHex(store_.id) + "/" + one.name);
-      continue;
-    }
-    const auto removed = RemoveFile(store_.storage, store_.writing_files->folder.id(), one.name);
-    if (!removed) return IoFailed(removed.error());
-  }
-  std::erase_if(unusable_, [](const Unusable& one) { return !one.opens_elsewhere; });
-  return {};  // writing the intent and removing it make that durable
-}
-
-// Before the store is read. What a forget had condemned cannot have been taken since.
-IoStatus DiskTier::FinishForget() {
+IoStatus PathForgetter::Finish() {
   const FileId folder = store_.writing_files->folder.id();
   const auto intent = ReadForgetIntent(store_.storage, folder, store_.options.secret, store_.id);
   if (!intent) return IoFailed(intent.error());
@@ -277,29 +238,31 @@ IoStatus DiskTier::FinishForget() {
     return aside ? IoStatus() : IoFailed(aside.error());
   }
   for (const ForgetIntent::Segment& listed : (*intent)->segments) {
-    const std::string name = SegmentFileName(listed.number);
-    const IoResult<OpenedFile> file =
-        Own(store_.storage, store_.storage.OpenFile(folder, name, OpenMode::kWrite));
-    if (!file && (file.error() == ENOENT || IsNoFile(file.error()))) continue;
-    if (!file) return IoFailed(file.error());
-    const auto head = ReadHead(store_.storage, file->id(), HeadKeyOf(store_.options.secret),
-                               store_.id, listed.number);
-    if (!head) return IoFailed(head.error());
-    if (!*head) {  // where its slots lie is not known
-      if (const IoStatus removed = store_.storage.Unlink(folder, name); !removed) return removed;
-      continue;
-    }
-    const SegmentShape& shape = (*head)->shape;
-    if ((*head)->generation != listed.generation || shape.slots != listed.slots.size()) continue;
-    std::vector<uint32_t> slots;
-    for (uint32_t slot = 0; slot < shape.slots; ++slot) {
-      if (listed.slots[slot]) slots.push_back(slot);
-    }
-    const IoStatus zeroed = EraseSlots(store_.storage, file->id(), shape, slots);
-    if (!zeroed) return zeroed;
-    if (const IoStatus synced = store_.storage.SyncData(file->id()); !synced) return synced;
+    if (const IoStatus finished = FinishSegment(listed); !finished) return finished;
   }
   return RemoveForgetIntent(store_.storage, folder);
+}
+
+// Zeros the slots of an intent in one segment.
+IoStatus PathForgetter::FinishSegment(const ForgetIntent::Segment& listed) {
+  const FileId folder = store_.writing_files->folder.id();
+  const std::string name = SegmentFileName(listed.number);
+  const IoResult<OpenedFile> file =
+      Own(store_.storage, store_.storage.OpenFile(folder, name, OpenMode::kWrite));
+  if (!file && (file.error() == ENOENT || IsNoFile(file.error()))) return {};
+  if (!file) return IoFailed(file.error());
+  const auto head = ReadHead(store_.storage, file->id(), HeadKeyOf(store_.options.secret),
+                             store_.id, listed.number);
+  if (!head) return IoFailed(head.error());
+  if (!*head) return store_.storage.Unlink(folder, name);  // where its slots lie is not known
+  const SegmentShape& shape = (*head)->shape;
+  if ((*head)->generation != listed.generation || shape.slots != listed.slots.size()) return {};
+  std::vector<uint32_t> slots;
+  for (uint32_t slot = 0; slot < shape.slots; ++slot) {
+    if (listed.slots[slot]) slots.push_back(slot);
+  }
+  const IoStatus zeroed = EraseSlots(store_.storage, file->id(), shape, slots);
+  return zeroed ? store_.storage.SyncData(file->id()) : zeroed;
 }
 
 }  // namespace kvasir
