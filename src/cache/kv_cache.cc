@@ -140,7 +140,15 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
                   .counters = counters_,
                   .sealer = sealer_.get()},
                  options_.num_namespaces),
-      reserves_(options_.layout, options_.step_tokens, *pool_, accounts_) {
+      reserves_(options_.layout, options_.step_tokens, *pool_, accounts_),
+      loader_({.cache = *this,
+               .layout = options_.layout,
+               .step_tokens = options_.step_tokens,
+               .pool = *pool_,
+               .index = *index_,
+               .namespaces = namespaces_,
+               .counters = counters_,
+               .tier = tier_}) {
   // What is sealed on the disk shall not lie open in a core dump.
   if (tier_ != nullptr) KeepOutOfDumps({pool_->data(BlockId{0}), plan_.pool_bytes});
 }

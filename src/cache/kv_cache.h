@@ -21,6 +21,8 @@
 #include "cache/kept_prompts.h"
 #include "cache/kv_accounts.h"
 #include "cache/kv_load.h"
+#include "cache/kv_loader.h"
+#include "cache/kv_match.h"
 #include "cache/kv_reserves.h"
 #include "cache/kv_sequence.h"
 #include "cache/namespaces.h"
@@ -86,80 +88,6 @@ struct KvCacheOptions {
   // Ids of sources that the index has room for, beyond those of `cross` blocks.
   uint32_t source_ids = 0;
   uint64_t source_hash_mask = ~uint64_t{0};  // tests narrow it to force collisions
-};
-
-// What Match found: pins, which keep the blocks in the pool, and a copy of the Cursor. Move-only.
-// Must not outlive its cache.
-class MatchResult {
- public:
-  // Why not more was reused. Absent when everything possible was reused: only the last token is
-  // left to compute (or nothing, with a Cursor), or the prompt continues after the end of what was
-  // cached. Otherwise at_token is the first token that was not found, and the reason is:
-  //   disabled          reuse is off, for the cache or for this prompt
-  //   evicted           the next block or tail was cached and has been evicted
-  //   window            more is cached, but not the window that its next token would see
-  //   identity_changed  no whole block is cached, but the same owner has this prompt's beginning
-  //                     under another Identity
-  //   diverged          the cached text continues with another token than this prompt
-  //   rope_changed      more is cached, but rotated for sequences of another length
-  //                     (MatchOptions::other_rope)
-  //   pool_full         more is cached, but using it takes blocks (a pin of an idle one, a copy of
-  //                     one used in part) that others have reserved
-  //   cold              nothing of this prompt is cached
-  // The reason depends only on namespaces of the prompt's own owner. message_index is left empty.
-  std::optional<Miss> miss;
-  // Why the KV of the prompt's source must be computed, before anything else
-  // (KvCache::ExtendSource); absent when it is here, or there is none. The prompt's own tokens may
-  // be here all the same.
-  //   disabled          reuse is off
-  //   evicted           it was here and had to go
-  //   pool_full         it is here, but its idle blocks are reserved by others
-  //   identity_changed  the same owner has this source under another Identity
-  //   cold              nothing is known of this source
-  std::optional<MissReason> source_miss;
-
-  uint32_t num_reused() const { return num_pool_ + num_partial_; }
-  uint32_t num_pool() const { return num_pool_; }        // of blocks and tails used whole
-  uint32_t num_partial() const { return num_partial_; }  // of a block that holds more than is used
-  // Tokens after those that the tier has: in whole blocks, with all that the token after them sees.
-  uint32_t num_offered() const { return num_offered_; }
-  bool has_cursor() const { return has_cursor_; }  // then num_reused() == prompt size
-
- private:
-  friend class KvCache;
-  NodeHold place_;  // the last block used whole and full, or where the prompt's nodes begin
-  bool shares_ = false;
-  bool has_cursor_ = false;
-  bool counts_ = true;
-  bool stores_ = false;
-  uint32_t num_offered_ = 0;
-  TierOffer offer_;
-  AccountId account_ = kNobody;
-  uint32_t prompt_tokens_ = 0;
-  uint32_t num_pool_ = 0;
-  uint32_t num_partial_ = 0;
-  uint32_t source_tokens_ = 0;
-  uint32_t source_nodes_ = 0;
-  std::shared_ptr<const SourceKey> source_;  // of a source that has no nodes yet
-  std::vector<TokenId> tokens_;              // the reused ones
-  std::vector<float> hidden_;       // of the Cursor: it may be evicted before the match is used
-  std::vector<BlockTable> tables_;  // [layer groups]
-};
-
-struct MatchOptions {
-  bool reuse = true;       // false: match nothing, publish nothing (cache_prompt: false)
-  bool use_cursor = true;  // false: the last prompt token is always computed
-  // REQUIRES: it has no tokens if it has no ids, or if the layout has no `cross` groups.
-  PromptSource source = {};
-  // Where the owner's KV of the same model is that RoPE longrope rotated by its other factors.
-  // Never served; only the miss's reason looks there.
-  NamespaceId other_rope = kSharesNothing;
-  // false: the tier is not asked, and what is computed is not handed over to it.
-  bool use_tier = true;
-  // false: counters() leave this match out: a request that ran before goes on.
-  bool counts = true;
-  // Whose blocks they are if the namespace is kSharesNothing; those of another one are its owner's.
-  AccountId account = kNobody;
 };
 
 // One thread at a time. No call waits. Extend, Commit and Truncate allocate no memory while a
@@ -263,25 +191,20 @@ class KvCache {
   // overtaken at any block. With windows only a whole load is of use: when it does not get to its
   // end, the sequence must be closed without CommitKind::kEnd, and matched again.
   using ForEach = kvasir::ForEach;
-  KvLoad TakeOffer(MatchResult& match) const;  // not active where there is no offer
-  void BindLoad(KvSequence& sequence, const KvLoad& load) const;
-  // Asks for the records of blocks from `block` on that were not asked for yet, in order of use, as
-  // far as the tier has buffers. Those before `block` are given up.
-  void AskAhead(KvLoad& load, uint32_t block) const;
-  enum class Front {
-    kArrived,
-    kReading,  // the next block is not here yet
-    kMissing,  // it does not come, or begins within a block of the offer: compute it
-    kEnded     // nothing more is expected
-  };
+  KvLoad TakeOffer(MatchResult& match) const { return loader_.TakeOffer(match); }
+  void BindLoad(KvSequence& sequence, const KvLoad& load) const { loader_.Bind(sequence, load); }
+  void AskAhead(KvLoad& load, uint32_t block) const { load.AskAhead(block); }
+  using Front = KvLoad::Front;
   // Opens the blocks that have come, from the sequence's end on, until end_ns (MonotonicNs).
   // `known`: the sequence's tokens, to the end of the offer at least. kReading also when the time
   // is over.
   Front ContinueLoad(KvSequence& sequence, KvLoad& load, std::span<const TokenId> known,
-                     const ForEach& for_each, uint64_t end_ns);
-  // Tokens from the sequence's end to the next block that was asked for and not given up; the
-  // largest number when there is none.
-  uint32_t TokensBeforeRead(const KvSequence& sequence, const KvLoad& load) const;
+                     const ForEach& for_each, uint64_t end_ns) {
+    return loader_.Continue(sequence, load, known, for_each, end_ns);
+  }
+  uint32_t TokensBeforeRead(const KvSequence& sequence, const KvLoad& load) const {
+    return load.TokensBeforeRead(sequence.num_committed());
+  }
   // Counts a prompt of which so many tokens of an offer were computed.
   void CountMiss(MissReason reason, uint32_t num_tokens) {
     counters_.CountMiss(reason, num_tokens);
@@ -432,17 +355,6 @@ class KvCache {
   void Count(const MatchResult& match);
   uint32_t BeginningHeld(NodeId node, std::span<const TokenId> prompt) const;
 
-  // kv_cache_tier.cc
-  TierOffer OfferOf(NamespaceId ns, std::span<const TokenId> prompt, std::span<const NodeId> path,
-                    uint32_t num_reused) const;
-  Front FrontOf(KvLoad& load, uint32_t block) const;
-  void CountLoad(KvLoad& load);
-  void LetPassed(const KvSequence& sequence, KvLoad& load) const;
-  uint32_t OpenBlocks(KvSequence& sequence, KvLoad& load, std::span<const TokenId> known,
-                      uint32_t num, const ForEach& for_each);
-  uint64_t FirstWindowBlock(const KvSequence& sequence, uint32_t group) const;
-  void QueueWrites(NodeId node, const KvKind& kind);
-
   // kv_cache_source.cc
   std::optional<NodeId> FindSource(NodeId root, const SourceKey& key) const;
   MissReason WhySourceIsMissing(NamespaceId ns, const SourceKey& key) const;
@@ -461,6 +373,7 @@ class KvCache {
   void KeepWindows(KvSequence& sequence, uint32_t num_tokens, std::optional<NodeId> tail);
   void KeepWindowsOf(NodeId node, KvSequence& sequence, uint32_t block_index, uint32_t num_tokens);
   void DropWindows(KvSequence& sequence);
+  void QueueWrites(NodeId node, const KvKind& kind);
 
   void CopyTail(KvSequence& sequence, const KvKind& kind);
   void DropTail(NodeId node, const KvKind& kind);
@@ -481,6 +394,7 @@ class KvCache {
   std::unique_ptr<BlockSealer> sealer_;  // with a tier
   Residency residency_;
   KvReserves reserves_;
+  KvLoader loader_;
 };
 
 }  // namespace kvasir

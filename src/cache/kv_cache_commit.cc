@@ -119,7 +119,7 @@ std::optional<NodeId> KvCache::Link(NodeId parent, std::span<const TokenId> toke
     if (sequence.stores_) QueueWrites(node, layout().kinds()[0]);
   }
   for (const KvKind* kind : windows) {
-    if (block_index < FirstWindowBlock(sequence, kind->first_group)) continue;
+    if (block_index < sequence.FirstWindowBlock(layout(), kind->first_group)) continue;
     residency_.Enter(node, *kind, sequence.tables_, block_index);
     if (sequence.stores_) QueueWrites(node, *kind);
   }
@@ -155,7 +155,7 @@ void KvCache::KeepWindowsOf(NodeId node, KvSequence& sequence, uint32_t block_in
     if (window == 0 || !inside || block_index < table.first()) continue;
     const auto theirs = index_->block(node, kind.first_group);
     if (!theirs) {
-      if (block_index < FirstWindowBlock(sequence, kind.first_group)) continue;
+      if (block_index < sequence.FirstWindowBlock(layout(), kind.first_group)) continue;
       residency_.Enter(node, kind, sequence.tables_, block_index);
       if (sequence.stores_) QueueWrites(node, kind);
     } else if (*theirs != table.ref(block_index).id()) {
@@ -180,6 +180,14 @@ void KvCache::DropWindows(KvSequence& sequence) {
     }
   }
   reserves_.GiveBack(sequence, before - reserves_.NumWindowBlocks(sequence));
+}
+
+// Has the node's blocks of a kind sealed, if it is a whole block.
+void KvCache::QueueWrites(NodeId node, const KvKind& kind) {
+  if (sealer_ == nullptr) return;
+  for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
+    sealer_->Push(*index_->block(node, group));
+  }
 }
 
 void KvCache::KeepCursor(const KvSequence& sequence, std::span<const float> hidden) {

@@ -72,7 +72,7 @@ MatchResult KvCache::Match(NamespaceId ns, std::span<const TokenId> prompt,
 // less, where an offer begins with the block of which only a part is here.
 uint32_t KvCache::AddOffer(NamespaceId ns, std::span<const TokenId> prompt,
                            std::span<const NodeId> path, uint32_t num_reused, MatchResult& match) {
-  TierOffer offer = OfferOf(ns, prompt, path, num_reused);
+  TierOffer offer = FindOffer(*tier_, *index_, layout(), Of(ns).root, prompt, path, num_reused);
   if (offer.empty()) return num_reused;
   const uint32_t partial = num_reused % layout().block_tokens();
   if (partial > 0) {
@@ -83,7 +83,7 @@ uint32_t KvCache::AddOffer(NamespaceId ns, std::span<const TokenId> prompt,
         match.tables_[group].Clear();
       }
       num_reused = PinWindows(path, num_reused, match).tokens;
-      offer = OfferOf(ns, prompt, path, num_reused);
+      offer = FindOffer(*tier_, *index_, layout(), Of(ns).root, prompt, path, num_reused);
       if (offer.empty()) return num_reused;
     }
   }

@@ -2,52 +2,28 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <utility>
 #include <vector>
 
+#include "base/moves.h"
+#include "block/kv_layout.h"
+#include "cache/tier_offer.h"
+#include "kvasir/cache_counters.h"
 #include "tier/tier.h"
 
 namespace kvasir {
 
-// What a tier has of a prompt, beyond what the pool has: whole blocks, from where the match ends.
-struct TierOffer {
-  struct Record {
-    uint32_t block;  // of the sequence
-    uint16_t group;  // of the layout
-  };
-  uint32_t first_block = 0, end_block = 0;
-  std::vector<BlockKey> keys;   // [end_block - first_block + 1]; [0]: of the block before the first
-  std::vector<Record> records;  // in order of use: the blocks' order, then the groups'
-
-  bool empty() const { return end_block == first_block; }
-};
-
-// A load under way: which records were asked for, and which have come. KvCache fills it and takes
+// A load under way: which records were asked for, and which have come. KvLoader takes
 // from it; destroying it gives back its buffers. States: active until its last block was taken or
 // let go, or something that cannot be done without is missing. Move-only. Must not outlive its
 // cache. One thread at a time.
 class KvLoad {
  public:
   KvLoad() = default;  // not active
-  KvLoad(KvLoad&& other) noexcept { *this = std::move(other); }
-  KvLoad& operator=(KvLoad&& other) noexcept {
-    if (this == &other) return *this;
-    Drop();
-    tier_ = std::exchange(other.tier_, nullptr);
-    offer_ = std::move(other.offer_);
-    reads_ = std::move(other.reads_);
-    next_ = other.next_;
-    front_ = other.front_;
-    loaded_tokens_ = other.loaded_tokens_;
-    taken_tokens_ = other.taken_tokens_;
-    counted_loaded_ = other.counted_loaded_;
-    counted_taken_ = other.counted_taken_;
-    loaded_bytes_ = other.loaded_bytes_;
-    is_broken_ = other.is_broken_;
-    counts_ = other.counts_;
-    return *this;
-  }
+  // Of an offer that is not empty. `layout` must outlive it. `counts`: MatchOptions::counts.
+  KvLoad(Tier* tier, const KvLayout& layout, TierOffer offer, bool counts);
+  KvLoad(KvLoad&&) noexcept = default;
+  KvLoad& operator=(KvLoad&& other) noexcept { return MoveInto(*this, std::move(other)); }
   ~KvLoad() { Drop(); }
 
   bool active() const { return tier_ != nullptr; }
@@ -65,24 +41,47 @@ class KvLoad {
   // Gives back all buffers and asks for nothing more.
   void Drop();
 
+  // Asks for the records of blocks from `block` on that were not asked for yet, in order of use, as
+  // far as the tier has buffers. Those before `block` are given up.
+  void AskAhead(uint32_t block);
+  enum class Front {
+    kArrived,
+    kReading,  // the next block is not here yet
+    kMissing,  // it does not come, or begins within a block of the offer: compute it
+    kEnded     // nothing more is expected
+  };
+  // How many blocks from `block`, the next one, have arrived, at most `most`; `front`: what has
+  // become of the one after them, kArrived if the count ended before it.
+  uint32_t NumArrived(uint32_t block, uint32_t most, Front* front);
+  // Tokens from a sequence's end to the next block that was asked for and not given up; the largest
+  // number when there is none.
+  uint32_t TokensBeforeRead(uint32_t committed) const;
+  // Gives up the records of blocks that the sequence has.
+  void PassBefore(uint64_t committed);
+  // Adds the tokens that have come since the last call.
+  void CountIn(CacheCounters& counters);
+
  private:
-  friend class KvCache;
+  friend class KvLoader;
   struct Read {
     enum class State : uint8_t { kNotAsked, kAsked, kGone } state = State::kNotAsked;
     ReadId id{};
   };
-  void End(Read& read, ReadEnd how);
+  RecordName NameOf(size_t record) const;
+  Front FrontOf(uint32_t block);
+  void End(uint32_t record, ReadEnd how);
 
-  Tier* tier_ = nullptr;
+  MovedPointer<Tier> tier_;
+  const KvLayout* layout_ = nullptr;
   TierOffer offer_;
   std::vector<Read> reads_;  // [offer_.records]
   uint32_t next_ = 0;        // the first record that was not asked for
-  uint32_t front_ = 0;       // the first record that is not behind the sequence
+  uint32_t front_ = 0;       // the first record whose block the sequence does not have
   uint32_t loaded_tokens_ = 0, taken_tokens_ = 0;
-  uint32_t counted_loaded_ = 0, counted_taken_ = 0;  // of them, in KvCache::counters()
+  uint32_t counted_loaded_ = 0, counted_taken_ = 0;  // of them, in CountIn
   uint64_t loaded_bytes_ = 0;
   bool is_broken_ = false;
-  bool counts_ = true;  // MatchOptions::counts
+  bool counts_ = true;
 };
 
 }  // namespace kvasir

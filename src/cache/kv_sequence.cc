@@ -19,29 +19,9 @@ void KvSequence::Close() {
   closed_ = true;
 }
 
-KvSequence& KvSequence::operator=(KvSequence&& other) noexcept {
-  if (this == &other) return *this;
-  Close();
-  // Releases the blocks before the hold on their node, so that the node is bare if nothing else
-  // needs it.
-  tables_ = std::move(other.tables_);
-  place_ = std::move(other.place_);
-  shares_ = other.shares_;
-  stores_ = other.stores_;
-  windows_from_ = other.windows_from_;
-  account_ = other.account_;
-  num_committed_ = std::exchange(other.num_committed_, 0);
-  closed_ = other.closed_;
-  unbacked_ = other.unbacked_;
-  reserved_ = std::move(other.reserved_);
-  tokens_ = std::move(other.tokens_);
-  resume_points_ = std::move(other.resume_points_);
-  next_resume_ = other.next_resume_;
-  source_tokens_ = other.source_tokens_;
-  source_nodes_ = other.source_nodes_;
-  has_source_ = other.has_source_;
-  source_ = std::move(other.source_);
-  return *this;
+uint64_t KvSequence::FirstWindowBlock(const KvLayout& layout, uint32_t group) const {
+  const uint32_t window = layout.kinds()[layout.kind_of(group)].reach.window;
+  return WindowBegin(windows_from_, window) / layout.block_tokens();
 }
 
 }  // namespace kvasir

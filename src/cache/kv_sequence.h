@@ -6,8 +6,10 @@
 #include <span>
 #include <vector>
 
+#include "base/moves.h"
 #include "block/block_table.h"
 #include "block/ids.h"
+#include "block/kv_layout.h"
 #include "cache/node_hold.h"
 #include "cache/reservation.h"
 #include "cache/source_key.h"
@@ -25,7 +27,7 @@ class KvSequence {
  public:
   KvSequence() = default;  // empty; only good for being assigned to
   KvSequence(KvSequence&&) noexcept = default;
-  KvSequence& operator=(KvSequence&& other) noexcept;
+  KvSequence& operator=(KvSequence&& other) noexcept { return MoveInto(*this, std::move(other)); }
   ~KvSequence() { Close(); }
 
   // Says that it will not be extended any more, and releases what was reserved for that.
@@ -66,11 +68,17 @@ class KvSequence {
 
   // One more, unless it has passed.
   void AddResumePoint(uint32_t point);
+  // The first block whose window it really has: a load skips those that only tokens of the load
+  // itself would see.
+  uint64_t FirstWindowBlock(const KvLayout& layout, uint32_t group) const;
 
  private:
   friend class KvCache;
+  friend class KvLoader;
   friend class KvReserves;
-  NodeHold place_;  // its last committed full block; meaningful while publishing
+  // Its last committed full block; meaningful while publishing. First, so that the blocks are
+  // released before it, and the node is then bare if nothing else needs it.
+  NodeHold place_;
   bool shares_ = false;
   bool stores_ = false;  // what it publishes is handed over to the tier
   AccountId account_ = kNobody;

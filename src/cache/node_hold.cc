@@ -12,26 +12,10 @@ NodeHold::NodeHold(Residency* residency, NamespaceId ns, NodeId node)
   if (!PrefixIndex::is_root(node)) residency->index().Hold(node);
 }
 
-NodeHold::NodeHold(NodeHold&& other) noexcept
-    : residency_(std::exchange(other.residency_, nullptr)),
-      ns_(other.ns_),
-      epoch_(other.epoch_),
-      node_(other.node_) {}
-
-NodeHold& NodeHold::operator=(NodeHold&& other) noexcept {
-  if (this == &other) return *this;
-  Reset();
-  residency_ = std::exchange(other.residency_, nullptr);
-  ns_ = other.ns_;
-  epoch_ = other.epoch_;
-  node_ = other.node_;
-  return *this;
-}
-
 NodeHold NodeHold::Share() const {
-  if (is_current()) return NodeHold(residency_, ns_, node_);
+  if (is_current()) return NodeHold(residency_.get(), ns_, node_);
   NodeHold stale;
-  stale.residency_ = residency_;
+  stale.residency_ = residency_.get();
   stale.ns_ = ns_;
   stale.epoch_ = epoch_;
   stale.node_ = node_;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "base/moves.h"
 #include "block/ids.h"
 #include "index/prefix_index.h"
 
@@ -16,8 +17,8 @@ class NodeHold {
  public:
   NodeHold() = default;  // holds nothing
   NodeHold(Residency* residency, NamespaceId ns, NodeId node);
-  NodeHold(NodeHold&& other) noexcept;
-  NodeHold& operator=(NodeHold&& other) noexcept;
+  NodeHold(NodeHold&&) noexcept = default;
+  NodeHold& operator=(NodeHold&& other) noexcept { return MoveInto(*this, std::move(other)); }
   ~NodeHold() { Reset(); }
 
   NodeHold Share() const;
@@ -34,7 +35,7 @@ class NodeHold {
  private:
   bool same_epoch() const;  // the namespace was not erased since
 
-  Residency* residency_ = nullptr;
+  MovedPointer<Residency> residency_;
   NamespaceId ns_{};
   uint32_t epoch_ = 0;  // of the namespace when this was made
   NodeId node_{};

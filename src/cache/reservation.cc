@@ -36,14 +36,6 @@ uint64_t KvDemand::MaxTokens(const KvLayout& layout, uint32_t step_tokens,
   return low;
 }
 
-Reservation& Reservation::operator=(Reservation&& other) noexcept {
-  if (this != &other) {
-    Release();
-    state_ = std::move(other.state_);
-  }
-  return *this;
-}
-
 Status Reservation::Grow(uint32_t tokens, uint32_t sequences) {
   KV_CHECK(state_ != nullptr);
   return state_->reserves->Grow(*state_, tokens, sequences);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/moves.h"
 #include "block/ids.h"
 #include "block/kv_layout.h"
 #include "kvasir/status.h"
@@ -41,7 +42,7 @@ class Reservation {
  public:
   Reservation() = default;  // empty
   Reservation(Reservation&&) noexcept = default;
-  Reservation& operator=(Reservation&& other) noexcept;
+  Reservation& operator=(Reservation&& other) noexcept { return MoveInto(*this, std::move(other)); }
   ~Reservation() { Release(); }
 
   uint32_t blocks() const { return state_ ? state_->blocks : 0; }  // not drawn yet
