@@ -23,9 +23,12 @@
 #include "cache/kv_load.h"
 #include "cache/kv_loader.h"
 #include "cache/kv_match.h"
+#include "cache/kv_publisher.h"
 #include "cache/kv_reserves.h"
 #include "cache/kv_sequence.h"
 #include "cache/namespaces.h"
+#include "cache/prefix_forgetter.h"
+#include "cache/prefix_matcher.h"
 #include "cache/reservation.h"
 #include "cache/residency.h"
 #include "cache/source_key.h"
@@ -228,18 +231,22 @@ class KvCache {
   Status ExtendSource(KvSequence& sequence);
   // The KV of the source is computed: it enters the index, or is swapped for what somebody else
   // published meanwhile (equal bits). REQUIRES: ExtendSource succeeded, not called before.
-  void CommitSource(KvSequence& sequence);
+  void CommitSource(KvSequence& sequence) { publisher_.CommitSource(sequence); }
   // The next `num_tokens` tokens are computed and accepted: full blocks get their BlockKey and
   // enter the index. If the index has an equal block already (equal bits), the sequence uses that
   // one and releases its own. kEnd (prompt's end, sequence's end) also publishes the partial tail,
   // if nothing after it is being computed, and if a block can be reserved for the copy that a
   // sequence with a reservation will then need. REQUIRES: num_committed + num_tokens <= the
   // sequence's num_tokens.
-  enum class CommitKind { kRunning, kEnd };
-  void Commit(KvSequence& sequence, uint32_t num_tokens, CommitKind kind);
+  using CommitKind = kvasir::CommitKind;
+  void Commit(KvSequence& sequence, uint32_t num_tokens, CommitKind kind) {
+    publisher_.Commit(sequence, num_tokens, kind);
+  }
   // Keeps a Cursor at the sequence's committed end. Evicts the oldest Cursor when full. Does
   // nothing for a sequence that publishes nothing.
-  void KeepCursor(const KvSequence& sequence, std::span<const float> hidden);
+  void KeepCursor(const KvSequence& sequence, std::span<const float> hidden) {
+    publisher_.KeepCursor(sequence, hidden);
+  }
   // Drops tokens [num_tokens, ...): uncommitted ones, or, for a rewound session, committed ones
   // (published blocks stay in the index). kNotFound, with the sequence unchanged, when the window
   // before num_tokens was given back: the caller matches again. This never happens for uncommitted
@@ -261,18 +268,13 @@ class KvCache {
   // Blocks in use are zeroed at their last release, the others by ZeroForgotten or before another
   // sequence gets them. Returns a point in that work for IsZeroed. O(blocks), without writing to
   // any.
-  uint64_t Forget(NamespaceId ns);
+  uint64_t Forget(NamespaceId ns) { return forgetter_.Forget(ns); }
   uint64_t Forget(std::string_view owner);  // all its namespaces
   // What the namespaces of an owner hold, as trees of runs of nodes without forks and with as many
   // hits: a run comes after the one it goes on from; of siblings the one with most hits first. At
   // most so many runs and tokens; has_more where there are others. O(runs + tokens).
   PrefixList ListPrefixes(std::string_view owner, size_t max_runs, size_t max_tokens) const;
-  // What a call to forget a part of a prompt found.
-  struct Forgotten {
-    uint64_t erased_blocks = 0, erased_tokens = 0;  // they left the index
-    uint64_t kept_shared = 0;                       // blocks that are wholly in `kept`
-    uint64_t point = 0;                             // for IsZeroed
-  };
+  using Forgotten = ForgottenText;
   // Forgets tokens [first, last] of a prompt and all that was computed after them, in this
   // namespace: every block whose tokens begin with ids[0, last], other continuations and tails
   // included, and their Cursors. Then, from there back to the block of token `first`, each block of
@@ -284,7 +286,9 @@ class KvCache {
   // left the index (KvSequence::LeaveIndex). O(blocks + forgotten nodes * cursors + nodes that are
   // in `kept`). REQUIRES: first <= last < ids.size(); `kept` was made with these ids.
   Forgotten Forget(NamespaceId ns, std::span<const TokenId> ids, uint32_t first, uint32_t last,
-                   const KeptPrompts& kept = {});
+                   const KeptPrompts& kept = {}) {
+    return forgetter_.Forget(ns, ids, first, last, kept);
+  }
   // What the tier has to forget with it (Tier::Forget), whether or not the namespace is open.
   // O(last) HMACs of blocks. ForgetFacts::kept does one for each block of the kept prompts.
   ForgetFacts FactsToForget(std::string_view owner, const Identity& identity,
@@ -325,59 +329,12 @@ class KvCache {
   Namespace& Of(NamespaceId ns) { return namespaces_.Of(ns); }
   const Namespace& Of(NamespaceId ns) const { return namespaces_.Of(ns); }
   static PrefixIndex::Options IndexOptions(const KvCacheOptions& options, uint32_t num_blocks);
-  // kv_cache_forget.cc
-  struct ForgetPath;
-  std::vector<bool> NodesOf(const ForgetPath& path, const KeptPrompts& kept) const;
-  void ForgetBehind(const ForgetPath& path, const KeptPrompts& kept, Forgotten* forgotten);
-  void ForgetBack(const ForgetPath& path, const KeptPrompts& kept, Forgotten* forgotten);
-  uint64_t BlocksOf(NodeId node) const;
-
-  // kv_cache_match.cc
-  bool MayPin(NodeId node, AccountId account) const;
-  // What pins cover of a prompt, and whether more is here whose blocks others have reserved.
-  struct Pinned {
-    uint32_t tokens;
-    bool pool_is_full = false;
-  };
-  Pinned PinPrefix(std::span<const TokenId> prompt, MatchResult& match,
-                   std::vector<NodeId>& path) const;
-  Pinned PinWindows(std::span<const NodeId> path, uint32_t num_tokens, MatchResult& match) const;
-  uint32_t AddOffer(NamespaceId ns, std::span<const TokenId> prompt, std::span<const NodeId> path,
-                    uint32_t num_reused, MatchResult& match);
-  bool UseCursor(std::span<const TokenId> prompt, NodeId node, MatchResult& match);
-  void Settle(std::span<const TokenId> prompt, std::span<const NodeId> path, uint32_t num_reused,
-              MatchResult& match);
-  std::optional<Miss> Explain(NamespaceId ns, NodeId node, std::span<const TokenId> prompt,
-                              uint32_t num_covered, const MatchOptions& options,
-                              const SourceKey* source) const;
-  bool OtherIdentityHas(NamespaceId ns, std::span<const TokenId> prompt, uint32_t num_covered,
-                        const SourceKey* source) const;
   void Count(const MatchResult& match);
-  uint32_t BeginningHeld(NodeId node, std::span<const TokenId> prompt) const;
-
-  // kv_cache_source.cc
-  std::optional<NodeId> FindSource(NodeId root, const SourceKey& key) const;
-  MissReason WhySourceIsMissing(NamespaceId ns, const SourceKey& key) const;
-  std::optional<MissReason> PinSource(MatchResult& match) const;
-  bool LinkSource(KvSequence& sequence);
-  void EnterSource(KvSequence& sequence);
-  // kv_cache_reserve.cc
   uint64_t Wanted(const MatchResult& match, const KvDemand& demand) const;
-  void Shorten(MatchResult& match, uint32_t num_tokens) const;
-
-  // kv_cache_commit.cc
-  bool PublishFull(KvSequence& sequence, uint32_t block_index);
-  std::optional<NodeId> PublishTail(KvSequence& sequence);
-  std::optional<NodeId> Link(NodeId parent, std::span<const TokenId> tokens, KvSequence& sequence,
-                             uint32_t block_index);
-  void KeepWindows(KvSequence& sequence, uint32_t num_tokens, std::optional<NodeId> tail);
-  void KeepWindowsOf(NodeId node, KvSequence& sequence, uint32_t block_index, uint32_t num_tokens);
-  void DropWindows(KvSequence& sequence);
-  void QueueWrites(NodeId node, const KvKind& kind);
-
   void CopyTail(KvSequence& sequence, const KvKind& kind);
   void DropTail(NodeId node, const KvKind& kind);
   BlockRef Take(const KvSequence& sequence, uint32_t group);
+
   KvCacheOptions options_;
   CachePlan plan_;
   std::unique_ptr<BlockPool> pool_;
@@ -387,7 +344,6 @@ class KvCache {
   Tier* const tier_;  // nullptr: there is none
   BlockUses uses_;
   BlockOwners owners_;
-  uint64_t source_seed_;  // of SourceKeys
   KvAccounts accounts_;
   Namespaces namespaces_;
   CacheCounters counters_;
@@ -395,6 +351,9 @@ class KvCache {
   Residency residency_;
   KvReserves reserves_;
   KvLoader loader_;
+  PrefixMatcher matcher_;
+  KvPublisher publisher_;
+  PrefixForgetter forgetter_;
 };
 
 }  // namespace kvasir

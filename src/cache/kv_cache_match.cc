@@ -1,220 +1,49 @@
-// The reading half of KvCache: Match, the reasons for misses, Fetch.
+// KvCache: from a match to a sequence.
 #include <algorithm>
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "cache/cursor_store.h"
 #include "cache/kv_cache.h"
 
 namespace kvasir {
 
 MatchResult KvCache::Match(NamespaceId ns, std::span<const TokenId> prompt,
                            const MatchOptions& options) {
-  MatchResult match;
-  match.place_ = NodeHold(&residency_, ns, Of(ns).root);
-  match.prompt_tokens_ = static_cast<uint32_t>(prompt.size());
-  match.counts_ = options.counts;
-  match.account_ = ns == kSharesNothing ? options.account : Of(ns).account;
-  match.tables_.resize(layout().num_groups());
-  match.shares_ = options.reuse && options_.reuse && ns != kSharesNothing;
-  match.stores_ = match.shares_ && options.use_tier && Of(ns).stores;
-  const PromptSource& source = options.source;
-  KV_CHECK(source.tokens == 0 || (!source.ids.empty() && layout().num_cross_groups() > 0));
-  KV_CHECK(prompt.empty() || prompt[0] != SourceKey::kMark);
-  match.source_tokens_ = source.tokens;
-  if (!match.shares_) {
-    if (source.tokens > 0) match.source_miss = MissReason::kDisabled;
-    if (!prompt.empty()) match.miss = Miss{.reason = MissReason::kDisabled};
-    return match;
-  }
-  std::shared_ptr<const SourceKey> key;
-  if (!source.ids.empty()) {
-    key = std::make_shared<const SourceKey>(source, layout().block_tokens(), source_seed_,
-                                            options_.source_hash_mask);
-    match.source_nodes_ = key->num_nodes();
-    const auto last = FindSource(Of(ns).root, *key);
-    if (!last) {
-      const MissReason reason = WhySourceIsMissing(ns, *key);
-      if (source.tokens > 0) match.source_miss = reason;
-      if (!prompt.empty()) match.miss = Miss{reason, 0, std::nullopt};
-      match.source_ = std::move(key);
-      return match;
-    }
-    match.place_.MoveTo(*last);
-    if (source.tokens > 0) match.source_miss = PinSource(match);
-  }
-  if (prompt.empty()) return match;
-  const NodeId begin = match.place_.node();
-  std::vector<NodeId> path;
-  const auto [num_covered, pool_is_full] = PinPrefix(prompt, match, path);
-  const size_t whole_blocks = num_covered / layout().block_tokens();
-  const NodeId node = whole_blocks == 0 ? begin : path[whole_blocks - 1];
-  match.miss = pool_is_full ? Miss{MissReason::kPoolFull, num_covered, std::nullopt}
-                            : Explain(ns, node, prompt, num_covered, options, key.get());
-  const bool whole = num_covered == prompt.size();
-  match.has_cursor_ = whole && options.use_cursor && UseCursor(prompt, node, match);
-  uint32_t num_reused = whole && !match.has_cursor_ ? num_covered - 1 : num_covered;
-  if (const Pinned resumed = PinWindows(path, num_reused, match); resumed.tokens < num_reused) {
-    num_reused = resumed.tokens;
-    match.has_cursor_ = false;
-    match.miss =
-        Miss{pool_is_full || resumed.pool_is_full ? MissReason::kPoolFull : MissReason::kWindow,
-             num_reused, std::nullopt};
-  }
-  if (match.stores_ && key == nullptr && !pool_is_full && !match.has_cursor_) {
-    num_reused = AddOffer(ns, prompt, std::span(path).first(whole_blocks), num_reused, match);
-  }
-  Settle(prompt, path, num_reused, match);
-  return match;
+  return matcher_.Match(ns, prompt, options);
 }
 
-// Looks for what the tier has beyond num_reused tokens. Returns what is to be reused of the pool:
-// less, where an offer begins with the block of which only a part is here.
-uint32_t KvCache::AddOffer(NamespaceId ns, std::span<const TokenId> prompt,
-                           std::span<const NodeId> path, uint32_t num_reused, MatchResult& match) {
-  TierOffer offer = FindOffer(*tier_, *index_, layout(), Of(ns).root, prompt, path, num_reused);
-  if (offer.empty()) return num_reused;
-  const uint32_t partial = num_reused % layout().block_tokens();
-  if (partial > 0) {
-    num_reused -= partial;
-    if (layout().has_windows()) {
-      for (uint32_t group = layout().num_full_groups(); group < layout().num_own_groups();
-           ++group) {
-        match.tables_[group].Clear();
-      }
-      num_reused = PinWindows(path, num_reused, match).tokens;
-      offer = FindOffer(*tier_, *index_, layout(), Of(ns).root, prompt, path, num_reused);
-      if (offer.empty()) return num_reused;
-    }
-  }
-  match.num_offered_ = (offer.end_block - offer.first_block) * layout().block_tokens();
-  match.offer_ = std::move(offer);
-  match.miss.reset();
-  return num_reused;
-}
-
-// An idle block must not be pinned when all free and idle blocks are reserved: the pin would take a
-// reserved one. (The request could not start anyway, because no block is left for it to reserve.)
-bool KvCache::MayPin(NodeId node, AccountId account) const {
+Result<Reservation> KvCache::Reserve(MatchResult& match, const KvDemand& demand) {
+  KV_CHECK(demand.prompt_tokens == match.prompt_tokens_ && demand.n > 0);
+  KV_CHECK(demand.tokens >= demand.prompt_tokens);
+  KV_CHECK(demand.source_tokens == match.source_tokens_);
+  KV_CHECK(demand.shares_prompt || !match.shares_);
+  const uint32_t block_tokens = layout().block_tokens();
   const uint32_t num_full = layout().num_full_groups();
-  return num_full == 0 || pool_->pin_count(*index_->block(node, 0)) > 0 ||
-         accounts_.available(account) >= num_full;
+  accounts_.ApplyGuarantees();
+  const uint32_t available = accounts_.available(match.account_);
+  const uint64_t wanted = Wanted(match, demand);
+  const uint32_t partial = match.num_reused() % block_tokens;
+  if (partial != 0 && match.place_.is_current() && wanted > available &&
+      wanted <= available + uint64_t{num_full}) {
+    // The partly used tokens are computed again, in the block that the copy would have taken.
+    matcher_.Shorten(match, match.num_reused() - partial);
+    match.miss = Miss{MissReason::kPoolFull, match.num_reused(), std::nullopt};
+  }
+  return reserves_.Open(match.account_, demand, Wanted(match, demand));
 }
 
-// Pins the `full` blocks of the whole blocks and then of the best partial one, whose nodes are
-// `path`.
-KvCache::Pinned KvCache::PinPrefix(std::span<const TokenId> prompt, MatchResult& match,
-                                   std::vector<NodeId>& path) const {
-  const size_t block_tokens = layout().block_tokens();
-  const auto pin = [&](NodeId node) {
-    for (uint32_t group = 0; group < layout().num_full_groups(); ++group) {
-      match.tables_[group].Append(pool_->Pin(*index_->block(node, group)));
-    }
-    path.push_back(node);
-  };
-  uint32_t covered = 0;
-  NodeId node = match.place_.node();
-  while (covered + block_tokens <= prompt.size()) {
-    const auto child = index_->FindChild(node, prompt.subspan(covered, block_tokens));
-    if (!child) break;
-    if (!MayPin(*child, match.account_)) return {covered, true};
-    node = *child;
-    pin(node);
-    covered += static_cast<uint32_t>(block_tokens);
-  }
-  if (covered == prompt.size()) return {covered};
-  const auto rest = prompt.subspan(covered, std::min(block_tokens, prompt.size() - covered));
-  const auto best = index_->BestPartial(node, rest);
-  if (!best || best->num_equal == 0) return {covered};
-  if (!MayPin(best->node, match.account_)) return {covered, true};
-  pin(best->node);
-  return {covered + best->num_equal};
+// Blocks that the demand needs beyond those that the match pins.
+uint64_t KvCache::Wanted(const MatchResult& match, const KvDemand& demand) const {
+  uint64_t blocks = reserves_.BlocksOf(demand);
+  // A tail that is used in part is copied before it is written.
+  if (match.num_reused() % layout().block_tokens() != 0) blocks += layout().num_full_groups();
+  for (const BlockTable& table : match.tables_) blocks -= table.num_held();
+  return blocks;
 }
 
-// Looks for the longest beginning of the path, of at most num_tokens tokens, before whose end all
-// windows are resident. Pins these windows and returns the beginning's tokens.
-// O(blocks * window kinds).
-KvCache::Pinned KvCache::PinWindows(std::span<const NodeId> path, uint32_t num_tokens,
-                                    MatchResult& match) const {
-  if (!layout().has_windows()) return {num_tokens};
-  const uint32_t block_tokens = layout().block_tokens();
-  const std::span<const KvKind> kinds = layout().own_kinds();
-  // [block][kind]: where the run of resident blocks begins that ends with this one.
-  std::vector<uint32_t> run_begin(path.size() * kinds.size());
-  for (uint32_t b = 0; b < path.size(); ++b) {
-    for (size_t k = 0; k < kinds.size(); ++k) {
-      uint32_t& begin = run_begin[b * kinds.size() + k];
-      const bool goes_on = b > 0 && index_->block(path[b - 1], kinds[k].first_group);
-      begin = goes_on ? run_begin[(b - 1) * kinds.size() + k] : b;
-      if (!index_->block(path[b], kinds[k].first_group)) begin = b + 1;
-    }
-  }
-  const auto window_block = [&](uint32_t tokens, const KvKind& kind) {
-    return static_cast<uint32_t>(WindowBegin(tokens, kind.reach.window) / block_tokens);
-  };
-  const auto resumes_at = [&](uint32_t tokens) {
-    const auto last = static_cast<uint32_t>(CeilDiv(tokens, block_tokens)) - 1;
-    for (size_t k = 0; k < kinds.size(); ++k) {
-      const uint32_t needed = window_block(tokens, kinds[k]);
-      if (needed <= last && run_begin[last * kinds.size() + k] > needed) return false;
-    }
-    return true;
-  };
-  while (num_tokens > 0 && !resumes_at(num_tokens)) {
-    num_tokens = (num_tokens - 1) / block_tokens * block_tokens;
-  }
-  if (num_tokens == 0) return {0};
-  const auto end = static_cast<uint32_t>(CeilDiv(num_tokens, block_tokens));
-  uint64_t pins = 0;
-  for (const KvKind& kind : kinds) {
-    if (kind.reach.window > 0)
-      pins += uint64_t{end - window_block(num_tokens, kind)} * kind.num_groups;
-  }
-  if (pins > accounts_.available(match.account_)) return {0, true};
-  for (const KvKind& kind : kinds) {
-    if (kind.reach.window == 0) continue;
-    const uint32_t begin = window_block(num_tokens, kind);
-    for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
-      match.tables_[group].Skip(std::min(begin, end));
-      for (uint32_t b = begin; b < end; ++b) {
-        match.tables_[group].Append(pool_->Pin(*index_->block(path[b], group)));
-      }
-    }
-  }
-  return {num_tokens};
-}
-
-// Copies the Cursor at the prompt's end; false when there is none. `node`: of the prompt's last
-// whole block. REQUIRES: the pinned blocks cover the prompt.
-bool KvCache::UseCursor(std::span<const TokenId> prompt, NodeId node, MatchResult& match) {
-  const auto tail =
-      prompt.subspan(prompt.size() / layout().block_tokens() * layout().block_tokens());
-  const auto hidden = cursors_->Find(node, tail);
-  if (!hidden) return false;
-  match.hidden_.assign(hidden->begin(), hidden->end());
-  return true;
-}
-
-// Cuts the match to num_reused tokens: releases `full` blocks beyond them. The last block counts as
-// partial if it holds more tokens than are used.
-void KvCache::Settle(std::span<const TokenId> prompt, std::span<const NodeId> path,
-                     uint32_t num_reused, MatchResult& match) {
-  const uint32_t block_tokens = layout().block_tokens();
-  const size_t blocks = CeilDiv(num_reused, block_tokens);
-  for (uint32_t group = 0; group < layout().num_full_groups(); ++group) {
-    while (match.tables_[group].size() > blocks) match.tables_[group].PopBack();
-  }
-  if (num_reused >= block_tokens) match.place_.MoveTo(path[num_reused / block_tokens - 1]);
-  match.num_pool_ = num_reused;
-  if (const uint32_t tail = num_reused % block_tokens; tail > 0) {
-    if (index_->tokens(path[blocks - 1]).size() > tail) {
-      match.num_pool_ -= tail;
-      match.num_partial_ = tail;
-    }
-  }
-  match.tokens_.assign(prompt.begin(), prompt.begin() + num_reused);
-  if (!match.counts_) return;
-  for (const NodeId node : path.first(blocks)) index_->CountHit(node);
+bool KvCache::IsGuaranteed(const MatchResult& match, const KvDemand& demand) const {
+  const KvAccounts::Account& account = accounts_.of(match.account_);
+  return account.used() + Wanted(match, demand) <= account.quota.guaranteed;
 }
 
 std::vector<uint32_t> KvCache::ResumePointsOf(uint32_t prompt_tokens,
@@ -230,70 +59,6 @@ std::vector<uint32_t> KvCache::ResumePointsOf(uint32_t prompt_tokens,
   const auto same = std::ranges::unique(points);
   points.erase(same.begin(), same.end());
   return points;
-}
-
-// `node`: of the last whole block of the prompt that was found, or where its nodes begin.
-std::optional<Miss> KvCache::Explain(NamespaceId ns, NodeId node, std::span<const TokenId> prompt,
-                                     uint32_t num_covered, const MatchOptions& options,
-                                     const SourceKey* source) const {
-  if (num_covered == prompt.size() || (num_covered > 0 && num_covered + 1 == prompt.size())) {
-    return std::nullopt;
-  }
-  const uint32_t block_tokens = layout().block_tokens();
-  const uint32_t source_nodes = source == nullptr ? 0 : source->num_nodes();
-  const uint32_t begin = (index_->depth(node) - source_nodes) * block_tokens;
-  const auto rest = prompt.subspan(begin, std::min<size_t>(block_tokens, prompt.size() - begin));
-  const auto miss = [&](MissReason reason) { return Miss{reason, num_covered, std::nullopt}; };
-  if (index_->WasEvicted(node, rest, num_covered - begin)) {
-    return miss(MissReason::kEvicted);
-  }
-  if (options.other_rope != kSharesNothing &&
-      BeginningHeld(Of(options.other_rope).root, prompt) > num_covered) {
-    return miss(MissReason::kRopeChanged);
-  }
-  if (begin == 0 && OtherIdentityHas(ns, rest, num_covered, source)) {
-    return miss(MissReason::kIdentityChanged);
-  }
-  if (num_covered == 0) return miss(MissReason::kCold);
-  const auto best = index_->BestPartial(node, rest);
-  if (best && best->num_equal < index_->tokens(best->node).size()) {
-    return miss(MissReason::kDiverged);
-  }
-  return std::nullopt;
-}
-
-// Whether a namespace of the same owner and another Identity holds a first block or tail that is a
-// beginning of this prompt, longer than num_covered.
-bool KvCache::OtherIdentityHas(NamespaceId ns, std::span<const TokenId> begin, uint32_t num_covered,
-                               const SourceKey* source) const {
-  for (size_t i = 1; i < namespaces_.size(); ++i) {
-    const Namespace& space = Of(NamespaceId(i));
-    if (NamespaceId(i) == ns || !space.HasOwnerOf(Of(ns))) continue;
-    const NodeId root = space.root;
-    const auto node = source == nullptr ? root : FindSource(root, *source);
-    if (!node) continue;
-    if (BeginningHeld(*node, begin) > num_covered) return true;
-  }
-  return false;
-}
-
-// How many tokens of the prompt the nodes after `node` hold: whole blocks, then a block or tail of
-// which no token differs from the prompt's.
-uint32_t KvCache::BeginningHeld(NodeId node, std::span<const TokenId> prompt) const {
-  const size_t block_tokens = layout().block_tokens();
-  uint32_t held = 0;
-  while (held + block_tokens <= prompt.size()) {
-    const auto child = index_->FindChild(node, prompt.subspan(held, block_tokens));
-    if (!child) break;
-    node = *child;
-    held += static_cast<uint32_t>(block_tokens);
-  }
-  if (held == prompt.size()) return held;
-  const auto rest = prompt.subspan(held, std::min(block_tokens, prompt.size() - held));
-  const auto best = index_->BestPartial(node, rest);
-  const bool whole = best && (best->num_equal == rest.size() ||
-                              best->num_equal == index_->tokens(best->node).size());
-  return whole ? held + best->num_equal : held;
 }
 
 KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens,

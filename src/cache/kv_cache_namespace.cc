@@ -1,7 +1,10 @@
 // Namespaces and accounts of KvCache: opened by owner, recycled, forgotten, erased.
+#include <utility>
+
+#include "base/check.h"
 #include "base/fault.h"
-#include "cache/cursor_store.h"
 #include "cache/kv_cache.h"
+#include "cache/record_names.h"
 #include "cache/tier_probe.h"
 
 namespace kvasir {
@@ -15,17 +18,7 @@ uint32_t KvCache::Probe(std::string_view owner, const Identity& identity,
                         std::optional<std::string_view> salt,
                         std::span<const TokenId> prompt) const {
   const std::optional<NamespaceId> ns = FindNamespace(owner, identity, salt);
-  if (!ns) return 0;
-  const size_t block_tokens = layout().block_tokens();
-  uint32_t tokens = 0;
-  NodeId node = Of(*ns).root;
-  while (tokens + block_tokens <= prompt.size()) {
-    const auto child = index_->FindChild(node, prompt.subspan(tokens, block_tokens));
-    if (!child) break;
-    node = *child;
-    tokens += static_cast<uint32_t>(block_tokens);
-  }
-  return tokens;
+  return ns ? matcher_.WholeBlocksHeld(Of(*ns).root, prompt) : 0;
 }
 
 NamespaceId KvCache::OpenNamespace(std::string_view owner, const Identity& identity,
@@ -68,20 +61,6 @@ void KvCache::SetQuota(AccountId account, const KvQuota& quota) {
   }
 }
 
-uint64_t KvCache::Forget(NamespaceId ns) {
-  Namespace& space = Of(ns);
-  ++space.epoch;
-  cursors_->Drop(space.root);
-  index_->Clear(space.root, [this](NodeId node) {
-    cursors_->Drop(node);
-    for (const KvKind& kind : layout().kinds()) {
-      if (!index_->block(node, kind.first_group)) continue;
-      residency_.Detach(node, kind, PrefixIndex::RemoveKind::kForgotten);
-    }
-  });
-  return owners_.Forget(ns);
-}
-
 uint64_t KvCache::Forget(std::string_view owner) {
   const Digest digest = Sha256Of(owner);
   for (size_t i = 1; i < namespaces_.size(); ++i) {
@@ -93,6 +72,17 @@ uint64_t KvCache::Forget(std::string_view owner) {
 void KvCache::Erase(NamespaceId ns) {
   Forget(ns);
   ZeroForgotten(plan_.pool_bytes);
+}
+
+ForgetFacts KvCache::FactsToForget(std::string_view owner, const Identity& identity,
+                                   std::optional<std::string_view> salt,
+                                   std::span<const TokenId> ids, uint32_t first, uint32_t last,
+                                   std::shared_ptr<const KeptPrompts> kept) const {
+  KV_CHECK(first <= last && last < ids.size());
+  if (FaultActive(Fault::kEraseByFirst)) last = first;
+  const Namespace named = Namespaces::Named(owner, identity, salt);
+  const BlockKey root = RootKeyOf(options_.secret, owner, named.salt, named.identity);
+  return ForgetFactsOf(layout(), named.owner, root, ids, first, last, std::move(kept));
 }
 
 }  // namespace kvasir

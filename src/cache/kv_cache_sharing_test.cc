@@ -168,18 +168,6 @@ TEST_F(KvCacheTest, ForksShareUntilTheyWrite) {
   cache().CheckInvariants();
 }
 
-TEST_F(KvCacheTest, TwoWhoComputeTheSameKeepOneCopy) {
-  const Tokens prompt = TokensFrom(1, 33);
-  KvSequence a = cache().Fetch(cache().Match(ns_, prompt, {}), 33);
-  KvSequence b = cache().Fetch(cache().Match(ns_, prompt, {}), 33);
-  ASSERT_TRUE(driver_->Append(a, 7, prompt));
-  ASSERT_TRUE(driver_->Append(b, 7, prompt));
-  EXPECT_EQ(cache().counters().deduplicated_blocks, 2u);
-  EXPECT_EQ(cache().usage().pinned_blocks, 4u);
-  EXPECT_EQ(a.table().ref(1).id(), b.table().ref(1).id());
-  driver_->Verify(b, 7);
-}
-
 TEST_F(KvCacheTest, AFullPoolIsAnAnswerAndChangesNothing) {
   Make(3);
   ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
@@ -227,35 +215,6 @@ TEST_F(KvCacheTest, AMatchThatIsHeldOverAnEraseKeepsItsBytesAndPublishesNothing)
   ASSERT_TRUE(driver_->Append(sequence, 7, TokensFrom(2, 20), kEnd));
   EXPECT_EQ(cache().usage().cached_tokens, 0u);
   cache().CheckInvariants();
-}
-
-TEST_F(KvCacheTest, ARewoundSequenceNeverRewritesWhatItPublished) {
-  const Tokens prompt = TokensFrom(1, 40);
-  KvSequence sequence = Run(prompt);
-  cache().Truncate(sequence, 21);
-  ASSERT_TRUE(driver_->Append(sequence, 7, TokensFrom(2, 30), kEnd));
-  driver_->Verify(sequence, 7);
-  cache().Truncate(sequence, 0);
-  EXPECT_EQ(sequence.table().size(), 0u);
-  ASSERT_TRUE(driver_->Append(sequence, 7, TokensFrom(3, 3)));
-  Run(prompt);
-  EXPECT_EQ(reused(), 40u);
-  Run(Join(First(prompt, 21), TokensFrom(2, 31)));
-  EXPECT_EQ(reused(), 51u);
-}
-
-TEST_F(KvCacheTest, UncommittedTokensAreNeverPublished) {
-  const Tokens prompt = TokensFrom(1, 40);
-  KvSequence sequence = cache().Fetch(cache().Match(ns_, prompt, {}), 64);
-  ASSERT_TRUE(cache().Extend(sequence, prompt));
-  driver_->Stamp(sequence, 7, 0, 40, false);
-  cache().Commit(sequence, 20, kEnd);
-  EXPECT_EQ(cache().usage().cached_tokens, 16u);
-  EXPECT_EQ(cache().usage().live_tokens, 24u);
-  cache().Truncate(sequence, 20);
-  EXPECT_EQ(cache().usage().live_tokens, 4u);
-  cache().Commit(sequence, 0, kEnd);
-  EXPECT_EQ(cache().usage().cached_tokens, 20u);
 }
 
 TEST_F(KvCacheTest, EraseForgetsAndZeroesAndLeavesOthersAlone) {

@@ -129,17 +129,6 @@ TEST_F(KvCacheTest, AnIdenticalPromptIsCoveredWithItsCursorAndElseUpToItsLastTok
   EXPECT_EQ(cache().counters().cursor_hits, 6u);
 }
 
-TEST_F(KvCacheTest, TheCursorOutlivesItsTailWhenTheSequenceGoesOn) {
-  const Tokens prompt = TokensFrom(1, 20);
-  KvSequence sequence = Run(prompt);
-  ASSERT_TRUE(driver_->Append(sequence, 7, TokensFrom(2, 30)));
-  sequence = KvSequence();
-  MatchResult match = cache().Match(ns_, prompt, {});
-  EXPECT_TRUE(match.has_cursor());
-  EXPECT_EQ(match.num_pool(), 16u);
-  EXPECT_EQ(match.num_partial(), 4u);
-}
-
 TEST_F(KvCacheTest, SaysWhereAPromptDiverges) {
   const Tokens prompt = TokensFrom(1, 60);
   Run(prompt);

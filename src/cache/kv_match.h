@@ -56,6 +56,7 @@ class MatchResult {
  private:
   friend class KvCache;
   friend class KvLoader;
+  friend class PrefixMatcher;
   NodeHold place_;  // the last block used whole and full, or where the prompt's nodes begin
   bool shares_ = false;
   bool has_cursor_ = false;

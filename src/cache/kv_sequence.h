@@ -75,6 +75,7 @@ class KvSequence {
  private:
   friend class KvCache;
   friend class KvLoader;
+  friend class KvPublisher;
   friend class KvReserves;
   // Its last committed full block; meaningful while publishing. First, so that the blocks are
   // released before it, and the node is then bare if nothing else needs it.

@@ -57,6 +57,7 @@ class Reservation {
 
  private:
   friend class KvCache;
+  friend class KvPublisher;
   friend class KvReserves;
   friend class KvSequence;
   struct State {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/fault.h"
 #include "base/random.h"
 
 namespace kvasir {
@@ -51,6 +52,22 @@ bool SourceKey::SameSizes(std::span<const TokenId> a, std::span<const TokenId> b
 uint32_t SourceKey::NumNodes(std::span<const TokenId> first_node) {
   return NodesFor(static_cast<uint32_t>(first_node[3]), static_cast<uint32_t>(first_node[4]),
                   first_node.size());
+}
+
+std::optional<NodeId> FindSource(const PrefixIndex& index, NodeId root, const SourceKey& key) {
+  NodeId node = root;
+  for (uint32_t i = 0; i < key.num_nodes(); ++i) {
+    const auto child = index.FindChild(node, key.node(i));
+    if (!child) return std::nullopt;
+    // Under this fault it is any source. With another length, the walk would end inside the source
+    // or after it, where no blocks stand that Match could pin.
+    if (i == 0 && FaultActive(Fault::kSkippedCompare) &&
+        !SourceKey::SameSizes(index.tokens(*child), key.node(0))) {
+      return std::nullopt;
+    }
+    node = *child;
+  }
+  return node;
 }
 
 }  // namespace kvasir

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/bytes.h"
+#include "index/prefix_index.h"
 #include "kvasir/types.h"
 
 namespace kvasir {
@@ -56,5 +58,8 @@ class SourceKey {
   uint32_t block_tokens_;
   std::vector<TokenId> ids_;
 };
+
+// Finds the source's last node; absent: a node is missing. O(ids).
+std::optional<NodeId> FindSource(const PrefixIndex& index, NodeId root, const SourceKey& key);
 
 }  // namespace kvasir

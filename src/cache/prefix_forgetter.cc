@@ -1,22 +1,17 @@
-// KvCache: forgetting a part of a prompt, in the pool and by name.
+#include "cache/prefix_forgetter.h"
+
 #include <algorithm>
-#include <memory>
 #include <ranges>
 #include <utility>
-#include <vector>
 
 #include "base/check.h"
 #include "base/fault.h"
-#include "cache/cursor_store.h"
-#include "cache/kv_cache.h"
-#include "cache/record_names.h"
-#include "cache/tier_probe.h"
 
 namespace kvasir {
 
 // Where the forgotten text lies: the blocks of `ids` before the one that holds token `last`, as far
 // as they are here.
-struct KvCache::ForgetPath {
+struct PrefixForgetter::Path {
   std::span<const TokenId> ids;
   uint32_t first, last, block_tokens;
   NodeId root;
@@ -32,36 +27,36 @@ struct KvCache::ForgetPath {
   }
 };
 
-KvCache::Forgotten KvCache::Forget(NamespaceId ns, std::span<const TokenId> ids, uint32_t first,
-                                   uint32_t last, const KeptPrompts& kept) {
+ForgottenText PrefixForgetter::Forget(NamespaceId ns, std::span<const TokenId> ids, uint32_t first,
+                                      uint32_t last, const KeptPrompts& kept) {
   KV_CHECK(first <= last && last < ids.size());
   if (ns == kSharesNothing || FaultActive(Fault::kLazyForget)) return {};
   if (FaultActive(Fault::kEraseByFirst)) last = first;
-  ForgetPath path{.ids = ids,
-                  .first = first,
-                  .last = last,
-                  .block_tokens = layout().block_tokens(),
-                  .root = Of(ns).root,
-                  .nodes = {}};
+  Path path{.ids = ids,
+            .first = first,
+            .last = last,
+            .block_tokens = parts_.layout.block_tokens(),
+            .root = parts_.namespaces.Of(ns).root,
+            .nodes = {}};
   while (!path.is_whole()) {
     const auto child =
-        index_->FindChild(path.node(path.nodes.size()), path.text(path.nodes.size()));
+        parts_.index.FindChild(path.node(path.nodes.size()), path.text(path.nodes.size()));
     if (!child) break;
     path.nodes.push_back(*child);
   }
-  const uint64_t blocks = index_->num_blocks(), tokens = index_->num_tokens();
-  Forgotten forgotten;
-  if (path.is_whole()) ForgetBehind(path, kept, &forgotten);
+  const uint64_t blocks = parts_.index.num_blocks(), tokens = parts_.index.num_tokens();
+  ForgottenText forgotten;
+  if (path.is_whole()) ForgetAfter(path, kept, &forgotten);
   ForgetBack(path, kept, &forgotten);
-  forgotten.erased_blocks = blocks - index_->num_blocks();
-  forgotten.erased_tokens = tokens - index_->num_tokens();
-  forgotten.point = owners_.Forget(ns);
+  forgotten.erased_blocks = blocks - parts_.index.num_blocks();
+  forgotten.erased_tokens = tokens - parts_.index.num_tokens();
+  forgotten.point = parts_.owners.Forget(ns);
   return forgotten;
 }
 
 // Whether a node lies behind the path and wholly in a kept prompt, by its number.
-std::vector<bool> KvCache::NodesOf(const ForgetPath& path, const KeptPrompts& kept) const {
-  std::vector<bool> stay(index_->max_nodes());
+std::vector<bool> PrefixForgetter::NodesOf(const Path& path, const KeptPrompts& kept) const {
+  std::vector<bool> stay(parts_.index.max_nodes());
   std::vector<NodeId> way;  // of the prompt before, behind the path
   for (const KeptPrompts::Prompt& prompt : kept.prompts()) {
     const std::span<const TokenId> theirs = prompt.ids;
@@ -74,7 +69,7 @@ std::vector<bool> KvCache::NodesOf(const ForgetPath& path, const KeptPrompts& ke
     NodeId node = way.empty() ? path.node(path.end()) : way.back();
     size_t at = (path.end() + way.size()) * path.block_tokens;
     for (; at + path.block_tokens <= theirs.size(); at += path.block_tokens) {
-      const auto child = index_->FindChild(node, theirs.subspan(at, path.block_tokens));
+      const auto child = parts_.index.FindChild(node, theirs.subspan(at, path.block_tokens));
       if (!child) break;
       node = *child;
       way.push_back(node);
@@ -82,8 +77,8 @@ std::vector<bool> KvCache::NodesOf(const ForgetPath& path, const KeptPrompts& ke
     }
     if (at == theirs.size()) continue;
     const auto rest = theirs.subspan(at, std::min<size_t>(path.block_tokens, theirs.size() - at));
-    const auto best = index_->BestPartial(node, rest);
-    if (best && best->num_equal == index_->tokens(best->node).size()) {
+    const auto best = parts_.index.BestPartial(node, rest);
+    if (best && best->num_equal == parts_.index.tokens(best->node).size()) {
       stay[static_cast<size_t>(best->node)] = true;
     }
   }
@@ -91,82 +86,88 @@ std::vector<bool> KvCache::NodesOf(const ForgetPath& path, const KeptPrompts& ke
 }
 
 // What begins with all of the forgotten text. REQUIRES: path.is_whole().
-void KvCache::ForgetBehind(const ForgetPath& path, const KeptPrompts& kept, Forgotten* forgotten) {
+void PrefixForgetter::ForgetAfter(const Path& path, const KeptPrompts& kept,
+                                  ForgottenText* forgotten) {
   const NodeId before = path.node(path.end());
   const std::span<const TokenId> text = path.text(path.end());
   const std::vector<bool> stay = NodesOf(path, kept);
-  cursors_->DropWith(before, text);
+  parts_.cursors.DropWith(before, text);
   std::vector<NodeId> leaving;
-  index_->AddChildrenWith(before, text, &leaving);
-  for (size_t i = 0; i < leaving.size(); ++i) index_->AddChildrenWith(leaving[i], {}, &leaving);
+  parts_.index.AddChildrenWith(before, text, &leaving);
+  for (size_t i = 0; i < leaving.size(); ++i)
+    parts_.index.AddChildrenWith(leaving[i], {}, &leaving);
   const bool own_only = FaultActive(Fault::kEraseOwnOnly);
   const std::vector<TokenId> ids(path.ids.begin(), path.ids.end());
   const std::vector<bool> own =
       own_only ? NodesOf(path, KeptPrompts({ids}, ids)) : std::vector<bool>();
   for (const NodeId node : std::views::reverse(leaving)) {  // those below first
-    if (index_->tokens(node).empty()) continue;             // bare, and left with one below it
+    if (parts_.index.tokens(node).empty()) continue;        // bare, and left with one below it
     const auto number = static_cast<size_t>(node);
-    if (own_only && (index_->has_children(node) || !own[number])) continue;
+    if (own_only && (parts_.index.has_children(node) || !own[number])) continue;
     if (!stay[number]) {
-      residency_.Unlink(node, PrefixIndex::RemoveKind::kForgotten);
+      parts_.residency.Unlink(node, PrefixIndex::RemoveKind::kForgotten);
       continue;
     }
-    cursors_->Drop(node);
+    parts_.cursors.Drop(node);
     forgotten->kept_shared += BlocksOf(node);
   }
 }
 
 // What ends within the forgotten text, from its end to its beginning: what something is left
 // behind stays.
-void KvCache::ForgetBack(const ForgetPath& path, const KeptPrompts& kept, Forgotten* forgotten) {
+void PrefixForgetter::ForgetBack(const Path& path, const KeptPrompts& kept,
+                                 ForgottenText* forgotten) {
   const size_t begin = path.first / path.block_tokens;
   for (size_t blocks = path.nodes.size() + 1; blocks-- > begin;) {
     const NodeId node = path.node(blocks);
     const auto is_pruned = [&] {
-      return !PrefixIndex::is_root(node) && index_->tokens(node).empty();
+      return !PrefixIndex::is_root(node) && parts_.index.tokens(node).empty();
     };
     if (is_pruned()) continue;
     const size_t before = blocks * path.block_tokens;
     const size_t least = path.first + 1 - std::min<size_t>(path.first + 1, before);
     if (blocks == path.nodes.size()) {  // a tail, which no whole block goes on with
-      const auto tail = index_->BestPartial(node, path.text(blocks));
-      const size_t size = tail ? index_->tokens(tail->node).size() : 0;
+      const auto tail = parts_.index.BestPartial(node, path.text(blocks));
+      const size_t size = tail ? parts_.index.tokens(tail->node).size() : 0;
       if (tail && tail->num_equal == size && size >= least && before + size <= path.last) {
         if (before + size <= kept.on_path()) {
           forgotten->kept_shared += BlocksOf(tail->node);
         } else {
-          residency_.Unlink(tail->node, PrefixIndex::RemoveKind::kForgotten);
+          parts_.residency.Unlink(tail->node, PrefixIndex::RemoveKind::kForgotten);
         }
       }
     }
     if (is_pruned()) continue;
-    cursors_->DropWithin(node, path.text(blocks), least);
+    parts_.cursors.DropWithin(node, path.text(blocks), least);
     if (blocks == begin) break;  // the block that ends here is before the text
     if (before <= kept.on_path()) {
       forgotten->kept_shared += BlocksOf(node);
-    } else if (!index_->has_children(node) && !index_->is_held(node)) {
-      residency_.Unlink(node, PrefixIndex::RemoveKind::kForgotten);
+    } else if (!parts_.index.has_children(node) && !parts_.index.is_held(node)) {
+      parts_.residency.Unlink(node, PrefixIndex::RemoveKind::kForgotten);
     }
   }
 }
 
-uint64_t KvCache::BlocksOf(NodeId node) const {
+uint64_t PrefixForgetter::BlocksOf(NodeId node) const {
   uint64_t blocks = 0;
-  for (uint32_t group = 0; group < layout().num_groups(); ++group) {
-    blocks += index_->block(node, group).has_value();
+  for (uint32_t group = 0; group < parts_.layout.num_groups(); ++group) {
+    blocks += parts_.index.block(node, group).has_value();
   }
   return blocks;
 }
 
-ForgetFacts KvCache::FactsToForget(std::string_view owner, const Identity& identity,
-                                   std::optional<std::string_view> salt,
-                                   std::span<const TokenId> ids, uint32_t first, uint32_t last,
-                                   std::shared_ptr<const KeptPrompts> kept) const {
-  KV_CHECK(first <= last && last < ids.size());
-  if (FaultActive(Fault::kEraseByFirst)) last = first;
-  const Namespace named = Namespaces::Named(owner, identity, salt);
-  const BlockKey root = RootKeyOf(options_.secret, owner, named.salt, named.identity);
-  return ForgetFactsOf(layout(), named.owner, root, ids, first, last, std::move(kept));
+uint64_t PrefixForgetter::Forget(NamespaceId ns) {
+  Namespace& space = parts_.namespaces.Of(ns);
+  ++space.epoch;
+  parts_.cursors.Drop(space.root);
+  parts_.index.Clear(space.root, [this](NodeId node) {
+    parts_.cursors.Drop(node);
+    for (const KvKind& kind : parts_.layout.kinds()) {
+      if (!parts_.index.block(node, kind.first_group)) continue;
+      parts_.residency.Detach(node, kind, PrefixIndex::RemoveKind::kForgotten);
+    }
+  });
+  return parts_.owners.Forget(ns);
 }
 
 }  // namespace kvasir
