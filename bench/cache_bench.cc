@@ -265,8 +265,8 @@ class WasteReplay {
         "\"evicted_blocks\": {}, \"copied_blocks\": {}}}\n",
         finished_, static_cast<double>(total_tokens_) / finished_, samples_, worst_,
         sum_ / static_cast<double>(samples_),
-        static_cast<double>(counters.hit_tokens_pool + counters.hit_tokens_partial) /
-            static_cast<double>(counters.queried_tokens),
+        static_cast<double>(counters.reused_pool + counters.reused_partial) /
+            static_cast<double>(counters.prompt_tokens),
         counters.evicted_blocks, counters.copied_blocks);
     return samples_ > 1000 && cache_->usage().pinned_blocks == 0;
   }

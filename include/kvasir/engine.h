@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kvasir/answer_format.h"
+#include "kvasir/cache_counters.h"
 #include "kvasir/disk.h"
 #include "kvasir/histogram.h"
 #include "kvasir/images.h"
@@ -346,12 +347,9 @@ using PrefixesSink = std::function<void(PrefixList)>;  // called as an EventSink
 using FlushSink = std::function<void(Result<TierFlushed>)>;
 using SequencesSink = std::function<void(std::vector<SequenceState>)>;  // called as an EventSink is
 
-// A snapshot of counters and gauges; each name's unit is in its comment.
-struct EngineStats {
-  uint64_t prompt_tokens = 0, computed_tokens = 0, generated_tokens = 0;  // tokens
-  uint64_t reused_pool = 0, reused_partial = 0, reused_disk = 0;          // tokens
-  uint64_t cursor_hits = 0;                                               // prompts
-  uint64_t misses[kNumMissReasons] = {};                                  // prompts by MissReason
+// A snapshot of counters and gauges, with those of the cache; each name's unit is in its comment.
+struct EngineStats : CacheCounters {
+  uint64_t computed_tokens = 0, generated_tokens = 0;  // tokens; computed: of prompts
   uint64_t requests_finished = 0, requests_cancelled = 0, requests_failed = 0;
   uint64_t requests_past_deadline = 0;  // with and without an answer; not among the other three
   uint64_t running = 0, queued = 0;     // sequences, requests
@@ -361,7 +359,6 @@ struct EngineStats {
   uint64_t kv_read_bytes = 0;  // by attention; a prefix that a step's rows share counts once
   uint64_t free_blocks = 0, idle_blocks = 0, pinned_blocks = 0;
   uint64_t cached_tokens = 0, live_tokens = 0, cursors = 0;
-  uint64_t committed_blocks = 0, evicted_blocks = 0, copied_blocks = 0, deduplicated_blocks = 0;
   uint64_t preemptions[kNumCountedCauses] = {};  // of requests, by PreemptCause
   uint64_t prepared_tokens = 0;                  // computed for requests with only_when_idle
   // Sources that an encoder read, and tokens of those whose KV was in the cache.
@@ -375,10 +372,6 @@ struct EngineStats {
   Histogram ttft_seconds{kFirstTokenBounds}, token_seconds{kTokenTimeBounds};
   Histogram request_seconds{kRequestTimeBounds}, queue_seconds{kRequestTimeBounds};
   Histogram prompt_lengths{kTokenCountBounds}, answer_lengths{kTokenCountBounds};
-  uint64_t missed_tokens[kNumMissReasons] = {};  // of prompts that had a miss: not reused
-  uint64_t evicted_tokens = 0;                   // of evicted blocks
-  // In evicted_blocks and evicted_tokens: of an owner that a quota left no other room.
-  uint64_t quota_evicted_blocks = 0, quota_evicted_tokens = 0;
   RequestStats requests;
   StepCostStats cost;
   std::vector<TenantStats> tenants;  // in the order in which they came; [0]: of those without room

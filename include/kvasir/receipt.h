@@ -60,6 +60,10 @@ struct Receipt {
   std::optional<double> estimate_ms;  // of ttft_ms, when it was submitted; absent: unknown
   double tpot_ms = 0;                 // mean time per later token
 
+  // Joins the receipt of another prompt of the same request: sums of tokens, of preemptions and of
+  // saved time, the first miss, and the times of the prompt whose first token came first.
+  void Add(const Receipt& other);
+
   uint32_t cached_tokens() const {
     return reused_pool + reused_partial + reused_disk + reused_remote;
   }

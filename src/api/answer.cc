@@ -162,26 +162,7 @@ void Answer::AddReceipt(size_t prompt, const Event& event) {
     receipt_ = one;
     return;
   }
-  receipt_.prompt_tokens += one.prompt_tokens;
-  receipt_.computed += one.computed;
-  receipt_.reused_pool += one.reused_pool;
-  receipt_.reused_partial += one.reused_partial;
-  receipt_.reused_disk += one.reused_disk;
-  receipt_.reused_remote += one.reused_remote;
-  receipt_.recomputed += one.recomputed;
-  if (!receipt_.miss) receipt_.miss = one.miss;
-  receipt_.saved_ms += one.saved_ms;
-  receipt_.preemptions += one.preemptions;
-  if (one.ttft_ms < receipt_.ttft_ms) {  // with its parts
-    receipt_.ttft_ms = one.ttft_ms;
-    receipt_.queue_ms = one.queue_ms;
-    receipt_.shared_ms = one.shared_ms;
-    receipt_.cache_ms = one.cache_ms;
-    receipt_.load_ms = one.load_ms;
-    receipt_.compute_ms = one.compute_ms;
-    receipt_.estimate_ms = one.estimate_ms;
-  }
-  receipt_.tpot_ms = std::max(receipt_.tpot_ms, one.tpot_ms);
+  receipt_.Add(one);
 }
 
 }  // namespace kvasir

@@ -95,9 +95,9 @@ KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens,
 }
 
 void KvCache::Count(const MatchResult& match) {
-  counters_.queried_tokens += match.prompt_tokens_;
-  counters_.hit_tokens_pool += match.num_pool_;
-  counters_.hit_tokens_partial += match.num_partial_;
+  counters_.prompt_tokens += match.prompt_tokens_;
+  counters_.reused_pool += match.num_pool_;
+  counters_.reused_partial += match.num_partial_;
   counters_.cursor_hits += match.has_cursor_;
   if (!match.miss) return;
   CountMiss(match.miss->reason, match.prompt_tokens_ - match.num_reused());

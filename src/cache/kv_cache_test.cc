@@ -109,8 +109,8 @@ TEST_F(KvCacheTest, TheSecondTurnComputesOnlyWhatIsNew) {
   sequence = Run(second);
   EXPECT_EQ(reused(), 63u);
   EXPECT_FALSE(miss_);
-  EXPECT_EQ(cache().counters().hit_tokens_pool, 63u);
-  EXPECT_EQ(cache().counters().queried_tokens, 50u + 83u);
+  EXPECT_EQ(cache().counters().reused_pool, 63u);
+  EXPECT_EQ(cache().counters().prompt_tokens, 50u + 83u);
 }
 
 TEST_F(KvCacheTest, AnIdenticalPromptIsCoveredWithItsCursorAndElseUpToItsLastToken) {

@@ -109,8 +109,8 @@ void KvLoad::CountIn(CacheCounters& counters) {
   if (!counts_) return;
   const uint32_t taken = taken_tokens_ - counted_taken_;
   const uint32_t loaded = loaded_tokens_ - counted_loaded_;
-  counters.hit_tokens_disk += loaded;
-  counters.hit_tokens_pool += taken - loaded;
+  counters.reused_disk += loaded;
+  counters.reused_pool += taken - loaded;
   counted_taken_ = taken_tokens_;
   counted_loaded_ = loaded_tokens_;
 }

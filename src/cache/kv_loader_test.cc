@@ -73,7 +73,7 @@ TEST_F(KvLoaderTest, BringsWholeBlocksAndTheirBytes) {
   EXPECT_EQ(load.loaded_tokens(), 80u);
   EXPECT_EQ(load.loaded_bytes(), 5 * cache().layout().block_bytes());
   driver_->Verify(sequence, kStamp);
-  EXPECT_EQ(cache().counters().hit_tokens_disk, 80u);
+  EXPECT_EQ(cache().counters().reused_disk, 80u);
 }
 
 TEST_F(KvLoaderTest, BringsTheWindowsThatTheNextTokenSees) {
@@ -118,7 +118,7 @@ TEST_F(KvLoaderTest, ALoadThatMovesGivesItsBuffersBackOnce) {
   EXPECT_EQ(second.TokensBeforeRead(0), std::numeric_limits<uint32_t>::max());
   while (!tier_->HasReadRoom()) {  // a read under way ends first
   }
-  EXPECT_EQ(cache().counters().hit_tokens_disk, 0u);
+  EXPECT_EQ(cache().counters().reused_disk, 0u);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "kvasir/receipt.h"
 
+#include <algorithm>
+
 namespace kvasir {
 
 const char* ToString(MissReason reason) {
@@ -30,6 +32,31 @@ const char* ToString(MissReason reason) {
       return "retokenized";
   }
   return "unknown";
+}
+
+void Receipt::Add(const Receipt& other) {
+  prompt_tokens += other.prompt_tokens;
+  computed += other.computed;
+  reused_pool += other.reused_pool;
+  reused_partial += other.reused_partial;
+  reused_disk += other.reused_disk;
+  reused_remote += other.reused_remote;
+  source_tokens += other.source_tokens;
+  source_reused += other.source_reused;
+  preemptions += other.preemptions;
+  recomputed += other.recomputed;
+  if (!miss) miss = other.miss;
+  saved_ms += other.saved_ms;
+  if (other.ttft_ms < ttft_ms) {  // with its parts
+    ttft_ms = other.ttft_ms;
+    queue_ms = other.queue_ms;
+    shared_ms = other.shared_ms;
+    cache_ms = other.cache_ms;
+    load_ms = other.load_ms;
+    compute_ms = other.compute_ms;
+    estimate_ms = other.estimate_ms;
+  }
+  tpot_ms = std::max(tpot_ms, other.tpot_ms);
 }
 
 }  // namespace kvasir

@@ -11,8 +11,7 @@ double SecondsOfPrompts(const MetricsView& view) {
 }
 
 void WriteCachedTokens(const MetricsView& view, SeriesWriter& out) {
-  const Stats& s = view.stats;
-  out.Write(static_cast<double>(s.reused_pool + s.reused_partial + s.reused_disk));
+  out.Write(static_cast<double>(view.stats.reused_tokens()));
 }
 
 void WritePromptSeconds(const MetricsView& view, SeriesWriter& out) {

@@ -41,8 +41,7 @@ void WriteExternalHits(const MetricsView& view, SeriesWriter& out) {
 }
 
 void WriteCached(const MetricsView& view, SeriesWriter& out) {
-  const EngineStats& s = view.stats;
-  out.Write(s.reused_pool + s.reused_partial + s.reused_disk);
+  out.Write(static_cast<double>(view.stats.reused_tokens()));
 }
 
 void WriteBySource(const MetricsView& view, SeriesWriter& out) {

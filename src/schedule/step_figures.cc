@@ -121,23 +121,8 @@ void StepFigures::CountCache(const KvCache& cache) {
   if (usage.free_blocks * 10 <= usage.num_blocks) {
     stats_.worst_waste = std::max(stats_.worst_waste, stats_.waste);
   }
-  const CacheCounters& counters = cache.counters();
-  stats_.prompt_tokens = counters.queried_tokens;
-  stats_.reused_pool = counters.hit_tokens_pool;
-  stats_.reused_partial = counters.hit_tokens_partial;
-  stats_.reused_disk = counters.hit_tokens_disk;
-  stats_.computed_tokens =
-      stats_.prompt_tokens - stats_.reused_pool - stats_.reused_partial - stats_.reused_disk;
-  stats_.cursor_hits = counters.cursor_hits;
-  std::ranges::copy(counters.misses, stats_.misses);
-  std::ranges::copy(counters.missed_tokens, stats_.missed_tokens);
-  stats_.committed_blocks = counters.committed_blocks;
-  stats_.evicted_blocks = counters.evicted_blocks;
-  stats_.evicted_tokens = counters.evicted_tokens;
-  stats_.quota_evicted_blocks = counters.quota_evicted_blocks;
-  stats_.quota_evicted_tokens = counters.quota_evicted_tokens;
-  stats_.copied_blocks = counters.copied_blocks;
-  stats_.deduplicated_blocks = counters.deduplicated_blocks;
+  static_cast<CacheCounters&>(stats_) = cache.counters();
+  stats_.computed_tokens = stats_.prompt_tokens - stats_.reused_tokens();
 }
 
 }  // namespace kvasir
