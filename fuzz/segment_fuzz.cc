@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "fuzz_target.h"
 #include "tier/disk_tier.h"
+#include "tier/key_files.h"
 #include "tier/sim_storage_for_test.h"
 #include "tier/store_check.h"
 

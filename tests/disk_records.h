@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/secret.h"
+#include "tier/key_files.h"
 #include "tier/store_files.h"
 
 namespace kvasir {

@@ -8,6 +8,7 @@
 
 #include "base/hex.h"
 #include "base/random.h"
+#include "tier/key_files.h"
 #include "tier/store_files.h"
 
 namespace kvasir {

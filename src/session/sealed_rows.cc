@@ -14,6 +14,8 @@
 #include "session/row_seal.h"
 #include "session/row_statement.h"
 #include "tier/disk_tier.h"
+#include "tier/erase_files.h"
+#include "tier/key_files.h"
 #include "tier/set_aside.h"
 #include "tier/spare_file.h"
 #include "tier/store_files.h"

@@ -1,5 +1,7 @@
 #include "tier/condemned_slots.h"
 
+#include "tier/erase_files.h"
+#include "tier/key_files.h"
 #include "tier/set_aside.h"
 
 namespace kvasir {

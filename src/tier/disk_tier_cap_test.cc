@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "tier/disk_tier.h"
+#include "tier/erase_files.h"
 #include "tier/sim_storage_for_test.h"
 #include "tier/store_files.h"
 #include "tier/tier_driver_for_test.h"

@@ -12,6 +12,7 @@
 #include "base/hex.h"
 #include "base/log.h"
 #include "tier/disk_tier.h"
+#include "tier/forget_intent.h"
 #include "tier/spare_file.h"
 #include "tier/tier_driver_for_test.h"
 #include "tier/tier_folder_for_test.h"

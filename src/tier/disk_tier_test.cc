@@ -15,6 +15,7 @@
 #include "base/hex.h"
 #include "base/rounds_for_test.h"
 #include "tier/blocking_storage_for_test.h"
+#include "tier/erase_files.h"
 #include "tier/tier_driver_for_test.h"
 #include "tier/tier_folder_for_test.h"
 

@@ -9,6 +9,7 @@
 
 #include "base/hex.h"
 #include "tier/disk_tier.h"
+#include "tier/erase_files.h"
 #include "tier/set_aside.h"
 #include "tier/tier_driver_for_test.h"
 #include "tier/tier_folder_for_test.h"

@@ -7,6 +7,8 @@
 #include "base/hex.h"
 #include "base/result.h"
 #include "base/system_error.h"
+#include "tier/erase_files.h"
+#include "tier/key_files.h"
 
 namespace kvasir {
 

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "tier/condemned_slots.h"
+#include "tier/erase_files.h"
 #include "tier/erase_job.h"
 #include "tier/store.h"
 

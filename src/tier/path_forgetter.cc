@@ -10,6 +10,8 @@
 
 #include "base/fault.h"
 #include "base/hex.h"
+#include "tier/erase_files.h"
+#include "tier/key_files.h"
 #include "tier/set_aside.h"
 
 namespace kvasir {

@@ -6,6 +6,7 @@
 
 #include "tier/condemned_slots.h"
 #include "tier/erase_job.h"
+#include "tier/forget_intent.h"
 #include "tier/segment_files.h"
 #include "tier/store.h"
 

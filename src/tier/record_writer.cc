@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/fault.h"
+#include "tier/key_files.h"
 
 namespace kvasir {
 namespace {

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <string>
 
+#include "tier/erase_files.h"
 #include "tier/store_files.h"
 
 namespace kvasir {

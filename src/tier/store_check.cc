@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "base/system_error.h"
+#include "tier/key_files.h"
 #include "tier/owner_keys.h"
 #include "tier/segment.h"
 #include "tier/store_about.h"

@@ -4,6 +4,7 @@
 
 #include "base/hex.h"
 #include "base/log.h"
+#include "tier/erase_files.h"
 #include "tier/store_for_test.h"
 
 namespace kvasir {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "tier/key_files.h"
 #include "tier/sim_storage_for_test.h"
 #include "tier/store.h"
 #include "tier/tier_driver_for_test.h"

@@ -36,7 +36,7 @@ bool StoreKeeper::is_on() const {
 }
 
 Status StoreKeeper::OpenFirst() {
-  const Status opened = OpenStore();
+  Status opened = OpenStore();
   if (opened || !opener_.has_folder()) return opened;
   StayOff(opened.error());
   return {};
@@ -69,7 +69,7 @@ bool StoreKeeper::Step() {
 // Opens the store anew. REQUIRES: it is not on.
 Status StoreKeeper::OpenStore() {
   retry_ns_ = store_.storage.MonotonicNs() + kRetryWaitingNs;
-  const Status opened = opener_.Open();
+  Status opened = opener_.Open();
   if (!opened && store_.writing_files != nullptr) Leave(opened.error().message);
   if (!opened || store_.writing_files == nullptr) return opened;
   is_failure_logged_ = false;
@@ -77,7 +77,7 @@ Status StoreKeeper::OpenStore() {
   return {};
 }
 
-// Is off until it tries again, in 60 s.
+// Stays off until it tries again, in 60 s.
 void StoreKeeper::StayOff(const Error& why) {
   if (!std::exchange(is_failure_logged_, true)) {
     Log(LogLevel::kWarning, "disk tier: off until its folder can be used",

@@ -8,6 +8,7 @@
 
 #include "base/hex.h"
 #include "tier/disk_tier.h"
+#include "tier/erase_files.h"
 #include "tier/store_files.h"
 #include "tier/tier_folder_for_test.h"
 

@@ -8,6 +8,8 @@
 #include "base/fault.h"
 #include "base/hex.h"
 #include "base/log.h"
+#include "tier/erase_files.h"
+#include "tier/forget_intent.h"
 #include "tier/spare_file.h"
 
 namespace kvasir {

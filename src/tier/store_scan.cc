@@ -11,6 +11,7 @@
 #include "base/hex.h"
 #include "base/result.h"
 #include "base/system_error.h"
+#include "tier/key_files.h"
 #include "tier/set_aside.h"
 
 namespace kvasir {

@@ -7,6 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "tier/erase_files.h"
+#include "tier/key_files.h"
 #include "tier/owner_keys.h"
 #include "tier/set_aside.h"
 #include "tier/store_files.h"
