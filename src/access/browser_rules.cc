@@ -6,20 +6,17 @@
 #include <boost/asio/ip/address.hpp>
 #include <charconv>
 
+#include "base/ascii.h"
 #include "base/result.h"
-#include "base/utf8.h"
 
 namespace kvasir {
 namespace {
 
 constexpr std::string_view kAny = "*", kNone = "none", kLoopback = "localhost";
 
-bool IsAlphanumeric(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z'); }
-
 bool HasOnly(std::string_view text, std::string_view others) {
-  return std::all_of(text.begin(), text.end(), [others](char c) {
-    return IsAlphanumeric(c) || others.find(c) != others.npos;
-  });
+  return std::all_of(text.begin(), text.end(),
+                     [others](char c) { return IsAsciiAlnum(c) || others.find(c) != others.npos; });
 }
 
 std::optional<boost::asio::ip::address> AddressOf(std::string_view host) {

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <set>
 
+#include "base/ascii.h"
 #include "base/descriptor.h"
 #include "base/hex.h"
 #include "base/result.h"
@@ -174,10 +175,7 @@ Result<KeysFile> ReadTenants(const JsonValue& body) {
 
 // Names go into logs and metrics.
 bool IsTenantName(std::string_view name) {
-  const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == '-';
-  };
+  const auto allowed = [](char c) { return IsAsciiAlnum(c) || c == '.' || c == '_' || c == '-'; };
   return !name.empty() && name.size() <= kMaxTenantNameBytes && std::ranges::all_of(name, allowed);
 }
 

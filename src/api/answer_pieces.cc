@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/ascii.h"
 #include "base/digest.h"
 #include "base/hex.h"
 
@@ -20,10 +21,7 @@ std::shared_ptr<const AnswerReading> ThoughtsOnly(const AnswerReading& reading) 
 }
 
 bool IsWord(std::string_view id) {
-  return std::ranges::all_of(id, [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
-           c == '-';
-  });
+  return std::ranges::all_of(id, [](char c) { return IsAsciiAlnum(c) || c == '_' || c == '-'; });
 }
 
 }  // namespace

@@ -234,9 +234,7 @@ Parts ScoredTokens::LegacyText(uint64_t text_offset, const Tokenizer* tokenizer)
 }
 
 uint64_t CountCharacters(std::string_view utf8) {
-  return static_cast<uint64_t>(std::count_if(utf8.begin(), utf8.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
-  }));
+  return static_cast<uint64_t>(std::ranges::count(utf8, false, ContinuesChar));
 }
 
 }  // namespace kvasir

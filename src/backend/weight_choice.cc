@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/ascii.h"
 #include "import/architecture.h"
 
 namespace kvasir {
@@ -12,13 +13,7 @@ std::optional<WeightChoice> FindWeightChoice(std::string_view name) {
   return *found;
 }
 
-std::string WeightsName(WeightFormat format) {
-  std::string name(LayoutOf(format).name);
-  for (char& c : name) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return name;
-}
+std::string WeightsName(WeightFormat format) { return LowerAscii(LayoutOf(format).name); }
 
 WeightFormat MainFormat(const ImportedModel& model) {
   std::map<WeightFormat, uint64_t> numbers;

@@ -100,6 +100,12 @@ char32_t NextChar(std::string_view text, size_t* pos) {
   return 0xFFFD;
 }
 
+size_t StartOfCharBefore(std::string_view text, size_t end) {
+  size_t begin = end - 1;
+  while (begin > 0 && ContinuesChar(text[begin])) --begin;
+  return begin;
+}
+
 void AppendUtf8(char32_t c, std::string* out) {
   if (c < 0x80) {
     out->push_back(static_cast<char>(c));
@@ -165,12 +171,6 @@ bool IsWordChar(char32_t c) {
          category == UTF8PROC_CATEGORY_NL || category == UTF8PROC_CATEGORY_PC || c == 0x200C ||
          c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
          (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
-}
-
-std::string LowerAscii(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
-  return lower;
 }
 
 }  // namespace kvasir

@@ -15,6 +15,12 @@ size_t FirstInvalidUtf8(std::string_view text);
 // REQUIRES: *pos < text.size().
 char32_t NextChar(std::string_view text, size_t* pos);
 
+// Whether a byte goes on with a character that an earlier byte began.
+constexpr bool ContinuesChar(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
+
+// The first byte of the character that ends before text[end]. REQUIRES: 0 < end <= text.size().
+size_t StartOfCharBefore(std::string_view text, size_t end);
+
 void AppendUtf8(char32_t c, std::string* out);
 
 // Appends bytes to out; each maximal broken part becomes one U+FFFD (Unicode 3.9, like Rust and
@@ -30,8 +36,5 @@ bool IsNumeric(char32_t c);
 bool IsPunctuation(char32_t c);  // ASCII punctuation or P*
 bool IsCombiningMark(char32_t c);
 bool IsWordChar(char32_t c);  // \w of Rust's regex: letters, marks, Nd, Pc
-
-// `text` with a to z in the place of A to Z; all other bytes stay.
-std::string LowerAscii(std::string_view text);
 
 }  // namespace kvasir

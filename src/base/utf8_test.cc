@@ -52,6 +52,18 @@ std::string Lossy(std::string_view bytes, size_t* taken) {
   return out;
 }
 
+TEST(Utf8, FindsTheCharacterBeforeAPlace) {
+  const std::string text = "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80z";  // 1, 2, 3, 4 and 1 bytes
+  size_t begin = 0;
+  for (const size_t bytes : {1u, 2u, 3u, 4u, 1u}) {
+    EXPECT_FALSE(ContinuesChar(text[begin]));
+    for (size_t i = 1; i < bytes; ++i) EXPECT_TRUE(ContinuesChar(text[begin + i]));
+    EXPECT_EQ(StartOfCharBefore(text, begin + bytes), begin);
+    begin += bytes;
+  }
+  EXPECT_EQ(StartOfCharBefore("\x80\x80", 2), 0u) << "it does not leave the text";
+}
+
 TEST(Utf8, EveryCharacterIsReadAsItWasWritten) {
   for (char32_t c = 0; c <= 0x10FFFF; ++c) {
     if (c == 0xD800) c = 0xE000;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/ascii.h"
+
 namespace kvasir {
 namespace {
 
@@ -11,8 +13,6 @@ constexpr size_t kMaxHeldBlanks = 256;   // more white space before a mark is no
 constexpr size_t kMaxHeaderBytes = 512;  // of a call's name and id
 // What an object may begin with that is a call without a mark.
 constexpr std::string_view kFirstKeys[] = {"name", "type", "id", "arguments", "parameters"};
-
-bool IsBlank(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
 std::string_view SkipBlanks(std::string_view text) {
   while (!text.empty() && IsBlank(text.front())) text.remove_prefix(1);

@@ -2,14 +2,10 @@
 
 #include <cstring>
 
+#include "base/ascii.h"
+#include "base/hex.h"
+
 namespace kvasir {
-namespace {
-
-bool IsJsonSpace(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
-bool IsHexDigit(char c) { return IsDigit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
-
-}  // namespace
 
 JsonScanner::Result JsonScanner::Append(char c) {
   switch (at_) {
@@ -32,7 +28,7 @@ JsonScanner::Result JsonScanner::Append(char c) {
     default:
       break;
   }
-  if (IsJsonSpace(c)) return open_.empty() ? Result::kBad : Result::kMore;
+  if (IsBlank(c)) return open_.empty() ? Result::kBad : Result::kMore;
   switch (at_) {
     case At::kFirstKey:
       if (c == '}') return Close(c);
@@ -64,7 +60,7 @@ JsonScanner::Result JsonScanner::Begin(char c) {
   if (c == '"') return Go(At::kString);
   if (c == '-') return Go(At::kMinus);
   if (c == '0') return Go(At::kZero);
-  if (IsDigit(c)) return Go(At::kDigits);
+  if (IsAsciiDigit(c)) return Go(At::kDigits);
   word_ = c == 't' ? "rue" : c == 'f' ? "alse" : c == 'n' ? "ull" : nullptr;
   return word_ != nullptr ? Go(At::kWord) : Result::kBad;
 }
@@ -84,7 +80,7 @@ JsonScanner::Result JsonScanner::Close(char bracket) {
 
 JsonScanner::Result JsonScanner::InString(char c) {
   if (at_ == At::kHex) {
-    if (!IsHexDigit(c)) return Result::kBad;
+    if (!HexDigit(c, HexCase::kAny)) return Result::kBad;
     return --hex_ == 0 ? Go(At::kString) : Result::kMore;
   }
   if (at_ == At::kEscape) {
@@ -99,7 +95,7 @@ JsonScanner::Result JsonScanner::InString(char c) {
 }
 
 JsonScanner::Result JsonScanner::InNumber(char c) {
-  const bool digit = IsDigit(c);
+  const bool digit = IsAsciiDigit(c);
   switch (at_) {
     case At::kMinus:
       return !digit ? Result::kBad : Go(c == '0' ? At::kZero : At::kDigits);
@@ -117,7 +113,7 @@ JsonScanner::Result JsonScanner::InNumber(char c) {
   if (c == '.' && (at_ == At::kZero || at_ == At::kDigits)) return Go(At::kPoint);
   if ((c == 'e' || c == 'E') && at_ != At::kPower) return Go(At::kExponent);
   at_ = At::kAfter;
-  return IsJsonSpace(c) ? Result::kMore : Structure(c);
+  return IsBlank(c) ? Result::kMore : Structure(c);
 }
 
 }  // namespace kvasir

@@ -3,18 +3,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/ascii.h"
 #include "base/json_tree.h"
 
 namespace kvasir {
 namespace {
-
-constexpr std::string_view kBlanks = " \t\r\n";
-
-std::string_view Trim(std::string_view text) {
-  const size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == text.npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
-}
 
 const ToolSpec* FindTool(std::string_view name, const std::vector<ToolSpec>& tools) {
   const auto found = std::ranges::find(tools, name, &ToolSpec::name);
@@ -45,7 +38,7 @@ std::string_view MemberText(std::string_view object, std::string_view wanted) {
       in_value = true;
       begin = i + 1;
     } else if (c == ',' || c == '}' || c == ']') {
-      if (depth == 1 && in_value && key == wanted) found = Trim(object.substr(begin, i - begin));
+      if (depth == 1 && in_value && key == wanted) found = Trimmed(object.substr(begin, i - begin));
       if (depth == 1) in_value = false;
       if (c != ',') --depth;
     }
@@ -64,7 +57,7 @@ std::string ParameterJson(std::string_view text, bool is_text) {
   if (text.ends_with('\n')) text.remove_suffix(1);
   if (is_text) return QuoteJson(text);
   // Templates write what is not an object or a list as Python does.
-  const std::string_view trimmed = Trim(text);
+  const std::string_view trimmed = Trimmed(text);
   if (trimmed == "True") return "true";
   if (trimmed == "False") return "false";
   if (trimmed == "None") return "null";
@@ -79,7 +72,7 @@ size_t EndOfJson(std::string_view text, size_t begin, size_t first, std::string_
   size_t end = first;
   for (int i = 0; i < kMaxTries && end != text.npos; ++i) {
     JsonTree tree;
-    if (tree.Parse(Trim(text.substr(begin, end - begin)))) return end;
+    if (tree.Parse(Trimmed(text.substr(begin, end - begin)))) return end;
     end = text.find(mark, end + mark.size());
   }
   return first;
@@ -112,24 +105,24 @@ std::optional<ToolCall> ReadJsonCall(std::string_view object, bool needs_argumen
 std::optional<ToolCall> ReadNamedCall(CallBody body, std::string_view header,
                                       std::string_view arguments,
                                       const std::vector<ToolSpec>& tools) {
-  std::string_view name = Trim(header), id;
+  std::string_view name = Trimmed(header), id;
   if (body == CallBody::kDeepSeek) {
     if (!name.starts_with(kDeepSeekCall)) return std::nullopt;
     name.remove_prefix(kDeepSeekCall.size());
     const size_t separator = name.find(kDeepSeekSeparator);
     if (separator == name.npos) return std::nullopt;
-    std::string_view right = Trim(name.substr(separator + kDeepSeekSeparator.size()));
-    name = Trim(name.substr(0, separator));
+    std::string_view right = Trimmed(name.substr(separator + kDeepSeekSeparator.size()));
+    name = Trimmed(name.substr(0, separator));
     if (!right.empty()) {  // function<sep>NAME, then a block of ```json
       if (!right.ends_with("```json")) return std::nullopt;
       right.remove_suffix(7);
-      name = Trim(right);
+      name = Trimmed(right);
     }
   } else {
-    if (name.ends_with(kArgsMark)) name = Trim(name.substr(0, name.size() - kArgsMark.size()));
+    if (name.ends_with(kArgsMark)) name = Trimmed(name.substr(0, name.size() - kArgsMark.size()));
     if (const size_t at = name.find(kCallIdMark); at != name.npos) {
-      id = Trim(name.substr(at + kCallIdMark.size()));
-      name = Trim(name.substr(0, at));
+      id = Trimmed(name.substr(at + kCallIdMark.size()));
+      name = Trimmed(name.substr(0, at));
     }
   }
   if (!FindTool(name, tools) || !IsJsonObject(arguments)) return std::nullopt;
@@ -142,12 +135,12 @@ std::optional<ToolCall> ReadXmlCall(std::string_view text, const std::vector<Too
   if (!text.starts_with(kFunction) || !text.ends_with(kFunctionEnd)) return std::nullopt;
   text = text.substr(kFunction.size(), text.size() - kFunction.size() - kFunctionEnd.size());
   const size_t name_end = text.find('>');
-  const ToolSpec* tool = FindTool(Trim(text.substr(0, name_end)), tools);
+  const ToolSpec* tool = FindTool(Trimmed(text.substr(0, name_end)), tools);
   if (name_end == text.npos || !tool) return std::nullopt;
   ToolCall call{tool->name, "{", ""};
   text.remove_prefix(name_end + 1);
   std::vector<std::string_view> keys;
-  for (text = Trim(text); !text.empty(); text = Trim(text)) {
+  for (text = Trimmed(text); !text.empty(); text = Trimmed(text)) {
     const size_t key_end = text.find('>');
     size_t end = text.find(kParameterEnd);
     if (!text.starts_with(kParameter) || key_end > end || end == text.npos) return std::nullopt;

@@ -1,7 +1,6 @@
 #include "cli/args.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
@@ -11,6 +10,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/bytes.h"
 #include "base/json_object.h"
 #include "base/mapped_file.h"
@@ -141,11 +141,7 @@ Result<std::string> Args::OneOf(const std::string& name, std::span<const std::st
                                 std::string_view otherwise) const {
   const std::string text = Text(name).value_or(std::string(otherwise));
   // GGUF files write formats in capitals: Q8_0.
-  const auto is_chosen = [&](std::string_view choice) {
-    return std::ranges::equal(choice, text, {}, {},
-                              [](unsigned char c) { return std::tolower(c); });
-  };
-  const auto chosen = std::ranges::find_if(choices, is_chosen);
+  const auto chosen = std::ranges::find(choices, LowerAscii(text));
   if (chosen != choices.end()) return std::string(*chosen);
   return Wrong(Written(name), text,
                fmt::format("{}", fmt::join(choices.begin(), choices.end(), ", ")));

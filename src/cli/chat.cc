@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/ascii.h"
 #include "base/nearest.h"
 #include "base/result.h"
 #include "base/sizes.h"
@@ -57,14 +58,9 @@ struct CommandLine {
   std::string_view word, rest;  // rest: without spaces around it
 };
 
-std::string_view Trim(std::string_view text) {
-  const size_t begin = std::min(text.find_first_not_of(' '), text.size());
-  return text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
-}
-
 CommandLine Split(std::string_view line) {
   const size_t space = std::min(line.find(' '), line.size());
-  return {line.substr(0, space), Trim(line.substr(space))};
+  return {line.substr(0, space), Trimmed(line.substr(space), " ")};
 }
 
 Result<size_t> ReadIndex(std::string_view text, std::string_view usage) {

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/mapped_file.h"
 #include "base/result.h"
 #include "base/start_thread.h"
@@ -149,12 +150,6 @@ bool IsBareWord(std::string_view source) {
   return !source.empty() && source.find("{{") == source.npos && source.find("{%") == source.npos;
 }
 
-std::string_view WithoutSpaces(std::string_view text) {
-  constexpr std::string_view kSpaces = " \t\r\n";
-  text.remove_prefix(std::min(text.find_first_not_of(kSpaces), text.size()));
-  return text.substr(0, text.find_last_not_of(kSpaces) + 1);
-}
-
 // Whether a template that writes `text` gets its token.
 bool ReadsAsToken(const Tokenizer& tokenizer, std::string_view text) {
   const std::optional<TokenId> id = tokenizer.IdOf(text);
@@ -184,7 +179,7 @@ Result<ModelText> LoadText(const TextSource& source) {
   text.tokenizer = std::move(*tokenizer);
   KV_TRY(CheckIds(source, text.tokenizer->vocab_size()));
   if (IsBareWord(source.chat_template)) {
-    const std::string_view name = WithoutSpaces(source.chat_template);
+    const std::string_view name = Trimmed(source.chat_template);
     const auto builtin = BuiltinTemplate(name);
     if (!builtin) {
       text.unknown_template = name;

@@ -87,8 +87,7 @@ Result<uint64_t> KvMemoryFor(EngineOptions options) {
 bool HasWords(std::string_view text, std::string_view expect) {
   KV_CHECK(!expect.empty());
   for (size_t at = 0; (at = text.find(expect, at)) != std::string_view::npos; ++at) {
-    size_t before = at, after = at + expect.size();
-    while (before > 0 && (static_cast<unsigned char>(text[--before]) & 0xc0) == 0x80) continue;
+    size_t before = at == 0 ? 0 : StartOfCharBefore(text, at), after = at + expect.size();
     const bool begins = at == 0 || !IsWordChar(NextChar(text, &before));
     if (begins && (after == text.size() || !IsWordChar(NextChar(text, &after)))) return true;
   }

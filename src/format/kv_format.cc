@@ -3,6 +3,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/bytes.h"
 #include "base/check.h"
 #include "kvasir/plan.h"
@@ -56,10 +57,7 @@ std::optional<KvFormat> SimilarKvFormat(std::string_view name) {
       {"i4", KvFormat::kInt4},
       {"iq4_nl", KvFormat::kNf4},
   };
-  std::string lower(name);
-  for (char& c : lower) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
+  const std::string lower = LowerAscii(name);
   if (const auto ours = ParseKvFormat(lower)) return ours;
   for (const auto& [other, format] : kOthers) {
     if (other == lower) return format;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/ascii.h"
 #include "base/hex.h"
 #include "base/result.h"
 #include "base/utf8.h"
@@ -15,12 +16,6 @@ constexpr size_t kMaxFormFields = 64, kMaxFieldNameBytes = 64;
 template <typename... Args>
 tl::unexpected<Error> Wrong(fmt::format_string<Args...> format, Args&&... args) {
   return FailField(Code::kInvalidArgument, "form", format, std::forward<Args>(args)...);
-}
-
-std::string_view Trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t\r\n");
-  if (begin == text.npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
 }
 
 std::string TypeOf(std::string_view content_type) {

@@ -4,16 +4,14 @@
 #include <array>
 #include <cstdint>
 
+#include "base/ascii.h"
 #include "base/hex.h"
 #include "base/random_bytes.h"
 
 namespace kvasir {
 
 bool IsRequestId(std::string_view id) {
-  const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == '-';
-  };
+  const auto allowed = [](char c) { return IsAsciiAlnum(c) || c == '.' || c == '_' || c == '-'; };
   return !id.empty() && id.size() <= 64 && std::ranges::all_of(id, allowed);
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "base/ascii.h"
 #include "base/part_name.h"
 #include "base/result.h"
 #include "hub/shard_index.h"
@@ -28,14 +29,6 @@ constexpr std::array<std::string_view, 9> kTextFiles = {"config.json",
                                                         "added_tokens.json",
                                                         "chat_template.json"};
 constexpr std::string_view kNamedTemplates = "additional_chat_templates/";
-
-std::string Lower(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return lower;
-}
 
 bool IsGguf(std::string_view lower) {
   const size_t slash = lower.rfind('/');
@@ -66,11 +59,11 @@ std::optional<FileChoice> FolderAmong(std::span<const std::string> files,
 // Whether `quant` is a word of `name`; both in lower case. '_' belongs to the word at its end, so
 // that q4_k is not in q4_k_m.
 bool HasQuant(std::string_view name, std::string_view quant) {
-  const auto is_alnum = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
   for (size_t at = name.find(quant); at != name.npos; at = name.find(quant, at + 1)) {
     const size_t end = at + quant.size();
-    const bool begins = at == 0 || !is_alnum(name[at - 1]);
-    if (begins && (end == name.size() || (!is_alnum(name[end]) && name[end] != '_'))) return true;
+    const bool begins = at == 0 || !IsAsciiAlnum(name[at - 1]);
+    const bool ends = end == name.size() || (!IsAsciiAlnum(name[end]) && name[end] != '_');
+    if (begins && ends) return true;
   }
   return false;
 }
@@ -84,12 +77,13 @@ std::string Labels(std::span<const FileChoice> models) {
 }
 
 std::vector<FileChoice> Matching(std::span<const FileChoice> models, const std::string& choice) {
+  const std::string lower = LowerAscii(choice);
   std::vector<FileChoice> found;
   for (const FileChoice& model : models) {
     if (model.label == choice || std::ranges::find(model.files, choice) != model.files.end()) {
       return {model};
     }
-    if (!model.is_folder() && HasQuant(Lower(model.label), Lower(choice))) found.push_back(model);
+    if (!model.is_folder() && HasQuant(LowerAscii(model.label), lower)) found.push_back(model);
   }
   return found;
 }
@@ -106,7 +100,7 @@ std::vector<FileChoice> ModelsAmong(std::span<const std::string> files,
                                     std::span<const std::string> shards) {
   std::map<std::string, FileChoice> found;  // by the name of the first part
   for (const std::string& file : files) {
-    if (!IsGguf(Lower(file))) continue;
+    if (!IsGguf(LowerAscii(file))) continue;
     const std::optional<PartName> part = ParsePartName(file);
     FileChoice& model = found[part ? part->Text(1) : file];
     model.files.push_back(file);

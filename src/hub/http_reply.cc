@@ -3,15 +3,10 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/ascii.h"
+
 namespace kvasir::hub {
 namespace {
-
-std::string_view Trim(std::string_view text) {
-  constexpr std::string_view kSpaces = " \t\r\n";
-  const size_t begin = std::min(text.find_first_not_of(kSpaces), text.size());
-  text.remove_prefix(begin);
-  return text.substr(0, text.find_last_not_of(kSpaces) + 1);
-}
 
 template <typename T>
 std::optional<T> LeadingNumber(std::string_view text) {
@@ -28,19 +23,13 @@ std::string CleanEtag(std::string_view value) {
   return std::string(value);
 }
 
-bool IsNamed(std::string_view name, std::string_view lower) {
-  return std::ranges::equal(name, lower, [](char a, char b) {
-    return (a >= 'A' && a <= 'Z' ? static_cast<char>(a - 'A' + 'a') : a) == b;
-  });
-}
-
 void BeginResponse(std::string_view status_line, HttpReply& reply) {
   reply.was_redirected = reply.was_redirected || (reply.status >= 300 && reply.status < 400);
   reply.error_code.clear();
   reply.range_begin.reset();
   reply.retry_after_s.reset();
   const size_t space = std::min(status_line.find(' '), status_line.size());
-  reply.status = LeadingNumber<int>(Trim(status_line.substr(space))).value_or(0);
+  reply.status = LeadingNumber<int>(Trimmed(status_line.substr(space))).value_or(0);
 }
 
 }  // namespace
@@ -49,16 +38,17 @@ void TakeHeaderLine(std::string_view line, HttpReply& reply) {
   if (line.starts_with("HTTP/")) return BeginResponse(line, reply);
   const size_t colon = line.find(':');
   if (colon == line.npos) return;
-  const std::string_view name = line.substr(0, colon), value = Trim(line.substr(colon + 1));
-  if (IsNamed(name, "x-linked-etag")) {
+  const std::string name = LowerAscii(line.substr(0, colon));
+  const std::string_view value = Trimmed(line.substr(colon + 1));
+  if (name == "x-linked-etag") {
     reply.etag = CleanEtag(value);
-  } else if (IsNamed(name, "etag")) {
+  } else if (name == "etag") {
     if (!reply.was_redirected && reply.etag.empty()) reply.etag = CleanEtag(value);
-  } else if (IsNamed(name, "x-error-code")) {
+  } else if (name == "x-error-code") {
     reply.error_code = value;
-  } else if (IsNamed(name, "retry-after")) {
+  } else if (name == "retry-after") {
     reply.retry_after_s = LeadingNumber<uint32_t>(value);
-  } else if (IsNamed(name, "content-range") && value.starts_with("bytes ")) {
+  } else if (name == "content-range" && value.starts_with("bytes ")) {
     reply.range_begin = LeadingNumber<uint64_t>(value.substr(6));
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/ascii.h"
 #include "base/mapped_file.h"
 #include "base/result.h"
 
@@ -37,18 +38,15 @@ Result<fs::path> HfHome() {
               "no folder for models: HOME is not set; set it, HF_HOME or HF_HUB_CACHE");
 }
 
-bool IsTrue(std::string text) {
-  std::ranges::transform(text, text.begin(),
-                         [](char c) { return c >= 'a' && c <= 'z' ? c - 32 : c; });
-  return text == "1" || text == "ON" || text == "YES" || text == "TRUE";
+bool IsTrue(std::string_view text) {
+  const std::string lower = LowerAscii(text);
+  return lower == "1" || lower == "on" || lower == "yes" || lower == "true";
 }
 
 // Without spaces around it. An error for what cannot be in a header.
 Result<std::optional<std::string>> CleanToken(const std::string& text, const std::string& source) {
-  constexpr const char* kSpaces = " \t\r\n";
-  const size_t begin = text.find_first_not_of(kSpaces);
-  if (begin == text.npos) return std::nullopt;
-  std::string token = text.substr(begin, text.find_last_not_of(kSpaces) + 1 - begin);
+  std::string token(Trimmed(text));
+  if (token.empty()) return std::nullopt;
   if (std::ranges::any_of(token, [](char c) { return c <= ' ' || c > '~'; })) {
     return Fail(Code::kInvalidArgument, "{}: is not a token: it has spaces or odd characters",
                 source);

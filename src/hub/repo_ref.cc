@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/ascii.h"
 #include "base/file_name.h"
 #include "base/hex.h"
 
@@ -10,14 +11,12 @@ namespace {
 
 constexpr size_t kMaxNameBytes = 96;  // the hub's limit of owner and name
 
-bool IsAlnum(char c) {
-  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
-}
-
 // The hub's own rule for the name of an owner or of a model.
 bool IsName(std::string_view name) {
-  const auto is_allowed = [](char c) { return IsAlnum(c) || c == '-' || c == '_' || c == '.'; };
-  const auto is_edge = [](char c) { return IsAlnum(c) || c == '_'; };
+  const auto is_allowed = [](char c) {
+    return IsAsciiAlnum(c) || c == '-' || c == '_' || c == '.';
+  };
+  const auto is_edge = [](char c) { return IsAsciiAlnum(c) || c == '_'; };
   return !name.empty() && name.size() <= kMaxNameBytes && std::ranges::all_of(name, is_allowed) &&
          is_edge(name.front()) && is_edge(name.back()) && name.find("--") == name.npos &&
          name.find("..") == name.npos;
@@ -26,7 +25,7 @@ bool IsName(std::string_view name) {
 bool IsRevision(std::string_view text) {
   constexpr std::string_view kMarks = "._-+/";
   return IsSafeFile(text) && text.front() != '-' && std::ranges::all_of(text, [&](char c) {
-           return IsAlnum(c) || kMarks.find(c) != kMarks.npos;
+           return IsAsciiAlnum(c) || kMarks.find(c) != kMarks.npos;
          });
 }
 

@@ -1,8 +1,8 @@
 #include "jinja/lexer.h"
 
 #include <algorithm>
-#include <cctype>
 
+#include "base/ascii.h"
 #include "base/hex.h"
 #include "base/result.h"
 #include "base/utf8.h"
@@ -12,10 +12,8 @@ namespace kvasir::jinja {
 namespace {
 
 bool IsWordByte(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) || c == '_' ||
-         static_cast<unsigned char>(c) >= 0x80;
+  return IsAsciiAlnum(c) || c == '_' || static_cast<unsigned char>(c) >= 0x80;
 }
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsBlank(char c) { return c == ' ' || (c >= 9 && c <= 13); }
 
 // Reads the source once. After a failure error_ is set and reading stops.
@@ -74,8 +72,7 @@ class Lexer {
 
   // Moves *keep before a Unicode space that ends there, like str.rstrip().
   static bool IsSpaceBefore(std::string_view text, size_t* keep) {
-    size_t start = *keep - 1;
-    while (start > 0 && (static_cast<unsigned char>(text[start]) & 0xC0) == 0x80) --start;
+    const size_t start = StartOfCharBefore(text, *keep);
     if (!IsSpace(CharAt(text, start))) return false;
     *keep = start;
     return true;
@@ -183,7 +180,7 @@ class Lexer {
 
   void LexToken() {
     const char c = source_[at_];
-    if (IsDigit(c)) return LexNumber();
+    if (IsAsciiDigit(c)) return LexNumber();
     if (IsWordByte(c)) return LexName();
     if (c == '\'' || c == '"') return LexString();
     LexOperator();
@@ -196,13 +193,13 @@ class Lexer {
   }
 
   void TakeDigits() {
-    while (at_ < source_.size() && (IsDigit(source_[at_]) || source_[at_] == '_')) ++at_;
+    while (at_ < source_.size() && (IsAsciiDigit(source_[at_]) || source_[at_] == '_')) ++at_;
   }
 
   bool TakeExponent() {
     size_t i = at_ + 1;
     if (i < source_.size() && (source_[i] == '+' || source_[i] == '-')) ++i;
-    if (i >= source_.size() || !IsDigit(source_[i])) return false;
+    if (i >= source_.size() || !IsAsciiDigit(source_[i])) return false;
     at_ = i;
     TakeDigits();
     return true;
@@ -222,7 +219,7 @@ class Lexer {
     } else {
       TakeDigits();
       if (!after_dot && at_ + 1 < source_.size() && source_[at_] == '.' &&
-          IsDigit(source_[at_ + 1])) {
+          IsAsciiDigit(source_[at_ + 1])) {
         ++at_;
         TakeDigits();
         is_float = true;

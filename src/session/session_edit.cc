@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "base/result.h"
+#include "base/utf8.h"
 #include "base/wipe.h"
 #include "kvasir/session.h"
 
@@ -343,7 +344,7 @@ Result<std::vector<SessionSegment>> OrderSegments(std::vector<SessionSegment> se
 std::optional<size_t> ByteOfCodePoint(std::string_view text, uint64_t index) {
   uint64_t point = 0;
   for (size_t at = 0; at < text.size(); ++at) {
-    if ((static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) continue;
+    if (ContinuesChar(text[at])) continue;
     if (point++ == index) return at;
   }
   return point == index ? std::optional(text.size()) : std::nullopt;

@@ -23,12 +23,6 @@ bool LooksLikeMark(std::string_view content) {
          (content.starts_with("<｜") && content.ends_with("｜>"));
 }
 
-size_t StartOfCharBefore(std::string_view text, size_t end) {
-  size_t begin = end - 1;
-  while (begin > 0 && (static_cast<uint8_t>(text[begin]) & 0xC0) == 0x80) --begin;
-  return begin;
-}
-
 char32_t CharBefore(std::string_view text, size_t end) {
   size_t pos = StartOfCharBefore(text, end);
   return NextChar(text, &pos);

@@ -48,7 +48,7 @@ Result<Charsmap> Charsmap::Parse(std::string_view bytes, const std::string& file
     const uint32_t unit = map.trie_[i] = U32(bytes, at);
     if ((unit & kLeaf) == 0) continue;
     const size_t text = unit & ~kLeaf;
-    if (text >= map.texts_.size() || (map.texts_[text] & 0xC0) == 0x80) {
+    if (text >= map.texts_.size() || ContinuesChar(map.texts_[text])) {
       return damaged(at, "it points to no text");
     }
     if (map.texts_.find('\0', text) - text > kMaxReplacement) {

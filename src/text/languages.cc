@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/ascii.h"
 #include "base/check.h"
 #include "base/json_object.h"
 #include "base/nearest.h"
@@ -12,14 +13,6 @@
 
 namespace kvasir {
 namespace {
-
-std::string Lower(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return lower;
-}
 
 // Language and script: "zho" and "Hant" of zho_Hant, "zh" and "Hant" of zh-Hant, "fr" and "" of fr.
 std::pair<std::string_view, std::string_view> SplitScript(std::string_view code) {
@@ -71,16 +64,16 @@ const Language* Languages::FindByCode(std::string_view code) const {
   for (const Language& language : all_) {
     const auto [its_base, its_script] = SplitScript(language.name);
     const bool is_base = its_base == base || (!same.empty() && CodesLike(its_base) == same);
-    if (is_base && (script.empty() || Lower(its_script) == script)) return &language;
+    if (is_base && (script.empty() || LowerAscii(its_script) == script)) return &language;
   }
   return nullptr;
 }
 
 Result<Language> Languages::Find(std::string_view code) const {
-  const std::string lower = Lower(code);
+  const std::string lower = LowerAscii(code);
   std::vector<std::string> known;
   for (const Language& language : all_) {
-    if (lower == Lower(language.name) || lower == Lower(language.code)) return language;
+    if (lower == LowerAscii(language.name) || lower == LowerAscii(language.code)) return language;
     known.push_back(language.name);
   }
   if (const Language* found = FindByCode(lower)) return *found;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/ascii.h"
 #include "base/check.h"
 #include "base/utf8.h"
 
@@ -48,11 +49,10 @@ size_t Skip(std::string_view text, size_t pos, const Is& is) {
 
 // Whether the full stop behind `sentence` belongs to its last word.
 bool StopIsOfWord(std::string_view sentence) {
-  if (std::ranges::all_of(sentence, [](char c) { return c >= '0' && c <= '9'; })) return true;
+  if (std::ranges::all_of(sentence, IsAsciiDigit)) return true;
   size_t word = sentence.size();  // where the last word begins
   while (word > 0) {
-    size_t last = word - 1;
-    while (last > 0 && (static_cast<uint8_t>(sentence[last]) & 0xC0) == 0x80) --last;
+    const size_t last = StartOfCharBefore(sentence, word);
     const char32_t c = CharOrNul(sentence, last);
     if (IsWhitespace(c) || c == '.' || IsIn(U"([{\"'«“‘-", c)) break;
     word = last;
@@ -116,10 +116,7 @@ std::string_view Sentences::BreakBefore(size_t i) const {
 
 std::string_view Sentences::Joint(std::string_view before, std::string_view line_break) {
   if (!line_break.empty() || before.empty()) return line_break;
-  size_t last = before.size();
-  while (last > 0 && (static_cast<uint8_t>(before[--last]) & 0xC0) == 0x80) {
-  }
-  return IsWide(CharOrNul(before, last)) ? "" : " ";
+  return IsWide(CharOrNul(before, StartOfCharBefore(before, before.size()))) ? "" : " ";
 }
 
 std::string Sentences::Join(std::span<const std::string> translations) const {
