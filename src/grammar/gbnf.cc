@@ -1,30 +1,27 @@
 #include "grammar/gbnf.h"
 
-#include <charconv>
-#include <limits>
 #include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/ascii.h"
 #include "base/result.h"
 #include "base/utf8.h"
+#include "grammar/text_reader.h"
 
 namespace kvasir {
 namespace {
 
 constexpr uint32_t kMaxNesting = 200;  // of parentheses
 
-bool IsNameChar(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
-         c == '_';
-}
+bool IsNameChar(char c) { return IsAsciiAlnum(c) || c == '-' || c == '_'; }
 
 // Reads a whole text. REQUIRES: it is UTF-8.
-class GbnfParser {
+class GbnfParser : TextReader {
  public:
-  GbnfParser(std::string_view text, GrammarSource* source) : text_(text), source_(source) {}
+  GbnfParser(std::string_view text, GrammarSource* source) : TextReader(text), source_(source) {}
 
   Status Parse();
   std::optional<RuleId> root() const {
@@ -41,13 +38,6 @@ class GbnfParser {
                 fmt::format(format, std::forward<Args>(args)...));
   }
   std::string Place(size_t pos);  // REQUIRES: pos is not before that of an earlier call
-  bool AtEnd() const { return pos_ >= text_.size(); }
-  bool At(char c) const { return !AtEnd() && text_[pos_] == c; }
-  bool Take(std::string_view what) {
-    if (text_.substr(pos_, what.size()) != what) return false;
-    pos_ += what.size();
-    return true;
-  }
   void SkipSpace(Lines lines);
   std::string_view TakeName();
   RuleId RuleOf(std::string_view name);
@@ -63,8 +53,6 @@ class GbnfParser {
   Result<char32_t> ParseChar();
   Result<char32_t> ParseCode(size_t digits);
 
-  const std::string_view text_;
-  size_t pos_ = 0;
   size_t counted_ = 0, line_ = 1, line_begin_ = 0;  // of the lines up to a byte
   GrammarSource* const source_;
   std::map<std::string, RuleId, std::less<>> rules_;
@@ -228,15 +216,15 @@ Result<ExpressionId> GbnfParser::ParseRepeat(ExpressionId of) {
 
 Result<std::optional<uint32_t>> GbnfParser::ParseCount() {
   SkipSpace(Lines::kOne);
+  const size_t begin = pos_;
   uint32_t count = 0;
-  const char* const begin = text_.data() + pos_;
-  const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), count);
-  if (error == std::errc::result_out_of_range || count > kMaxGrammarNodes) {
+  const bool has_digits = TakeDigits(10, text_.npos, &count) > 0;
+  if (count > kMaxGrammarNodes) {
+    pos_ = begin;  // where the error is
     return Wrong("a repetition is over {}", kMaxGrammarNodes);
   }
-  pos_ += static_cast<size_t>(end - begin);
   SkipSpace(Lines::kOne);
-  return end == begin ? std::optional<uint32_t>() : std::optional(count);
+  return has_digits ? std::optional(count) : std::nullopt;
 }
 
 Result<char32_t> GbnfParser::ParseChar() {
@@ -270,18 +258,13 @@ Result<char32_t> GbnfParser::ParseChar() {
 }
 
 Result<char32_t> GbnfParser::ParseCode(size_t digits) {
+  const size_t begin = pos_;
   uint32_t code = 0;
-  const char* const begin = text_.data() + pos_;
-  const size_t size = std::min(digits, text_.size() - pos_);
-  const auto [end, error] = std::from_chars(begin, begin + size, code, 16);
-  if (error != std::errc() || end != begin + digits) {
-    return Wrong("an escape needs {} hexadecimal digits", digits);
-  }
-  if (code > kLastChar || (code >= 0xD800 && code <= 0xDFFF)) {
-    return Wrong("U+{:04X} is not a character", code);
-  }
-  pos_ += digits;
-  return static_cast<char32_t>(code);
+  const bool is_whole = TakeDigits(16, digits, &code) == digits;
+  if (is_whole && IsCharCode(code)) return static_cast<char32_t>(code);
+  pos_ = begin;  // where the error is
+  if (!is_whole) return Wrong("an escape needs {} hexadecimal digits", digits);
+  return Wrong("U+{:04X} is not a character", code);
 }
 
 }  // namespace

@@ -22,6 +22,10 @@ struct CharRange {
   char32_t first, last;
 };
 inline constexpr char32_t kLastChar = 0x10FFFF;
+// Whether a number is the code of a character: surrogates are not.
+constexpr bool IsCharCode(uint32_t code) {
+  return code <= kLastChar && !(code >= 0xD800 && code <= 0xDFFF);
+}
 
 // All characters that are not in `ranges`. O(n log n).
 std::vector<CharRange> Complement(std::vector<CharRange> ranges);

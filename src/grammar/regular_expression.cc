@@ -1,13 +1,13 @@
 #include "grammar/regular_expression.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "base/result.h"
 #include "base/utf8.h"
+#include "grammar/text_reader.h"
 
 namespace kvasir {
 namespace {
@@ -28,10 +28,10 @@ Ranges Others(Ranges ranges, char32_t last) {
   return others;
 }
 
-class PatternParser {
+class PatternParser : TextReader {
  public:
   PatternParser(std::string_view pattern, const WriteChars& write, GrammarSource* source)
-      : text_(pattern), write_(write), source_(source) {}
+      : TextReader(pattern), write_(write), source_(source) {}
 
   Result<ExpressionId> Parse(Extent extent);
 
@@ -41,13 +41,6 @@ class PatternParser {
     return Fail(Code::kInvalidArgument, "at byte {} of the pattern: {}", pos_,
                 fmt::format(format, std::forward<Args>(args)...));
   }
-  bool AtEnd() const { return pos_ >= text_.size(); }
-  bool At(char c) const { return !AtEnd() && text_[pos_] == c; }
-  bool Take(std::string_view what) {
-    if (text_.substr(pos_, what.size()) != what) return false;
-    pos_ += what.size();
-    return true;
-  }
 
   Result<ExpressionId> ParseChoice(uint32_t nesting);
   Result<ExpressionId> ParseSequence(uint32_t nesting);
@@ -55,13 +48,10 @@ class PatternParser {
   Result<ExpressionId> ParseGroup(uint32_t nesting);
   Result<ExpressionId> ParseRepeats(ExpressionId of);
   Result<bool> ParseCounts(uint32_t* least, std::optional<uint32_t>* most);
-  bool TakeNumber(std::optional<uint32_t>* number);
   Result<Ranges> ParseClass();
   Result<Ranges> ParseEscape();  // after the backslash
   Result<char32_t> ParseCode(size_t digits);
 
-  const std::string_view text_;
-  size_t pos_ = 0;
   const WriteChars& write_;
   GrammarSource* const source_;
 };
@@ -165,37 +155,23 @@ Result<ExpressionId> PatternParser::ParseRepeats(ExpressionId of) {
 // False where the text is not {m}, {m,} or {m,n}: then it is text.
 Result<bool> PatternParser::ParseCounts(uint32_t* least, std::optional<uint32_t>* most) {
   const size_t begin = pos_++;
-  std::optional<uint32_t> first;
-  const bool has_first = TakeNumber(&first);
-  bool is_valid = has_first;
-  *most = first;
+  bool is_valid = TakeDigits(10, text_.npos, least) > 0;
+  *most = *least;
   if (Take(",")) {
     most->reset();
-    if (!At('}')) is_valid = TakeNumber(most) && is_valid;
+    if (!At('}')) is_valid = TakeDigits(10, text_.npos, &most->emplace()) > 0 && is_valid;
   }
   if (!is_valid || !Take("}")) {
     pos_ = begin;
     return false;
   }
-  if (!first || (!*most && text_[pos_ - 2] != ',') || *first > kMaxGrammarNodes ||
-      most->value_or(0) > kMaxGrammarNodes) {
+  if (*least > kMaxGrammarNodes || most->value_or(0) > kMaxGrammarNodes) {
     return Wrong("a repetition is over {}", kMaxGrammarNodes);
   }
-  if (*most && *first > **most) {
-    return Wrong("a repetition has a minimum of {} above its maximum of {}", *first, **most);
+  if (*most && *least > **most) {
+    return Wrong("a repetition has a minimum of {} above its maximum of {}", *least, **most);
   }
-  *least = *first;
   return true;
-}
-
-// Whether there are digits; absent where their number is too large.
-bool PatternParser::TakeNumber(std::optional<uint32_t>* number) {
-  uint32_t value = 0;
-  const char* const begin = text_.data() + pos_;
-  const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
-  pos_ += static_cast<size_t>(end - begin);
-  *number = error == std::errc() ? std::optional(value) : std::nullopt;
-  return end != begin;
 }
 
 Result<Ranges> PatternParser::ParseClass() {
@@ -274,13 +250,10 @@ Result<Ranges> PatternParser::ParseEscape() {
 
 Result<char32_t> PatternParser::ParseCode(size_t digits) {
   const bool has_braces = digits == 4 && Take("{");
-  const char* const begin = text_.data() + pos_;
-  const size_t size = std::min(has_braces ? 6 : digits, text_.size() - pos_);
   uint32_t code = 0;
-  const auto [end, error] = std::from_chars(begin, begin + size, code, 16);
-  pos_ += static_cast<size_t>(end - begin);
-  const bool is_whole = has_braces ? Take("}") : end == begin + digits;
-  if (error != std::errc() || !is_whole || code > kLastChar || (code >= 0xD800 && code <= 0xDFFF)) {
+  const size_t taken = TakeDigits(16, has_braces ? 6 : digits, &code);
+  const bool is_whole = has_braces ? taken > 0 && Take("}") : taken == digits;
+  if (!is_whole || !IsCharCode(code)) {
     return Wrong("an escape names no character");
   }
   return static_cast<char32_t>(code);

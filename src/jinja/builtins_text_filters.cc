@@ -22,17 +22,13 @@ Value Trim(Interpreter& run, const Value& v, const Arguments& arguments) {
 
 // jinja2's title, unlike str.title, begins words only after spaces, hyphens and brackets.
 Value Title(Interpreter&, const Value& v, const Arguments&) {
-  const Text text = ToText(v);
-  Text out;
   bool first = true;
-  for (size_t i = 0, n = 0; i < text.size(); i += n) {
-    n = CharSize(text.view(), i);
-    const char32_t code = CharAt(text.view(), i);
-    out.Append(first ? UpperOf(code) : LowerOf(code), text.OriginAt(i));
+  return FromText(MapChars(ToText(v), [&first](char32_t code, size_t) {
+    const bool was_first = first;
     first = IsSpace(code) ||
             (code < 0x80 && std::string_view("-({[<").find(char(code)) != std::string::npos);
-  }
-  return FromText(std::move(out));
+    return was_first ? UpperOf(code) : LowerOf(code);
+  }));
 }
 
 Value ReplaceFilter(Interpreter& run, const Value& v, const Arguments& arguments) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "jinja/arguments.h"
 #include "jinja/builtins.h"
@@ -217,27 +218,17 @@ Value JoinMethod(Interpreter& run, const Text& self, const Arguments& arguments)
 
 // str.title: upper case after every character that is not a letter.
 Value Title(Interpreter&, const Text& self, const Arguments&) {
-  Text out;
   bool in_word = false;
-  for (size_t i = 0, n = 0; i < self.size(); i += n) {
-    n = CharSize(self.view(), i);
-    const char32_t code = CharAt(self.view(), i);
-    out.Append(in_word ? LowerOf(code) : UpperOf(code), self.OriginAt(i));
-    in_word = IsAlpha(code);
-  }
-  return FromText(std::move(out));
+  return FromText(MapChars(self, [&in_word](char32_t code, size_t) {
+    return std::exchange(in_word, IsAlpha(code)) ? LowerOf(code) : UpperOf(code);
+  }));
 }
 
 Value SwapCase(Interpreter&, const Text& self, const Arguments&) {
-  Text out;
-  for (size_t i = 0, n = 0; i < self.size(); i += n) {
-    n = CharSize(self.view(), i);
-    const char32_t code = CharAt(self.view(), i);
+  return FromText(MapChars(self, [&self](char32_t code, size_t offset) {
     const std::string upper = UpperOf(code);
-    const bool is_upper = self.view().substr(i, n) == upper;
-    out.Append(is_upper ? LowerOf(code) : upper, self.OriginAt(i));
-  }
-  return FromText(std::move(out));
+    return self.view().substr(offset).starts_with(upper) ? LowerOf(code) : upper;
+  }));
 }
 
 template <bool suffix>

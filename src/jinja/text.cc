@@ -97,21 +97,6 @@ utf8proc_int32_t Decode(std::string_view text, size_t offset, size_t* bytes) {
   return n > 0 ? code : -1;
 }
 
-template <typename Map>
-Text MapChars(const Text& text, Map map) {
-  Text out;
-  out.Reserve(text.size());
-  for (size_t i = 0, n = 0; i < text.size(); i += n) {
-    const utf8proc_int32_t code = Decode(text.view(), i, &n);
-    if (code < 0) {
-      out.Append(text, i, i + n);
-    } else {
-      out.Append(map(static_cast<char32_t>(code), i), text.OriginAt(i));
-    }
-  }
-  return out;
-}
-
 }  // namespace
 
 size_t CharSize(std::string_view text, size_t offset) {
@@ -129,10 +114,7 @@ char32_t CharAt(std::string_view text, size_t offset) {
 
 size_t PreviousChar(std::string_view text, size_t offset) {
   size_t begin = offset - 1;
-  while (begin > 0 && offset - begin < 4 &&
-         (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) {
-    --begin;
-  }
+  while (begin > 0 && offset - begin < 4 && ContinuesChar(text[begin])) --begin;
   // Each byte that is not UTF-8 is one character.
   return begin + CharSize(text, begin) == offset ? begin : offset - 1;
 }
@@ -210,6 +192,20 @@ std::string LowerOf(char32_t code) {
   if (code == 0x130) return "i\xCC\x87";  // capital I with a dot above
   std::string out;
   AppendUtf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code))), &out);
+  return out;
+}
+
+Text MapChars(const Text& text, const std::function<std::string(char32_t, size_t)>& map) {
+  Text out;
+  out.Reserve(text.size());
+  for (size_t i = 0, n = 0; i < text.size(); i += n) {
+    const utf8proc_int32_t code = Decode(text.view(), i, &n);
+    if (code < 0) {
+      out.Append(text, i, i + n);
+    } else {
+      out.Append(map(static_cast<char32_t>(code), i), text.OriginAt(i));
+    }
+  }
   return out;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -77,6 +78,9 @@ bool IsAlpha(char32_t code);
 std::string UpperOf(char32_t code);
 std::string LowerOf(char32_t code);
 
+// Joins what `map` makes of each character, from its code point and its offset; the result has the
+// character's origin. Keeps bytes that are not UTF-8.
+Text MapChars(const Text& text, const std::function<std::string(char32_t, size_t)>& map);
 Text Upper(const Text& text);
 Text Lower(const Text& text);
 Text Capitalize(const Text& text);

@@ -259,11 +259,6 @@ class MetaspaceSpec : public Decoder::Spec {
 
 using SpecPtr = std::unique_ptr<Decoder::Spec>;
 
-bool IsOneChar(std::string_view text) {
-  size_t pos = 0;
-  return !text.empty() && (NextChar(text, &pos), pos == text.size());
-}
-
 Result<SpecPtr> ParseStrip(const nlohmann::json& value) {
   KV_ASSIGN(std::string content, StringField(value, "content", " "));
   size_t counts[2] = {0, 0};
@@ -283,14 +278,8 @@ Result<SpecPtr> ParseStrip(const nlohmann::json& value) {
 }
 
 Result<SpecPtr> ParseMetaspace(const nlohmann::json& value) {
-  KV_ASSIGN(std::string replacement, StringField(value, "replacement", "\xE2\x96\x81"));
-  KV_ASSIGN(const bool prefix, BoolField(value, "add_prefix_space", true));
-  KV_ASSIGN(const std::string scheme,
-            StringField(value, "prepend_scheme", prefix ? "always" : "never"));
-  if (!IsOneChar(replacement)) {
-    return Fail(Code::kCorruption, "tokenizer.json: Metaspace.replacement is not one character");
-  }
-  return std::make_unique<MetaspaceSpec>(std::move(replacement), scheme != "never");
+  KV_ASSIGN(MetaspaceFields fields, ReadMetaspace(value));
+  return std::make_unique<MetaspaceSpec>(std::move(fields.replacement), fields.scheme != "never");
 }
 
 // `fused` tells whether all tokens are one by now; such a one cannot be collected in a stream.
@@ -322,24 +311,6 @@ Result<SpecPtr> ParseStage(const nlohmann::json& value, bool* fused) {
   return Fail(Code::kUnsupported, "tokenizer.json: decoder \"{}\" is not supported", type);
 }
 
-Status ParseStages(const nlohmann::json& value, int depth, bool* fused,
-                   std::vector<SpecPtr>* specs) {
-  if (!value.is_object())
-    return Fail(Code::kCorruption, "tokenizer.json: decoder is not an object");
-  if (value.value("type", nlohmann::json()) != "Sequence") {
-    KV_ASSIGN(SpecPtr spec, ParseStage(value, fused));
-    specs->push_back(std::move(spec));
-    return {};
-  }
-  const auto list = value.find("decoders");
-  if (list == value.end() || !list->is_array() || depth == 0) {
-    return Fail(Code::kCorruption,
-                "tokenizer.json: decoder Sequence has no list, or nests too deep");
-  }
-  for (const auto& item : *list) KV_TRY(ParseStages(item, depth - 1, fused, specs));
-  return {};
-}
-
 }  // namespace
 
 Result<Decoder> Decoder::Parse(const nlohmann::json& value) {
@@ -348,7 +319,11 @@ Result<Decoder> Decoder::Parse(const nlohmann::json& value) {
   if (value.is_null()) {
     decoder.specs_.push_back(std::make_unique<SpacesSpec>());
   } else {
-    KV_TRY(ParseStages(value, kMaxNesting, &fused, &decoder.specs_));
+    const auto take = [&](const nlohmann::json& stage) -> Status {
+      KV_ASSIGN(decoder.specs_.emplace_back(), ParseStage(stage, &fused));
+      return {};
+    };
+    KV_TRY(ForEachStep(value, "decoder", "decoders", take));
   }
   decoder.joins_bytes_ = decoder.specs_.size() == 1 && dynamic_cast<const ByteLevelSpec*>(
                                                            decoder.specs_.front().get()) != nullptr;

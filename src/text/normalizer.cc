@@ -323,28 +323,15 @@ Result<Step> ParseStep(const nlohmann::json& value) {
   return Fail(Code::kUnsupported, "tokenizer.json: normalizer \"{}\" is not supported", type);
 }
 
-Status ParseSteps(const nlohmann::json& value, int depth, std::vector<Step>* steps) {
-  if (!value.is_object())
-    return Fail(Code::kCorruption, "tokenizer.json: normalizer is not an object");
-  if (value.value("type", nlohmann::json()) != "Sequence") {
-    KV_ASSIGN(Step step, ParseStep(value));
-    steps->push_back(std::move(step));
-    return {};
-  }
-  const auto list = value.find("normalizers");
-  if (list == value.end() || !list->is_array() || depth == 0) {
-    return Fail(Code::kCorruption,
-                "tokenizer.json: normalizer Sequence has no list, or nests too deep");
-  }
-  for (const auto& item : *list) KV_TRY(ParseSteps(item, depth - 1, steps));
-  return {};
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Normalizer>> Normalizer::Parse(const nlohmann::json& value) {
   std::vector<Step> steps;
-  if (!value.is_null()) KV_TRY(ParseSteps(value, kMaxNesting, &steps));
+  const auto take = [&](const nlohmann::json& one) -> Status {
+    KV_ASSIGN(steps.emplace_back(), ParseStep(one));
+    return {};
+  };
+  if (!value.is_null()) KV_TRY(ForEachStep(value, "normalizer", "normalizers", take));
   return std::make_unique<SequenceStep>(std::move(steps));
 }
 

@@ -71,19 +71,10 @@ Result<PostProcessor> ParseClsSep(const nlohmann::json& value) {
   return processor;
 }
 
-// Each processor of a Sequence goes around what those before it made.
-Status ParseInto(const nlohmann::json& value, int depth, PostProcessor* all) {
-  if (!value.is_object()) return Broken("is not an object");
+// Puts what one processor adds around what those before it added.
+Status AddProcessor(const nlohmann::json& value, PostProcessor* all) {
   KV_ASSIGN(const std::string type, StringField(value, "type", ""));
   if (type == "ByteLevel") return {};  // moves offsets, which we do not keep
-  if (type == "Sequence") {
-    const auto list = value.find("processors");
-    if (list == value.end() || !list->is_array() || depth == 0) {
-      return Broken("Sequence has no list, or nests too deep");
-    }
-    for (const auto& item : *list) KV_TRY(ParseInto(item, depth - 1, all));
-    return {};
-  }
   PostProcessor one;
   if (type == "TemplateProcessing") {
     KV_ASSIGN(one, ParseTemplate(value));
@@ -103,7 +94,10 @@ Status ParseInto(const nlohmann::json& value, int depth, PostProcessor* all) {
 
 Result<PostProcessor> PostProcessor::Parse(const nlohmann::json& value) {
   PostProcessor processor;
-  if (!value.is_null()) KV_TRY(ParseInto(value, kMaxNesting, &processor));
+  if (!value.is_null()) {
+    KV_TRY(ForEachStep(value, "post-processor:", "processors",
+                       [&](const nlohmann::json& one) { return AddProcessor(one, &processor); }));
+  }
   return processor;
 }
 

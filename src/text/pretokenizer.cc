@@ -276,33 +276,24 @@ Status ParseByteLevel(const nlohmann::json& value, std::vector<Step>* steps) {
 }
 
 Status ParseMetaspace(const nlohmann::json& value, std::vector<Step>* steps) {
-  KV_ASSIGN(std::string replacement, StringField(value, "replacement", "\xE2\x96\x81"));
-  size_t pos = 0;
-  if (replacement.empty() || (NextChar(replacement, &pos), pos != replacement.size())) {
-    return Fail(Code::kCorruption, "tokenizer.json: Metaspace.replacement is not one character");
-  }
-  // Old files say add_prefix_space.
-  KV_ASSIGN(const bool prefix, BoolField(value, "add_prefix_space", true));
-  KV_ASSIGN(const std::string scheme,
-            StringField(value, "prepend_scheme", prefix ? "always" : "never"));
+  KV_ASSIGN(MetaspaceFields fields, ReadMetaspace(value));
   KV_ASSIGN(const bool split, BoolField(value, "split", true));
   using Prepend = MetaspaceStep::Prepend;
   Prepend prepend = Prepend::kAlways;
-  if (scheme == "first") {
+  if (fields.scheme == "first") {
     prepend = Prepend::kFirst;
-  } else if (scheme == "never") {
+  } else if (fields.scheme == "never") {
     prepend = Prepend::kNever;
-  } else if (scheme != "always") {
+  } else if (fields.scheme != "always") {
     return Fail(Code::kUnsupported, "tokenizer.json: prepend_scheme \"{}\" is not supported",
-                scheme);
+                fields.scheme);
   }
-  steps->push_back(std::make_unique<MetaspaceStep>(replacement, prepend));
-  if (split) steps->push_back(std::make_unique<MetaspaceCut>(std::move(replacement)));
+  steps->push_back(std::make_unique<MetaspaceStep>(fields.replacement, prepend));
+  if (split) steps->push_back(std::make_unique<MetaspaceCut>(std::move(fields.replacement)));
   return {};
 }
 
-Result<Step> ParseStep(const nlohmann::json& value) {
-  KV_ASSIGN(const std::string type, StringField(value, "type", ""));
+Result<Step> ParseStep(const nlohmann::json& value, std::string_view type) {
   if (type == "Whitespace") return std::make_unique<RustWordsStep>();
   if (type == "WhitespaceSplit") {
     return std::make_unique<CharStep>(&IsWhitespace, Behavior::kRemoved);
@@ -325,10 +316,9 @@ Result<Step> ParseStep(const nlohmann::json& value) {
   return Fail(Code::kUnsupported, "tokenizer.json: pre-tokenizer \"{}\" is not supported", type);
 }
 
-Status ParseSteps(const nlohmann::json& value, int depth, std::vector<Step>* steps) {
-  if (!value.is_object())
-    return Fail(Code::kCorruption, "tokenizer.json: pre-tokenizer is not an object");
-  const nlohmann::json type = value.value("type", nlohmann::json());
+// Adds the steps of one pre-tokenizer that is not a Sequence.
+Status AddSteps(const nlohmann::json& value, std::vector<Step>* steps) {
+  KV_ASSIGN(const std::string type, StringField(value, "type", ""));
   if (type == "ByteLevel") return ParseByteLevel(value, steps);
   if (type == "Metaspace") return ParseMetaspace(value, steps);
   if (type == "BertPreTokenizer") {
@@ -336,17 +326,7 @@ Status ParseSteps(const nlohmann::json& value, int depth, std::vector<Step>* ste
     steps->push_back(std::make_unique<CharStep>(&IsPunctuation, Behavior::kIsolated));
     return {};
   }
-  if (type != "Sequence") {
-    KV_ASSIGN(Step step, ParseStep(value));
-    steps->push_back(std::move(step));
-    return {};
-  }
-  const auto list = value.find("pretokenizers");
-  if (list == value.end() || !list->is_array() || depth == 0) {
-    return Fail(Code::kCorruption,
-                "tokenizer.json: pre-tokenizer Sequence has no list, or nests too deep");
-  }
-  for (const auto& item : *list) KV_TRY(ParseSteps(item, depth - 1, steps));
+  KV_ASSIGN(steps->emplace_back(), ParseStep(value, type));
   return {};
 }
 
@@ -354,7 +334,10 @@ Status ParseSteps(const nlohmann::json& value, int depth, std::vector<Step>* ste
 
 Result<std::unique_ptr<PreTokenizer>> PreTokenizer::Parse(const nlohmann::json& value) {
   std::vector<Step> steps;
-  if (!value.is_null()) KV_TRY(ParseSteps(value, kMaxNesting, &steps));
+  if (!value.is_null()) {
+    KV_TRY(ForEachStep(value, "pre-tokenizer", "pretokenizers",
+                       [&](const nlohmann::json& one) { return AddSteps(one, &steps); }));
+  }
   if (steps.size() > kMaxSteps) {  // each cutting step is a call within the one before
     return Fail(Code::kUnsupported, "tokenizer.json: {} pre-tokenizers; at most {} are supported",
                 steps.size(), kMaxSteps);

@@ -1,33 +1,37 @@
-// Typed fields of an untrusted JSON object: absent or null gives the default, a wrong type an
-// error.
+// Typed fields of an untrusted JSON object, and the steps that tokenizer.json lists.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
-#include "base/result.h"
+#include "kvasir/status.h"
 
 namespace kvasir {
 
-inline constexpr int kMaxNesting = 16;  // depth of Sequences in Sequences
+// The field's value; `fallback` where it is absent or null. kCorruption names the file and the
+// field: its type is wrong.
+Result<std::string> StringField(const nlohmann::json& object, const char* name,
+                                std::string_view fallback,
+                                std::string_view file = "tokenizer.json");
+Result<bool> BoolField(const nlohmann::json& object, const char* name, bool fallback,
+                       std::string_view file = "tokenizer.json");
 
-// kCorruption names the file and the field.
-inline Result<std::string> StringField(const nlohmann::json& object, const char* name,
-                                       std::string_view fallback,
-                                       std::string_view file = "tokenizer.json") {
-  const auto it = object.find(name);
-  if (it == object.end() || it->is_null()) return std::string(fallback);
-  if (!it->is_string()) return Fail(Code::kCorruption, "{}: {} is not a string", file, name);
-  return it->get<std::string>();
-}
+// What a Metaspace says, as a pre-tokenizer and as a decoder.
+struct MetaspaceFields {
+  std::string replacement;  // one character
+  std::string scheme;       // prepend_scheme; old files say add_prefix_space
+};
+Result<MetaspaceFields> ReadMetaspace(const nlohmann::json& value);
 
-inline Result<bool> BoolField(const nlohmann::json& object, const char* name, bool fallback,
-                              std::string_view file = "tokenizer.json") {
-  const auto it = object.find(name);
-  if (it == object.end() || it->is_null()) return fallback;
-  if (!it->is_boolean()) return Fail(Code::kCorruption, "{}: {} is not a boolean", file, name);
-  return it->get<bool>();
-}
+// Whether the text, which is UTF-8, has one character.
+bool IsOneChar(std::string_view text);
+
+// Calls `take` with `value`, or with each step of the list `list` if it is a Sequence, in order;
+// Sequences may nest 16 deep. Returns the first error of `take`; kCorruption, with `kind` as the
+// subject ("decoder"): `value` is not an object, or a Sequence has no list or nests deeper.
+Status ForEachStep(const nlohmann::json& value, std::string_view kind, const char* list,
+                   const std::function<Status(const nlohmann::json&)>& take);
 
 }  // namespace kvasir
