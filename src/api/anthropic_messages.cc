@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "base/result.h"
@@ -10,8 +9,6 @@
 
 namespace kvasir {
 namespace {
-
-std::string Quoted(std::string_view text) { return Dump(nlohmann::json(text)); }
 
 Result<std::string_view> TextAt(const JsonValue& object, const char* name, const std::string& at) {
   const JsonValue* value = object.Find(name);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "api/session_prompt.h"
+#include "base/json_writer.h"
 #include "base/result.h"
 
 namespace kvasir {
@@ -92,7 +93,7 @@ void SessionAnswer::ReadPieces() {
   if (!reasoning.empty()) message["reasoning_content"] = std::move(reasoning);
   if (!calls.empty()) message["tool_calls"] = std::move(calls);
   SessionMessage::More more;
-  more.fields = message.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  more.fields = Dump(message);
   more.written = std::exchange(answer_.content, std::move(content));
   more.written.shrink_to_fit();
   answer_.SetMore(std::move(more));

@@ -1,10 +1,10 @@
 #include "chat/tool_call.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/ascii.h"
 #include "base/json_tree.h"
+#include "base/json_writer.h"
 
 namespace kvasir {
 namespace {
@@ -46,23 +46,18 @@ std::string_view MemberText(std::string_view object, std::string_view wanted) {
   return found;
 }
 
-// `text` as a JSON string, with its quotes; bytes that are not UTF-8 are replaced.
-std::string QuoteJson(std::string_view text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 // The value of an XML parameter as JSON.
 std::string ParameterJson(std::string_view text, bool is_text) {
   if (text.starts_with('\n')) text.remove_prefix(1);
   if (text.ends_with('\n')) text.remove_suffix(1);
-  if (is_text) return QuoteJson(text);
+  if (is_text) return Quoted(text);
   // Templates write what is not an object or a list as Python does.
   const std::string_view trimmed = Trimmed(text);
   if (trimmed == "True") return "true";
   if (trimmed == "False") return "false";
   if (trimmed == "None") return "null";
   JsonTree tree;
-  return tree.Parse(trimmed) ? std::string(trimmed) : QuoteJson(text);
+  return tree.Parse(trimmed) ? std::string(trimmed) : Quoted(text);
 }
 
 // The first of the marks from `first` on before which the text from `begin` is JSON, in whose
@@ -152,7 +147,7 @@ std::optional<ToolCall> ReadXmlCall(std::string_view text, const std::vector<Too
     if (!is_text) end = EndOfJson(text, key_end + 1, end, kParameterEnd);
     if (call.arguments.size() > 1) call.arguments += ", ";
     call.arguments +=
-        QuoteJson(key) + ": " + ParameterJson(text.substr(key_end + 1, end - key_end - 1), is_text);
+        Quoted(key) + ": " + ParameterJson(text.substr(key_end + 1, end - key_end - 1), is_text);
     text.remove_prefix(end + kParameterEnd.size());
   }
   call.arguments += '}';

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "base/json_writer.h"
+
 namespace kvasir {
 namespace {
 
@@ -127,7 +129,7 @@ std::string ErrorObject(const Error& error) {
     object["n_prompt_tokens"] = error.excess->prompt_tokens;
     object["n_ctx"] = error.excess->ctx_size;
   }
-  return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return Dump(object);
 }
 
 HttpResponse ErrorResponse(const Error& error) {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "http/parts.h"
+#include "base/parts.h"
 
 namespace kvasir {
 

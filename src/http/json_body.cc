@@ -18,8 +18,6 @@
 namespace kvasir {
 namespace {
 
-using nlohmann::json;
-
 constexpr std::string_view kBody = "the body";
 constexpr std::string_view kMixedIds = "prompt";  // its lists of ids may have texts too
 constexpr size_t kMaxDepth = 64;
@@ -255,83 +253,7 @@ std::span<const TokenId> AsIds(const JsonValue& value) {
   return value.kind() == JsonValue::Kind::kIds ? value.ids() : std::span<const TokenId>();
 }
 
-std::string Dump(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
-std::string SseEvent(const json& object) { return "data: " + Dump(object) + "\n\n"; }
-
-void AppendEscaped(std::string_view* rest, std::string* out) {
-  constexpr size_t kSliceBytes = 2 << 10;
-  size_t end = std::min(kSliceBytes, rest->size());
-  while (end < rest->size() && (static_cast<unsigned char>((*rest)[end]) & 0xc0) == 0x80) ++end;
-  const std::string quoted = Dump(json(rest->substr(0, end)));
-  out->append(quoted, 1, quoted.size() - 2);
-  rest->remove_prefix(end);
-}
-
-namespace {
-
-void AppendQuoted(std::string_view text, std::string* out) {
-  *out += '"';
-  while (!text.empty()) AppendEscaped(&text, out);
-  *out += '"';
-}
-
-void AppendText(const JsonValue& value, std::string* out) {
-  switch (value.kind()) {
-    case JsonValue::Kind::kNull:
-      *out += "null";
-      return;
-    case JsonValue::Kind::kBool:
-      *out += value.boolean() ? "true" : "false";
-      return;
-    case JsonValue::Kind::kInteger:
-    case JsonValue::Kind::kUnsigned:
-    case JsonValue::Kind::kDigits:
-      *out += value.integer_text();
-      return;
-    case JsonValue::Kind::kFloat:
-      *out += Dump(json(value.number()));
-      return;
-    case JsonValue::Kind::kString:
-      return AppendQuoted(value.text(), out);
-    case JsonValue::Kind::kIds:
-      *out += '[';
-      for (const int32_t id : value.ids()) {
-        if (out->back() != '[') *out += ',';
-        *out += std::to_string(id);
-      }
-      *out += ']';
-      return;
-    case JsonValue::Kind::kArray:
-      *out += '[';
-      for (const JsonValue& item : value.items()) {
-        if (&item != value.items().data()) *out += ',';
-        AppendText(item, out);
-      }
-      *out += ']';
-      return;
-    case JsonValue::Kind::kObject:
-      *out += '{';
-      for (const JsonValue::Member& member : value.members()) {
-        if (&member != value.members().data()) *out += ',';
-        AppendQuoted(member.key, out);
-        *out += ':';
-        AppendText(member.value, out);
-      }
-      *out += '}';
-      return;
-  }
-}
-
-}  // namespace
-
-std::string TextOf(const JsonValue& value) {
-  std::string text;
-  AppendText(value, &text);
-  return text;
-}
+std::string SseEvent(const nlohmann::json& object) { return "data: " + Dump(object) + "\n\n"; }
 
 std::string_view KindOf(const JsonValue& value) {
   switch (value.kind()) {

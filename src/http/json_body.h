@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/json_tree.h"
+#include "base/json_writer.h"
 #include "http/errors.h"
 #include "kvasir/types.h"
 
@@ -49,18 +50,8 @@ Result<JsonValue> ParseObject(std::string_view text, IdFields id_fields, size_t*
 bool IsIds(const JsonValue& value);
 std::span<const TokenId> AsIds(const JsonValue& value);
 
-// Text of a JSON value for an answer; bytes that are not UTF-8 become U+FFFD.
-std::string Dump(const nlohmann::json& value);
-
 // `object` as an event of a stream (text/event-stream).
 std::string SseEvent(const nlohmann::json& object);
-
-// The JSON text of a value; objects keep the order of their keys. O(size).
-std::string TextOf(const JsonValue& value);
-
-// Moves whole characters from the front of `rest` to `out`, escaped for a JSON string and without
-// quotes: 2 KiB or a little more.
-void AppendEscaped(std::string_view* rest, std::string* out);
 
 // The kind of a value for messages: "a string", "an array".
 std::string_view KindOf(const JsonValue& value);

@@ -7,9 +7,9 @@
 #include <functional>
 #include <string>
 
+#include "base/parts.h"
 #include "http/errors.h"
 #include "http/http_text.h"
-#include "http/parts.h"
 
 namespace kvasir {
 

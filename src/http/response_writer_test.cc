@@ -32,19 +32,6 @@ std::string LettersText(int pieces) {
   return text;
 }
 
-Parts OnePieceThenNoMemory() {
-  std::string text = "piece";
-  co_yield text;
-  throw std::bad_alloc();
-}
-
-TEST(Parts, WhatMakingAPieceThrowsComesOutOfNext) {
-  Parts parts = OnePieceThenNoMemory();
-  EXPECT_EQ(parts.Next(), "piece");
-  EXPECT_THROW(parts.Next(), std::bad_alloc);
-  EXPECT_EQ(parts.Next(), "") << "there is no more to come";
-}
-
 HttpResponse ResponseOf(Parts rest) {
   HttpResponse response;
   response.rest = std::move(rest);

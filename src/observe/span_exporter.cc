@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/json_writer.h"
 #include "base/log.h"
 #include "base/result.h"
 #include "base/start_thread.h"
@@ -126,10 +127,7 @@ std::vector<TracedRequest> SpanExporter::NextBatch() {
 bool SpanExporter::Send(const std::vector<TracedRequest>& batch) noexcept {
   try {
     const int64_t offset_ns = UnixNs() - static_cast<int64_t>(MonotonicNs());
-    const Status sent =
-        poster_->Post(OtlpJson(batch, version_, offset_ns)
-                          .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
-                      kTimeout);
+    const Status sent = poster_->Post(Dump(OtlpJson(batch, version_, offset_ns)), kTimeout);
     if (!sent) {
       Log(LogLevel::kDebug, "spans were not sent", LogField("reason", sent.error().message));
     }

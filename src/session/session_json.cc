@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "base/chat_roles.h"
+#include "base/json_writer.h"
 #include "base/result.h"
 #include "kvasir/session_file.h"
 
@@ -229,7 +230,7 @@ std::string ToJson(const SessionRecord& record) {
                        {"paths", ordered_json::array()}};
   for (const auto& message : state.messages) body["messages"].push_back(JsonOf(*message));
   for (const auto& path : state.paths) body["paths"].push_back(JsonOf(*path));
-  return body.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  return Dump(body);
 }
 
 Result<SessionRecord> ParseSessionRecord(SessionStore& store, std::string_view json) {

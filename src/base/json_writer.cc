@@ -1,0 +1,111 @@
+#include "base/json_writer.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/utf8.h"
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+void AppendQuoted(std::string_view text, std::string* out) {
+  *out += '"';
+  while (!text.empty()) AppendEscaped(&text, out);
+  *out += '"';
+}
+
+void AppendText(const JsonValue& value, std::string* out) {
+  switch (value.kind()) {
+    case JsonValue::Kind::kNull:
+      *out += "null";
+      return;
+    case JsonValue::Kind::kBool:
+      *out += value.boolean() ? "true" : "false";
+      return;
+    case JsonValue::Kind::kInteger:
+    case JsonValue::Kind::kUnsigned:
+    case JsonValue::Kind::kDigits:
+      *out += value.integer_text();
+      return;
+    case JsonValue::Kind::kFloat:
+      *out += Dump(json(value.number()));
+      return;
+    case JsonValue::Kind::kString:
+      return AppendQuoted(value.text(), out);
+    case JsonValue::Kind::kIds:
+      *out += ListParts(value.ids()).Rest();
+      return;
+    case JsonValue::Kind::kArray:
+      *out += '[';
+      for (const JsonValue& item : value.items()) {
+        if (&item != value.items().data()) *out += ',';
+        AppendText(item, out);
+      }
+      *out += ']';
+      return;
+    case JsonValue::Kind::kObject:
+      *out += '{';
+      for (const JsonValue::Member& member : value.members()) {
+        if (&member != value.members().data()) *out += ',';
+        AppendQuoted(member.key, out);
+        *out += ':';
+        AppendText(member.value, out);
+      }
+      *out += '}';
+      return;
+  }
+}
+
+}  // namespace
+
+std::string Dump(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string DumpOrdered(const ordered_json& value) {
+  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+std::string TextOf(const JsonValue& value) {
+  std::string text;
+  AppendText(value, &text);
+  return text;
+}
+
+std::string Quoted(std::string_view text) { return Dump(json(text)); }
+
+void AppendEscaped(std::string_view* rest, std::string* out) {
+  constexpr size_t kSliceBytes = 2 << 10;
+  size_t end = std::min(kSliceBytes, rest->size());
+  while (end < rest->size() && ContinuesChar((*rest)[end])) ++end;
+  const std::string quoted = Quoted(rest->substr(0, end));
+  out->append(quoted, 1, quoted.size() - 2);
+  rest->remove_prefix(end);
+}
+
+Parts EscapedParts(std::string_view text) {
+  while (!text.empty()) {
+    std::string escaped;
+    AppendEscaped(&text, &escaped);
+    co_yield escaped;
+  }
+}
+
+Parts QuotedParts(std::string_view text) {
+  co_yield "\"";
+  co_yield EscapedParts(text);
+  co_yield "\"";
+}
+
+Parts QuotedParts(Parts text) {
+  co_yield "\"";
+  for (std::string piece = text.Next(); !piece.empty(); piece = text.Next()) {
+    co_yield EscapedParts(piece);
+  }
+  co_yield "\"";
+}
+
+}  // namespace kvasir

@@ -1,0 +1,54 @@
+// The JSON text of values, whole or in parts.
+#pragma once
+
+#include <concepts>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/json_tree.h"
+#include "base/parts.h"
+
+namespace kvasir {
+
+// The text of a value in one line; bytes that are not UTF-8 become U+FFFD. O(size).
+std::string Dump(const nlohmann::json& value);
+std::string DumpOrdered(const nlohmann::ordered_json& value);
+template <std::same_as<nlohmann::ordered_json> Json>
+std::string Dump(const Json& value) {
+  return DumpOrdered(value);
+}
+std::string TextOf(const JsonValue& value);  // objects keep the order of their keys
+
+// `text` as a JSON string, with its quotes; bytes that are not UTF-8 become U+FFFD.
+std::string Quoted(std::string_view text);
+
+// Moves whole characters from the front of `rest` to `out`, escaped for a JSON string and without
+// quotes: 2 KiB or a little more.
+void AppendEscaped(std::string_view* rest, std::string* out);
+
+// The string of a long text, which must outlive it; EscapedParts is without quotes.
+Parts EscapedParts(std::string_view text);
+Parts QuotedParts(std::string_view text);
+// The string of a text in parts of whole characters.
+Parts QuotedParts(Parts text);
+
+// A list: the JSON text that `text_of` makes of each of the items, which must outlive it.
+template <typename Items, typename Of>
+Parts ListParts(const Items& items, Of text_of) {
+  bool is_first = true;
+  co_yield "[";
+  for (const auto& item : items) {
+    if (!std::exchange(is_first, false)) co_yield ",";
+    co_yield text_of(item);
+  }
+  co_yield "]";
+}
+// A list of whole numbers, which must outlive it.
+template <typename Numbers>
+Parts ListParts(const Numbers& numbers) {
+  return ListParts(numbers, [](auto number) { return std::to_string(number); });
+}
+
+}  // namespace kvasir
