@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/json_tree.h"
+#include "base/json_writer.h"
 #include "base/result.h"
 #include "chat/answer_format.h"
 #include "grammar/grammar_text.h"
@@ -229,7 +230,7 @@ Result<ExpressionId> AnswerWriter::Object() {
   return OfEachTool([&](const AnswerFormat::Tool& tool) -> Result<ExpressionId> {
     KV_ASSIGN(const ExpressionId arguments, Arguments(tool));
     return source_.Sequence({Literal("{"), json_.Space(), Literal("\"name\":"), json_.Space(),
-                             Literal(QuotedJson(tool.name)), Literal(","), json_.Space(), key,
+                             Literal(Quoted(tool.name)), Literal(","), json_.Space(), key,
                              json_.Space(), arguments, json_.Space(), Literal("}")});
   });
 }

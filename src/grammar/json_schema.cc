@@ -1,7 +1,6 @@
 #include "grammar/json_schema.h"
 
 #include <algorithm>
-#include <cmath>
 #include <deque>
 #include <map>
 #include <optional>
@@ -9,47 +8,20 @@
 #include <utility>
 #include <vector>
 
+#include "base/json_writer.h"
 #include "base/result.h"
 #include "grammar/json_text.h"
-#include "grammar/regular_expression.h"
 #include "grammar/schema_document.h"
+#include "grammar/schema_limits.h"
+#include "grammar/schema_merger.h"
+#include "grammar/schema_string.h"
 
 namespace kvasir {
 namespace {
 
-constexpr size_t kMaxPrefixItems = 500;        // each stands inside the one before
-constexpr int64_t kMostBound = 1'000'000'000;  // of type number
-constexpr size_t kMostDigits = 256;            // of an integer's bound
-constexpr std::string_view kLimits[] = {"minimum", "exclusiveMinimum", "maximum",
-                                        "exclusiveMaximum"};
-
-constexpr std::string_view kYear = "(000[1-9]|00[1-9]\\d|0[1-9]\\d{2}|[1-9]\\d{3})";
-constexpr std::string_view kDay =
-    "((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|"
-    "02-(0[1-9]|1\\d|2[0-8]))";
-constexpr std::string_view kLeapDay =  // of years that 4 divides, of centuries those that 400 does
-    "(\\d\\d(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)-02-29";
-constexpr std::string_view kTime =
-    "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,6})?(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)";
-constexpr std::string_view kUuid =
-    "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}";
+constexpr size_t kMaxPrefixItems = 500;  // each stands inside the one before
 
 using Keywords = std::vector<std::string_view>;
-
-// The keywords that constrain values of a type; the first is one that only its schemas have.
-struct TypeKeywords {
-  TypeSet type;
-  Keywords keywords;
-};
-const std::vector<TypeKeywords>& KeywordsOfTypes() {
-  static const std::vector<TypeKeywords> kAll = {
-      {kObjectType, {"properties", "required", "additionalProperties"}},
-      {kArrayType, {"items", "prefixItems", "minItems", "maxItems"}},
-      {kStringType, {"minLength", "maxLength", "pattern", "format"}},
-      {kIntegerType, {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}},
-      {kNumberType, {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}}};
-  return kAll;
-}
 
 // Makes a rule of each schema that is an object, an array, or is named by a reference; all of them
 // are compiled from a queue, so that references cannot make it recurse.
@@ -79,8 +51,9 @@ class SchemaCompiler {
   Result<ExpressionId> Typed(const SchemaPlace& place);
   Result<ExpressionId> Object(const SchemaPlace& place);
   Result<ExpressionId> Array(const SchemaPlace& place);
-  Result<ExpressionId> String(const SchemaPlace& place);
-  Result<ExpressionId> Format(const SchemaPlace& place, const JsonValue& format);
+  Result<ExpressionId> String(const SchemaPlace& place) {
+    return AddSchemaString(place, strictness_, &json_);
+  }
   Result<ExpressionId> Integer(const SchemaPlace& place);
   Result<ExpressionId> Number(const SchemaPlace& place);
 
@@ -88,21 +61,16 @@ class SchemaCompiler {
   Status CheckKeywords(const SchemaPlace& place, const Keywords& known) const;
   // The schemas of a list.
   Result<std::vector<SchemaPlace>> Branches(const SchemaPlace& place, std::string_view keyword);
-  Result<std::optional<uint32_t>> Count(const SchemaPlace& place, std::string_view keyword) const;
-  Result<NumberBounds> Bounds(const SchemaPlace& place) const;
-  Result<Decimal> IntegerLimit(const JsonValue& value, const std::string& path, bool is_lower,
-                               bool is_exclusive) const;
   ExpressionId Member(std::string_view name, const SchemaPlace& value);
 
   const JsonValue root_, any_{true};
   const SchemaStrictness strictness_;
-  SchemaDocument document_;
+  const SchemaDocument document_;
+  SchemaMerger merger_{&document_};
   GrammarSource* const source_;
   JsonText& json_;
   std::map<const JsonValue*, RuleId> rules_;
   std::deque<std::pair<RuleId, SchemaPlace>> open_;
-  std::deque<JsonValue> kept_;  // schemas that this made
-  JsonTree tree_;
 };
 
 ExpressionId SchemaCompiler::Call(const SchemaPlace& place) {
@@ -185,13 +153,9 @@ Result<std::vector<SchemaPlace>> SchemaCompiler::Branches(const SchemaPlace& pla
 
 Result<ExpressionId> SchemaCompiler::AllOf(const SchemaPlace& place) {
   KV_ASSIGN(std::vector<SchemaPlace> parts, Branches(place, "allOf"));
-  std::vector<JsonValue::Member> beside;
-  for (const auto& member : place.schema->members()) {
-    if (member.key != "allOf") beside.push_back(member);
-  }
-  kept_.push_back(tree_.Object(std::move(beside)));
-  parts.push_back({&kept_.back(), place.path});
-  KV_ASSIGN(const SchemaPlace merged, document_.Merge(parts, place.path));
+  const auto is_beside = [](std::string_view key) { return key != "allOf"; };
+  parts.push_back({merger_.Without(*place.schema, is_beside), place.path});
+  KV_ASSIGN(const SchemaPlace merged, merger_.Merge(parts, place.path));
   return Call(merged);
 }
 
@@ -200,19 +164,16 @@ Result<ExpressionId> SchemaCompiler::AnyOf(const SchemaPlace& place, std::string
   if (keyword == "oneOf") {
     KV_TRY(document_.CheckDisjoint(branches, place.path + "/oneOf"));
   }
-  std::vector<JsonValue::Member> beside;
-  for (const auto& member : place.schema->members()) {
-    if (member.key != keyword && !IsAnnotation(member.key)) beside.push_back(member);
-  }
+  const JsonValue* const beside = merger_.Without(
+      *place.schema, [&](std::string_view key) { return key != keyword && !IsAnnotation(key); });
   std::vector<ExpressionId> choices;
-  if (beside.empty()) {
+  if (beside->size() == 0) {
     for (const SchemaPlace& branch : branches) choices.push_back(Call(branch));
     return source_->Choice(choices);
   }
-  kept_.push_back(tree_.Object(std::move(beside)));
-  const SchemaPlace all{&kept_.back(), place.path};
+  const SchemaPlace all{beside, place.path};
   for (const SchemaPlace& branch : branches) {
-    KV_ASSIGN(const SchemaPlace merged, document_.Merge({all, branch}, branch.path));
+    KV_ASSIGN(const SchemaPlace merged, merger_.Merge({all, branch}, branch.path));
     choices.push_back(Call(merged));
   }
   return source_->Choice(choices);
@@ -220,7 +181,7 @@ Result<ExpressionId> SchemaCompiler::AnyOf(const SchemaPlace& place, std::string
 
 Result<ExpressionId> SchemaCompiler::Constants(const SchemaPlace& place) {
   KV_TRY(CheckKeywords(place, {"const", "enum", "type"}));
-  KV_ASSIGN(const std::optional<TypeSet> types, document_.NamedTypes(place));
+  KV_ASSIGN(const std::optional<TypeSet> types, NamedTypes(place));
   std::vector<ExpressionId> choices;
   const JsonValue* const constant = place.schema->Find("const");
   const JsonValue* const all = place.schema->Find("enum");
@@ -254,7 +215,7 @@ Result<ExpressionId> SchemaCompiler::Constant(const JsonValue& value) {
   const size_t size = value.size();
   for (size_t i = 0; i < size; ++i) {
     if (is_object) {
-      parts.push_back(source_->Literal(QuotedJson(value.members()[i].key) + ":"));
+      parts.push_back(source_->Literal(Quoted(value.members()[i].key) + ":"));
       parts.push_back(json_.Space());
     }
     KV_ASSIGN(const ExpressionId part,
@@ -268,23 +229,10 @@ Result<ExpressionId> SchemaCompiler::Constant(const JsonValue& value) {
 }
 
 Result<ExpressionId> SchemaCompiler::Typed(const SchemaPlace& place) {
-  KV_ASSIGN(std::optional<TypeSet> types, document_.NamedTypes(place));
-  if (!types) {  // the type whose keywords it has, or any
-    TypeSet found = 0;
-    for (const auto& [type, keywords] : KeywordsOfTypes()) {
-      for (const std::string_view key : keywords) {
-        if (type != kIntegerType && place.schema->Find(key) != nullptr) found |= type;
-      }
-    }
-    if (found == kNumberType) found |= kIntegerType;
-    types = found == 0 ? kAnyType : found;
-  }
-  Keywords known = {"type"};
-  for (const auto& [type, keywords] : KeywordsOfTypes()) {
-    if ((*types & type) != 0 && *types != kAnyType) {
-      known.insert(known.end(), keywords.begin(), keywords.end());
-    }
-  }
+  KV_ASSIGN(std::optional<TypeSet> types, NamedTypes(place));
+  if (!types) types = TypesByKeywords(*place.schema);
+  Keywords known = *types == kAnyType ? Keywords() : KeywordsOf(*types);
+  known.push_back("type");
   KV_TRY(CheckKeywords(place, known));
   if (*types == kAnyType) return json_.AnyValue();
   std::vector<ExpressionId> choices;
@@ -307,7 +255,7 @@ Result<ExpressionId> SchemaCompiler::Typed(const SchemaPlace& place) {
 }
 
 ExpressionId SchemaCompiler::Member(std::string_view name, const SchemaPlace& value) {
-  return source_->Sequence({source_->Literal(QuotedJson(name) + ":"), json_.Space(), Call(value)});
+  return source_->Sequence({source_->Literal(Quoted(name) + ":"), json_.Space(), Call(value)});
 }
 
 Result<ExpressionId> SchemaCompiler::Object(const SchemaPlace& place) {
@@ -375,24 +323,9 @@ Result<ExpressionId> SchemaCompiler::Object(const SchemaPlace& place) {
                             source_->List(comma, items, json_.Space()), source_->Literal("}")});
 }
 
-Result<std::optional<uint32_t>> SchemaCompiler::Count(const SchemaPlace& place,
-                                                      std::string_view keyword) const {
-  const JsonValue* const value = place.schema->Find(keyword);
-  if (value == nullptr) return std::optional<uint32_t>();
-  const std::string path = place.path + "/" + std::string(keyword);
-  if (!value->is_number() || value->number() < 0 ||
-      value->number() != std::floor(value->number())) {
-    return SchemaError(path, "a number of 0 or more, without fraction, is needed");
-  }
-  if (value->number() > kMaxGrammarNodes) {
-    return SchemaError(path, fmt::format("{} is above {}", value->number(), kMaxGrammarNodes));
-  }
-  return std::optional(static_cast<uint32_t>(value->number()));
-}
-
 Result<ExpressionId> SchemaCompiler::Array(const SchemaPlace& place) {
-  KV_ASSIGN(const std::optional<uint32_t> least, Count(place, "minItems"));
-  KV_ASSIGN(std::optional<uint32_t> most, Count(place, "maxItems"));
+  KV_ASSIGN(const std::optional<uint32_t> least, CountAt(place, "minItems"));
+  KV_ASSIGN(std::optional<uint32_t> most, CountAt(place, "maxItems"));
   const uint32_t min = least.value_or(0);
   const JsonValue *prefix = place.schema->Find("prefixItems"), *items = place.schema->Find("items");
   const char* prefix_name = "prefixItems";
@@ -440,139 +373,13 @@ Result<ExpressionId> SchemaCompiler::Array(const SchemaPlace& place) {
   return source_->Sequence({source_->Literal("["), json_.Space(), rest, source_->Literal("]")});
 }
 
-Result<ExpressionId> SchemaCompiler::Format(const SchemaPlace& place, const JsonValue& format) {
-  const std::string date = fmt::format("({}-{}|{})", kYear, kDay, kLeapDay);
-  const std::pair<std::string_view, std::string> known[] = {
-      {"date", date},
-      {"time", std::string(kTime)},
-      {"date-time", date + "T" + std::string(kTime)},
-      {"uuid", std::string(kUuid)}};
-  for (const auto& [name, pattern] : known) {
-    if (format.text() != name) continue;
-    for (const std::string_view key : {"minLength", "maxLength", "pattern"}) {
-      if (place.schema->Find(key) == nullptr) continue;
-      return SchemaError(place.path + "/" + std::string(key),
-                         fmt::format("not supported beside format '{}'", name));
-    }
-    KV_ASSIGN(const ExpressionId text,
-              AddRegularExpression(pattern, Extent::kWhole, JsonText::WriteChars, source_));
-    return source_->Sequence({source_->Literal("\""), text, source_->Literal("\"")});
-  }
-  return SchemaError(place.path + "/format",
-                     fmt::format("format '{}' is not supported (known: date, time, date-time, "
-                                 "uuid); \"strict\": false ignores it",
-                                 format.text()));
-}
-
-Result<ExpressionId> SchemaCompiler::String(const SchemaPlace& place) {
-  KV_ASSIGN(const std::optional<uint32_t> least, Count(place, "minLength"));
-  KV_ASSIGN(const std::optional<uint32_t> most, Count(place, "maxLength"));
-  if (most && least.value_or(0) > *most) {
-    return SchemaError(place.path + "/minLength",
-                       fmt::format("{} is above maxLength {}", *least, *most));
-  }
-  const JsonValue *format = place.schema->Find("format"), *pattern = place.schema->Find("pattern");
-  if (format != nullptr) {
-    if (!format->is_string()) return SchemaError(place.path + "/format", "a string is needed");
-    static constexpr std::string_view kKnown[] = {"date", "time", "date-time", "uuid"};
-    if (strictness_ == SchemaStrictness::kStrict ||
-        std::find(std::begin(kKnown), std::end(kKnown), format->text()) != std::end(kKnown)) {
-      return Format(place, *format);
-    }
-  }
-  if (pattern != nullptr) {
-    const std::string path = place.path + "/pattern";
-    if (!pattern->is_string()) return SchemaError(path, "a string is needed");
-    if (least || most) {
-      return SchemaError(path,
-                         "not supported beside minLength or maxLength; say it in the pattern");
-    }
-    auto text =
-        AddRegularExpression(pattern->text(), Extent::kAnywhere, JsonText::WriteChars, source_);
-    if (!text) return SchemaError(path, text.error().message);
-    return source_->Sequence({source_->Literal("\""), *text, source_->Literal("\"")});
-  }
-  return least || most ? json_.StringOfLength(least.value_or(0), most) : json_.AnyString();
-}
-
-Result<NumberBounds> SchemaCompiler::Bounds(const SchemaPlace& place) const {
-  NumberBounds bounds;
-  std::string last;
-  for (const std::string_view key : kLimits) {
-    const JsonValue* const value = place.schema->Find(key);
-    if (value == nullptr) continue;
-    const std::string path = last = place.path + "/" + std::string(key);
-    if (!value->is_number()) return SchemaError(path, "a number is needed");
-    const bool is_lower = key.ends_with("inimum"), is_exclusive = key.starts_with("exclusive");
-    const double limit = value->number();
-    if (std::fabs(limit) > static_cast<double>(kMostBound)) {
-      return SchemaError(path, fmt::format("{} is beyond {}", limit, kMostBound));
-    }
-    const auto at = static_cast<int64_t>(limit);
-    if (static_cast<double>(at) != limit) {
-      return SchemaError(path,
-                         fmt::format("{} is not an integer: not supported for numbers", limit));
-    }
-    std::optional<int64_t>& own = is_lower ? bounds.least : bounds.most;
-    bool& excludes = is_lower ? bounds.is_above_least : bounds.is_below_most;
-    const bool is_tighter = !own || (is_lower ? at > *own : at < *own);
-    if (is_tighter || (at == *own && is_exclusive)) excludes = is_exclusive;
-    if (is_tighter) own = at;
-  }
-  const bool is_one = bounds.least && bounds.most && *bounds.least == *bounds.most;
-  if ((bounds.least && bounds.most && *bounds.least > *bounds.most) ||
-      (is_one && (bounds.is_above_least || bounds.is_below_most))) {
-    return SchemaError(last, "no number is within the limits");
-  }
-  return bounds;
-}
-
-// The integer nearest to a limit, inside of it: a limit may have a fraction, or be excluded.
-Result<Decimal> SchemaCompiler::IntegerLimit(const JsonValue& value, const std::string& path,
-                                             bool is_lower, bool is_exclusive) const {
-  Decimal at;
-  bool is_exact = true;
-  if (value.is_integer()) {
-    at = Decimal::Of(value.integer_text());
-  } else if (!value.is_number()) {
-    return SchemaError(path, "a number is needed");
-  } else {
-    const double limit = value.number(), whole = is_lower ? std::ceil(limit) : std::floor(limit);
-    if (std::fabs(limit) > static_cast<double>(kMostInteger)) {
-      return SchemaError(path, fmt::format("{} is beyond {}: write an integer with all its digits",
-                                           limit, kMostInteger));
-    }
-    at = Decimal::Of(std::to_string(static_cast<int64_t>(whole)));
-    is_exact = whole == limit;
-  }
-  if (at.digits.size() > kMostDigits) {
-    return SchemaError(path,
-                       fmt::format("integers of at most {} digits are supported", kMostDigits));
-  }
-  if (!is_exclusive || !is_exact) return at;
-  return is_lower ? at.Next() : at.Previous();
-}
-
 Result<ExpressionId> SchemaCompiler::Integer(const SchemaPlace& place) {
-  IntegerBounds bounds;
-  std::string last;
-  for (const std::string_view key : kLimits) {
-    const JsonValue* const value = place.schema->Find(key);
-    if (value == nullptr) continue;
-    last = place.path + "/" + std::string(key);
-    const bool is_lower = key.ends_with("inimum");
-    KV_ASSIGN(Decimal at, IntegerLimit(*value, last, is_lower, key.starts_with("exclusive")));
-    std::optional<Decimal>& own = is_lower ? bounds.least : bounds.most;
-    if (!own || (is_lower ? at > *own : at < *own)) own = std::move(at);
-  }
-  if (bounds.least && bounds.most && *bounds.least > *bounds.most) {
-    return SchemaError(last, "no number is within the limits");
-  }
+  KV_ASSIGN(const IntegerBounds bounds, IntegerBoundsOf(place));
   return json_.Integer(bounds);
 }
 
 Result<ExpressionId> SchemaCompiler::Number(const SchemaPlace& place) {
-  KV_ASSIGN(const NumberBounds bounds, Bounds(place));
+  KV_ASSIGN(const NumberBounds bounds, NumberBoundsOf(place));
   return bounds.least || bounds.most ? json_.Number(bounds) : json_.AnyNumber();
 }
 

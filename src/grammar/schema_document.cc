@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
-#include <map>
+#include <span>
 #include <utility>
 
 #include "base/result.h"
@@ -12,81 +11,9 @@ namespace kvasir {
 namespace {
 
 constexpr int kMaxReferences = 100;  // one after the other
-constexpr size_t kMaxMerged = 1000;  // schemas that allOf makes
-// Schemas and names looked at to tell branches apart, and properties of joined schemas: what would
-// take longer is refused.
+// Schemas and names looked at to tell branches apart: what would take longer is refused.
 constexpr uint64_t kMaxSteps = 1'000'000;
-constexpr size_t kMaxJoined = 100'000;
 constexpr int kMaxTypeDepth = 20;  // of anyOf inside of each other, as types are looked for
-
-constexpr std::pair<std::string_view, TypeSet> kTypes[] = {{"null", kNullType},
-                                                           {"boolean", kBooleanType},
-                                                           {"integer", kIntegerType},
-                                                           {"string", kStringType},
-                                                           {"array", kArrayType},
-                                                           {"object", kObjectType},
-                                                           {"number", kNumberType | kIntegerType}};
-
-constexpr std::string_view kAnnotations[] = {
-    "title",      "description", "default",   "examples",      "example", "$comment",   "$schema",
-    "deprecated", "readOnly",    "writeOnly", "discriminator", "$defs",   "definitions"};
-
-constexpr std::string_view kConstraints[] = {"type",
-                                             "properties",
-                                             "required",
-                                             "additionalProperties",
-                                             "enum",
-                                             "const",
-                                             "anyOf",
-                                             "oneOf",
-                                             "allOf",
-                                             "$ref",
-                                             "items",
-                                             "prefixItems",
-                                             "minItems",
-                                             "maxItems",
-                                             "minLength",
-                                             "maxLength",
-                                             "pattern",
-                                             "minimum",
-                                             "maximum",
-                                             "exclusiveMinimum",
-                                             "exclusiveMaximum",
-                                             "multipleOf",
-                                             "not",
-                                             "if",
-                                             "then",
-                                             "else",
-                                             "patternProperties",
-                                             "propertyNames",
-                                             "dependentRequired",
-                                             "dependentSchemas",
-                                             "dependencies",
-                                             "contains",
-                                             "minContains",
-                                             "maxContains",
-                                             "uniqueItems",
-                                             "minProperties",
-                                             "maxProperties",
-                                             "unevaluatedProperties",
-                                             "unevaluatedItems",
-                                             "additionalItems",
-                                             "$dynamicRef",
-                                             "$recursiveRef",
-                                             "$id",
-                                             "id",
-                                             "$anchor",
-                                             "$dynamicAnchor",
-                                             "$recursiveAnchor",
-                                             "nullable",
-                                             "extends",
-                                             "disallow",
-                                             "divisibleBy",
-                                             "$vocabulary"};
-
-bool Contains(std::span<const std::string_view> all, std::string_view one) {
-  return std::find(all.begin(), all.end(), one) != all.end();
-}
 
 // A token of a JSON pointer (RFC 6901) in a URI fragment.
 std::string DecodeToken(std::string_view token) {
@@ -107,24 +34,6 @@ std::string DecodeToken(std::string_view token) {
   return text;
 }
 
-bool SaysNothing(const JsonValue& schema) {
-  if (schema.is_bool()) return schema.boolean();
-  return std::none_of(schema.members().begin(), schema.members().end(),
-                      [](const auto& member) { return !IsAnnotation(member.key); });
-}
-
-// Whether "type" is all that it says.
-bool IsTypeOnly(const JsonValue& schema) {
-  return std::all_of(schema.members().begin(), schema.members().end(), [](const auto& member) {
-    return member.key == "type" || IsAnnotation(member.key);
-  });
-}
-
-const JsonValue& AnySchema() {
-  static const JsonValue kTrue(true);
-  return kTrue;
-}
-
 }  // namespace
 
 SchemaPlace SchemaPlace::At(std::string_view key, const JsonValue& value) const {
@@ -143,85 +52,6 @@ SchemaPlace SchemaPlace::At(std::string_view key, const JsonValue& value) const 
 
 tl::unexpected<Error> SchemaError(std::string_view path, std::string_view message) {
   return Fail(Code::kInvalidArgument, "at '{}': {}", path, message);
-}
-
-bool IsAnnotation(std::string_view keyword) { return Contains(kAnnotations, keyword); }
-bool IsConstraint(std::string_view keyword) { return Contains(kConstraints, keyword); }
-
-std::string QuotedJson(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    static constexpr std::string_view kShort = "\b\t\n\f\r\"\\", kNames = "btnfr\"\\";
-    if (const size_t i = kShort.find(c); i != std::string_view::npos) {
-      quoted += '\\';
-      quoted += kNames[i];
-    } else if (static_cast<uint8_t>(c) < 0x20) {
-      quoted += fmt::format("\\u{:04x}", static_cast<uint8_t>(c));
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + '"';
-}
-
-std::string SortedTextOf(const JsonValue& value) {
-  std::string text;
-  switch (value.kind()) {
-    case JsonValue::Kind::kNull:
-      return "null";
-    case JsonValue::Kind::kBool:
-      return value.boolean() ? "true" : "false";
-    case JsonValue::Kind::kInteger:
-    case JsonValue::Kind::kUnsigned:
-    case JsonValue::Kind::kDigits:
-      return value.integer_text();
-    case JsonValue::Kind::kFloat:
-      if (std::fabs(value.number()) < 0x1p63 && value.number() == std::floor(value.number())) {
-        return std::to_string(static_cast<int64_t>(value.number()));
-      }
-      return fmt::format("{}", value.number());
-    case JsonValue::Kind::kString:
-      return QuotedJson(value.text());
-    case JsonValue::Kind::kIds:
-      for (const int32_t id : value.ids()) text += (text.empty() ? "" : ",") + std::to_string(id);
-      return "[" + text + "]";
-    case JsonValue::Kind::kArray:
-      for (const JsonValue& item : value.items())
-        text += (text.empty() ? "" : ",") + SortedTextOf(item);
-      return "[" + text + "]";
-    case JsonValue::Kind::kObject: {
-      std::vector<std::string> members;
-      for (const auto& member : value.members()) {
-        members.push_back(QuotedJson(member.key) + ":" + SortedTextOf(member.value));
-      }
-      std::sort(members.begin(), members.end());
-      return fmt::format("{{{}}}", fmt::join(members, ","));
-    }
-  }
-  return text;
-}
-
-TypeSet TypeOf(const JsonValue& value) {
-  switch (value.kind()) {
-    case JsonValue::Kind::kNull:
-      return kNullType;
-    case JsonValue::Kind::kBool:
-      return kBooleanType;
-    case JsonValue::Kind::kInteger:
-    case JsonValue::Kind::kUnsigned:
-    case JsonValue::Kind::kDigits:
-      return kIntegerType;
-    case JsonValue::Kind::kFloat:
-      return value.number() == std::floor(value.number()) ? kIntegerType : kNumberType;
-    case JsonValue::Kind::kString:
-      return kStringType;
-    case JsonValue::Kind::kIds:
-    case JsonValue::Kind::kArray:
-      return kArrayType;
-    case JsonValue::Kind::kObject:
-      return kObjectType;
-  }
-  return kAnyType;
 }
 
 Result<SchemaPlace> SchemaDocument::Resolve(const JsonValue& reference,
@@ -269,19 +99,17 @@ Result<SchemaPlace> SchemaDocument::Follow(SchemaPlace place) const {
                                              kMaxReferences));
 }
 
-Result<std::optional<TypeSet>> SchemaDocument::NamedTypes(const SchemaPlace& place) const {
+Result<std::optional<TypeSet>> NamedTypes(const SchemaPlace& place) {
   const JsonValue* const type = place.schema->Find("type");
   if (type == nullptr) return std::optional<TypeSet>();
   TypeSet types = 0;
   const std::string path = place.path + "/type";
   const auto add = [&](const JsonValue& name) -> Status {
     if (!name.is_string()) return SchemaError(path, "a type is not a string");
-    for (const auto& [known, bits] : kTypes) {
-      if (known != name.text()) continue;
-      types |= bits;
-      return {};
-    }
-    return SchemaError(path, fmt::format("unknown type '{}'", name.text()));
+    const std::optional<TypeSet> named = TypeNamed(name.text());
+    if (!named) return SchemaError(path, fmt::format("unknown type '{}'", name.text()));
+    types |= *named;
+    return {};
   };
   if (type->is_array()) {
     for (const JsonValue& name : type->items()) KV_TRY(add(name));
@@ -321,7 +149,10 @@ Result<TypeSet> SchemaDocument::PossibleTypes(const SchemaPlace& place, int dept
   return types;
 }
 
-std::optional<std::vector<std::string>> SchemaDocument::Values(const JsonValue& schema) const {
+namespace {
+
+// The texts of "const" or "enum"; absent where both are missing.
+std::optional<std::vector<std::string>> ValuesOf(const JsonValue& schema) {
   if (const JsonValue* value = schema.Find("const")) return std::vector{SortedTextOf(*value)};
   const JsonValue* const values = schema.Find("enum");
   if (values == nullptr || !values->is_array()) {
@@ -337,8 +168,6 @@ std::optional<std::vector<std::string>> SchemaDocument::Values(const JsonValue& 
   texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
   return texts;
 }
-
-namespace {
 
 bool HaveNoneInCommon(const std::optional<std::vector<std::string>>& one,
                       const std::optional<std::vector<std::string>>& other) {
@@ -370,7 +199,7 @@ Result<bool> SchemaDocument::AreDisjoint(const SchemaPlace& one, const SchemaPla
   };
   const TypeSet common =
       (written(types, *a.schema) & other_types) | (types & written(other_types, *b.schema));
-  if (HaveNoneInCommon(Values(*a.schema), Values(*b.schema))) return true;
+  if (HaveNoneInCommon(ValuesOf(*a.schema), ValuesOf(*b.schema))) return true;
   if ((common & ~kObjectType) != 0) return false;
   const JsonValue* const of_a = a.schema->Find("properties");
   const JsonValue* const of_b = b.schema->Find("properties");
@@ -387,7 +216,7 @@ Result<bool> SchemaDocument::AreDisjoint(const SchemaPlace& one, const SchemaPla
     }
     KV_ASSIGN(const SchemaPlace in_a, Follow({&member.value, a.path}));
     KV_ASSIGN(const SchemaPlace in_b, Follow({same, b.path}));
-    if (HaveNoneInCommon(Values(*in_a.schema), Values(*in_b.schema))) return true;
+    if (HaveNoneInCommon(ValuesOf(*in_a.schema), ValuesOf(*in_b.schema))) return true;
     KV_ASSIGN(const TypeSet types_in_a, PossibleTypes(in_a));
     KV_ASSIGN(const TypeSet types_in_b, PossibleTypes(in_b));
     if ((types_in_a & types_in_b) == 0) return true;
@@ -411,101 +240,6 @@ Status SchemaDocument::CheckDisjoint(const std::vector<SchemaPlace>& branches,
     }
   }
   return {};
-}
-
-Result<SchemaPlace> SchemaDocument::Merge(const std::vector<SchemaPlace>& parts,
-                                          const std::string& path) {
-  std::vector<SchemaPlace> saying;  // those that say something
-  const JsonValue* type_only = nullptr;
-  for (const SchemaPlace& part : parts) {
-    KV_ASSIGN(SchemaPlace at, Follow(part));
-    if (!at.schema->is_object() && !at.schema->is_bool()) {
-      return SchemaError(at.path, "a schema is an object, true or false");
-    }
-    if (at.schema->is_bool() && !at.schema->boolean()) return at;
-    if (SaysNothing(*at.schema)) continue;
-    if (IsTypeOnly(*at.schema)) type_only = at.schema;
-    saying.push_back(std::move(at));
-  }
-  if (saying.empty()) return SchemaPlace{&AnySchema(), path};
-  if (saying.size() == 1) return saying[0];
-  // A type beside a schema of the same type adds nothing.
-  if (saying.size() == 2 && type_only != nullptr) {
-    const SchemaPlace& other = saying[saying[0].schema == type_only ? 1 : 0];
-    KV_ASSIGN(const auto allowed, NamedTypes({type_only, path}));
-    KV_ASSIGN(const TypeSet types, PossibleTypes(other));
-    if ((types & ~*allowed) == 0) return other;
-  }
-  return MergeObjects(saying, path);
-}
-
-Result<SchemaPlace> SchemaDocument::MergeObjects(const std::vector<SchemaPlace>& parts,
-                                                 const std::string& path) {
-  if (merged_.size() >= kMaxMerged) {
-    return SchemaError(path, fmt::format("more than {} schemas are joined", kMaxMerged));
-  }
-  std::vector<JsonValue::Member> properties;
-  std::map<std::string_view, size_t> place_of;  // in `properties`
-  std::vector<JsonValue> required;
-  std::optional<JsonValue> additional;
-  for (const SchemaPlace& part : parts) {
-    KV_ASSIGN(const std::optional<TypeSet> types, NamedTypes(part));
-    if (types && *types != kObjectType) {
-      return SchemaError(part.path + "/type", "only schemas of objects can be joined");
-    }
-    for (const auto& member : part.schema->members()) {
-      static constexpr std::string_view kJoined[] = {"type", "properties", "required",
-                                                     "additionalProperties"};
-      if (Contains(kJoined, member.key) || !IsConstraint(member.key)) continue;
-      return SchemaError(part.path + "/" + std::string(member.key),
-                         "not supported in schemas that are joined");
-    }
-    const JsonValue* const own = part.schema->Find("properties");
-    if (own != nullptr && own->is_object()) {
-      for (const auto& member : own->members()) {
-        const auto [found, is_new] = place_of.try_emplace(member.key, properties.size());
-        if (is_new) {
-          properties.push_back(member);
-          continue;
-        }
-        JsonValue& same = properties[found->second].value;
-        if (SortedTextOf(same) != SortedTextOf(member.value)) {
-          const JsonValue both[] = {same, member.value};
-          same = tree_.Object({{"allOf", tree_.Array(both)}});
-        }
-      }
-    }
-    const JsonValue* const needs = part.schema->Find("required");
-    if (needs != nullptr && needs->kind() == JsonValue::Kind::kArray) {
-      required.insert(required.end(), needs->items().begin(), needs->items().end());
-    }
-  }
-  for (const SchemaPlace& part : parts) {
-    const JsonValue* const own = part.schema->Find("additionalProperties");
-    if (own == nullptr || SaysNothing(*own)) continue;
-    if (!own->is_bool()) {
-      return SchemaError(part.path + "/additionalProperties",
-                         "a schema is not supported in schemas that are joined");
-    }
-    additional = *own;
-    const JsonValue* const listed = part.schema->Find("properties");
-    for (auto& property : properties) {
-      if (listed == nullptr || listed->Find(property.key) == nullptr) {
-        property.value = JsonValue(false);
-      }
-    }
-  }
-  joined_ += properties.size() + required.size();
-  if (joined_ > kMaxJoined) {
-    return SchemaError(path,
-                       fmt::format("joined schemas have more than {} properties", kMaxJoined));
-  }
-  std::vector<JsonValue::Member> members = {{"type", tree_.String("object")},
-                                            {"properties", tree_.Object(std::move(properties))},
-                                            {"required", tree_.Array(required)}};
-  if (additional) members.push_back({"additionalProperties", *additional});
-  merged_.push_back(std::make_unique<JsonValue>(tree_.Object(std::move(members))));
-  return SchemaPlace{merged_.back().get(), path};
 }
 
 }  // namespace kvasir

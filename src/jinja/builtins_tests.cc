@@ -40,6 +40,18 @@ bool IsSequence(Interpreter&, const Value& v, const Arguments&) {
   return indexed || v.is_string() || v.dict() != nullptr;
 }
 
+template <bool upper>
+bool HasCase(Interpreter& run, const Value& v, const Arguments& arguments) {
+  if (!run.Charge(WeightOf(v))) return false;
+  return Truthy(CallMethod(run, FromText(ToText(v)), upper ? "isupper" : "islower", arguments));
+}
+
+bool IsSameAs(Interpreter& run, const Value& v, const Arguments& arguments) {
+  const Value* other = arguments.Find(0, "other");
+  return other && run.Charge(WeightOf(v)) && v.data.index() == other->data.index() &&
+         Equal(v, *other);
+}
+
 const std::map<std::string_view, Test>& Tests() {
   static const std::map<std::string_view, Test> kTests = {
       {"defined", [](Interpreter&, const Value& v, const Arguments&) { return !v.is_undefined(); }},
@@ -69,22 +81,9 @@ const std::map<std::string_view, Test>& Tests() {
        [](Interpreter& run, const Value& v, const Arguments& arguments) {
          return Divisible(run, v, IntArgument(run, arguments, 0, "num", 0));
        }},
-      {"upper",
-       [](Interpreter& run, const Value& v, const Arguments& arguments) {
-         if (!run.Charge(WeightOf(v))) return false;
-         return Truthy(CallMethod(run, FromText(ToText(v)), "isupper", arguments));
-       }},
-      {"lower",
-       [](Interpreter& run, const Value& v, const Arguments& arguments) {
-         if (!run.Charge(WeightOf(v))) return false;
-         return Truthy(CallMethod(run, FromText(ToText(v)), "islower", arguments));
-       }},
-      {"sameas",
-       [](Interpreter& run, const Value& v, const Arguments& arguments) {
-         const Value* other = arguments.Find(0, "other");
-         return other && run.Charge(WeightOf(v)) && v.data.index() == other->data.index() &&
-                Equal(v, *other);
-       }},
+      {"upper", HasCase<true>},
+      {"lower", HasCase<false>},
+      {"sameas", IsSameAs},
       {"escaped", [](Interpreter&, const Value&, const Arguments&) { return false; }},
       {"filter",
        [](Interpreter& run, const Value& v, const Arguments&) {

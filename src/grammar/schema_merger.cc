@@ -1,0 +1,148 @@
+#include "grammar/schema_merger.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "base/result.h"
+
+namespace kvasir {
+namespace {
+
+// Schemas that allOf makes, and their properties: what would take longer is refused.
+constexpr size_t kMaxMerged = 1000;
+constexpr size_t kMaxJoined = 100'000;
+
+bool SaysNothing(const JsonValue& schema) {
+  if (schema.is_bool()) return schema.boolean();
+  return std::ranges::all_of(schema.members(),
+                             [](const auto& member) { return IsAnnotation(member.key); });
+}
+
+// Whether "type" is all that it says.
+bool IsTypeOnly(const JsonValue& schema) {
+  return std::ranges::all_of(schema.members(), [](const auto& member) {
+    return member.key == "type" || IsAnnotation(member.key);
+  });
+}
+
+const JsonValue& AnySchema() {
+  static const JsonValue kTrue(true);
+  return kTrue;
+}
+
+// kInvalidArgument: the schema has a keyword that cannot be joined with another schema's.
+Status CheckJoins(const SchemaPlace& part) {
+  KV_ASSIGN(const std::optional<TypeSet> types, NamedTypes(part));
+  if (types && *types != kObjectType) {
+    return SchemaError(part.path + "/type", "only schemas of objects can be joined");
+  }
+  for (const auto& member : part.schema->members()) {
+    static constexpr std::string_view kJoined[] = {"type", "properties", "required",
+                                                   "additionalProperties"};
+    const bool joins = std::ranges::find(kJoined, member.key) != std::end(kJoined);
+    if (joins || !IsConstraint(member.key)) continue;
+    return SchemaError(part.path + "/" + std::string(member.key),
+                       "not supported in schemas that are joined");
+  }
+  return {};
+}
+
+}  // namespace
+
+// The properties of joined schemas, in the order in which the schemas list them.
+struct SchemaMerger::Properties {
+  std::vector<JsonValue::Member> all;
+  std::map<std::string_view, size_t> place_of;  // in `all`
+
+  void Add(const JsonValue& properties, JsonTree* tree) {
+    for (const auto& member : properties.members()) {
+      const auto [found, is_new] = place_of.try_emplace(member.key, all.size());
+      if (is_new) {
+        all.push_back(member);
+        continue;
+      }
+      JsonValue& same = all[found->second].value;
+      if (SortedTextOf(same) == SortedTextOf(member.value)) continue;
+      const JsonValue both[] = {same, member.value};
+      same = tree->Object({{"allOf", tree->Array(both)}});
+    }
+  }
+  // Forbids those that `listed`, which may be null, does not have.
+  void ForbidOthers(const JsonValue* listed) {
+    for (auto& property : all) {
+      if (listed == nullptr || listed->Find(property.key) == nullptr) {
+        property.value = JsonValue(false);
+      }
+    }
+  }
+};
+
+Result<SchemaPlace> SchemaMerger::Merge(const std::vector<SchemaPlace>& parts,
+                                        const std::string& path) {
+  std::vector<SchemaPlace> saying;  // those that say something
+  const JsonValue* type_only = nullptr;
+  for (const SchemaPlace& part : parts) {
+    KV_ASSIGN(SchemaPlace at, document_.Follow(part));
+    if (!at.schema->is_object() && !at.schema->is_bool()) {
+      return SchemaError(at.path, "a schema is an object, true or false");
+    }
+    if (at.schema->is_bool() && !at.schema->boolean()) return at;
+    if (SaysNothing(*at.schema)) continue;
+    if (IsTypeOnly(*at.schema)) type_only = at.schema;
+    saying.push_back(std::move(at));
+  }
+  if (saying.empty()) return SchemaPlace{&AnySchema(), path};
+  if (saying.size() == 1) return saying[0];
+  // A type beside a schema of the same type adds nothing.
+  if (saying.size() == 2 && type_only != nullptr) {
+    const SchemaPlace& other = saying[saying[0].schema == type_only ? 1 : 0];
+    KV_ASSIGN(const auto allowed, NamedTypes({type_only, path}));
+    KV_ASSIGN(const TypeSet types, document_.PossibleTypes(other));
+    if ((types & ~*allowed) == 0) return other;
+  }
+  return MergeObjects(saying, path);
+}
+
+Result<SchemaPlace> SchemaMerger::MergeObjects(const std::vector<SchemaPlace>& parts,
+                                               const std::string& path) {
+  if (merged_++ >= kMaxMerged) {
+    return SchemaError(path, fmt::format("more than {} schemas are joined", kMaxMerged));
+  }
+  Properties properties;
+  std::vector<JsonValue> required;
+  std::optional<JsonValue> additional;
+  for (const SchemaPlace& part : parts) {
+    KV_TRY(CheckJoins(part));
+    const JsonValue* const own = part.schema->Find("properties");
+    if (own != nullptr && own->is_object()) properties.Add(*own, &tree_);
+    const JsonValue* const needs = part.schema->Find("required");
+    if (needs != nullptr && needs->kind() == JsonValue::Kind::kArray) {
+      required.insert(required.end(), needs->items().begin(), needs->items().end());
+    }
+  }
+  for (const SchemaPlace& part : parts) {
+    const JsonValue* const own = part.schema->Find("additionalProperties");
+    if (own == nullptr || SaysNothing(*own)) continue;
+    if (!own->is_bool()) {
+      return SchemaError(part.path + "/additionalProperties",
+                         "a schema is not supported in schemas that are joined");
+    }
+    additional = *own;
+    properties.ForbidOthers(part.schema->Find("properties"));
+  }
+  joined_ += properties.all.size() + required.size();
+  if (joined_ > kMaxJoined) {
+    return SchemaError(path,
+                       fmt::format("joined schemas have more than {} properties", kMaxJoined));
+  }
+  std::vector<JsonValue::Member> members = {{"type", tree_.String("object")},
+                                            {"properties", tree_.Object(std::move(properties.all))},
+                                            {"required", tree_.Array(required)}};
+  if (additional) members.push_back({"additionalProperties", *additional});
+  return SchemaPlace{Keep(tree_.Object(std::move(members))), path};
+}
+
+}  // namespace kvasir
