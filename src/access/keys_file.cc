@@ -16,7 +16,6 @@
 #include "base/result.h"
 #include "base/sizes.h"
 #include "http/json_body.h"
-#include "http/json_fields.h"
 
 namespace kvasir {
 namespace {

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -244,33 +243,6 @@ Result<JsonBody> ParseBody(std::string_view body, IdFields id_fields, std::strin
   return parsed;
 }
 
-bool IsIds(const JsonValue& value) {
-  return value.kind() == JsonValue::Kind::kIds || (value.is_array() && value.size() == 0);
-}
-
-std::span<const TokenId> AsIds(const JsonValue& value) {
-  static_assert(std::is_same_v<TokenId, int32_t>);
-  return value.kind() == JsonValue::Kind::kIds ? value.ids() : std::span<const TokenId>();
-}
-
 std::string SseEvent(const nlohmann::json& object) { return "data: " + Dump(object) + "\n\n"; }
-
-std::string_view KindOf(const JsonValue& value) {
-  switch (value.kind()) {
-    case JsonValue::Kind::kNull:
-      return "null";
-    case JsonValue::Kind::kObject:
-      return "an object";
-    case JsonValue::Kind::kArray:
-    case JsonValue::Kind::kIds:
-      return "an array";
-    case JsonValue::Kind::kString:
-      return "a string";
-    case JsonValue::Kind::kBool:
-      return "a boolean";
-    default:
-      return "a number";
-  }
-}
 
 }  // namespace kvasir

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/json_fields.h"
 #include "base/json_tree.h"
 #include "base/json_writer.h"
 #include "http/errors.h"
@@ -46,14 +47,7 @@ Result<JsonBody> ParseBody(std::string_view body, IdFields id_fields = {},
 Result<JsonValue> ParseObject(std::string_view text, IdFields id_fields, size_t* values_left,
                               JsonTree* tree);
 
-// Whether a value is a list of token ids (it may be empty), and its ids.
-bool IsIds(const JsonValue& value);
-std::span<const TokenId> AsIds(const JsonValue& value);
-
 // `object` as an event of a stream (text/event-stream).
 std::string SseEvent(const nlohmann::json& object);
-
-// The kind of a value for messages: "a string", "an array".
-std::string_view KindOf(const JsonValue& value);
 
 }  // namespace kvasir

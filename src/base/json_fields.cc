@@ -1,9 +1,12 @@
-#include "http/json_fields.h"
+#include "base/json_fields.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
+
+#include "base/result.h"
 
 namespace kvasir {
 namespace {
@@ -21,6 +24,33 @@ std::optional<int64_t> AsInteger(const JsonValue& value) {
 }
 
 }  // namespace
+
+std::string_view KindOf(const JsonValue& value) {
+  switch (value.kind()) {
+    case JsonValue::Kind::kNull:
+      return "null";
+    case JsonValue::Kind::kObject:
+      return "an object";
+    case JsonValue::Kind::kArray:
+    case JsonValue::Kind::kIds:
+      return "an array";
+    case JsonValue::Kind::kString:
+      return "a string";
+    case JsonValue::Kind::kBool:
+      return "a boolean";
+    default:
+      return "a number";
+  }
+}
+
+bool IsIds(const JsonValue& value) {
+  return value.kind() == JsonValue::Kind::kIds || (value.is_array() && value.size() == 0);
+}
+
+std::span<const TokenId> AsIds(const JsonValue& value) {
+  static_assert(std::is_same_v<TokenId, int32_t>);
+  return value.kind() == JsonValue::Kind::kIds ? value.ids() : std::span<const TokenId>();
+}
 
 std::string NumberText(const JsonValue& value) {
   if (!value.is_integer()) return fmt::format("{}", value.number());

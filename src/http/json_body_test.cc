@@ -1,14 +1,10 @@
-#include "http/json_fields.h"
+#include "http/json_body.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 namespace kvasir {
 namespace {
-
-using nlohmann::json;
 
 TEST(ParseBody, TakesObjectsOnly) {
   EXPECT_TRUE(ParseBody("{\"a\":1}"));
@@ -146,80 +142,6 @@ TEST(ParseBody, RefusesAKeyThatIsThereTwice) {
   const auto parsed = ParseBody("{\"" + long_key + "\":1,\"" + long_key + "\":1}");
   ASSERT_FALSE(parsed);
   EXPECT_LT(parsed.error().message.size(), 150u);
-}
-
-TEST(JsonFields, KeepsTheFirstErrorAndLeavesTheValueAlone) {
-  JsonTree tree;
-  const JsonValue object = *tree.Parse(R"({"a":"x","b":-1,"c":2.5,"d":null,"e":1})");
-  JsonFields fields(object, "top.");
-  float a = 7;
-  uint32_t b = 8;
-  fields.Number("d", 0, 1, &a);
-  fields.Unsigned("absent", 0, 1, &b);
-  EXPECT_FALSE(fields.error());
-  fields.Number("a", 0, 1, &a);
-  fields.Unsigned("b", 0, 9, &b);
-  fields.Unsigned("c", 0, 9, &b);
-  ASSERT_TRUE(fields.error());
-  EXPECT_EQ(fields.error()->field, "top.a");
-  EXPECT_EQ(a, 7);
-  EXPECT_EQ(b, 8u);
-  EXPECT_EQ(fields.Unread(), std::vector<std::string>{"e"});
-}
-
-TEST(JsonFields, IntegersMayBeWrittenAsFloats) {
-  JsonTree tree;
-  const JsonValue object = *tree.Parse(R"({"a":16.0,"b":16.5,"c":1e300,"d":18446744073709551615})");
-  JsonFields fields(object);
-  EXPECT_EQ(fields.Integer("a", 0, 100), 16);
-  EXPECT_EQ(fields.Integer("b", 0, 100), std::nullopt);
-  EXPECT_EQ(fields.error()->field, "b");
-  EXPECT_EQ(JsonFields(object).Integer("c", INT64_MIN, INT64_MAX), std::nullopt);
-  EXPECT_EQ(JsonFields(object).Integer("d", INT64_MIN, INT64_MAX), std::nullopt);
-}
-
-TEST(SubmitError, NamesTheFieldAsTheRequestDoes) {
-  const auto param_of = [](Error error) { return SubmitError(error, "messages").field; };
-  EXPECT_EQ(param_of({Code::kInvalidArgument, "9 is too much", "n"}), "n");
-  EXPECT_EQ(param_of({Code::kInvalidArgument, "no tokens", "prompt"}), "messages");
-  EXPECT_EQ(param_of({Code::kInvalidArgument, "n: prose is not read"}), "messages");
-  EXPECT_EQ(param_of({Code::kExhausted, "the queue is full", "n"}), std::nullopt);
-  EXPECT_EQ(SubmitError({Code::kInvalidArgument, "token 9", "prompt", 3}, "messages").text(),
-            "messages[3]: token 9");
-}
-
-// A part of a request outside its body decides the status too, but is not named as `param`.
-TEST(ErrorResponse, HasStatusAndNameOfTheFieldWhereHttpHas) {
-  const auto answer = [](Code code, const char* field) {
-    const HttpResponse response = ErrorResponse({code, "what happened", field});
-    const json error = json::parse(response.body)["error"];
-    EXPECT_EQ(json(response.refusal->code), error["code"]);
-    EXPECT_EQ(response.refusal->field, field);
-    return fmt::format("{} {} {}", response.status, std::string(error["code"]),
-                       error["param"].dump());
-  };
-  EXPECT_EQ(answer(Code::kExhausted, "body"), "413 body_too_large null");
-  EXPECT_EQ(answer(Code::kUnsupported, "method"), "405 method_not_allowed null");
-  EXPECT_EQ(answer(Code::kPermissionDenied, "origin"), "403 origin_not_allowed null");
-  EXPECT_EQ(answer(Code::kNotFound, "model"), "404 model_not_found \"model\"");
-  EXPECT_EQ(answer(Code::kInvalidArgument, "body"), "400 invalid_argument \"body\"");
-}
-
-TEST(ErrorResponse, HasOneStatusForEachCode) {
-  const std::pair<Code, int> expected[] = {
-      {Code::kInvalidArgument, 400},  {Code::kNotFound, 404},    {Code::kExhausted, 429},
-      {Code::kCorruption, 500},       {Code::kIoError, 500},     {Code::kDeadlineExceeded, 504},
-      {Code::kUnavailable, 503},      {Code::kUnsupported, 400}, {Code::kCancelled, 503},
-      {Code::kPermissionDenied, 401}, {Code::kModelChanged, 503}};
-  for (const auto& [code, status] : expected) {
-    const HttpResponse response = ErrorResponse({code, "what \xff happened", "field"});
-    EXPECT_EQ(response.status, status);
-    const json error = json::parse(response.body)["error"];
-    EXPECT_EQ(error["param"], "field");
-    EXPECT_EQ(error.size(), 4u);
-    const bool waits = status == 429 || status == 503;
-    EXPECT_EQ(waits, !response.headers.empty() && response.headers[0].first == "Retry-After");
-  }
 }
 
 }  // namespace
