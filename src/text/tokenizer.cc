@@ -14,70 +14,13 @@
 #include "text/piece_store.h"
 #include "text/post_processor.h"
 #include "text/pretokenizer.h"
-#include "text/tokenizer_json.h"
+#include "text/tokenizer_config.h"
 #include "text/vocabulary_parts.h"
 
 namespace kvasir {
 namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
-
-// What tokenizer_config.json says, or other files where it says nothing.
-struct Config {
-  std::optional<std::string> bos, eos;
-  std::optional<TokenId> bos_id, eos_id;  // of tokens without a text in any file
-  bool add_bos = false, add_eos = false;
-  bool decides_bos = false, decides_eos = false;  // above counts whatever a post-processor adds
-};
-
-// A token is a string or, in older files, an object with its content.
-Result<std::optional<std::string>> TokenField(const nlohmann::json& config, const char* name) {
-  auto it = config.find(name);
-  if (it == config.end() || it->is_null()) return std::nullopt;
-  if (it->is_string()) return it->get<std::string>();
-  if (it->is_object()) {
-    KV_ASSIGN(std::string content, StringField(*it, "content", ""));
-    return content;
-  }
-  return Fail(Code::kCorruption, "tokenizer_config.json: {} is neither a string nor a token", name);
-}
-
-std::optional<TokenId> IdField(const nlohmann::json& config, const char* name) {
-  const auto it = config.find(name);
-  if (it == config.end() || !it->is_number_unsigned()) return std::nullopt;
-  const auto id = it->get<uint64_t>();
-  if (id > uint64_t{std::numeric_limits<TokenId>::max()}) return std::nullopt;
-  return static_cast<TokenId>(id);
-}
-
-Result<Config> ParseConfig(const nlohmann::json& json) {
-  Config config;
-  KV_ASSIGN(config.bos, TokenField(json, "bos_token"));
-  KV_ASSIGN(config.eos, TokenField(json, "eos_token"));
-  KV_ASSIGN(config.add_bos, BoolField(json, "add_bos_token", false));
-  KV_ASSIGN(config.add_eos, BoolField(json, "add_eos_token", false));
-  if (!config.bos) config.bos_id = IdField(json, "bos_token_id");
-  if (!config.eos) config.eos_id = IdField(json, "eos_token_id");
-  return config;
-}
-
-Result<nlohmann::json> ParseOptional(std::string_view text, const char* name) {
-  if (text.empty()) return nlohmann::json::object();
-  return ParseJsonObject(text, name);
-}
-
-// The keys of `others` that `config` lacks. When config has "bos_token", even as null, neither its
-// text nor its id is taken from `others`; the same holds for EOS.
-nlohmann::json Additions(const nlohmann::json& config, const nlohmann::json& others) {
-  nlohmann::json added = nlohmann::json::object();
-  for (const std::string token : {"bos_token", "eos_token"}) {
-    for (const std::string& key : {token, "add_" + token, token + "_id"}) {
-      const bool known = config.contains(key) || (key != "add_" + token && config.contains(token));
-      if (others.contains(key) && !known) added[key] = others[key];
-    }
-  }
-  return added;
-}
 
 // How the decoder decodes an added token: like any other token (as `tokenizers` does), or to the
 // text that it matches. The two differ when a byte-level vocabulary adds a letter beyond ASCII: as
@@ -88,7 +31,7 @@ class BpeTokenizer : public Tokenizer {
  public:
   // json: a tokenizer.json, of which "model" is `bpe`.
   static Result<std::unique_ptr<BpeTokenizer>> Build(const nlohmann::json& json, Bpe bpe,
-                                                     Config config, AddedText added_text,
+                                                     TokenizerConfig config, AddedText added_text,
                                                      const Digest& digest);
   void SetSources(std::unique_ptr<Tokenizer> sources) { sources_ = std::move(sources); }
 
@@ -123,8 +66,8 @@ class BpeTokenizer : public Tokenizer {
 
  private:
   BpeTokenizer(Bpe bpe, Decoder decoder) : bpe_(std::move(bpe)), decoder_(std::move(decoder)) {}
-  bool NameIds(Config& config) const;
-  void Adopt(Config config);
+  bool NameIds(TokenizerConfig& config) const;
+  void Adopt(TokenizerConfig config);
   Status EncodePiece(const MarkedText& all, const AddedTokens::Part& part,
                      const EncodeOptions& options, LiteralRule& rule, std::vector<TokenId>* ids,
                      ReadsBack* reads_back) const;
@@ -157,7 +100,8 @@ const nlohmann::json& Component(const nlohmann::json& json, const char* name) {
 }
 
 Result<std::unique_ptr<BpeTokenizer>> BpeTokenizer::Build(const nlohmann::json& json, Bpe bpe,
-                                                          Config config, AddedText added_text,
+                                                          TokenizerConfig config,
+                                                          AddedText added_text,
                                                           const Digest& digest) {
   KV_ASSIGN(Decoder decoder, Decoder::Parse(Component(json, "decoder")));
   std::unique_ptr<BpeTokenizer> tokenizer(new BpeTokenizer(std::move(bpe), std::move(decoder)));
@@ -180,7 +124,7 @@ Result<std::unique_ptr<BpeTokenizer>> BpeTokenizer::Build(const nlohmann::json& 
 }
 
 // Gives the ids of special tokens their texts. False when none of them has a text.
-bool BpeTokenizer::NameIds(Config& config) const {
+bool BpeTokenizer::NameIds(TokenizerConfig& config) const {
   const auto name = [this](const std::optional<TokenId>& id, std::optional<std::string>& text) {
     if (!id || text || TokenText(*id).empty()) return false;
     text = std::string(TokenText(*id));
@@ -190,7 +134,7 @@ bool BpeTokenizer::NameIds(Config& config) const {
   return bos || eos;
 }
 
-void BpeTokenizer::Adopt(Config config) {
+void BpeTokenizer::Adopt(TokenizerConfig config) {
   TokenId max_id = bpe_.max_id();
   for (const AddedToken& token : added_.tokens()) max_id = std::max(max_id, token.id);
   vocab_size_ = static_cast<uint32_t>(max_id + 1);
@@ -435,26 +379,20 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view tokenizer_j
                                                     std::string_view tokenizer_config_json,
                                                     std::string_view special_tokens_json) {
   KV_ASSIGN(const nlohmann::json json, ParseJsonObject(tokenizer_json, "tokenizer.json"));
-  KV_ASSIGN(nlohmann::json config, ParseOptional(tokenizer_config_json, "tokenizer_config.json"));
-  KV_ASSIGN(const nlohmann::json others,
-            ParseOptional(special_tokens_json, "special_tokens_map.json"));
-  const nlohmann::json additions = Additions(config, others);
-  config.update(additions);
-  KV_ASSIGN(Config parsed, ParseConfig(config));
-  parsed.decides_bos = additions.contains("add_bos_token");
-  parsed.decides_eos = additions.contains("add_eos_token");
+  KV_ASSIGN(TokenizerConfig config,
+            ParseTokenizerConfig(tokenizer_config_json, special_tokens_json));
   Sha256 digest;
   digest.UpdateU64(tokenizer_json.size())
       .Update(tokenizer_json)
       .UpdateU64(tokenizer_config_json.size())
       .Update(tokenizer_config_json);
-  // Only what was taken from `others`: most models have everything in tokenizer_config.json, and
-  // then the digest does not depend on the other file.
-  if (!additions.empty()) digest.Update(additions.dump());
+  // Most models have everything in tokenizer_config.json; then the digest does not depend on the
+  // other file.
+  if (!config.additions.empty()) digest.Update(config.additions);
   const auto model = json.find("model");
   if (model == json.end()) return Fail(Code::kCorruption, "tokenizer.json: model is missing");
   KV_ASSIGN(Bpe bpe, Bpe::Parse(*model));
-  return BpeTokenizer::Build(json, std::move(bpe), std::move(parsed), AddedText::kAsATokensIs,
+  return BpeTokenizer::Build(json, std::move(bpe), std::move(config), AddedText::kAsATokensIs,
                              digest.Finish());
 }
 
@@ -462,7 +400,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Make(const Vocabulary& vocabulary)
   KV_ASSIGN(const VocabularyParts parts, PartsOf(vocabulary));
   KV_ASSIGN(Bpe bpe, Bpe::Make(vocabulary));
   if (parts.whole_words) bpe.TakeWholeWords();
-  Config config;
+  TokenizerConfig config;
   config.bos_id = vocabulary.bos;
   config.eos_id = vocabulary.eos;
   config.add_bos = vocabulary.add_bos.value_or(parts.add_bos);
