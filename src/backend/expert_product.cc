@@ -55,7 +55,8 @@ void ExpertProduct::Choose(Routing routing, const Call& call) {
   ForEach(call.rows, uint64_t{call.rows} * o_.experts * 64, [&](uint32_t row) {
     const std::span chosen(scratch_.chosen + size_t{row} * k, k);
     const float* logits = scratch_.logits + row * scratch_.logits_stride;
-    if (Route(routing, {logits, o_.experts}, chosen, {scratch_.weights + size_t{row} * k, k})) {
+    if (ChooseExperts(routing, {logits, o_.experts}, chosen,
+                      {scratch_.weights + size_t{row} * k, k})) {
       return;
     }
     std::ranges::fill(chosen, kNoExpert);

@@ -28,9 +28,9 @@
 #include "model/runner.h"
 #include "schedule/kv_quotas.h"
 #include "schedule/queue_places.h"
+#include "schedule/request.h"
 #include "schedule/scheduler.h"
 #include "schedule/seen_prompts.h"
-#include "schedule/request.h"
 #include "schedule/workload.h"
 #include "simd/target.h"
 

@@ -115,7 +115,7 @@ void AddExperts(Target target, Digests& digests) {
     for (const uint32_t count : {1u, 2u, kChosen}) {
       std::vector<uint32_t> chosen(count);
       std::vector<float> weights(count);
-      ASSERT_TRUE(Route(routing, logits, chosen, weights));
+      ASSERT_TRUE(ChooseExperts(routing, logits, chosen, weights));
       routes.Update(std::as_bytes(std::span<const uint32_t>(chosen)));
       routes.Update(std::as_bytes(std::span<const float>(weights)));
     }

@@ -1,4 +1,4 @@
-// What a scheduler is told at its start.
+// SchedulerOptions: the choices that a Scheduler is made with.
 #pragma once
 
 #include <cstddef>

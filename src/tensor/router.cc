@@ -25,8 +25,8 @@ void ChooseLargest(std::span<const float> logits, std::span<uint32_t> chosen) {
 
 }  // namespace
 
-bool Route(Routing routing, std::span<const float> logits, std::span<uint32_t> chosen,
-           std::span<float> weights) {
+bool ChooseExperts(Routing routing, std::span<const float> logits, std::span<uint32_t> chosen,
+                   std::span<float> weights) {
   KV_DCHECK(!chosen.empty() && chosen.size() == weights.size() && chosen.size() <= logits.size());
   if (!std::ranges::all_of(logits, [](float x) { return std::isfinite(x); })) return false;
   ChooseLargest(logits, chosen);

@@ -14,7 +14,7 @@ enum class Routing : uint8_t { kChosen = 0, kAll = 1, kAllNormed = 2 };
 // order, and `weights` with theirs. Sums are in f32 in the order of the index, from 0; e^x is
 // rounded to f32 once; divisions are IEEE's. False, and nothing is filled, where a logit is not
 // finite. O(experts * chosen). REQUIRES: 1 <= chosen.size() == weights.size() <= logits.size().
-bool Route(Routing routing, std::span<const float> logits, std::span<uint32_t> chosen,
-           std::span<float> weights);
+bool ChooseExperts(Routing routing, std::span<const float> logits, std::span<uint32_t> chosen,
+                   std::span<float> weights);
 
 }  // namespace kvasir

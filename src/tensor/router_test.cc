@@ -20,7 +20,7 @@ struct Routed {
 
 Routed RouteOf(Routing routing, const std::vector<float>& logits, size_t k) {
   Routed routed{std::vector<uint32_t>(k), std::vector<float>(k)};
-  EXPECT_TRUE(Route(routing, logits, routed.chosen, routed.weights));
+  EXPECT_TRUE(ChooseExperts(routing, logits, routed.chosen, routed.weights));
   return routed;
 }
 
@@ -77,7 +77,7 @@ TEST(Router, RefusesLogitsThatAreNotFinite) {
                           -std::numeric_limits<float>::infinity()}) {
     std::vector<uint32_t> chosen(1, 7);
     std::vector<float> weights(1, 7);
-    EXPECT_FALSE(Route(Routing::kAll, std::vector<float>{1, bad, 2}, chosen, weights));
+    EXPECT_FALSE(ChooseExperts(Routing::kAll, std::vector<float>{1, bad, 2}, chosen, weights));
     EXPECT_EQ(chosen[0], 7u);
   }
 }
