@@ -257,7 +257,7 @@ ordered_json BodySchema(const Described& described) {
   return schema;
 }
 
-ordered_json Answer(const char* description, const char* schema) {
+ordered_json AnswerOf(const char* description, const char* schema) {
   return {{"description", description},
           {"content", {{"application/json", {{"schema", {{"$ref", schema}}}}}}}};
 }
@@ -324,9 +324,9 @@ ordered_json Operation(std::string_view method, std::string_view path, const Des
   }
   const bool is_llama = IsLlama(path);
   const bool may_be_list = is_llama || path == "/languages";
-  ordered_json done = Answer("done", ShowsSession(method, path) ? "#/components/schemas/Session"
-                                     : may_be_list              ? "#/components/schemas/Answers"
-                                                                : "#/components/schemas/Object");
+  ordered_json done = AnswerOf("done", ShowsSession(method, path) ? "#/components/schemas/Session"
+                                       : may_be_list              ? "#/components/schemas/Answers"
+                                                                  : "#/components/schemas/Object");
   const auto* other = std::ranges::find(kOtherContents, path, &OtherContent::path);
   if (other != std::end(kOtherContents)) {
     done["content"] = {{other->type, ordered_json::object()}};
@@ -338,8 +338,8 @@ ordered_json Operation(std::string_view method, std::string_view path, const Des
   }
   operation["responses"] = {{makes ? "201" : "200", std::move(done)}};
   const char* error = is_libre ? "#/components/schemas/PlainError" : "#/components/schemas/Error";
-  operation["responses"]["4XX"] = Answer("refused", error);
-  operation["responses"]["5XX"] = Answer("not now, or failed", error);
+  operation["responses"]["4XX"] = AnswerOf("refused", error);
+  operation["responses"]["5XX"] = AnswerOf("not now, or failed", error);
   return operation;
 }
 
