@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -12,6 +13,16 @@
 #include "tier/segment.h"
 
 namespace kvasir {
+
+// The column that says whose row it is: the namespace of the owner's key.
+inline std::span<const std::byte> RowOwnerBytes(const OwnerTag& tag) {
+  return std::as_bytes(std::span(tag));
+}
+inline OwnerTag RowOwnerFrom(std::span<const std::byte> bytes) {  // zeros: of another size
+  OwnerTag tag{};
+  if (bytes.size() == tag.size()) std::memcpy(tag.data(), bytes.data(), tag.size());
+  return tag;
+}
 
 inline constexpr size_t kRowSealBytes = sizeof(RecordSalt) + sizeof(AesTag);
 // Absent: no memory.

@@ -12,24 +12,14 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "base/secret.h"
 #include "base/shares.h"
+#include "session/rows_database.h"
+#include "session/rows_room.h"
+#include "session/sealed_rows_options.h"
 #include "tier/owner_keys.h"
 #include "tier/storage.h"
 
-struct sqlite3;
-
 namespace kvasir {
-
-struct SealedRowsOptions {
-  std::string folder;  // that of the disk tier
-  // Of everything in the folder. The file and its log take an eighth of it at most.
-  uint64_t cap_bytes = 0;
-  Secret secret{};
-  // Rows and their log stay as they are: an erase that a crash ended does not go on.
-  bool only_looks = false;
-  const char* vfs = nullptr;  // of SQLite, for tests
-};
 
 // What is known of a row without its key. Only `id` and `number` are authenticated, and only when
 // the row is opened.
@@ -91,40 +81,32 @@ class SealedRows {
   void set_on_need(std::function<void(uint64_t bytes)> on_need);
 
  private:
-  static constexpr uint64_t kLeastRoom = uint64_t{256} << 10;
-
   SealedRows(const SealedRowsOptions& options, Storage& storage, OwnerKeys keys);
   Status OpenFiles();
   Status OpenDatabase();
-  Status SetUpDatabase(bool is_new) KV_REQUIRES(mutex_);
-  Status SetDatabaseAside();
-  Status CheckWhole(uint64_t bytes);
   Status FinishErases() KV_REQUIRES(mutex_);
   Status RemoveKeyAndRows(const Digest& owner, std::optional<OwnerId> known, const OwnerTag& tag)
       KV_REQUIRES(mutex_);
   Status RemoveRowsOf(const OwnerTag& owner) KV_REQUIRES(mutex_);
+  enum class OwnerKeyIs : uint8_t { kKnown, kUnknown };
+  Result<std::vector<std::string>> IdsOf(RowStatement& rows, OwnerKeyIs which) KV_REQUIRES(mutex_);
   Status RemoveRows(std::span<const std::string> ids) KV_REQUIRES(mutex_);
   Status RemoveRow(std::string_view id) KV_REQUIRES(mutex_);
-  Status KeepLogShort() KV_REQUIRES(mutex_);
   Result<OwnerId> OwnerFor(const Digest& owner) KV_REQUIRES(mutex_);
-  Status Execute(const char* sql) KV_REQUIRES(mutex_);
-  Result<uint64_t> Number(const char* sql) KV_REQUIRES(mutex_);
-  tl::unexpected<Error> Failed(std::string_view what) KV_REQUIRES(mutex_);
+  OwnerTag TagOf(OwnerId owner) const KV_REQUIRES(mutex_);
   Status PutRow(OwnerId owner, std::string_view id, uint64_t number, int64_t used_s,
                 std::span<const std::byte> plain) KV_REQUIRES(mutex_);
   uint64_t BytesOfRow(std::string_view id) KV_REQUIRES(mutex_);
   Status CheckShare(const Digest& owner, uint64_t old_bytes, uint64_t new_bytes)
       KV_REQUIRES(mutex_);
-  Status Scrub() KV_REQUIRES(mutex_);
-  template <typename Step>
-  Status Erasing(Step step) KV_REQUIRES(mutex_);
-  uint64_t KeepRoom() KV_REQUIRES(mutex_);
-  void KeepRoomAgain() KV_REQUIRES(mutex_);
-  bool IsDeviceFull() KV_REQUIRES(mutex_);
-  tl::unexpected<Error> NoRoomOnDevice() KV_REQUIRES(mutex_);
   Status CheckPlace() KV_REQUIRES(mutex_);
-  enum class For : uint8_t { kStoring, kErasing };
-  Result<OpenedFile> TakeRoom(uint64_t bytes, For what) KV_REQUIRES(mutex_);
+  Result<OpenedFile> TakeRoom(uint64_t bytes, RowsRoom::For what) KV_REQUIRES(mutex_);
+  // Runs a step that may be run again: on a full device with the room that was kept.
+  template <typename Step>
+  Status Erasing(Step step) KV_REQUIRES(mutex_) {
+    Status done = step();
+    return done || !room_.GiveKept() ? done : step();
+  }
 
   const SealedRowsOptions options_;
   Storage& storage_;
@@ -133,14 +115,10 @@ class SealedRows {
   mutable Mutex mutex_;
   OpenedFile root_, keys_folder_, lock_;
   OwnerKeys keys_ KV_GUARDED_BY(mutex_);
-  std::function<void(uint64_t)> on_need_ KV_GUARDED_BY(mutex_);
-  Mutex weights_mutex_;  // taken behind the other, which waits for the disk
+  RowsRoom room_ KV_GUARDED_BY(mutex_);
+  RowsDatabase database_ KV_GUARDED_BY(mutex_);
+  Mutex weights_mutex_;  // taken after the other, which waits for the disk
   Shares::Weights weights_ KV_GUARDED_BY(weights_mutex_);
-  sqlite3* database_ KV_GUARDED_BY(mutex_) = nullptr;
-  bool is_open_ KV_GUARDED_BY(mutex_) = false;
-  bool has_given_room_ KV_GUARDED_BY(mutex_) = false;  // what was kept for erases
-  uint64_t most_row_bytes_ KV_GUARDED_BY(mutex_) = 0;  // of any row since the file was opened
-  uint64_t needed_bytes_ KV_GUARDED_BY(mutex_) = kLeastRoom;  // by what is being written
 };
 
 // What fsck says of the file: each row that does not open, and what SQLite finds. Absent: there is

@@ -1,0 +1,21 @@
+// SealedRowsOptions: where the rows of SealedRows lie, and what they may take.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/secret.h"
+
+namespace kvasir {
+
+struct SealedRowsOptions {
+  std::string folder;  // that of the disk tier
+  // The limit of everything in the folder. The file and its log take an eighth of it at most.
+  uint64_t cap_bytes = 0;
+  Secret secret{};
+  // Rows and their log stay as they are: an erase that a crash ended does not go on.
+  bool only_looks = false;
+  const char* vfs = nullptr;  // of SQLite, for tests
+};
+
+}  // namespace kvasir

@@ -1,0 +1,86 @@
+// The parts of a session's state: how many bytes they hold, and that they are wiped.
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include "base/wipe.h"
+#include "kvasir/session.h"
+
+namespace kvasir {
+namespace {
+
+// Of an object that a shared pointer owns: its counts, its deleter, and what the heap adds.
+constexpr uint64_t kSharedBytes = 144;
+
+// What a text has allocated beside itself.
+uint64_t HeapBytes(const std::string& text) {
+  static const size_t inside = std::string().capacity();
+  return text.capacity() > inside ? text.capacity() + 1 : 0;
+}
+
+}  // namespace
+
+SessionMessage::More::~More() {
+  for (std::string* text : {&fields, &written}) Wipe(text);
+  for (SessionSegment& segment : segments) Wipe(&segment.name);
+}
+
+SessionMessage::More SessionMessage::More::WithoutWritten() const {
+  More more;
+  more.fields = fields;
+  more.segments = segments;
+  return more;
+}
+
+SessionMessage::~SessionMessage() {
+  for (std::string* text : {&role, &content}) Wipe(text);
+  Wipe(&ids);
+}
+
+const SessionMessage::More& SessionMessage::more() const {
+  static const More kNone;
+  return more_ ? *more_ : kNone;
+}
+
+void SessionMessage::SetMore(More more) {
+  const bool has_some = !more.fields.empty() || !more.written.empty() || !more.segments.empty();
+  more_ = has_some ? std::make_unique<const More>(std::move(more)) : nullptr;
+}
+
+uint64_t SessionMessage::NewNumber() {
+  static std::atomic<uint64_t> next{0};  // relaxed: a name
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+uint64_t SessionMessage::HeldBytes() const {
+  uint64_t bytes = kSharedBytes + sizeof(*this) + HeapBytes(role) + HeapBytes(content) +
+                   ids.capacity() * sizeof(TokenId);
+  if (!more_) return bytes;
+  bytes += sizeof(*more_) + HeapBytes(more_->fields) + HeapBytes(more_->written) +
+           more_->segments.capacity() * sizeof(SessionSegment);
+  for (const SessionSegment& segment : more_->segments) bytes += HeapBytes(segment.name);
+  return bytes;
+}
+
+SessionSetup::~SessionSetup() {
+  for (std::string* text : {&fields, &sampling, &metadata}) Wipe(text);
+}
+
+uint64_t SessionSetup::HeldBytes() const {
+  return kSharedBytes + sizeof(*this) + model.capacity() + fields.capacity() + sampling.capacity() +
+         metadata.capacity();
+}
+
+SessionPath::~SessionPath() { Wipe(&ids); }
+
+uint64_t SessionPath::HeldBytes() const {
+  return kSharedBytes + sizeof(*this) + ids.capacity() * sizeof(TokenId) +
+         begins.capacity() * sizeof(begins[0]) + (cache_salt ? HeapBytes(*cache_salt) : 0);
+}
+
+uint64_t SessionState::HeldBytes() const {
+  return kSharedBytes + sizeof(*this) + messages.capacity() * sizeof(messages[0]) +
+         paths.capacity() * sizeof(paths[0]);
+}
+
+}  // namespace kvasir

@@ -1,0 +1,172 @@
+// What SessionStore holds: the table of sessions, their order of use, their queues.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/shares.h"
+#include "kvasir/session.h"
+#include "kvasir/session_file.h"
+
+namespace kvasir {
+
+// The bytes of all that sessions hold. Thread-safe.
+struct TextMemory {
+  explicit TextMemory(uint64_t limit) : shares(limit) {}
+  void Give(const SessionOwner& owner, uint64_t bytes) {
+    const MutexLock lock(mutex);
+    shares.Give(owner, bytes);
+  }
+
+  mutable Mutex mutex;  // taken behind the store's
+  Shares shares KV_GUARDED_BY(mutex);
+};
+
+// A call in a session's queue; the first one has its turn.
+struct WaitingCall {
+  std::function<void()> on_turn;
+};
+
+struct StoredSession {
+  std::string id, tenant;  // tenant: "" until it was read from the file
+  SessionOwner owner{};
+  int64_t created_s = 0;                      // 0 until it was read
+  uint64_t number = 0;                        // in the order of creation
+  std::shared_ptr<const SessionState> state;  // null: in the file alone
+  uint64_t row_number = 0;                    // of its row in the file; 0: it has none
+  uint64_t used_ns = 0;
+  std::list<StoredSession*>::iterator by_use;  // if it has a state
+  std::vector<WaitingCall*> queue;  // the first one has its turn; of kMaxSessionQueue + 1
+  bool removed = false;
+};
+
+// A session's own bytes: its places in the three tables, and what the heap adds.
+inline constexpr uint64_t kStoredSessionBytes = sizeof(StoredSession) + 400;
+
+Error NoSession();
+// What an error says of the owner's share, and of nobody else's.
+std::string MayHave(const Shares& shares, const SessionOwner& owner);
+
+struct SessionStore::Impl {
+  explicit Impl(const SessionLimits& given)
+      : limits(given),
+        memory(std::make_shared<TextMemory>(given.memory_bytes)),
+        places(given.max_sessions, 1) {}
+
+  // Null: not there, or another tenant's.
+  std::shared_ptr<StoredSession> Find(std::string_view tenant, std::string_view id) const
+      KV_REQUIRES(mutex) {
+    const auto it = by_id.find(std::string(id));
+    if (it == by_id.end()) return nullptr;
+    const StoredSession& session = *it->second;
+    // The names say the same without a digest, where they are known.
+    const bool is_own =
+        session.created_s > 0 ? session.tenant == tenant : session.owner == SessionOwnerOf(tenant);
+    return is_own ? it->second : nullptr;
+  }
+
+  void Use(StoredSession& session, Counts counts = Counts::kAsUse) KV_REQUIRES(mutex) {
+    if (counts == Counts::kNot) return;
+    session.used_ns = MonotonicNs();
+    if (session.state) by_use.splice(by_use.end(), by_use, session.by_use);
+  }
+
+  void Add(std::shared_ptr<StoredSession> session) KV_REQUIRES(mutex) {
+    session->number = next_number++;
+    session->used_ns = MonotonicNs();
+    if (session->state) session->by_use = by_use.insert(by_use.end(), session.get());
+    by_number.emplace(session->number, session.get());
+    by_id.emplace(session->id, std::move(session));
+  }
+
+  static Entry EntryOf(const StoredSession& session) {
+    return {session.id, session.created_s, session.state, session.row_number > 0,
+            session.state ? session.state->messages.size() : 0};
+  }
+
+  // A session's state leaves memory; it stays in the file.
+  void Unload(StoredSession& session, std::vector<std::shared_ptr<const void>>* dead)
+      KV_REQUIRES(mutex) {
+    by_use.erase(session.by_use);
+    dead->push_back(std::move(session.state));
+    session.state = nullptr;
+  }
+
+  Result<Entry> Load(SessionStore& store, const std::shared_ptr<StoredSession>& session);
+
+  // Its state ends with *dead, which the caller destroys without the mutex: zeroing takes time.
+  void Remove(StoredSession& session, std::vector<std::shared_ptr<const void>>* dead)
+      KV_REQUIRES(mutex) {
+    session.removed = true;
+    if (session.state) Unload(session, dead);
+    by_number.erase(session.number);
+    memory->Give(session.owner, kStoredSessionBytes);
+    places.Give(session.owner, 1);
+    const auto it = by_id.find(session.id);
+    dead->push_back(std::move(it->second));
+    by_id.erase(it);
+  }
+
+  void Sweep(std::vector<std::shared_ptr<const void>>* dead) KV_REQUIRES(mutex) {
+    if (limits.ttl_ns == 0) return;
+    const uint64_t now = MonotonicNs();
+    while (!by_use.empty()) {
+      StoredSession& oldest = *by_use.front();
+      // A clock that goes back, as in a machine that was suspended, makes nothing old.
+      if (now < oldest.used_ns || now - oldest.used_ns < limits.ttl_ns) return;
+      if (!oldest.queue.empty()) {
+        Use(oldest);
+        continue;
+      }
+      if (oldest.row_number > 0) {
+        Unload(oldest, dead);
+        continue;
+      }
+      Remove(oldest, dead);
+      ++expired;
+    }
+  }
+
+  // What to say of a session that is not there.
+  Error Missing() const KV_REQUIRES(mutex) {
+    return no_file && no_file->code == Code::kUnavailable ? *no_file : NoSession();
+  }
+
+  const SessionLimits limits;
+  const std::shared_ptr<TextMemory> memory;  // parts of states may outlive the store
+  mutable Mutex mutex;
+  std::unordered_map<std::string, std::shared_ptr<StoredSession>> by_id KV_GUARDED_BY(mutex);
+  // Newest first.
+  std::map<uint64_t, StoredSession*, std::greater<>> by_number KV_GUARDED_BY(mutex);
+  // Those with a state, used longest ago first.
+  std::list<StoredSession*> by_use KV_GUARDED_BY(mutex);
+  std::shared_ptr<SessionFile> file KV_GUARDED_BY(mutex);
+  std::optional<Error> no_file KV_GUARDED_BY(mutex);
+  Shares places KV_GUARDED_BY(mutex);  // with those of sessions that are being created
+  Shares::Weights weights KV_GUARDED_BY(mutex);
+  uint64_t next_number KV_GUARDED_BY(mutex) = 0;
+  uint64_t expired KV_GUARDED_BY(mutex) = 0;
+};
+
+struct SessionStore::Turn::Place {
+  Place(const std::shared_ptr<Impl>& impl, const SessionOwner& owner, Counts given)
+      : store(impl), view(impl, owner), counts(given) {}
+
+  std::shared_ptr<Impl> store;
+  SessionStore view;
+  const Counts counts;
+  std::shared_ptr<StoredSession> session;
+  WaitingCall waiting;
+};
+
+}  // namespace kvasir
