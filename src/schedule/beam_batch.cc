@@ -1,6 +1,7 @@
 #include "schedule/beam_batch.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "base/check.h"
@@ -56,12 +57,14 @@ void BeamBatch::BeginSearch(Request& request, std::span<const TokenId> end_token
 void BeamBatch::Run(std::span<const float> logits) {
   if (steps_.empty()) return;
   const size_t vocab = runner_.config().vocab_size;
+  const uint32_t first = steps_.front().first_row;
   const uint32_t end = steps_.back().first_row + steps_.back().num_rows;
-  // Rows of other requests between them too, which are few.
-  runner_.ForEach(end - steps_.front().first_row, [&](uint32_t i) {
-    const uint32_t row = steps_.front().first_row + i;
-    rows_[row].Read(logits.subspan(row * vocab, vocab), ExpSumFor(target_));
-  });
+  const auto read = [&](uint32_t i) {
+    rows_[first + i].Read(logits.subspan((first + i) * vocab, vocab), ExpSumFor(target_));
+  };
+  // Rows of other requests between them too, which are few. (A reference: a copy of `read` would
+  // take memory.)
+  runner_.ForEach(end - first, std::ref(read));
   runner_.ForEach(static_cast<uint32_t>(steps_.size()), [this](uint32_t i) {
     Step& step = steps_[i];
     const auto rows = std::span(rows_).subspan(step.first_row, step.num_rows);
