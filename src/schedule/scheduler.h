@@ -21,6 +21,7 @@
 #include "schedule/request.h"
 #include "schedule/request_queues.h"
 #include "schedule/scheduler_options.h"
+#include "schedule/sequence_states.h"
 #include "schedule/step_batch.h"
 #include "schedule/step_figures.h"
 #include "schedule/step_planner.h"
@@ -95,7 +96,9 @@ class Scheduler {
   // cancelled requests) and zeroes erased blocks.
   Ended Step();
   // Of a tenant, or of all: the oldest running request first, then those that wait.
-  std::vector<SequenceState> States(const std::optional<std::string>& tenant) const;
+  std::vector<SequenceState> States(const std::optional<std::string>& tenant) const {
+    return StatesOf(requests_, leaders_, cache_, tenant);
+  }
   // on_stats is called at once, and then in each step before its sinks, so that the snapshot
   // already counts what they get.
   void set_on_stats(std::function<void(const EngineStats&)> on_stats) {
@@ -174,8 +177,6 @@ class Scheduler {
   void ZeroScratch();
   void CountStep(uint64_t step_ns);
 
-  // scheduler_states.cc
-  void AddStates(const Request& request, uint64_t now_ns, std::vector<SequenceState>& states) const;
   void PublishStats() { figures_.Publish(requests_, planner_.requests(), cache_); }
 
   Runner& runner_;

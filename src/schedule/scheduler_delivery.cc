@@ -15,6 +15,12 @@ namespace {
 
 constexpr double kMs = 1e-6;  // of a nanosecond
 
+bool IsPastLineLimit(const Request& request, const Sequence& sequence) {
+  const std::optional<uint64_t>& limit_ms = request.spec.line_timeout_ms;
+  return limit_ms && sequence.has_line_end &&
+         request.times.last_token_ns - request.times.first_token_ns > *limit_ms * 1'000'000;
+}
+
 }  // namespace
 
 void Scheduler::UseDraw(TokenChooser::Draw& draw) {
@@ -48,9 +54,7 @@ void Scheduler::UseDraw(TokenChooser::Draw& draw) {
       AppendToken(request, sequence, ends ? TokenRole::kEnd : TokenRole::kText, event);
   if (!ends && AdvanceFormat(request, sequence, event.tokens.back())) reason = FinishReason::kStop;
   if (sequence.choice == 0) ReportProgress(request, request.prompt_tokens());
-  if (reason == FinishReason::kNone && request.spec.line_timeout_ms && sequence.has_line_end &&
-      request.times.last_token_ns - request.times.first_token_ns >
-          *request.spec.line_timeout_ms * 1'000'000) {
+  if (reason == FinishReason::kNone && IsPastLineLimit(request, sequence)) {
     reason = FinishReason::kLength;
   }
   if (reason != FinishReason::kNone) {
@@ -199,6 +203,25 @@ void Scheduler::Cancel(RequestId id) {
   if (running != requests_.running.end() && !(*running)->done()) {
     EndRequest(**running, FinishReason::kCancelled, nullptr);
   }
+}
+
+void Scheduler::StopSpare(Spare which) {
+  const auto end = [&](std::deque<std::unique_ptr<Request>>& requests) {
+    std::erase_if(requests, [&](std::unique_ptr<Request>& request) {
+      if (!request->spec.only_when_idle) return false;
+      requests_.ended.reserve(requests_.ended.size() + 1);
+      EndRequest(*request, FinishReason::kCancelled, nullptr);
+      requests_.ended.push_back(std::move(request));
+      return true;
+    });
+  };
+  for (const auto& request : requests_.running) {
+    if (request->spec.only_when_idle && !request->done()) {
+      EndRequest(*request, FinishReason::kCancelled, nullptr);
+    }
+  }
+  end(requests_.waiting);
+  if (which == Spare::kAll) end(requests_.spare);
 }
 
 void Scheduler::CancelAll() {

@@ -1,8 +1,8 @@
-// What is waiting and running now, for GET /v1/cache/sequences and /metrics.
+#include "schedule/sequence_states.h"
+
 #include <algorithm>
 
 #include "base/clock.h"
-#include "schedule/scheduler.h"
 
 namespace kvasir {
 namespace {
@@ -14,13 +14,11 @@ const char* StateOf(const Request& request, bool follows) {
   return request.answer.prompt_done ? "decode" : "prefill";
 }
 
-}  // namespace
-
-void Scheduler::AddStates(const Request& request, uint64_t now_ns,
-                          std::vector<SequenceState>& states) const {
+void AddStates(const Request& request, bool follows, const KvCache& cache, uint64_t now_ns,
+               std::vector<SequenceState>& states) {
   SequenceState state{.id = request.spec.id,
                       .tenant = request.spec.tenant,
-                      .state = StateOf(request, leaders_.Follows(request)),
+                      .state = StateOf(request, follows),
                       .tokens = request.prompt_tokens(),
                       .prompt_tokens = request.prompt_tokens(),
                       .cached_tokens = request.receipt.cached_tokens(),
@@ -30,7 +28,7 @@ void Scheduler::AddStates(const Request& request, uint64_t now_ns,
   if (request.answer.sequences.empty()) states.push_back(state);
   for (const auto& sequence : request.answer.sequences) {
     if (sequence->done) continue;
-    const KvCache::Pins pins = cache_.PinsOf(sequence->kv);
+    const KvCache::Pins pins = cache.PinsOf(sequence->kv);
     state.choice = sequence->choice;
     state.tokens = static_cast<uint32_t>(sequence->tokens.size());
     state.computed = sequence->kv.num_committed();
@@ -40,18 +38,22 @@ void Scheduler::AddStates(const Request& request, uint64_t now_ns,
   }
 }
 
-std::vector<SequenceState> Scheduler::States(const std::optional<std::string>& tenant) const {
+}  // namespace
+
+std::vector<SequenceState> StatesOf(const RequestQueues& requests, const Leaders& leaders,
+                                    const KvCache& cache,
+                                    const std::optional<std::string>& tenant) {
   std::vector<SequenceState> states;
   const uint64_t now_ns = MonotonicNs();
-  const auto add = [&](const auto& requests) {
-    for (const auto& request : requests) {
+  const auto add = [&](const auto& queue) {
+    for (const auto& request : queue) {
       if (request->spec.only_when_idle) continue;
       if (request->done() || (tenant && request->spec.tenant != *tenant)) continue;
-      AddStates(*request, now_ns, states);
+      AddStates(*request, leaders.Follows(*request), cache, now_ns, states);
     }
   };
-  add(requests_.running);
-  add(requests_.waiting);
+  add(requests.running);
+  add(requests.waiting);
   return states;
 }
 
