@@ -116,7 +116,7 @@ TEST(SampledLogprobs, AreOfTheTokensThatMayBeDrawn) {
   const auto engine = LoadEngine(DemoOptions());
   GenerateRequest request = Greedy(Story(*engine), 8);
   request.logprobs = 5;
-  request.sampled_logprobs = true;
+  request.llama_quirks.sampled_logprobs = true;
   request.ignore_eos = true;
   const Answer greedy = Ask(*engine, request);
   for (const GeneratedToken& token : greedy.choices[0].pieces) {
@@ -145,7 +145,7 @@ TEST(LineTimeout, EndsAfterALineEnd) {
   const TokenId line_end = engine->tokenizer()->Encode("\n", {.add_special = false})->front();
   GenerateRequest request = Greedy(Story(*engine), 60);
   request.ignore_eos = true;
-  request.line_timeout_ms = 0;
+  request.llama_quirks.line_timeout_ms = 0;
   request.sampling.logit_bias = {{line_end, kForbidden}};
   const Answer without = Ask(*engine, request);
   if (without.choices[0].text.find('\n') == std::string::npos) {

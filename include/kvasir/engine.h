@@ -213,6 +213,18 @@ enum class Reuse {
   kNothing  // all tokens are computed, and none is shared
 };
 
+// What only clients of llama.cpp's server ask for.
+struct LlamaQuirks {
+  // Logprobs are of the distribution that the token was drawn from, after all of SamplingParams;
+  // alternatives that cannot be drawn are left out.
+  bool sampled_logprobs = false;
+  // From the first token on: after it, a choice whose text has a line end finishes with kLength.
+  std::optional<uint64_t> line_timeout_ms;
+  // After the answer's first line end, a line with fewer spaces and tabs ends the choice (kLength);
+  // its text ends with them. 0: no limit.
+  uint32_t min_indent = 0;
+};
+
 struct CompiledFormat;  // of the engine alone
 
 struct GenerateRequest {
@@ -255,19 +267,12 @@ struct GenerateRequest {
   bool echo_special = false;           // the text includes special tokens
   std::vector<TokenId> shown_special;  // else these only
   std::optional<uint32_t> logprobs;    // number of top alternatives, 0..20; absent: none
-  // Logprobs are of the distribution that the token was drawn from, after all of SamplingParams;
-  // alternatives that cannot be drawn are left out.
-  bool sampled_logprobs = false;
   // Event::scored has the prompt's tokens but the first, each once, with their logprobs, before or
   // with the first token of the answer. REQUIRES: logprobs, and Reuse::kNothing.
   bool scores_prompt = false;
   // Events of choice 0 have `progress`, from the prompt's first step on.
   bool reports_progress = false;
-  // From the first token: then a choice whose text has a line end finishes with kLength.
-  std::optional<uint64_t> line_timeout_ms;
-  // Behind the answer's first line end, a line with fewer spaces and tabs ends the choice
-  // (kLength); its text ends with them. 0: no limit.
-  uint32_t min_indent = 0;
+  LlamaQuirks llama_quirks;
   Reuse reuse = Reuse::kAll;
   bool use_disk = true;                  // false: the disk is neither read nor written for it
   std::optional<uint32_t> chunk_tokens;  // prefill at most this many rows a step; at least 1

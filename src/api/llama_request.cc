@@ -65,10 +65,10 @@ void ReadLlamaFields(JsonFields& fields, GenerateRequest* request, AnswerSpec* s
   fields.Unsigned("n_probs", 0, kMaxProbs, &num_probs);
   if (num_probs > 0) request->logprobs = spec->logprobs = num_probs;
   fields.Bool("post_sampling_probs", &llama->post_sampling_probs);
-  request->sampled_logprobs = llama->post_sampling_probs;
+  request->llama_quirks.sampled_logprobs = llama->post_sampling_probs;
   if (const auto limit_ms = fields.Integer("t_max_predict_ms", -1, kMaxPredictMs);
       limit_ms.value_or(0) > 0) {
-    request->line_timeout_ms = static_cast<uint64_t>(*limit_ms);
+    request->llama_quirks.line_timeout_ms = static_cast<uint64_t>(*limit_ms);
   }
   // llama.vim's [""] is an answer without fields.
   fields.Strings("response_fields", kMaxResponseFields, kMaxFieldBytes, &llama->response_fields,
@@ -262,7 +262,7 @@ json LlamaSettings(const GenerateRequest& request, const AnswerSpec& spec, const
           {"grammar", GrammarOf(request)},
           {"samplers", asked.samplers ? json(*asked.samplers) : json(kDefaultSamplers)},
           {"timings_per_token", spec.timings_per_token},
-          {"post_sampling_probs", request.sampled_logprobs},
+          {"post_sampling_probs", request.llama_quirks.sampled_logprobs},
           {"lora", json::array()}};
 }
 

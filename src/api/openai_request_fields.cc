@@ -153,7 +153,7 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
   ReadSampling(fields, model, &request->sampling);
   asked->samplers = ReadSamplers(fields, &request->sampling);
   ReadLengths(fields, request);
-  fields.Unsigned("n_indent", 0, kMaxIndent, &request->min_indent);
+  fields.Unsigned("n_indent", 0, kMaxIndent, &request->llama_quirks.min_indent);
   fields.Unsigned("n", 1, kMaxChoices, &request->n);
   uint32_t best_of = request->n;
   fields.Unsigned("best_of", 1, kMaxChoices, &best_of);

@@ -75,7 +75,7 @@ Sequence& AddSequence(Request& request, KvSequence kv, const Tokenizer* tokenize
   if (tokenizer != nullptr && !request.answer.search) {
     sequence->text.emplace(TextStreamFor(*tokenizer, spec));
     sequence->stop.emplace(spec.stop);
-    if (spec.min_indent > 0) sequence->indent.emplace(spec.min_indent);
+    if (spec.llama_quirks.min_indent > 0) sequence->indent.emplace(spec.llama_quirks.min_indent);
   }
   if (request.format.whole) sequence->format.emplace(request.format.whole);
   if (request.format.closing) BeginThought(request, *sequence);

@@ -16,7 +16,7 @@ namespace {
 constexpr double kMs = 1e-6;  // of a nanosecond
 
 bool IsPastLineLimit(const Request& request, const Sequence& sequence) {
-  const std::optional<uint64_t>& limit_ms = request.spec.line_timeout_ms;
+  const std::optional<uint64_t>& limit_ms = request.spec.llama_quirks.line_timeout_ms;
   return limit_ms && sequence.has_line_end &&
          request.times.last_token_ns - request.times.first_token_ns > *limit_ms * 1'000'000;
 }

@@ -98,7 +98,7 @@ void TokenChooser::RunDraw(Draw& draw, uint32_t sampler) {
   if (!draw.id) return;
   draw.token.id = *draw.id;
   if (!request.spec.logprobs) return;
-  if (request.spec.sampled_logprobs) {
+  if (request.spec.llama_quirks.sampled_logprobs) {
     const std::span<const uint64_t> legal = draw.sequence->format_choice
                                                 ? draw.sequence->format_choice->legal()
                                                 : std::span<const uint64_t>();
@@ -147,8 +147,8 @@ void TokenChooser::ChooseOfFormat(Draw& draw, uint32_t sampler) {
     draw.waits = true;
   };
   const bool forbids = ForbidsTokens(draw);
-  if (spec.sampling.temperature == 0 && !spec.sampled_logprobs && !spec.sampling.infill &&
-      !forbids && !choice.best_is_illegal) {
+  if (spec.sampling.temperature == 0 && !spec.llama_quirks.sampled_logprobs &&
+      !spec.sampling.infill && !forbids && !choice.best_is_illegal) {
     draw.id = Sample(draw, sampler, {});
     if (!draw.id) return;
     // The best of all tokens is the best of the legal ones, if it is legal.

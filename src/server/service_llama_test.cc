@@ -112,10 +112,10 @@ TEST_F(LlamaTest, EveryFieldReachesTheEngine) {
   EXPECT_EQ(request.max_tokens, UINT32_MAX);
   EXPECT_FALSE(request.sampling.seed);
   EXPECT_EQ(request.logprobs, 3u);
-  EXPECT_TRUE(request.sampled_logprobs);
+  EXPECT_TRUE(request.llama_quirks.sampled_logprobs);
   EXPECT_EQ(request.sampling.penalty_last_n, UINT32_MAX);
-  EXPECT_EQ(request.line_timeout_ms, 500u);
-  EXPECT_EQ(request.min_indent, 4u);
+  EXPECT_EQ(request.llama_quirks.line_timeout_ms, 500u);
+  EXPECT_EQ(request.llama_quirks.min_indent, 4u);
   EXPECT_EQ(request.n, 2u);
   EXPECT_TRUE(request.reports_progress);
   EXPECT_EQ(request.reuse, Reuse::kNothing);
