@@ -24,14 +24,6 @@ enum class Fault {
   kEraseByFirst,         // a forget takes all that begins with the text's first token
   kEraseOwnOnly,         // a forget leaves what others computed after the text
   kForeignSource,        // sources that differ in their last token alone share their KV
-  // Of the scheduler, for its tests alone: no name selects them.
-  kNoCooldown,         // a request that just came back may be preempted again
-  kForgottenRequest,   // a preempted request never goes on
-  kUnnoticedLeader,    // followers wait for a leader that has ended
-  kShortGuarantee,     // a guarantee protects a block less
-  kKeptCharge,         // a tenant that was idle keeps its old charge
-  kCountedResume,      // a resumed request counts as another prompt
-  kWrongTenantCharge,  // a step is charged to another tenant
   // Of the disk tier, for its tests alone: no name selects them.
   kStoredBeforeSync,     // a record is called stored when it is written, not when it is synced
   kBelievedSync,         // a failed sync counts as done

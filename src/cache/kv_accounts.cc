@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/fault.h"
 
 namespace kvasir {
 
@@ -14,9 +13,7 @@ KvAccounts::KvAccounts(uint32_t num_owners, uint32_t num_blocks) : num_blocks_(n
 }
 
 uint32_t KvAccounts::Account::protected_idle() const {
-  uint32_t kept = guaranteed;
-  if (FaultActive(Fault::kShortGuarantee) && kept > 0) --kept;
-  return std::min(idle, kept - std::min(kept, pinned));
+  return std::min(idle, guaranteed - std::min(guaranteed, pinned));
 }
 
 AccountId KvAccounts::Open(const Digest& owner) {

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/begins_with.h"
-#include "base/fault.h"
 
 namespace kvasir {
 namespace {
@@ -34,10 +33,8 @@ void RequestQueues::Preempt(size_t running_index) {
   const auto is_after = [&](const auto& other) {
     return !other->resume.preempted || IsOlder(*at, other);
   };
-  if (!FaultActive(Fault::kForgottenRequest)) {
-    const auto place = waiting.insert(std::ranges::find_if(waiting, is_after), nullptr);
-    *place = std::move(*at);
-  }
+  const auto place = waiting.insert(std::ranges::find_if(waiting, is_after), nullptr);
+  *place = std::move(*at);
   running.erase(at);
 }
 

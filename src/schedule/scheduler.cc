@@ -368,9 +368,8 @@ void Scheduler::Charge() {
   const double step_ns = figures_.cost().PredictNs(batch_.work());
   for (const StepBatch::Rows& rows : batch_.rows()) {
     if (rows.request->spec.only_when_idle) continue;
-    uint32_t tenant = rows.request->tenant;
-    if (FaultActive(Fault::kWrongTenantCharge)) tenant = 0;
-    tenants_.Charge(tenant, step_ns * (rows.num_rows + rows.source_rows) / batch_.work().rows());
+    tenants_.Charge(rows.request->tenant,
+                    step_ns * (rows.num_rows + rows.source_rows) / batch_.work().rows());
   }
 }
 

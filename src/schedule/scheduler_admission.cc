@@ -175,12 +175,10 @@ bool Scheduler::TryAdmit(Request& request) {
   const uint64_t start_ns = MonotonicNs();
   const uint64_t cache_before_ns = figures_.cache_ns();
   using State = FirstTokenTime::State;
-  MatchResult match =
-      Match(request, known.tokens, known.is_long,
-            {.use_cursor = spec.reuse == Reuse::kAll && !known.goes_on,
-             .use_tier = spec.use_disk && !request.wait.skips_tier,
-             .counts = !spec.only_when_idle &&
-                       (request.times.admitted_ns == 0 || FaultActive(Fault::kCountedResume))});
+  MatchResult match = Match(request, known.tokens, known.is_long,
+                            {.use_cursor = spec.reuse == Reuse::kAll && !known.goes_on,
+                             .use_tier = spec.use_disk && !request.wait.skips_tier,
+                             .counts = !spec.only_when_idle && request.times.admitted_ns == 0});
   // All accounts have blocks in use, and its quota needs one.
   if (request.room.account == kNobody && tenants_.HasQuota(request.cache_owner()) &&
       !requests_.running.empty()) {

@@ -4,8 +4,6 @@
 #include <limits>
 #include <tuple>
 
-#include "base/fault.h"
-
 namespace kvasir {
 namespace {
 
@@ -15,7 +13,6 @@ bool IsRunning(const RequestView& request) { return request.state == State::kRun
 
 // Whether it was just brought back, or was preempted too often.
 bool IsProtected(const RequestView& request) {
-  if (FaultActive(Fault::kNoCooldown)) return false;
   return request.preemptions >= SchedulingPolicy::kMaxPreemptions ||
          (request.preemptions > 0 &&
           request.tokens_since_resume < SchedulingPolicy::kCooldownTokens);

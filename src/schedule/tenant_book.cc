@@ -4,8 +4,6 @@
 #include <optional>
 #include <utility>
 
-#include "base/fault.h"
-
 namespace kvasir {
 
 TenantBook::TenantBook(KvCache& cache, std::vector<TenantStats>& stats, uint32_t max_tenants,
@@ -106,7 +104,6 @@ void TenantBook::Activate(uint32_t tenant, const RequestQueues& requests) {
     }
     return false;
   };
-  if (FaultActive(Fault::kKeptCharge)) return;
   if (look(requests.running) || look(requests.waiting)) return;  // it is active
   if (!least) least = std::ranges::max_element(views_, {}, &TenantView::charge_ns)->charge_ns;
   views_[tenant].charge_ns = std::max(views_[tenant].charge_ns, *least);
