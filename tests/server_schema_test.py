@@ -51,14 +51,31 @@ class Schema(WithServer):
     def test_fields_that_are_read_are_described(self):
         described = set(re.findall(r'"(\w+)":', json.dumps(self.server.get("/openapi.json")["paths"])))
         read = set()
-        for file in ("openai_request.cc", "openai_request_fields.cc", "llama_request.cc", "infill_prompt.cc", "chat_prompt.cc",
-                     "samplers_field.cc", "format_fields.cc", "logit_bias.cc", "raw_prompts.cc", "service_text.cc",
-                     "translation_request.cc"):
-            text = (ROOT / "src/server" / file).read_text()
+        for file in ("api/openai_request.cc", "api/openai_request_fields.cc", "api/llama_request.cc",
+                     "api/infill_prompt.cc", "api/chat_prompt.cc", "api/samplers_field.cc", "api/format_fields.cc",
+                     "api/logit_bias.cc", "api/raw_prompts.cc", "server/text_routes.cc", "api/translation_request.cc"):
+            text = (ROOT / "src" / file).read_text()
             read |= set(re.findall(r'(?:\bfields\.[A-Z]\w+|\bnumber)\("(\w+)"', text))
             read |= set(re.findall(r'\{"(\w+)", FormatLanguage', text.split("kStructuredOutputs")[0]))
         self.assertGreater(len(read), 50)
         self.assertEqual(read - described - NOT_DESCRIBED, set())
+
+    def test_limits_that_are_described_stand_in_the_docs(self):
+        lines = [line for file in (ROOT / "docs").glob("*.md") for line in file.read_text().splitlines()]
+        limits = set()
+        for operations in self.server.get("/openapi.json")["paths"].values():
+            for operation in operations.values():
+                for content in operation.get("requestBody", {}).get("content", {}).values():
+                    for name, schema in content["schema"].get("properties", {}).items():
+                        limits |= {(name, schema[key]) for key in ("minimum", "maximum", "maxItems") if key in schema}
+        limits = {(name, limit) for name, limit in limits if limit not in (-1, 0, 1)}
+        self.assertGreater(len(limits), 15)
+        for name, limit in sorted(limits):
+            texts = "|".join(re.escape(text) for text in (f"{limit:,}", str(limit)))
+            stands = re.compile(rf"(?<![\d.,])(?:{texts})(?![.,]?\d)")
+            with self.subTest(field=name, limit=limit):
+                self.assertTrue(any(f"`{name}`" in line and stands.search(line) for line in lines),
+                                f"no line of docs/*.md has `{name}` and {limit}")
 
     def test_answers_are_those_of_the_description(self):
         scripts = pathlib.Path(sys.executable).parent

@@ -9,6 +9,7 @@
 #include "api/infill_prompt.h"
 #include "api/llama_writer.h"
 #include "api/raw_prompts.h"
+#include "api/request_limits.h"
 #include "api/samplers_field.h"
 #include "base/result.h"
 #include "kvasir/sampling_ranges.h"
@@ -20,9 +21,7 @@ using nlohmann::json;
 
 constexpr uint64_t kRandomSeed = 0xffffffff;  // llama.cpp's number for "choose one"
 constexpr uint32_t kPenaltyTokens = 64;
-constexpr uint32_t kMaxProbs = 20;
 constexpr size_t kMaxResponseFields = 64, kMaxFieldBytes = 256;
-constexpr int64_t kMaxPredictMs = 86'400'000;  // a day
 
 // Fields that are read here, though they are not supported elsewhere.
 constexpr std::string_view kReadHere[] = {"n_probs"};
@@ -57,16 +56,16 @@ void RefuseSwitchedOn(JsonFields& fields) {
 // What these paths have beside OpenAI's.
 void ReadLlamaFields(JsonFields& fields, GenerateRequest* request, AnswerSpec* spec,
                      LlamaSpec* llama) {
-  fields.Unsigned("n_cmpl", 1, 128, &request->n);
+  fields.Unsigned("n_cmpl", 1, kMaxChoices, &request->n);
   spec->n = request->n;
   auto& seed = request->sampling.seed;
   if (seed == kRandomSeed || seed == static_cast<uint64_t>(-1)) seed.reset();
   uint32_t num_probs = 0;
-  fields.Unsigned("n_probs", 0, kMaxProbs, &num_probs);
+  fields.Unsigned("n_probs", 0, kMaxTopLogprobs, &num_probs);
   if (num_probs > 0) request->logprobs = spec->logprobs = num_probs;
   fields.Bool("post_sampling_probs", &llama->post_sampling_probs);
   request->llama_quirks.sampled_logprobs = llama->post_sampling_probs;
-  if (const auto limit_ms = fields.Integer("t_max_predict_ms", -1, kMaxPredictMs);
+  if (const auto limit_ms = fields.Integer("t_max_predict_ms", -1, kMaxTimeoutMs);
       limit_ms.value_or(0) > 0) {
     request->llama_quirks.line_timeout_ms = static_cast<uint64_t>(*limit_ms);
   }

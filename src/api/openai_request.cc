@@ -5,11 +5,11 @@
 #include "api/llama_request.h"
 #include "api/openai_writer.h"
 #include "api/raw_prompts.h"
+#include "api/request_limits.h"
 
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kMaxTopLogprobs = 20;
 constexpr size_t kMaxAnyNameBytes = 256;  // each event of a stream has it
 constexpr uint32_t kDefaultCompletionTokens =
     16;  // OpenAI's default of /v1/completions, and vLLM's

@@ -7,18 +7,13 @@
 #include "api/format_fields.h"
 #include "api/logit_bias.h"
 #include "api/openai_request.h"
+#include "api/request_limits.h"
 #include "api/samplers_field.h"
 #include "kvasir/sampling_ranges.h"
 
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kMaxChoices = 128;
-constexpr int64_t kMaxTimeoutMs = 86'400'000;  // a day
-// Every prompt of a request has its own copy of the stop strings, and each token is compared with
-// them, so their size is limited.
-constexpr size_t kMaxStops = 16;
-constexpr size_t kMaxStopBytes = 1024;  // of each
 constexpr size_t kMaxStopIds = 1024;
 constexpr size_t kMaxSaltBytes = 256;
 constexpr uint32_t kMaxIndent = 65536;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "api/openai_request.h"
+#include "api/request_limits.h"
 #include "base/result.h"
 #include "chat/answer_grammar.h"
 
@@ -13,7 +14,6 @@ namespace {
 
 using Member = JsonValue::Member;
 
-constexpr size_t kMaxSegments = 1024;         // of a message
 constexpr size_t kMaxSegmentNameBytes = 256;  // of a segment
 // As OpenAI limits metadata, in bytes.
 constexpr size_t kMaxMetadata = 16, kMaxMetadataKey = 64, kMaxMetadataValue = 512;

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "access/credentials.h"
-#include "api/chat_prompt.h"
+#include "api/model_view.h"
 #include "http/http_message.h"
 #include "kvasir/engine.h"
 #include "kvasir/session.h"

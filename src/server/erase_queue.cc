@@ -24,7 +24,8 @@ struct EraseQueue::State : std::enable_shared_from_this<State> {
     });
   }
 
-  // noexcept: after an exception the engine would call again, but this state has already changed.
+  // noexcept: after an exception the engine would call again, but this state
+  // has already changed.
   void OnErased(const std::string& owner, const Erasure& erasure) noexcept {
     std::vector<ErasureSink> told;
     bool again = false;
@@ -61,15 +62,22 @@ void EraseQueue::Erase(const std::string& owner, ErasureSink done) {
 }
 
 void EraseQueue::EraseAll(const std::vector<std::string>& owners, ErasureSink done) {
-  struct All {  // after this call only the engine's thread uses it
+  std::vector<ErasureSink> sinks = SinksOfSum(owners.size(), std::move(done));
+  for (size_t i = 0; i < owners.size(); ++i) Erase(owners[i], std::move(sinks[i]));
+}
+
+std::vector<ErasureSink> SinksOfSum(size_t count, ErasureSink done) {
+  struct All {
     std::vector<std::optional<Erasure>> parts;
     ErasureSink done;
   };
   const auto all = std::make_shared<All>();
-  all->parts.resize(owners.size());
+  all->parts.resize(count);
   all->done = std::move(done);
-  for (size_t i = 0; i < owners.size(); ++i) {
-    Erase(owners[i], [all, i](const Erasure& erasure) {  // after an exception it is called again
+  std::vector<ErasureSink> sinks;
+  for (size_t i = 0; i < count; ++i) {
+    sinks.push_back([all,
+                     i](const Erasure& erasure) {  // after an exception it is called again
       all->parts[i] = erasure;
       Erasure sum;
       for (const std::optional<Erasure>& part : all->parts) {
@@ -77,6 +85,7 @@ void EraseQueue::EraseAll(const std::vector<std::string>& owners, ErasureSink do
         sum.blocks += part->blocks;
         sum.tokens += part->tokens;
         sum.cursors += part->cursors;
+        sum.kept_shared = std::max(sum.kept_shared, part->kept_shared);
         sum.disk_blocks += part->disk_blocks;
         sum.disk_bytes += part->disk_bytes;
         sum.locked_stores = std::max(sum.locked_stores, part->locked_stores);
@@ -85,6 +94,7 @@ void EraseQueue::EraseAll(const std::vector<std::string>& owners, ErasureSink do
       all->done(sum);
     });
   }
+  return sinks;
 }
 
 }  // namespace kvasir

@@ -89,6 +89,18 @@ TEST_F(EraseQueueTest, AnErrorOfOneOwnerIsTheErrorOfAll) {
   EXPECT_EQ(error->code, Code::kIoError);
 }
 
+TEST(SinksOfSum, ASinkThatIsCalledAgainCountsOnce) {
+  std::vector<Erasure> told;
+  auto sinks = SinksOfSum(2, [&](const Erasure& sum) { told.push_back(sum); });
+  sinks[1]({.blocks = 2, .kept_shared = 5});
+  sinks[1]({.blocks = 3, .kept_shared = 4});
+  EXPECT_TRUE(told.empty());
+  sinks[0]({.blocks = 1, .kept_shared = 3});
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].blocks, 4u);
+  EXPECT_EQ(told[0].kept_shared, 4u);
+}
+
 TEST_F(EraseQueueTest, AnEngineThatIsDoneAtOnceIsFine) {
   engine_.holds_erasures = false;
   engine_.erasure.tokens = 5;

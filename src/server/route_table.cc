@@ -1,9 +1,25 @@
 #include "server/route_table.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "http/errors.h"
+
 namespace kvasir {
+
+Route At(std::string_view path, Route route) {
+  route.path = path;
+  return route;
+}
+
+Route NotYet(std::string_view path) {
+  return {.path = path, .method = "", .handler = [](const Call& call) -> Outcome {
+            return ErrorResponse(
+                NotFound(fmt::format("{} is not available in this version", call.path)));
+          }};
+}
 
 bool PathMatches(std::string_view pattern, std::string_view path) {
   while (!pattern.empty()) {

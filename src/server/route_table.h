@@ -34,6 +34,7 @@ struct Description {
     std::string schema;
   };
   std::vector<Parameter> parameters = {};
+  const char* rest = "rest";  // the name of what a path's "*" stands for
   const char* status = "200";
   const char* answer = "Object";       // the schema of the answer: a name in `components`
   const char* content_type = nullptr;  // of an answer that is not JSON
@@ -69,6 +70,11 @@ struct Route {
   std::string (*key_in_body)(std::string_view body, std::string_view content_type) = nullptr;
   Description description = {};
 };
+
+// The same route at another path.
+Route At(std::string_view path, Route route);
+// A path of a protocol that this version does not answer: 404, whatever the method.
+Route NotYet(std::string_view path);
 
 // Whether a Route::path takes `path`.
 bool PathMatches(std::string_view pattern, std::string_view path);

@@ -2,9 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/sizes.h"
-#include "server/service_routes.h"
+#include "http/errors.h"
+#include "server/refusals.h"
+#include "server/service.h"
 
 namespace kvasir {
 namespace {
@@ -19,12 +22,6 @@ HttpResponse BodyTooLarge(uint64_t bytes, uint64_t max_bytes) {
 }
 
 }  // namespace
-
-HttpResponse NoValidKey() {
-  return ErrorResponse(
-      {Code::kPermissionDenied,
-       "no valid API key; send \"Authorization: Bearer KEY\" or \"x-api-key: KEY\"", "api_key"});
-}
 
 // Whether its path needs no key, whatever the method. A page at a path whose other answer needs one
 // is open.
@@ -49,7 +46,7 @@ std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
   const uint64_t max_bytes = MaxBodyBytes(head);
   if (open && body_bytes && *body_bytes > max_bytes) return BodyTooLarge(*body_bytes, max_bytes);
   if (head.method == "OPTIONS" || awaits_key) return std::nullopt;
-  const std::optional<Caller> caller = CallerOf(head);
+  const std::optional<Caller> caller = keys_.CallerOf(head);
   if (!open && !caller) return NoValidKey();
   const Route* route = routes_.Find(head);
   if (!route) return NoSuchRoute(head);
@@ -86,14 +83,6 @@ std::optional<Error> Service::CheckLoad(const HttpRequest& head, const Caller& c
   return refused;
 }
 
-// The smallest of what the body, the header and the operator allow.
-void Service::LimitTime(const HttpRequest& head, GenerateRequest* request) const {
-  std::optional<uint64_t>& limit = request->timeout_ms;
-  if (const auto ms = ParseUint(head.timeout_ms)) limit = std::min(limit.value_or(*ms), *ms);
-  if (!limit) limit = options_.timeout_ms;
-  if (const auto most = options_.max_timeout_ms) limit = std::min(limit.value_or(*most), *most);
-}
-
 HttpResponse Service::NoSuchRoute(const HttpRequest& head) const {
   const std::string_view path = PathOf(head.target);
   std::string allowed;
@@ -111,29 +100,10 @@ HttpResponse Service::NoSuchRoute(const HttpRequest& head) const {
   return response;
 }
 
-HttpResponse Service::NoTenant() {
-  return ErrorResponse(
-      {.code = Code::kPermissionDenied,
-       .message = "tenant: the admin key has no prompts and no cache; send an API key",
-       .cause = Cause::kNoTenant});
-}
-
 std::optional<HttpResponse> Service::CheckAccess(const Route& route, const Caller& caller) const {
   if (route.access == Access::kTenant && !caller.tenant) return NoTenant();
   if (route.access != Access::kSums) return std::nullopt;
-  return CheckAdmin(route.path, caller);
-}
-
-std::optional<HttpResponse> Service::CheckAdmin(std::string_view path, const Caller& caller) const {
-  const std::shared_ptr<const Credentials> keys = credentials();
-  if (!keys->sums_are_admins() || caller.is_admin) return std::nullopt;
-  if (!keys->required()) return NoValidKey();  // only the admin's is asked for
-  return ErrorResponse({.code = Code::kPermissionDenied,
-                        .message = fmt::format(
-                            "admin_key: {} is about all tenants; send the key that the server was "
-                            "given as --admin-key, or an admin key of --keys",
-                            path),
-                        .cause = Cause::kNotAdmin});
+  return CheckAdmin(*keys_.current(), route.path, caller);
 }
 
 Outcome Service::Preflight(const HttpRequest& request) const {
@@ -144,7 +114,7 @@ Outcome Service::Preflight(const HttpRequest& request) const {
     if (!PathMatches(route.path, path) || route.method.empty()) continue;
     allowed += fmt::format(", {}{}", route.method, route.method == "GET" ? ", HEAD" : "");
     // Without a key any page that somebody visits could erase their cache: pages may only read.
-    if (route.method == "DELETE" && !credentials()->required()) continue;
+    if (route.method == "DELETE" && !keys_.current()->required()) continue;
     for_pages += fmt::format("{}{}", for_pages.empty() ? "" : ", ", route.method);
   }
   response.headers.emplace_back("Allow", allowed);
@@ -166,7 +136,7 @@ std::vector<std::pair<std::string, std::string>> Service::CommonHeaders(
   std::vector<std::pair<std::string, std::string>> headers = {
       {"Server", "kvasir/" + options_.version}};
   if (!request.id.empty()) headers.emplace_back("x-request-id", request.id);
-  if (const auto caller = CallerOf(request); caller && caller->entry) {
+  if (const auto caller = keys_.CallerOf(request); caller && caller->entry) {
     for (auto& header : rates_->HeadersFor(*caller->entry)) headers.push_back(std::move(header));
   }
   if (request.origin.empty()) return headers;
@@ -176,6 +146,38 @@ std::vector<std::pair<std::string, std::string>> Service::CommonHeaders(
     headers.emplace_back("Access-Control-Allow-Origin", std::move(allowed));
   }
   return headers;
+}
+
+// Whether the model is of the kind that a path is for.
+std::optional<HttpResponse> Service::CheckKind(const Route& route) const {
+  const bool translates = engine_.card().decoder_start.has_value();
+  if (route.for_model == Route::kAnyModel) return {};
+  if (translates == (route.for_model == Route::kTranslator)) return {};
+  return ErrorResponse({Code::kInvalidArgument,
+                        translates
+                            ? "this model translates; use POST /v1/translations"
+                            : "this model does not translate; use POST /v1/chat/completions"});
+}
+
+bool Service::AwaitsKey(const HttpRequest& head) const {
+  const Route* route = routes_.Find(head);
+  return route != nullptr && route->key_in_body != nullptr && head.authorization.empty() &&
+         head.api_key.empty() && keys_.current()->required();
+}
+
+std::optional<HttpResponse> Service::TakeKey(HttpRequest* request) const {
+  if (!AwaitsKey(*request)) return {};
+  request->api_key = routes_.Find(*request)->key_in_body(request->body, request->content_type);
+  if (request->api_key.empty()) return NoValidKey();
+  return CheckHead(*request, request->body.size());
+}
+
+void Service::ShapeError(const HttpRequest& request, HttpResponse* response) const {
+  if (!response->refusal) return;
+  const Route* route = routes_.FindPath(PathOf(request.target));
+  if (route == nullptr || !route->plain_errors) return;
+  const nlohmann::json body = json::parse(response->body, nullptr, false);
+  response->body = nlohmann::json{{"error", body.at("error").at("message")}}.dump();
 }
 
 }  // namespace kvasir

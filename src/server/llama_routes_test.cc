@@ -1,43 +1,23 @@
-// /completion, /infill and /slots, by a Service in front of a FakeEngine.
+#include "server/llama_routes.h"
+
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
 #include "kvasir/sampling_ranges.h"
-#include "server/fake_engine_for_test.h"
+#include "server/openai_routes.h"
+#include "server/routes_for_test.h"
 
 namespace kvasir {
 namespace {
 
 using nlohmann::json;
 
-class LlamaTest : public testing::Test {
+class LlamaRoutesTest : public RoutesTest {
  protected:
-  void SetUp() override { Make(TinyTokenizerJson()); }
-
-  void Make(const std::string& tokenizer_json) {
-    service_.reset();
-    auto tokenizer = Tokenizer::Parse(tokenizer_json, kTinyTokenizerConfig);
-    ASSERT_TRUE(tokenizer) << tokenizer.error().message;
-    tokenizer_ = std::move(*tokenizer);
-    engine_ = std::make_unique<FakeEngine>(tokenizer_.get(), nullptr);
-    engine_->mutable_options().parallel = 3;
-    service_ = *Service::Make({}, *engine_);
-  }
-
-  HttpResponse Ask(std::string method, std::string target, const json& body = nullptr) {
-    return AskService(*service_, RequestOf(std::move(method), std::move(target),
-                                           body.is_null() ? "" : body.dump()));
-  }
-  json ErrorOf(const std::string& target, const json& body) {
-    return json::parse(Ask("POST", target, body).body).value("error", json());
-  }
-
-  GenerationStart Start(const std::string& target, const json& body) {
-    Outcome outcome = service_->Handle(RequestOf("POST", target, body.dump()));
-    auto* start = std::get_if<GenerationStart>(&outcome);
-    EXPECT_NE(start, nullptr) << std::get<HttpResponse>(outcome).body;
-    return start ? std::move(*start) : GenerationStart{};
+  void AddRoutes() override {
+    AddLlamaRoutes(server_->options, server_->generations, &server_->table);
+    AddOpenAiRoutes(server_->generations, server_->preparer, &server_->table);
   }
   std::vector<std::vector<TokenId>> Prompts(const json& prompt) {
     std::vector<std::vector<TokenId>> prompts;
@@ -46,10 +26,6 @@ class LlamaTest : public testing::Test {
     }
     return prompts;
   }
-
-  std::unique_ptr<Tokenizer> tokenizer_;
-  std::unique_ptr<FakeEngine> engine_;
-  std::unique_ptr<Service> service_;
 };
 
 using Ids = std::vector<TokenId>;
@@ -66,7 +42,7 @@ Event OnlyToken(TokenId id, std::string text, FinishReason reason) {
   return event;
 }
 
-TEST_F(LlamaTest, PromptsHaveAllForms) {
+TEST_F(LlamaRoutesTest, PromptsHaveAllForms) {
   EXPECT_EQ(Prompts("ab"), (std::vector<Ids>{{97, 98}}));
   EXPECT_EQ(Prompts({5, 6}), (std::vector<Ids>{{5, 6}}));
   EXPECT_EQ(Prompts({5, "ab", 6}), (std::vector<Ids>{{5, 97, 98, 6}}));
@@ -81,7 +57,7 @@ TEST_F(LlamaTest, PromptsHaveAllForms) {
   }
 }
 
-TEST_F(LlamaTest, DefaultsAreLlamaServers) {
+TEST_F(LlamaRoutesTest, DefaultsAreLlamaServers) {
   const GenerateRequest request = std::move(Start("/completion", {{"prompt", "a"}}).requests[0]);
   EXPECT_EQ(request.sampling.temperature, 0.8f);
   EXPECT_EQ(request.sampling.top_k, 40u);
@@ -100,7 +76,7 @@ TEST_F(LlamaTest, DefaultsAreLlamaServers) {
   EXPECT_FALSE(other.sampling.temperature_last);
 }
 
-TEST_F(LlamaTest, EveryFieldReachesTheEngine) {
+TEST_F(LlamaRoutesTest, EveryFieldReachesTheEngine) {
   const json body = json::parse(R"({"prompt":"abc","n_predict":-1,"seed":-1,"n_probs":3,
       "post_sampling_probs":true,"repeat_last_n":-1,"t_max_predict_ms":500,"id_slot":2,"n_cmpl":2,
       "stream":true,"return_progress":true,"n_keep":0,"n_cache_reuse":0,"cache_prompt":false,
@@ -126,7 +102,7 @@ TEST_F(LlamaTest, EveryFieldReachesTheEngine) {
   EXPECT_EQ(Start("/completion", {{"prompt", "a"}, {"seed", 7}}).requests[0].sampling.seed, 7u);
 }
 
-TEST_F(LlamaTest, WhatIsNotThereIsRefusedByName) {
+TEST_F(LlamaRoutesTest, WhatIsNotThereIsRefusedByName) {
   const std::pair<const char*, json> fields[] = {
       {"dry_multiplier", 0.5}, {"xtc_probability", 0.1}, {"mirostat", 2},
       {"typical_p", 0.9},      {"dynatemp_range", 0.5},  {"n_keep", 5},
@@ -139,7 +115,7 @@ TEST_F(LlamaTest, WhatIsNotThereIsRefusedByName) {
   }
 }
 
-TEST_F(LlamaTest, SamplersThatAreNotListedAreOff) {
+TEST_F(LlamaRoutesTest, SamplersThatAreNotListedAreOff) {
   struct Case {
     json samplers;
     float temperature, top_p, min_p;
@@ -174,7 +150,7 @@ TEST_F(LlamaTest, SamplersThatAreNotListedAreOff) {
   }
 }
 
-TEST_F(LlamaTest, OrdersThatWouldChangeTheAnswerAreRefused) {
+TEST_F(LlamaRoutesTest, OrdersThatWouldChangeTheAnswerAreRefused) {
   const json orders[] = {{"top_p", "top_k"},
                          {"min_p", "top_p"},
                          {"top_p", "temperature", "min_p"},
@@ -195,7 +171,7 @@ TEST_F(LlamaTest, OrdersThatWouldChangeTheAnswerAreRefused) {
   }
 }
 
-TEST_F(LlamaTest, APromptThatDoesNotFitSaysByHowMuch) {
+TEST_F(LlamaRoutesTest, APromptThatDoesNotFitSaysByHowMuch) {
   for (const char* target : {"/completion", "/v1/completions"}) {
     const json error = ErrorOf(target, {{"prompt", std::string(70, 'a')}});
     EXPECT_EQ(error["type"], "exceed_context_size_error");
@@ -205,7 +181,7 @@ TEST_F(LlamaTest, APromptThatDoesNotFitSaysByHowMuch) {
   }
 }
 
-TEST_F(LlamaTest, AnswersInLlamaServersForm) {
+TEST_F(LlamaRoutesTest, AnswersInLlamaServersForm) {
   const GenerationStart start = Start("/completion", {{"prompt", "ab"},
                                                       {"n_predict", 1},
                                                       {"n_probs", 1},
@@ -241,7 +217,7 @@ TEST_F(LlamaTest, AnswersInLlamaServersForm) {
   EXPECT_FALSE(body.contains("choices"));
 }
 
-TEST_F(LlamaTest, SamplingProbabilitiesAreNotLogarithms) {
+TEST_F(LlamaRoutesTest, SamplingProbabilitiesAreNotLogarithms) {
   const GenerationStart start =
       Start("/completion", {{"prompt", "ab"}, {"n_probs", 2}, {"post_sampling_probs", true}});
   Event event = OnlyToken(200, "", FinishReason::kLength);  // half a character
@@ -253,7 +229,7 @@ TEST_F(LlamaTest, SamplingProbabilitiesAreNotLogarithms) {
                 "top_probs":[{"id":200,"token":"\ufffd","bytes":[200],"prob":1.0}]}])"));
 }
 
-TEST_F(LlamaTest, SeveralAnswersAreAList) {
+TEST_F(LlamaRoutesTest, SeveralAnswersAreAList) {
   const GenerationStart start = Start("/completion", {{"prompt", {"a", "b"}}, {"n_predict", 1}});
   start.answer->Take(1, OnlyToken(99, "c", FinishReason::kLength));
   start.answer->Take(0, OnlyToken(100, "d", FinishReason::kStop));
@@ -270,7 +246,7 @@ TEST_F(LlamaTest, SeveralAnswersAreAList) {
   EXPECT_TRUE(json::parse(Joined(one.answer->Body())).is_object());
 }
 
-TEST_F(LlamaTest, ResponseFieldsAreAllThatIsSaid) {
+TEST_F(LlamaRoutesTest, ResponseFieldsAreAllThatIsSaid) {
   const GenerationStart start = Start(
       "/completion",
       {{"prompt", "a"},
@@ -284,7 +260,7 @@ TEST_F(LlamaTest, ResponseFieldsAreAllThatIsSaid) {
   EXPECT_EQ(json::parse(Joined(none.answer->Body())), json::object());
 }
 
-TEST_F(LlamaTest, AStreamHasNeitherChoicesNorDone) {
+TEST_F(LlamaRoutesTest, AStreamHasNeitherChoicesNorDone) {
   const GenerationStart start = Start("/completion", {{"prompt", "ab"},
                                                       {"stream", true},
                                                       {"n_probs", 1},
@@ -328,7 +304,7 @@ TEST_F(LlamaTest, AStreamHasNeitherChoicesNorDone) {
   EXPECT_FALSE(events[4].contains("completion_probabilities"));
 }
 
-TEST_F(LlamaTest, TheErrorOfAStreamHasNoChoices) {
+TEST_F(LlamaRoutesTest, TheErrorOfAStreamHasNoChoices) {
   const GenerationStart start = Start("/completion", {{"prompt", "ab"}, {"stream", true}});
   const std::string event = start.answer->ErrorEvent({Code::kUnavailable, "x"});
   const json error = json::parse(event.substr(6));
@@ -336,7 +312,7 @@ TEST_F(LlamaTest, TheErrorOfAStreamHasNoChoices) {
   EXPECT_FALSE(error.contains("choices"));
 }
 
-TEST_F(LlamaTest, InfillNeedsTheTokens) {
+TEST_F(LlamaRoutesTest, InfillNeedsTheTokens) {
   const HttpResponse refused =
       Ask("POST", "/infill", {{"input_prefix", "a"}, {"input_suffix", "b"}});
   EXPECT_EQ(refused.status, 501);
@@ -345,8 +321,8 @@ TEST_F(LlamaTest, InfillNeedsTheTokens) {
   EXPECT_NE(error["message"].get<std::string>().find("prefix, suffix, middle"), std::string::npos);
 }
 
-TEST_F(LlamaTest, InfillPutsFilesBeforeWhatChanges) {
-  Make(FimTokenizerJson());
+TEST_F(LlamaRoutesTest, InfillPutsFilesBeforeWhatChanges) {
+  Make({}, FimTokenizerJson());
   const auto bytes = [](Ids& ids, std::string_view text) {
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
   };
@@ -378,57 +354,6 @@ TEST_F(LlamaTest, InfillPutsFilesBeforeWhatChanges) {
   json wrong = body;
   wrong["input_extra"] = json::array({json{{"filename", "f"}}});
   EXPECT_EQ(ErrorOf("/infill", wrong)["param"], "input_extra[0].text");
-}
-
-TEST_F(LlamaTest, SlotsShowWhatRuns) {
-  engine_->sequences = {{.tenant = "default",
-                         .state = "decode",
-                         .tokens = 9,
-                         .computed = 8,
-                         .prompt_tokens = 7,
-                         .cached_tokens = 4},
-                        {.tenant = "default", .state = "waiting", .tokens = 5, .prompt_tokens = 5},
-                        {.tenant = "other", .state = "decode", .tokens = 3, .prompt_tokens = 2}};
-  const json slots = json::parse(Ask("GET", "/slots").body);
-  ASSERT_EQ(slots.size(), 3u);
-  EXPECT_EQ(slots[0], json::parse(R"({"id":0,"is_processing":true,"n_ctx":64,"n_prompt_tokens":7,
-      "n_cached_tokens":4,"n_decoded":2})"));
-  for (int i = 1; i < 3; ++i) {
-    EXPECT_EQ(slots[i], (json{{"id", i},
-                              {"is_processing", false},
-                              {"n_ctx", 64},
-                              {"n_prompt_tokens", 0},
-                              {"n_cached_tokens", 0},
-                              {"n_decoded", 0}}));
-  }
-}
-
-TEST_F(LlamaTest, ActionsOnSlotsNameWhatReplacesThem) {
-  for (const auto& [action, instead] : {std::pair<const char*, const char*>{"save", "--disk"},
-                                        {"restore", "by itself"},
-                                        {"erase", "DELETE /v1/cache"}}) {
-    const HttpResponse refused =
-        Ask("POST", std::string("/slots/0?action=") + action, {{"filename", "x"}});
-    EXPECT_EQ(refused.status, 501);
-    const json error = json::parse(refused.body)["error"];
-    EXPECT_EQ(error["type"], "not_supported_error");
-    EXPECT_NE(error["message"].get<std::string>().find(instead), std::string::npos);
-  }
-  EXPECT_EQ(Ask("POST", "/slots/0?action=x").status, 400);
-}
-
-TEST_F(LlamaTest, PropsAndModelsHaveWhatClientsRead) {
-  const json props = json::parse(Ask("GET", "/props").body);
-  EXPECT_EQ(props["default_generation_settings"]["params"]["seed"], 4294967295);
-  EXPECT_EQ(props["default_generation_settings"]["params"]["n_predict"], -1);
-  EXPECT_EQ(props["total_slots"], 3);
-  ServerOptions options;
-  options.aliases = {"a", "b"};
-  service_ = *Service::Make(options, *engine_);
-  const json models = json::parse(Ask("GET", "/v1/models").body);
-  ASSERT_EQ(models["data"].size(), 1u);
-  EXPECT_EQ(models["data"][0]["id"], "a");
-  EXPECT_EQ(models["data"][0]["aliases"], json({"a", "b", "fake"}));
 }
 
 }  // namespace

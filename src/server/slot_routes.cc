@@ -1,19 +1,22 @@
-// The endpoints of llama.cpp's server: completions in its form, and its slots.
+#include "server/slot_routes.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
-#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "api/raw_prompts.h"
-#include "api/session_forget.h"
 #include "base/atomic_file.h"
 #include "base/clock.h"
 #include "base/file_name.h"
+#include "http/errors.h"
 #include "http/json_fields.h"
-#include "server/service_routes.h"
+#include "server/forgets.h"
 
 namespace kvasir {
 namespace {
@@ -26,7 +29,8 @@ struct SlotAction {
 };
 constexpr SlotAction kSlotActions[] = {
     {"save",
-     "the cache keeps every prompt by itself, over restarts with --disk; POST /v1/cache/flush "
+     "the cache keeps every prompt by itself, over restarts with "
+     "--disk; POST /v1/cache/flush "
      "answers when all of it is on the disk"},
     {"restore", "the cache finds the prompt of a request by itself, on the disk too"},
     {"erase",
@@ -59,37 +63,47 @@ json SlotsJson(std::vector<SequenceState> states, uint32_t num_slots, uint32_t c
   return slots;
 }
 
-}  // namespace
+class SlotHandlers {
+ public:
+  explicit SlotHandlers(const SlotSources& from)
+      : generations_(from.generations),
+        keys_(from.keys),
+        sessions_(from.sessions),
+        pieces_(from.pieces),
+        slots_(from.slots) {}
 
-Outcome Service::CompleteAsLlama(const Call& call) {
-  ModelView model = model_;
-  model.sampling = llama_sampling_;
-  return Start(ParseLlamaRequest(call.request.body, model), call, "prompt");
-}
+  Outcome List(const Call& call);
+  Outcome Act(const Call& call);
 
-Outcome Service::Infill(const Call& call) {
-  ModelView model = model_;
-  model.sampling = llama_sampling_;
-  return Start(ParseInfillRequest(call.request.body, model), call, "input_prefix");
-}
+ private:
+  Outcome Save(const Call& call, uint32_t slot, const std::string& file);
+  Outcome Restore(const Call& call, uint32_t slot, const std::string& file);
+  Outcome Erase(const Call& call, uint32_t slot);
+
+  const GenerationStarter& generations_;
+  const KeyRing& keys_;
+  const SessionStore& sessions_;
+  PieceStore& pieces_;
+  Slots& slots_;
+};
 
 // The caller's own runs; the operator's key shows all.
-Outcome Service::ListSlots(const Call& call) {
-  if (!options_.has_slots) {
+Outcome SlotHandlers::List(const Call& call) {
+  if (!call.options.has_slots) {
     return ErrorResponse(
         {Code::kUnsupported, "/slots is off: the server was started with --no-slots", "slots"});
   }
   std::optional<std::string> tenant;
   if (!call.caller.is_admin) tenant = call.tenant();
-  return LaterAnswer{[this, tenant = std::move(tenant)](LaterAnswer::Reply reply) {
-    const uint32_t ctx_size = engine_.card().ctx_size, num_slots = engine_.options().parallel;
-    engine_.ListSequences(tenant, [=](std::vector<SequenceState> states) {
+  return LaterAnswer{[&engine = call.engine, tenant = std::move(tenant)](LaterAnswer::Reply reply) {
+    const uint32_t ctx_size = engine.card().ctx_size, num_slots = engine.options().parallel;
+    engine.ListSequences(tenant, [=](std::vector<SequenceState> states) {
       reply(JsonResponse(SlotsJson(std::move(states), num_slots, ctx_size)));
     });
   }};
 }
 
-Outcome Service::ActOnSlot(const Call& call) {
+Outcome SlotHandlers::Act(const Call& call) {
   const std::string action = QueryValue(call.request.target, "action").value_or("");
   const auto* known = std::ranges::find(kSlotActions, action, &SlotAction::name);
   if (known == std::end(kSlotActions)) {
@@ -98,19 +112,19 @@ Outcome Service::ActOnSlot(const Call& call) {
          fmt::format("'{}' is not an action (known: save, restore, erase)", action.substr(0, 64)),
          "action"});
   }
-  if (!options_.slot_save_path) {
+  if (!call.options.slot_save_path) {
     return ErrorResponse({Code::kUnsupported,
                           fmt::format("{} needs a server with --slot-save-path; without it: {}",
                                       action, known->instead),
                           "slots"});
   }
-  if (credentials()->num_tenants() > 1) {
-    return ErrorResponse(
-        {.code = Code::kPermissionDenied,
-         .message = "slots have no owner, and this server has several keys: sessions (POST "
-                    "/v1/sessions) are each key's own",
-         .field = "slots",
-         .cause = Cause::kNotAdmin});
+  if (keys_.current()->num_tenants() > 1) {
+    return ErrorResponse({.code = Code::kPermissionDenied,
+                          .message = "slots have no owner, and this server has "
+                                     "several keys: sessions (POST "
+                                     "/v1/sessions) are each key's own",
+                          .field = "slots",
+                          .cause = Cause::kNotAdmin});
   }
   const std::string number(SegmentOf(call.path, 1));
   uint32_t slot = 0;
@@ -121,7 +135,7 @@ Outcome Service::ActOnSlot(const Call& call) {
                                       Printable(number.substr(0, 20)), slots_.size() - 1),
                           "id_slot"});
   }
-  if (action == "erase") return EraseSlot(call, slot);
+  if (action == "erase") return Erase(call, slot);
   const auto body = ParseBody(call.request.body);
   if (!body) return ErrorResponse(body.error());
   JsonFields fields(body->fields);
@@ -130,10 +144,10 @@ Outcome Service::ActOnSlot(const Call& call) {
   if (!fields.Has("filename")) fields.Fail("filename", "is missing");
   if (fields.error()) return ErrorResponse(*fields.error());
   if (const Status safe = CheckSlotFile(file); !safe) return ErrorResponse(safe.error());
-  return action == "save" ? SaveSlot(call, slot, file) : RestoreSlot(call, slot, file);
+  return action == "save" ? Save(call, slot, file) : Restore(call, slot, file);
 }
 
-Outcome Service::SaveSlot(const Call& call, uint32_t slot, const std::string& file) {
+Outcome SlotHandlers::Save(const Call& call, uint32_t slot, const std::string& file) {
   const uint64_t begin_ns = MonotonicNs();
   const auto path = slots_.Get(slot, call.tenant());
   if (!path) {
@@ -143,9 +157,10 @@ Outcome Service::SaveSlot(const Call& call, uint32_t slot, const std::string& fi
                                       slot),
                           "id_slot"});
   }
-  const std::string bytes = EncodeSlot(*path, SlotIdentity(engine_.card().content, call.tenant()));
+  const std::string bytes =
+      EncodeSlot(*path, SlotIdentity(call.engine.card().content, call.tenant()));
   const Status written =
-      WriteAtomicFile(std::filesystem::path(*options_.slot_save_path) / file, bytes, {});
+      WriteAtomicFile(std::filesystem::path(*call.options.slot_save_path) / file, bytes, {});
   if (!written) return ErrorResponse(written.error());
   return JsonResponse({{"id_slot", slot},
                        {"filename", file},
@@ -155,15 +170,15 @@ Outcome Service::SaveSlot(const Call& call, uint32_t slot, const std::string& fi
 }
 
 // Computes what the cache has lost.
-Outcome Service::RestoreSlot(const Call& call, uint32_t slot, const std::string& file) {
+Outcome SlotHandlers::Restore(const Call& call, uint32_t slot, const std::string& file) {
   const uint64_t begin_ns = MonotonicNs();
-  const uint64_t max_bytes = uint64_t{model_.ctx_size} * sizeof(TokenId) + kMaxSlotHeadBytes;
-  const auto bytes = ReadSlotFile(*options_.slot_save_path, file, max_bytes);
+  const uint64_t max_bytes = uint64_t{call.model.ctx_size} * sizeof(TokenId) + kMaxSlotHeadBytes;
+  const auto bytes = ReadSlotFile(*call.options.slot_save_path, file, max_bytes);
   if (!bytes) return ErrorResponse(bytes.error());
-  auto path =
-      DecodeSlot(*bytes, SlotIdentity(engine_.card().content, call.tenant()), call.tenant(), file);
+  auto path = DecodeSlot(*bytes, SlotIdentity(call.engine.card().content, call.tenant()),
+                         call.tenant(), file);
   if (!path) return ErrorResponse(path.error());
-  if (const Status fits = CheckLength(path->ids.size(), 0, "filename", model_); !fits) {
+  if (const Status fits = CheckLength(path->ids.size(), 0, "filename", call.model); !fits) {
     return ErrorResponse(fits.error());
   }
   GenerateRequest request;
@@ -172,16 +187,16 @@ Outcome Service::RestoreSlot(const Call& call, uint32_t slot, const std::string&
   request.cache_salt = path->cache_salt;
   request.max_tokens = 0;
   if (call.caller.entry) request.cache_owner = call.caller.entry->rules.cache_owner;
-  LimitTime(call.request, &request);
+  generations_.LimitTime(call.request, &request);
   const json answer = {{"id_slot", slot},
                        {"filename", file},
                        {"n_restored", path->ids.size()},
                        {"n_read", bytes->size()}};
-  return LaterAnswer{[this, slot, begin_ns, answer, request = std::move(request),
-                      epoch = slots_.epoch(),
+  return LaterAnswer{[this, &engine = call.engine, slot, begin_ns, answer,
+                      request = std::move(request), epoch = slots_.epoch(),
                       path = std::move(*path)](LaterAnswer::Reply reply) mutable {
     const auto sent = std::make_shared<LaterAnswer::Reply>(std::move(reply));
-    const auto id = engine_.Submit(
+    const auto id = engine.Submit(
         std::move(request),
         [this, slot, begin_ns, answer, epoch, sent,
          path = std::make_shared<SlotPath>(std::move(path))](const Event& event) {
@@ -199,19 +214,42 @@ Outcome Service::RestoreSlot(const Call& call, uint32_t slot, const std::string&
   }};
 }
 
-Outcome Service::EraseSlot(const Call& call, uint32_t slot) {
+Outcome SlotHandlers::Erase(const Call& call, uint32_t slot) {
   const auto path = slots_.Get(slot, call.tenant());
   slots_.Forget(slot);
   json answer = {{"id_slot", slot}, {"n_erased", path ? path->ids.size() : 0}};
   if (!path) return JsonResponse(answer);
   pieces_.Erase(call.tenant());
-  ForgetRequest request = ForgetPrompt(path->ids, path->cache_salt, ScopeOf(call));
-  return LaterAnswer{[this, answer = std::move(answer),
+  ForgetRequest request = ForgetPrompt(path->ids, path->cache_salt, ScopeOf(call, sessions_));
+  return LaterAnswer{[&engine = call.engine, answer = std::move(answer),
                       request = std::move(request)](LaterAnswer::Reply reply) mutable {
-    engine_.Forget(std::move(request), [answer, reply = std::move(reply)](const Erasure& erasure) {
+    engine.Forget(std::move(request), [answer, reply = std::move(reply)](const Erasure& erasure) {
       reply(erasure.error ? ErrorResponse(*erasure.error) : JsonResponse(answer));
     });
   }};
+}
+
+}  // namespace
+
+void AddSlotRoutes(const SlotSources& from, RouteTable* table) {
+  const auto own = std::make_shared<SlotHandlers>(from);
+  table->Add({.path = "/slots",
+              .method = "GET",
+              .handler = std::bind_front(&SlotHandlers::List, own),
+              .description = {.summary = "The caller's requests that run, as "
+                                         "slots of llama.cpp's server.",
+                              .answer = "Answers"}});
+  table->Add(
+      {.path = "/slots/{id}",
+       .method = "POST",
+       .handler = std::bind_front(&SlotHandlers::Act, own),
+       .access = Access::kTenant,
+       .work = Route::kPrepared,
+       .files = Route::kOtherFiles,
+       .description = {.summary = "Saves, restores or erases a slot; 501 without "
+                                  "--slot-save-path.",
+                       .properties = R"("filename":{"type":"string"})",
+                       .parameters = {{"action", R"({"enum":["save","restore","erase"]})"}}}});
 }
 
 }  // namespace kvasir

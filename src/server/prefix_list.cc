@@ -1,8 +1,13 @@
-// GET /v1/cache/prefixes: what the cache holds of the caller's prompts.
+#include "server/prefix_list.h"
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "server/service_routes.h"
+#include "http/parts.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {
@@ -88,20 +93,17 @@ Parts PrefixesText(PrefixList list, std::vector<SessionStore::Entry> sessions,
 
 }  // namespace
 
-// The caller's own, or those of its share group; text of the caller's own sessions only.
-Outcome Service::ListPrefixes(const Call& call) {
-  const auto& entry = call.caller.entry;
-  std::string owner = entry ? entry->rules.cache_owner.value_or(call.tenant()) : call.tenant();
-  return LaterAnswer{[this, owner = std::move(owner),
-                      sessions =
-                          sessions_.Loaded(call.tenant(), kSessions)](LaterAnswer::Reply reply) {
-    engine_.ListPrefixes(owner, [this, sessions, reply](PrefixList list) {
+Outcome ListPrefixes(const Call& call, SessionStore& sessions) {
+  return LaterAnswer{[&engine = call.engine, tokenizer = call.model.tokenizer,
+                      owner = call.cache_owner(),
+                      shown = sessions.Loaded(call.tenant(), kSessions)](LaterAnswer::Reply reply) {
+    engine.ListPrefixes(owner, [tokenizer, shown, reply](PrefixList list) {
       HttpResponse response;
       for (const PrefixRun& run : list.runs) {
         response.rest_bytes += sizeof(run) + sizeof(ShownRun) + run.tokens.size() * sizeof(TokenId);
       }
       // Written later, not on the engine's thread.
-      response.rest = PrefixesText(std::move(list), sessions, model_.tokenizer);
+      response.rest = PrefixesText(std::move(list), shown, tokenizer);
       reply(std::move(response));
     });
   }};

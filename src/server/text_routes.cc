@@ -1,13 +1,17 @@
-// The endpoints that read and write text without generating: tokens, templates.
+#include "server/text_routes.h"
+
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "api/anthropic_messages.h"
 #include "api/logprobs_json.h"
-#include "base/result.h"
+#include "api/openai_request.h"
+#include "http/errors.h"
 #include "http/json_fields.h"
-#include "server/service_routes.h"
+#include "server/request_schema.h"
 
 namespace kvasir {
 namespace {
@@ -61,9 +65,7 @@ HttpResponse TextResponse(std::vector<std::string> keys, std::string text) {
   return response;
 }
 
-}  // namespace
-
-Outcome Service::Tokenize(const Call& call) {
+Outcome Tokenize(const Call& call) {
   const auto body = ParseBody(call.request.body);
   if (!body) return ErrorResponse(body.error());
   JsonFields fields(body->fields);
@@ -82,75 +84,70 @@ Outcome Service::Tokenize(const Call& call) {
   fields.Bool("parse_special", &options.parse_special);
   fields.Bool("with_pieces", &with_pieces);
   if (fields.error()) return ErrorResponse(*fields.error());
-  auto ids = EncodeText(text, name, options, model_);
+  auto ids = EncodeText(text, name, options, call.model);
   if (!ids) return ErrorResponse(ids.error());
   ids->shrink_to_fit();
   HttpResponse response;
   response.rest_bytes = ids->size() * sizeof(TokenId);
   std::string counts =
-      fmt::format(R"({{"count":{},"max_model_len":{},)", ids->size(), model_.ctx_size);
+      fmt::format(R"({{"count":{},"max_model_len":{},)", ids->size(), call.model.ctx_size);
   response.rest =
-      TokensText(std::move(counts), std::move(*ids), with_pieces ? model_.tokenizer : nullptr);
+      TokensText(std::move(counts), std::move(*ids), with_pieces ? call.model.tokenizer : nullptr);
   return response;
 }
 
-Outcome Service::Detokenize(const Call& call) {
+Outcome Detokenize(const Call& call) {
   const auto body = ParseBody(call.request.body, kDetokenizeIds);
   if (!body) return ErrorResponse(body.error());
   JsonFields fields(body->fields);
   std::vector<TokenId> ids;
-  fields.Ids("tokens", model_.vocab_size, &ids);
+  fields.Ids("tokens", call.model.vocab_size, &ids);
   if (!fields.Has("tokens")) fields.Fail("tokens", "is missing");
-  if (!model_.tokenizer) fields.Fail("tokens", model_.no_text);
+  if (!call.model.tokenizer) fields.Fail("tokens", call.model.no_text);
   if (fields.error()) return ErrorResponse(*fields.error());
   if (ids.size() > kMaxTokens) {
     fields.Fail("tokens", fmt::format("has {} ids; at most {} are taken", ids.size(), kMaxTokens));
     return ErrorResponse(*fields.error());
   }
-  auto text = DecodeIds(ids, "tokens", model_);
+  auto text = DecodeIds(ids, "tokens", call.model);
   if (!text) return ErrorResponse(text.error());
   return TextResponse({"content", "prompt"}, std::move(*text));
 }
 
-Outcome Service::ApplyTemplate(const Call& call) {
+Outcome ApplyTemplate(const Call& call) {
   auto body = ParseBody(call.request.body, kChatIds);
   if (!body) return ErrorResponse(body.error());
   JsonFields fields(body->fields);
-  auto chat = RenderMessages(fields, &body->tree, model_);
+  auto chat = RenderMessages(fields, &body->tree, call.model);
   if (!chat) return ErrorResponse(chat.error());
   return TextResponse({"prompt"}, std::move(chat->text));
 }
 
-// How many tokens the prompt of a chat has.
-Result<size_t> Service::CountPrompt(std::string_view text) const {
-  KV_ASSIGN(JsonBody body, ParseBody(text, kChatIds));
-  if (!model_.tokenizer) return tl::unexpected(NoTextError("messages", model_));
-  JsonFields fields(body.fields);
-  KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, &body.tree, model_));
-  const auto prompt = EncodeChat(chat, model_);
-  if (prompt) return prompt->ids.size();
-  return tl::unexpected(EncodeError(prompt.error(), "messages", model_.max_text_tokens(), model_));
-}
+}  // namespace
 
-Outcome Service::CountChat(const Call& call) {
-  const auto tokens = CountPrompt(call.request.body);
-  if (!tokens) return ErrorResponse(tokens.error());
-  return JsonResponse({{"object", "response.input_tokens"}, {"input_tokens", *tokens}});
-}
-
-// The same of a body of Anthropic's /v1/messages.
-Outcome Service::CountMessages(const Call& call) {
-  std::string chat;
-  {
-    const auto body = ParseBody(call.request.body);
-    if (!body) return ErrorResponse(body.error());
-    auto converted = ChatBodyOf(body->fields);
-    if (!converted) return ErrorResponse(converted.error());
-    chat = std::move(*converted);
-  }
-  const auto tokens = CountPrompt(chat);
-  if (!tokens) return ErrorResponse(tokens.error());
-  return JsonResponse({{"input_tokens", *tokens}});
+void AddTextRoutes(RouteTable* table) {
+  Route row{.path = "/tokenize",
+            .method = "POST",
+            .handler = Tokenize,
+            .access = Access::kTenant,
+            .work = Route::kPrepared};
+  row.description = {.summary = "Text to token ids.",
+                     .properties = R"("content":{"type":"string"},"prompt":{"type":"string"},
+                     "add_special":{"type":"boolean"},"add_special_tokens":{"type":"boolean"},
+                     "parse_special":{"type":"boolean"},"with_pieces":{"type":"boolean"})",
+                     .required = R"({"anyOf":[{"required":["content"]},{"required":["prompt"]}]})"};
+  table->Add(row);
+  row.handler = Detokenize;
+  row.description = {
+      .summary = "Token ids to text.",
+      .properties = R"("tokens":{"type":"array","items":{"type":"integer","minimum":0}})",
+      .required = R"(["tokens"])"};
+  table->Add(At("/detokenize", row));
+  row.handler = ApplyTemplate;
+  row.description = {.summary = "Messages to the text of the prompt.",
+                     .properties = MessagesSchema(),
+                     .required = R"(["messages"])"};
+  table->Add(At("/apply-template", row));
 }
 
 }  // namespace kvasir

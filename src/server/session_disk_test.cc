@@ -1,4 +1,6 @@
-// Kept sessions of a Service in front of a FakeEngine with a disk tier.
+// Kept sessions of a Service over a FakeEngine with a disk tier, and SessionDisk alone.
+#include "server/session_disk.h"
+
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -13,14 +15,14 @@ namespace {
 
 using nlohmann::json;
 
-class ServiceSessionFile : public testing::Test {
+class SessionDiskTest : public testing::Test {
  protected:
-  ServiceSessionFile() {
+  SessionDiskTest() {
     std::string pattern = testing::TempDir() + "/kvasir-service-XXXXXX";
     parent_ = mkdtemp(pattern.data());
     engine_.HaveDisk(parent_);
   }
-  ~ServiceSessionFile() override {
+  ~SessionDiskTest() override {
     service_.reset();
     std::filesystem::remove_all(parent_);
   }
@@ -57,7 +59,7 @@ class ServiceSessionFile : public testing::Test {
   std::unique_ptr<Service> service_;
 };
 
-TEST_F(ServiceSessionFile, AServerThatKeepsNoneErasesThoseOfBefore) {
+TEST_F(SessionDiskTest, AServerThatKeepsNoneErasesThoseOfBefore) {
   Restart();
   const json made = Ask("POST", "/v1/sessions", 201);
   ASSERT_EQ(made["durable"], true);
@@ -73,7 +75,7 @@ TEST_F(ServiceSessionFile, AServerThatKeepsNoneErasesThoseOfBefore) {
   EXPECT_EQ(Ask("GET", "/v1/sessions")["data"], json::array());
 }
 
-TEST_F(ServiceSessionFile, EachKeyIsToldWhySessionsAreNotKept) {
+TEST_F(SessionDiskTest, EachKeyIsToldWhySessionsAreNotKept) {
   const auto other = OpenedByAnother();
   ServerOptions options;
   Restart(options);
@@ -86,7 +88,7 @@ TEST_F(ServiceSessionFile, EachKeyIsToldWhySessionsAreNotKept) {
   EXPECT_NE(whole["no_sessions"].get<std::string>().find("another server has"), std::string::npos);
 }
 
-TEST_F(ServiceSessionFile, WhatReadsOrWritesFilesWaitsForTheDisk) {
+TEST_F(SessionDiskTest, WhatReadsOrWritesFilesWaitsForTheDisk) {
   const auto waits = [&](const char* method, const char* target) {
     return service_->WaitsForDisk(RequestOf(method, target));
   };
@@ -101,6 +103,25 @@ TEST_F(ServiceSessionFile, WhatReadsOrWritesFilesWaitsForTheDisk) {
   engine_.disk.reset();
   Restart();
   EXPECT_FALSE(waits("DELETE", "/v1/cache")) << "those threads were not started";
+}
+
+TEST_F(SessionDiskTest, AFileThatAnotherProcessHasIsOpenedBySweepLater) {
+  SessionStore sessions{SessionLimits()};
+  SessionDisk none(engine_, sessions, 0);
+  none.Open();
+  EXPECT_EQ(sessions.file(), nullptr);
+  EXPECT_FALSE(none.waits());
+  SessionDisk disk(engine_, sessions, 8);
+  {
+    const auto other = OpenedByAnother();
+    disk.Open();
+    EXPECT_TRUE(disk.waits());
+    ASSERT_TRUE(sessions.no_file());
+    EXPECT_EQ(sessions.no_file()->code, Code::kUnavailable);
+  }
+  disk.Sweep();
+  EXPECT_FALSE(disk.waits());
+  EXPECT_NE(sessions.file(), nullptr);
 }
 
 }  // namespace

@@ -1,13 +1,16 @@
-// Where sessions outlive the process: sessions.db in the folder of the disk tier.
+#include "server/session_disk.h"
+
 #include <algorithm>
+#include <memory>
+#include <optional>
 
 #include "base/log.h"
 #include "kvasir/session_file.h"
-#include "server/service_routes.h"
 
 namespace kvasir {
 namespace {
 
+// Logs how many sessions of the file the secret does not open.
 void TellUnreadable(SessionFile& file, const std::string& folder) {
   const auto rows = file.List();
   const auto count =
@@ -19,7 +22,8 @@ void TellUnreadable(SessionFile& file, const std::string& folder) {
       LogField("sessions", count), LogField("folder", folder));
 }
 
-// For callers: without the place of the disk. kUnavailable: the sessions there may come back.
+// Says to callers why the file is not open, without the place of the disk. kUnavailable: the
+// sessions there may come back.
 Error WhyNoFile(const Error& error) {
   switch (error.code) {
     case Code::kUnavailable:
@@ -38,9 +42,12 @@ Error WhyNoFile(const Error& error) {
 
 }  // namespace
 
-void Service::OpenSessionFile() {
+SessionDisk::SessionDisk(Engine& engine, SessionStore& sessions, uint32_t max_sessions)
+    : engine_(engine), sessions_(sessions), max_sessions_(max_sessions) {}
+
+void SessionDisk::Open() {
   const std::optional<TierStats> disk = engine_.DiskStats();
-  if (!disk || options_.max_sessions == 0) return;
+  if (!disk || max_sessions_ == 0) return;
   auto opened = SessionFile::Open(SessionFileOptionsOf(engine_));
   Status used;
   if (opened) {
@@ -51,30 +58,22 @@ void Service::OpenSessionFile() {
     used = tl::unexpected(opened.error());
   }
   const std::string why = used ? "" : used.error().message;
-  if (why != no_session_file_) {
-    if (used)
+  if (why != why_not_) {
+    if (used) {
       Log(LogLevel::kInfo, "sessions are kept on the disk", LogField("folder", disk->folder));
-    if (!used) {
+    } else {
       Log(LogLevel::kWarning, "sessions end with this process, because their file cannot be used",
           LogField("why", why));
     }
   }
-  no_session_file_ = why;
-  waits_for_session_file_.store(!used && used.error().code == Code::kUnavailable,
-                                std::memory_order_relaxed);
+  why_not_ = why;
+  waits_.store(!used && used.error().code == Code::kUnavailable, std::memory_order_relaxed);
   if (!used) sessions_.set_no_file(WhyNoFile(used.error()));
 }
 
-bool Service::WaitsForDisk(const HttpRequest& request) const {
-  const Route* route = routes_.Find(request);
-  if (route == nullptr || route->files == Route::kNoFiles) return false;
-  if (route->files == Route::kSessionFile) return sessions_.file() != nullptr;
-  return engine_.DiskStats().has_value();
-}
-
-void Service::SweepSessions() {
+void SessionDisk::Sweep() {
   const std::shared_ptr<SessionFile> file = sessions_.file();
-  if (!file || !file->IsThere()) OpenSessionFile();
+  if (!file || !file->IsThere()) Open();
   const Status swept = sessions_.SweepFile();
   if (!swept) {
     Log(LogLevel::kWarning, "old sessions cannot be removed from the disk",

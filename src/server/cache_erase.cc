@@ -1,0 +1,131 @@
+#include "server/cache_erase.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "http/errors.h"
+#include "kvasir/session_file.h"
+#include "server/refusals.h"
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+
+// `shows_sizes`: with several tenants, the disk's figures would tell of others' keys.
+json ErasureJson(const Erasure& erasure, size_t sessions, bool has_disk, bool shows_sizes) {
+  json body = {
+      {"erased", true},           {"tiers", json::array({"pool"})}, {"tokens", erasure.tokens},
+      {"blocks", erasure.blocks}, {"cursors", erasure.cursors},     {"sessions", sessions}};
+  if (!has_disk) return body;
+  body["tiers"].push_back("disk");
+  if (shows_sizes) {
+    body["disk_blocks"] = erasure.disk_blocks;
+    body["disk_bytes"] = erasure.disk_bytes;
+  }
+  body["locked_stores"] = erasure.locked_stores;
+  return body;
+}
+
+// Says for callers why kept sessions stay that this server has not opened: without their place.
+std::string WhyNotErased(const Error& error) {
+  Log(LogLevel::kWarning, "kept sessions cannot be erased", LogField("why", error.message));
+  return error.code == Code::kUnavailable ? "another server has their file"
+                                          : "the disk that has them fails";
+}
+
+// What an erase could not reach; "": nothing.
+std::string WhatStays(const std::string& sessions, uint32_t locked_stores) {
+  if (locked_stores == 0) return sessions;
+  return fmt::format(
+      "{}{}{} open in other servers, which must be asked too", sessions,
+      sessions.empty() ? "" : "; ",
+      locked_stores == 1 ? "a store that is" : fmt::format("{} stores that are", locked_stores));
+}
+
+}  // namespace
+
+// Whether the caller may name another one whose cache is erased, and whether that is a name.
+std::optional<HttpResponse> CacheEraser::CheckOther(const std::string& field,
+                                                    const std::optional<std::string>& name,
+                                                    const Caller& caller) const {
+  if (!name) return std::nullopt;
+  if (auto refused = CheckAdmin(*keys_.current(), fmt::format("?{}=", field), caller))
+    return refused;
+  if (IsTenantName(*name)) return std::nullopt;
+  return ErrorResponse({.code = Code::kInvalidArgument,
+                        .message = fmt::format("'{}' {}", *name, kTenantNameRule),
+                        .field = field});
+}
+
+// Without a query the caller's own; ?tenant=T, ?share_group=G: those of T, of G. The file of --keys
+// need not have them any more: what is stored stays when it changes.
+Outcome CacheEraser::Erase(const Call& call) {
+  auto tenant = QueryValue(call.request.target, "tenant");
+  const auto group = QueryValue(call.request.target, "share_group");
+  if (!tenant && !group && !call.caller.tenant) return NoTenant();
+  if (tenant != call.caller.tenant) {
+    if (auto refused = CheckOther("tenant", tenant, call.caller)) return std::move(*refused);
+  }
+  if (auto refused = CheckOther("share_group", group, call.caller)) return std::move(*refused);
+  if (!tenant && !group) tenant = call.caller.tenant;
+  const std::shared_ptr<const Credentials> keys = keys_.current();
+  std::vector<std::string> owners;
+  if (tenant) {
+    owners.push_back(*tenant);
+    const auto entry = keys->Find(*tenant);
+    if (entry && entry->rules.cache_owner) owners.push_back(*entry->rules.cache_owner);
+  }
+  if (group) owners.push_back(OwnerOfGroup(*group));
+  const bool has_disk = call.engine.DiskStats().has_value();
+  const bool shows_sizes = keys->num_tenants() <= 1;
+  std::string stays;
+  const size_t sessions = tenant ? RemoveSessions(call.engine, *tenant, &stays) : 0;
+  stores_.preparer.CancelAll();
+  stores_.slots.ForgetAll();
+  if (tenant) stores_.pieces.Erase(*tenant);
+  if (group) stores_.pieces.EraseAll();  // of any tenant in it
+  return LaterAnswer{[this, sessions, has_disk, shows_sizes, stays = std::move(stays),
+                      owners = std::move(owners)](LaterAnswer::Reply reply) {
+    queue_.EraseAll(owners, [=, reply = std::move(reply)](const Erasure& erasure) {
+      const std::string kept = WhatStays(stays, erasure.locked_stores);
+      if (!kept.empty()) {
+        return reply(ErrorResponse(
+            {Code::kUnavailable,
+             fmt::format("memory is erased, but this stays on the disk: {}{}{}", kept,
+                         erasure.error ? "; " : "", erasure.error ? erasure.error->message : "")}));
+      }
+      reply(erasure.error ? ErrorResponse(*erasure.error)
+                          : JsonResponse(ErasureJson(erasure, sessions, has_disk, shows_sizes)));
+    });
+  }};
+}
+
+size_t CacheEraser::RemoveSessions(Engine& engine, const std::string& tenant,
+                                   std::string* why_kept) {
+  SessionStore& sessions = stores_.sessions;
+  const auto set_why = [&](const std::string& why) { *why_kept = "kept sessions: " + why; };
+  const Result<size_t> removed = sessions.RemoveAll(tenant);
+  if (!removed) set_why(removed.error().message);
+  // A file that is not open has sessions too, also where this server keeps none.
+  if (engine.DiskStats() && !sessions.file()) {
+    const Status erased = EraseUnopened(SessionFileOptionsOf(engine), SessionOwnerOf(tenant));
+    const auto no_file = sessions.no_file();
+    if (!erased) set_why(no_file ? no_file->message : WhyNotErased(erased.error()));
+    // It was opened meanwhile: with all that it has.
+    if (sessions.file()) {
+      const Result<size_t> others = sessions.RemoveAll(tenant);
+      why_kept->clear();
+      if (!others) set_why(others.error().message);
+    }
+  }
+  return removed.value_or(0);
+}
+
+}  // namespace kvasir

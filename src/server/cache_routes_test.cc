@@ -1,0 +1,86 @@
+#include "server/cache_routes.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "server/routes_for_test.h"
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+
+class CacheRoutesTest : public RoutesTest {
+ protected:
+  void AddRoutes() override {
+    AddCacheRoutes(*engine_, server_->keys, server_->activity,
+                   {server_->sessions, server_->pieces, server_->slots, server_->preparer},
+                   &server_->table);
+  }
+};
+
+TEST_F(CacheRoutesTest, AnErasureTakesTheTenantsStoresToo) {
+  ASSERT_TRUE(
+      server_->sessions.Create("default", SessionState{.setup = std::make_shared<SessionSetup>()}));
+  ASSERT_TRUE(
+      server_->sessions.Create("other", SessionState{.setup = std::make_shared<SessionSetup>()}));
+  engine_->erasure.tokens = 3;
+  const json erased = AskJson("DELETE", "/v1/cache");
+  EXPECT_EQ(erased["sessions"], 1);
+  EXPECT_EQ(erased["tokens"], 3);
+  EXPECT_EQ(engine_->erased, std::vector<std::string>{"default"});
+  EXPECT_EQ(server_->sessions.counts().sessions, 1u);
+}
+
+TEST_F(CacheRoutesTest, AnErasureNamesATenantOrAGroup) {
+  const auto status = [&](const char* query) {
+    return Ask("DELETE", std::string("/v1/cache") + query).status;
+  };
+  EXPECT_EQ(status("?tenant=t&share_group=g"), 200) << "without keys all callers may";
+  EXPECT_EQ(engine_->erased, (std::vector<std::string>{"t", OwnerOfGroup("g")}));
+  EXPECT_EQ(status("?tenant=%20"), 400);
+  caller_ = {.tenant = std::nullopt, .is_admin = true, .entry = nullptr};
+  EXPECT_EQ(status(""), 403) << "the admin key has no tenant";
+  ServerOptions options;
+  options.api_keys = {"a", "b"};
+  Restart(options);
+  EXPECT_EQ(status("?tenant=t"), 200);
+  caller_ = {.tenant = "x", .entry = nullptr};
+  EXPECT_EQ(status("?tenant=t"), 403);
+}
+
+TEST_F(CacheRoutesTest, ACallerSeesItsOwnSumsAndSequences) {
+  engine_->sequences = {{.tenant = "default", .state = "decode"}, {.tenant = "other"}};
+  EXPECT_EQ(AskJson("GET", "/v1/cache/sequences")["data"].size(), 1u);
+  EXPECT_TRUE(AskJson("GET", "/v1/cache")["cache"].contains("blocks"));
+  EXPECT_EQ(Ask("POST", "/v1/cache/flush").status, 400) << "there is no disk tier";
+  ServerOptions options;
+  options.api_keys = {"a", "b"};
+  Restart(options);
+  server_->activity.Add("default", {.prompt_tokens = 5}, 2);
+  const json own = AskJson("GET", "/v1/cache")["cache"];
+  EXPECT_FALSE(own.contains("blocks"));
+  EXPECT_EQ(own["tokens"]["generated"], 2);
+  EXPECT_EQ(AskJson("GET", "/v1/cache/tenants")["data"].size(), 2u);
+}
+
+TEST_F(CacheRoutesTest, APrefixShowsTheTextThatAnOwnSessionHasRead) {
+  engine_->prefixes.runs = {{.begin = 0, .tokens = IdsOfBytes("abc")},
+                            {.parent = 0, .begin = 3, .tokens = IdsOfBytes("de")}};
+  auto setup = std::make_shared<SessionSetup>();
+  SessionState state{.setup = setup};
+  state.paths = *AddPath(server_->sessions, {}, IdsOfBytes("abcd"), {}, std::nullopt);
+  const auto entry = server_->sessions.Create("default", std::move(state));
+  ASSERT_TRUE(entry);
+  const json runs = AskJson("GET", "/v1/cache/prefixes")["data"];
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0]["text"], "abc");
+  EXPECT_EQ(runs[0]["session"], entry->id);
+  EXPECT_EQ(runs[1]["text"], "d") << "the session has not read more";
+  caller_ = {.tenant = "other", .entry = nullptr};
+  EXPECT_TRUE(AskJson("GET", "/v1/cache/prefixes")["data"][0]["text"].is_null());
+}
+
+}  // namespace
+}  // namespace kvasir

@@ -1,0 +1,24 @@
+// Forgets: how sessions and slots have the engine forget what they name.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <vector>
+
+#include "api/session_forget.h"
+#include "kvasir/session.h"
+#include "server/call.h"
+#include "server/outcome.h"
+
+namespace kvasir {
+
+// Returns whose cache the call is about, and what else its tenant says. The
+// call's model must outlive it.
+ForgetScope ScopeOf(const Call& call, const SessionStore& sessions);
+
+// Returns an answer for a call that has changed its session: the engine forgets
+// the requests, and the answer is `body` with the sums, or why the disk still
+// has the session. The turn ends before it. REQUIRES: the call has a turn.
+LaterAnswer ForgetAnswer(const Call& call, std::vector<ForgetRequest> requests, nlohmann::json body,
+                         const Status& on_disk);
+
+}  // namespace kvasir

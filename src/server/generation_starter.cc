@@ -1,0 +1,157 @@
+#include "server/generation_starter.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/digest.h"
+#include "base/hex.h"
+#include "base/log.h"
+#include "base/random_bytes.h"
+#include "base/result.h"
+#include "base/sizes.h"
+#include "http/errors.h"
+#include "http/request_memory.h"
+
+namespace kvasir {
+namespace {
+
+// Returns system_fingerprint: a digest of all that decides the bits of an answer except the
+// request, which is weights, config, tokenizer, numerics version (ModelCard::content) and the KV
+// format. 15 characters.
+std::string FingerprintOf(const Engine& engine) {
+  const EngineOptions& options = engine.options();
+  const std::string whole = fmt::format("{} {} {}", engine.card().content, options.kv_format,
+                                        fmt::join(options.kv_skip_layers, ","));
+  return "fp_" + ToHex(Sha256Of(whole)).substr(0, 12);
+}
+
+}  // namespace
+
+GenerationStarter::GenerationStarter(const ServerOptions& options, const Engine& engine,
+                                     const ModelView& model, Slots& slots,
+                                     std::shared_ptr<SpanExporter> spans)
+    : options_(options),
+      engine_(engine),
+      model_(model),
+      slots_(slots),
+      spans_(std::move(spans)),
+      fingerprint_(FingerprintOf(engine)),
+      max_answer_bytes_(Divide(engine.options().request_memory_bytes, options.max_body_bytes,
+                               options.max_connections)
+                            .answers_bytes) {}
+
+// Traces the request if it is sampled.
+Status GenerationStarter::Trace(std::string_view traceparent, const std::string& id,
+                                GenerateRequest& request) const {
+  if (!spans_) return {};
+  KV_ASSIGN(const TraceContext context, ContextOf(traceparent, options_.trace_sample));
+  if (!context.sampled) return {};
+  SpanId root;
+  KV_TRY(FillRandom(root));
+  root[0] |= 1;  // not all zeros
+  request.on_trace = [spans = spans_, context, root, id = id,
+                      model = model_.names.front()](RequestTrace trace) mutable {
+    spans->Add({std::move(trace), context, root, std::move(id), std::move(model)});
+  };
+  return {};
+}
+
+// Says in the log, once of each kind, what the chat template does not show of requests. The names
+// are ours: those of fields that a client made up, which `ignored` has too, are not for the log.
+void GenerationStarter::NoteUnseen(std::span<const std::string> names) {
+  for (const std::string& name : names) {
+    const bool is_tools = name == "tools";
+    std::atomic<bool>& noted = is_tools ? noted_tools_ : noted_messages_;
+    if (noted.exchange(true, std::memory_order_relaxed)) continue;
+    Log(LogLevel::kWarning,
+        is_tools
+            ? "the chat template does not show tools: the model does not see those of requests "
+              "(\"ignored\" in their receipts; said once)"
+            : "the chat template does not show all that messages say (\"ignored\" in the "
+              "receipts of such requests; said once)",
+        LogField("first", name));
+  }
+}
+
+Outcome GenerationStarter::Start(Result<GenerationCall> call, const Call& from,
+                                 std::string prompt_field) {
+  if (!call) return ErrorResponse(call.error());
+  GenerationStart start;
+  call->spec.fingerprint = fingerprint_;
+  NoteUnseen(call->unseen);
+  // A session's prompts are the session's, and what shares nothing is nobody's.
+  const bool has_slot = call->requests.size() == 1 && !call->spec.session &&
+                        call->requests.front().reuse != Reuse::kNothing;
+  const std::optional<uint32_t> slot = has_slot ? call->slot : std::nullopt;
+  start.requests = std::move(call->requests);
+  start.prompt_field = std::move(prompt_field);
+  start.tenant = from.tenant();
+  std::array<uint8_t, 16> id;  // random, so that it shows nothing about other requests
+  if (const Status drawn = FillRandom(id); !drawn) return ErrorResponse(drawn.error());
+  start.answer =
+      std::make_unique<WrittenAnswer>(std::move(call->spec), start.requests.size(), ToHex(id),
+                                      UnixS(), model_.tokenizer, std::move(call->writer));
+  for (GenerateRequest& request : start.requests) {
+    request.tenant = from.tenant();
+    request.id = start.answer->id();
+    LimitTime(from.request, &request);
+    if (from.caller.entry) {
+      const TenantEntry& entry = *from.caller.entry;
+      request.cache_owner = entry.rules.cache_owner;
+      request.priority = std::clamp(request.priority, entry.least_priority, entry.most_priority);
+    }
+    if (const Status traced = Trace(from.request.traceparent, start.answer->id(), request);
+        !traced) {
+      return ErrorResponse(traced.error());
+    }
+  }
+  uint64_t num_choices = 0, tokens = 0;
+  for (const GenerateRequest& request : start.requests) {
+    const uint64_t context = std::min<uint64_t>(model_.ctx_size, engine_.plan().max_tokens + 1);
+    const uint64_t room = context - std::min<uint64_t>(context, request.prompt.size());
+    num_choices += request.n;
+    tokens += request.n * std::min<uint64_t>(request.max_tokens, room);
+  }
+  start.answer_bytes = start.answer->ExpectedBytes(start.answer->streams() ? 0 : tokens);
+  if (slot) {
+    auto keeper = std::make_unique<SlotKeeper>(slots_, *slot, start.requests.front());
+    start.answer_bytes += keeper->held_bytes();
+    start.answer->KeepIn(std::move(keeper));
+  }
+  if (start.answer_bytes <= max_answer_bytes_) return start;
+  return ErrorResponse(
+      {Code::kInvalidArgument,
+       fmt::format("up to {} tokens in {} answers may take {} bytes until they are sent, and {} "
+                   "are there for all answers (--request-memory); ask for fewer tokens, answers or "
+                   "logprobs, or stream them",
+                   tokens, num_choices, start.answer_bytes, max_answer_bytes_),
+       "max_tokens"});
+}
+
+void GenerationStarter::Follow(std::shared_ptr<AskedChat> chat, bool explains, bool prepares,
+                               GenerationStart* start) const {
+  GenerateRequest& request = start->requests.front();
+  const bool shares =
+      engine_.options().cache_mode == CacheMode::kPrefix && request.reuse != Reuse::kNothing;
+  if (!shares || !(explains || prepares)) return;
+  request.caller_explains = explains;
+  if (prepares) chat->PrepareAfter(request);
+  // A prepared answer is kept too.
+  const uint64_t bytes = chat->held_bytes() + (prepares ? start->answer_bytes : 0);
+  start->answer->Hold(bytes);
+  start->answer_bytes += bytes;
+  start->chat = std::move(chat);
+}
+
+void GenerationStarter::LimitTime(const HttpRequest& head, GenerateRequest* request) const {
+  std::optional<uint64_t>& limit = request->timeout_ms;
+  if (const auto ms = ParseUint(head.timeout_ms)) limit = std::min(limit.value_or(*ms), *ms);
+  if (!limit) limit = options_.timeout_ms;
+  if (const auto most = options_.max_timeout_ms) limit = std::min(limit.value_or(*most), *most);
+}
+
+}  // namespace kvasir

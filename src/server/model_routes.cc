@@ -1,0 +1,62 @@
+#include "server/model_routes.h"
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "api/openai_request.h"
+#include "base/clock.h"
+#include "http/errors.h"
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+
+json ModelEntry(const std::string& name, const std::vector<std::string>& names,
+                const std::vector<std::string>& tags, const ModelCard& card, int64_t created) {
+  return {{"id", name},
+          {"aliases", names},
+          {"tags", tags},
+          {"object", "model"},
+          {"created", created},
+          {"owned_by", "kvasir"},
+          {"kind", card.decoder_start ? "translation" : "text"},
+          {"max_model_len", card.ctx_size},
+          {"meta",
+           {{"architecture", card.architecture},
+            {"dtype", card.dtype},
+            {"n_vocab", card.vocab_size},
+            {"n_ctx", card.ctx_size},
+            {"n_ctx_train", card.max_positions},
+            {"n_params", card.parameters}}}};
+}
+
+}  // namespace
+
+void AddModelRoutes(RouteTable* table) {
+  const int64_t created = UnixS();
+  Route row{.path = "/v1/models",
+            .method = "GET",
+            .handler = [created](const Call& call) -> Outcome {
+              const std::vector<std::string>& names = call.model.names;
+              const json entry =
+                  ModelEntry(names.front(), names, call.options.tags, call.engine.card(), created);
+              return JsonResponse({{"object", "list"}, {"data", json::array({entry})}});
+            },
+            .description = {.summary = "The names of the model."}};
+  table->Add(row);
+  table->Add(At("/models", row));
+  row.handler = [created](const Call& call) -> Outcome {
+    const std::string_view segment = call.path.substr(call.path.find("models/") + 7);
+    const auto name = CheckModel(PercentDecoded(segment), call.model);
+    if (!name) return ErrorResponse(name.error());
+    return JsonResponse(
+        ModelEntry(*name, call.model.names, call.options.tags, call.engine.card(), created));
+  };
+  row.description = {.summary = "One name of the model.", .rest = "model"};
+  table->Add(At("/v1/models/*", row));
+}
+
+}  // namespace kvasir

@@ -1,0 +1,115 @@
+#include "server/openai_routes.h"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "api/asked_chat.h"
+#include "api/openai_request.h"
+#include "api/request_limits.h"
+#include "base/result.h"
+#include "http/json_fields.h"
+#include "server/request_schema.h"
+
+namespace kvasir {
+namespace {
+
+class OpenAiHandlers {
+ public:
+  OpenAiHandlers(GenerationStarter& generations, TurnPreparer& preparer)
+      : generations_(generations), preparer_(preparer) {}
+
+  Outcome Chat(const Call& call) {
+    const std::string& body = call.request.body;
+    Outcome outcome =
+        generations_.Start(ParseChatRequest(body, call.own_model()), call, "messages");
+    auto* start = std::get_if<GenerationStart>(&outcome);
+    if (start && body.size() <= AskedChat::kMaxBodyBytes) {
+      const bool has_answers = body.find("\"assistant\"") != body.npos;
+      const GenerateRequest& request = start->requests.front();
+      const bool prepares = call.options.prepare && request.n == 1 && request.max_tokens > 0;
+      generations_.Follow(std::make_shared<AskedChat>(body, call.model, preparer_), has_answers,
+                          prepares, start);
+    }
+    return outcome;
+  }
+
+  Outcome Complete(const Call& call) {
+    return generations_.Start(ParseCompletionRequest(call.request.body, call.model), call,
+                              "prompt");
+  }
+
+ private:
+  GenerationStarter& generations_;
+  TurnPreparer& preparer_;
+};
+
+Outcome CountChat(const Call& call) {
+  const auto tokens = CountChatTokens(call.request.body, call.model);
+  if (!tokens) return ErrorResponse(tokens.error());
+  return JsonResponse({{"object", "response.input_tokens"}, {"input_tokens", *tokens}});
+}
+
+}  // namespace
+
+Result<size_t> CountChatTokens(std::string_view body, const ModelView& model) {
+  KV_ASSIGN(JsonBody parsed, ParseBody(body, kChatIds));
+  if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
+  JsonFields fields(parsed.fields);
+  KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, &parsed.tree, model));
+  const auto prompt = EncodeChat(chat, model);
+  if (prompt) return prompt->ids.size();
+  return tl::unexpected(EncodeError(prompt.error(), "messages", model.max_text_tokens(), model));
+}
+
+void AddOpenAiRoutes(GenerationStarter& generations, TurnPreparer& preparer, RouteTable* table) {
+  const auto own = std::make_shared<OpenAiHandlers>(generations, preparer);
+  const Route chat{.path = "/v1/chat/completions",
+                   .method = "POST",
+                   .handler = std::bind_front(&OpenAiHandlers::Chat, own),
+                   .access = Access::kTenant,
+                   .work = Route::kGeneration,
+                   .for_model = Route::kTextModel,
+                   .description = {.summary = "Answers a chat.",
+                                   .properties = JoinedFields(
+                                       {MessagesSchema(), SamplingSchema(), AnswerSchema()}),
+                                   .required = R"(["messages"])",
+                                   .streams = true}};
+  table->Add(chat);
+  table->Add(At("/chat/completions", chat));
+  Route count{.path = "/v1/chat/completions/input_tokens",
+              .method = "POST",
+              .handler = CountChat,
+              .access = Access::kTenant,
+              .work = Route::kPrepared,
+              .description = {.summary = "How many tokens the prompt of a chat has.",
+                              .properties = MessagesSchema(),
+                              .required = R"(["messages"])"}};
+  table->Add(count);
+  count.description.summary = "The same.";
+  table->Add(At("/chat/completions/input_tokens", std::move(count)));
+  const std::string own_fields = fmt::format(R"("echo":{{"type":"boolean"}},
+                  "logprobs":{{"type":"integer","minimum":0,"maximum":{}}},
+                  "add_special_tokens":{{"type":"boolean"}})",
+                                             kMaxTopLogprobs);
+  table->Add({.path = "/v1/completions",
+              .method = "POST",
+              .handler = std::bind_front(&OpenAiHandlers::Complete, own),
+              .access = Access::kTenant,
+              .work = Route::kGeneration,
+              .for_model = Route::kTextModel,
+              .description = {.summary = "Continues a text, or token ids.",
+                              .properties = JoinedFields({AnyPromptSchema(), SamplingSchema(),
+                                                          SpecialsSchema(), own_fields}),
+                              .required = R"(["prompt"])",
+                              .streams = true}});
+  for (const char* path : {"/v1/embeddings", "/v1/responses", "/v1/responses/*"}) {
+    table->Add(NotYet(path));
+  }
+}
+
+}  // namespace kvasir

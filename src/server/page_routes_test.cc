@@ -1,0 +1,36 @@
+#include "server/page_routes.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "server/routes_for_test.h"
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+
+class PageRoutesTest : public RoutesTest {
+ protected:
+  void AddRoutes() override { AddPageRoutes(server_->options, &server_->table); }
+};
+
+TEST_F(PageRoutesTest, BrowsersGetThePageAndItsFiles) {
+  HttpRequest request = RequestOf("GET", "/");
+  EXPECT_EQ(server_->table.Find(request), nullptr);
+  request.accepts_html = true;
+  const auto page = std::get<HttpResponse>(Handle(request));
+  EXPECT_EQ(page.content_type, "text/html; charset=utf-8");
+  EXPECT_NE(page.body.find("page.js"), std::string::npos);
+  EXPECT_EQ(Ask("GET", "/page.css").content_type, "text/css; charset=utf-8");
+  EXPECT_EQ(Ask("GET", "/page.svg").content_type, "image/svg+xml");
+  ServerOptions options;
+  options.has_page = false;
+  Restart(options);
+  EXPECT_EQ(server_->table.Find(request), nullptr);
+  EXPECT_EQ(Ask("GET", "/page.css").status, 404);
+}
+
+}  // namespace
+}  // namespace kvasir

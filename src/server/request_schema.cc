@@ -1,0 +1,106 @@
+#include "server/request_schema.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "api/request_limits.h"
+#include "kvasir/sampling_ranges.h"
+
+namespace kvasir {
+namespace {
+
+std::string Number(std::string_view name, SamplingRange range) {
+  return fmt::format(R"("{}":{{"type":"number","minimum":{},"maximum":{}}})", name, range.least,
+                     range.most);
+}
+
+constexpr const char* kTemplateFields =
+    R"("chat_template_kwargs":{"type":"object"},"chat_template_name":{"type":"string"},
+    "add_generation_prompt":{"type":"boolean"},
+    "continue_final_message":{"enum":[true,false,"content","reasoning_content"]},
+    "documents":{"type":"array","items":{"type":"object"}})";
+constexpr const char* kToolsField =
+    R"("tools":{"type":"array","items":{"type":"object",
+    "anyOf":[{"required":["function"]},{"required":["name"]}],
+    "properties":{"name":{"type":"string","minLength":1},"function":{"type":"object","required":["name"],
+    "properties":{"name":{"type":"string","minLength":1}}}}}})";
+constexpr const char* kMessagesField =
+    R"("messages":{"type":"array","minItems":1,"items":{"type":"object","required":["role"],
+    "properties":{"role":{"enum":["system","developer","user","assistant","tool"]},
+    "content":{"type":["string","array","null"]},"reasoning_content":{},
+    "tool_calls":{"type":["array","null"],"items":{"type":"object"}},"tool_call_id":{}}}})";
+// Those of SamplingSchema whose values have no limit that is a number.
+constexpr const char* kUnlimited =
+    R"("stream":{"type":"boolean"},"stream_options":{"type":"object"},
+    "priority":{"type":"integer"},"timeout_ms":{"type":"integer","minimum":1},
+    "cache_salt":{"type":"string","minLength":1},"cache_prompt":{"type":"boolean"},
+    "cache":{"type":"object"},"user":{"type":"string"},"model":{"type":"string"},
+    "skip_special_tokens":{"type":"boolean"},"return_token_ids":{"type":"boolean"},
+    "return_tokens":{"type":"boolean"},"timings_per_token":{"type":"boolean"},
+    "return_progress":{"type":"boolean"},"verbose":{"type":"boolean"},
+    "response_format":{"type":"object","required":["type"],
+    "properties":{"type":{"enum":["text","json_object","json_schema"]}}},
+    "json_schema":{"type":["object","boolean","string"]},"grammar":{"type":"string"},
+    "guided_json":{"type":["object","boolean","string"]},"guided_regex":{"type":"string"},
+    "guided_choice":{"type":"array","items":{"type":"string"}},"guided_grammar":{"type":"string"},
+    "structured_outputs":{"type":"object"})";
+
+}  // namespace
+
+std::string JoinedFields(std::initializer_list<std::string_view> schemas) {
+  return fmt::format("{}", fmt::join(schemas, ","));
+}
+
+std::string SamplingSchema() {
+  return JoinedFields({
+      R"("max_tokens":{"type":"integer","minimum":-1},
+      "max_completion_tokens":{"type":"integer","minimum":-1},
+      "n_predict":{"type":"integer","minimum":-1},"min_tokens":{"type":"integer","minimum":0})",
+      Number("temperature", kTemperatureRange),
+      R"("top_k":{"type":"integer","minimum":-1})",
+      Number("top_p", kProbabilityRange),
+      Number("min_p", kProbabilityRange),
+      Number("repetition_penalty", kRepetitionPenaltyRange),
+      Number("repeat_penalty", kRepetitionPenaltyRange),
+      Number("presence_penalty", kAnswerPenaltyRange),
+      Number("frequency_penalty", kAnswerPenaltyRange),
+      R"("repeat_last_n":{"type":"integer","minimum":-1},"logit_bias":{"type":["object","array"]},
+      "samplers":{"type":["string","array"],"items":{"type":"string","minLength":1}},
+      "n_indent":{"type":"integer","minimum":0},"seed":{"type":"integer"},
+      "ignore_eos":{"type":"boolean"})",
+      fmt::format(R"("stop":{{"type":["string","array"],"minLength":1,"maxItems":{},
+                  "items":{{"type":"string","minLength":1}}}})",
+                  kMaxStops),
+      R"("stop_token_ids":{"type":"array","items":{"type":"integer","minimum":0}})",
+      fmt::format(R"("n":{{"type":"integer","minimum":1,"maximum":{}}})", kMaxChoices),
+      R"("best_of":{"type":"integer","minimum":1})",
+      kUnlimited,
+  });
+}
+
+std::string AnswerSchema() {
+  return JoinedFields({
+      R"("tool_choice":{"anyOf":[{"enum":["none","auto","required"]},{"type":"object",
+      "required":["type","function"]}]},"max_reasoning_tokens":{"type":"integer","minimum":0},
+      "parallel_tool_calls":{"type":"boolean"},
+      "reasoning_format":{"enum":["auto","deepseek","deepseek-legacy","none"]},
+      "logprobs":{"type":"boolean"})",
+      fmt::format(R"("top_logprobs":{{"type":"integer","minimum":0,"maximum":{}}})",
+                  kMaxTopLogprobs),
+  });
+}
+
+std::string MessagesSchema() {
+  return JoinedFields({kMessagesField, kToolsField, kTemplateFields});
+}
+
+std::string AnyPromptSchema() {
+  return R"("prompt":{"type":["string","array","object"],"minLength":1,"minItems":1,
+      "properties":{"prompt_string":{"type":["string","array"],"minLength":1,"minItems":1}}})";
+}
+
+std::string SpecialsSchema() {
+  return R"("add_special":{"type":"boolean"},"parse_special":{"type":"boolean"})";
+}
+
+}  // namespace kvasir

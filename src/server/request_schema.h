@@ -1,0 +1,24 @@
+// What /openapi.json says of fields that several protocols have.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+namespace kvasir {
+
+// Each function returns properties of a body, as JSON Schema without the braces. The limits are the
+// constants that the parsers check (kvasir/sampling_ranges.h, api/request_limits.h).
+
+std::string SamplingSchema();   // how to generate
+std::string AnswerSchema();     // what the answer to a chat has apart from its content
+std::string MessagesSchema();   // a chat's messages, its tools, and what its template reads
+std::string AnyPromptSchema();  // a prompt in each of llama.cpp's forms
+std::string SpecialsSchema();   // special tokens in texts
+// The properties of several of them.
+std::string JoinedFields(std::initializer_list<std::string_view> schemas);
+
+// What ids of sessions match.
+inline constexpr const char* kSessionIdPattern = "^sess_[0-9a-f]{32}$";
+
+}  // namespace kvasir

@@ -1,0 +1,21 @@
+// /v1/sessions: conversations that are edited, forked and forgotten.
+#pragma once
+
+#include "api/turn_preparer.h"
+#include "kvasir/session.h"
+#include "server/generation_starter.h"
+#include "server/route_table.h"
+#include "text/piece_store.h"
+
+namespace kvasir {
+
+// What the handlers of sessions read and change; all must outlive the table.
+struct SessionSources {
+  GenerationStarter& generations;
+  TurnPreparer& preparer;
+  SessionStore& sessions;
+  PieceStore& pieces;
+};
+void AddSessionRoutes(const SessionSources& from, RouteTable* table);
+
+}  // namespace kvasir

@@ -1,0 +1,86 @@
+#include "server/session_routes.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "server/routes_for_test.h"
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+
+class SessionRoutesTest : public RoutesTest {
+ protected:
+  void AddRoutes() override {
+    AddSessionRoutes({server_->generations, server_->preparer, server_->sessions, server_->pieces},
+                     &server_->table);
+  }
+  std::string Create(const json& body = {{"messages", {{{"role", "user"}, {"content", "a"}}}}}) {
+    const json made = AskJson("POST", "/v1/sessions", body, 201);
+    return "/v1/sessions/" + made["id"].get<std::string>();
+  }
+};
+
+TEST_F(SessionRoutesTest, ASessionIsMadeChangedAndDeleted) {
+  const std::string path = Create();
+  EXPECT_EQ(AskJson("GET", "/v1/sessions")["data"].size(), 1u);
+  EXPECT_EQ(AskJson("POST", path + "/messages",
+                    {{"messages", {{{"role", "assistant"}, {"content", "b"}}}}})["messages"],
+            2);
+  EXPECT_EQ(AskJson("PUT", path + "/system", {{"content", "s"}})["messages"], 3);
+  EXPECT_EQ(AskJson("PUT", path + "/messages/1", {{"content", "c"}, {"x", 1}})["ignored"],
+            json({"x"}));
+  const json whole = AskJson("GET", path + "?ids=true");
+  ASSERT_EQ(whole["messages"].size(), 2u) << "later messages go";
+  EXPECT_EQ(whole["messages"][1]["content"], "c");
+  EXPECT_EQ(whole["ids"].size(), whole["tokens"]);
+  EXPECT_EQ(AskJson("POST", path + "/fork", {{"messages", 1}}, 201)["messages"], 1);
+  EXPECT_EQ(AskJson("POST", path + "/truncate", {{"messages", 1}})["messages"], 1);
+  EXPECT_EQ(ErrorOf(path + "/truncate", json::object())["param"], "messages");
+  EXPECT_EQ(AskJson("DELETE", path)["deleted"], true);
+  EXPECT_EQ(Ask("GET", path).status, 404);
+  caller_ = {.tenant = "other", .entry = nullptr};
+  EXPECT_EQ(AskJson("GET", "/v1/sessions")["data"], json::array());
+}
+
+TEST_F(SessionRoutesTest, AGenerationAnswersTheLastMessageAndIsKept) {
+  const std::string path = Create();
+  EXPECT_EQ(ErrorOf(path + "/generate", {{"n", 2}})["param"], "n");
+  EXPECT_EQ(ErrorOf(path + "/generate", {{"tools", json::array({json::object()})}})["param"],
+            "tools");
+  GenerationStart start = Start(path + "/generate", {{"max_tokens", 1}});
+  ASSERT_EQ(start.requests.size(), 1u);
+  Event event;
+  event.tokens.push_back({98, "b"});
+  event.text = "b";
+  event.finish_reason = FinishReason::kLength;
+  event.last = true;
+  start.answer->Take(0, event);
+  ASSERT_FALSE(start.answer->error()) << start.answer->error()->message;
+  start.answer.reset();
+  const json messages = AskJson("GET", path)["messages"];
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_EQ(messages[1]["content"], "b");
+  EXPECT_EQ(messages[1]["generated"], true);
+  EXPECT_EQ(ErrorOf(path + "/generate", json::object())["param"], "messages")
+      << "nothing is there to answer";
+}
+
+TEST_F(SessionRoutesTest, WhatIsForgottenLeavesTheCacheAndEndsTheTurn) {
+  const std::string path =
+      Create({{"messages",
+               {{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", "b"}}}}});
+  EXPECT_EQ(ErrorOf(path + "/forget", {{"index", 9}})["param"], "index");
+  EXPECT_EQ(ErrorOf(path + "/forget", {{"segment", "s"}, {"index", 0}})["param"], "segment");
+  engine_->erasure.tokens = 4;
+  const json forgotten = AskJson("POST", path + "/forget", {{"index", 1}});
+  EXPECT_EQ(forgotten["messages"], 1);
+  EXPECT_EQ(forgotten["erased_tokens"], 4 * engine_->forgotten.size());
+  EXPECT_GE(engine_->forgotten.size(), 1u);
+  EXPECT_EQ(AskJson("GET", path)["messages"].size(), 1u);
+}
+
+}  // namespace
+}  // namespace kvasir

@@ -1,0 +1,23 @@
+// Slots of llama.cpp's server: what runs in them, and files of them.
+#pragma once
+
+#include "access/key_ring.h"
+#include "kvasir/session.h"
+#include "server/generation_starter.h"
+#include "server/route_table.h"
+#include "server/slots.h"
+#include "text/piece_store.h"
+
+namespace kvasir {
+
+// What the handlers of slots read and change; all must outlive the table.
+struct SlotSources {
+  const GenerationStarter& generations;
+  const KeyRing& keys;
+  const SessionStore& sessions;
+  PieceStore& pieces;
+  Slots& slots;
+};
+void AddSlotRoutes(const SlotSources& from, RouteTable* table);
+
+}  // namespace kvasir
