@@ -81,7 +81,7 @@ TEST_F(DiskTierTest, FindsAfterACloseWhatItStoredBefore) {
   }
 }
 
-TEST_F(DiskTierTest, FindsAfterAnExitRightBehindFlushWhatWasFlushed) {
+TEST_F(DiskTierTest, FindsAfterAnExitRightAfterFlushWhatWasFlushed) {
   const pid_t child = fork();
   if (child == 0) {
     const auto tier = OpenTier();
@@ -99,19 +99,6 @@ TEST_F(DiskTierTest, FindsAfterAnExitRightBehindFlushWhatWasFlushed) {
   for (uint32_t i = 0; i < 30; ++i) {
     EXPECT_EQ(driver.ReadBack(Record(1, i)), Read::kOpened) << i;
   }
-}
-
-TEST_F(DiskTierTest, TakesTheMemoryThatItPlans) {
-  const uint64_t index = DiskTier::IndexBytes(options_), buffers = DiskTier::BufferBytes(options_);
-  EXPECT_GE(buffers, uint64_t{31} << 20);
-  EXPECT_LE(buffers, uint64_t{34} << 20);
-  EXPECT_GT(index, Store::MaxRecords(options_) * 80u);
-  DiskTierOptions other = options_;
-  other.cap_bytes.reset();
-  EXPECT_EQ(Store::MaxRecords(other), kMaxDiskBlocks);
-  other.shape.payload_bytes = uint64_t{16} << 20;
-  EXPECT_GE(DiskTier::BufferBytes(other), 8 * (uint64_t{16} << 20));
-  const auto tier = OpenTier();  // it checks that its arenas are used up exactly
 }
 
 // A disk on which the intent of an erase cannot be written.
@@ -306,7 +293,7 @@ TEST_F(DiskTierTest, KeepsTheCapAndEvictsTheColdestLeavesFirst) {
     ASSERT_TRUE(driver.Flush());
     most = std::max(most, bytes());
     for (uint32_t i = 0; i < 10; ++i) EXPECT_TRUE(tier->Has(Record(0, i).facts.name));
-    // Of each chain a beginning is left.
+    // The beginning of each chain is left.
     for (uint32_t c = 1; c < chain; ++c) {
       for (uint32_t i = 1; i < 10; ++i) {
         EXPECT_LE(tier->Has(Record(c, i).facts.name), tier->Has(Record(c, i - 1).facts.name));
@@ -435,7 +422,7 @@ TEST_F(DiskTierTest, ARecordInAnotherSlotOrAnotherSegmentIsNotFound) {
     EXPECT_EQ(tier->Has(Record(0, 0).facts.name), fault == Fault::kUncheckedSlot);
     EXPECT_TRUE(tier->Has(Record(1, 0).facts.name));
   }
-  // The same bytes in a segment of another generation.
+  // Puts the same bytes into a segment of another generation.
   const HmacKey head_key = HeadKeyOf(options_.secret);
   auto head = DecodeHead(head_key, std::as_bytes(std::span(bytes)).first<kHeadBytes>());
   ASSERT_TRUE(head);

@@ -71,6 +71,19 @@ TEST_F(StoreTest, TakesTheMemoryThatWasPlanned) {
   EXPECT_EQ(store_->buffers.size(), 4u);
 }
 
+TEST_F(StoreTest, PlansByTheCapAndByTheSizeOfRecords) {
+  DiskTierOptions options = options_;
+  options.num_buffers.reset();
+  options.shape.payload_bytes = 6000;
+  EXPECT_GE(Store::BufferBytes(options), uint64_t{31} << 20);
+  EXPECT_LE(Store::BufferBytes(options), uint64_t{34} << 20);
+  EXPECT_GT(Store::IndexBytes(options), Store::MaxRecords(options) * 80u);
+  options.cap_bytes.reset();
+  EXPECT_EQ(Store::MaxRecords(options), kMaxDiskBlocks);
+  options.shape.payload_bytes = uint64_t{16} << 20;
+  EXPECT_GE(Store::BufferBytes(options), 8 * (uint64_t{16} << 20));
+}
+
 TEST_F(StoreTest, GivesEachBufferOnceAndWipesItsTokens) {
   MutexLock lock(store_->mutex);
   for (uint32_t i = 0; i < 4; ++i) {
