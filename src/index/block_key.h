@@ -12,12 +12,13 @@ namespace kvasir {
 
 using BlockKey = Digest;
 
-// HMAC-SHA-256(secret, le64(owner.size()) || owner || identity). Without the secret nobody can
-// tell which prompts a key stands for.
+// Returns HMAC-SHA-256(secret, le64(owner.size()) || owner || identity). Without the
+// secret no one can find out which prompts a key stands for.
 BlockKey NamespaceRoot(std::span<const uint8_t> secret, std::string_view owner,
                        const Digest& identity);
 
-// HMAC-SHA-256(namespace_key, parent || tokens as le32). `parent` of a first block is the root.
+// Returns HMAC-SHA-256(namespace_key, parent || tokens as le32). `parent` of a first block is the
+// root.
 BlockKey ChildKey(const HmacKey& namespace_key, const BlockKey& parent,
                   std::span<const TokenId> tokens);
 

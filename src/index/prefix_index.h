@@ -64,11 +64,11 @@ class PrefixIndex {
   }
   void AddChildrenWith(NodeId parent, std::span<const TokenId> tokens,
                        std::vector<NodeId>* found) const;
-  // Whether a child whose tokens are a prefix of `tokens`, longer than num_tokens, was evicted
-  // lately.
+  // Returns whether a child whose tokens are a prefix of `tokens`, longer than num_tokens, was
+  // evicted lately.
   bool WasEvicted(NodeId parent, std::span<const TokenId> tokens, uint32_t num_tokens) const;
 
-  // Adds a node without blocks, which nobody holds. REQUIRES: no child's tokens are a prefix of
+  // Adds a node without blocks and without holders. REQUIRES: no child's tokens are a prefix of
   // `tokens` or the reverse; num_nodes() < max_nodes().
   NodeId Insert(NodeId parent, std::span<const TokenId> tokens);
   // REQUIRES: the node has no block of the group, `block` is in no node.
@@ -92,9 +92,10 @@ class PrefixIndex {
   void Hold(NodeId node) { ++nodes_[Raw(node)].holds; }
   void Unhold(NodeId node);
   bool is_held(NodeId node) const { return At(node).holds > 0; }  // REQUIRES: not a root
-  // Whether a node that is held was removed. REQUIRES: it is held, and no Clear since then.
+  // Returns whether a node that is held was removed. REQUIRES: it is held, and no Clear since then.
   bool is_removed(NodeId node) const { return !is_root(node) && At(node).num_tokens == 0; }
-  // Whether nothing needs the node: it has no block, no child and no hold. REQUIRES: not a root.
+  // Returns whether nothing needs the node: it has no block, no child and no hold. REQUIRES: not a
+  // root.
   bool is_bare(NodeId node) const;
   std::span<const TokenId> tokens(NodeId node) const {
     return {TokensOf(Raw(node)), At(node).num_tokens};

@@ -43,8 +43,8 @@ struct EvictionLimits {
 //   unknown -> held (OnInserted) <-> evictable (OnEvictable, OnHeld)
 //   evictable -> unknown (OnEvicted); held or evictable -> unknown (OnForgotten)
 //
-// The cache changes the states. A block is evictable only while nobody pins it and no block of its
-// group follows it. So leaves leave first, and a policy does not need to know the tree.
+// The cache changes the states. A block is evictable only while no sequence pins it and no block of
+// its group follows it. So leaves leave first, and a policy does not need to know the tree.
 //
 // Each call takes O(log blocks). Victim also takes O(chosen namespaces * chosen groups), or
 // O(groups) when all namespaces are chosen. No call scans the blocks. The same calls give the same

@@ -261,7 +261,7 @@ TEST_P(EvictionPolicyConformance, NamesOnlyLeavesThatAreIdleAndChosenUnderRandom
   }
 }
 
-TEST_P(EvictionPolicyConformance, EvictsEveryBlockOnceWhenNobodyUsesAny) {
+TEST_P(EvictionPolicyConformance, EvictsEveryBlockOnceWhenNoneIsUsed) {
   for (uint64_t seed = 1; seed <= 30; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Twin twin(GetParam(), seed);
@@ -279,7 +279,7 @@ TEST_P(EvictionPolicyConformance, EvictsEveryBlockOnceWhenNobodyUsesAny) {
 }
 
 // A policy that scans the blocks of other tenants would take 2^34 steps, and this test minutes.
-TEST_P(EvictionPolicyConformance, FindsATenantsBlocksBehindManyOfAnother) {
+TEST_P(EvictionPolicyConformance, FindsATenantsBlocksAfterManyOfAnother) {
   constexpr uint32_t kHalf = 1 << 17;
   const EvictionLimits limits{.num_blocks = 2 * kHalf, .num_namespaces = 2, .num_groups = 1};
   const auto policy = GetParam().make(limits);

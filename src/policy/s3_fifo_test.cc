@@ -89,7 +89,7 @@ TEST_F(S3FifoTest, WhatIsForgottenIsNotRemembered) {
 }
 
 TEST_F(S3FifoTest, CountsTheSharesOfTheChosenNamespaceAlone) {
-  // Of namespace 1, 12 blocks go to main and 1 stays in small: less than a tenth of that namespace.
+  // 12 blocks of namespace 1 go to main and 1 stays in small: less than a tenth of that namespace.
   for (uint32_t i = 0; i < 12; ++i) {
     Insert(i, i, 1);
     Use(i, 2);

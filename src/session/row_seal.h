@@ -14,7 +14,7 @@
 
 namespace kvasir {
 
-// The column that says whose row it is: the namespace of the owner's key.
+// Returns the column that says whose row it is: the namespace of the owner's key.
 inline std::span<const std::byte> RowOwnerBytes(const OwnerTag& tag) {
   return std::as_bytes(std::span(tag));
 }
@@ -25,11 +25,11 @@ inline OwnerTag RowOwnerFrom(std::span<const std::byte> bytes) {  // zeros: of a
 }
 
 inline constexpr size_t kRowSealBytes = sizeof(RecordSalt) + sizeof(AesTag);
-// Absent: no memory.
+// Seals a row. Absent: no memory.
 std::optional<std::vector<std::byte>> SealRow(const OwnerKey& owner, std::string_view id,
                                               uint64_t number, const RecordSalt& salt,
                                               std::span<const std::byte> plain);
-// Absent: damaged, or of another owner, id or number.
+// Opens a row. Absent: damaged, or of another owner, id or number.
 std::optional<std::vector<std::byte>> OpenRow(const OwnerKey& owner, std::string_view id,
                                               uint64_t number, std::span<const std::byte> sealed);
 

@@ -13,11 +13,12 @@ namespace kvasir {
 inline constexpr uint64_t kRowsPage = 4096;  // of the file
 // What no row takes: pages of the tree, of free lists and of the log's head.
 inline constexpr uint64_t kRowsSpareBytes = 64 * kRowsPage;
-// What a transaction adds to the log that writes or zeros so many bytes of rows.
+// Returns what a transaction adds to the log that writes or zeros so many bytes of rows.
 constexpr uint64_t RowsLogBytes(uint64_t row_bytes) {
   return row_bytes / (kRowsPage - 4) * (kRowsPage + 24) + kRowsSpareBytes;
 }
-// Without a figure of what is taken: several tenants share the file.
+// Returns the error of a full file. It has no figure of what is taken: several tenants share the
+// file.
 Error NoRoomInRows(uint64_t max_bytes);
 
 // Thread-compatible.
@@ -45,8 +46,8 @@ class RowsRoom {
   void Need(uint64_t bytes) { needed_bytes_ = bytes; }
   uint64_t needed_bytes() const { return needed_bytes_; }
 
-  // Room for `bytes` more in file and log, as long as the result lives: it is the folder's lock.
-  // `scrub` makes the file and its log as short as they can be.
+  // Takes room for `bytes` more in file and log, as long as the result lives: it is the folder's
+  // lock. `scrub` makes the file and its log as short as they can be.
   Result<OpenedFile> Take(uint64_t bytes, For what, const std::function<Status()>& scrub);
   // Keeps the room that an edit needs on a full device. Returns its bytes. REQUIRES: the folder's
   // lock.

@@ -137,7 +137,8 @@ Result<OpenedFile> SealedRows::TakeRoom(uint64_t bytes, RowsRoom::For what) {
   return room_.Take(bytes, what, [&]() KV_REQUIRES(mutex_) { return database_.Scrub(); });
 }
 
-// A folder that was moved away or removed must not take what a call makes durable.
+// Checks that folder and file are where they were: one that was moved away or removed must not take
+// what a call makes durable.
 Status SealedRows::CheckPlace() {
   const auto facts = storage_.FactsOf(root_.id(), std::string(kRowsName));
   if (facts && storage_.IsAt(root_.id(), options_.folder)) return {};
@@ -230,13 +231,13 @@ uint64_t SealedRows::BytesOfRow(std::string_view id) {
   return find.Bind(id).Step() == SQLITE_ROW ? static_cast<uint64_t>(find.Int(0)) : 0;
 }
 
-// What a row takes of the file at most: whole pages, and its part of others.
+// Returns what a row takes of the file at most: whole pages, and its part of others.
 constexpr uint64_t FileBytesOf(uint64_t row_bytes) {
   return row_bytes == 0 ? 0 : (row_bytes / (kRowsPage - 4) + 2) * kRowsPage;
 }
 
-// Whether the owner may have a row of so many bytes instead of the old one. Rows that no key opens
-// are of nobody whose share is kept.
+// Checks that the owner may have a row of so many bytes instead of the old one. No share is kept
+// for rows that no key opens.
 Status SealedRows::CheckShare(const Digest& owner, uint64_t old_bytes, uint64_t new_bytes) {
   // Without pages that are of no row: PRAGMA max_page_count has all.
   const uint64_t pages = max_bytes_ / 2 / kRowsPage;

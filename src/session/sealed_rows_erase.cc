@@ -70,7 +70,7 @@ Status SealedRows::RemoveRow(std::string_view id) {
   return database_.KeepLogShort();
 }
 
-// Note, key, rows: with the note the next start goes on with it.
+// Writes a note, removes the key, then the rows: with the note the next start goes on with it.
 Status SealedRows::RemoveOwner(const Digest& owner) {
   const MutexLock lock(mutex_);
   KV_TRY(CheckPlace());
@@ -91,7 +91,7 @@ Status SealedRows::RemoveOwner(const Digest& owner) {
   return done;
 }
 
-// With the rows of owners whose key went before, and who ask again.
+// Removes also the rows of owners whose key went before, and who ask again.
 Status SealedRows::RemoveKeyAndRows(const Digest& owner, std::optional<OwnerId> known,
                                     const OwnerTag& tag) {
   // Also where it does not open: the rows that it is of are to be erased too.
@@ -108,8 +108,8 @@ Status SealedRows::RemoveKeyAndRows(const Digest& owner, std::optional<OwnerId> 
   return Erasing([&]() KV_REQUIRES(mutex_) { return database_.Scrub(); });
 }
 
-// What RemoveOwner began: only its note tells the rows of an erased owner from those of another
-// secret.
+// Goes on with what RemoveOwner began: only its note tells the rows of an erased owner from those
+// of another secret.
 Status SealedRows::FinishErases() {
   KV_TRY(database_.Execute("DELETE FROM erased WHERE length(owner)<>16"));
   for (;;) {
@@ -132,7 +132,8 @@ Status SealedRows::FinishErases() {
   }
 }
 
-// Row by row: the log of one transaction may have no room for all. Then the note of the erase.
+// Removes row by row: the log of one transaction may have no room for all. Then it removes the note
+// of the erase.
 Status SealedRows::RemoveRowsOf(const OwnerTag& tag) {
   for (;;) {
     RowStatement remove(database_.handle(),

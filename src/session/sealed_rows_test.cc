@@ -57,7 +57,7 @@ TEST_F(SealedRowsTest, ReplacesOnlyTheRowOfTheNumberBefore) {
             Code::kInvalidArgument);
   EXPECT_EQ(rows->Put(kMira, "sess_1", 3, 1, Bytes("b"), Old::kStays).error().code,
             Code::kNotFound);
-  ASSERT_TRUE(rows->RemoveOwner(kMira));  // and nobody who still has it brings it back
+  ASSERT_TRUE(rows->RemoveOwner(kMira));  // and no copy of it brings it back
   EXPECT_EQ(rows->Put(kMira, "sess_1", 2, 1, Bytes("b"), Old::kStays).error().code,
             Code::kNotFound);
   EXPECT_EQ(rows->List()->size(), 0u);
@@ -282,7 +282,7 @@ TEST_F(SealedRowsTest, SetsHalfAFileAsideAsItIs) {
     EXPECT_EQ(TextOf(rows->Get(kMira, "sess_3")), "new");
     ASSERT_TRUE(rows->RemoveOwner(kMira));
   }
-  // Whoever mends the file finds the rows of those who did not erase theirs.
+  // Once the file is mended, the rows of owners who did not erase theirs are found.
   std::ofstream(PathOf("sessions.db"), std::ios::binary) << whole;
   const auto rows = Open();
   EXPECT_EQ(TextOf(rows->Get(kOther, "sess_2")), "yours");

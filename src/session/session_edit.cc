@@ -91,7 +91,7 @@ using Begins = std::vector<SessionPath::Begin>;
 
 void Order(Begins* begins) { std::ranges::stable_sort(*begins, {}, &SessionPath::Begin::at); }
 
-// Of ordered begins, those at one token.
+// Returns the begins at one token. REQUIRES: they are ordered.
 auto BeginsAt(const Begins& begins, uint32_t at) {
   return std::ranges::equal_range(begins, at, {}, &SessionPath::Begin::at);
 }
@@ -173,7 +173,7 @@ Result<SessionPaths> WithoutForgotten(SessionStore& store, const SessionPaths& p
                                       std::span<const ForgottenPath> forgotten,
                                       SessionStore::Room room) {
   const std::vector<uint32_t> ends = EndsWithout(paths, forgotten);
-  // Of each path, the one in `left` that has its first ids, and how many.
+  // The path in `left` that has the first ids of a path, and how many.
   struct Kept {
     uint32_t place = 0, ids = 0;
     bool is_own = false;
@@ -306,7 +306,7 @@ Result<SessionState> Remove(SessionStore& store, const SessionState& state,
   }
   const std::optional<size_t> end = ByteOfCodePoint(message.content, *part.end);
   if (!end) {
-    return FailField(Code::kInvalidArgument, "end", "{} is behind the end of message {}", *part.end,
+    return FailField(Code::kInvalidArgument, "end", "{} is past the end of message {}", *part.end,
                      part.index);
   }
   const size_t begin = *ByteOfCodePoint(message.content, part.begin);

@@ -262,7 +262,7 @@ TEST_F(SessionFileTest, RemovesAllOfATenant) {
   EXPECT_TRUE(store->Find("o", other));
 }
 
-// A session's first row may come behind the erase of all: then it goes again.
+// A session's first row may come after the erase of all: then it goes again.
 TEST_F(SessionFileTest, RemovesAllBesideAFirstRow) {
   for (int round = 0; round < 100; ++round) {
     SessionStore store{SessionLimits()};

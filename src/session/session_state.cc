@@ -9,10 +9,11 @@
 namespace kvasir {
 namespace {
 
-// Of an object that a shared pointer owns: its counts, its deleter, and what the heap adds.
+// What an object takes beside itself that a shared pointer owns: counts, deleter, what the heap
+// adds.
 constexpr uint64_t kSharedBytes = 144;
 
-// What a text has allocated beside itself.
+// Returns what a text has allocated beside itself.
 uint64_t HeapBytes(const std::string& text) {
   static const size_t inside = std::string().capacity();
   return text.capacity() > inside ? text.capacity() + 1 : 0;

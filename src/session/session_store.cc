@@ -169,7 +169,7 @@ Result<SessionStore::Page> SessionStore::List(std::string_view tenant,
     }
     file = impl_->file;
   }
-  // Those in the file are read one by one, and only what a list shows is kept of them.
+  // Sessions in the file are read one by one, and only what a list shows is kept of them.
   for (Entry& entry : page.entries) {
     if (entry.state) continue;
     SessionStore unlimited(SessionLimits{.memory_bytes = UINT64_MAX});

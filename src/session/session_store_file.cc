@@ -7,7 +7,7 @@
 
 namespace kvasir {
 
-// A session as it is, read from the file if it is not in memory.
+// Returns a session as it is, read from the file if it is not in memory.
 Result<SessionStore::Entry> SessionStore::Impl::Load(
     SessionStore& store, const std::shared_ptr<StoredSession>& session) {
   std::shared_ptr<SessionFile> from;
@@ -82,7 +82,7 @@ std::optional<Error> SessionStore::no_file() const {
   return impl_->no_file;
 }
 
-// Sessions that were made while there was no file, or that another one had.
+// Writes sessions that were made while there was no file, or that another file had.
 Status SessionStore::WriteUnwritten() {
   std::vector<std::pair<std::string, std::string>> unwritten;
   {

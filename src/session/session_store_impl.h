@@ -28,7 +28,7 @@ struct TextMemory {
     shares.Give(owner, bytes);
   }
 
-  mutable Mutex mutex;  // taken behind the store's
+  mutable Mutex mutex;  // taken after the store's
   Shares shares KV_GUARDED_BY(mutex);
 };
 
@@ -37,6 +37,7 @@ struct WaitingCall {
   std::function<void()> on_turn;
 };
 
+// A session, in memory or in the file alone.
 struct StoredSession {
   std::string id, tenant;  // tenant: "" until it was read from the file
   SessionOwner owner{};
@@ -54,16 +55,17 @@ struct StoredSession {
 inline constexpr uint64_t kStoredSessionBytes = sizeof(StoredSession) + 400;
 
 Error NoSession();
-// What an error says of the owner's share, and of nobody else's.
+// Returns what an error says of the owner's share, and not of other tenants'.
 std::string MayHave(const Shares& shares, const SessionOwner& owner);
 
+// The table of sessions, which stores of all tenants share. Thread-safe by its mutex.
 struct SessionStore::Impl {
   explicit Impl(const SessionLimits& given)
       : limits(given),
         memory(std::make_shared<TextMemory>(given.memory_bytes)),
         places(given.max_sessions, 1) {}
 
-  // Null: not there, or another tenant's.
+  // Finds a session. Null: not there, or another tenant's.
   std::shared_ptr<StoredSession> Find(std::string_view tenant, std::string_view id) const
       KV_REQUIRES(mutex) {
     const auto it = by_id.find(std::string(id));
@@ -94,7 +96,7 @@ struct SessionStore::Impl {
             session.state ? session.state->messages.size() : 0};
   }
 
-  // A session's state leaves memory; it stays in the file.
+  // Takes a session's state out of memory; it stays in the file.
   void Unload(StoredSession& session, std::vector<std::shared_ptr<const void>>* dead)
       KV_REQUIRES(mutex) {
     by_use.erase(session.by_use);
@@ -104,7 +106,8 @@ struct SessionStore::Impl {
 
   Result<Entry> Load(SessionStore& store, const std::shared_ptr<StoredSession>& session);
 
-  // Its state ends with *dead, which the caller destroys without the mutex: zeroing takes time.
+  // Removes a session. Its state ends with *dead, which the caller destroys without the mutex:
+  // zeroing takes time.
   void Remove(StoredSession& session, std::vector<std::shared_ptr<const void>>* dead)
       KV_REQUIRES(mutex) {
     session.removed = true;
@@ -137,7 +140,7 @@ struct SessionStore::Impl {
     }
   }
 
-  // What to say of a session that is not there.
+  // Returns what to say of a session that is not there.
   Error Missing() const KV_REQUIRES(mutex) {
     return no_file && no_file->code == Code::kUnavailable ? *no_file : NoSession();
   }
@@ -148,7 +151,7 @@ struct SessionStore::Impl {
   std::unordered_map<std::string, std::shared_ptr<StoredSession>> by_id KV_GUARDED_BY(mutex);
   // Newest first.
   std::map<uint64_t, StoredSession*, std::greater<>> by_number KV_GUARDED_BY(mutex);
-  // Those with a state, used longest ago first.
+  // Sessions with a state, used longest ago first.
   std::list<StoredSession*> by_use KV_GUARDED_BY(mutex);
   std::shared_ptr<SessionFile> file KV_GUARDED_BY(mutex);
   std::optional<Error> no_file KV_GUARDED_BY(mutex);
@@ -158,6 +161,7 @@ struct SessionStore::Impl {
   uint64_t expired KV_GUARDED_BY(mutex) = 0;
 };
 
+// A turn's place in the queue of its session.
 struct SessionStore::Turn::Place {
   Place(const std::shared_ptr<Impl>& impl, const SessionOwner& owner, Counts given)
       : store(impl), view(impl, owner), counts(given) {}

@@ -385,7 +385,7 @@ TEST(SessionEdit, SegmentsFollowTheirText) {
   EXPECT_EQ(FindSegment(without, "b").error().code, Code::kNotFound);
 }
 
-TEST(SessionEdit, NothingOfWhatWasTakenOutIsBehindTheRest) {
+TEST(SessionEdit, NothingOfWhatWasTakenOutFollowsTheRest) {
   SessionStore store{SessionLimits()};
   const std::string id = NewSession(store);
   const auto turn = TurnOf(store, id);
@@ -441,7 +441,7 @@ class SessionModelTest : public testing::Test {
       ASSERT_EQ(state.messages[i]->role, twin.roles[i]);
       ASSERT_EQ(state.messages[i]->ids, twin.generated[i]);
     }
-    // Of what was read last it is known where its messages begin, as long as all of it is there.
+    // Where messages begin is known of what was read last, as long as all of it is there.
     bool is_there = false, knows = false;
     for (size_t p = 0; p < state.paths.size(); ++p) {
       if (IdsOf(state.paths, p) != twin.last) continue;

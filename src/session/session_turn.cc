@@ -60,7 +60,7 @@ Result<SessionStore::Entry> SessionStore::Turn::Read() const {
 
 namespace {
 
-// Whether a change only adds messages: then nothing of the old state is forgotten.
+// Returns whether a change only adds messages: then nothing of the old state is forgotten.
 bool Extends(const SessionState& state, const SessionState& old) {
   return state.messages.size() >= old.messages.size() &&
          std::equal(old.messages.begin(), old.messages.end(), state.messages.begin());
@@ -107,7 +107,7 @@ Status SessionStore::Turn::Replace(SessionState state, Durable durable) {
       return {};
     }
   }
-  // Its first row may have been written behind the erase of all.
+  // Its first row may have been written after the erase of all.
   if (file && row_number == 1) KV_TRY(file->Remove(session.owner, session.id));
   return tl::unexpected(NoSession());
 }

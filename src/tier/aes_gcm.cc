@@ -33,7 +33,7 @@ class Context {
   std::unique_ptr<EVP_CIPHER_CTX, Free> context_;
 };
 
-// Of this thread; made anew where memory was refused before.
+// Returns this thread's context; makes it anew where memory was refused before.
 EVP_CIPHER_CTX* ContextFor(Direction direction) {
   thread_local Context seal(Direction::kSeal), open(Direction::kOpen);
   Context& context = direction == Direction::kSeal ? seal : open;

@@ -17,7 +17,7 @@ using AesTag = std::array<uint8_t, 16>;
 bool AesGcmSeal(const AesKey& key, uint64_t number, std::span<const std::byte> authenticated,
                 std::span<const std::byte> plain, std::span<std::byte> out, AesTag* tag);
 
-// False: these are not the bytes that were sealed, and `out` has no meaning.
+// Decrypts. False: these are not the bytes that were sealed, and `out` has no meaning.
 bool AesGcmOpen(const AesKey& key, uint64_t number, std::span<const std::byte> authenticated,
                 std::span<const std::byte> sealed, std::span<std::byte> out, const AesTag& tag);
 

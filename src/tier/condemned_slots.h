@@ -23,8 +23,8 @@ class CondemnedSlots {
   // Zeros all condemned slots, of every owner, and makes that durable. What fails is counted, and
   // stays condemned.
   IoStatus ZeroAll(AbandonedSegments abandoned);
-  // Condemns the slots of records without a key, once each key file that is left opens: then nobody
-  // can claim them.
+  // Condemns the slots of records without a key, once each key file that is left opens: then no
+  // key can claim them.
   IoStatus CondemnOrphans();
   bool HasUnreadKeys() const;
 

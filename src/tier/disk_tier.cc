@@ -224,7 +224,8 @@ void DiskTier::Stop() {
   store_.reader_wake.notify_all();
 }
 
-// Is the last thing that the writer does. A tier that was left writes nothing any more.
+// Leaves the store, as the last thing that the writer does. A tier that was left writes nothing any
+// more.
 void DiskTier::LeaveClosed() {
   has_left_ = true;
   bool is_left;
@@ -243,7 +244,7 @@ DiskTier::~DiskTier() {
   keeper_.erases().Refuse();
 }
 
-// Whether they ended within `patience`.
+// Returns whether they ended within `patience`.
 bool DiskTier::WaitForThreads(std::chrono::milliseconds patience) {
   // Real time, whatever the storage's is.
   const uint64_t end_ns = MonotonicNs() + static_cast<uint64_t>(patience.count()) * 1'000'000;

@@ -26,7 +26,7 @@ namespace kvasir {
 // class's thread rules are Tier's.
 //
 // A call of the storage may never return. Only the two threads make such calls once the tier is
-// open; Close leaves a tier behind whose threads do not end.
+// open; Close abandons a tier whose threads do not end.
 class DiskTier : public Tier {
  public:
   static constexpr uint64_t kBesideBytes = Store::kBesideBytes,
@@ -73,13 +73,13 @@ class DiskTier : public Tier {
   void Erase(const Digest& owner, std::function<void(Result<TierErased>)> done) override;
   void Forget(ForgetFacts facts, std::function<void(Result<TierErased>)> done) override;
   TierStats Stats() const override;
-  // Segments leave so many bytes of the cap to the folder's sessions, at the latest in a second.
+  // Makes segments leave so many bytes of the cap to the folder's sessions, within a second.
   // Thread-safe; does not wait.
   void Reserve(uint64_t bytes);
 
   // Does all that is due. REQUIRES: options.threads == 0.
   void RunPending();
-  // Whether the index and the slots agree; for tests.
+  // Returns whether the index and the slots agree; for tests.
   bool CheckInvariants() const;
 
  private:

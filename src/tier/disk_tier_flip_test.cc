@@ -92,7 +92,7 @@ class TierFlips : public testing::Test {
   DiskTierOptions options_;
 };
 
-TEST_F(TierFlips, EachBitOfAHeaderIsAMissOfItsRecordAndThoseBehindIt) {
+TEST_F(TierFlips, EachBitOfAHeaderIsAMissOfItsRecordAndThoseAfterIt) {
   const SegmentShape shape = ShapeOfSegment(options_.shape, kFlipSegment);
   for (uint64_t bit = 0; bit < shape.record.header_bytes() * 8; ++bit) {
     const auto reads =

@@ -31,7 +31,7 @@ class DiskTierHang : public TierFolderTest, public testing::WithParamInterface<B
   bool Close(milliseconds patience) {
     return DiskTier::Close(std::move(tier_), std::move(storage_), patience);
   }
-  // Of the next flush.
+  // Asks for a flush; the future gets its answer.
   std::future<Result<TierFlushed>> Flush() {
     const auto told = std::make_shared<std::promise<Result<TierFlushed>>>();
     auto answer = told->get_future();

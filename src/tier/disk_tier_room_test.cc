@@ -82,7 +82,7 @@ class DiskTierRoom : public TierFolderTest {
     }
     return files;
   }
-  // Whose payload or header on the disk is not zeros.
+  // Counts the slots whose payload or header on the disk is not zeros.
   uint32_t SlotsInUse() const {
     uint32_t in_use = 0;
     for (const fs::path& path : Segments()) {
@@ -109,7 +109,7 @@ class DiskTierRoom : public TierFolderTest {
 
 constexpr int64_t kHourS = 3600;
 
-TEST_F(DiskTierRoom, WhatNobodyUsedForTheTtlIsPunched) {
+TEST_F(DiskTierRoom, WhatWasNotUsedForTheTtlIsPunched) {
   options_.ttl_hours = 2;
   Start();
   Store(0, 2);

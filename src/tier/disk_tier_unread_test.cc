@@ -187,8 +187,8 @@ TEST_F(DiskTierUnread, AnOwnersOwnEraseAndForgetTakeIt) {
 }
 
 // A link in the place of the store, or of its keys. What it leads to is whole again when it is put
-// back; until it is removed, erases say that blocks may be behind it.
-TEST_F(DiskTierUnread, IsNotReachedBehindALinkAndAnEraseSaysSo) {
+// back; until it is removed, erases say that it may lead to blocks.
+TEST_F(DiskTierUnread, IsNotReachedThroughALinkAndAnEraseSaysSo) {
   for (const bool of_keys : {true, false}) {
     Fill();
     const fs::path keys = KeyOf(0).parent_path();
@@ -228,8 +228,8 @@ TEST_F(DiskTierUnread, IsNotReachedBehindALinkAndAnEraseSaysSo) {
 }
 
 // Sessions open again when a link in the place of their keys, which lie beside the stores, is put
-// back. Of a forget they are not.
-TEST_F(DiskTierUnread, AnEraseSaysThatSessionsMayLieBehindALink) {
+// back. A forget does not concern them.
+TEST_F(DiskTierUnread, AnEraseSaysThatALinkMayLeadToSessions) {
   Fill();
   for (const char* name : {"keys.aside-1", "keys"}) {
     const fs::path link = fs::path(options_.folder) / name;
@@ -348,7 +348,8 @@ TEST_F(DiskTierUnread, AForgetLeavesSegmentsOfAnotherVersionAndNamesThem) {
   EXPECT_EQ(forgotten->blocks, 2u);
 }
 
-// In its own store and in another one. Without the key nothing behind it opens.
+// The link or folder lies in the own store, or in another one. Without the key nothing opens that
+// it leads to.
 TEST_F(DiskTierUnread, AnErasePassesALinkOrAFolderInASegmentsPlace) {
   Fill();
   const fs::path store = KeyOf(0).parent_path().parent_path();
@@ -367,7 +368,7 @@ TEST_F(DiskTierUnread, AnErasePassesALinkOrAFolderInASegmentsPlace) {
   EXPECT_FALSE(fs::exists(KeyOf(1)));
 }
 
-// The forget was not answered, so that what lies behind the link may come back until it is asked
+// The forget was not answered, so that what the link leads to may come back until it is asked
 // for again. Then it is named.
 TEST_F(DiskTierUnread, AStartPassesALinkThatAForgetsIntentLists) {
   Fill();

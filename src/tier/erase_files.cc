@@ -121,7 +121,7 @@ IoStatus ZeroSlotsIn(Storage& storage, FileId folder, const Secret& secret, cons
     if (!segment) continue;
     const IoResult<OpenedFile> file =
         Own(storage, storage.OpenFile(folder, name, OpenMode::kWrite));
-    if (!file && IsNoFile(file.error())) continue;  // without its key nothing behind a link opens
+    if (!file && IsNoFile(file.error())) continue;  // without its key nothing opens there
     if (!file) return IoFailed(file.error());
     const auto head = ReadHead(storage, file->id(), head_key, id, *segment);
     if (!head) return IoFailed(head.error());

@@ -23,7 +23,8 @@ IoStatus EraseSlots(Storage& storage, FileId file, const SegmentShape& shape,
                     std::span<const uint32_t> slots);
 
 // The intent of an erase: a file of the tier's folder from before it begins until it is done. It is
-// of the store whose process began it: while that store is locked, nobody else finishes it.
+// of the store whose process began it: while that store is locked, no other process
+// finishes it.
 struct EraseIntent {
   std::string store, key_file_name;
 };
@@ -31,22 +32,24 @@ std::string IntentName(const EraseIntent& intent);
 IoStatus WriteIntent(Storage& storage, FileId root, const Secret& secret,
                      const EraseIntent& intent);
 IoStatus RemoveIntent(Storage& storage, FileId root, const EraseIntent& intent);
-// Those of this secret.
+// Lists the intents of this secret.
 IoResult<std::vector<EraseIntent>> ListIntents(Storage& storage, FileId root, const Secret& secret);
-// Removes an owner's key file from all stores but `except`, and zeros the slots there that no key
-// opens any more.
+// What was erased.
 struct StoresErased {
   uint64_t blocks = 0, bytes = 0;
   uint32_t locked_stores = 0;  // that have the owner's key and belong to others that run
 };
-// In one store, locked by the caller: the key file and the owner's slots. Then also all slots whose
-// headers name a namespace without a key file, unless some key file does not open: they may be its.
+// Erases in one store, which the caller has locked: the key file and the owner's slots, then also
+// all slots whose headers name a namespace without a key file, unless some key file does not open:
+// they may be its.
 IoStatus EraseOwner(Storage& storage, FileId folder, FileId keys, const Secret& secret,
                     const StoreId& store, const std::string& key_file_name, StoresErased* erased);
 enum class EraseScope : uint8_t {
   kStoresWithKey,  // only stores that have the owner's key
   kAllStores,      // all: the key may be gone already
 };
+// Removes an owner's key file from all stores except `except_store`, and zeros the slots there that
+// no key opens any more.
 IoResult<StoresErased> EraseInStores(Storage& storage, FileId root, const Secret& secret,
                                      const std::string& key_file_name,
                                      const std::string& except_store, EraseScope scope);
@@ -54,13 +57,13 @@ IoResult<StoresErased> EraseInStores(Storage& storage, FileId root, const Secret
 enum class EraseFinish : uint8_t { kFirstTry, kLater };
 std::string AuditLine(const std::string& key_file_name, int64_t unix_s, const StoresErased& erased,
                       EraseFinish finish);
-// One line more in audit.jsonl; the older half goes when it would have more than this. While it is
-// written there are two of them.
+// The most bytes of audit.jsonl. While it is written there are two of them.
 inline constexpr uint64_t kMaxAuditBytes = uint64_t{512} << 10;
-// Of a draft of the audit, which lies beside the old one until it takes its name, and of intents
-// and an about.json, which may come with it.
+// The most bytes of a draft of the audit, which lies beside the old one until it takes its name,
+// and of intents and an about.json, which may come with it.
 inline constexpr uint64_t kTierDraftBytes =
     kMaxAuditBytes + kMaxForgetIntentBytes + (uint64_t{64} << 10);
+// Adds a line to audit.jsonl; the older half goes when it would have more than kMaxAuditBytes.
 IoStatus AppendAudit(Storage& storage, FileId root, const std::string& line);
 
 }  // namespace kvasir

@@ -14,8 +14,8 @@
 
 namespace kvasir {
 
-// Nobody takes a slot that it names before the file is gone. So whoever finds the file may zero all
-// of them, whatever they hold.
+// The slots are not taken again before the file is gone. So a process that finds the file may zero
+// all of them, whatever they hold.
 struct ForgetIntent {
   struct Segment {
     uint32_t number = 0;
@@ -26,19 +26,19 @@ struct ForgetIntent {
 };
 
 inline constexpr uint64_t kMaxForgetIntentBytes = uint64_t{320} << 10;
-// At most so many for a store of so many slots, in so many segments.
+// Returns the most bytes of an intent, for a store of so many slots, in so many segments.
 uint64_t ForgetIntentBytes(uint64_t slots, uint64_t segments);
 
 std::string EncodeForgetIntent(const Secret& secret, const StoreId& store,
                                const ForgetIntent& intent);
-// Absent: damaged, of another version, store or secret. O(bytes).
+// Decodes an intent. Absent: damaged, of another version, store or secret. O(bytes).
 std::optional<ForgetIntent> DecodeForgetIntent(const Secret& secret, const StoreId& store,
                                                std::string_view bytes);
 
-// The file of a store's folder. Each is durable when it returns.
+// Writes the file of a store's folder. Durable when it returns, as the two below.
 IoStatus WriteForgetIntent(Storage& storage, FileId folder, const Secret& secret,
                            const StoreId& store, const ForgetIntent& intent);
-// Absent: the folder has no intent, or one that does not open.
+// Reads the intent. Absent: the folder has no intent, or one that does not open.
 IoResult<std::optional<ForgetIntent>> ReadForgetIntent(Storage& storage, FileId folder,
                                                        const Secret& secret, const StoreId& store);
 IoStatus RemoveForgetIntent(Storage& storage, FileId folder);

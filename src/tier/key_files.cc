@@ -38,8 +38,8 @@ IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Se
 
 namespace {
 
-// Whether the file is a key file that this secret opens. An error of the device is returned: it
-// says nothing about the file.
+// Returns whether the file is a key file that this secret opens. An error of the device is
+// returned: it says nothing about the file.
 IoResult<bool> KeyFileOpens(Storage& storage, FileId keys, const Secret& secret,
                             const StoreId& store, const std::string& name) {
   const IoResult<std::string> file = ReadSmallFile(storage, keys, name, kKeyFileBytes);

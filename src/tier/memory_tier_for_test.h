@@ -313,7 +313,7 @@ class MemoryTier : public Tier {
         if (queue_.empty()) return;
         work = std::move(queue_.front());
         queue_.pop_front();
-        // A read that nobody wants any more takes no time.
+        // A read that is no longer wanted takes no time.
         if (work.buffer && buffers_[*work.buffer].use == Use::kReading) {
           if (buffers_[*work.buffer].refs == 0) {
             buffers_[*work.buffer] = {};

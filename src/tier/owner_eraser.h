@@ -15,8 +15,8 @@ class OwnerEraser {
  public:
   OwnerEraser(Store& store, CondemnedSlots& condemned) : store_(store), condemned_(condemned) {}
 
-  // Intent, keys, slots, audit; each durable before the next. What fails is done again from the
-  // start. The store may be open or not.
+  // Does the erase: intent, keys, slots, audit; each durable before the next. What fails is done
+  // again from the start. The store may be open or not.
   IoStatus Run(EraseJob& job);
   // Goes on with the erases that a crash ended. REQUIRES: the store is not open.
   Status FinishAll(FileId root);

@@ -28,13 +28,13 @@ struct OwnerKey {
 inline constexpr uint64_t kKeyFileBytes = 136;
 using KeyFileBytes = std::array<std::byte, kKeyFileBytes>;
 
-// The name of an owner's key file: HMAC-SHA-256(secret, "kvasir owner" || owner), in hex. It is the
-// same in all stores of a secret, and tells nobody else who the owner is.
+// Returns the name of an owner's key file: HMAC-SHA-256(secret, "kvasir owner" || owner), in hex.
+// It is the same in all stores of a secret, and does not tell others who the owner is.
 std::string KeyFileName(const Secret& secret, const Digest& owner);
-// Absent: no memory.
+// Seals a key file. Absent: no memory.
 std::optional<KeyFileBytes> SealKeyFile(const Secret& secret, const StoreId& store,
                                         const OwnerKey& key, const RecordSalt& salt);
-// Absent: damaged, of another store, secret or name.
+// Opens a key file. Absent: damaged, of another store, secret or name.
 std::optional<OwnerKey> OpenKeyFile(const Secret& secret, const StoreId& store,
                                     std::string_view name, std::span<const std::byte> bytes);
 
@@ -58,16 +58,16 @@ class OwnerKeys {
 
   std::optional<OwnerId> Find(const Digest& owner) const;
   std::optional<OwnerId> FindNamespace(const OwnerTag& id) const;
-  // Without a file yet. Absent: no place is left. REQUIRES: Find(key.owner) is absent.
+  // Adds a key, without a file yet. Absent: no place is left. REQUIRES: Find(key.owner) is absent.
   std::optional<OwnerId> Add(const OwnerKey& key);
   void Hide(OwnerId id);     // Find and FindNamespace do not give it any more
   void Release(OwnerId id);  // wipes its key; the place may be taken again
   void Clear();
 
   const Digest& owner_of(OwnerId id) const { return keys_[static_cast<size_t>(id)].owner; }
-  // A copy; the caller wipes it.
+  // Returns a copy; the caller wipes it.
   OwnerKey KeyOf(OwnerId id) const;
-  // Whether its file is known to be on the disk.
+  // Returns whether its file is known to be on the disk.
   bool has_file(OwnerId id) const { return at(id).has_file; }
   void set_has_file(OwnerId id) { at(id).has_file = true; }
   // Records and writes that need the key.
@@ -75,13 +75,13 @@ class OwnerKeys {
   void EndUse(OwnerId id) {
     if (--at(id).uses == 0 && at(id).leaves) Release(id);
   }
-  // Release, at once or when its last use ends.
+  // Releases, at once or when its last use ends.
   void ReleaseWhenUnused(OwnerId id) {
     at(id).leaves = true;
     if (at(id).uses == 0) Release(id);
   }
   uint32_t uses(OwnerId id) const { return at(id).uses; }
-  // An owner without uses, whose place somebody else may have.
+  // Returns an owner without uses, whose place another one may have.
   std::optional<OwnerId> Unused() const;
 
  private:

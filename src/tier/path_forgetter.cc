@@ -67,8 +67,8 @@ IoStatus PathForgetter::RemoveUnreadable(EraseJob& job) {
   return removed ? condemned_.CondemnOrphans() : removed;
 }
 
-// The records of the owner that begin with the forgotten tokens, stored or on their way; also those
-// of which that cannot be found out.
+// Returns the records of the owner that begin with the forgotten tokens, stored or on their way;
+// also those of which that cannot be found out.
 std::vector<RecordName> PathForgetter::FirstForgotten(const ForgetFacts& facts) {
   struct Candidate {
     RecordName name;
@@ -179,8 +179,8 @@ void PathForgetter::CondemnCopies() {
   }
 }
 
-// From the last block of the path on: a block stays with all its records when a record of another
-// block depends on one of them.
+// Condemns blocks of the path, from the last one on: a block stays with all its records when a
+// record of another block depends on one of them.
 void PathForgetter::CondemnPath(const ForgetFacts& facts, std::span<const BlockKey> kept,
                                 TierErased* erased) {
   RecordIndex& records = store_.records;

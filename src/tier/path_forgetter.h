@@ -21,7 +21,8 @@ class PathForgetter {
   PathForgetter(Store& store, SegmentFiles& segments, CondemnedSlots& condemned)
       : store_(store), segments_(segments), condemned_(condemned) {}
 
-  // Intent, slots, end of the intent; each durable before the next. EBUSY: the store is not open.
+  // Does the forget: intent, slots, end of the intent; each durable before the next. EBUSY: the
+  // store is not open.
   IoStatus Run(EraseJob& job);
   // Goes on with the forget that a crash ended. What it had condemned cannot have been taken since.
   // REQUIRES: the store's files are open, and not read yet.

@@ -39,7 +39,7 @@ struct RecordBuffer {
   RecordSalt salt{};
   AesTag payload_tag{};
 
-  // Whether the index has the record.
+  // Returns whether the index has the record.
   bool is_read() const { return use != Use::kFree && has_entry && !has_owner; }
   bool is_write() const { return use != Use::kFree && has_entry && has_owner; }
   void Cancel() {

@@ -69,7 +69,7 @@ void RecordIndex::FreeEntry(uint32_t entry) {
   uint32_t hole = PlaceOf(records_[entry].name);
   KV_CHECK(table_[hole] == entry);
   table_[hole] = kNoEntry;
-  // Moves those behind it that would not be found any more over the hole.
+  // Moves entries after the hole into it, if they would not be found any more.
   for (uint32_t place = (hole + 1) & (table_size_ - 1); table_[place] != kNoEntry;
        place = (place + 1) & (table_size_ - 1)) {
     const uint32_t home = Home(records_[table_[place]].name);

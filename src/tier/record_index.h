@@ -22,7 +22,7 @@ struct SlotRef {
 // A record depends on the one that its facts name as `after`, which leaves later. Where that one
 // goes all the same (damaged), its entry stays as *missing* while others depend on it, and is taken
 // again when it is written again. Records that are stored, on which nothing depends and which
-// nobody reads may be evicted: they lie in a heap, the coldest on top.
+// are not being read may be evicted: they lie in a heap, the coldest on top.
 //
 // States: writing -> stored, by SetStored; all -> missing or no entry, by Remove.
 //
@@ -52,8 +52,8 @@ class RecordIndex {
 
   std::optional<EntryId> Find(const RecordName& name) const;
   const Record& at(EntryId id) const { return records_[static_cast<uint32_t>(id)]; }
-  // A new record, in the state writing. Where the one that it depends on is not known, that becomes
-  // missing. Absent: the index is full. REQUIRES: the name is not known, or missing.
+  // Adds a record, in the state writing. Where the one that it depends on is not known, that
+  // becomes missing. Absent: the index is full. REQUIRES: the name is not known, or missing.
   std::optional<EntryId> Add(const RecordName& name, OwnerId owner,
                              const std::optional<RecordName>& after, uint64_t order);
   void SetStored(EntryId id, SlotRef slot);
@@ -62,7 +62,8 @@ class RecordIndex {
   void AddReader(EntryId id);
   void EndReader(EntryId id);
   void Remove(EntryId id);
-  // Where this stored record may be used: the one that it depends on is stored, or absent.
+  // Returns whether this stored record may be used: the one that it depends on is stored, or
+  // absent.
   bool IsAnchored(EntryId id) const;
 
   // Marks those for which `leaves(*this, id)` is true and all that depend on them, over any number
@@ -82,7 +83,7 @@ class RecordIndex {
           break;
         }
       }
-      if (steps > max_entries_) mark = kLeaves;  // a ring, which nobody should write
+      if (steps > max_entries_) mark = kLeaves;  // a ring, which a damaged file may show
       for (at = i; IsHere(at) && records_[at].mark == kUnmarked; at = records_[at].after) {
         records_[at].mark = mark;
       }
@@ -92,17 +93,17 @@ class RecordIndex {
     return IsHere(static_cast<uint32_t>(id)) && at(id).mark == kLeaves;
   }
 
-  // The one that leaves first.
+  // Returns the record that leaves first.
   std::optional<EntryId> Coldest() const;
 
   uint32_t num_stored() const { return num_stored_; }
   uint32_t num_writing() const { return num_writing_; }
   bool is_full() const { return num_stored_ + num_writing_ >= max_records_ || free_ == kNoEntry; }
-  // Entries to walk over; those that are free have no record.
+  // Returns the number of entries to walk over; those that are free have no record.
   uint32_t num_entries() const { return max_entries_; }
   const Record& entry(uint32_t index) const { return records_[index]; }
 
-  // Whether all links agree; for tests. O(n).
+  // Returns whether all links agree; for tests. O(n).
   bool CheckInvariants() const;
 
  private:

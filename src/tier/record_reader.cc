@@ -112,8 +112,8 @@ bool RecordReader::Open(ReadId read, const RecordFacts& facts, std::span<std::by
                   facts.tokens.size() == store_.options.shape.block_tokens;
   if (is_right) {
     AesKey record_key = RecordKeyOf(key.key, record->salt);
-    // The tokens are opened where the payload will be, or in place where they need more room: a
-    // header is in nobody else's use.
+    // The tokens are opened where the payload will be, or in place where they need more room: no
+    // other thread uses the header.
     const uint64_t token_bytes = facts.tokens.size_bytes();
     alignas(8) std::byte on_stack[1024];
     std::vector<std::byte> elsewhere;

@@ -34,7 +34,7 @@ void RecordWriter::DropGroup() {
   touched_.clear();
 }
 
-// False: nothing could be done now.
+// Writes a group. False: nothing could be done now.
 bool RecordWriter::WriteGroup() {
   const uint64_t start_ns = store_.storage.MonotonicNs();
   uint32_t wanted;
@@ -70,8 +70,8 @@ bool RecordWriter::WriteGroup() {
   return true;
 }
 
-// Takes what can be written now, in order: the record that one depends on is stored, or in the
-// group before it.
+// Takes what can be written now, in order: the record that one depends on is stored, or stands
+// before it in the group.
 void RecordWriter::GatherGroup() {
   const uint64_t most = store_.max_group();
   group_.clear();
@@ -119,7 +119,7 @@ void RecordWriter::GatherGroup() {
   }
 }
 
-// The key files that the group's records need. False: one cannot be written.
+// Writes the key files that the group's records need. False: one cannot be written.
 bool RecordWriter::WriteKeysOfGroup() {
   for (const uint32_t index : group_) {
     OwnerKey key;
@@ -233,9 +233,9 @@ IoStatus RecordWriter::WriteRecord(uint32_t index, FileId file) {
   return written;
 }
 
-// A segment whose sync failed is abandoned: what the kernel dropped then, a later sync would not
-// mention. Its cache still shows the records; their headers become zeros there, so that nobody who
-// opens the store before a crash takes them for stored.
+// Syncs the segments of the group. One whose sync failed is abandoned: what the kernel dropped
+// then, a later sync would not mention. Its cache still shows the records; their headers become
+// zeros there, so that a process that opens the store before a crash does not take them for stored.
 void RecordWriter::SyncSegments() {
   for (Touched& one : touched_) {
     if (one.has_failed) continue;
@@ -253,8 +253,8 @@ void RecordWriter::SyncSegments() {
   }
 }
 
-// A slot's payload may be new and its header that of the record before: whoever opens the store
-// again must not find the old record.
+// Zeros the header of a slot. Its payload may be new and its header that of the record before: a
+// start must not find the old record.
 void RecordWriter::UnwriteHeader(uint32_t index, FileId file) {
   SegmentShape shape;
   uint32_t slot;

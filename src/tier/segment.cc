@@ -40,7 +40,7 @@ constexpr uint64_t kMinSlots = 16;
 constexpr uint8_t kHasAfter = 1;
 constexpr uint64_t kHeadTagAt = 72;  // of a head: its tag covers what lies before
 
-// Writes or reads one field behind the other.
+// Writes or reads one field after the other.
 class Fields {
  public:
   explicit Fields(std::span<std::byte> bytes) : bytes_(bytes) {}

@@ -54,7 +54,7 @@ SegmentShape ShapeOfSegment(const RecordShape& record, uint64_t segment_bytes);
 // A power of two of about cap/64, from 1 to 64 MiB; more where that is needed for 16 slots.
 uint64_t SegmentBytesFor(const RecordShape& record, uint64_t cap_bytes);
 
-// Whether these are the first bytes of a segment of another version.
+// Returns whether these are the first bytes of a segment of another version.
 bool IsHeadOfOtherVersion(std::span<const std::byte, kHeadBytes> bytes);
 // What a segment's first bytes say. They decide how all others are read, so they are authenticated.
 struct SegmentHead {
@@ -65,9 +65,9 @@ struct SegmentHead {
 };
 void EncodeHead(const HmacKey& head_key, const SegmentHead& head,
                 std::span<std::byte, kHeadBytes> out);
-// The same without a key, so it may be a lie: for lists alone. Absent: of another version.
+// Decodes a head without a key, so it may be a lie: for lists alone. Absent: of another version.
 std::optional<SegmentHead> ParseHead(std::span<const std::byte, kHeadBytes> bytes);
-// Absent: damaged, of another version, or written under another secret.
+// Decodes a head. Absent: damaged, of another version, or written under another secret.
 std::optional<SegmentHead> DecodeHead(const HmacKey& head_key,
                                       std::span<const std::byte, kHeadBytes> bytes);
 
@@ -101,11 +101,12 @@ struct RecordPublic {
   AesTag payload_tag{};
 };
 void EncodePublic(const RecordPublic& record, std::span<std::byte, kPublicBytes> out);
-// Absent: there is no record, or one of another version, kind or seal.
+// Decodes a header's public part. Absent: there is no record, or one of another version, kind or
+// seal.
 std::optional<RecordPublic> DecodePublic(std::span<const std::byte, kPublicBytes> bytes);
 
-// HMAC-SHA-256(owner's key, "kvasir record" || salt). The salt is random for each record, so no
-// pair of key and nonce occurs twice.
+// Returns HMAC-SHA-256(owner's key, "kvasir record" || salt). The salt is random for each record,
+// so no pair of key and nonce occurs twice.
 AesKey RecordKeyOf(const AesKey& owner_key, const RecordSalt& salt);
 AesKey RecordKeyOf(const HmacKey& owner_key, const RecordSalt& salt);  // with its pads at hand
 
@@ -115,8 +116,8 @@ bool SealPayload(const AesKey& record_key, std::span<const std::byte> payload,
 bool OpenPayload(const AesKey& record_key, std::span<const std::byte> sealed, const AesTag& tag,
                  std::span<std::byte> out);
 
-// `header`: header_bytes() of them. SealHeader writes the public part, encrypts the tokens that lie
-// behind it under nonce 1 + placings, and adds the tag and zeros. OpenHeader is false where the
+// `header`: header_bytes() of them. SealHeader writes the public part, encrypts the tokens that
+// follow it under nonce 1 + placings, and adds the tag and zeros. OpenHeader is false where the
 // header is not what was sealed; `tokens` gets 4 x block_tokens bytes.
 bool SealHeader(const AesKey& record_key, const RecordPublic& record, uint32_t block_tokens,
                 std::span<const std::byte> tokens, std::span<std::byte> header);

@@ -24,7 +24,7 @@ class SegmentFiles {
   void Begin(uint32_t next_number, std::vector<Unusable> unusable);
   const std::vector<Unusable>& unusable() const { return unusable_; }
 
-  // A new segment, with free slots. False: it could not be made; counted, unless the device is
+  // Makes a segment, with free slots. False: it could not be made; counted, unless the device is
   // full. REQUIRES: the folder's lock.
   bool Make();
   // Removes the segment's file, and all records that lie in it or depend on one of those. EBUSY:

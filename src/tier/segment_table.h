@@ -37,7 +37,7 @@ class SegmentTable {
   SegmentTable(Arena& arena, uint32_t max_slots);
   void Clear();
 
-  // A new segment of the table, its slots free, with any bytes. Absent: the table has no room for
+  // Adds a segment to the table, its slots free, with any bytes. Absent: the table has no room for
   // its slots.
   std::optional<uint32_t> Add(const SegmentHead& head);
   void Remove(uint32_t segment);  // REQUIRES: no slot is taken or read
@@ -48,7 +48,7 @@ class SegmentTable {
   Segment& at(uint32_t segment) { return segments_[segment]; }
   const Segment& at(uint32_t segment) const { return segments_[segment]; }
 
-  // Slots side by side, as far as they are free.
+  // Takes slots side by side, as far as they are free.
   std::optional<SlotRef> TakeSlot();
   bool TakeThis(SlotRef slot);  // false: it is not free
   void FreeSlot(SlotRef slot);
@@ -59,7 +59,7 @@ class SegmentTable {
     slot_at(slot).owner = owner;
     slot_at(slot).has_owner = true;
   }
-  // Its bytes are zeros, and that is durable. REQUIRES: it is free.
+  // Notes that its bytes are zeros, and that this is durable. REQUIRES: it is free.
   void SetZero(SlotRef slot) {
     slot_at(slot).has_owner = false;
     slot_at(slot).is_zero = true;
@@ -69,7 +69,7 @@ class SegmentTable {
     const Slot& one = slot_at(slot);
     return one.has_owner ? std::optional(one.owner) : std::nullopt;
   }
-  // The record that a taken slot holds, once it is stored.
+  // Sets the record that a taken slot holds, once it is stored.
   void SetEntry(SlotRef slot, EntryId entry) {
     slot_at(slot).entry = entry;
     slot_at(slot).has_entry = true;

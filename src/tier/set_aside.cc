@@ -115,7 +115,7 @@ IoResult<std::vector<std::string>> ListLinks(Storage& storage, FileId root) {
   for (const std::string& name : *names) {
     if (IsLinkToRowsKeys(storage, root, name)) links.push_back(name);
     if (!ParseStoreName(NameOfOrigin(name))) continue;
-    if (IsLink(storage, root, name)) {  // of the name alone, nobody knows whether a store is ours
+    if (IsLink(storage, root, name)) {  // the name alone does not say whether a store is ours
       if (NameBeforeAside(name)) links.push_back(name);
       continue;
     }

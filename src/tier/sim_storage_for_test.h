@@ -46,7 +46,7 @@ class SimStorage : public Storage {
   SimFaults faults;
   uint64_t cap_bytes = UINT64_MAX;
   uint64_t free_bytes = uint64_t{1} << 40;
-  std::optional<uint64_t> stops_at;  // the call that is not made any more, nor any behind it
+  std::optional<uint64_t> stops_at;  // the call that is not made any more, nor any after it
   std::function<void()> on_stop;     // the last thing before that
 
   uint64_t num_calls() const { return calls_; }
@@ -69,7 +69,7 @@ class SimStorage : public Storage {
     on_stop = nullptr;
     calls_ = 0;
   }
-  // Whether bytes of this kind are in any file, synced or not.
+  // Returns whether bytes of this kind are in any file, synced or not.
   bool Contains(std::span<const std::byte> bytes) const { return Contains(*root_, bytes); }
   bool HasFile(const std::string& name) const { return HasName(*root_, name); }
 

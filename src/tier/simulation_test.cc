@@ -92,7 +92,7 @@ class World {
   }
   void Erase(uint32_t owner) {
     if (tier_ == nullptr) return;
-    // What counts is the moment of the answer: whatever happens behind it, nothing may come back.
+    // What counts is the moment of the answer: whatever happens after it, nothing may come back.
     tier_->Erase(TestRecord::Owner(owner), [this, owner](const Result<TierErased>& erased) {
       if (!erased || storage_.is_stopped()) return;
       for (uint32_t chain = owner; chain < kChains; chain += kOwners) NoteErased(chain, 0);
@@ -155,16 +155,17 @@ class World {
     return std::nullopt;
   }
 
-  // Those that a start found, and nobody has read since. A crash may have left their headers and
-  // not their payloads; that shows when they are read, and they were never called stored before it.
+  // Notes the records that a start found and that were not read since. A crash may have left their
+  // headers and not their payloads; that shows when they are read, and they were never called
+  // stored before it.
   void NoteFound() {
     opens_ = storage_.num_opens();
     for (const Key& key : Stored()) {
       if (!opened_.contains(key)) unsure_.insert(key);
     }
   }
-  // Without those, and without what depends on a record that was damaged and has left: nobody finds
-  // the way to it, and a start frees it.
+  // Returns what is stored without those, and without what depends on a record that was damaged and
+  // has left: no path leads to it, and a start frees it.
   std::set<Key> SurelyStored() const {
     std::set<Key> sure;
     if (storage_.num_opens() != opens_) return sure;  // broken, and opened again by itself

@@ -36,7 +36,7 @@ struct FileFacts {
   uint64_t bytes = 0;          // its length
   uint64_t blocks_bytes = 0;   // what it takes of the disk
   int64_t changed_unix_s = 0;  // when its bytes were last written
-  bool is_private = false;     // ours or root's, and nobody else may write to it
+  bool is_private = false;     // ours or root's, and no other user may write to it
 };
 
 struct TreeFacts {
@@ -54,16 +54,17 @@ class Storage {
  public:
   virtual ~Storage() = default;
 
-  // The folder of this path; created, 0700, with its parents where it is missing.
+  // Opens the folder of this path; created, 0700, with its parents where it is missing.
   virtual IoResult<FileId> OpenRoot(const std::string& path) = 0;
-  // Whether the path still leads to this open folder.
+  // Returns whether the path still leads to this open folder.
   virtual bool IsAt(FileId folder, const std::string& path);
   virtual IoResult<FileId> OpenFolder(FileId folder, const std::string& name) = 0;
   virtual IoStatus MakeFolder(FileId folder, const std::string& name) = 0;  // 0700
   virtual IoResult<FileId> OpenFile(FileId folder, const std::string& name, OpenMode mode) = 0;
   virtual void Close(FileId file) = 0;
 
-  // The bytes that one call read or wrote; they may be fewer than asked for. 0: the file's end.
+  // Returns the bytes that one call read or wrote; they may be fewer than asked for. 0: the file's
+  // end.
   virtual IoResult<uint64_t> ReadSome(FileId file, std::span<const std::span<std::byte>> pieces,
                                       uint64_t offset) = 0;
   virtual IoResult<uint64_t> WriteSome(FileId file, std::span<const std::byte> bytes,
@@ -72,25 +73,25 @@ class Storage {
   virtual IoStatus SyncFolder(FileId folder) = 0;  // names
   // Gives [0, bytes) room on the disk; the bytes are zeros. EOPNOTSUPP: not known here.
   virtual IoStatus Allocate(FileId file, uint64_t bytes) = 0;
-  // The bytes become zeros and lose their room. EOPNOTSUPP: not known here.
+  // Makes the bytes zeros and gives their room back. EOPNOTSUPP: not known here.
   virtual IoStatus PunchHole(FileId file, uint64_t offset, uint64_t bytes) = 0;
 
   virtual IoStatus Rename(FileId folder, const std::string& from, const std::string& to) = 0;
   virtual IoStatus Unlink(FileId folder, const std::string& name) = 0;
-  // In no order, without "." and "..".
+  // Lists the names, in no order, without "." and "..".
   virtual IoResult<std::vector<std::string>> List(FileId folder) = 0;
   virtual IoResult<FileFacts> FactsOf(FileId file) = 0;
   virtual IoResult<FileFacts> FactsOf(FileId folder, const std::string& name) = 0;
-  // What the folder and everything below it take of the disk. Files whose names begin with
+  // Returns what the folder and everything below it take of the disk. Files whose names begin with
   // `whole_prefix` count apart and with their whole length, holes included, since these are filled
   // again.
   virtual IoResult<TreeFacts> TreeBytes(FileId folder, std::string_view whole_prefix) = 0;
   virtual IoResult<SpaceFacts> Space(FileId folder) = 0;
 
-  // False: somebody else has the lock. It ends when the file is closed.
+  // Tries to lock the file. False: another process has the lock. It ends when the file is closed.
   virtual IoResult<bool> TryLock(FileId file) = 0;
-  // Whether somebody else has the lock. Others who only look do not see this one; who takes the
-  // lock at the same moment may be refused, until `file` is closed.
+  // Returns whether another process has the lock. Others who only look do not see this one; who
+  // takes the lock at the same moment may be refused, until `file` is closed.
   virtual IoResult<bool> IsLocked(FileId file) {
     const IoResult<bool> locked = TryLock(file);
     if (!locked) return locked;
@@ -135,24 +136,24 @@ inline IoResult<OpenedFile> Own(Storage& storage, IoResult<FileId> opened) {
 
 // Reads exactly these bytes. EIO where the file ends before them.
 IoStatus ReadAll(Storage& storage, FileId file, std::span<std::byte> bytes, uint64_t offset);
-// The same into several pieces one behind the other.
+// Reads into several pieces, one after the other.
 IoStatus ReadAll(Storage& storage, FileId file, std::span<std::span<std::byte>> pieces,
                  uint64_t offset);
 IoStatus WriteAll(Storage& storage, FileId file, std::span<const std::byte> bytes, uint64_t offset);
-// Zeros, by PunchHole where it is known, else written.
+// Zeros these bytes, by PunchHole where it is known, else written.
 IoStatus EraseBytes(Storage& storage, FileId file, uint64_t offset, uint64_t bytes);
-// Room for `bytes`, by Allocate where it is known, else zeros are written.
+// Makes room for `bytes`, by Allocate where it is known, else zeros are written.
 IoStatus AllocateBytes(Storage& storage, FileId file, uint64_t bytes);
-// A whole small file, of at most `max_bytes` (EFBIG).
+// Reads a whole small file, of at most `max_bytes` (EFBIG).
 IoResult<std::string> ReadSmallFile(Storage& storage, FileId folder, const std::string& name,
                                     uint64_t max_bytes);
-// Whether opening or reading a file failed because something of another kind has its name.
+// Returns whether opening or reading a file failed because something of another kind has its name.
 bool IsNoFile(int error);
 enum class FileSync : uint8_t { kSynced, kUnsynced };
 // A file that gets its name when it is complete: draft, sync, rename, sync of the folder.
 IoStatus PublishFile(Storage& storage, FileId folder, const std::string& name,
                      std::string_view bytes, FileSync sync);
-// Whether a file of this name is a draft of PublishFile that a crash may have left.
+// Returns whether a file of this name is a draft of PublishFile that a crash may have left.
 bool IsTierDraft(std::string_view name);
 
 // The machine's files. Thread-safe.

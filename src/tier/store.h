@@ -47,7 +47,8 @@ struct StoreFigures {
   ErrorWindow errors;
   int last_error = 0;  // its errno; 0: there was none
 
-  // Reading and opening one after the other, or what was measured before this start.
+  // Returns the speed of reading and opening one after the other, or what was measured before this
+  // start.
   double load_bytes_per_s() const;
 };
 
@@ -87,16 +88,16 @@ struct Store {
 
   // `storage` must outlive it. kExhausted: the system refuses the memory.
   static Result<std::unique_ptr<Store>> Create(const DiskTierOptions& options, Storage& storage);
-  // What Create allocates for the index and for the buffers.
+  // Returns what Create allocates for the index and for the buffers.
   static uint64_t IndexBytes(const DiskTierOptions& options);
   static uint64_t BufferBytes(const DiskTierOptions& options);
   static uint32_t MaxRecords(const DiskTierOptions& options);
   static uint32_t NumBuffers(const DiskTierOptions& options);
 
-  // A free buffer; the caller sets its use and counts it.
+  // Returns a free buffer; the caller sets its use and counts it.
   std::optional<uint32_t> FreeBuffer() const KV_REQUIRES(mutex);
   void FreeBufferOf(uint32_t buffer) KV_REQUIRES(mutex);
-  // The owner's key, made if it is new. Absent: no room for another one.
+  // Returns the owner's key, made if it is new. Absent: no room for another one.
   std::optional<OwnerId> OwnerOf(const Digest& owner) KV_REQUIRES(mutex);
   // Removes the record from the index; its slot is free, its owner has one record less.
   void DropRecord(EntryId entry) KV_REQUIRES(mutex);
@@ -105,13 +106,13 @@ struct Store {
 
   // Ends what a read has of the index and of its slot.
   void EndReader(RecordBuffer& read) KV_REQUIRES(mutex);
-  // Reads of the record keep the bytes that were read; the record may leave.
+  // Lets the record leave; its reads keep the bytes that were read.
   void ForgetReadsOf(EntryId entry) KV_REQUIRES(mutex);
-  // Reads of the owner come to nothing.
+  // Cancels reads of the owner.
   void CancelReadsOf(OwnerId owner) KV_REQUIRES(mutex);
-  // Writes of the owner come to nothing; their records stay in the index.
+  // Cancels writes of the owner; their records stay in the index.
   void CancelWritesOf(OwnerId owner) KV_REQUIRES(mutex);
-  // The write of this record comes to nothing. The record is not on the disk, so no slot has it.
+  // Cancels the write of this record. The record is not on the disk, so no slot has it.
   // REQUIRES: no group is being written.
   void CancelWrite(EntryId entry) KV_REQUIRES(mutex);
   // Frees the buffer of a write that came to nothing.
@@ -120,10 +121,10 @@ struct Store {
   // Forgets everything: nothing is found any more, what is under way comes to nothing.
   void Leave(std::string reason) KV_REQUIRES(mutex);
 
-  // Whether the writer should write a group of the records that wait: there are many, the first has
-  // waited long, or a flush waits for them.
+  // Returns whether the writer should write a group of the records that wait: there are many, the
+  // first has waited long, or a flush waits for them.
   bool IsGroupDue() const KV_REQUIRES(mutex);
-  // The most records of a group.
+  // Returns the most records of a group.
   uint32_t max_group() const;
 
   // Counts an error of the disk, by its errno. After too many the store is left, by the writer,
@@ -131,7 +132,7 @@ struct Store {
   void CountError(uint64_t TierStats::*counter, int error);
   // ", last error: No such file or directory"; empty before the first.
   std::string LastErrorText() const KV_REQUIRES(mutex);
-  // Whether index and slots agree; for tests. O(n).
+  // Returns whether index and slots agree; for tests. O(n).
   bool CheckInvariants() const KV_REQUIRES(mutex);
 
   const DiskTierOptions options;

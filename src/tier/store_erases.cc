@@ -25,8 +25,7 @@ StoreErases::StoreErases(Store& store, SegmentFiles& segments, CondemnedSlots& c
       eraser_(store, condemned),
       forgetter_(store, segments, condemned) {}
 
-// Takes the records out of the index here; the writer does the rest, after the group that it
-// writes.
+// Takes the records out of the index; the writer does the rest, after the group that it writes.
 void StoreErases::Erase(const Digest& owner, std::function<void(Result<TierErased>)> done) {
   std::list<EraseJob> jobs(1);
   EraseJob& job = jobs.front();
@@ -71,7 +70,6 @@ void StoreErases::HideOwner(EraseJob& job) {
     }
     store_.DropRecord(EntryId{i});
   }
-  // Nobody takes these slots before they are zeros; those of writes under way follow them.
   for (uint32_t i = 0; i < store_.segments.max_segments(); ++i) {
     for (uint32_t slot = 0; slot < store_.segments.at(i).shape.slots; ++slot) {
       const SlotRef ref{i, slot};
@@ -81,7 +79,7 @@ void StoreErases::HideOwner(EraseJob& job) {
   }
 }
 
-// Hides the owner here; the writer does the rest, after the group that it writes.
+// Hides the owner; the writer does the rest, after the group that it writes.
 void StoreErases::Forget(ForgetFacts facts, std::function<void(Result<TierErased>)> done) {
   std::list<EraseJob> jobs(1);
   EraseJob& job = jobs.front();
@@ -105,7 +103,7 @@ void StoreErases::Forget(ForgetFacts facts, std::function<void(Result<TierErased
   job.done(Fail(Code::kUnavailable, "disk tier: it is being closed"));
 }
 
-// One by one, so that the others are in the list while the disk does not answer.
+// Does the jobs one by one, so that the others are in the list while the disk does not answer.
 bool StoreErases::Run(const std::function<void()>& leave) {
   bool has_worked = false;
   for (;;) {

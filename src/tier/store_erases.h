@@ -19,16 +19,16 @@ class StoreErases {
   StoreErases(Store& store, SegmentFiles& segments, CondemnedSlots& condemned, StoreRoom& room,
               ProgressCall& progress);
 
-  // Tier::Erase and Tier::Forget.
+  // Do what Tier::Erase and Tier::Forget say.
   void Erase(const Digest& owner, std::function<void(Result<TierErased>)> done);
   void Forget(ForgetFacts facts, std::function<void(Result<TierErased>)> done);
 
   // Does the erases that are due. Returns whether it did something. `leave` leaves the store, where
   // a forget has failed.
   bool Run(const std::function<void()>& leave);
-  // The store was left: what the jobs know of it is no longer true.
+  // Drops what the jobs know of the store: it was left.
   void ForgetStore();
-  // Answers all: nobody does them any more. Any thread.
+  // Answers all: they are not done any more. Any thread.
   void Refuse();
 
   // Goes on with what a crash ended: erases before the store is opened, a forget before it is read.

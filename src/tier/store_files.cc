@@ -35,12 +35,13 @@ bool IsOurName(std::string_view name) {
          name == kSpareName || name == kRowsSpareName || name == "lost+found";
 }
 
-// Whether a folder of this content was Kvasir's, whatever became of its marker.
+// Returns whether a folder of this content was Kvasir's, whatever became of its marker.
 bool ShowsKvasir(const std::string& name) {
   return ParseStoreName(name) || name.starts_with(kRowsName) || name == kRowsLockName;
 }
 
-// Ours except for a few bytes; other programs have markers with the same beginning.
+// Returns whether it is ours except for a few bytes; other programs have markers with the same
+// beginning.
 bool IsDamagedTag(std::string_view tag) {
   constexpr int kFew = 4;
   int other = 0;
@@ -71,7 +72,8 @@ Status TagFolder(Storage& storage, FileId root, const std::string& path) {
 
 constexpr int64_t kDraftLifeS = 3600;
 
-// Drafts that a crash left. In a folder that others use too, only old ones are known to be that.
+// Removes drafts that a crash left. In a folder that others use too, only old ones are known to be
+// that.
 enum class DraftAge : uint8_t { kAny, kOld };
 void RemoveDrafts(Storage& storage, FileId folder, DraftAge age) {
   const IoResult<std::vector<std::string>> names = storage.List(folder);

@@ -15,7 +15,7 @@ class StoreFlushes {
  public:
   explicit StoreFlushes(Store& store) : store_(store) {}
 
-  // Tier::Flush.
+  // Does what Tier::Flush says.
   void Add(std::function<void(Result<TierFlushed>)> done);
   bool is_waiting() const;
   // Finds the answers that can be known now.

@@ -141,7 +141,7 @@ class OpenStoreTest : public testing::Test {
     MutexLock lock(store_->mutex);
     return store_->records.num_stored();
   }
-  // Whether the slot's header and payload are zeros on the disk.
+  // Returns whether the slot's header and payload are zeros on the disk.
   bool IsZeroOnDisk(const SlotRef& slot) {
     uint32_t number;
     SegmentShape shape;

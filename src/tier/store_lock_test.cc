@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of which the first tries to lock a file fail, as if somebody looked at that moment.
+// A disk on which the first tries to lock a file fail, as if another process looked at that moment.
 class LookedAt : public RealStorage {
  public:
   int refused = 0, pauses = 0;

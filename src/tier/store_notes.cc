@@ -15,8 +15,8 @@ void StoreNotes::ReadAbout() {
   StoreFigures& figures = store_.figures;
   store_.clock.NotBefore(static_cast<uint32_t>(about.last_hour));
   (void)store_.clock.NowHour();
-  // Of two figures of one day, the higher one is right: this one may be from before a crash.
-  // One of a later day is a lie, or of a clock that was wrong.
+  // The higher one of two figures of one day is right: this one may be from before a crash. One of
+  // a later day is a lie, or of a clock that was wrong.
   const bool is_lie = about.written_day > static_cast<uint64_t>(store_.storage.UnixS() / 86400);
   if (!is_lie && about.written_day > figures.written_day) figures.stats.written_today_bytes = 0;
   if (!is_lie && about.written_day >= figures.written_day) {

@@ -78,8 +78,8 @@ void StoreOpener::LogUnread() {
       LogField("segments", segments), LogField("bytes", unread->bytes));
 }
 
-// Key files of owners that have no record: they would become more and more. Not where segments
-// could not be read, which may be of another version.
+// Removes key files of owners that have no record: they would become more and more. Not where
+// segments could not be read, which may be of another version.
 void StoreOpener::RemoveUnusedKeys() {
   if (!segments_.unusable().empty()) return;
   for (;;) {

@@ -18,7 +18,7 @@ class StoreOpener {
   // Opens the store, so that its state is on, or waiting where another process has it. Where it
   // fails with open files, the caller leaves the store. REQUIRES: it is not on.
   Status Open();
-  // Whether the folder was there once, is ours alone, and may be used.
+  // Returns whether the folder was there once, is ours alone, and may be used.
   bool has_folder() const { return has_folder_; }
 
  private:

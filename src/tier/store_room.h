@@ -16,10 +16,10 @@ class StoreRoom {
  public:
   StoreRoom(Store& store, SegmentFiles& segments) : store_(store), segments_(segments) {}
 
-  // Segments leave so many bytes of the cap to the folder's sessions, from the next FitReserved on.
-  // Thread-safe; does not wait.
+  // Makes segments leave so many bytes of the cap to the folder's sessions, from the next
+  // FitReserved on. Thread-safe; does not wait.
   void Reserve(uint64_t bytes);
-  // FitCap, if more was reserved since the last call.
+  // Calls FitCap, if more was reserved since the last call.
   void FitReserved();
 
   // Grows, else evicts, until so many slots are free or nothing more can be done. False: the
@@ -27,7 +27,7 @@ class StoreRoom {
   bool MakeSlotsFree(uint32_t slots);
   // Gives a segment back for other files of the store. False: there is none to give.
   bool GiveSegment();
-  // Whether the folder may take `bytes` more. Absent: it could not be found out; counted.
+  // Returns whether the folder may take `bytes` more. Absent: it could not be found out; counted.
   std::optional<bool> HasRoomFor(uint64_t bytes);
   // Gives back what is more than the cap: it may be smaller than before.
   void FitCap();

@@ -60,7 +60,7 @@ TEST_F(StoreScanTest, DropsRecordsWhoseChainIsBroken) {
   EXPECT_EQ(num_stored(), 1u);
 }
 
-// A record that was moved or copied on the disk is nobody's: its header names its place.
+// A record that was moved or copied on the disk is not believed: its header names its place.
 TEST_F(StoreScanTest, BelievesNoHeaderInAnotherSlot) {
   AddSegment(0);
   PutRecord(Small(0));

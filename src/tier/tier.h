@@ -26,13 +26,13 @@ struct RecordName {
 // What a record's header says of it, beside its place.
 struct RecordFacts {
   RecordName name;
-  BlockKey parent{};                  // of the block before; of a first block: the namespace's root
-  Digest owner{};                     // of the name of whose key seals it: a tenant or share group
+  BlockKey parent{};  // of the block before; of a first block: the namespace's root
+  Digest owner{};     // whose key seals it: digest of a tenant's or share group's name
   std::span<const TokenId> tokens{};  // block_tokens of them
   // The record without which this one is of no use: it must be stored before or with this one, and
   // leaves after it. Absent: this one stands alone.
   std::optional<RecordName> after = {};
-  // Somebody used the block again after it was computed.
+  // Whether the block was used again after it was computed.
   bool used_again = false;
 };
 
@@ -49,13 +49,14 @@ struct ForgetFacts {
   // Whether records name those before them (RecordFacts::after). In a model of windows alone they
   // do not, so that all records of the owner are forgotten.
   bool has_chains = true;
-  // Returns the keys of blocks whose records stay. It may take long: who does the forget calls it.
+  // Returns the keys of blocks whose records stay. It may take long: the thread that does the
+  // forget calls it.
   std::function<std::vector<BlockKey>()> kept{};
 };
 
 // A buffer of the tier that holds one sealed record on its way out.
 enum class WriteId : uint32_t {};
-// A record on its way in; whoever asks for the same record meanwhile shares it.
+// A record on its way in; a second call for the same record meanwhile shares it.
 enum class ReadId : uint32_t {};
 
 enum class ReadState : uint8_t {
@@ -66,7 +67,7 @@ enum class ReadState : uint8_t {
 };
 enum class ReadEnd : uint8_t {
   kOpened,   // its bytes were used
-  kNotUsed,  // somebody else brought the block, or nobody wants it any more
+  kNotUsed,  // another read brought the block, or it is not wanted any more
   kDamaged,  // Open refused it: it leaves the tier
 };
 enum class WriteRefusal : uint8_t {
@@ -129,7 +130,7 @@ class Tier {
   // Answers when none of these records can be read any more, whatever happens to the machine. From
   // the call until it has succeeded nothing of the owner is found, read or written; writes and
   // reads under way come to nothing. A record of the owner whose chain to a first block is broken
-  // is forgotten too: nobody knows what came before it. After a failure it is tried again each
+  // is forgotten too: what came before it is not known. After a failure it is tried again each
   // minute.
   virtual void Forget(ForgetFacts facts, std::function<void(Result<TierErased>)> done) = 0;
   virtual TierStats Stats() const = 0;

@@ -123,7 +123,7 @@ TEST_P(TierConformance, TwoReadersOfARecordShareItsRead) {
   tier_->EndRead(*other, ReadEnd::kOpened);
 }
 
-TEST_P(TierConformance, ADamagedRecordLeavesAndThoseBehindItStillServe) {
+TEST_P(TierConformance, ADamagedRecordLeavesAndThoseAfterItStillServe) {
   for (uint32_t i = 0; i < 3; ++i) ASSERT_TRUE(driver_->Write(Record(0, i)));
   ASSERT_TRUE(driver_->Flush());
   const auto read = tier_->BeginRead(Record(0, 1).facts.name);
@@ -242,7 +242,7 @@ TEST_P(TierConformance, AForgetLeavesOtherWritesOnTheirWay) {
     ASSERT_TRUE(driver_->Forget(facts));
     ASSERT_TRUE(driver_->Flush());
     for (uint32_t i = 0; i < 6; ++i) {
-      // Another prompt parts behind 1; 2 is needed by nothing.
+      // Another prompt parts after 1; 2 is needed by nothing.
       EXPECT_EQ(driver_->ReadBack(Record(chain, i)), i < 2 ? Read::kOpened : Read::kNotThere) << i;
     }
     EXPECT_EQ(driver_->ReadBack(parts), Read::kOpened);

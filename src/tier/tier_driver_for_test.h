@@ -106,8 +106,8 @@ class TierDriver {
     return Answer<TierErased>([&](auto done) { tier_.Erase(owner, std::move(done)); });
   }
 
-  // Of that record: its first `num_tokens` tokens, and all that comes after it. The forgotten text
-  // begins `num_before` records before it.
+  // Returns a forget of the record's first `num_tokens` tokens and all that follows. The forgotten
+  // text begins `num_before` records before it.
   static ForgetFacts ForgetOf(const TestRecord& record, size_t num_tokens,
                               uint32_t num_before = 0) {
     ForgetFacts facts{

@@ -22,7 +22,8 @@ bool IsAsideOfRows(const std::string& name) {
   return before && before->starts_with(kRowsName);
 }
 
-// Whether a segment or a key of the store opens. A folder without either has nothing to open.
+// Returns whether a segment or a key of the store opens. A folder without either has nothing to
+// open.
 IoResult<bool> StoreOpens(Storage& storage, FileId folder, const Secret& secret,
                           const StoreId& store, uint64_t* bytes) {
   const IoResult<std::vector<std::string>> names = storage.List(folder);
@@ -88,7 +89,7 @@ IoResult<UnreadFiles> ListUnread(Storage& storage, FileId root, const Secret& se
                            std::ranges::none_of(*intents, [&](const EraseIntent& intent) {
                              return IntentName(intent) == name;
                            });
-    // Who has begun an erase may still be at it.
+    // The process that has begun an erase may still be at it.
     const std::string of = name.substr(std::min(name.size(), kIntentPrefix.size()), kStoreDigits);
     const IoResult<bool> at_it =
         is_intent && ParseStoreName(of) ? IsStoreLocked(storage, root, of) : false;
@@ -128,7 +129,8 @@ IoResult<UnreadFiles> ListUnread(Storage& storage, FileId root, const Secret& se
 
 namespace {
 
-// All files of a store that nobody uses. Its empty folders stay: another process may be opening it.
+// Removes all files of a store that no process uses. Its empty folders stay: another process may be
+// opening it.
 IoStatus RemoveFilesOf(Storage& storage, FileId root, const std::string& name) {
   const IoResult<OpenedFile> folder = Own(storage, storage.OpenFolder(root, name));
   if (!folder) return IoFailed(folder.error());

@@ -16,14 +16,14 @@ namespace kvasir {
 struct UnreadFiles {
   std::vector<std::string> stores;
   std::vector<std::string> keys;  // "store/keys/name"
-  // Of the folder itself; as "store/name" links to keys, and segments that are links or of another
-  // version.
+  // Names in the folder itself; as "store/name" links to keys, and segments that are links or of
+  // another version.
   std::vector<std::string> names;
   uint64_t bytes = 0;  // of the stores' segments
   bool empty() const { return stores.empty() && keys.empty() && names.empty(); }
 };
 IoResult<UnreadFiles> ListUnread(Storage& storage, FileId root, const Secret& secret);
-// Removes them. What somebody locks meanwhile stays.
+// Removes them. What another process locks meanwhile stays.
 IoStatus RemoveUnread(Storage& storage, FileId root, const Secret& secret,
                       const UnreadFiles& files);
 // Removes files of SealedRows that were set aside.
