@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <unordered_set>
 #include <utility>
 
 #include "base/clock.h"
@@ -200,20 +201,37 @@ std::vector<SessionStore::Entry> SessionStore::Loaded(std::string_view tenant, s
 
 Result<size_t> SessionStore::RemoveAll(std::string_view tenant) {
   const SessionOwner owner = SessionOwnerOf(tenant);
+  std::unordered_set<std::string> with_row;  // ids, before the file is erased
+  {
+    const MutexLock lock(impl_->mutex);
+    for (const auto& [number, session] : impl_->by_number) {
+      if (session->owner == owner && session->row_number > 0) with_row.insert(session->id);
+    }
+  }
   Status erased;
   if (const std::shared_ptr<SessionFile> from = file()) erased = from->RemoveAll(owner);
-  std::vector<std::shared_ptr<const void>> dead;
-  const MutexLock lock(impl_->mutex);
+  std::vector<std::string> late;  // first rows, which may have been written after that
   size_t removed = 0;
-  for (auto next = impl_->by_number.begin(); next != impl_->by_number.end();) {
-    StoredSession& session = *(next++)->second;
-    if (session.owner != owner) continue;
-    if (!erased && session.row_number > 0) {  // it can be asked for again
-      if (session.state) impl_->Unload(session, &dead);
-      continue;
+  std::shared_ptr<SessionFile> now;
+  std::vector<std::shared_ptr<const void>> dead;
+  {
+    const MutexLock lock(impl_->mutex);
+    now = impl_->file;
+    for (auto next = impl_->by_number.begin(); next != impl_->by_number.end();) {
+      StoredSession& session = *(next++)->second;
+      if (session.owner != owner) continue;
+      if (!erased && session.row_number > 0) {  // it can be asked for again
+        if (session.state) impl_->Unload(session, &dead);
+        continue;
+      }
+      if (session.row_number > 0 && !with_row.contains(session.id)) late.push_back(session.id);
+      impl_->Remove(session, &dead);
+      ++removed;
     }
-    impl_->Remove(session, &dead);
-    ++removed;
+  }
+  for (const std::string& id : late) {
+    const Status gone = now->Remove(owner, id);
+    if (!gone) erased = gone;
   }
   if (!erased) return tl::unexpected(erased.error());
   return removed;
