@@ -118,15 +118,7 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
       owners_(*pool_),
       accounts_(options_.num_namespaces, plan.num_blocks),
       namespaces_(options_.num_namespaces, index_->AddRoot({}), *index_, accounts_),
-      sealer_(tier_ == nullptr
-                  ? nullptr
-                  : std::make_unique<BlockSealer>(BlockSealer::Parts{.layout = options_.layout,
-                                                                     .pool = *pool_,
-                                                                     .index = *index_,
-                                                                     .uses = uses_,
-                                                                     .owners = owners_,
-                                                                     .namespaces = namespaces_,
-                                                                     .tier = *tier_})),
+      sealer_(MakeSealer()),
       residency_({.layout = options_.layout,
                   .pool = *pool_,
                   .index = *index_,
@@ -175,6 +167,17 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
                   .owners = owners_}) {
   // What is sealed on the disk shall not lie open in a core dump.
   if (tier_ != nullptr) KeepOutOfDumps({pool_->data(BlockId{0}), plan_.pool_bytes});
+}
+
+std::unique_ptr<BlockSealer> KvCache::MakeSealer() const {
+  if (tier_ == nullptr) return nullptr;
+  return std::make_unique<BlockSealer>(BlockSealer::Parts{.layout = options_.layout,
+                                                          .pool = *pool_,
+                                                          .index = *index_,
+                                                          .uses = uses_,
+                                                          .owners = owners_,
+                                                          .namespaces = namespaces_,
+                                                          .tier = *tier_});
 }
 
 KvCache::~KvCache() = default;

@@ -325,6 +325,7 @@ class KvCache {
 
  private:
   KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPool> pool);
+  std::unique_ptr<BlockSealer> MakeSealer() const;
   static CachePlan PlanFor(const KvCacheOptions& options, uint32_t num_blocks);
   Namespace& Of(NamespaceId ns) { return namespaces_.Of(ns); }
   const Namespace& Of(NamespaceId ns) const { return namespaces_.Of(ns); }

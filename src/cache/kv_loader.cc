@@ -59,6 +59,63 @@ KvLoad::Front KvLoader::Continue(KvSequence& sequence, KvLoad& load,
   }
 }
 
+// Lists what must be opened for the next `num` blocks of the sequence, which has room for them.
+// Copies windows that the pool has.
+std::vector<KvLoader::Opening> KvLoader::ListOpenings(const KvSequence& sequence,
+                                                      const KvLoad& load,
+                                                      std::span<const TokenId> prompt,
+                                                      uint32_t num) const {
+  const KvLayout& layout = parts_.layout;
+  const uint32_t block_tokens = layout.block_tokens();
+  const uint32_t first = sequence.num_committed() / block_tokens;
+  // Somebody else may have brought `full` blocks meanwhile: Commit takes those of the index.
+  std::array<std::optional<NodeId>, kBlocksAtOnce> nodes;
+  if (sequence.publishes()) {
+    std::optional<NodeId> node = sequence.place_.node();
+    for (uint32_t i = 0; i < num && node; ++i) {
+      const auto tokens = prompt.subspan(size_t{first + i} * block_tokens, block_tokens);
+      node = nodes[i] = parts_.index.FindChild(*node, tokens);
+    }
+  }
+  const std::vector<TierOffer::Record>& records = load.offer_.records;
+  std::vector<Opening> opens;
+  uint32_t r = load.front_;
+  for (uint32_t block = first; block < first + num; ++block) {
+    for (uint32_t group = 0; group < layout.num_own_groups(); ++group) {
+      const bool full = group < layout.num_full_groups();
+      std::optional<uint32_t> read;
+      if (r < records.size() && records[r].block == block && records[r].group == group) read = r++;
+      const auto node = nodes[block - first];
+      const auto theirs = node ? parts_.index.block(*node, group) : std::nullopt;
+      if (theirs && full) continue;
+      if (theirs) {
+        std::memcpy(parts_.pool.mutable_data(sequence.tables()[group].ref(block).id()),
+                    parts_.pool.data(*theirs), layout.block_bytes());
+      } else if (read || full || uint64_t{block} >= sequence.FirstWindowBlock(layout, group)) {
+        opens.push_back({.block = block, .group = group, .read = read});
+      }
+    }
+  }
+  return opens;
+}
+
+// Counts the tokens and bytes of the first `right` blocks from `first`. A block of which nothing
+// was read is the pool's; in a model of windows alone it is passed over, because of what was read
+// after it.
+void KvLoader::CountOpened(KvLoad& load, std::span<const Opening> opens, uint32_t first,
+                           uint32_t right) const {
+  std::array<bool, kBlocksAtOnce> is_of_pool;
+  const uint32_t block_tokens = parts_.layout.block_tokens();
+  is_of_pool.fill(parts_.layout.num_full_groups() > 0);
+  for (const Opening& open : opens) {
+    if (open.block - first >= right) break;
+    load.loaded_bytes_ += parts_.layout.block_bytes();
+    is_of_pool[open.block - first] = false;
+  }
+  for (uint32_t i = 0; i < right; ++i) load.loaded_tokens_ += is_of_pool[i] ? 0 : block_tokens;
+  load.taken_tokens_ += right * block_tokens;
+}
+
 // Takes the load's next blocks, whose records have arrived, into the sequence. Returns how many of
 // them were right; the sequence then ends before the first one that was not.
 uint32_t KvLoader::Open(KvSequence& sequence, KvLoad& load, std::span<const TokenId> prompt,
@@ -73,43 +130,11 @@ uint32_t KvLoader::Open(KvSequence& sequence, KvLoad& load, std::span<const Toke
                            prompt.subspan(sequence.num_committed(), size_t{num} * block_tokens))) {
     return 0;  // reserved: cannot be
   }
-  // Somebody else may have brought `full` blocks meanwhile: Commit takes those of the index.
-  std::array<std::optional<NodeId>, kBlocksAtOnce> nodes;
-  if (sequence.publishes()) {
-    std::optional<NodeId> node = sequence.place_.node();
-    for (uint32_t i = 0; i < num && node; ++i) {
-      node = nodes[i] = parts_.index.FindChild(*node, tokens_of(first + i));
-    }
-  }
+  std::vector<Opening> opens = ListOpenings(sequence, load, prompt, num);
   const Digest& owner = parts_.namespaces.Of(sequence.ns()).owner;
-  struct Open {
-    uint32_t block, group, read;
-    bool is_right;
-  };
-  std::vector<Open> opens;
-  uint32_t r = load.front_;
-  for (uint32_t i = 0; i < num; ++i) {
-    for (uint32_t group = 0; group < parts_.layout.num_own_groups(); ++group) {
-      const bool full = group < parts_.layout.num_full_groups();
-      const bool recorded = r < offer.records.size() && offer.records[r].block == first + i &&
-                            offer.records[r].group == group;
-      const uint32_t read = r;
-      if (recorded) ++r;
-      const auto theirs = nodes[i] ? parts_.index.block(*nodes[i], group) : std::nullopt;
-      if (theirs && full) continue;
-      if (theirs) {
-        std::memcpy(parts_.pool.mutable_data(sequence.tables()[group].ref(first + i).id()),
-                    parts_.pool.data(*theirs), parts_.layout.block_bytes());
-      } else if (recorded) {
-        opens.push_back({first + i, group, read, false});
-      } else if (full || uint64_t{first + i} >= sequence.FirstWindowBlock(parts_.layout, group)) {
-        opens.push_back({first + i, group, ~uint32_t{0}, false});  // it was here, and has gone
-      }
-    }
-  }
   for_each(static_cast<uint32_t>(opens.size()), [&](uint32_t i) {
-    Open& open = opens[i];
-    if (open.read == ~uint32_t{0}) return;
+    Opening& open = opens[i];
+    if (!open.read) return;
     const uint32_t at = open.block - offer.first_block;
     const RecordFacts facts =
         RecordFactsOf(parts_.layout, offer.keys[at + 1], offer.keys[at], open.block == 0,
@@ -117,31 +142,21 @@ uint32_t KvLoader::Open(KvSequence& sequence, KvLoad& load, std::span<const Toke
     std::byte* const block =
         parts_.pool.mutable_data(sequence.tables()[open.group].ref(open.block).id());
     open.is_right =
-        parts_.tier->Open(load.reads_[open.read].id, facts, {block, parts_.layout.block_bytes()});
+        parts_.tier->Open(load.reads_[*open.read].id, facts, {block, parts_.layout.block_bytes()});
   });
   uint32_t right = num;
-  for (const Open& open : opens) {
+  for (const Opening& open : opens) {
     if (!open.is_right) right = std::min(right, open.block - first);
   }
-  // Those behind a wrong one stay, and are opened when the sequence comes to them.
-  for (const Open& open : opens) {
-    if (open.read == ~uint32_t{0} || open.block - first > right) continue;
-    load.End(open.read, open.is_right ? ReadEnd::kOpened : ReadEnd::kDamaged);
+  // Those after a wrong one stay, and are opened when the sequence comes to them.
+  for (const Opening& open : opens) {
+    if (!open.read || open.block - first > right) continue;
+    load.End(*open.read, open.is_right ? ReadEnd::kOpened : ReadEnd::kDamaged);
   }
-  // A block of which nothing was read is the pool's; in a model of windows alone it is passed over,
-  // because of what was read behind it.
-  std::array<bool, kBlocksAtOnce> is_of_pool;
-  is_of_pool.fill(parts_.layout.num_full_groups() > 0);
-  for (const Open& open : opens) {
-    if (open.block - first >= right) break;
-    load.loaded_bytes_ += parts_.layout.block_bytes();
-    is_of_pool[open.block - first] = false;
-  }
-  for (uint32_t i = 0; i < right; ++i) load.loaded_tokens_ += is_of_pool[i] ? 0 : block_tokens;
-  load.taken_tokens_ += right * block_tokens;
+  CountOpened(load, opens, first, right);
   // With windows only a whole load is a hit.
-  if (!parts_.layout.has_windows() || first + right == offer.end_block)
-    load.CountIn(parts_.counters);
+  const bool is_hit = !parts_.layout.has_windows() || first + right == offer.end_block;
+  if (is_hit) load.CountIn(parts_.counters);
   parts_.cache.Commit(sequence, right * block_tokens, KvCache::CommitKind::kRunning);
   if (right < num) {
     KV_CHECK(parts_.cache.Truncate(sequence, (first + right) * block_tokens).has_value());

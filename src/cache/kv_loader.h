@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "block/block_pool.h"
 #include "block/kv_layout.h"
@@ -45,6 +46,17 @@ class KvLoader {
                  const ForEach& for_each, uint64_t end_ns);
 
  private:
+  // A block of a group that comes from a read, an index of KvLoad::reads_. Absent: it was in the
+  // pool when the load began, and has gone.
+  struct Opening {
+    uint32_t block, group;
+    std::optional<uint32_t> read;
+    bool is_right = false;
+  };
+  std::vector<Opening> ListOpenings(const KvSequence& sequence, const KvLoad& load,
+                                    std::span<const TokenId> known, uint32_t num) const;
+  void CountOpened(KvLoad& load, std::span<const Opening> opens, uint32_t first,
+                   uint32_t right) const;
   uint32_t Open(KvSequence& sequence, KvLoad& load, std::span<const TokenId> known, uint32_t num,
                 const ForEach& for_each);
 

@@ -6,6 +6,17 @@
 #include "cache/record_names.h"
 
 namespace kvasir {
+namespace {
+
+// Whether the tier has a block's records of all groups of a kind.
+bool HasAll(const Tier& tier, const KvLayout& layout, const BlockKey& key, const KvKind& kind) {
+  for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
+    if (!tier.Has(RecordNameOf(layout, key, group))) return false;
+  }
+  return true;
+}
+
+}  // namespace
 
 TierOffer FindOffer(const Tier& tier, const PrefixIndex& index, const KvLayout& layout, NodeId root,
                     std::span<const TokenId> prompt, std::span<const NodeId> path,
@@ -17,12 +28,6 @@ TierOffer FindOffer(const Tier& tier, const PrefixIndex& index, const KvLayout& 
   // The last token is computed in any case: its logits are wanted.
   const auto most = static_cast<uint32_t>((prompt.size() - 1) / block_tokens);
   if (most <= offer.first_block) return offer;
-  const auto has = [&](const BlockKey& key, const KvKind& kind) {
-    for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
-      if (!tier.Has(RecordNameOf(layout, key, group))) return false;
-    }
-    return true;
-  };
   const auto resident = [&](uint32_t b) { return b < path.size(); };
   offer.keys.push_back(offer.first_block == 0 ? index.key(root)
                                               : index.key(path[offer.first_block - 1]));
@@ -36,7 +41,7 @@ TierOffer FindOffer(const Tier& tier, const PrefixIndex& index, const KvLayout& 
     for (uint32_t k = 0; k < layout.own_kinds().size(); ++k) {
       const KvKind& kind = layout.own_kinds()[k];
       const bool in_pool = resident(b) && index.block(path[b], kind.first_group);
-      if (in_pool || has(key, kind)) here |= 1u << k;
+      if (in_pool || HasAll(tier, layout, key, kind)) here |= 1u << k;
     }
     if (num_full > 0 && (here & 1) == 0) break;
     offer.keys.push_back(key);
