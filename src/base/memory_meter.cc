@@ -18,14 +18,6 @@ constinit thread_local MemoryMeter* t_meter = nullptr;
 
 }  // namespace
 
-bool MemoryQuota::Take(uint64_t bytes) {
-  uint64_t taken = taken_.load(std::memory_order_relaxed);
-  do {
-    if (bytes > max_bytes_ - taken) return false;
-  } while (!taken_.compare_exchange_weak(taken, taken + bytes, std::memory_order_relaxed));
-  return true;
-}
-
 MemoryMeter::MemoryMeter(MemoryQuota& quota) : quota_(quota) {
   KV_CHECK(t_meter == nullptr);
   t_meter = this;

@@ -1,49 +1,17 @@
 // MemoryMeter: counts the allocations of one thread and refuses those beyond a quota.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <new>
-#include <utility>
+
+#include "base/byte_budget.h"
 
 namespace kvasir {
 
-// A number of bytes that several meters share. Thread-safe.
-class MemoryQuota {
- public:
-  explicit MemoryQuota(uint64_t max_bytes) : max_bytes_(max_bytes) {}
-  uint64_t max_bytes() const { return max_bytes_; }
-  uint64_t taken_bytes() const { return taken_.load(std::memory_order_relaxed); }
-
-  bool Take(uint64_t bytes);  // false: too few are left, and none were taken
-  void Give(uint64_t bytes) { taken_.fetch_sub(bytes, std::memory_order_relaxed); }
-
- private:
-  const uint64_t max_bytes_;
-  std::atomic<uint64_t> taken_{0};  // relaxed: a sum that orders nothing
-};
-
-// Bytes of a quota; the destructor returns them. Thread-compatible.
-class QuotaShare {
- public:
-  QuotaShare() = default;
-  QuotaShare(MemoryQuota& quota, uint64_t bytes) : quota_(&quota), bytes_(bytes) {}
-  QuotaShare(QuotaShare&& other) noexcept
-      : quota_(other.quota_), bytes_(std::exchange(other.bytes_, 0)) {}
-  QuotaShare& operator=(QuotaShare&& other) noexcept {
-    std::swap(quota_, other.quota_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~QuotaShare() {
-    if (bytes_ > 0) quota_->Give(bytes_);
-  }
-
- private:
-  MemoryQuota* quota_ = nullptr;
-  uint64_t bytes_ = 0;
-};
+// What meters share, and what their memory keeps of it.
+using MemoryQuota = ByteBudget;
+using QuotaShare = ByteShare;
 
 // Thrown by operator new when a quota is used up.
 class QuotaSpent : public std::bad_alloc {

@@ -49,7 +49,7 @@ void NodeMask::Shrink(const TokenTrie& trie) {
 TokenMasks::TokenMasks(std::shared_ptr<const TokenTrie> trie, uint64_t budget_bytes)
     : trie_(std::move(trie)),
       walks_(budget_bytes / kWalkShare),
-      budget_bytes_(budget_bytes - walks_.most()) {}
+      budget_bytes_(budget_bytes - walks_.max_bytes()) {}
 
 uint64_t TokenMasks::BytesOf(const NodeMask& mask) {
   return mask.bytes() + sizeof(Kept) + 128;  // and of the maps
@@ -57,7 +57,7 @@ uint64_t TokenMasks::BytesOf(const NodeMask& mask) {
 
 uint64_t TokenMasks::bytes() const {
   const MutexLock lock(mutex_);
-  return bytes_ + walks_.taken();
+  return bytes_ + walks_.taken_bytes();
 }
 
 uint64_t TokenMasks::computed() const {
@@ -71,24 +71,27 @@ void TokenMasks::Compute(const Grammar& grammar, Grammar::NodeId node, WalkSteps
 
 std::shared_ptr<const NodeMask> TokenMasks::Find(const Key& key) {
   const MutexLock lock(mutex_);
-  const auto found = place_of_.find(key);
-  if (found == place_of_.end()) return nullptr;
-  kept_.splice(kept_.begin(), kept_, found->second);
-  return found->second->mask;
+  const auto found = kept_.find(key);
+  if (found == kept_.end()) return nullptr;
+  by_use_.Use(found->second);
+  return found->second.mask;
 }
 
 void TokenMasks::Keep(const Key& key, std::shared_ptr<const NodeMask> mask) {
   const MutexLock lock(mutex_);
   ++computed_;
   const uint64_t bytes = BytesOf(*mask);
-  if (bytes > budget_bytes_ || place_of_.contains(key)) return;  // or another thread was faster
+  if (bytes > budget_bytes_ || kept_.contains(key)) return;  // or another thread was faster
   while (bytes_ + bytes > budget_bytes_) {
-    bytes_ -= BytesOf(*kept_.back().mask);
-    place_of_.erase(kept_.back().key);
-    kept_.pop_back();
+    Kept& oldest = by_use_.front();
+    bytes_ -= BytesOf(*oldest.mask);
+    by_use_.Remove(oldest);
+    kept_.erase(kept_.find(*oldest.key));
   }
-  kept_.push_front({key, std::move(mask)});
-  place_of_.emplace(key, kept_.begin());
+  const auto made = kept_.try_emplace(key).first;
+  made->second.key = &made->first;
+  made->second.mask = std::move(mask);
+  by_use_.Use(made->second);
   bytes_ += bytes;
 }
 
@@ -100,7 +103,7 @@ struct NodeMaskWork::Making {
   const TokenMasks::Key key;
   TokenWalk walk;
   NodeMask mask;
-  BytesTaken taken;  // by `mask`
+  ByteShare taken;  // by `mask`
   std::shared_ptr<const NodeMask> of_twin;
   bool has_begun = false;
   // Of a twin with which it has most bytes in common: the node of the trie for the byte that is
@@ -138,7 +141,7 @@ std::shared_ptr<const NodeMask> NodeMaskWork::Get(Grammar::NodeId node,
       found = making.of_twin;  // no token is longer than the texts that they have in common
     } else {
       const bool is_done = Begin(making, steps) && Run(making, steps);
-      making.taken.Set(making.mask.bytes());
+      making.taken.ResizeAnyway(making.mask.bytes());
       if (!is_done) return nullptr;
       making.mask.Shrink(*masks_.trie_);
       steps.Take(making.mask.ids.size() / kIdsInAStep);

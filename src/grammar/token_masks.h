@@ -2,17 +2,17 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "base/byte_budget.h"
+#include "base/lru_list.h"
 #include "base/mutex.h"
 #include "grammar/grammar_step.h"
 #include "grammar/matcher.h"
-#include "grammar/shared_bytes.h"
 #include "grammar/stack_frame.h"
 #include "grammar/token_trie.h"
 #include "grammar/token_walk.h"
@@ -58,8 +58,8 @@ class TokenMasks {
   struct KeyHash {
     size_t operator()(const Key& key) const;
   };
-  struct Kept {
-    Key key;
+  struct Kept : LruLink {
+    const Key* key;  // in kept_
     std::shared_ptr<const NodeMask> mask;
   };
 
@@ -68,11 +68,11 @@ class TokenMasks {
   void Keep(const Key& key, std::shared_ptr<const NodeMask> mask);
 
   const std::shared_ptr<const TokenTrie> trie_;
-  SharedBytes walks_;
+  ByteBudget walks_;
   const uint64_t budget_bytes_;  // of what is kept
   mutable Mutex mutex_;
-  std::list<Kept> kept_ KV_GUARDED_BY(mutex_);  // the last used first
-  std::unordered_map<Key, std::list<Kept>::iterator, KeyHash> place_of_ KV_GUARDED_BY(mutex_);
+  std::unordered_map<Key, Kept, KeyHash> kept_ KV_GUARDED_BY(mutex_);
+  LruList<Kept> by_use_ KV_GUARDED_BY(mutex_);  // after kept_: it lets go of them before they end
   uint64_t bytes_ KV_GUARDED_BY(mutex_) = 0;
   uint64_t computed_ KV_GUARDED_BY(mutex_) = 0;
 };

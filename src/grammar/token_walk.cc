@@ -4,6 +4,12 @@
 #include <utility>
 
 namespace kvasir {
+namespace {
+
+// A walk may take this part of the budget whatever the others have.
+constexpr uint64_t kWalks = 128;
+
+}  // namespace
 
 WalkFrames::Frame WalkFrames::Push(Grammar::NodeId node, Frame below) {
   const auto next = static_cast<Frame>(frames_.size());
@@ -36,8 +42,12 @@ WalkFrames::Frame WalkFrames::CopyOf(const WalkFrames& other, Frame frame) {
   return copy;
 }
 
-TokenWalk::TokenWalk(const Grammar& grammar, const TokenTrie& trie, SharedBytes& memory)
-    : grammar_(grammar), trie_(trie), taken_(memory), path_(trie.max_depth() + 1, kDead) {}
+TokenWalk::TokenWalk(const Grammar& grammar, const TokenTrie& trie, ByteBudget& memory)
+    : grammar_(grammar),
+      trie_(trie),
+      own_bytes_(memory.max_bytes() / kWalks),
+      taken_(memory),
+      path_(trie.max_depth() + 1, kDead) {}
 
 void TokenWalk::StartAt(Grammar::NodeId node, const Grammar::NodeId* below) {
   Places places;
@@ -98,8 +108,11 @@ void TokenWalk::Visit(uint32_t begin, uint32_t end, uint32_t depth, uint32_t kno
 // Forgets all states but those on the way to at_, unless there is room for more, or these are most
 // of them.
 void TokenWalk::MakeRoom() {
-  if (taken_.Reach(bytes())) return;
-  if (bytes() < 2 * kept_bytes_) return taken_.Set(bytes());
+  const uint64_t now = bytes();
+  if (now <= taken_.bytes()) return;
+  if (now <= own_bytes_) return taken_.ResizeAnyway(now);
+  if (taken_.Resize(now)) return;
+  if (now < 2 * kept_bytes_) return taken_.ResizeAnyway(now);
   const std::vector<State> states = std::exchange(states_, {});
   const WalkFrames frames = std::exchange(frames_, {});
   state_of_ = {};
@@ -117,7 +130,7 @@ void TokenWalk::MakeRoom() {
   keep(start_);
   for (uint32_t depth = depth_; depth < trie_.node(at_).depth; ++depth) keep(path_[depth]);
   kept_bytes_ = bytes();
-  taken_.Set(kept_bytes_);
+  taken_.ResizeAnyway(kept_bytes_);
 }
 
 bool TokenWalk::Run(std::span<uint64_t> legal, std::vector<uint32_t>* exits, WalkSteps& steps) {

@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/byte_budget.h"
 #include "grammar/grammar_step.h"
-#include "grammar/shared_bytes.h"
 #include "grammar/stack_frame.h"
 #include "grammar/token_trie.h"
 
@@ -55,7 +55,7 @@ class TokenWalk {
   using Places = PlaceSet<WalkFrames>;
 
   // `grammar`, `trie` and `memory` must outlive it.
-  TokenWalk(const Grammar& grammar, const TokenTrie& trie, SharedBytes& memory);
+  TokenWalk(const Grammar& grammar, const TokenTrie& trie, ByteBudget& memory);
 
   // Where visits start: at the node alone, whose rule returns to `below`, unless that is null.
   void StartAt(Grammar::NodeId node, const Grammar::NodeId* below);
@@ -87,7 +87,8 @@ class TokenWalk {
 
   const Grammar& grammar_;
   const TokenTrie& trie_;
-  BytesTaken taken_;
+  const uint64_t own_bytes_;  // that it may take, whatever others have
+  ByteShare taken_;
   WalkFrames frames_;
   std::vector<State> states_;
   std::unordered_multimap<uint64_t, StateId> state_of_;  // by hash

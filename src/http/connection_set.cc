@@ -123,28 +123,6 @@ void ConnectionSet::StopClosing(const ConnectionHandle* connection) {
   --num_closing_;
 }
 
-bool ConnectionSet::HoldBodyBytes(uint64_t held, uint64_t wanted) {
-  const MutexLock lock(mutex_);
-  return Hold(bodies_, held, wanted);
-}
-
-bool ConnectionSet::HoldAnswerBytes(uint64_t held, uint64_t wanted) {
-  const MutexLock lock(mutex_);
-  return Hold(answers_, held, wanted);
-}
-
-bool ConnectionSet::HoldMetricsBytes(uint64_t held, uint64_t wanted) {
-  const MutexLock lock(mutex_);
-  return Hold(metrics_, held, wanted);
-}
-
-bool ConnectionSet::Hold(Budget& budget, uint64_t held, uint64_t wanted) {
-  const uint64_t others = budget.held_bytes - held;
-  if (wanted > held && wanted > budget.max_bytes - others) return false;
-  budget.held_bytes = others + wanted;
-  return true;
-}
-
 void ConnectionSet::FinishAll() {
   const MutexLock lock(mutex_);
   for (const auto& [key, entry] : open_) {
@@ -160,14 +138,6 @@ void ConnectionSet::CheckKeys() {
   for (const auto& [key, entry] : open_) {
     UntilDone([&] { entry.connection->CheckKey(); });
   }
-}
-
-bool HeldBytes::Hold(uint64_t bytes) {
-  if (bytes <= kSmallBodyBytes) bytes = 0;
-  if (bytes == bytes_) return true;
-  if (!(set_.*change_)(bytes_, bytes)) return false;
-  bytes_ = bytes;
-  return true;
 }
 
 }  // namespace kvasir

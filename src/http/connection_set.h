@@ -5,10 +5,13 @@
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "base/byte_budget.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "http/request_memory.h"
 
 namespace kvasir {
 
@@ -43,9 +46,9 @@ class ConnectionSet {
   ConnectionSet(uint64_t max_body_bytes, uint64_t max_answer_bytes, uint64_t max_metrics_bytes,
                 uint64_t (*now_ns)() = MonotonicNs)
       : now_ns_(now_ns),
-        bodies_{max_body_bytes},
-        answers_{max_answer_bytes},
-        metrics_{max_metrics_bytes} {}
+        bodies_(std::make_shared<ByteBudget>(max_body_bytes)),
+        answers_(std::make_shared<ByteBudget>(max_answer_bytes)),
+        metrics_(std::make_shared<ByteBudget>(max_metrics_bytes)) {}
   void Add(std::shared_ptr<ConnectionHandle> connection);
   void Remove(const ConnectionHandle* connection);
   size_t size() const;
@@ -67,54 +70,43 @@ class ConnectionSet {
 
   // All large bodies in memory share max_body_bytes, and all large answers that are not sent yet
   // share max_answer_bytes: without a limit a thousand connections would fill any machine. Metrics
-  // that find no room among the answers share max_metrics_bytes. Changes the bytes of a connection
-  // from `held` to `wanted`; false, and nothing changes, when they do not fit now.
-  bool HoldBodyBytes(uint64_t held, uint64_t wanted);
-  bool HoldAnswerBytes(uint64_t held, uint64_t wanted);
-  bool HoldMetricsBytes(uint64_t held, uint64_t wanted);
+  // that find no room among the answers share max_metrics_bytes. A connection that is cut off when
+  // the server stops may outlive the set, and holds its bytes that long.
+  const std::shared_ptr<ByteBudget>& bodies() const { return bodies_; }
+  const std::shared_ptr<ByteBudget>& answers() const { return answers_; }
+  const std::shared_ptr<ByteBudget>& metrics() const { return metrics_; }
 
  private:
-  struct Budget {
-    const uint64_t max_bytes;
-    uint64_t held_bytes = 0;
-  };
   struct Entry {
     std::shared_ptr<ConnectionHandle> connection;
     Waits waits;
     uint64_t since_ns;  // monotonic clock; for headers and body: the time when the headers began
     bool closing = false;
   };
-  static bool Hold(Budget& budget, uint64_t held, uint64_t wanted);
   void StopClosing(const ConnectionHandle* connection);
 
   uint64_t (*const now_ns_)();
+  const std::shared_ptr<ByteBudget> bodies_, answers_, metrics_;
   mutable Mutex mutex_;
-  Budget bodies_ KV_GUARDED_BY(mutex_), answers_ KV_GUARDED_BY(mutex_);
-  Budget metrics_ KV_GUARDED_BY(mutex_);
   size_t num_closing_ KV_GUARDED_BY(mutex_) = 0;
   std::unordered_map<const ConnectionHandle*, Entry> open_ KV_GUARDED_BY(mutex_);
 };
 
-// The bytes that a connection holds of one of the set's budgets. Hold(0) releases them, the
-// destructor does not: a connection that is cut off when the server stops may outlive the set.
-// Thread-compatible.
+// The bytes that a connection holds of one of the set's budgets. Up to kSmallBodyBytes belong to
+// the connection and count as 0. Thread-compatible.
 class HeldBytes {
  public:
-  using Change = bool (ConnectionSet::*)(uint64_t held, uint64_t wanted);
-  HeldBytes(ConnectionSet& set, Change change) : set_(set), change_(change) {}
-  HeldBytes(const HeldBytes&) = delete;
-  HeldBytes& operator=(const HeldBytes&) = delete;
+  explicit HeldBytes(std::shared_ptr<ByteBudget> budget)
+      : budget_(std::move(budget)), share_(*budget_) {}
 
-  // Changes the bytes held, up or down. Up to kSmallBodyBytes belong to the connection and count as
-  // 0. False when there is no room now; then the bytes held do not change.
-  bool Hold(uint64_t bytes);
+  // Changes the bytes held, up or down. False when there is no room now; then they do not change.
+  bool Hold(uint64_t bytes) { return share_.Resize(bytes <= kSmallBodyBytes ? 0 : bytes); }
   // The same, but never holds less than before.
-  bool HoldMore(uint64_t bytes) { return bytes <= bytes_ || Hold(bytes); }
+  bool HoldMore(uint64_t bytes) { return bytes <= share_.bytes() || Hold(bytes); }
 
  private:
-  ConnectionSet& set_;
-  const Change change_;
-  uint64_t bytes_ = 0;
+  const std::shared_ptr<ByteBudget> budget_;
+  ByteShare share_;
 };
 
 }  // namespace kvasir

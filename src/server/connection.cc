@@ -627,9 +627,9 @@ class Connection : public ConnectionHandle,
   RequestReader reader_{socket_};
   ResponseWriter writer_{socket_};
   size_t lingered_bytes_ = 0;
-  HeldBytes body_memory_{connections_, &ConnectionSet::HoldBodyBytes};
-  HeldBytes answer_memory_{connections_, &ConnectionSet::HoldAnswerBytes};
-  HeldBytes metrics_memory_{connections_, &ConnectionSet::HoldMetricsBytes};
+  HeldBytes body_memory_{connections_.bodies()};
+  HeldBytes answer_memory_{connections_.answers()};
+  HeldBytes metrics_memory_{connections_.metrics()};
 
   // The request that is being answered.
   HttpRequest request_;

@@ -45,23 +45,19 @@ std::string KeyOf(const Piece& piece) {
 
 }  // namespace
 
-struct PieceStore::Entry {
+struct PieceStore::Entry : ByUse, OfTenant {
   uint64_t hash = 0;
   Tenant* tenant = nullptr;
   std::string key;
   std::vector<TokenId> ids;
   ReadsBack reads_back = ReadsBack::kUnknown;
-  std::list<Entries::iterator>::iterator of_tenant;
 
-  Entry() = default;
-  Entry(const Entry&) = delete;
-  Entry& operator=(const Entry&) = delete;
   ~Entry() {
     Wipe(&key);
     Wipe(&ids);
   }
   uint64_t HeldBytes() const {
-    constexpr uint64_t kPlaces = 144;  // in the two lists and the table, and what the heap adds
+    constexpr uint64_t kPlaces = 120;  // in the table, and what the heap adds
     return sizeof(Entry) + kPlaces + key.capacity() + ids.capacity() * sizeof(TokenId);
   }
 };
@@ -69,7 +65,7 @@ struct PieceStore::Entry {
 struct PieceStore::Tenant {
   uint64_t number = 0;  // no other has it
   bool is_erased = false;
-  std::list<Entries::iterator> entries;
+  LruList<Entry, OfTenant> entries;
 };
 
 PieceStore::PieceStore(uint64_t max_bytes, uint64_t hash_key)
@@ -77,7 +73,7 @@ PieceStore::PieceStore(uint64_t max_bytes, uint64_t hash_key)
       hash_key_(hash_key % kPrime),
       hash_key4_(MultiplyAdd(MultiplyAdd(hash_key_, hash_key_, 0),
                              MultiplyAdd(hash_key_, hash_key_, 0), 0)) {}
-PieceStore::~PieceStore() = default;
+PieceStore::~PieceStore() { EraseAll(); }
 
 PieceSpace PieceStore::SpaceOf(std::string_view tenant) {
   const MutexLock lock(mutex_);
@@ -125,16 +121,17 @@ std::optional<ReadsBack> PieceStore::Find(const Tenant& tenant, std::string_view
     ++counts_.not_found;
     return std::nullopt;
   }
-  ids->insert(ids->end(), found->second->ids.begin(), found->second->ids.end());
-  by_use_.splice(by_use_.end(), by_use_, found->second);
+  Entry& entry = *found->second;
+  ids->insert(ids->end(), entry.ids.begin(), entry.ids.end());
+  by_use_.Use(entry);
   ++counts_.found;
-  return found->second->reads_back;
+  return entry.reads_back;
 }
 
 void PieceStore::Keep(Tenant& tenant, std::string key, std::span<const TokenId> ids,
                       ReadsBack reads_back) {
-  Entries made(1);
-  Entry& entry = made.front();
+  auto made = std::make_unique<Entry>();
+  Entry& entry = *made;
   entry.hash = HashOf(tenant, key);
   entry.tenant = &tenant;
   entry.key = std::move(key);
@@ -142,25 +139,23 @@ void PieceStore::Keep(Tenant& tenant, std::string key, std::span<const TokenId> 
   entry.reads_back = reads_back;
   const uint64_t bytes = entry.HeldBytes();
   if (bytes > max_bytes_ / 8) return;
-  std::list<Entries::iterator> of_tenant = {made.begin()};
-  entry.of_tenant = of_tenant.begin();
   const MutexLock lock(mutex_);
   if (tenant.is_erased) return;
-  if (const auto other = by_hash_.find(entry.hash); other != by_hash_.end()) Remove(other->second);
-  while (counts_.bytes > max_bytes_ - bytes) Remove(by_use_.begin());
-  by_hash_.emplace(entry.hash, made.begin());
-  tenant.entries.splice(tenant.entries.end(), of_tenant);
-  by_use_.splice(by_use_.end(), made);
+  if (const auto other = by_hash_.find(entry.hash); other != by_hash_.end()) Remove(*other->second);
+  while (counts_.bytes > max_bytes_ - bytes) Remove(by_use_.front());
+  by_hash_.emplace(entry.hash, std::move(made));
+  tenant.entries.Use(entry);
+  by_use_.Use(entry);
   counts_.bytes += bytes;
   ++counts_.pieces;
 }
 
-void PieceStore::Remove(Entries::iterator entry) {
-  counts_.bytes -= entry->HeldBytes();
+void PieceStore::Remove(Entry& entry) {
+  counts_.bytes -= entry.HeldBytes();
   --counts_.pieces;
-  by_hash_.erase(entry->hash);
-  entry->tenant->entries.erase(entry->of_tenant);
-  by_use_.erase(entry);
+  entry.tenant->entries.Remove(entry);
+  by_use_.Remove(entry);
+  by_hash_.erase(by_hash_.find(entry.hash));
 }
 
 void PieceStore::EraseOf(Tenant& tenant) {

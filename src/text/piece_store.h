@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/lru_list.h"
 #include "base/mutex.h"
 #include "kvasir/types.h"
 #include "text/normalizer.h"
@@ -57,22 +57,23 @@ class PieceStore {
 
  private:
   friend class PieceSpace;
+  struct ByUse : LruLink {};
+  struct OfTenant : LruLink {};
   struct Entry;
   struct Tenant;
-  using Entries = std::list<Entry>;
 
   std::optional<ReadsBack> Find(const Tenant& tenant, std::string_view key,
                                 std::vector<TokenId>* ids);
   void Keep(Tenant& tenant, std::string key, std::span<const TokenId> ids, ReadsBack reads_back);
   uint64_t HashOf(const Tenant& tenant, std::string_view key) const;
-  void Remove(Entries::iterator entry) KV_REQUIRES(mutex_);
+  void Remove(Entry& entry) KV_REQUIRES(mutex_);
   void EraseOf(Tenant& tenant) KV_REQUIRES(mutex_);
 
   const uint64_t max_bytes_;
   const uint64_t hash_key_, hash_key4_;  // and its fourth power
   mutable Mutex mutex_;
-  Entries by_use_ KV_GUARDED_BY(mutex_);  // used longest ago first
-  std::unordered_map<uint64_t, Entries::iterator> by_hash_ KV_GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, std::unique_ptr<Entry>> by_hash_ KV_GUARDED_BY(mutex_);
+  LruList<Entry, ByUse> by_use_ KV_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<Tenant>, std::less<>> tenants_ KV_GUARDED_BY(mutex_);
   uint64_t next_number_ KV_GUARDED_BY(mutex_) = 0;
   PieceCounts counts_ KV_GUARDED_BY(mutex_);
