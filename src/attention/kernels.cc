@@ -1,28 +1,22 @@
 #include "attention/kernels.h"
 
 namespace kvasir {
+namespace {
 
-const AttentionKernels& AttentionKernelsFor(Target target) {
+constexpr OfTarget<AttentionKernels> kTables[] = {
+    {Target::kScalar, &scalar::kAttentionKernels},
 #if defined(__x86_64__)
-  switch (target) {
-    case Target::kAmx:
-    case Target::kAvx512Vnni:
-      return avx512vnni::kAttentionKernels;
-    case Target::kAvx512:
-      return avx512::kAttentionKernels;
-    case Target::kAvxVnni:
-      return avxvnni::kAttentionKernels;
-    case Target::kAvx2:
-      return avx2::kAttentionKernels;
-    case Target::kScalar:
-    case Target::kNeon:
-      break;
-  }
+    {Target::kAvx2, &avx2::kAttentionKernels},
+    {Target::kAvxVnni, &avxvnni::kAttentionKernels},
+    {Target::kAvx512, &avx512::kAttentionKernels},
+    {Target::kAvx512Vnni, &avx512vnni::kAttentionKernels},
 #elif defined(__aarch64__)
-  if (target == Target::kNeon) return neon::kAttentionKernels;
+    {Target::kNeon, &neon::kAttentionKernels},
 #endif
-  (void)target;
-  return scalar::kAttentionKernels;
-}
+};
+
+}  // namespace
+
+const AttentionKernels& AttentionKernelsFor(Target target) { return ValueFor(target, kTables); }
 
 }  // namespace kvasir

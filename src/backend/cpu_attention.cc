@@ -254,76 +254,78 @@ void CpuAttention::RunItem(const Call& call, const Plan& plan, const Item& item,
   RunPrefill(call, plan, item, thread);
 }
 
-void CpuAttention::RunDecode(const Call& call, const Plan& plan, const Item& item,
-                             uint32_t thread) {
+// The queries of an item's rows, and where their sums go (AttentionKernels::Args).
+struct CpuAttention::Queries {
   const float* q[kMaxQueries];
   uint32_t limit[kMaxQueries], begin[kMaxQueries];
   float* partial[kMaxQueries];
+};
+
+void CpuAttention::RunDecode(const Call& call, const Plan& plan, const Item& item,
+                             uint32_t thread) {
+  Queries queries;
   const size_t unit_floats = size_t{o_.heads} * partial_floats_;
   const bool whole = plan.rows[item.first].unit == kNoUnit;
   for (uint32_t i = 0; i < item.rows; ++i) {
     const Row& row = plan.rows[item.first + i];
-    q[i] = call.q + row.row * call.q_stride;
+    queries.q[i] = call.q + row.row * call.q_stride;
     // Several rows share only full spans.
-    limit[i] = std::min(row.limit, item.span_end * kAttentionSpan);
-    begin[i] = row.begin;
+    queries.limit[i] = std::min(row.limit, item.span_end * kAttentionSpan);
+    queries.begin[i] = row.begin;
     const uint32_t span = item.span_begin - row.begin / kAttentionSpan;  // of the row's
-    partial[i] = whole ? thread_partials_ + size_t{thread} * max_queries_ * partial_floats_
-                       : unit_partials_ + (row.unit + span) * unit_floats;
+    queries.partial[i] = whole ? thread_partials_ + size_t{thread} * max_queries_ * partial_floats_
+                               : unit_partials_ + (row.unit + span) * unit_floats;
     const size_t spans = whole ? 1 : item.span_end - item.span_begin;
-    for (size_t p = 0; p < spans * o_.heads; ++p) Clear(partial[i] + p * partial_floats_);
+    for (size_t p = 0; p < spans * o_.heads; ++p) Clear(queries.partial[i] + p * partial_floats_);
   }
   const StepSequence& sequence = *plan.rows[item.first].sequence;
-  const PagedKv kv = KvOf(call, sequence);
-  AttentionKernels::Args args = ArgsOf(call, sequence, kv, thread);
-  args.rows = item.rows;
-  args.kv_head_end = o_.kv_heads;
-  args.span_begin = item.span_begin;
-  args.span_end = item.span_end;
-  args.q = q;
-  args.limit = limit;
-  if (plan.window > 0) args.begin = begin;
-  args.partial = partial;
-  args.span_stride = whole ? 0 : unit_floats;
-  kernels_.attend(args);
+  Run(call, plan, item, sequence, {0, o_.kv_heads}, queries, whole ? 0 : unit_floats, thread);
   if (!whole) return;
   for (uint32_t head = 0; head < o_.heads; ++head) {
-    FinishHead(call, partial[0] + size_t{head} * partial_floats_, plan.rows[item.first].row, head);
+    FinishHead(call, queries.partial[0] + size_t{head} * partial_floats_, plan.rows[item.first].row,
+               head);
   }
 }
 
 void CpuAttention::RunPrefill(const Call& call, const Plan& plan, const Item& item,
                               uint32_t thread) {
-  const float* q[kMaxQueries];
-  uint32_t limit[kMaxQueries], begin[kMaxQueries];
-  float* partial[kMaxQueries];
+  Queries queries;
   float* scratch = thread_partials_ + size_t{thread} * max_queries_ * partial_floats_;
   for (uint32_t i = 0; i < item.rows; ++i) {
-    q[i] = call.q + (item.sequence->first_row + item.first + i) * call.q_stride;
-    limit[i] = Limit(plan, *item.sequence, item.first + i);
-    begin[i] = BeginOf(limit[i], plan.window);
-    partial[i] = scratch + size_t{i} * group_ * partial_floats_;
-    for (uint32_t g = 0; g < group_; ++g) Clear(partial[i] + size_t{g} * partial_floats_);
+    queries.q[i] = call.q + (item.sequence->first_row + item.first + i) * call.q_stride;
+    queries.limit[i] = Limit(plan, *item.sequence, item.first + i);
+    queries.begin[i] = BeginOf(queries.limit[i], plan.window);
+    queries.partial[i] = scratch + size_t{i} * group_ * partial_floats_;
+    for (uint32_t g = 0; g < group_; ++g) Clear(queries.partial[i] + size_t{g} * partial_floats_);
   }
-  const PagedKv kv = KvOf(call, *item.sequence);
-  AttentionKernels::Args args = ArgsOf(call, *item.sequence, kv, thread);
-  args.rows = item.rows;
-  args.kv_head_begin = item.head;
-  args.kv_head_end = item.head + 1;
-  args.span_begin = item.span_begin;
-  args.span_end = item.span_end;
-  args.q = q;
-  args.limit = limit;
-  if (plan.window > 0) args.begin = begin;
-  args.partial = partial;
-  kernels_.attend(args);
+  Run(call, plan, item, *item.sequence, {item.head, item.head + 1}, queries, 0, thread);
   for (uint32_t i = 0; i < item.rows * group_; ++i) {
     const size_t row = item.sequence->first_row + item.first + i / group_;
     FinishHead(call, scratch + size_t{i} * partial_floats_, row, item.head * group_ + i % group_);
   }
 }
 
-// Of a kv head, all rows in order: the sums are the same however a prompt is cut.
+// Attends with an item's queries to its spans of a sequence, in some KV heads.
+void CpuAttention::Run(const Call& call, const Plan& plan, const Item& item,
+                       const StepSequence& sequence, Heads heads, const Queries& queries,
+                       size_t span_stride, uint32_t thread) {
+  const PagedKv kv = KvOf(call, sequence);
+  AttentionKernels::Args args = ArgsOf(call, sequence, kv, thread);
+  args.rows = item.rows;
+  args.kv_head_begin = heads.begin;
+  args.kv_head_end = heads.end;
+  args.span_begin = item.span_begin;
+  args.span_end = item.span_end;
+  args.q = queries.q;
+  args.limit = queries.limit;
+  if (plan.window > 0) args.begin = queries.begin;
+  args.partial = queries.partial;
+  args.span_stride = span_stride;
+  kernels_.attend(args);
+}
+
+// Sums the weights of a KV head over all rows, in order: the sums are the same however a prompt is
+// cut.
 void CpuAttention::SumWeights(const Call& call, const Plan& plan, const StepSequence& sequence,
                               uint32_t head, uint32_t thread) {
   const float* q[kMaxQueries];

@@ -59,7 +59,7 @@ class CpuAttention {
     uint32_t span_begin, span_end;
     uint32_t head;
   };
-  // Of the groups of one kind.
+  // The work of a step for the groups of one kind.
   struct Plan {
     uint32_t window;  // 0: all tokens up to the row's
     bool of_source;   // reach kCross: all tokens of the source
@@ -83,8 +83,14 @@ class CpuAttention {
   AttentionKernels::Args ArgsOf(const Call& call, const StepSequence& sequence, const PagedKv& kv,
                                 uint32_t thread) const;
   void RunItem(const Call& call, const Plan& plan, const Item& item, uint32_t thread);
+  struct Queries;
+  struct Heads {
+    uint32_t begin, end;  // KV heads
+  };
   void RunDecode(const Call& call, const Plan& plan, const Item& item, uint32_t thread);
   void RunPrefill(const Call& call, const Plan& plan, const Item& item, uint32_t thread);
+  void Run(const Call& call, const Plan& plan, const Item& item, const StepSequence& sequence,
+           Heads heads, const Queries& queries, size_t span_stride, uint32_t thread);
   void SumWeights(const Call& call, const Plan& plan, const StepSequence& sequence, uint32_t head,
                   uint32_t thread);
   void Clear(float* partial) const;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cfenv>
+#include <cstddef>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -16,7 +17,23 @@ enum class Target { kScalar, kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kAmx, kNeon 
 std::string_view NameOf(Target target);
 // The target whose float kernels it uses: scalar, avx2, avx512 or neon.
 Target FloatTarget(Target target);
-// Those of this CPU that this build has (-DKVASIR_KERNELS=native leaves some out), slowest first.
+// What a target has for one purpose: a table of kernels, or one of them.
+template <typename T>
+struct OfTarget {
+  Target target;
+  const T* value;
+};
+// Returns the last value whose target is not above `target`: a target uses what the next lower one
+// has where it has nothing itself. REQUIRES: targets ascend from kScalar.
+template <typename T, size_t kSize>
+const T& ValueFor(Target target, const OfTarget<T> (&values)[kSize]) {
+  size_t last = 0;
+  while (last + 1 < kSize && values[last + 1].target <= target) ++last;
+  return *values[last].value;
+}
+
+// Returns the targets of this CPU that this build has (-DKVASIR_KERNELS=native leaves some out),
+// slowest first.
 std::vector<Target> SupportedTargets();
 // nullopt: an unknown name, or a target that is not one of SupportedTargets().
 std::optional<Target> ParseTarget(std::string_view name);
@@ -26,7 +43,7 @@ Target BestTarget();
 // flush to zero, no denormals-are-zero. Every thread that computes calls it first.
 void EnterComputeThread();
 
-// The same for a foreign thread; restores its environment at the end of the scope.
+// Sets the environment of a foreign thread, and restores its own at the end of the scope.
 class ComputeScope {
  public:
   ComputeScope() {

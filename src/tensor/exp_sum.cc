@@ -1,17 +1,20 @@
 #include "tensor/exp_sum.h"
 
 namespace kvasir {
+namespace {
 
-ExpSum ExpSumFor(Target target) {
+constexpr OfTarget<ExpSum> kExpSums[] = {
+    {Target::kScalar, &scalar::kExpSum},
 #if defined(__x86_64__)
-  target = FloatTarget(target);
-  if (target == Target::kAvx512) return avx512::kExpSum;
-  if (target == Target::kAvx2) return avx2::kExpSum;
+    {Target::kAvx2, &avx2::kExpSum},
+    {Target::kAvx512, &avx512::kExpSum},
 #elif defined(__aarch64__)
-  if (target == Target::kNeon) return neon::kExpSum;
+    {Target::kNeon, &neon::kExpSum},
 #endif
-  (void)target;
-  return scalar::kExpSum;
-}
+};
+
+}  // namespace
+
+ExpSum ExpSumFor(Target target) { return ValueFor(target, kExpSums); }
 
 }  // namespace kvasir

@@ -1,17 +1,20 @@
 #include "tensor/kernels.h"
 
 namespace kvasir {
+namespace {
 
-const TensorKernels& TensorKernelsFor(Target target) {
+constexpr OfTarget<TensorKernels> kTensorTables[] = {
+    {Target::kScalar, &scalar::kTensorKernels},
 #if defined(__x86_64__)
-  target = FloatTarget(target);
-  if (target == Target::kAvx512) return avx512::kTensorKernels;
-  if (target == Target::kAvx2) return avx2::kTensorKernels;
+    {Target::kAvx2, &avx2::kTensorKernels},
+    {Target::kAvx512, &avx512::kTensorKernels},
 #elif defined(__aarch64__)
-  if (target == Target::kNeon) return neon::kTensorKernels;
+    {Target::kNeon, &neon::kTensorKernels},
 #endif
-  (void)target;
-  return scalar::kTensorKernels;
-}
+};
+
+}  // namespace
+
+const TensorKernels& TensorKernelsFor(Target target) { return ValueFor(target, kTensorTables); }
 
 }  // namespace kvasir

@@ -1,29 +1,21 @@
 #include "tensor/quant.h"
 
 namespace kvasir {
+namespace {
 
-const QuantKernels& QuantKernelsFor(Target target) {
+constexpr OfTarget<QuantKernels> kQuantTables[] = {
+    {Target::kScalar, &scalar::kQuantKernels},
 #if defined(__x86_64__)
-  switch (target) {
-    case Target::kAmx:
-      return amx::kQuantKernels;
-    case Target::kAvx512Vnni:
-      return avx512vnni::kQuantKernels;
-    case Target::kAvx512:
-      return avx512::kQuantKernels;
-    case Target::kAvxVnni:
-      return avxvnni::kQuantKernels;
-    case Target::kAvx2:
-      return avx2::kQuantKernels;
-    case Target::kScalar:
-    case Target::kNeon:
-      break;
-  }
+    {Target::kAvx2, &avx2::kQuantKernels},     {Target::kAvxVnni, &avxvnni::kQuantKernels},
+    {Target::kAvx512, &avx512::kQuantKernels}, {Target::kAvx512Vnni, &avx512vnni::kQuantKernels},
+    {Target::kAmx, &amx::kQuantKernels},
 #elif defined(__aarch64__)
-  if (target == Target::kNeon) return neon::kQuantKernels;
+    {Target::kNeon, &neon::kQuantKernels},
 #endif
-  (void)target;
-  return scalar::kQuantKernels;
-}
+};
+
+}  // namespace
+
+const QuantKernels& QuantKernelsFor(Target target) { return ValueFor(target, kQuantTables); }
 
 }  // namespace kvasir
