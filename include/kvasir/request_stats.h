@@ -14,7 +14,8 @@ namespace kvasir {
 enum class RejectReason { kQueueFull, kQueueTime, kMemory, kRate, kQuota, kDeadline, kDraining };
 inline constexpr uint32_t kNumRejectReasons = 7;
 const char* ToString(RejectReason reason);  // "queue_full", "queue_time", ...
-// Of an error of Engine::CheckRoom: the tenant has as many requests as it may, or the engine has.
+// Returns the reason of an error of Engine::CheckRoom: the tenant has as many requests as it may,
+// or the engine has.
 inline RejectReason QueueReason(const Error& error) {
   return error.cause == Cause::kMaxQueued ? RejectReason::kQuota : RejectReason::kQueueFull;
 }
@@ -27,7 +28,8 @@ enum class FirstTokenPart { kQueue, kShared, kCache, kLoad, kCompute };
 inline constexpr uint32_t kNumFirstTokenParts = 5;
 const char* ToString(FirstTokenPart part);  // "queue", "shared", ...
 
-// The same between two tokens of an answer. kWait: all that is none of the others.
+// What a request spends its time on between two tokens of an answer. kWait: time outside the step,
+// and the rest.
 enum class TokenPart { kWait, kCache, kCompute, kSample };
 inline constexpr uint32_t kNumTokenParts = 4;
 const char* ToString(TokenPart part);  // "wait", "cache", ...

@@ -74,7 +74,7 @@ Tile TileAt(const Call& call, uint32_t token, uint32_t end) {
   return Locate(call, token, seen);
 }
 
-// Few rows, or one kv head, whose partials lie head_offset heads behind the first. Models without a
+// Few rows, or one kv head, whose partials lie head_offset heads after the first. Models without a
 // soft-cap run the instance that has none.
 template <bool kCapped>
 void AttendSpans(const Args& a, uint32_t head_offset) {

@@ -160,8 +160,8 @@ KV_INLINE void FloatValues(AttentionQuery* const* queries, const ValueRun* runs,
   }
 }
 
-// The same for integers, from 0, into `sum`, for kSteps * V::kGroups * 16 dims; an odd last token's
-// partner has weight 0.
+// Adds products of integers, from 0, into `sum`, for kSteps * V::kGroups * 16 dims; an odd last
+// token's partner has weight 0.
 template <class V, int kN, int kSteps>
 KV_INLINE void IntegerValues(AttentionQuery* const* queries, const ValueRun* runs, uint32_t count,
                              uint32_t stride, uint32_t dim) {

@@ -25,7 +25,7 @@ struct BackendOptions {
   uint32_t quant_columns;  // PackedPlan's
   uint32_t max_positions;
   uint32_t heads, kv_heads, head_dim;
-  // Of models with experts, else 0.
+  // Sizes of the experts; 0 in a model without them.
   uint32_t experts, chosen_experts, hidden_size, expert_ffn_size;
   KvLayout layout;
   // A table of rotations: HeadSteps::rope names one by its index.
@@ -38,7 +38,7 @@ struct BackendOptions {
   std::vector<Rope> ropes;
   float query_scale;
   float attention_softcap;  // AttentionKernels::Args::softcap
-  // Of an encoder: its attention sees whole sources (`layout`: one layer, reach kCross).
+  // The encoder's shape: its attention sees whole sources (`layout`: one layer, reach kCross).
   struct Encoder {
     uint32_t heads, head_dim;
     float query_scale;
@@ -67,10 +67,10 @@ class Backend {
   // finite(row) is true until a number of the row is found that is not finite.
   virtual void Begin(std::span<const StepSequence> sequences, uint32_t rows) = 0;
 
-  // The same for rows of an encoder: whole sources, from position 0 on, with source_tokens ==
+  // Begins a step with rows of an encoder: whole sources, from position 0 on, with source_tokens ==
   // num_rows. RotateAndPack and Attend then are its: its heads, layer 0 of its layout.
   virtual void BeginEncoder(std::span<const StepSequence> sources, uint32_t rows) = 0;
-  // The same rows, whose `cross` K and V are to be written: only PackKeyValues follows.
+  // Begins writing cross-attention K and V for these rows. Next call: PackKeyValues.
   virtual void BeginSources(std::span<const StepSequence> sources, uint32_t rows) = 0;
 
   virtual void Embed(const EmbeddingTable& table, std::span<const TokenId> tokens, float* y,
@@ -120,7 +120,8 @@ class Backend {
   virtual void CheckFinite(const float* x, size_t stride, uint32_t n) = 0;
   virtual bool finite(uint32_t row) const = 0;
   virtual uint64_t kv_read_bytes() const = 0;  // read by Attend since the start
-  // Of packed matrices, read by products since the start: once a product, whatever its rows.
+  // Bytes of packed matrices that products have read since the start: once a product, for any
+  // number of rows.
   virtual uint64_t weight_read_bytes() const = 0;
 
   // After the arena of its scratch memory was zeroed: makes it ready for the next Begin.

@@ -70,7 +70,7 @@ tl::unexpected<Error> NotFinite(const TensorView& view) {
               view.name);
 }
 
-// Of a tensor that a panel of `format` could not be filled from.
+// Returns the error of a tensor from which no panel of `format` can be filled.
 tl::unexpected<Error> Refused(const MatrixSource& source, WeightFormat format) {
   const TensorView& view = source.view;
   if (format == view.dtype || !AllFinite(source)) return NotFinite(view);

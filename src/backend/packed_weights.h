@@ -88,7 +88,7 @@ struct PackedWeights {
   EmbeddingTable embedding, source_embedding;  // source_embedding: the encoder's
   std::vector<PackedLayer> layers;
   PackedNorm final_norm;
-  // Of an encoder-decoder model.
+  // The encoder of an encoder-decoder model.
   std::vector<PackedLayer> encoder_layers;
   PackedNorm encoder_norm;
   // [max_positions][hidden], stored or sinusoids; nullptr: none. source_positions: the encoder's.

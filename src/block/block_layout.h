@@ -23,7 +23,7 @@ struct BlockPart {
   KvFormat format;
   uint64_t offset;        // numbers: [kv_head][block_tokens / 16][run_bytes]
   uint64_t run_bytes;     // of 16 tokens of a head: layouts in format/kv_format.h
-  uint64_t scale_offset;  // bf16 [kv_head][block_tokens], behind the numbers; unscaled: unused
+  uint64_t scale_offset;  // bf16 [kv_head][block_tokens], after the numbers; unscaled: unused
   uint64_t bytes;         // numbers and scales, alignment not counted
 };
 

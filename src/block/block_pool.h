@@ -28,7 +28,7 @@ class BlockRef {
   explicit operator bool() const { return pool_ != nullptr; }
   BlockId id() const { return id_; }
   const std::byte* data() const;
-  std::byte* mutable_data();  // REQUIRES: nobody reads the bytes that are written
+  std::byte* mutable_data();  // REQUIRES: no thread reads the bytes that are written
   BlockRef Share() const;     // another pin on the same block
   void Reset();
 
@@ -75,7 +75,7 @@ class BlockPool {
   void Retain(BlockId id);
   void Unretain(BlockId id);
   void Reclaim(BlockId id);  // idle -> free. REQUIRES: idle
-  // Zeroes the block's bytes: now if nobody pins it, else at its last release. O(block_bytes).
+  // Zeroes the block's bytes: now if it is not pinned, else at its last release. O(block_bytes).
   // REQUIRES: not idle.
   void Scrub(BlockId id);
   // Zeroes the bytes of all blocks. REQUIRES: all are free.

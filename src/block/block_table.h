@@ -14,7 +14,7 @@ namespace kvasir {
 // its own index. (Context shift, which does not exist yet, would move runs to other positions.)
 // Blocks before first() were given back or never taken, because they are outside the window.
 // Keeps the base addresses side by side, since attention walks them.
-// One thread at a time; readers may share it while nobody writes.
+// One thread at a time; readers may share it while no thread writes.
 class BlockTable {
  public:
   BlockTable() = default;

@@ -46,7 +46,7 @@ class BlockUses {
 
   void CountHit(BlockId block) { ++At(block).hits; }
   void Touch(BlockId block) { At(block).last = ++clock_; }  // used now
-  // A node begins to hold the block: it is as new as the newest, and nobody has found it yet.
+  // A node begins to hold the block: it is as new as the newest, and no prompt has found it yet.
   void Renew(BlockId block) {
     At(block).last = clock_;
     At(block).hits = 0;

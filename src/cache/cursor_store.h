@@ -13,7 +13,7 @@ namespace kvasir {
 // A fixed number of slots, allocated once. A Cursor is keyed by the last full block before it (or
 // the namespace's root) and the tokens after that block; both are compared. When all slots are
 // used, Keep replaces the Cursor that was kept or used longest ago. A Cursor keeps no blocks:
-// whoever uses it must have found all its tokens in the pool. One thread at a time.
+// the caller must have found all its tokens in the pool. One thread at a time.
 class CursorStore {
  public:
   static uint64_t BytesFor(uint32_t num_cursors, uint32_t block_tokens, uint32_t hidden_size);
@@ -25,9 +25,9 @@ class CursorStore {
   std::optional<std::span<const float>> Find(NodeId parent, std::span<const TokenId> tail);
   // Forgets, and zeroes, all Cursors of a node that leaves the index. O(cursors).
   void Drop(NodeId parent) { DropWith(parent, {}); }
-  // The same for those of its Cursors whose tails begin with `tokens`.
+  // Forgets those of its Cursors whose tails begin with `tokens`.
   void DropWith(NodeId parent, std::span<const TokenId> tokens);
-  // The same for those whose tails have at least so many tokens and `tokens` begins with them.
+  // Forgets those whose tails have at least so many tokens and with which `tokens` begins.
   void DropWithin(NodeId parent, std::span<const TokenId> tokens, size_t least);
 
   uint32_t num_cursors() const { return num_used_; }

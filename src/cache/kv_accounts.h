@@ -15,7 +15,7 @@ namespace kvasir {
 struct KvQuota {
   static constexpr uint32_t kNoLimit = std::numeric_limits<uint32_t>::max();
 
-  // Idle blocks that keep the owner's sum at or below this are taken by nobody else.
+  // Idle blocks that keep the owner's sum at or below this are not taken by others.
   uint32_t guaranteed = 0;
   uint32_t max = kNoLimit;  // pinned, idle and reserved ones together
 
@@ -81,7 +81,7 @@ class KvAccounts {
   // Blocks that the owner may reserve or pin now: what is free or idle, less what is reserved, what
   // others protect, and what its maximum leaves.
   uint32_t available(AccountId account) const;
-  // The same without the maximum.
+  // As available, without regard to the owner's maximum.
   uint32_t unreserved(AccountId account) const;
   uint32_t reserved() const { return reserved_; }
   // Whether the owner must take an idle block that it owns next: it has its maximum, or any other

@@ -1,4 +1,4 @@
-// KvCache: pool + index + tier behind Match, Fetch, Extend, Commit, Truncate.
+// KvCache: pool + index + tier under Match, Fetch, Extend, Commit, Truncate.
 #pragma once
 
 #include <algorithm>
@@ -120,13 +120,13 @@ class KvCache {
   // kInvalidArgument as CheckBudget; kExhausted when memory is refused.
   static Result<std::unique_ptr<KvCache>> Create(KvCacheOptions options);
 
-  // The same (owner, identity, salt) gives the same id, which stays valid while something uses or
-  // fills the namespace, and until the call after the next one. Two owners never share a block, nor
-  // do two salts of an owner, nor a salt and none. A namespace without blocks and users is
-  // recycled: when all num_namespaces are open, or kMaxSalts of this owner. Where there is none to
-  // recycle, one without a salt takes the place of the salted one without users that was opened
-  // longest ago, whose blocks are evicted. Else the result is kSharesNothing, as if reuse were off.
-  // O(namespaces); O(blocks) to recycle.
+  // Opens the namespace of (owner, identity, salt). Equal names give one id, which stays valid
+  // while something uses or fills the namespace, and until the call after the next one. Two owners
+  // never share a block, nor do two salts of an owner, nor a salt and none. A namespace without
+  // blocks and users is recycled: when all num_namespaces are open, or kMaxSalts of this owner.
+  // Where there is none to recycle, one without a salt takes the place of the salted one without
+  // users that was opened longest ago, whose blocks are evicted. Else the result is kSharesNothing,
+  // as if reuse were off. O(namespaces); O(blocks) to recycle.
   static constexpr uint32_t kMaxSalts = Namespaces::kMaxSalts;
   NamespaceId OpenNamespace(std::string_view owner, const Identity& identity,
                             std::optional<std::string_view> salt = std::nullopt);
@@ -141,11 +141,11 @@ class KvCache {
   uint32_t Probe(std::string_view owner, const Identity& identity,
                  std::optional<std::string_view> salt, std::span<const TokenId> prompt) const;
 
-  // What a tier knows an owner by.
+  // The id under which the tier stores this owner's records.
   static Digest OwnerOf(std::string_view owner) { return Sha256Of(owner); }
   // The account of an owner, and what it may take of the pool. O(accounts).
   AccountId OpenAccount(std::string_view owner) { return accounts_.Open(Sha256Of(owner)); }
-  // The same for an owner with a quota: where all accounts have blocks, it takes the place of the
+  // The account of an owner with a quota: where all accounts have blocks, it takes the place of the
   // one without a quota that has the fewest, all of them idle, which are evicted. kNobody where
   // there is none. O(blocks).
   AccountId MakeAccount(std::string_view owner);
@@ -182,8 +182,8 @@ class KvCache {
   std::span<const float> CursorHidden(const MatchResult& match) const;
 
   // Room for `tokens` after the sequence's end: takes free blocks, evicts idle ones, copies a
-  // shared tail before it is written. Blocks come from its reservation, then from those that nobody
-  // has reserved. When no block is left for the copy and only the index shares the tail, the index
+  // shared tail before it is written. Blocks come from its reservation, then from those that are
+  // not reserved. When no block is left for the copy and only the index shares the tail, the index
   // drops the tail, so a sequence never needs more than its own blocks. kExhausted, with the
   // sequence unchanged, when there are not enough blocks. REQUIRES: with windows, at most
   // step_tokens. REQUIRES: sequence.has_source().
@@ -254,14 +254,14 @@ class KvCache {
   Status Truncate(KvSequence& sequence, uint32_t num_tokens);
   // Another sequence with the same committed tokens and reservation: O(blocks) pins, nothing copied
   // until written. REQUIRES: sequence.has_source(); with windows, that reservation covers the fork,
-  // or nobody has one: a fork pins window blocks, and each pin counts as a block.
+  // or neither has one: a fork pins window blocks, and each pin counts as a block.
   KvSequence Fork(const KvSequence& sequence, uint32_t reserve_tokens);
   // Makes one of two sequences of a reservation a fork of the other one, in the memory that it has:
   // its own blocks are given back at once, and what the reservation holds for it changes with them.
   // Allocates nothing while `fork` stays within its reserve_tokens. It cannot fail where `fork` has
-  // written its tail and nobody shares that; else kExhausted as Reserve. REQUIRES: both came from
-  // Fork of one sequence, or one from the other; all tokens of `sequence` are committed; no
-  // windows.
+  // written its tail and no other sequence shares that; else kExhausted as Reserve. REQUIRES: both
+  // came from Fork of one sequence, or one from the other; all tokens of `sequence` are committed;
+  // no windows.
   Status ForkInto(KvSequence& fork, const KvSequence& sequence);
 
   // Forgets a namespace: from now on Match finds nothing of it, and its idle blocks are free.
@@ -278,7 +278,7 @@ class KvCache {
   // Forgets tokens [first, last] of a prompt and all that was computed after them, in this
   // namespace: every block whose tokens begin with ids[0, last], other continuations and tails
   // included, and their Cursors. Then, from there back to the block of token `first`, each block of
-  // `ids` behind which nothing is left: no block, and no sequence that publishes; a tail and
+  // `ids` after which nothing is left: no block, and no sequence that publishes; a tail and
   // Cursors that end there too. Blocks that lie wholly in one of `kept` stay, without their
   // Cursors. Blocks in use are zeroed at their last release, the others by ZeroForgotten; so are
   // all free blocks that this namespace wrote. A sequence whose last full block is forgotten
@@ -312,7 +312,7 @@ class KvCache {
   };
   Pins PinsOf(const KvSequence& sequence) const;
 
-  // Blocks that are free or idle, and those of them that nobody has reserved or protects.
+  // Blocks that are free or idle, and those of them that are neither reserved nor protected.
   uint32_t available_blocks() const { return pool_->num_free() + pool_->num_idle(); }
   uint32_t unreserved_blocks() const { return accounts_.available(kNobody); }
   uint32_t reserved_blocks() const { return accounts_.reserved(); }  // and not drawn yet

@@ -76,7 +76,7 @@ void KvCache::DropTail(NodeId node, const KvKind& kind) {
     residency_.Detach(node, kind, PrefixIndex::RemoveKind::kEvicted);
     return residency_.Prune(node);
   }
-  // Nobody pins them, and they are of one owner.
+  // They are not pinned, and belong to one owner.
   const AccountId account = uses_.account(*index_->block(node, 0));
   while (index_->has_children(node)) {
     if (!residency_.EvictOne(account, Residency::Victims::kOwn))
@@ -219,7 +219,7 @@ KvCache::Pins KvCache::PinsOf(const KvSequence& sequence) const {
 uint32_t KvCache::OwnTokens(const KvSequence& sequence) const {
   if (layout().num_full_groups() == 0) return sequence.num_committed();
   const BlockTable& table = sequence.table();
-  // Whoever pins a block pins those before it.
+  // A sequence that pins a block pins those before it.
   size_t low = 0, high = table.size();
   while (low < high) {
     const size_t middle = (low + high) / 2;

@@ -372,7 +372,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     Space& space = spaces_[s];
     const Tokens text = First(ids, last + 1);
     const bool is_exact = roomy() && cache().layout().num_full_groups() > 0;
-    const auto behind = [](const std::set<Tokens>& in, const Tokens& node) {
+    const auto goes_on_in = [](const std::set<Tokens>& in, const Tokens& node) {
       return std::ranges::any_of(in, [&](const Tokens& longer) {
         return longer.size() > node.size() && Common(node, longer) == node.size();
       });
@@ -382,7 +382,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
       for (size_t size = block(); size <= one.size(); size += block())
         nodes.insert(First(one, size));
       if (one.size() % block() == 0) continue;
-      if (!is_exact || !behind(space.published, one)) nodes.insert(one);
+      if (!is_exact || !goes_on_in(space.published, one)) nodes.insert(one);
     }
     uint64_t kept = 0;
     std::erase_if(nodes, [&](const Tokens& node) {
@@ -404,7 +404,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
       if (size % block() == 0 && size > last / block() * block()) continue;
       kept += is_kept(node);
       const bool is_whole = size % block() == 0;
-      const bool stays = is_kept(node) || (is_whole && (behind(nodes, node) || is_held(node)));
+      const bool stays = is_kept(node) || (is_whole && (goes_on_in(nodes, node) || is_held(node)));
       if (!stays) nodes.erase(node);
     }
     if (is_exact && cache().layout().num_groups() == 1) {

@@ -125,7 +125,7 @@ TEST_F(Reservations, ForksThatChangePlacesNeverNeedMoreThanTheDemand) {
     for (uint32_t length = 20; length < 96; ++length) {
       for (KvSequence& beam : all) ASSERT_TRUE(Append(beam, 1)) << length;
       cache().CheckInvariants();
-      // Those from `kept` on become forks of one before it.
+      // Beams from `kept` on become forks of one before it.
       const auto kept = 1 + static_cast<uint32_t>(random.Below(beams));
       for (uint32_t i = kept; i < beams; ++i) {
         ASSERT_TRUE(cache().ForkInto(all[i], all[random.Below(kept)])) << length;
@@ -212,8 +212,8 @@ TEST_F(Reservations, AMatchSaysWhereOthersHaveReservedWhatItWouldPin) {
   }
 }
 
-// Random requests beside sequences that take all they can get: nobody who stays within a
-// reservation is ever refused.
+// Random requests beside sequences that take all they can get: a sequence that stays
+// within its reservation is never refused.
 TEST_F(Reservations, AreKeptInRandomSchedules) {
   struct Running {
     KvDemand demand;

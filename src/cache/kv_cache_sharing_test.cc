@@ -1,5 +1,5 @@
-// Who may see and write what: forks, full pools, rewinding, tenants, erasure, and the faults that
-// must show.
+// What each sequence and owner may see and write: forks, full pools, rewinding, tenants, erasure,
+// and the faults that must show.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ TEST_F(KvCacheTest, PrefixesOfAnOwnerAreListedAsATree) {
     prompt.insert(prompt.end(), own.begin(), own.end());
     driver_->Run(bob, 16, prompt, {}, &miss_);
   }
-  EXPECT_TRUE(cache().ListPrefixes("nobody", 100, 1000).runs.empty());
+  EXPECT_TRUE(cache().ListPrefixes("stranger", 100, 1000).runs.empty());
   const PrefixList list = cache().ListPrefixes("bob", 100, 1000);
   EXPECT_FALSE(list.has_more);
   ASSERT_EQ(list.runs.size(), 4u);

@@ -20,7 +20,7 @@ namespace kvasir {
 class KvLoad {
  public:
   KvLoad() = default;  // not active
-  // Of an offer that is not empty. `layout` must outlive it. `counts`: MatchOptions::counts.
+  // A load of an offer that is not empty. `layout` must outlive it. `counts`: MatchOptions::counts.
   KvLoad(Tier* tier, const KvLayout& layout, TierOffer offer, bool counts);
   KvLoad(KvLoad&&) noexcept = default;
   KvLoad& operator=(KvLoad&& other) noexcept { return MoveInto(*this, std::move(other)); }
@@ -33,7 +33,8 @@ class KvLoad {
   uint32_t num_left() const { return static_cast<uint32_t>(reads_.size()) - front_; }  // records
   // Tokens whose KV came from the tier so far, and the bytes of their payloads.
   uint32_t loaded_tokens() const { return loaded_tokens_; }
-  // The same, and those of blocks that somebody else had brought into the pool meanwhile.
+  // Tokens that came from the tier, and those of blocks that another sequence had brought into the
+  // pool meanwhile.
   uint32_t taken_tokens() const { return taken_tokens_; }
   uint64_t loaded_bytes() const { return loaded_bytes_; }
   // Whether a record was damaged or could not be read.

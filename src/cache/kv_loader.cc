@@ -148,7 +148,7 @@ uint32_t KvLoader::Open(KvSequence& sequence, KvLoad& load, std::span<const Toke
   for (const Opening& open : opens) {
     if (!open.is_right) right = std::min(right, open.block - first);
   }
-  // Those after a wrong one stay, and are opened when the sequence comes to them.
+  // Records after a wrong one stay, and are opened when the sequence comes to them.
   for (const Opening& open : opens) {
     if (!open.read || open.block - first > right) continue;
     load.End(*open.read, open.is_right ? ReadEnd::kOpened : ReadEnd::kDamaged);

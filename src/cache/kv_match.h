@@ -88,7 +88,7 @@ struct MatchOptions {
   bool use_tier = true;
   // false: counters() leave this match out: a request that ran before goes on.
   bool counts = true;
-  // Whose blocks they are if the namespace is kSharesNothing; those of another one are its owner's.
+  // Account to charge when the namespace is kSharesNothing; otherwise its owner is charged.
   AccountId account = kNobody;
 };
 

@@ -129,8 +129,8 @@ TEST_F(KvQuotas, AQuotaFindsAnAccountWhereAllHaveBlocks) {
   EXPECT_EQ(Of(3).idle, 1u);
 }
 
-// Random prompts of three owners: nobody has more than its maximum, nobody loses guaranteed blocks
-// to another one, and whoever has a reservation can draw it.
+// Random prompts of three owners: none has more than its maximum, none loses guaranteed blocks to
+// another one, and each can draw what is reserved for it.
 TEST_F(KvQuotas, HoldInRandomSchedules) {
   for (const std::vector<uint32_t>& windows : {std::vector<uint32_t>{0}, {0, 20}, {20}}) {
     for (uint64_t seed = 1; seed <= 40; ++seed) {

@@ -32,7 +32,7 @@ class KvReserves {
   Status Grow(Reservation::State& state, uint32_t tokens, uint32_t sequences);
 
   static Reservation::State* Of(const KvSequence& sequence);  // nullptr: none
-  // Blocks that a sequence can take now: reserved for it, or for nobody.
+  // Blocks that a sequence can take now: those reserved for it, and those not reserved.
   uint32_t available(const KvSequence& sequence) const;
   // The sequence takes blocks, from its reservation first.
   void Draw(KvSequence& sequence, uint64_t num_blocks);

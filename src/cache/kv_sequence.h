@@ -43,8 +43,8 @@ class KvSequence {
   // Whether Commit enters what it computes into the index.
   bool publishes() const { return shares_ && place_.is_current(); }
   void StopPublishing() { shares_ = stores_ = false; }
-  // The same, and it keeps no place in the index: what it begins with may leave. Its blocks are
-  // zeroed when it releases them.
+  // Stops publishing and gives up its place in the index: what it begins with may leave. Its blocks
+  // are zeroed when it releases them.
   void LeaveIndex() {
     StopPublishing();
     place_.Leave();

@@ -20,7 +20,7 @@ NodeHold NodeHold::Share() const {
   stale.epoch_ = epoch_;
   stale.node_ = node_;
   if (residency_ != nullptr) ++residency_->namespaces().Of(ns_).users;
-  // Of a removed node: its place stays taken until the last one is reset.
+  // The place of a removed node stays taken until the last hold is reset.
   if (same_epoch()) residency_->index().Hold(node_);
   return stale;
 }

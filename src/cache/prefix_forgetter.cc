@@ -54,10 +54,10 @@ ForgottenText PrefixForgetter::Forget(NamespaceId ns, std::span<const TokenId> i
   return forgotten;
 }
 
-// Whether a node lies behind the path and wholly in a kept prompt, by its number.
+// Returns for each node, by its number, whether it lies after the path and wholly in a kept prompt.
 std::vector<bool> PrefixForgetter::NodesOf(const Path& path, const KeptPrompts& kept) const {
   std::vector<bool> stay(parts_.index.max_nodes());
-  std::vector<NodeId> way;  // of the prompt before, behind the path
+  std::vector<NodeId> way;  // of the prompt before, after the path
   for (const KeptPrompts::Prompt& prompt : kept.prompts()) {
     const std::span<const TokenId> theirs = prompt.ids;
     const size_t shared_blocks = prompt.shared / path.block_tokens;
@@ -85,7 +85,7 @@ std::vector<bool> PrefixForgetter::NodesOf(const Path& path, const KeptPrompts& 
   return stay;
 }
 
-// What begins with all of the forgotten text. REQUIRES: path.is_whole().
+// Forgets what begins with all of the forgotten text. REQUIRES: path.is_whole().
 void PrefixForgetter::ForgetAfter(const Path& path, const KeptPrompts& kept,
                                   ForgottenText* forgotten) {
   const NodeId before = path.node(path.end());
@@ -113,8 +113,8 @@ void PrefixForgetter::ForgetAfter(const Path& path, const KeptPrompts& kept,
   }
 }
 
-// What ends within the forgotten text, from its end to its beginning: what something is left
-// behind stays.
+// Forgets what ends within the forgotten text, from its end to its beginning, except what has
+// something left after it.
 void PrefixForgetter::ForgetBack(const Path& path, const KeptPrompts& kept,
                                  ForgottenText* forgotten) {
   const size_t begin = path.first / path.block_tokens;

@@ -251,7 +251,7 @@ std::optional<Miss> PrefixMatcher::Explain(NamespaceId ns, NodeId node,
   return std::nullopt;
 }
 
-// Whether a namespace of the same owner and another Identity holds a first block or tail that is a
+// Whether a namespace of the same owner with another Identity holds a first block or tail that is a
 // beginning of this prompt, longer than num_covered.
 bool PrefixMatcher::OtherIdentityHas(NamespaceId ns, std::span<const TokenId> begin,
                                      uint32_t num_covered, const SourceKey* source) const {

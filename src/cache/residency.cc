@@ -16,8 +16,8 @@ Residency::Residency(const Parts& parts, uint32_t num_namespaces) : parts_(parts
 }
 
 BlockRef Residency::Take(NamespaceId ns, AccountId account, uint32_t group) {
-  // Whoever pins a block pins all before it. So all blocks below an idle block are idle, one of
-  // them is a leaf, and EvictOne finds it.
+  // A sequence that pins a block pins all before it. So all blocks below an idle block are idle,
+  // one of them is a leaf, and EvictOne finds it.
   TakeFor(ns);
   if (parts_.accounts.must_take_own(account)) EvictOne(account, Victims::kOwn);
   if (parts_.pool.num_free() == 0) KV_CHECK(EvictOne(account, Victims::kAny));

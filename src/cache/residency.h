@@ -24,7 +24,8 @@ namespace kvasir {
 // - A block is retained in the pool exactly while a node of the index holds it.
 // - A node has blocks of all groups of a kind or of none; a node of a prompt has those of `full`
 //   all its life.
-// - Whoever pins a `full` block pins all `full` blocks before it. So every idle block can be
+// - A sequence or match that pins a `full` block pins all `full` blocks before it. So every idle
+// block can be
 //   evicted: leaves first, except blocks of windows, which leave in any order.
 // Allocates only in its constructor. One thread at a time.
 class Residency final : private BlockPool::Observer {
@@ -54,7 +55,7 @@ class Residency final : private BlockPool::Observer {
   BlockRef Take(NamespaceId ns, AccountId account, uint32_t group);
   // The namespace for which EvictOne evicts from now on.
   void TakeFor(NamespaceId ns) { taker_ = ns; }
-  // Whose idle blocks may go: all that a guarantee does not protect, or the taker's alone.
+  // The idle blocks that may go: all that a guarantee does not protect, or the taker's alone.
   enum class Victims { kAny, kOwn };
   // Evicts a block, with those that cannot stay without it. False when there is no such idle block.
   bool EvictOne(AccountId taker, Victims victims);

@@ -46,10 +46,10 @@ class SourceKey {
     return std::span(ids_).subspan(size_t{i} * block_tokens_, block_tokens_);
   }
   static bool IsFirstNode(std::span<const TokenId> ids) { return ids[0] == kMark; }
-  // Whether first nodes are of sources with as many ids and tokens.
+  // Whether two first nodes are of sources with as many ids and as many tokens.
   static bool SameSizes(std::span<const TokenId> a, std::span<const TokenId> b);
   static uint32_t NumNodes(std::span<const TokenId> first_node);
-  // Of the ids of a key's last node.
+  // Reads the source's tokens from the ids of a key's last node.
   static uint32_t TokensOf(std::span<const TokenId> last_node) {
     return static_cast<uint32_t>(last_node.back());
   }

@@ -31,7 +31,7 @@ TierOffer FindOffer(const Tier& tier, const PrefixIndex& index, const KvLayout& 
   const auto resident = [&](uint32_t b) { return b < path.size(); };
   offer.keys.push_back(offer.first_block == 0 ? index.key(root)
                                               : index.key(path[offer.first_block - 1]));
-  // Of each block, which kinds are here or there; [block - first_block] bits.
+  // The kinds of each block that the pool or the tier has; [block - first_block] bits.
   std::vector<uint32_t> kinds_of;
   for (uint32_t b = offer.first_block; b < most; ++b) {
     const auto tokens = prompt.subspan(size_t{b} * block_tokens, block_tokens);
@@ -47,7 +47,7 @@ TierOffer FindOffer(const Tier& tier, const PrefixIndex& index, const KvLayout& 
     offer.keys.push_back(key);
     kinds_of.push_back(here);
   }
-  // Of a window, the pool's blocks before first_block count too.
+  // The pool's blocks before first_block count for a window too.
   const auto has_window = [&](uint32_t k, uint32_t b) {
     if (b >= offer.first_block) return (kinds_of[b - offer.first_block] >> k & 1) != 0;
     return index.block(path[b], layout.own_kinds()[k].first_group).has_value();

@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void Never() { ADD_FAILURE() << "nobody holds a lock"; }
+void Never() { ADD_FAILURE() << "no other process holds a lock"; }
 
 Result<Removed> Remove(const CacheForTest& test, const char* text) {
   return RemoveModel(test.cache(), *ParseRepoRef(text), Never);

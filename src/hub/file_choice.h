@@ -16,7 +16,7 @@ inline constexpr std::string_view kFolderChoice = "safetensors";
 
 // One model among the files of a repository. Names are relative, with '/'.
 struct FileChoice {
-  std::string label;               // what to write behind ':': the (first) GGUF file, kFolderChoice
+  std::string label;               // what to write after ':': the (first) GGUF file, kFolderChoice
   std::vector<std::string> files;  // a GGUF file or all its parts in order; or a folder's files
                                    // (of its shards, those that `shards` named)
   size_t parts = 1;                // that a split GGUF file says it has
@@ -38,7 +38,7 @@ std::vector<FileChoice> ModelsAmong(std::span<const std::string> files,
 // kInvalidArgument: several are meant; the message lists them.
 Result<FileChoice> ChooseModel(std::span<const std::string> files,
                                const std::optional<std::string>& choice, std::string_view where);
-// The same, also where parts of it are missing, and with `shards`.
+// Chooses also where parts are missing, and with `shards`.
 Result<FileChoice> ChooseParts(std::span<const std::string> files,
                                std::span<const std::string> shards,
                                const std::optional<std::string>& choice, std::string_view where);

@@ -8,7 +8,7 @@
 
 namespace kvasir::hub {
 
-// Of the last response, after redirects, except for `etag`.
+// The last response, after redirects, except for `etag`.
 struct HttpReply {
   int status = 0;  // 0: no response came
   // The hub's own name of the file's content: X-Linked-Etag of any response, else ETag of the first

@@ -89,7 +89,7 @@ TEST(HubCache, ADamagedRefLeadsNowhere) {
 
 TEST(HubCache, ALockKeepsOthersOutUntilItGoes) {
   CacheForTest test("hub_cache_lock");
-  const auto never = [] { ADD_FAILURE() << "nobody holds it"; };
+  const auto never = [] { ADD_FAILURE() << "no other process holds it"; };
   auto lock = test.cache().Lock("a/b", "id", never);
   ASSERT_TRUE(lock) << lock.error().message;
   const fs::path path = test.cache().root() / ".locks/models--a--b/id.lock";

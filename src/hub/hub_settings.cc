@@ -91,8 +91,8 @@ Result<fs::path> HubCacheFolder() {
 
 bool MayHaveToken(std::string_view endpoint) {
   if (endpoint.starts_with("https://")) return true;
-  const std::string_view behind = endpoint.substr(std::string_view("http://").size());
-  const std::string_view place = behind.substr(0, behind.find('/'));
+  const std::string_view rest = endpoint.substr(std::string_view("http://").size());
+  const std::string_view place = rest.substr(0, rest.find('/'));
   if (place.starts_with("[::1]")) return true;
   const std::string_view host = place.substr(0, place.find(':'));
   const bool is_address = host.find_first_not_of("0123456789.") == host.npos;

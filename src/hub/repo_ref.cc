@@ -29,13 +29,13 @@ bool IsRevision(std::string_view text) {
          });
 }
 
-// Cuts `text` before the first `mark`; the part behind it, or nullopt where there is no mark.
+// Cuts `text` before the first `mark`; the part after it, or nullopt where there is no mark.
 std::optional<std::string> CutAt(char mark, std::string_view& text) {
   const size_t at = text.find(mark);
   if (at == text.npos) return std::nullopt;
-  std::string behind(text.substr(at + 1));
+  std::string rest(text.substr(at + 1));
   text = text.substr(0, at);
-  return behind;
+  return rest;
 }
 
 }  // namespace

@@ -176,8 +176,8 @@ void RemoveStaleMarks(const fs::path& images) {
   }
 }
 
-// Removes drafts that nobody has locked: a crash left them. Returns the bytes of the other drafts;
-// each has its full size from the start.
+// Removes drafts that no process has locked: a crash left them. Returns the bytes of the other
+// drafts; each has its full size from the start.
 uint64_t RemoveStaleDrafts(const fs::path& folder) {
   uint64_t bytes = 0;
   std::error_code error;

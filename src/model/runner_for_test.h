@@ -19,7 +19,7 @@ namespace kvasir {
 
 using Rows = std::vector<std::vector<float>>;
 
-// Filled with NaN, so that a read of bytes that nobody wrote changes the results.
+// Filled with NaN, so that a read of bytes that were not written changes the results.
 inline SequenceTables TablesFor(const KvLayout& layout, uint32_t tokens) {
   return std::move(*SequenceTables::Create(layout, tokens, std::byte{0xff}));
 }

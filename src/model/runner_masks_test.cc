@@ -90,7 +90,7 @@ TEST_P(RunnerMasks, MasksAndSoftmaxSumsNeverDependOnChunksOrTargets) {
   const ModelConfig& c = plain->config();
   const KvLayout layout = Runner::LayoutFor(c, options);
   const auto tokens = RandomTokens(random, 300, c.vocab_size);
-  // Of each 64 tokens the masks keep the first four, every fourth, and others at random.
+  // The masks keep of each 64 tokens the first four, every fourth, and others at random.
   std::vector<uint64_t> words(size_t{c.num_layers} * c.num_kv_heads * kRetainedTokens / 64);
   for (uint64_t& word : words) word = 0x8888888888888888 | random.Bits() | 0xf;
   std::vector<TokenMask> masks;

@@ -67,7 +67,7 @@ TEST_P(RunnerTargets, ChunksThreadsFormatsAndTargetsNeverMoveABit) {
   }
 }
 
-// A tiny model of each family: norms behind branches and of heads, partial or no RoPE, learned
+// A tiny model of each family: norms after branches and of heads, partial or no RoPE, learned
 // positions, multipliers, plain FFNs.
 TEST_P(RunnerTargets, ChunksThreadsAndTargetsNeverMoveABitOfAnyFamily) {
   Random random(31);
@@ -167,7 +167,7 @@ TEST(Runner, RefusesWeightsThatAreNotFiniteAndNamesTheTensor) {
   }
 }
 
-// A norm of heads or behind a branch would turn an overflow into finite numbers again.
+// A norm of heads or after a branch would turn an overflow into finite numbers again.
 // The weights of these models are bf16.
 TEST_P(RunnerTargets, ARowThatOverflowsFailsWhateverNormFollows) {
   const std::pair<const char*, Slot> cases[] = {{"tiny-qwen3", Slot::kK},

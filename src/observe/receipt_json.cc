@@ -6,7 +6,7 @@
 namespace kvasir {
 namespace {
 
-// The clock behind these figures is not more precise than microseconds.
+// The clock of these figures is not more precise than microseconds.
 double RoundMs(double ms) { return std::round(ms * 1000.0) / 1000.0; }
 
 nlohmann::json EstimateJson(const std::optional<double>& estimate_ms) {

@@ -66,7 +66,7 @@ void OfTenants(const MetricsView& view, SeriesWriter& out) {
   }
 }
 
-// Of a cache that is one tenant's, or of that of a share group ("group/NAME").
+// Writes the blocks of each cache: one tenant's, or that of a share group ("group/NAME").
 void WriteOwnerBlocks(const MetricsView& view, SeriesWriter& out) {
   if (!view.by_tenant) return;
   for (const CacheOwnerStats& owner : view.stats.cache_owners) {
@@ -100,7 +100,7 @@ constexpr MetricSeries kRequestSeries[] = {
      WriteFirstTokenParts},
     {"kvasir_token_part_seconds_total", MetricType::Counter, "part", "engine",
      "Parts of the time between tokens; they add up to the sum of "
-     "vllm:inter_token_latency_seconds. wait: outside of the step, and what is none of the others.",
+     "vllm:inter_token_latency_seconds. wait: time outside the step, and the rest.",
      WriteTokenParts},
     {"kvasir_saved_seconds_total", MetricType::Counter, "", "engine",
      "What computing the reused tokens would have taken, at the measured speed.", WriteSaved},

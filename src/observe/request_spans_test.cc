@@ -82,7 +82,7 @@ TEST(RequestSpans, AnEvictionBelongsToItsAllocation) {
   EXPECT_EQ(evict.at("parentSpanId"), allocate.at("spanId"));
   EXPECT_EQ(allocate.at("parentSpanId"), "0102030405060708");
   EXPECT_NE(evict.dump().find(R"("other")"), std::string::npos);
-  // A preemption that nobody resumed lasts to the end.
+  // A preemption that was not resumed lasts to the end.
   EXPECT_EQ(spans.at(7).at("name"), "preempt");
   EXPECT_EQ(spans.at(7).at("endTimeUnixNano"), "1700000000000000950");
 }

@@ -1,4 +1,4 @@
-// Series of the tiers behind the cache. Each has the label tier; without a tier there is only
+// Series of the tiers below the cache. Each has the label tier; without a tier there is only
 // kvasir_tier_on.
 #include "observe/metric_series.h"
 

@@ -356,8 +356,8 @@ KV_INLINE V16 Exp(V16 x) {
   const V16 low = SelectLess(x, Set(-87.3f), Zero(), y);
   return SelectLess(Set(88.722839f), x, Set(__builtin_inff()), low);
 }
-// The same bits for x <= 0, where 2^n is one factor: n >= -126. For softmax. Lanes with x > 0,
-// which softmax ignores, give 1.
+// Computes exp with the same bits for x <= 0, where 2^n is one factor: n >= -126. For softmax.
+// Lanes with x > 0, which softmax ignores, give 1.
 KV_INLINE V16 ExpNonPositive(V16 x) {
   const V16 clamped = Min(Max(x, Set(-87.3f)), Zero());
   const V16 n = RoundEven(Mul(clamped, Set(1.44269504088896341f)));

@@ -59,7 +59,7 @@ struct PackedCodes {
   }
 };
 
-// The same, unpacked before: [8 quads][16 outputs][4].
+// Codes that were unpacked before: [8 quads][16 outputs][4].
 struct ReadyCodes {
   const std::byte* codes;
   template <int q>

@@ -14,7 +14,7 @@ namespace kvasir::reference {
 // x [rows][k], w [outputs][k], bias [outputs] or empty -> [rows][outputs].
 std::vector<float> MatMul(std::span<const float> x, std::span<const float> w,
                           std::span<const float> bias, uint32_t rows, uint32_t k, uint32_t outputs);
-// The same with weights as groups of 32 columns, [outputs][groups], activations rounded to int8 in
+// Multiplies by weights in groups of 32 columns, [outputs][groups], activations rounded to int8 in
 // groups (tensor/quant.h). x [rows][k].
 std::vector<float> QuantMatMul(std::span<const float> x, std::span<const WeightGroup> w,
                                WeightFormat format, std::span<const float> bias, uint32_t rows,
