@@ -16,15 +16,9 @@ namespace {
 
 using nlohmann::json;
 
-std::string QuotedText(std::string_view text) { return Dump(json(text)); }
-
 std::string IdsText(const std::vector<GeneratedToken>& tokens) {
-  std::string text = "[";
-  for (const GeneratedToken& token : tokens) {
-    if (text.size() > 1) text += ',';
-    text += std::to_string(token.id);
-  }
-  return text + "]";
+  return ListParts(tokens, [](const GeneratedToken& token) { return std::to_string(token.id); })
+      .Rest();
 }
 
 // "a/b" of each path, where the object has it, under the path as its name.
@@ -81,7 +75,7 @@ std::string LlamaWriter::StepEvents(const Answer& answer, const Answer::Step& st
                                     const Event& event) {
   const uint32_t index = step.choice;
   if (event.text.empty() && event.tokens.empty()) return "";  // its end waits for the receipt
-  std::string out = OpenEvent(answer, index) + QuotedText(event.text) + ",\"tokens\":";
+  std::string out = OpenEvent(answer, index) + Quoted(event.text) + ",\"tokens\":";
   out += IdsText(event.tokens);
   if (answer.spec().logprobs && !event.tokens.empty()) {
     out += ",\"completion_probabilities\":" +
@@ -106,10 +100,7 @@ std::string LlamaWriter::ProgressEvent(const Answer& answer, uint32_t index,
 std::string LlamaWriter::EndEvents(const Answer& answer, size_t prompt) {
   std::string out;
   for (size_t i = 0; i < answer.spec().n; ++i) {
-    out += "data: ";
-    Parts text = FinalText(answer, prompt * answer.spec().n + i);
-    for (std::string part = text.Next(); !part.empty(); part = text.Next()) out += part;
-    out += "\n\n";
+    out += "data: " + FinalText(answer, prompt * answer.spec().n + i).Rest() + "\n\n";
   }
   return out;
 }
@@ -119,17 +110,13 @@ std::string LlamaWriter::ErrorEvent(const Error& error) const {
 }
 
 Parts LlamaWriter::Body(const Answer& answer) const {
-  std::string out = answer.choices().size() > 1 ? "[" : "";
+  const bool is_list = answer.choices().size() > 1;
+  if (is_list) co_yield "[";
   for (size_t i = 0; i < answer.choices().size(); ++i) {
-    if (i > 0) out += ',';
-    Parts text = FinalText(answer, i);
-    for (std::string part = text.Next(); !part.empty(); part = text.Next()) {
-      out += part;
-      if (out.size() >= kPartBytes) co_yield out;
-    }
+    if (i > 0) co_yield ",";
+    co_yield FinalText(answer, i);
   }
-  if (answer.choices().size() > 1) out += ']';
-  co_yield out;
+  if (is_list) co_yield "]";
 }
 
 json LlamaWriter::FinalFields(const Answer& answer, size_t index) const {
@@ -162,51 +149,34 @@ json LlamaWriter::FinalFields(const Answer& answer, size_t index) const {
 
 Parts LlamaWriter::FinalText(const Answer& answer, size_t index) const {
   const Answer::Choice& choice = answer.choice(index);
-  std::string out = Dump(FinalFields(answer, index));
-  out.pop_back();
-  // Opens the value of a name.
-  const auto open = [&out](std::string_view name) {
-    if (out.back() != '{') out += ',';
-    out += fmt::format("\"{}\":", name);
+  std::string fields = Dump(FinalFields(answer, index));
+  fields.pop_back();
+  // Makes the beginning of a member.
+  auto key = [is_first = fields == "{"](std::string_view name) mutable {
+    return fmt::format("{}\"{}\":", std::exchange(is_first, false) ? "" : ",", name);
   };
+  co_yield fields;
   if (spec_.response_fields.empty()) {
-    open("generation_settings");
-    out += spec_.settings;
+    co_yield key("generation_settings") + spec_.settings;
   }
   const std::pair<const char*, std::string_view> texts[] = {
       {"content", choice.text},
       {"prompt",
        spec_.prompts.empty() ? std::string_view() : spec_.prompts[answer.PromptOf(index)]}};
-  for (auto [name, rest] : texts) {
+  for (const auto& [name, text] : texts) {
     if (!Wants(name)) continue;
-    open(name);
-    out += '"';
-    while (!rest.empty()) {
-      AppendEscaped(&rest, &out);
-      if (out.size() >= kPartBytes) co_yield out;
-    }
-    out += '"';
+    co_yield key(name);
+    co_yield QuotedParts(text);
   }
   if (Wants("tokens")) {
-    open("tokens");
-    out += '[';
-    for (size_t i = 0; i < choice.ids.size(); ++i) {
-      if (i > 0) out += ',';
-      out += std::to_string(choice.ids[i]);
-      if (out.size() >= kPartBytes) co_yield out;
-    }
-    out += ']';
+    co_yield key("tokens");
+    co_yield ListParts(choice.ids);
   }
   if (answer.spec().logprobs && !answer.spec().stream && Wants("completion_probabilities")) {
-    open("completion_probabilities");
-    Parts probabilities = choice.scored.LlamaText(spec_.probs(), answer.tokenizer());
-    for (std::string part = probabilities.Next(); !part.empty(); part = probabilities.Next()) {
-      out += part;
-      if (out.size() >= kPartBytes) co_yield out;
-    }
+    co_yield key("completion_probabilities");
+    co_yield choice.scored.LlamaText(spec_.probs(), answer.tokenizer());
   }
-  out += '}';
-  co_yield out;
+  co_yield "}";
 }
 
 }  // namespace kvasir

@@ -7,10 +7,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/hex.h"
+#include "base/json_writer.h"
 #include "base/utf8.h"
-#include "http/json_body.h"
 #include "text/byte_level.h"
 #include "text/tokenizer.h"
 
@@ -177,60 +178,45 @@ GeneratedToken ScoredTokens::Unpack(const Entry& entry,
 }
 
 Parts ScoredTokens::ChatText(const Tokenizer* tokenizer) const {
-  std::string out = R"({"refusal":null,"content":[)";
   auto top = top_.begin();
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    if (i > 0) out += ',';
-    out += Dump(ChatToken(Unpack(entries_[i], &top), tokenizer));
-    if (out.size() >= kPartBytes) co_yield out;
-  }
-  out += "]}";
-  co_yield out;
+  co_yield R"({"refusal":null,"content":)";
+  co_yield ListParts(entries_, [&](const Entry& entry) {
+    return Dump(ChatToken(Unpack(entry, &top), tokenizer));
+  });
+  co_yield "}";
 }
 
 Parts ScoredTokens::LlamaText(Probs probs, const Tokenizer* tokenizer) const {
-  std::string out = "[";
   auto top = top_.begin();
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    if (i > 0) out += ',';
-    out += Dump(LlamaToken(Unpack(entries_[i], &top), probs, tokenizer));
-    if (out.size() >= kPartBytes) co_yield out;
-  }
-  out += ']';
-  co_yield out;
+  co_yield ListParts(entries_, [&](const Entry& entry) {
+    return Dump(LlamaToken(Unpack(entry, &top), probs, tokenizer));
+  });
 }
 
 Parts ScoredTokens::LegacyText(uint64_t text_offset, const Tokenizer* tokenizer) const {
-  constexpr List kLists[] = {kTokens, kLogprobs, kTop, kOffsets};
-  constexpr const char* kOpens[] = {R"({"tokens":[)", R"(],"token_logprobs":[)",
-                                    R"(],"top_logprobs":[)", R"(],"text_offset":[)"};
-  std::string out;
-  for (const List list : kLists) {
-    out += kOpens[list];
-    auto top = top_.begin();
-    for (size_t i = 0; i < entries_.size(); ++i) {
-      const GeneratedToken token = Unpack(entries_[i], &top);
-      if (i > 0) out += ',';
-      switch (list) {
-        case kTokens:
-          out += Dump(SpellToken(tokenizer, token.id).text);
-          break;
-        case kLogprobs:
-          out += Dump(LegacyLogprob(token));
-          break;
-        case kTop:
-          out += Dump(LegacyTop(token, tokenizer));
-          break;
-        case kOffsets:
-          out += std::to_string(text_offset + CharactersBefore(SpellToken(tokenizer, token.id),
-                                                               entries_[i].characters));
-          text_offset += entries_[i].characters;
-      }
-      if (out.size() >= kPartBytes) co_yield out;
-    }
-  }
-  out += "]}";
-  co_yield out;
+  // Makes a list from each entry and its token.
+  const auto list = [this](auto text_of) {
+    return ListParts(entries_, [text_of, top = top_.begin()](const Entry& entry) mutable {
+      return text_of(entry, Unpack(entry, &top));
+    });
+  };
+  co_yield R"({"tokens":)";
+  co_yield list([=](const Entry& entry, const GeneratedToken&) {
+    return Quoted(SpellToken(tokenizer, entry.id).text);
+  });
+  co_yield R"(,"token_logprobs":)";
+  co_yield list(
+      [](const Entry&, const GeneratedToken& token) { return Dump(LegacyLogprob(token)); });
+  co_yield R"(,"top_logprobs":)";
+  co_yield list(
+      [=](const Entry&, const GeneratedToken& token) { return Dump(LegacyTop(token, tokenizer)); });
+  co_yield R"(,"text_offset":)";
+  co_yield list([&](const Entry& entry, const GeneratedToken&) {
+    const uint64_t begin = std::exchange(text_offset, text_offset + entry.characters);
+    const TokenSpelling spelling = SpellToken(tokenizer, entry.id);
+    return std::to_string(begin + CharactersBefore(spelling, entry.characters));
+  });
+  co_yield "}";
 }
 
 uint64_t CountCharacters(std::string_view utf8) {

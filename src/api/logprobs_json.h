@@ -58,7 +58,6 @@ class ScoredTokens {
   Parts LegacyText(uint64_t text_offset, const Tokenizer* tokenizer) const;
 
  private:
-  enum List { kTokens, kLogprobs, kTop, kOffsets };  // of LegacyText
   struct Entry {
     TokenId id;
     float logprob;

@@ -52,117 +52,81 @@ Parts OpenAiWriter::Body(const Answer& answer) const {
   envelope["usage"] = UsageJson(answer);
   envelope["kvasir"] = FinalReceipt(answer);
   envelope["timings"] = TimingsJson(answer.timings());
-  std::string out = OpenObject(envelope) + "\"choices\":";
+  co_yield OpenObject(envelope) + "\"choices\":";
   for (size_t i = 0; i < answer.choices().size(); ++i) {
-    out += i == 0 ? '[' : ',';
-    Parts choice = ChoiceText(answer, i);
-    for (std::string part = choice.Next(); !part.empty(); part = choice.Next()) {
-      out += part;
-      if (out.size() >= kPartBytes) co_yield out;
-    }
+    co_yield i == 0 ? "[" : ",";
+    co_yield ChoiceText(answer, i);
   }
-  out += ']';
+  co_yield "]";
   if (form_.verbosely) {
-    out += ",\"__verbose\":";
-    Parts verbose = VerboseText(answer);
-    for (std::string part = verbose.Next(); !part.empty(); part = verbose.Next()) {
-      out += part;
-      if (out.size() >= kPartBytes) co_yield out;
-    }
+    co_yield ",\"__verbose\":";
+    co_yield VerboseText(answer);
   }
-  out += '}';
-  co_yield out;
+  co_yield "}";
 }
 
 Parts OpenAiWriter::VerboseText(const Answer& answer) const {
-  std::string out = OpenObject({{"tokens_evaluated", answer.receipt().prompt_tokens},
-                                {"tokens_predicted", answer.completion_tokens()}});
-  out += "\"generation_settings\":" + form_.verbosely->settings + ",\"prompt\":";
+  const json counts = {{"tokens_evaluated", answer.receipt().prompt_tokens},
+                       {"tokens_predicted", answer.completion_tokens()}};
+  co_yield OpenObject(counts) + "\"generation_settings\":" + form_.verbosely->settings +
+      ",\"prompt\":";
   const std::vector<std::string>& prompts = form_.verbosely->prompts;
-  if (prompts.size() != 1) out += '[';
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    out += i == 0 ? "\"" : ",\"";
-    std::string_view rest = prompts[i];
-    while (!rest.empty()) {
-      AppendEscaped(&rest, &out);
-      if (out.size() >= kPartBytes) co_yield out;
-    }
-    out += '"';
+  if (prompts.size() != 1) co_yield "[";
+  for (const std::string& prompt : prompts) {
+    if (&prompt != prompts.data()) co_yield ",";
+    co_yield QuotedParts(prompt);
   }
-  out += prompts.size() != 1 ? "]}" : "}";
-  co_yield out;
+  co_yield prompts.size() != 1 ? "]}" : "}";
 }
 
 Parts OpenAiWriter::ChoiceText(const Answer& answer, size_t index) const {
   const Answer::Choice& choice = answer.choice(index);
-  std::string out =
-      OpenObject({{"index", index},
-                  {"finish_reason", FinishOf(choice)},
-                  {"stop_reason", choice.stop_match ? json(*choice.stop_match) : json()}});
+  const json head = {{"index", index},
+                     {"finish_reason", FinishOf(choice)},
+                     {"stop_reason", choice.stop_match ? json(*choice.stop_match) : json()}};
+  co_yield OpenObject(head);
   const std::pair<const char*, bool> id_lists[] = {{"\"token_ids\":", form_.return_token_ids},
                                                    {"\"tokens\":", form_.return_tokens}};
   for (const auto& [key, wanted] : id_lists) {
     if (!wanted) continue;
-    out += key;
-    for (size_t i = 0; i < choice.ids.size(); ++i) {
-      out += (i == 0 ? '[' : ',');
-      out += std::to_string(choice.ids[i]);
-      if (out.size() >= kPartBytes) co_yield out;
-    }
-    out += choice.ids.empty() ? "[]," : "],";
+    co_yield key;
+    co_yield ListParts(choice.ids);
+    co_yield ",";
   }
-  out += "\"logprobs\":";
-  if (answer.spec().logprobs) {
-    Parts logprobs = form_.chat
-                         ? choice.scored.ChatText(answer.tokenizer())
-                         : choice.scored.LegacyText(
-                               answer.scores_prompts() ? 0 : CountCharacters(answer.EchoOf(index)),
-                               answer.tokenizer());
-    for (std::string part = logprobs.Next(); !part.empty(); part = logprobs.Next()) {
-      out += part;
-      if (out.size() >= kPartBytes) co_yield out;
-    }
+  co_yield "\"logprobs\":";
+  if (!answer.spec().logprobs) {
+    co_yield "null";
+  } else if (form_.chat) {
+    co_yield choice.scored.ChatText(answer.tokenizer());
   } else {
-    out += "null";
+    const uint64_t offset = answer.scores_prompts() ? 0 : CountCharacters(answer.EchoOf(index));
+    co_yield choice.scored.LegacyText(offset, answer.tokenizer());
   }
-  // Names and texts in turn.
-  std::vector<std::pair<std::string, std::string_view>> texts;
-  const std::string_view reasoning =
-      choice.read ? std::string_view(choice.read->reasoning) : std::string_view();
   const std::span<const ToolCall> calls =
       choice.read ? std::span<const ToolCall>(choice.read->calls) : std::span<const ToolCall>();
-  const bool no_content = choice.text.empty() && !calls.empty();
-  std::string before =
-      form_.chat ? R"(,"message":{"role":"assistant","refusal":null,"content":)" : R"(,"text":)";
-  if (no_content) {
-    before += "null";
+  co_yield form_.chat ? R"(,"message":{"role":"assistant","refusal":null,"content":)"
+                      : R"(,"text":)";
+  if (choice.text.empty() && !calls.empty()) {
+    co_yield "null";
   } else {
-    texts.emplace_back(before + '"', answer.EchoOf(index));
-    texts.emplace_back("", choice.text);
-    before = "\"";
+    co_yield "\"";
+    co_yield EscapedParts(answer.EchoOf(index));
+    co_yield EscapedParts(choice.text);
+    co_yield "\"";
   }
-  if (!reasoning.empty()) {
-    texts.emplace_back(before + ",\"reasoning_content\":\"", reasoning);
-    before = "\"";
+  if (choice.read && !choice.read->reasoning.empty()) {
+    co_yield ",\"reasoning_content\":";
+    co_yield QuotedParts(choice.read->reasoning);
   }
   for (const ToolCall& call : calls) {
-    before += &call == &calls.front() ? ",\"tool_calls\":[" : "\"}},";
-    json named = {{"id", call.id}, {"type", "function"}};
-    before += OpenObject(named) + "\"function\":" + OpenObject({{"name", call.name}}) +
-              "\"arguments\":\"";
-    texts.emplace_back(std::move(before), call.arguments);
-    before.clear();
+    co_yield &call == &calls.front() ? ",\"tool_calls\":[" : ",";
+    const json named = {{"id", call.id}, {"type", "function"}}, function = {{"name", call.name}};
+    co_yield OpenObject(named) + "\"function\":" + OpenObject(function) + "\"arguments\":";
+    co_yield QuotedParts(call.arguments);
+    co_yield "}}";
   }
-  for (auto& [name, rest] : texts) {
-    out += name;
-    while (!rest.empty()) {
-      AppendEscaped(&rest, &out);
-      if (out.size() >= kPartBytes) co_yield out;
-    }
-  }
-  out += calls.empty() ? before : "\"}}]";
-  out += form_.chat ? "}}" : "}";
-  co_yield out;
+  if (!calls.empty()) co_yield "]";
+  co_yield form_.chat ? "}}" : "}";
 }
 
 }  // namespace kvasir

@@ -164,9 +164,7 @@ std::string OpenAiWriter::EndEvents(const Answer& answer, size_t) {
   out += "data: " + Dump(last);
   out.back() = ',';
   out += "\"__verbose\":";
-  Parts verbose = VerboseText(answer);
-  for (std::string part = verbose.Next(); !part.empty(); part = verbose.Next()) out += part;
-  return out + "}\n\ndata: [DONE]\n\n";
+  return out + VerboseText(answer).Rest() + "}\n\ndata: [DONE]\n\n";
 }
 
 std::string OpenAiWriter::ErrorEvent(const Error& error) const {

@@ -79,32 +79,21 @@ Parts TranslationWriter::TextOf(const Answer& answer, const TextParts& parts,
                                 size_t hypothesis) const {
   std::string_view before;
   for (size_t i = 0; i < parts.size(); ++i) {
-    std::string out;
-    if (i > 0) out = Sentences::Joint(before, parts[i].break_before);
+    if (i > 0) co_yield Sentences::Joint(before, parts[i].break_before);
     before = {};
     if (parts[i].request) {
       const std::vector<size_t> best = Best(answer, *parts[i].request);
       if (!best.empty())
         before = answer.choices()[best[std::min(hypothesis, best.size() - 1)]].text;
     }
-    out += before;
-    co_yield out;
+    co_yield before;
   }
 }
 
 // The same as a JSON string.
 Parts TranslationWriter::QuotedText(const Answer& answer, const TextParts& parts,
                                     size_t hypothesis) const {
-  std::string out = "\"";
-  Parts text = TextOf(answer, parts, hypothesis);
-  for (std::string part = text.Next(); !part.empty(); part = text.Next()) {
-    for (std::string_view rest = part; !rest.empty();) {
-      AppendEscaped(&rest, &out);
-      if (out.size() >= kPartBytes) co_yield out;
-    }
-  }
-  out += '"';
-  co_yield out;
+  return QuotedParts(TextOf(answer, parts, hypothesis));
 }
 
 // Score and finish_reason of a text: those of one answer that has the tokens of all its sentences.
@@ -155,58 +144,45 @@ json TranslationWriter::EntryOf(const Answer& answer, const TextParts& parts) co
 
 Parts TranslationWriter::Hypotheses(const Answer& answer, size_t request) const {
   const std::vector<size_t> best = Best(answer, request);
-  std::string out;
-  for (const size_t choice : best) {
-    if (choice != best.front()) out += ',';
+  co_yield ListParts(best, [&](size_t choice) {
     json tokens = spec_.prompt;
     for (const TokenId id : answer.choices()[choice].ids) tokens.push_back(id);
     const json hypothesis = {{"text", answer.choices()[choice].text},
                              {"tokens", std::move(tokens)},
                              {"score", ScoreOf(answer, choice)}};
-    out += Dump(hypothesis);
-    co_yield out;
-  }
+    return Dump(hypothesis);
+  });
 }
 
 Parts TranslationWriter::SentenceList(const Answer& answer, const TextParts& parts) const {
-  bool first = true;
+  bool is_first = true;
+  co_yield "[";
   for (const auto& part : parts) {
     if (!part.request) continue;
-    std::string out = std::exchange(first, false) ? "" : ",";
+    if (!std::exchange(is_first, false)) co_yield ",";
     const TextParts alone = {part};
-    Parts entry = EntryText(answer, EntryOf(answer, *part.request), alone, "hypotheses",
-                            Hypotheses(answer, *part.request));
-    for (std::string piece = entry.Next(); !piece.empty(); piece = entry.Next()) {
-      out += piece;
-      co_yield out;
-    }
+    co_yield EntryText(answer, EntryOf(answer, *part.request), alone, "hypotheses",
+                       Hypotheses(answer, *part.request));
   }
+  co_yield "]";
 }
 
 // An entry with a list, if it has a name, and its text.
 Parts TranslationWriter::EntryText(const Answer& answer, json entry, const TextParts& parts,
                                    std::string_view list_name, Parts list) const {
-  std::string out = R"({"finish_reason":)" + Dump(entry.at("finish_reason"));
+  co_yield R"({"finish_reason":)" + Dump(entry.at("finish_reason"));
   entry.erase("finish_reason");
   if (!list_name.empty()) {
-    out += fmt::format(",\"{}\":[", list_name);
-    for (std::string piece = list.Next(); !piece.empty(); piece = list.Next()) {
-      out += piece;
-      if (out.size() >= kPartBytes) co_yield out;
-    }
-    out += ']';
+    co_yield fmt::format(",\"{}\":", list_name);
+    co_yield std::move(list);
   }
+  std::string others;
   for (const auto& [name, value] : entry.items()) {
-    out += fmt::format(",\"{}\":{}", name, Dump(value));
+    others += fmt::format(",\"{}\":{}", name, Dump(value));
   }
-  out += R"(,"text":)";
-  Parts text = QuotedText(answer, parts, 0);
-  for (std::string piece = text.Next(); !piece.empty(); piece = text.Next()) {
-    out += piece;
-    if (out.size() >= kPartBytes) co_yield out;
-  }
-  out += '}';
-  co_yield out;
+  co_yield others + R"(,"text":)";
+  co_yield QuotedText(answer, parts, 0);
+  co_yield "}";
 }
 
 Parts TranslationWriter::Body(const Answer& answer) const {
@@ -214,13 +190,12 @@ Parts TranslationWriter::Body(const Answer& answer) const {
 }
 
 Parts TranslationWriter::ListBody(const Answer& answer) const {
-  std::string out =
-      fmt::format(R"({{"object":"list","model":{},"data":[)", Dump(json(answer.spec().model)));
+  co_yield fmt::format(R"({{"object":"list","model":{},"data":[)", Quoted(answer.spec().model));
   const auto& texts = spec_.texts;
   for (size_t i = 0; i < texts.size(); ++i) {
     json entry = EntryOf(answer, texts[i]);
     entry["index"] = i;
-    if (i > 0) out += ',';
+    if (i > 0) co_yield ",";
     Parts list;
     std::string_view list_name;
     if (spec_.splits_sentences) {
@@ -230,14 +205,9 @@ Parts TranslationWriter::ListBody(const Answer& answer) const {
       list = Hypotheses(answer, *request);
       list_name = "hypotheses";
     }
-    Parts text = EntryText(answer, std::move(entry), texts[i], list_name, std::move(list));
-    for (std::string piece = text.Next(); !piece.empty(); piece = text.Next()) {
-      out += piece;
-      if (out.size() >= kPartBytes) co_yield out;
-    }
+    co_yield EntryText(answer, std::move(entry), texts[i], list_name, std::move(list));
   }
-  out += "]," + Usage(answer) + "}";
-  co_yield out;
+  co_yield "]," + Usage(answer) + "}";
 }
 
 std::string TranslationWriter::Usage(const Answer& answer) {
@@ -258,52 +228,41 @@ Parts TranslationWriter::Alternatives(const Answer& answer, const TextParts& par
     return digest.Finish();
   };
   std::vector<Digest> seen = {digest_of(0)};
-  std::string out = "[";
+  co_yield "[";
   for (uint32_t i = 1; i <= spec_.libre->alternatives; ++i) {
     const Digest digest = digest_of(i);
     if (std::ranges::find(seen, digest) != seen.end()) continue;
-    if (seen.size() > 1) out += ',';
+    if (seen.size() > 1) co_yield ",";
     seen.push_back(digest);
-    Parts text = QuotedText(answer, parts, i);
-    for (std::string part = text.Next(); !part.empty(); part = text.Next()) {
-      out += part;
-      if (out.size() >= kPartBytes) co_yield out;
-    }
+    co_yield QuotedText(answer, parts, i);
   }
-  out += ']';
-  co_yield out;
+  co_yield "]";
 }
 
 // One of the body's two lists; where the request has one text, that list's only entry.
 Parts TranslationWriter::LibreList(const Answer& answer, bool of_alternatives) const {
   const auto& texts = spec_.texts;
   const bool has_list = spec_.libre->has_list;
-  std::string out = has_list ? "[" : "";
+  if (has_list) co_yield "[";
   for (size_t i = 0; i < texts.size(); ++i) {
-    if (i > 0) out += ',';
-    Parts one = of_alternatives ? Alternatives(answer, texts[i]) : QuotedText(answer, texts[i], 0);
-    for (std::string part = one.Next(); !part.empty(); part = one.Next()) {
-      out += part;
-      if (out.size() >= kPartBytes) co_yield out;
+    if (i > 0) co_yield ",";
+    if (of_alternatives) {
+      co_yield Alternatives(answer, texts[i]);
+    } else {
+      co_yield QuotedText(answer, texts[i], 0);
     }
   }
-  if (has_list) out += ']';
-  co_yield out;
+  if (has_list) co_yield "]";
 }
 
 Parts TranslationWriter::LibreBody(const Answer& answer) const {
-  std::string out = R"({"translatedText":)";
-  for (const bool of_alternatives : {false, true}) {
-    if (of_alternatives && spec_.libre->alternatives == 0) continue;
-    if (of_alternatives) out += R"(,"alternatives":)";
-    Parts list = LibreList(answer, of_alternatives);
-    for (std::string part = list.Next(); !part.empty(); part = list.Next()) {
-      out += part;
-      if (out.size() >= kPartBytes) co_yield out;
-    }
+  co_yield R"({"translatedText":)";
+  co_yield LibreList(answer, false);
+  if (spec_.libre->alternatives > 0) {
+    co_yield R"(,"alternatives":)";
+    co_yield LibreList(answer, true);
   }
-  out += '}';
-  co_yield out;
+  co_yield "}";
 }
 
 // --- streams
@@ -381,7 +340,7 @@ std::string TranslationWriter::EndOfStream(const Answer& answer) const {
   }
   return out +
          fmt::format("data: {{\"object\":\"list\",\"model\":{},\"data\":[],{}}}\n\n",
-                     Dump(json(answer.spec().model)), Usage(answer)) +
+                     Quoted(answer.spec().model), Usage(answer)) +
          "data: [DONE]\n\n";
 }
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <concepts>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <ranges>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -35,8 +37,9 @@ Parts QuotedParts(std::string_view text);
 Parts QuotedParts(Parts text);
 
 // A list: the JSON text that `text_of` makes of each of the items, which must outlive it.
-template <typename Items, typename Of>
-Parts ListParts(const Items& items, Of text_of) {
+template <typename Items>
+Parts ListParts(const Items& items,
+                std::function<std::string(const std::ranges::range_value_t<Items>&)> text_of) {
   bool is_first = true;
   co_yield "[";
   for (const auto& item : items) {
