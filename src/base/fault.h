@@ -24,7 +24,7 @@ enum class Fault {
   kEraseByFirst,         // a forget takes all that begins with the text's first token
   kEraseOwnOnly,         // a forget leaves what others computed after the text
   kForeignSource,        // sources that differ in their last token alone share their KV
-  // Of the disk tier, for its tests alone: no name selects them.
+  // The disk tier's, for its tests alone: no name selects them.
   kStoredBeforeSync,     // a record is called stored when it is written, not when it is synced
   kBelievedSync,         // a failed sync counts as done
   kUnsyncedKeyFolder,    // a key file's name is not synced

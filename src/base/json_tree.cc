@@ -95,7 +95,7 @@ const JsonValue* JsonValue::Find(std::string_view key) const {
     }
     return nullptr;
   }
-  const auto* order = reinterpret_cast<const uint32_t*>(all.data() + size_);  // behind the members
+  const auto* order = reinterpret_cast<const uint32_t*>(all.data() + size_);  // after the members
   const auto* found = std::lower_bound(
       order, order + size_, key, [&](uint32_t i, std::string_view k) { return all[i].key < k; });
   return found != order + size_ && all[*found].key == key ? &all[*found].value : nullptr;

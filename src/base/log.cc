@@ -131,7 +131,7 @@ bool FillStandardDescriptors() noexcept {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
     // open() returns the lowest free number, which is this one. Read-only, so that writes fail:
-    // results that nobody gets must not look delivered, and log lines are counted as dropped.
+    // results that no one gets must not look delivered, and log lines are counted as dropped.
     const int opened = open("/dev/null", O_RDONLY);
     if (opened != fd) return false;
   }

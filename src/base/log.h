@@ -10,7 +10,7 @@
 namespace kvasir {
 
 // Writes whole lines (`text` ends in a newline) to standard error. Drops and counts lines that
-// cannot be written at once, because nobody reads, the disk is full or the other end is closed.
+// cannot be written at once, because no one reads, the disk is full or the other end is closed.
 // Never blocks on a pipe, a socket or a terminal. Thread-safe. A closed pipe raises SIGPIPE; the
 // process must ignore it (IgnoreBrokenPipes).
 void LogText(std::string_view text) noexcept;

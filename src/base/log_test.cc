@@ -211,7 +211,7 @@ TEST(StandardDescriptors, ThoseThatAreClosedLeadNowhere) {
       if (!FillStandardDescriptors()) return 1;
       if (open("/dev/null", O_RDONLY) < 3) return 2;
       if (closed & 1 && read(STDIN_FILENO, &closed, 1) != 0) return 3;
-      if (closed & 2 && write(STDOUT_FILENO, "x", 1) != -1) return 4;  // must fail: nobody reads it
+      if (closed & 2 && write(STDOUT_FILENO, "x", 1) != -1) return 4;  // must fail: no one reads it
       if (closed & 4 && write(STDERR_FILENO, "x", 1) != -1) return 5;
       return 0;
     });

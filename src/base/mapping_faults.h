@@ -18,9 +18,9 @@ void CatchMappingFaults();
 // A row of the table of mappings. The table has a fixed size and no lock: the handler reads it.
 enum class MappingId : uint32_t {};
 
-// Absent when the table is full. Thread-safe. O(mappings).
+// Adds a mapping to the table; absent when the table is full. Thread-safe. O(mappings).
 std::optional<MappingId> AddMapping(std::span<const std::byte> bytes);
-// REQUIRES: nobody reads the bytes any more. Thread-safe.
+// Ends what AddMapping began. REQUIRES: no thread reads the bytes any more. Thread-safe.
 void RemoveMapping(MappingId id);
 // The number of lost pages of the mapping. Includes the reads of all threads that the caller has
 // waited for. Thread-safe.

@@ -32,7 +32,7 @@ class MemoryMeter {
   MemoryMeter& operator=(const MemoryMeter&) = delete;
 
   uint64_t peak_bytes() const { return static_cast<uint64_t>(peak_); }
-  // Whether this work needs more than the whole quota, even if nobody else uses it.
+  // Whether this work needs more than the whole quota, even if no other work uses it.
   bool never_fits() const { return never_fits_; }
   // Ends the counting. The share keeps the bytes that are still allocated taken from the quota.
   QuotaShare Stop();

@@ -39,7 +39,7 @@ class KV_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
   // May return before `told` is notified: call it in a loop that checks the condition. (clang
   // cannot check a predicate.)
   void Wait(std::condition_variable& told) { told.wait(lock_); }
-  // The same, for at most `time`.
+  // Like Wait, for at most `time`.
   void WaitFor(std::condition_variable& told, std::chrono::milliseconds time) {
     told.wait_for(lock_, time);
   }

@@ -115,9 +115,8 @@ struct Parts::promise_type {
   promise_type* root = this;  // of the outermost coroutine
   Handle outer;               // the coroutine that waits for the end of this one
   std::exception_ptr thrown;
-  // Of the root.
-  std::string piece;
-  Handle running;  // the innermost coroutine
+  std::string piece;  // the root's: what Next returns
+  Handle running;     // the root's: the innermost coroutine
 };
 
 inline std::string Parts::Next() {

@@ -37,7 +37,7 @@ Result<std::optional<Secret>> Read(const std::string& path) {
     return Fail(
         Code::kPermissionDenied,
         "secret: {} has mode {:04o}, so other users can read it; delete it, or chmod 600 it "
-        "if nobody has read it",
+        "if no other user has read it",
         path, about.st_mode & 07777);
   }
   if (about.st_uid != geteuid() && about.st_uid != 0) {

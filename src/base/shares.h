@@ -8,10 +8,10 @@
 
 namespace kvasir {
 
-// Half of the thing is divided among the named owners by weight, and kept for them while they have
-// none of it. What is left goes to who asks: to one owner at most half of that. Fewer than two
-// names: whoever asks may have all. What was taken stays, whatever names come later. One thread at
-// a time.
+// Divides a number of equal pieces among owners. Half of them are divided among the named owners by
+// weight, and kept for an owner while it has none. The rest goes to the owners that ask, at most
+// half of it to one owner. With fewer than two names any owner may have all. Pieces that were taken
+// stay with their owner when the names change. One thread at a time.
 class Shares {
  public:
   using Weights = std::map<Digest, double>;
@@ -25,7 +25,7 @@ class Shares {
   // total. O(log owners).
   bool Take(const Digest& owner, uint64_t count);
   void Add(const Digest& owner, uint64_t count);  // has room in any case
-  // Like Add, of what soon replaces something larger: it is not in the way of what is kept.
+  // Like Add, for pieces that soon replace more of them: they are not in the way of what is kept.
   void AddBriefly(const Digest& owner, uint64_t count);
   // REQUIRES: it was taken or added, or (GiveBrief) added briefly.
   void Give(const Digest& owner, uint64_t count);
@@ -47,7 +47,7 @@ class Shares {
   const uint64_t total_, least_;
   std::map<Digest, Own> owners_;  // that are named or have some
   bool are_divided_ = false;
-  uint64_t open_ = 0;    // what is kept for nobody
+  uint64_t open_ = 0;    // what is kept for no owner
   uint64_t used_ = 0;    // of all
   uint64_t beyond_ = 0;  // of all, beyond what is kept for them
   uint64_t brief_ = 0;   // part of used_

@@ -40,7 +40,7 @@ TEST(Shares, HalfIsKeptByWeightAndOneHasHalfOfTheRest) {
     return taken;
   };
   EXPECT_EQ(take_all(1), 127u + 257);  // of the other 513 half
-  EXPECT_EQ(take_all(9), 256u);        // nobody's name: what is left of them
+  EXPECT_EQ(take_all(9), 256u);        // no owner's name: what is left of them
   EXPECT_EQ(take_all(2), 383u);
   EXPECT_EQ(take_all(3), 1u);
   EXPECT_EQ(shares.used(), 1024u);
@@ -137,7 +137,7 @@ TEST(Shares, OtherNamesLeaveWhatWasTaken) {
   EXPECT_TRUE(shares.Take(Owner(2), 25));
   EXPECT_FALSE(shares.Take(Owner(1), 1));
   shares.Give(Owner(1), 60);
-  EXPECT_TRUE(shares.Take(Owner(1), 5));  // 20 of 50 that nobody's name keeps
+  EXPECT_TRUE(shares.Take(Owner(1), 5));  // 20 of 50 that are kept for no owner
   EXPECT_TRUE(shares.Take(Owner(3), 25));
   shares.SetWeights({});
   EXPECT_TRUE(shares.Take(Owner(1), 100 - shares.used()));

@@ -8,7 +8,7 @@
 
 namespace kvasir {
 
-// What stands behind the mark of a call.
+// What follows the mark of a call.
 enum class CallBody : uint8_t {
   kJson,      // {"name", "arguments" or "parameters"}, or a list of these
   kNamed,     // NAME[ARGS]{...} or NAME[CALL_ID]ID[ARGS]{...}; or as kJson
@@ -23,7 +23,7 @@ struct CallFormat {
   CallBody body;
   std::string_view open;                 // the mark before a call or a list of calls
   std::string_view next;                 // a mark before a later call of the same list; or ""
-  std::array<std::string_view, 3> ends;  // marks that may stand behind a call
+  std::array<std::string_view, 3> ends;  // marks that may follow a call
   bool bare = false;                     // also without a mark, where the content begins
   bool short_ids = false;                // the template takes ids of nine letters and digits only
 };

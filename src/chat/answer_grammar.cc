@@ -36,11 +36,11 @@ class AnswerWriter {
 
  private:
   Result<ExpressionId> Whole();
-  // What stands behind a thought.
+  // What follows a thought.
   Result<ExpressionId> Body();
   Result<ExpressionId> FreeTextWithCalls();
   Result<ExpressionId> Calls();
-  // From behind CallFormat::open to the end of what it opened.
+  // What follows CallFormat::open, up to the end of what it opened.
   Result<ExpressionId> Opened();
   Result<ExpressionId> OpenedJson();
   Result<ExpressionId> OpenedNamed();

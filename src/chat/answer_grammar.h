@@ -27,7 +27,7 @@ bool HasGrammar(const AnswerFormat& format);
 
 // From the beginning, or from a thought's closing mark on.
 enum class AnswerPart : uint8_t { kWhole, kFromThoughtsEnd };
-// Of what decides the grammar of the part.
+// Digest of everything that decides the grammar of the part.
 Digest DigestOf(const AnswerFormat& format, AnswerPart part, size_t dropped_spaces);
 // Calls are written as docs/tools.md says. Without must_call, any text may stand around them, and
 // what follows a mark of a call is one; a tool whose schema is not supported, and that is not

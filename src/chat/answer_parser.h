@@ -27,7 +27,7 @@ struct AnswerReading {
   const CallFormat* calls = nullptr;  // null: nothing is a call
   std::vector<ToolSpec> tools;        // a call of any other one is content
   bool parallel = true;               // else only the first call counts; later ones are dropped
-  // Calls follow their grammar (chat/answer_grammar.h): those behind a mark, or those without one
+  // Calls follow their grammar (chat/answer_grammar.h): those after a mark, or those without one
   // too. What begins the arguments of such a call is a call, unless the answer is cut.
   bool marked_calls_are_certain = false, bare_calls_are_certain = false;
 };
@@ -52,7 +52,7 @@ struct AnswerEvent {
 // until it is certain; a call waits until its arguments are complete, and everything up to
 // kMaxCallBytes that turns out to be no call is content, as it was written. A call that is certain
 // waits for its name only, and its JSON arguments come in pieces; XML waits to become JSON. A mark
-// that is cut off behind a call is dropped. Memory: O(the call that waits). One thread at a time.
+// that is cut off after a call is dropped. Memory: O(the call that waits). One thread at a time.
 class AnswerParser {
  public:
   static constexpr size_t kMaxCallBytes = size_t{1} << 20;
@@ -75,7 +75,7 @@ class AnswerParser {
   void Take(char c);
   void InThought(char c);
   void InContent(char c);
-  void InCall(char c);    // behind a mark: what a call begins with
+  void InCall(char c);    // after a mark: what a call begins with
   void InHeader(char c);  // before the arguments of a kNamed or kDeepSeek call
   void InValue(char c);
   void InXml(char c);
@@ -103,12 +103,12 @@ class AnswerParser {
   std::vector<AnswerEvent>* events_ = nullptr;  // while Append or Finish runs
   At at_ = At::kContent;
   std::string held_;           // white space and the beginning of a mark
-  bool skips_blanks_ = false;  // behind a mark
+  bool skips_blanks_ = false;  // after a mark
   bool begun_ = false;         // a thought, content or a call has come
   bool content_begun_ = false;
-  // Of a call:
+  // The call that is read:
   std::string call_;         // what has been read of it
-  size_t tail_ = 0;          // where the text behind its mark begins
+  size_t tail_ = 0;          // where the text after its mark begins
   size_t value_ = 0;         // where its JSON begins
   bool has_header_ = false;  // the JSON is the arguments
   bool bare_ = false;        // without a mark

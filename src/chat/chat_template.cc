@@ -105,7 +105,7 @@ std::string_view FieldOf(Continued continued) {
   return continued == Continued::kContent ? "content" : "reasoning_content";
 }
 
-// The messages with a mark behind the text that is continued, which is *said.
+// Returns the messages with a mark after the text that is continued, which is *said.
 Result<JsonValue> MarkEnd(const JsonValue& messages, Continued continued, std::string_view* said,
                           JsonTree* tree) {
   const std::string_view field = FieldOf(continued);

@@ -27,7 +27,7 @@ struct RenderedChat {
   // message's), ascending; text after the last one is the generation prompt.
   std::vector<size_t> message_end;
   // message_begin[i]: no text of messages i and later stands before it. message_end[i - 1], or less
-  // where the template writes a message behind later ones (the system message in the last turn).
+  // where the template writes a message after later ones (the system message in the last turn).
   std::vector<size_t> message_begin;
   // What the chat says and the text does not show, in the order of the chat; tools first.
   std::vector<jinja::ChatPart> unseen;

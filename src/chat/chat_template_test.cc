@@ -355,7 +355,7 @@ TEST(ChatTemplate, UserTextNeverLandsOutsideTheLiteralRanges) {
         ASSERT_LE(end, chat->text.size());
         at = end;
       }
-      // Of the special strings, nothing may stand in template text: the templates hold none of
+      // No special string may stand in template text: the templates hold none of
       // these.
       const std::string wrote = TemplateText(*chat);
       EXPECT_EQ(wrote.find_first_of("<|>{}%\\&;"), wrote.find_first_of("\x02"))

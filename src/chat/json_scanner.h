@@ -20,26 +20,26 @@ class JsonScanner {
  private:
   enum class At : uint8_t {
     kValue,         // a value must begin
-    kFirstKey,      // behind {
-    kFirstItem,     // behind [
-    kKey,           // behind a comma in an object
+    kFirstKey,      // after {
+    kFirstItem,     // after [
+    kKey,           // after a comma in an object
     kString,        // inside a string
-    kEscape,        // behind its backslash
+    kEscape,        // after its backslash
     kHex,           // inside the digits of \u
-    kColon,         // behind a key
+    kColon,         // after a key
     kWord,          // inside true, false or null
-    kMinus,         // behind a number's sign
-    kZero,          // behind a number's leading 0
+    kMinus,         // after a number's sign
+    kZero,          // after a number's leading 0
     kDigits,        // inside a number's integer
-    kPoint,         // behind its point
+    kPoint,         // after its point
     kFraction,      // inside its fraction
-    kExponent,      // behind e
-    kExponentSign,  // behind its sign
+    kExponent,      // after e
+    kExponentSign,  // after its sign
     kPower,         // inside its exponent
-    kAfter,         // behind a value in an object or array
+    kAfter,         // after a value in an object or array
   };
   Result Begin(char c);      // the first byte of a value
-  Result Structure(char c);  // behind a value
+  Result Structure(char c);  // after a value
   Result InString(char c);
   Result InNumber(char c);
   Result Close(char bracket);

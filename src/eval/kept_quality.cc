@@ -46,7 +46,7 @@ std::string Cleaned(const std::string& text, size_t max_bytes) {
   return out;
 }
 
-// The same for every text field.
+// Cleans every text field.
 KeptQuality Cleaned(KeptQuality quality) {
   for (std::string* text : {&quality.model, &quality.weights, &quality.text}) {
     *text = Cleaned(*text, kMaxTextBytes);

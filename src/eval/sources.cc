@@ -88,7 +88,7 @@ Result<EvalText> TextOfSources(Engine& engine, const std::string& path, Sources 
   }
   if (!text.windows.empty()) return text;
   return Fail(Code::kInvalidArgument,
-              "--ctx-size: {} tokens leave no room for an answer behind the language",
+              "--ctx-size: {} tokens leave no room for an answer after the language",
               engine.card().ctx_size);
 }
 

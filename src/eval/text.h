@@ -39,7 +39,7 @@ struct EvalText {
   std::vector<std::vector<TokenId>> windows;
   // What an encoder-decoder model's encoder reads for each window; empty of all other models.
   std::vector<std::vector<TokenId>> sources;
-  // Logits from this token of a window on count: 1 where the token behind the start token is the
+  // Logits from this token of a window on count: 1 where the token after the start token is the
   // language, which is given.
   uint32_t first_scored = 0;
   uint64_t scored_tokens() const;  // of all windows, without the last of each
@@ -72,7 +72,7 @@ using Sources = std::vector<std::vector<TokenId>>;
 Result<Sources> SourcesOfFile(const Engine& engine, const std::string& path,
                               const SourceFrame& frame, const TextLimits& limits);
 
-// The same of token ids, as given: each line is a source, as TextOfIds reads a file.
+// Like SourcesOfFile, of token ids as given: each line is a source, as TextOfIds reads a file.
 Result<Sources> SourcesOfIds(const Engine& engine, const std::string& path,
                              const TextLimits& limits);
 

@@ -78,7 +78,7 @@ Result<std::shared_ptr<const Grammar>> GrammarStore::Admit(
     }
     lock.WaitFor(alive_->changed, left);
   }
-  // Counted until nobody holds it.
+  // Counts the grammar until its last owner drops it.
   const Grammar* const counted = grammar.get();
   return std::shared_ptr<const Grammar>(
       counted, [grammar = std::move(grammar), alive = alive_, bytes](const Grammar*) mutable {

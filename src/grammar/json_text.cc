@@ -297,8 +297,8 @@ Result<ExpressionId> JsonText::OtherName(std::vector<std::string> names) {
   return source_->Sequence({source_->Literal("\""), other, source_->Literal("\"")});
 }
 
-// Of names [begin, end), which are equal in their first `depth` characters, what follows those
-// characters in other names.
+// Returns what may follow the first `depth` characters of names [begin, end), which share them, so
+// that the whole is another name.
 ExpressionId JsonText::OtherThan(const std::vector<std::u32string>& names, size_t begin, size_t end,
                                  size_t depth) {
   std::vector<ExpressionId> parts;

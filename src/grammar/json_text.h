@@ -21,7 +21,7 @@ struct Decimal {
   bool is_negative = false;
   std::string digits = "0";  // without zeros before them
 
-  // Of JSON's text of an integer.
+  // Reads JSON's text of an integer.
   static Decimal Of(std::string_view text);
   Decimal Next() const;      // + 1
   Decimal Previous() const;  // - 1

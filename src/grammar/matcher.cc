@@ -33,7 +33,8 @@ TextWork::TextWork(Matcher from, std::string_view bytes) : at_(std::move(from)),
   if (bytes_.empty()) next_ = at_;
 }
 
-// Of the places to which the last byte led. Counts them where so many were made that it may be so.
+// Returns whether the places to which the last byte led have too many frames. Counts frames only
+// after many were made.
 bool TextWork::HasTooManyFrames(WalkSteps& steps) {
   if (at_.frames_.num_made <= kMaxMadeFrames) return false;
   std::unordered_set<const StackFrame*> seen;

@@ -46,7 +46,7 @@ std::vector<TokenId> Legal(const Matcher& matcher, TokenMasks& masks) {
   return IdsOf(words);
 }
 
-// The same in pieces of a few steps.
+// Like Legal, in pieces of a few steps.
 std::vector<TokenId> LegalInPieces(const Matcher& matcher, TokenMasks& masks, uint64_t steps) {
   std::vector<uint64_t> words(MaskWords(masks.trie().num_tokens()), ~uint64_t{0});
   MaskWork work(masks, matcher, words);
@@ -150,7 +150,7 @@ TEST(Matcher, MasksAreTheTokensThatAdvanceTakes) {
       }
       if (matcher.Accepts()) expected.push_back(end);
       if (const auto legal = Legal(matcher, masks); legal != expected) {
-        // Of Advance alone some tokens have more than kMaxPlaces places on their way.
+        // Advance alone may meet more than kMaxPlaces places on the way of a token.
         ASSERT_TRUE(std::includes(legal.begin(), legal.end(), expected.begin(), expected.end()));
         ++too_ambiguous;
         break;
@@ -165,10 +165,10 @@ TEST(Matcher, MasksAreTheTokensThatAdvanceTakes) {
       const TokenId next = expected[random.Below(expected.size())];
       if (next == end) break;
       const std::string& text = texts[static_cast<size_t>(next)];
-      const std::optional<Matcher> behind = AdvanceInPieces(matcher, text, piece);
-      ASSERT_TRUE(behind.has_value());
+      const std::optional<Matcher> after = AdvanceInPieces(matcher, text, piece);
+      ASSERT_TRUE(after.has_value());
       ASSERT_TRUE(matcher.Advance(text));
-      ASSERT_EQ(Legal(*behind, masks), Legal(matcher, masks));
+      ASSERT_EQ(Legal(*after, masks), Legal(matcher, masks));
     }
   }
   EXPECT_GT(checked, kGrammars / 20);

@@ -11,8 +11,8 @@ FrameRef::FrameRef(const FrameRef& other) : frame_(other.frame_) {
 }
 
 FrameRef::~FrameRef() {
-  // A loop, since a stack may be deeper than recursion is. Acquire and release: whoever drops the
-  // last share frees what others have read.
+  // A loop, since a stack may be deeper than recursion is. Acquire and release: the thread that
+  // drops the last share frees what others have read.
   while (frame_ != nullptr && frame_->shares_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     StackFrame* const below = std::exchange(frame_->below_.frame_, nullptr);
     delete std::exchange(frame_, below);

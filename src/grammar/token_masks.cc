@@ -106,8 +106,8 @@ struct NodeMaskWork::Making {
   ByteShare taken;  // by `mask`
   std::shared_ptr<const NodeMask> of_twin;
   bool has_begun = false;
-  // Of a twin with which it has most bytes in common: the node of the trie for the byte that is
-  // looked at, and the twin's exits behind that.
+  // The place in a twin that shares most bytes: the node of the trie for the current byte, and the
+  // twin's next exit after it.
   uint32_t at = 0;
   size_t exit = 0;
   bool is_walking = false;

@@ -96,7 +96,7 @@ class NodeMaskWork {
 
   TokenMasks& masks_;
   const Grammar& grammar_;
-  std::vector<std::unique_ptr<Making>> making_;  // each needs the one behind it
+  std::vector<std::unique_ptr<Making>> making_;  // each needs the next one
 };
 
 // The tokens that may come next at a matcher's places: Matcher::Mask in pieces. One thread at a
@@ -118,7 +118,7 @@ class MaskWork {
   NodeMaskWork nodes_;
   std::optional<TokenWalk> walk_;  // from exits; absent: no place had any yet
   size_t next_place_ = 0;
-  // Of the place: its mask, the frame behind what that knows, and the exit that is walked from.
+  // The current place's mask, the first frame that the mask does not know, and the next exit.
   std::shared_ptr<const NodeMask> mask_;
   const FrameRef* frame_ = nullptr;
   size_t exit_ = 0;

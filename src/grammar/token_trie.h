@@ -37,7 +37,7 @@ class TokenTrie {
   };
   const Node& node(uint32_t i) const { return nodes_[i]; }
   bool has_children(uint32_t i) const { return nodes_[i].end > i + 1; }
-  // Whose texts end at the node, or at the nodes [i, end).
+  // Ids of the tokens whose text ends at node i, or at nodes [i, end).
   std::span<const TokenId> tokens(uint32_t i) const { return tokens(i, i + 1); }
   std::span<const TokenId> tokens(uint32_t i, uint32_t end) const {
     const uint32_t last =

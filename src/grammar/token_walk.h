@@ -39,7 +39,7 @@ class WalkFrames {
     Frame below = kBottom;
     const StackFrame* outer = nullptr;  // then what is below is not known yet
   };
-  // Of an entry, with the room that a vector has in front of it, and in a map.
+  // Memory of one entry, with the spare room of its vector and its place in a map.
   static constexpr uint64_t kFrameBytes = 2 * sizeof(Entry) + 48;
 
   std::vector<Entry> frames_;

@@ -137,7 +137,7 @@ struct Architecture {
   // Not 0: layers without RoPE: every so many-th, unless config.json lists them (no_rope_layers).
   uint32_t no_rope_interval = 0;
   std::span<const SlotNames> slots;
-  // Of an encoder-decoder model: `slots` are its decoder's. The key of each figure of config.json
+  // For an encoder-decoder model: `slots` are its decoder's. The key of each figure of config.json
   // that an encoder has apart; sinusoids instead of RoPE; scale_embedding is read.
   std::span<const SlotNames> encoder_slots = {};
   HfKeys encoder_keys = {};
@@ -164,7 +164,7 @@ tl::unexpected<Error> UnsupportedArchitecture(const std::string& file, std::stri
 std::string TensorName(std::string_view pattern, uint32_t layer, uint32_t expert = 0);
 // How many tensors of a layer the slot holds: one, or one for each expert.
 uint32_t TensorsOf(Slot slot, const ModelConfig& config);
-// Puts a tensor into its slot, behind those of experts before it. REQUIRES: layer < the half's
+// Puts a tensor into its slot, after those of earlier experts. REQUIRES: layer < the half's
 // layers.size() for a slot of a layer.
 enum class Half { kDecoder, kEncoder };  // of a model; one without an encoder is all decoder
 void Place(Half half, Slot slot, MatrixSource source, uint32_t layer, ImportedModel& model);

@@ -53,7 +53,7 @@ enum class Ct2Activation : uint8_t { kRelu = 0, kGeluTanh = 1, kSilu = 2, kGelu 
 struct Ct2Stack {  // the encoder or the decoder
   uint32_t layers = 0, heads = 0, ffn_size = 0, vocab_size = 0;
   Ct2Activation activation = Ct2Activation::kRelu;
-  bool norm_first = true;  // else behind each branch
+  bool norm_first = true;  // else after each branch
   bool has_final_norm = true;
   float embedding_scale = 1;
 };
@@ -70,7 +70,7 @@ struct Ct2Tensor {
 
 // As a tensor of any file, in place: integers q with a scale stand for q / scale in f32.
 StoredTensor StoredTensorOf(const Ct2Tensor& tensor, const std::string& file);
-// Of numbers that are not integers.
+// The type of numbers that are not integers.
 DType DTypeOf(Ct2Type type);
 
 struct Ct2Shape {

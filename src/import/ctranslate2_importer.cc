@@ -17,7 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// Of sinusoids, which no file limits: as many as CTranslate2 reads of a source (max_input_length).
+// Positions of sinusoids, which no file limits: as many as CTranslate2 reads of a source
+// (max_input_length).
 constexpr uint32_t kSinusoidPositions = 1024;
 constexpr uint32_t kLeastSinusoidWidth =
     4;  // of sinusoids: their frequencies are 10000^(-i / (half - 1))
@@ -46,7 +47,7 @@ Status CheckShape(const Ct2Shape& shape, const fs::path& file) {
   for (const Ct2Stack* stack : {&shape.encoder, &shape.decoder}) {
     const char* name = stack == &shape.encoder ? "encoder" : "decoder";
     if (!stack->norm_first) {
-      return Unsupported(file, fmt::format("{}/pre_norm is 0: norms behind the branches (as "
+      return Unsupported(file, fmt::format("{}/pre_norm is 0: norms after the branches (as "
                                            "OPUS-MT's models have them) are not supported",
                                            name));
     }

@@ -32,7 +32,7 @@ class Ct2Describer {
     KV_TRY(TakeMatrix("decoder/projection", {{"lm_head", out_.shape.decoder.vocab_size}},
                       out_.shape.hidden_size));
     for (const auto& [name, variable] : model_.variables) {
-      // Those of the whole model are texts and flags of ReadCt2Folder.
+      // The whole model's attributes are texts and flags of ReadCt2Folder.
       if (taken_.contains(name) || name.find('/') == name.npos) continue;
       return Fail(Code::kUnsupported,
                   "{}: the model has '{}', which models of this kind ({}, M2M-100's layers) do not "

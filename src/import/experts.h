@@ -13,7 +13,7 @@ namespace kvasir {
 Result<std::optional<ExpertsConfig>> ReadHfExperts(Fields& fields, const Architecture& row,
                                                    const ModelConfig& config,
                                                    const std::string& file);
-// The same of a GGUF file: all layers have experts.
+// Like the above, for a GGUF file: all layers have experts.
 Result<std::optional<ExpertsConfig>> ReadGgufExperts(Metadata& keys, const Architecture& row,
                                                      const ModelConfig& config,
                                                      const std::string& file);

@@ -39,7 +39,7 @@ class FileWatch {
   // kModelChanged, naming the file; kUnavailable when the system cannot say now. One system call
   // for each file that steps read.
   Status CheckStep();
-  // The same for all files and their paths: two system calls each.
+  // Like the above, for all files and their paths: two system calls each.
   Status CheckAll();
   // The result of CheckAll, at most kLately old. One caller checks at a time, and only that one can
   // wait for the disk; the others get the last result.

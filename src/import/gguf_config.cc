@@ -58,7 +58,7 @@ Status RefuseUnknown(const Metadata& keys, const Architecture& row, const std::s
                   file, row.gguf_name, key);
     }
   }
-  // Of Granite alone this key says whether there is RoPE at all.
+  // Only in files of Granite does this key say whether there is RoPE at all.
   const GgufValue* finetuned = keys.Find("rope.scaling.finetuned");
   const bool* has_rope = finetuned == nullptr ? nullptr : std::get_if<bool>(finetuned);
   if (row.multipliers && has_rope != nullptr && !*has_rope) {

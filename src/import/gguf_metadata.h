@@ -12,7 +12,7 @@
 
 namespace kvasir {
 
-// Of any integer type, if it is not negative.
+// A number of any integer type that is not negative.
 std::optional<uint64_t> WholeNumber(const GgufValue& value);
 
 // Reads typed metadata and keeps the first error, which names file and key. Keys are given without

@@ -87,7 +87,7 @@ class GgufModel : public testing::Test {
     change(b, tensors);
     return Import(b, tensors);
   }
-  // The same model as another architecture with Llama's tensors.
+  // This model as another architecture with Llama's tensors.
   Result<ImportedModel> ImportAs(const std::string& architecture, const Change& change) {
     GgufBuilder b;
     Tensors tensors = Whole(true);

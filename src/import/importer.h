@@ -78,10 +78,9 @@ enum class Need { kWeights, kShapes };
 // kCorruption, kUnsupported, kInvalidArgument) name the file, the tensor or key, the numbers, and
 // the fix. Non-finite weights are found when they are packed.
 Result<ImportedModel> ImportModel(const std::filesystem::path& path, Need need = Need::kWeights);
-// The same for a Hugging Face folder: config.json, safetensors in one or many files, tokenizer
-// files.
+// Imports a Hugging Face folder: config.json, safetensors in one or many files, tokenizer files.
 Result<ImportedModel> ImportHfFolder(const std::filesystem::path& folder, Need need);
-// The same for a CTranslate2 folder (ctranslate2.h). `folder` has the model.bin; `given`: that
+// Imports a CTranslate2 folder (ctranslate2.h). `folder` has the model.bin; `given`: that
 // folder, or the package around it.
 Result<ImportedModel> ImportCt2Folder(const std::filesystem::path& folder,
                                       const std::filesystem::path& given);

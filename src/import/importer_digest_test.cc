@@ -91,7 +91,7 @@ TEST(WeightsDigest, IsRememberedUntilTheMemoryIsBroken) {
     EXPECT_EQ(read, first_read) << "byte " << i << " was not looked at";
     i += 12;
   }
-  // Whoever can write here but does not know the secret has no say.
+  // A user that can write here but does not know the secret has no say.
   EXPECT_EQ(Measure(model, cache.path() / "new" / "folder", Secret{1}).second, first_read);
   std::ofstream(files[0], std::ios::binary) << text.substr(0, text.size() / 2);
   EXPECT_EQ(Measure(model, cache.path() / "new" / "folder"), (std::pair{digest, first_read}));

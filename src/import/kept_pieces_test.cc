@@ -88,7 +88,7 @@ class Texts {
       const auto token = static_cast<TokenId>(id);
       if (tokenizer.IsSpecial(token)) specials_.emplace_back(tokenizer.TokenText(token));
     }
-    // The same pieces come again and again, as in a chat.
+    // Pieces come again and again, as in a chat.
     for (int i = 0; i < 12; ++i) pieces_.push_back(Piece());
   }
   std::string Next() {

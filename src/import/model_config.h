@@ -53,7 +53,7 @@ struct ConfigLimits {
   static constexpr uint32_t kExperts = 1u << 12;
   // Experts of all layers: each is a few tensors with names. The largest known models have 2^15.
   static constexpr uint64_t kAllExperts = uint64_t{1} << 18;
-  // Of all tensors together; as f32 they take 2^50 bytes, so that no sum of sizes wraps.
+  // Numbers of all tensors together; as f32 they take 2^50 bytes, so that no sum of sizes wraps.
   static constexpr uint64_t kNumbers = uint64_t{1} << 48;
 };
 
@@ -90,7 +90,7 @@ struct LayerSpec {
   bool cross = false;       // attention over the source follows that over the own tokens
 };
 
-// Of an encoder-decoder model: what its encoder has apart from the decoder, and what only such
+// What the encoder of an encoder-decoder model has apart from the decoder, and what only such
 // models have. Width, norms, activation and kind of positions are the same in both halves.
 struct EncoderConfig {
   uint32_t num_layers = 0;
@@ -101,14 +101,14 @@ struct EncoderConfig {
   TokenId decoder_start = 0;    // what the decoder reads first
   // Rows of the encoder's embedding. Absent: it is the decoder's.
   std::optional<uint32_t> vocab_size;
-  // Of a model for one pair of languages: its vocabulary has no token of a language.
+  // The languages of a model for one pair of them: its vocabulary has no token of a language.
   std::optional<LanguagePair> pair;
 };
 
 inline bool NormsInput(const LayerSpec& spec) { return spec.norm_place != NormPlace::kAfter; }
 inline bool NormsOutput(const LayerSpec& spec) { return spec.norm_place != NormPlace::kBefore; }
 
-// Of an encoder-decoder model, figures without a name are the decoder's.
+// The shape of a model. In an encoder-decoder model, figures without a name are the decoder's.
 struct ModelConfig {
   std::string architecture;  // "llama"
   uint32_t vocab_size = 0;   // rows of the embedding

@@ -69,7 +69,7 @@ struct TensorView {
   std::vector<uint64_t> shape;      // row-major, outermost first: a weight is [out, in]
   const std::byte* data = nullptr;  // little endian; may be unaligned
   bool less_one = false;            // a norm whose weights are 1 + these numbers, rounded once
-  // Of a matrix: its numbers, which are computed in f32 as dtype says; then data is nullptr.
+  // A matrix of integers, which are computed in f32 as dtype says; then data is nullptr.
   std::optional<ScaledIntegers> integers;
   uint64_t num_elements() const {
     uint64_t n = 1;

@@ -61,7 +61,7 @@ Value LoopMethod(Interpreter& run, Loop& loop, std::string_view name, const Argu
   return Value(!same);
 }
 
-// Of a cycler or a joiner (builtins_functions.cc).
+// Calls a method of a cycler or a joiner (builtins_functions.cc).
 Value NamespaceMethod(Interpreter& run, Namespace& ns, std::string_view name,
                       const Arguments& arguments) {
   if (!arguments.positional.empty() || !arguments.named.empty()) {

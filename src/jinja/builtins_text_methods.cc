@@ -37,7 +37,7 @@ size_t EndOfSpace(std::string_view text, size_t at) {
   return at;
 }
 
-// The words between white space; after `max` of them the rest is one piece.
+// Returns the words between white space; after `max` of them the rest is one piece.
 std::vector<Text> SplitSpace(const Text& text, int64_t max) {
   std::vector<Text> out;
   size_t at = EndOfSpace(text.view(), 0);
@@ -50,7 +50,7 @@ std::vector<Text> SplitSpace(const Text& text, int64_t max) {
   return out;
 }
 
-// The same from the right.
+// Like SplitSpace, from the right.
 std::vector<Text> SplitSpaceRight(const Text& text, int64_t max) {
   const std::string_view view = text.view();
   std::vector<Text> out;

@@ -10,11 +10,12 @@
 
 namespace kvasir::jinja {
 
-// Everything in the result has this origin; without one, it is input. Keeps the order of keys.
-// kInvalidArgument when data is nested too deeply.
+// Converts JSON to a value whose parts all have this origin; by default it is input. Keeps the
+// order of keys.
+// kInvalidArgument: the data is nested too deeply.
 Result<Value> FromJson(const JsonValue& data, Origin origin = {std::nullopt, /*input=*/true});
 
-// The same for the list of messages, each tagged with its index. The role of a message counts as
+// Converts the list of messages, each tagged with its index. The role of a message counts as
 // template text if it is one of the roles that the API knows (system, developer, user, assistant,
 // tool): templates build special tokens from it. Appends what the messages say to *parts: their
 // bytes have its number as Origin::part. REQUIRES: an array.

@@ -55,7 +55,8 @@ Value Interpreter::Attribute(const Value& object, std::string_view name) {
     if (joiner->name == "join" && name != "join") found = joiner->self.ns()->Find(name);
   }
   if (found) return *found;
-  // The message is made for each attribute that is missing, also where nobody reads it.
+  // The message is made for each attribute that is missing, also where the template does not read
+  // it.
   constexpr size_t kMaxShown = 100;
   const char* more = name.size() > kMaxShown ? "..." : "";
   std::string why("'");

@@ -82,7 +82,7 @@ TEST(JinjaLexer, NumbersAreThoseOfPython) {
             "{{ int:0 int:1000 int:0x1F int:0o17 int:0b101 }} end");
   EXPECT_EQ(Dump("{{ 1.5 1e3 2.5E-4 1_0.2_5 }}"),
             "{{ float:1.5 float:1e3 float:2.5E-4 float:10.25 }} end");
-  // A dot without a digit behind it is an attribute's or an index's.
+  // A dot without a digit after it is an attribute's or an index's.
   EXPECT_EQ(Dump("{{ a.0.1 }}"), "{{ a . int:0 . int:1 }} end");
   EXPECT_EQ(Dump("{{ 1.upper }}"), "{{ int:1 . upper }} end");
   EXPECT_EQ(Dump("{{ 1e }}"), "{{ int:1 e }} end");
@@ -94,7 +94,7 @@ TEST(JinjaLexer, EscapesOfStringsAreThoseOfPython) {
   EXPECT_EQ(StringOf(R"('\x41\u00e9\U0001F600')"), "A\u00e9\U0001F600");
   EXPECT_EQ(StringOf(R"('\101\0601\7')"), std::string("A01\a"));
   EXPECT_EQ(StringOf(R"('\d\%')"), R"(\d\%)");  // not an escape in Python: unchanged
-  EXPECT_EQ(StringOf("'a\\\nb'"), "ab");        // a newline behind a backslash joins two lines
+  EXPECT_EQ(StringOf("'a\\\nb'"), "ab");        // a newline after a backslash joins two lines
   EXPECT_EQ(StringOf("'}} %} {{ #}'"), "}} %} {{ #}");
   EXPECT_NE(StringOf(R"('\x4')").find("escape with too few digits"), std::string::npos);
   EXPECT_NE(StringOf(R"('\ud800')").find("escape that is not a character"), std::string::npos);

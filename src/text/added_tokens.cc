@@ -185,7 +185,7 @@ Status AddedTokens::Split(const MarkedText& marked, Stage stage, ParseSpecial pa
       continue;
     }
     size_t begin = pos, end = pos + length;
-    pos = end;  // the search goes on behind the match even where it does not count
+    pos = end;  // the search goes on after the match even if the match does not count
     const AddedToken& token = tokens_[static_cast<size_t>(index)];
     if (!Counts(token, marked, begin, end, parse, literal)) continue;
     if (token.lstrip) begin = std::max(BeginOfSpaces(text, begin), done);

@@ -26,12 +26,13 @@ struct Vocabulary;
 // Immutable after Parse or Make, and Protect; thread-safe.
 class Bpe {
  public:
-  // From the value of "model". kUnsupported for another model type or an option we do not have.
+  // Makes it from the value of "model". kUnsupported for another model type or an option we do not
+  // have.
   static Result<Bpe> Parse(const nlohmann::json& model);
-  // Of any other file. Errors as CheckVocabulary; kCorruption when a merge has a part, or gives a
-  // result, that is not a token, and when there are more merges than MaxScoreMerges.
+  // Makes it from any other file. Errors as CheckVocabulary; kCorruption: a part or the result of a
+  // merge is not a token, or there are more merges than MaxScoreMerges.
   static Result<Bpe> Make(const Vocabulary& vocabulary);
-  // A word that is a token is not merged.
+  // Makes Encode take a word that is a token as that token, without merging.
   void TakeWholeWords() { ignore_merges_ = true; }
 
   // Encode never yields these ids under Special::kProtected, except the unknown token.

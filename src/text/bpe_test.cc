@@ -111,7 +111,7 @@ TEST(Bpe, BytesStandForACharacterWhereAllOfThemAreTokens) {
   const Bpe bpe = MustParse(Model(tokens, {}, options));
   EXPECT_EQ(Encode(bpe, "a\u00e9"), (Texts{"a", "<0xC3>", "<0xA9>"}));
   EXPECT_EQ(Encode(bpe, "\u00e8a"), (Texts{"<unk>", "a"}));  // <0xA8> is not in the vocabulary
-  // As `tokenizers`: what waits to be fused is written behind the bytes.
+  // As `tokenizers`: what waits to be fused is written after the bytes.
   EXPECT_EQ(Encode(bpe, "x\u00e9"), (Texts{"<0xC3>", "<0xA9>", "<unk>"}));
 }
 

@@ -214,9 +214,9 @@ constexpr std::string_view kScripts[] = {
     "Hant traditional", "Latn Latin",    "Tfng Tifinagh",
 };
 
-// What stands behind the key in its row; empty: no row has it.
+// Returns the rest of the row that begins with the key; empty: no row does.
 template <size_t kRows>
-std::string_view Behind(const std::string_view (&rows)[kRows], std::string_view key) {
+std::string_view RestOfRow(const std::string_view (&rows)[kRows], std::string_view key) {
   const auto* row = std::ranges::find_if(rows, [key](std::string_view one) {
     return one.starts_with(key) && one.substr(key.size()).starts_with(' ');
   });
@@ -228,10 +228,10 @@ std::string_view Behind(const std::string_view (&rows)[kRows], std::string_view 
 std::string EnglishName(const Language& language) {
   const std::string_view code = language.code;
   const size_t dash = std::min(code.find('-'), code.size());
-  const std::string_view name = Behind(kNames, code.substr(0, dash));
+  const std::string_view name = RestOfRow(kNames, code.substr(0, dash));
   if (name.empty()) return language.code;
   if (dash == code.size()) return std::string(name);
-  const std::string_view script = Behind(kScripts, code.substr(dash + 1));
+  const std::string_view script = RestOfRow(kScripts, code.substr(dash + 1));
   return std::string(name) + " (" + std::string(script.empty() ? code.substr(dash + 1) : script) +
          ")";
 }

@@ -27,15 +27,15 @@ enum class LanguagePlace : uint8_t { kInFront, kBehind };
 // Immutable; thread-safe.
 class Languages {
  public:
-  // Those that the tokenizer has tokens for; empty of a model that translates nothing.
+  // Finds the languages that the tokenizer has tokens for; none if the model does not translate.
   static Languages Of(const Tokenizer& tokenizer);
 
   bool empty() const { return all_.empty(); }
   std::span<const Language> all() const { return all_; }  // by id
 
-  // By name or by ISO 639's code of two or three letters, in any case, with or without a script
-  // behind (`zh-Hant`, `zh_Hant`); a name counts before a code, and the first language of several.
-  // kInvalidArgument names the nearest and all of them. O(languages).
+  // Finds a language by name or by ISO 639's code of two or three letters, in any case, with or
+  // without a script after it (`zh-Hant`, `zh_Hant`). Prefers names to codes, and the first
+  // language of several. kInvalidArgument names the nearest and all of them. O(languages).
   Result<Language> Find(std::string_view code) const;
 
  private:

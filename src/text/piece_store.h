@@ -41,7 +41,7 @@ class PieceSpace;
 // finds its own pieces only: no time that it measures says what others have sent. Thread-safe.
 class PieceStore {
  public:
-  // hash_key: random, so that nobody can make pieces with equal hashes.
+  // hash_key: random, so that no tenant can make pieces with equal hashes.
   PieceStore(uint64_t max_bytes, uint64_t hash_key);
   ~PieceStore();
   PieceStore(const PieceStore&) = delete;

@@ -80,7 +80,7 @@ TEST(PieceStore, EraseTakesTheTenantsPiecesAndWhatIsUnderWay) {
   before.Keep({.text = "one"}, IdsOf("1"));
   ben.Keep({.text = "one"}, IdsOf("2"));
   store.Erase("anna");
-  store.Erase("nobody");
+  store.Erase("no such tenant");
   EXPECT_EQ(store.counts().pieces, 1u);
   before.Keep({.text = "two"}, IdsOf("2"));  // it may have read what was forgotten
   EXPECT_EQ(store.counts().pieces, 1u);

@@ -38,8 +38,8 @@ class PreTokenizer {
 
   // REQUIRES: words->text is well-formed UTF-8.
   virtual Status Apply(Words* words) const = 0;
-  // The same for a text of any length: `sink` gets the words in order, some thousands at a time, so
-  // memory does not grow with their number. Ends with the first error of `sink`.
+  // Like Apply, for a text of any length: `sink` gets the words in order, some thousands at a time,
+  // so memory does not grow with their number. Ends with the first error of `sink`.
   using BatchSink = std::function<Status(const Words& batch)>;
   virtual Status ApplyInBatches(Words words, const BatchSink& sink) const {
     KV_TRY(Apply(&words));

@@ -78,8 +78,8 @@ class Translator {
     return {};
   }
 
-  // With its mark for lazy or possessive. What repeats is where a search takes its time: behind it
-  // the search reports where it stands (Regex::Finder counts the way).
+  // Copies a quantifier with its mark for lazy or possessive. A search spends its time in
+  // repetitions, so the search reports its place after each one (Regex::Finder counts the way).
   void Quantifier() {
     Copy(Peek(1) == '?' || Peek(1) == '+' ? 2 : 1);
     out_ += kReport;

@@ -137,7 +137,7 @@ bool ReadNormalizer(std::string_view bytes, Specs* specs) {
 Status CheckSpecs(const Specs& specs, const std::string& file) {
   const char* what = nullptr;
   if (specs.model_type != 1 && specs.model_type != 2) what = "is neither unigram nor BPE";
-  if (specs.space_is_suffix) what = "writes spaces behind words";
+  if (specs.space_is_suffix) what = "writes spaces after words";
   if (!specs.escape_spaces) what = "keeps spaces as they are";
   if (what == nullptr) return {};
   return Fail(Code::kUnsupported,

@@ -17,7 +17,7 @@ constexpr std::u32string_view kWideMarks = U"。！？．｡";
 // Ethiopic, Khmer.
 constexpr std::u32string_view kMarks = U".!?…‼⁇⁈⁉։؟۔।॥෴།༎။።፧។៕";
 constexpr std::u32string_view kClosing = U"\"')]}»›”’」』）】〉》〕";
-// Of English, French, German, Spanish and Portuguese.
+// English, French, German, Spanish and Portuguese.
 constexpr std::array<std::string_view, 20> kTitles = {
     "Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Sr",  "Jr",   "Sra", "Dra",
     "vs", "cf",  "No", "Nr", "Hr",   "Fr", "Mme", "Mlle", "bzw", "ca"};
@@ -47,7 +47,7 @@ size_t Skip(std::string_view text, size_t pos, const Is& is) {
   return pos;
 }
 
-// Whether the full stop behind `sentence` belongs to its last word.
+// Returns whether the full stop after `sentence` belongs to its last word.
 bool StopIsOfWord(std::string_view sentence) {
   if (std::ranges::all_of(sentence, IsAsciiDigit)) return true;
   size_t word = sentence.size();  // where the last word begins

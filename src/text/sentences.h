@@ -10,8 +10,8 @@
 namespace kvasir {
 
 // The rule (docs/translation.md has it with examples):
-// - A sentence ends behind a run of end marks (. ! ? and those of other scripts) and the closing
-//   quotes and brackets behind it, where white space or the end of the text follows. Full-width
+// - A sentence ends after a run of end marks (. ! ? and those of other scripts) and the closing
+//   quotes and brackets after it, where white space or the end of the text follows. Full-width
 //   marks of Chinese and Japanese need no white space.
 // - Neither a full stop nor a mark with a closing quote or bracket ends one before a lower-case
 //   letter. One full stop ends none after a single letter or a word of a short list (Dr, Mr, ...),
@@ -30,13 +30,13 @@ class Sentences {
   }
 
   // Joins one translation for each sentence: line breaks stand where they were between sentences;
-  // else nothing stands behind a full-width mark, and a space behind anything else. What is before
-  // the first sentence and behind the last is left out.
+  // elsewhere a space does, except after a full-width mark. Leaves out what is before the first
+  // sentence and after the last.
   // REQUIRES: translations.size() == size().
   std::string Join(std::span<const std::string> translations) const;
 
-  // The same in parts, for those who do not keep the text. The white space before sentence `i`, if
-  // it has a line break; else "".
+  // The white space before sentence `i` if it has a line break, else "". With Joint, joins parts
+  // without the whole text.
   std::string_view BreakBefore(size_t i) const;
   // What Join puts between two translations: line_break is what BreakBefore says of the second one.
   static std::string_view Joint(std::string_view before, std::string_view line_break);

@@ -66,7 +66,7 @@ constexpr const char* kBytes =
 
 // Each as in the tokenizer.json of the models that use it. GGUF files have only the name.
 constexpr TextPattern kPatterns[] = {
-    // Of llama.cpp, for files without tokenizer.ggml.pre.
+    // llama.cpp's, for files without tokenizer.ggml.pre.
     {"default", {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2, R"(\p{N}+)", "[0-9][0-9][0-9]"}},
     {"gpt-2 phi-2 jina-es jina-de gigachat exaone4 granite-docling modern-bert mellum", {kGpt2}},
     {"mpt olmo", {kGpt2}, {.nfc = true}},

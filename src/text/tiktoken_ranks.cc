@@ -88,7 +88,7 @@ void AddSpecials(Vocabulary& vocabulary) {
       add(text);
     }
   } else if (vocabulary.pre == "gpt-2") {
-    // r50k_base ends before it; p50k_base has more ranks behind it, and left its id free.
+    // r50k_base ends before this id; p50k_base has more ranks after it, and left the id free.
     constexpr size_t kEnd = 50256;
     if (vocabulary.tokens.size() > kEnd && vocabulary.tokens[kEnd].text.empty()) {
       vocabulary.tokens[kEnd] = {"<|endoftext|>", TokenKind::kControl};

@@ -164,7 +164,7 @@ void BpeTokenizer::Adopt(TokenizerConfig config) {
   bpe_.Protect(std::move(controls));
 }
 
-// Flags of the bytes that users wrote; empty when nobody wrote any.
+// Returns flags of the bytes that users wrote; empty if they wrote none.
 Result<std::string> FlagsOf(std::string_view text, const EncodeOptions& options) {
   std::string flags;
   size_t done = 0;

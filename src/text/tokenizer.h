@@ -19,7 +19,7 @@ namespace kvasir {
 class PieceSpace;
 struct Vocabulary;
 
-// Whether ids decode to the text that they stand for, whatever is before and behind them.
+// Whether ids decode to the text that they stand for, whatever is before and after them.
 enum class ReadsBack : uint8_t { kUnknown, kAnywhere };
 
 // A part of a text that was encoded by itself: a special token, or what is between two of them.
@@ -42,8 +42,8 @@ struct EncodeOptions {
   // RenderedChat::written. Empty: of the other added tokens only those of white space, such as
   // phi-2's runs of spaces, are recognised in `literal`. REQUIRES: outlives the call.
   std::string_view written;
-  // False: the text goes on from other text, so what a tokenizer puts before a text's first word,
-  // or before that behind each special token, is not put at its begin.
+  // False: the text goes on from other text. Then the tokenizer does not put at its beginning what
+  // it puts before the first word of a text and after each special token.
   bool at_start = true;
   // Where the ids of pieces between special tokens are looked up and kept: the ids are the same
   // without. Null: nowhere. REQUIRES: all that it keeps was encoded by this tokenizer.
@@ -129,7 +129,7 @@ class TextStream {
  public:
   // REQUIRES: tokenizer outlives the stream.
   explicit TextStream(const Tokenizer& tokenizer, SpecialTokens special = SpecialTokens::kSkip);
-  // Of the special tokens, only these are shown. REQUIRES: `shown` outlives the stream.
+  // Shows only these of the special tokens. REQUIRES: `shown` outlives the stream.
   TextStream(const Tokenizer& tokenizer, std::span<const TokenId> shown);
   std::string Append(TokenId id);  // the text that became certain
   std::string Finish();            // once, at the end

@@ -206,7 +206,7 @@ TEST(Tokenizer, LiteralTextHasTheTokensThatMarkNoTurn) {
   EXPECT_FALSE(is_token("<|t|>")) << "it looks like a mark of turns";
   EXPECT_FALSE(is_token("<\xEF\xBD\x9Ct\xEF\xBD\x9C>"));
   options.written = "";
-  EXPECT_FALSE(is_token("<think>")) << "nobody said what the template writes";
+  EXPECT_FALSE(is_token("<think>")) << "the template may write nothing";
   options.literal = {{0, 4}};
   EXPECT_NE(tokenizer->Encode("a<t>", options).value(), (Ids{5, 8}));
   options.written = "<turn>";

@@ -88,7 +88,7 @@ Result<std::vector<VocabularyToken>> TakePieces(const Vocabulary& pieces, Vocabu
               missing.front().text.substr(0, 40), kFetch);
 }
 
-// Behind the model's `num_ids` tokens, so that they only help merging.
+// After the model's `num_ids` tokens, so that they only help merging.
 void AppendMissing(const std::vector<VocabularyToken>& missing, size_t num_ids,
                    Vocabulary* vocabulary) {
   if (missing.empty()) return;

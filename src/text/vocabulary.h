@@ -14,7 +14,7 @@
 
 namespace kvasir {
 
-// Of tokens, and of merges; sixteen times the largest vocabulary known.
+// The limit of tokens, and of merges: sixteen times the largest vocabulary known.
 inline constexpr size_t kMaxVocabulary = size_t{1} << 22;
 
 // What a token is, numbered as in SentencePiece and in GGUF files. Never renumber.
@@ -67,7 +67,7 @@ struct Vocabulary {
   std::shared_ptr<const Vocabulary> sources;
 
   uint32_t vocab_size() const;  // largest id of a token + 1
-  // Of texts and merges, and of the lists that hold them.
+  // Memory of texts and merges, and of the lists that hold them.
   uint64_t memory_bytes() const;
 };
 
@@ -79,7 +79,7 @@ Status CheckVocabulary(const Vocabulary& vocabulary);
 // searches for them in the text before it replaces spaces.
 void TakeUserTextsAsWritten(Vocabulary* vocabulary);
 
-// Of everything that decides what a text becomes.
+// Digest of every field that affects tokenization.
 Digest DigestOf(const Vocabulary& vocabulary);
 
 }  // namespace kvasir

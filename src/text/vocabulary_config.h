@@ -16,7 +16,7 @@ struct VocabularyConfig {
   std::string_view added_tokens_json;      // {"text": id}
 };
 
-// Adds tokens behind (or in the place of) those of the vocabulary, and BOS, EOS, add_bos_token,
+// Adds tokens after (or in the place of) those of the vocabulary, and BOS, EOS, add_bos_token,
 // add_eos_token, add_prefix_space and legacy where the files have them. kCorruption names the file.
 Status Apply(const VocabularyConfig& config, Vocabulary* vocabulary);
 

@@ -83,7 +83,7 @@ TEST(SentencePieceModel, RefusesOtherKindsByName) {
   };
   refused(kPieces + Message(2, Number(3, 3)), "neither unigram nor BPE");
   refused(kPieces + kBpe + Message(3, Number(5, 0)), "keeps spaces");
-  refused(kPieces + Message(2, Number(3, 2) + Number(24, 1)), "behind words");
+  refused(kPieces + Message(2, Number(3, 2) + Number(24, 1)), "after words");
 }
 
 TEST(SentencePieceModel, RefusesDamage) {
