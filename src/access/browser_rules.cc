@@ -163,8 +163,8 @@ bool BrowserRules::IsListed(const Origin& origin) const {
   return loopback_origins_ && DefaultPort(origin.scheme) && IsLoopbackHost(origin.authority.host);
 }
 
-// Compares only name and port: behind a TLS proxy the scheme is the proxy's, but name and port are
-// those that the browser used.
+// Compares only name and port: the scheme may be that of a TLS proxy in front of the server, but
+// name and port are those that the browser used.
 bool BrowserRules::IsOwn(const Origin& origin, const std::optional<std::string>& host) const {
   const auto standard = DefaultPort(origin.scheme);
   const auto own = host ? ParseAuthority(*host) : std::nullopt;

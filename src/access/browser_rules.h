@@ -22,10 +22,10 @@ struct Authority {
 // Absent when `text` is not an authority: a character that is not allowed, no host, an invalid
 // port.
 std::optional<Authority> ParseAuthority(std::string_view text);
-// Whether the name always means this machine: localhost, *.localhost, 127.0.0.0/8, ::1.
+// Tells whether the name always means this machine: localhost, *.localhost, 127.0.0.0/8, ::1.
 bool IsLoopbackHost(std::string_view host);
 
-// Where a page comes from: "https://app.example", "http://127.0.0.1:3000". In lower case, without
+// The origin of a page: "https://app.example", "http://127.0.0.1:3000". In lower case, without
 // the default port of its scheme.
 struct Origin {
   std::string scheme;

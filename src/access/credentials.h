@@ -12,7 +12,7 @@
 
 namespace kvasir {
 
-// Who sent a request: a tenant, the operator, or both.
+// The sender of a request: a tenant, the operator, or both.
 struct Caller {
   std::optional<std::string> tenant;  // absent for the admin key, which has no namespace
   bool is_admin = false;
@@ -42,8 +42,8 @@ class Credentials {
   const std::vector<std::shared_ptr<const TenantEntry>>& tenants() const { return tenants_; }
   std::shared_ptr<const TenantEntry> Find(std::string_view tenant) const;  // nullptr: unknown
   TenantTable Table() const;  // the rules of all tenants
-  // Whether only an admin key may read sums over all tenants. A single tenant may: they are its
-  // own.
+  // Tells whether only an admin key may read sums over all tenants. A single tenant may: they are
+  // its own.
   bool sums_are_admins() const { return admin_.has_value() || num_tenants() > 1; }
 
  private:

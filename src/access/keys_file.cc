@@ -23,7 +23,7 @@ namespace {
 constexpr off_t kMaxFileBytes = 4 << 20;
 constexpr size_t kMaxTenantNameBytes = 64;
 
-// Of a file that is not one of keys at all.
+// Makes the error of a file that does not have the form of a file of keys.
 constexpr std::string_view kAdvice =
     "; write {\"tenants\": {NAME: {\"keys\": [...]}}} (docs/tenants.md; 'kvasir key new' makes a "
     "key)";

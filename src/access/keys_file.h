@@ -43,7 +43,7 @@ struct KeysFile {
 
 inline constexpr size_t kMaxFileTenants = 256;
 
-// Whether a tenant or a share group may have this name; the rule, for messages.
+// Tells whether a tenant or a share group may have this name; the rule, for messages.
 bool IsTenantName(std::string_view name);
 inline constexpr std::string_view kTenantNameRule =
     "is not a name: give 1 to 64 letters, digits, '.', '_' or '-'";
@@ -54,7 +54,7 @@ std::string OwnerOfGroup(std::string_view group);
 // file, one that other users can read or that belongs to another user, malformed, an unknown field,
 // a name or a key twice.
 Result<KeysFile> ReadKeysFile(const std::string& path);
-// The same for its text; `path` is for messages.
+// Parses its text; `path` is for messages.
 Result<KeysFile> ParseKeysFile(std::string_view text, const std::string& path);
 
 }  // namespace kvasir

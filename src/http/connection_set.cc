@@ -15,7 +15,8 @@ namespace {
 
 enum class Turn { kIdle, kSlow };
 
-// In which turn a connection that has waited for so long may be closed. Absent: it stays.
+// Returns the turn in which a connection that has waited for so long may be closed. Absent: it
+// stays.
 std::optional<Turn> TurnOf(Waits waits, uint64_t waited_ns) {
   const uint64_t waited_ms = waited_ns / 1'000'000;
   switch (waits) {

@@ -32,7 +32,7 @@ class ConnectionHandle {
   virtual void CheckKey() {}
 };
 
-// What a connection waits for from its client.
+// A connection's reason to wait for its client.
 enum class Waits {
   kForRequest,  // the next request, or the end of the connection
   kForRest,     // the rest of a request: its headers, then its body
@@ -63,7 +63,7 @@ class ConnectionSet {
   // connection whose request is being answered.
   // Returns how many it closes; they remove themselves from the set later, on their strands.
   size_t MakeRoom(size_t count);
-  // Whether MakeRoom chose the connection and it has not read a request since.
+  // Tells whether MakeRoom chose the connection and it has not read a request since.
   bool IsClosing(const ConnectionHandle* connection) const;
   size_t num_closing() const;
   size_t num_staying() const;  // size() - num_closing()
@@ -101,7 +101,7 @@ class HeldBytes {
 
   // Changes the bytes held, up or down. False when there is no room now; then they do not change.
   bool Hold(uint64_t bytes) { return share_.Resize(bytes <= kSmallBodyBytes ? 0 : bytes); }
-  // The same, but never holds less than before.
+  // Holds `bytes`, but never less than before.
   bool HoldMore(uint64_t bytes) { return bytes <= share_.bytes() || Hold(bytes); }
 
  private:

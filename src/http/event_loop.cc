@@ -25,11 +25,11 @@ using Ran =
     std::shared_ptr<std::atomic<bool>>;  // shared, so that a late handler can still write it
 
 constexpr auto kMoment = std::chrono::milliseconds(1);
-constexpr int kProbe = 4;  // added to SIGRTMIN: a signal that nobody else uses
+constexpr int kProbe = 4;  // added to SIGRTMIN: a signal that no other code uses
 
-// Whether the loop soon runs the handler that `begin` prepares, in one of a few tries; false also
-// when `begin` fails. Several tries, because the machine may be busy, and a loop that misses an
-// event finds it at its next timeout.
+// Tells whether the loop soon runs the handler that `begin` prepares, in one of a few tries; false
+// also when `begin` fails. Several tries, because the machine may be busy, and a loop that misses
+// an event finds it at its next timeout.
 bool RunsSoon(asio::io_context& io, const std::function<bool(const Ran&)>& begin) {
   constexpr auto kTimeout = std::chrono::milliseconds(500), kSoon = std::chrono::milliseconds(400);
   for (int i = 0; i < 3; ++i) {

@@ -7,7 +7,7 @@
 
 namespace kvasir {
 
-// Whether `io` fires timers, takes signals and wakes when another thread posts. Asio does not
+// Tells whether `io` fires timers, takes signals and wakes when another thread posts. Asio does not
 // report when the system refuses to watch one of the descriptors for that. kIoError when one of
 // them fails; kExhausted when there is no thread for the test. Takes milliseconds. REQUIRES: `io`
 // has no work yet. `io` must be restarted afterwards.

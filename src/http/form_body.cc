@@ -22,7 +22,7 @@ std::string TypeOf(std::string_view content_type) {
   return LowerAscii(Trimmed(content_type.substr(0, content_type.find(';'))));
 }
 
-// The value of a header's parameter: `name=value` or `name="value"`, behind a `;`.
+// Returns the value of a header's parameter: `name=value` or `name="value"`, after a `;`.
 std::optional<std::string> ParameterOf(std::string_view header, std::string_view name) {
   size_t at = header.find(';');
   while (at < header.size()) {
@@ -85,7 +85,7 @@ Result<std::string> Decoded(std::string_view text) {
     }
     const auto byte =
         i + 2 < text.size() ? HexByte(text[i + 1], text[i + 2], HexCase::kAny) : std::nullopt;
-    if (!byte) return Wrong("has a '%' without two hexadecimal digits behind it");
+    if (!byte) return Wrong("has a '%' without two hexadecimal digits after it");
     out += static_cast<char>(*byte);
     i += 2;
   }

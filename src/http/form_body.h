@@ -13,8 +13,8 @@ namespace kvasir {
 
 using FormFields = std::vector<std::pair<std::string, std::string>>;  // name, value; as sent
 
-// Whether a body is a form: multipart/form-data by its type; else what does not begin with `{` and
-// has no type of JSON. (`curl -d '{...}'` says that it sends a form.)
+// Tells whether a body is a form: multipart/form-data by its type; else what does not begin with
+// `{` and has no type of JSON. (`curl -d '{...}'` says that it sends a form.)
 bool IsForm(std::string_view body, std::string_view content_type);
 
 // The fields of application/x-www-form-urlencoded (any other type too) or of multipart/form-data

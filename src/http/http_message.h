@@ -24,7 +24,7 @@ struct HttpRequest {
   std::string body;
 };
 
-// What the log says of a refused request; never text that the client sent.
+// The log's part about a refused request; never text that the client sent.
 struct Refusal {
   std::string code;  // as `error.code` of the answer has it
   std::optional<std::string> field;

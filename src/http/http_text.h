@@ -15,15 +15,15 @@
 namespace kvasir {
 
 enum class HttpVersion { k10, k11 };
-// What the server does with the connection after an answer.
+// The end of the connection after an answer.
 enum class AfterAnswer { kClose, kKeepAlive };
 
 // Status line and headers, each with its line end; without the empty line.
 std::string HeadText(int status, std::string_view content_type, AfterAnswer after,
                      const std::vector<std::pair<std::string, std::string>>& headers);
 
-// For a body of unknown length: the header and the empty line, one piece, the end. Chunked only in
-// HTTP/1.1.
+// Framing of a body of unknown length: the header and the empty line, one piece, the end. Chunked
+// only in HTTP/1.1.
 std::string ChunkedHeader(HttpVersion version);
 std::string ChunkText(const std::string& text, HttpVersion version);
 std::string LastChunkText(HttpVersion version);

@@ -124,7 +124,7 @@ class BodyReader : public JsonBuilder {
       error_ = {
           Code::kInvalidArgument,
           fmt::format("{}'s JSON has half of a surrogate pair near byte {}: \\ud800 to \\udbff "
-                      "is one character with the \\udc00 to \\udfff behind it",
+                      "is one character with the \\udc00 to \\udfff after it",
                       subject_, position)};
       return false;
     }

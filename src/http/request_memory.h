@@ -1,4 +1,4 @@
-// How a server divides EngineOptions::request_memory_bytes.
+// The division of EngineOptions::request_memory_bytes among a server's tasks.
 #pragma once
 
 #include <algorithm>

@@ -38,7 +38,8 @@ class RequestReader {
   explicit RequestReader(boost::asio::ip::tcp::socket& socket);  // must outlive the reader
   ~RequestReader();
 
-  // Whether bytes of a request have come. Skips empty lines before it (RFC 9112, section 2.2).
+  // Tells whether bytes of a request have come. Skips empty lines before it (RFC 9112,
+  // section 2.2).
   bool AtRequest();
   bool has_bytes() const;
   void DropBytes();

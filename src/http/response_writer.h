@@ -22,15 +22,15 @@ class ResponseWriter {
   explicit ResponseWriter(boost::asio::ip::tcp::socket& socket)  // must outlive the writer
       : socket_(socket) {}
 
-  // What an answer's framing depends on.
+  // The parts of a request that an answer's framing depends on.
   struct Request {
     HttpVersion version = HttpVersion::k11;
     bool is_head = false;  // its method is HEAD
   };
   // The next answers are to this request.
   void SetRequest(Request request) { request_ = request; }
-  // Whether the client can find the end of a body of unknown length; if not, closing the connection
-  // ends the body.
+  // Tells whether the client can find the end of a body of unknown length; if not, closing the
+  // connection ends the body.
   bool frames() const { return request_.version == HttpVersion::k11; }
 
   // Generates the beginning of a body that comes in parts. A short body becomes complete and then
@@ -48,9 +48,9 @@ class ResponseWriter {
   // its socket alive. REQUIRES: !writing().
   void Write(Done done);
   bool writing() const { return writing_; }
-  // Whether there is more to write; generates the next part of the body when needed.
+  // Tells whether there is more to write; generates the next part of the body when needed.
   bool Advance();
-  // Whether the end of the answer was put; NextAnswer resets it.
+  // Tells whether the end of the answer was put; NextAnswer resets it.
   bool ended() const { return ended_; }
   bool all_in_flight() const { return ended_ && unsent_.empty(); }
   void NextAnswer() { ended_ = false; }

@@ -25,8 +25,8 @@ bool HasToken(const json& event) {
   return !ends && !(is_chat && delta->contains("role"));
 }
 
-// Whether this is certainly a token and nothing else, without parsing it: most events are. Strings
-// inside of texts have escaped quotes, so they are not found.
+// Tells whether this is certainly a token and nothing else, without parsing it: most events are.
+// Strings inside of texts have escaped quotes, so they are not found.
 bool IsPlainToken(std::string_view data) {
   const auto has = [&](std::string_view what) { return data.find(what) != data.npos; };
   return has(R"("finish_reason":null)") && has(R"("choices":[{)") && !has(R"("role")") &&

@@ -1,4 +1,4 @@
-// Anthropic's paths: of /v1/messages this version counts tokens alone.
+// Anthropic's paths. This version only counts the tokens of /v1/messages.
 #pragma once
 
 #include "server/route_table.h"

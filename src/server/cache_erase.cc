@@ -40,7 +40,7 @@ std::string WhyNotErased(const Error& error) {
                                           : "the disk that has them fails";
 }
 
-// What an erase could not reach; "": nothing.
+// Names what an erase could not reach; "": nothing.
 std::string WhatStays(const std::string& sessions, uint32_t locked_stores) {
   if (locked_stores == 0) return sessions;
   return fmt::format(
@@ -51,7 +51,7 @@ std::string WhatStays(const std::string& sessions, uint32_t locked_stores) {
 
 }  // namespace
 
-// Whether the caller may name another one whose cache is erased, and whether that is a name.
+// Refuses a caller that may not name another owner of a cache, and what is not a name.
 std::optional<HttpResponse> CacheEraser::CheckOther(const std::string& field,
                                                     const std::optional<std::string>& name,
                                                     const Caller& caller) const {
@@ -64,8 +64,8 @@ std::optional<HttpResponse> CacheEraser::CheckOther(const std::string& field,
                         .field = field});
 }
 
-// Without a query the caller's own; ?tenant=T, ?share_group=G: those of T, of G. The file of --keys
-// need not have them any more: what is stored stays when it changes.
+// Without a query the caller's own cache is erased; ?tenant=T and ?share_group=G name others. The
+// file of --keys may lack them: what is stored stays when the file changes.
 Outcome CacheEraser::Erase(const Call& call) {
   auto tenant = QueryValue(call.request.target, "tenant");
   const auto group = QueryValue(call.request.target, "share_group");
@@ -118,7 +118,7 @@ size_t CacheEraser::RemoveSessions(Engine& engine, const std::string& tenant,
     const Status erased = EraseUnopened(SessionFileOptionsOf(engine), SessionOwnerOf(tenant));
     const auto no_file = sessions.no_file();
     if (!erased) set_why(no_file ? no_file->message : WhyNotErased(erased.error()));
-    // It was opened meanwhile: with all that it has.
+    // It was opened meanwhile, and then all that it has goes.
     if (sessions.file()) {
       const Result<size_t> others = sessions.RemoveAll(tenant);
       why_kept->clear();

@@ -15,7 +15,7 @@
 
 namespace kvasir {
 
-// What the server has of its tenants, beside what the engine's cache has.
+// The stores of the server that have something of tenants, apart from the engine's cache.
 struct TenantStores {
   SessionStore& sessions;
   PieceStore& pieces;

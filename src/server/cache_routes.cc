@@ -176,7 +176,7 @@ class CacheHandlers {
   CacheEraser eraser_;
 };
 
-// With several keys a tenant sees only sums over its own requests.
+// Answers a tenant with sums over its own requests, if there are several keys.
 Outcome CacheHandlers::State(const Call& call) {
   json body = PlanJson(call.engine.plan());
   const char* mode = ModeName(call.engine.options().cache_mode);

@@ -300,7 +300,7 @@ class Connection : public ConnectionHandle,
     awaiting_ = true;
     // Weak: when the connection ends while it waits, its body is freed. request_ does not change
     // before the answer.
-    // What waits for the disk has its own threads: a disk that hangs holds up nobody else.
+    // What waits for the disk has its own threads: a disk that hangs holds up no other request.
     PreparePool& pool = service_.WaitsForDisk(request_) ? disk_ : prepare_;
     pool.Run(service_.TenantOf(request_), service_.WorkBytes(request_),
              [weak = weak_from_this(), exchange = exchange_, turn = turn_](MemoryQuota& quota) {

@@ -22,7 +22,7 @@ class EraseQueue {
   // Calls `done` once, on the engine's thread (it must not block), when
   // everything that the owner had cached at this call is erased.
   void Erase(const std::string& owner, ErasureSink done);
-  // The same for several owners; `done` gets the sum, with the first error.
+  // Erases several owners; `done` gets the sum, with the first error.
   void EraseAll(const std::vector<std::string>& owners, ErasureSink done);
 
  private:

@@ -60,8 +60,8 @@ Status GenerationStarter::Trace(std::string_view traceparent, const std::string&
   return {};
 }
 
-// Says in the log, once of each kind, what the chat template does not show of requests. The names
-// are ours: those of fields that a client made up, which `ignored` has too, are not for the log.
+// Logs, once of each kind, what the chat template does not show of requests. The names are ours:
+// those of fields that a client made up, which `ignored` has too, are not for the log.
 void GenerationStarter::NoteUnseen(std::span<const std::string> names) {
   for (const std::string& name : names) {
     const bool is_tools = name == "tools";
@@ -83,7 +83,7 @@ Outcome GenerationStarter::Start(Result<GenerationCall> call, const Call& from,
   GenerationStart start;
   call->spec.fingerprint = fingerprint_;
   NoteUnseen(call->unseen);
-  // A session's prompts are the session's, and what shares nothing is nobody's.
+  // A session's prompts belong to the session, and what shares nothing belongs to no slot.
   const bool has_slot = call->requests.size() == 1 && !call->spec.session &&
                         call->requests.front().reuse != Reuse::kNothing;
   const std::optional<uint32_t> slot = has_slot ? call->slot : std::nullopt;

@@ -44,7 +44,7 @@ constexpr const char* kInfillSchema =
     "required":["text"],"properties":{"text":{"type":"string"},
     "filename":{"type":["string","null"]}}}})";
 
-// What both have beside the fields of sampling.
+// Describes the fields that both paths have beside those of sampling.
 std::string LlamaSchema() {
   return fmt::format(
       R"("n_probs":{{"type":"integer","minimum":0,"maximum":{}}},

@@ -13,7 +13,7 @@ namespace kvasir {
 // The others must outlive the table.
 void AddOpenAiRoutes(GenerationStarter& generations, TurnPreparer& preparer, RouteTable* table);
 
-// How many tokens the prompt of a chat completion's body has.
+// Counts the tokens that the prompt of a chat completion's body has.
 Result<size_t> CountChatTokens(std::string_view body, const ModelView& model);
 
 }  // namespace kvasir

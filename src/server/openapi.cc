@@ -22,7 +22,8 @@ bool Contains(const ordered_json& array, const ordered_json& text) {
   return std::find(array.begin(), array.end(), text) != array.end();
 }
 
-// A body's schema. null counts as absent, so that fields may be null unless they are required.
+// Returns a body's schema. null counts as absent, so that fields may be null unless they are
+// required.
 ordered_json BodySchema(const Description& described) {
   ordered_json schema = {{"type", "object"},
                          {"properties", ordered_json::parse("{" + described.properties + "}")}};
@@ -45,7 +46,7 @@ ordered_json AnswerOf(const char* description, const std::string& schema) {
           {"content", {{"application/json", {{"schema", {{"$ref", schema}}}}}}}};
 }
 
-// The route's path with a name for "*".
+// Returns the route's path with a name for "*".
 std::string ShownPath(const Route& route) {
   std::string path(route.path);
   if (path.ends_with('*')) {

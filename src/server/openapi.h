@@ -1,5 +1,4 @@
-// What says which paths there are: GET /openapi.json, for clients that are generated and for tests,
-// and GET /.
+// The lists of paths: GET /openapi.json, for generated clients and for tests, and GET /.
 #pragma once
 
 #include <string>
@@ -8,7 +7,7 @@
 
 namespace kvasir {
 
-// The routes of a table in the form of OpenAPI 3.1. Those without a summary are left out.
+// Describes the routes of a table in the form of OpenAPI 3.1, without those that have no summary.
 std::string OpenApiText(const RouteTable& table, const std::string& version);
 
 // Adds the paths that list the table's routes, of which the table may get more before the first

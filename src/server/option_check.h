@@ -10,7 +10,7 @@
 
 namespace kvasir {
 
-// What is wrong with a key, without showing it ("has a space at byte 3"): a key has 1 to
+// Says what is wrong with a key, without showing it ("has a space at byte 3"): a key has 1 to
 // kMaxKeyBytes visible ASCII characters and no spaces, so that a header can carry it.
 inline constexpr size_t kMaxKeyBytes = 1024;
 std::optional<std::string> KeyFault(std::string_view key);

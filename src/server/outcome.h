@@ -1,4 +1,4 @@
-// What a handler makes of a request: an answer, one that comes later, or a generation.
+// Outcome: the result of a handler: an answer, one that comes later, or a generation.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,8 @@
 
 namespace kvasir {
 
-// Without options.has_page browsers get what others get at /, and the files are 404.
+// Adds the page. Without options.has_page browsers get the answer of other clients at /, and the
+// files are 404.
 void AddPageRoutes(const ServerOptions& options, RouteTable* table);
 
 }  // namespace kvasir

@@ -24,8 +24,8 @@ struct ShownRun {
   size_t tokens = 0;
 };
 
-// Which runs the sessions' prompts go through. A prompt is compared from its first token on, so
-// that only who knows all of a run's beginning sees it.
+// Finds the runs that the sessions' prompts go through. A prompt is compared from its first token
+// on, so that only a caller that knows all of a run's beginning sees it.
 std::vector<ShownRun> ShownRunsOf(const PrefixList& list,
                                   const std::vector<SessionStore::Entry>& sessions) {
   std::vector<std::vector<uint32_t>> children(list.runs.size() + 1);

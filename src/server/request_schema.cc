@@ -29,7 +29,7 @@ constexpr const char* kMessagesField =
     "properties":{"role":{"enum":["system","developer","user","assistant","tool"]},
     "content":{"type":["string","array","null"]},"reasoning_content":{},
     "tool_calls":{"type":["array","null"],"items":{"type":"object"}},"tool_call_id":{}}}})";
-// Those of SamplingSchema whose values have no limit that is a number.
+// The last fields of SamplingSchema.
 constexpr const char* kUnlimited =
     R"("stream":{"type":"boolean"},"stream_options":{"type":"object"},
     "priority":{"type":"integer"},"timeout_ms":{"type":"integer","minimum":1},

@@ -1,4 +1,4 @@
-// What /openapi.json says of fields that several protocols have.
+// Descriptions for /openapi.json of the fields that several protocols have.
 #pragma once
 
 #include <initializer_list>
@@ -15,10 +15,10 @@ std::string AnswerSchema();     // what the answer to a chat has apart from its 
 std::string MessagesSchema();   // a chat's messages, its tools, and what its template reads
 std::string AnyPromptSchema();  // a prompt in each of llama.cpp's forms
 std::string SpecialsSchema();   // special tokens in texts
-// The properties of several of them.
+// Joins several of them.
 std::string JoinedFields(std::initializer_list<std::string_view> schemas);
 
-// What ids of sessions match.
+// The pattern of session ids.
 inline constexpr const char* kSessionIdPattern = "^sess_[0-9a-f]{32}$";
 
 }  // namespace kvasir

@@ -14,11 +14,11 @@
 
 namespace kvasir {
 
-// Who may use a path: everybody; callers with a valid key, including the admin key; tenants;
+// The callers that may use a path: all; callers with a valid key, including the admin key; tenants;
 // callers that may read sums over all tenants.
 enum class Access { kOpen, kKey, kTenant, kSums };
 
-// What /openapi.json says of a route. JSON stands here as text.
+// The description of a route in /openapi.json. JSON stands here as text.
 struct Description {
   const char* summary = nullptr;  // nullptr: the route is not described
   // Properties of the body, as JSON Schema without the braces; "": it takes no body. Fields that
@@ -49,18 +49,18 @@ struct Route {
   std::string_view method;  // "": any
   std::function<Outcome(const Call&)> handler;
   Access access = Access::kKey;
-  // The work is bounded; grows with the body; also needs the engine.
+  // How much the handler does: bounded work; work that grows with the body; also a generation.
   enum Work { kSmall, kPrepared, kGeneration };
   Work work = kSmall;
-  // Refused while draining, like every generation; waits for its turn in the session that segment 2
-  // of the path names.
+  // kDrains: refused while draining, like every generation. kQueues: waits for its turn in the
+  // session that segment 2 of the path names.
   enum Also { kNothing, kDrains, kQueues };
   Also also = kNothing;
   // The kind of model that the path is for.
   enum ForModel { kAnyModel, kTextModel, kTranslator };
   ForModel for_model = kAnyModel;
-  // What the handler waits for: nothing; the file of kept sessions, where there is one; other files
-  // of a server with a disk tier.
+  // The files that the handler waits for: none; the file of kept sessions, where there is one;
+  // other files of a server with a disk tier.
   enum Files { kNoFiles, kSessionFile, kOtherFiles };
   Files files = kNoFiles;
   bool renders_session = false;  // its work grows with the text of that session too
@@ -71,12 +71,12 @@ struct Route {
   Description description = {};
 };
 
-// The same route at another path.
+// Returns the same route at another path.
 Route At(std::string_view path, Route route);
-// A path of a protocol that this version does not answer: 404, whatever the method.
+// Makes a route that answers 404 to all methods: a path of a protocol that this version lacks.
 Route NotYet(std::string_view path);
 
-// Whether a Route::path takes `path`.
+// Tells whether a Route::path takes `path`.
 bool PathMatches(std::string_view pattern, std::string_view path);
 
 // Routes in the order that GET / and /openapi.json show them in. Every protocol adds its own
@@ -88,11 +88,11 @@ class RouteTable {
   RouteTable& operator=(const RouteTable&) = delete;
 
   void Add(Route route);
-  // The route that answers the request; nullptr: none does.
+  // Finds the route that answers the request; nullptr: none does.
   const Route* Find(const HttpRequest& request) const;
-  // The first route of the path, whatever the method, pages apart; nullptr: no such path.
+  // Finds the first route of the path, whatever the method, except pages; nullptr: unknown path.
   const Route* FindPath(std::string_view path) const;
-  std::span<const Route> all() const { return routes_; }  // pages apart
+  std::span<const Route> all() const { return routes_; }  // except pages
 
  private:
   std::vector<Route> routes_, pages_;

@@ -233,7 +233,7 @@ class Server {
     });
   }
 
-  // Sessions end when their time is over, even if nobody calls. One sweep at a time: a slow disk
+  // Sessions end when their time is over, even if no client calls. One sweep at a time: a slow disk
   // may hold one up for longer than the time between two.
   void AwaitSweep() {
     UntilDone([this] {
@@ -274,8 +274,8 @@ class Server {
     UntilDone([this, &at] { asio::post(strand_, [this, &at] { AcceptSome(at); }); });
   }
 
-  // Whether a connection waits to be accepted: room is made only for one that is there, because the
-  // one that is closed may be the newest, whose request has not arrived yet.
+  // Tells whether a connection waits to be accepted: room is made only for one that is there,
+  // because the one that is closed may be the newest, whose request has not arrived yet.
   static bool IsAnyWaiting(Listener& at) {
     pollfd waiting{at.acceptor.native_handle(), POLLIN, 0};
     return poll(&waiting, 1, 0) != 0;
@@ -427,7 +427,7 @@ class Server {
   std::vector<std::thread> threads_;
 };
 
-// How many connections the limit of open files allows, beside other open files.
+// Returns how many connections the limit of open files allows, beside other open files.
 uint32_t ConnectionsForFiles() {
   constexpr rlim_t kOthers = 24;  // standard streams, event loop, signals, a file that is read
   rlimit files{};

@@ -1,4 +1,4 @@
-// Server: an Engine behind HTTP; `kvasir serve` runs it.
+// Server: serves an Engine over HTTP; `kvasir serve` runs it.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace kvasir {
 
-// What requests get that do not say it themselves. It comes before what the model's makers say
+// Defaults for fields that a request leaves out. They win over those of the model's makers
 // (ModelCard::sampling).
 struct RequestDefaults {
   SamplingDefaults sampling;
@@ -44,8 +44,8 @@ struct ServerOptions {
   std::vector<std::string> aliases;
   std::vector<std::string> tags;      // of the model, in /v1/models
   std::vector<std::string> api_keys;  // empty: no key is required
-  // The operator's key, for sums over all tenants. Absent: with several api_keys nobody may read
-  // the sums; otherwise every caller may.
+  // The operator's key, for sums over all tenants. Absent: with several api_keys no caller may
+  // read the sums; otherwise every caller may.
   std::optional<std::string> admin_key;
   std::optional<std::string> keys_path;      // the file of --keys, for SIGHUP
   KeysFile keys;                             // what it has at the start

@@ -44,45 +44,46 @@ class Service {
   // continue. `body_bytes` comes from Content-Length.
   std::optional<HttpResponse> CheckHead(const HttpRequest& head,
                                         std::optional<uint64_t> body_bytes) const;
-  // Takes the key that a client of LibreTranslate sends in its body, and then checks the head as
-  // CheckHead does, which did not where the key was still to come. nullopt: the request may
-  // continue. REQUIRES: CheckHead returned nullopt, and the body was read.
+  // Reads the API key from a LibreTranslate body, then does the checks that CheckHead had to
+  // postpone. nullopt: the request may continue. REQUIRES: CheckHead returned nullopt, and the body
+  // was read.
   std::optional<HttpResponse> TakeKey(HttpRequest* request) const;
   // Gives an error the form that clients of the request's path expect.
   void ShapeError(const HttpRequest& request, HttpResponse* response) const;
-  // The largest body that a request with this head may have.
+  // Returns the largest body that a request with this head may have.
   uint64_t MaxBodyBytes(const HttpRequest& head) const;
   // Answers a request whose work does not grow with its body. REQUIRES: CheckHead returned nullopt.
   // `turn` is that of AwaitTurn.
   using SessionTurn = std::shared_ptr<SessionStore::Turn>;
   Outcome Handle(const HttpRequest& request, const SessionTurn& turn = nullptr);
-  // Bytes of text that Prepare works on: of the body, and of the session that it renders.
+  // Counts the bytes of text that Prepare works on: of the body, and of the session that it
+  // renders.
   size_t WorkBytes(const HttpRequest& request);
   // Takes a turn in the session that the request is about. Null: it needs none. If the turn has not
   // come yet, `on_turn` is called once when it comes, by any thread; it must not block. kNotFound:
   // the caller has no such session; kExhausted: too many calls of it wait.
   Result<SessionTurn> AwaitTurn(const HttpRequest& request, std::function<void()> on_turn);
-  // Whether the answer needs the body parsed, rendered or tokenized. Then Prepare makes it, on a
-  // thread where that may take long (PreparePool).
+  // Tells whether the answer needs the body parsed, rendered or tokenized. Then Prepare makes it,
+  // on a thread where that may take long (PreparePool).
   bool NeedsPreparing(const HttpRequest& request) const;
   bool Generates(const HttpRequest& request) const;  // also needs the engine
-  // Whether Prepare waits for the disk of the tier or of sessions.
+  // Tells whether Prepare waits for the disk of the tier or of sessions.
   bool WaitsForDisk(const HttpRequest& request) const;
-  // The same as Handle, but takes its memory from `quota`; *share is the part that the outcome
+  // Answers as Handle does, but takes its memory from `quota`; *share is the part that the outcome
   // still holds. When the quota is used up: 400 if the request alone needs more than all of it,
   // else 503.
   Outcome Prepare(const HttpRequest& request, MemoryQuota& quota, QuotaShare* share,
                   const SessionTurn& turn = nullptr);
-  // The tenant whose turn it is in PreparePool; "": the request has no tenant's key.
+  // Returns the tenant whose turn in PreparePool the request takes; "": it has no tenant's key.
   std::string TenantOf(const HttpRequest& request) const;
   // Reads the file of --keys again. If anything is wrong with it, nothing changes. From then on
   // keys that it lacks are refused; TenantOf says so of requests that came before.
   Status ReloadKeys() { return keys_.Reload(*options_.keys_path); }
 
-  // Headers of every answer to this request: Server, and who may read the answer (CORS).
+  // Returns the headers of every answer to this request: Server, and who may read it (CORS).
   std::vector<std::pair<std::string, std::string>> CommonHeaders(const HttpRequest& request) const;
 
-  // Where the tokens of a request are charged; it may outlive the service.
+  // The limits that the tokens of a request are charged to; they may outlive the service.
   std::shared_ptr<RateLimits> rates() const { return rates_; }
   // Counts an answered generation of the tenant.
   void Count(const std::string& tenant, const Answer& answer) {
@@ -95,12 +96,12 @@ class Service {
   }
   // REQUIRES: no request has come yet.
   void ListensOnLoopback() { browser_rules_.ListensOnLoopback(); }
-  // GET /ready says no; requests are still taken.
+  // Has GET /ready say no; requests are still taken.
   void EndReadiness() { leaving_.store(true, std::memory_order_relaxed); }
   void BeginDrain() {
     draining_.store(true, std::memory_order_relaxed);
   }  // relaxed: it publishes no data
-  // Removes sessions that nobody has used for long, and opens their file where that failed before.
+  // Removes sessions that were not used for long, and opens their file where that failed before.
   // Call it now and then, one call at a time; it waits for the disk.
   void SweepSessions() { session_disk_.Sweep(); }
   bool waits_for_session_file() const { return session_disk_.waits(); }  // another process has it

@@ -1,4 +1,4 @@
-// Who may ask for what: refusals that a request's head decides, and what pages get (CORS).
+// Access: refusals that a request's head decides, and what pages get (CORS).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,8 +23,8 @@ HttpResponse BodyTooLarge(uint64_t bytes, uint64_t max_bytes) {
 
 }  // namespace
 
-// Whether its path needs no key, whatever the method. A page at a path whose other answer needs one
-// is open.
+// Tells whether the path needs no key, whatever the method. A page is open, even if the other
+// answer of its path needs a key.
 bool Service::IsOpen(const HttpRequest& head) const {
   const auto is_open = [](const Route* route) {
     return route != nullptr && route->access == Access::kOpen;
@@ -62,8 +62,8 @@ std::optional<HttpResponse> Service::CheckHead(const HttpRequest& head,
   return error ? std::optional(ErrorResponse(*error)) : std::nullopt;
 }
 
-// What a generation's head says of its time, the queue and the tenant's rates. Before the body is
-// read, since it would be read in vain.
+// Checks a generation's time limit, the room in the queue and the tenant's rates, before its body
+// is read in vain.
 std::optional<Error> Service::CheckLoad(const HttpRequest& head, const Caller& caller) const {
   if (!head.timeout_ms.empty()) {
     const auto ms = ParseUint(head.timeout_ms);
@@ -91,7 +91,7 @@ HttpResponse Service::NoSuchRoute(const HttpRequest& head) const {
     allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", route.method);
   }
   if (allowed.empty()) {
-    return ErrorResponse(NotFound(fmt::format("{} is not here; GET / lists what is", path)));
+    return ErrorResponse(NotFound(fmt::format("unknown path {}; GET / lists all paths", path)));
   }
   HttpResponse response =
       ErrorResponse({Code::kUnsupported,
@@ -113,7 +113,7 @@ Outcome Service::Preflight(const HttpRequest& request) const {
   for (const Route& route : routes_.all()) {
     if (!PathMatches(route.path, path) || route.method.empty()) continue;
     allowed += fmt::format(", {}{}", route.method, route.method == "GET" ? ", HEAD" : "");
-    // Without a key any page that somebody visits could erase their cache: pages may only read.
+    // Without a key any page that a user visits could erase the user's cache: pages may only read.
     if (route.method == "DELETE" && !keys_.current()->required()) continue;
     for_pages += fmt::format("{}{}", for_pages.empty() ? "" : ", ", route.method);
   }
@@ -148,7 +148,7 @@ std::vector<std::pair<std::string, std::string>> Service::CommonHeaders(
   return headers;
 }
 
-// Whether the model is of the kind that a path is for.
+// Refuses a path that is for another kind of model.
 std::optional<HttpResponse> Service::CheckKind(const Route& route) const {
   const bool translates = engine_.card().decoder_start.has_value();
   if (route.for_model == Route::kAnyModel) return {};

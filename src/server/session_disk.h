@@ -16,11 +16,11 @@ class SessionDisk {
   // Both must outlive this. `max_sessions`: of the store; 0: none are kept.
   SessionDisk(Engine& engine, SessionStore& sessions, uint32_t max_sessions);
 
-  // Without the file sessions are kept in memory, and the log says why.
+  // Opens the file. After an error sessions are kept in memory, and the log says why.
   void Open();
   // Removes sessions that were not used for long, and opens the file where it is not open.
   void Sweep();
-  // Whether another process has the file, so that Sweep should be called soon.
+  // Tells whether another process has the file, so that Sweep should be called soon.
   bool waits() const { return waits_.load(std::memory_order_relaxed); }
 
  private:

@@ -30,7 +30,7 @@ using nlohmann::ordered_json;
 
 constexpr size_t kListed = 20, kMostListed = 100;
 
-// The number of messages that a body names, or all.
+// Reads the number of messages that a body names; without one it is `all`.
 Result<uint64_t> ReadCount(std::string_view body, std::optional<uint64_t> all,
                            std::vector<std::string>* ignored) {
   KV_ASSIGN(const JsonBody parsed, ParseBody(body.empty() && all ? "{}" : body));
@@ -42,7 +42,7 @@ Result<uint64_t> ReadCount(std::string_view body, std::optional<uint64_t> all,
   return count ? static_cast<uint64_t>(*count) : *all;
 }
 
-// Which part a body of forget names.
+// Reads the part that a body of forget names.
 Result<SessionPart> ReadPart(std::string_view body, const SessionState& state) {
   KV_ASSIGN(const JsonBody parsed, ParseBody(body));
   JsonFields fields(parsed.fields);
@@ -259,7 +259,7 @@ Outcome SessionHandlers::Forget(const Call& call) {
   if (!forgetting) return ErrorResponse(forgetting.error());
   const size_t messages = forgetting->state.messages.size();
   const Status replaced = call.turn->Replace(std::move(forgetting->state));
-  // Where the disk still has it, it leaves memory, and the same call can be made again.
+  // If the disk still has it, it leaves memory, and the same call can be made again.
   if (!replaced && !call.turn->LeaveMemory()) return ErrorResponse(replaced.error());
   pieces_.Erase(call.tenant());
   return ForgetAnswer(call, std::move(forgetting->requests),
@@ -269,7 +269,7 @@ Outcome SessionHandlers::Forget(const Call& call) {
 
 Outcome SessionHandlers::Delete(const Call& call) {
   const auto entry = call.turn->Read();
-  // What a damaged one has read is not known any more; it can be deleted all the same.
+  // A damaged session does not know what it has read; it can be deleted all the same.
   if (!entry && entry.error().code != Code::kCorruption) return ErrorResponse(entry.error());
   std::vector<ForgetRequest> requests;
   if (entry) requests = ForgetAll(*entry->state, ScopeOf(call, sessions_));
@@ -306,7 +306,7 @@ std::string SegmentsSchema() {
                      kMaxSegments);
 }
 
-// `messages` of a session: at least `least` of them.
+// Describes `messages` of a session: at least `least` of them.
 std::string SessionMessages(int least) {
   return fmt::format(
       R"("messages":{{"type":"array","minItems":{},"items":{{"type":"object","required":["role"],

@@ -9,7 +9,7 @@
 
 namespace kvasir {
 
-// What the handlers of sessions read and change; all must outlive the table.
+// The parts of a server that the handlers of sessions use; all must outlive the table.
 struct SessionSources {
   GenerationStarter& generations;
   TurnPreparer& preparer;

@@ -10,7 +10,7 @@
 
 namespace kvasir {
 
-// What the handlers of slots read and change; all must outlive the table.
+// The parts of a server that the handlers of slots use; all must outlive the table.
 struct SlotSources {
   const GenerationStarter& generations;
   const KeyRing& keys;

@@ -76,7 +76,7 @@ class SlotKeeper : public AnswerKeeper {
   bool kept_ = false;
 };
 
-// What a file of a slot was written for: the model (ModelCard::content) and the tenant.
+// Digest of what a slot's file is written for: the model (ModelCard::content) and the tenant.
 Digest SlotIdentity(std::string_view model_content, std::string_view tenant);
 
 // The bytes of a file of a slot:

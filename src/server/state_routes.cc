@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-// What the template shows of a chat with tools, by llama-server's names; and ours.
+// Says what the template shows of a chat with tools, by llama-server's names and ours.
 json CapsJson(const ChatTemplate& chat_template) {
   const TemplateForm& form = chat_template.form();
   static constexpr const char* kForms[] = {"object", "text", "content"};

@@ -1,4 +1,4 @@
-// What the server says of itself: /props, /health, /ready and /metrics.
+// The state of the server: /props, /health, /ready and /metrics.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace kvasir {
 
-// What the handlers read beside engine, options and model; all must outlive the table.
+// The parts of a server that the handlers read; all must outlive the table.
 struct StateSources {
   const KeyRing& keys;
   const SessionStore& sessions;

@@ -23,8 +23,8 @@ namespace {
 
 using nlohmann::json;
 
-// What this model translates from: each language, with all that it translates into. The list of
-// those is the same for each, and long, so that a part has one of them at a time.
+// Lists each language that the model translates from, with all that it translates into. The targets
+// are the same for each, and long, so that a part of the answer has one list of them.
 Parts LanguageList(const Languages& languages) {
   json codes = json::array();
   for (const Language& language : languages.all()) codes.push_back(language.code);
