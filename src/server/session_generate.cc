@@ -18,7 +18,7 @@
 namespace kvasir {
 namespace {
 
-// A chat completion's fields: the defaults of the session, then those of the body, which win.
+// Joins a chat completion's fields: the defaults of the session, then those of the body, which win.
 Result<JsonValue> FieldsOf(const JsonValue& sent, const SessionSetup& setup, JsonTree* tree) {
   const JsonFields body(sent);
   if (body.Has("continue_final_message")) {
@@ -58,6 +58,17 @@ Status CheckAnswerable(const SessionState& state) {
                    "the last message of the session is the {}'s: there is nothing to answer; send "
                    "a message of the user",
                    last.role);
+}
+
+// Sets how the answer is read, with the tools of the session.
+Status SetReadingOf(const SessionSetup& setup, PromptThought thought, const ModelView& model,
+                    JsonTree* tree, OpenAiCall* chat) {
+  KV_ASSIGN(const std::vector<JsonValue::Member> kept, MembersOf(setup.fields, tree));
+  const JsonValue* tools = nullptr;
+  for (const JsonValue::Member& member : kept) {
+    if (member.key == "tools") tools = &member.value;
+  }
+  return SetReading(tools, thought, model, chat);
 }
 
 }  // namespace
@@ -103,13 +114,7 @@ Outcome SessionGenerator::Generate(const Call& call) {
   if (const Status set = SetPrompt(std::move(prompt->chat), fields, call.model, &*chat); !set) {
     return ErrorResponse(set.error());
   }
-  const auto kept = MembersOf(setup.fields, &body->tree);
-  if (!kept) return ErrorResponse(kept.error());
-  const JsonValue* tools = nullptr;
-  for (const JsonValue::Member& member : *kept) {
-    if (member.key == "tools") tools = &member.value;
-  }
-  if (const Status read = SetReading(tools, thought, call.model, &*chat); !read) {
+  if (const Status read = SetReadingOf(setup, thought, call.model, &body->tree, &*chat); !read) {
     return ErrorResponse(read.error());
   }
   const auto reading = chat->spec.reading;
