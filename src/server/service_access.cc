@@ -176,7 +176,7 @@ void Service::ShapeError(const HttpRequest& request, HttpResponse* response) con
   if (!response->refusal) return;
   const Route* route = routes_.FindPath(PathOf(request.target));
   if (route == nullptr || !route->plain_errors) return;
-  const nlohmann::json body = json::parse(response->body, nullptr, false);
+  const nlohmann::json body = nlohmann::json::parse(response->body, nullptr, false);
   response->body = nlohmann::json{{"error", body.at("error").at("message")}}.dump();
 }
 
