@@ -34,7 +34,8 @@ enum class CacheMode { kPrefix, kSequence, kNone };
 // How much of an answer admission reserves blocks for: as much as it is expected to have, or as
 // much as it may have.
 enum class Admission { kExpected, kFull };
-// Who runs next: tenants by what they were given so far, or first come, first served.
+// The order in which requests run: tenants by what they were given so far, or first come, first
+// served.
 enum class Schedule { kFair, kFifo };
 
 // Requests that wait or run in an Engine may take 1 / kWaitingShare of
@@ -191,14 +192,14 @@ struct Event {
   std::string text;
   FinishReason finish_reason = FinishReason::kNone;
   std::optional<std::string> stop_match;  // the stop string that ended it, or "deadline"
-  // GenerateRequest::beams: of the hypothesis; its length counts all tokens behind the first one of
+  // GenerateRequest::beams: of the hypothesis; its length counts all tokens after the first one of
   // the prompt. Absent: the search found fewer, and this choice has no tokens.
   std::optional<float> score;
   std::optional<Error> error;  // with kError
   bool last = false;
   Receipt receipt;                 // complete only when last
   uint32_t completion_tokens = 0;  // of all choices, when last
-  // Of the prompt, when last: that steps computed before the end, once each. At most
+  // Tokens of the prompt, when last: those that steps computed, once each. At most
   // receipt.computed, which counts those of a prompt that never ran too.
   uint32_t prefilled_tokens = 0;
   std::optional<Progress> progress;
@@ -229,7 +230,7 @@ struct CompiledFormat;  // of the engine alone
 
 struct GenerateRequest {
   std::string tenant = "default";  // who is charged
-  // Whose cache it uses, if not the tenant's: that of a group of tenants.
+  // The owner of the cache that it uses, if not the tenant: a group of tenants.
   std::optional<std::string> cache_owner;
   // Each text: a separate cache of that owner (KvCache::OpenNamespace). Absent: the owner's main
   // one.
@@ -251,7 +252,7 @@ struct GenerateRequest {
   uint32_t n = 1;  // choices: forks that share the prompt's blocks
   // Instead of sampling: the choices are the n best hypotheses, the best first, and all come at the
   // end. Of SamplingParams only repetition_penalty counts, over log probabilities. Tokens of the
-  // prompt behind the first one have log probability 0. REQUIRES: the model has an encoder; a
+  // prompt after the first one have log probability 0. REQUIRES: the model has an encoder; a
   // prompt of 1 or 2 tokens; n <= beams; no stop strings, format or logprobs.
   std::optional<BeamParams> beams;
   uint32_t min_tokens = 0;            // of the answer, before which no end token comes
@@ -276,9 +277,9 @@ struct GenerateRequest {
   Reuse reuse = Reuse::kAll;
   bool use_disk = true;                  // false: the disk is neither read nor written for it
   std::optional<uint32_t> chunk_tokens;  // prefill at most this many rows a step; at least 1
-  // Work for later, which nobody waits for: it runs while no other request waits or runs, and ends
-  // with kCancelled as soon as one comes. It has no place in queues, takes nothing from what its
-  // tenant may have, and statistics count its tokens alone (EngineStats::prepared_tokens).
+  // Work for later, which no client waits for: it runs while no other request waits or runs, and
+  // ends with kCancelled as soon as one comes. It has no place in queues, takes nothing from what
+  // its tenant may have, and statistics count its tokens alone (EngineStats::prepared_tokens).
   // REQUIRES: max_tokens is 0.
   bool only_when_idle = false;
   // Its prompt was read under another Identity before: a miss without another known reason has
@@ -314,7 +315,7 @@ enum class RequestId : uint64_t {};
 struct Erasure {
   uint64_t blocks = 0, tokens = 0, cursors = 0;
   uint64_t kept_shared = 0;  // blocks that stayed because ForgetRequest::kept has all their tokens
-  // Of the disk, where there is one; stores that other processes use keep theirs.
+  // Erased on the disk, where there is one; stores that other processes use keep theirs.
   uint64_t disk_blocks = 0, disk_bytes = 0;
   uint32_t locked_stores = 0;
   std::optional<Error> error = {};  // why the disk may still have some; the next start goes on
@@ -392,7 +393,7 @@ struct ModelCard {
   // RoPE longrope: sequences of more tokens are rotated by other factors, and a sequence that grows
   // past it is computed again. Absent: the rotation does not depend on the length.
   std::optional<uint32_t> long_rope_after;
-  // Of an encoder-decoder model: what its decoder reads first. Such a model needs a
+  // The first token of an encoder-decoder model's decoder. Such a model needs a
   // GenerateRequest::source. Absent: the model has no encoder.
   std::optional<TokenId> decoder_start;
   uint32_t source_vocab_size = 0;             // of such a model; others: 0
@@ -430,7 +431,7 @@ class Engine {
   // Errors as Load's that concern options, headers and configuration. O(tensors).
   static Result<MemoryPlan> PlanMemory(const EngineOptions& options,
                                        std::optional<uint32_t> sequence_tokens = std::nullopt);
-  // The same plan with KV in each format, in the order of KvFormat.
+  // Plans the memory with KV in each format, in the order of KvFormat.
   static Result<std::vector<MemoryPlan>> PlanFormats(
       EngineOptions options, std::optional<uint32_t> sequence_tokens = std::nullopt);
   virtual ~Engine() = default;  // cancels what runs, joins
@@ -459,11 +460,11 @@ class Engine {
   // in use are zeroed when their requests release them. `done` is called once, when all blocks that
   // are not in use are zeroed. Requests that came before share nothing from then on.
   virtual void Erase(std::string_view owner, ErasureSink done) = 0;
-  // The same, but waits until it is done.
+  // Erases, and waits until that is done.
   virtual void Erase(std::string_view owner) = 0;
   // Erases every block whose tokens begin with ids[0, last], other continuations than this one
   // included, with their tails and Cursors. Then, from there back to the block that holds token
-  // `first`, each block of `ids` that nothing is left behind: a prompt that parts from `ids` before
+  // `first`, each block of `ids` after which nothing is left: a prompt that parts from `ids` before
   // token `last`, cached or being computed, stays, and so do the blocks that it needs. Memory and
   // disk each look at what they have. What comes before token `first` in its block is computed
   // again by the next request, at most block_tokens - 1 tokens. The steps are those of Erase; the

@@ -26,7 +26,7 @@ struct Assembly {
 // Reads the model's headers and checks every option. kInvalidArgument and kUnsupported name the
 // option and the values that are allowed.
 Result<Assembly> Assemble(const EngineOptions& options, Need need = Need::kWeights);
-// The same for a model that was imported for `options` or for others of the same model and weights.
+// Assembles a model that was imported for `options` or for others of the same model and weights.
 Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model);
 
 // Fills in the plan's groups, and what sequences of so many tokens take. REQUIRES: num_blocks and

@@ -184,7 +184,7 @@ class EngineOnThread final : public Engine {
   RejectCounts rejected_ KV_GUARDED_BY(mutex_){};
   std::map<std::string, uint64_t> rejected_of_ KV_GUARDED_BY(mutex_);  // at most max_tenants
   uint64_t rejected_of_nobody_ KV_GUARDED_BY(mutex_) = 0;  // of tenants without a place there
-  // Of requests with caller_explains: by MissReason.
+  // Misses that callers explained (GenerateRequest::caller_explains), by MissReason.
   uint64_t explained_misses_[kNumMissReasons] KV_GUARDED_BY(mutex_) = {};
   uint64_t explained_tokens_[kNumMissReasons] KV_GUARDED_BY(mutex_) = {};
   bool draining_ KV_GUARDED_BY(mutex_) = false;

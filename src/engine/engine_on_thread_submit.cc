@@ -121,7 +121,7 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     request->times.submitted_ns = MonotonicNs();
     bytes += request->bytes = BytesOf(*request);
     if (request->spec.on_trace) request->tracing.trace = NewTrace();
-    // What is after a source is found by it alone.
+    // Prompts with a source are found by the source alone.
     beginnings.push_back(SharesCache(request->spec) && request->spec.source.empty()
                              ? SeenPrompts::Of(prompt_key_, request->cache_owner(),
                                                request->spec.cache_salt, request->spec.prompt)
@@ -170,7 +170,7 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
   return ids;
 }
 
-// Whether the tenant may have these requests now; then notes what they begin with.
+// Checks whether the tenant may have these requests now; then notes what they begin with.
 Status EngineOnThread::CheckLoad(const std::string& tenant,
                                  std::span<const std::unique_ptr<Request>> checked,
                                  std::span<const SeenPrompts::Beginnings> beginnings,
@@ -248,14 +248,14 @@ Status EngineOnThread::CheckQuota(std::span<const std::unique_ptr<Request>> requ
 
 // Says when a running choice is expected to end.
 Error EngineOnThread::Full(Error error) const {
-  constexpr double kLeastMs = 50;  // whoever comes back at once is likely to be refused again
+  constexpr double kLeastMs = 50;  // a client that comes back at once is likely to be refused again
   const MutexLock lock(stats_mutex_);
   error.retry_ms = static_cast<uint64_t>(std::max(std::ceil(workload_.EndNs() / 1e6), kLeastMs));
   return error;
 }
 
-// Whether `count` more requests of a tenant, of so many bytes, may run or wait. The messages do not
-// show the number or size of other tenants' requests.
+// Checks whether `count` more requests of a tenant, of so many bytes, may run or wait. The messages
+// do not show the number or size of other tenants' requests.
 Status EngineOnThread::CheckQueue(const std::string& tenant, uint64_t count, uint64_t bytes) const {
   const uint32_t limit = parts_.options.parallel + parts_.options.max_queued;
   if (places_.requests() + count > limit) {
@@ -288,7 +288,7 @@ Status EngineOnThread::CheckQueue(const std::string& tenant, uint64_t count, uin
             Cause::kMaxQueued}));
 }
 
-// What a request that has not begun needs.
+// Returns what a request that has not begun needs.
 Workload::Job EngineOnThread::JobOf(const Request& request, const Workload& workload) const {
   const uint32_t tenant = workload.IndexOf(request.spec.tenant);
   return MakeJob(parts_.cache->layout(),

@@ -114,7 +114,7 @@ class ModelBench {
     }
     return {};
   }
-  // The same one token at a time, with logits of each.
+  // Decodes one token at a time, with logits of each.
   Status Decode(uint32_t depth, uint32_t tokens) {
     for (uint32_t i = 0; i < tokens; ++i) {
       KV_TRY(Step(depth + i, 1));

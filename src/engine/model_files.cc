@@ -150,7 +150,7 @@ bool IsBareWord(std::string_view source) {
   return !source.empty() && source.find("{{") == source.npos && source.find("{%") == source.npos;
 }
 
-// Whether a template that writes `text` gets its token.
+// Returns whether a template that writes `text` gets its token.
 bool ReadsAsToken(const Tokenizer& tokenizer, std::string_view text) {
   const std::optional<TokenId> id = tokenizer.IdOf(text);
   const auto ids = tokenizer.Encode(text, {.add_special = false});

@@ -54,7 +54,7 @@ uint64_t TokenizerBytes(const ImportedModel& model);
 // kInvalidArgument when the tokenizer has ids that the model lacks. A vocabulary of an unsupported
 // kind (kUnsupported) is not an error: the model then serves token ids only.
 Result<ModelText> LoadText(const TextSource& source);
-// The same in a new thread. kExhausted when the system refuses one.
+// Starts LoadText in a new thread. kExhausted when the system refuses one.
 Result<std::future<Result<ModelText>>> StartLoadText(TextSource source);
 
 // A sentence for each part that the model lacks for text or chats, and what to do. Chats are not

@@ -21,7 +21,7 @@ Result<ServerSecret> SecretOfThisProcess(const EngineOptions& options, std::stri
   return ServerSecret{secret, false, std::move(why)};
 }
 
-// The same words for all that needs a secret that lasts, so that a log has them once.
+// Logs one message for every feature that needs a persistent secret, so that a log has it once.
 void WarnOfLoss(const ServerSecret& secret, const EngineOptions& options) {
   if (!options.warn) return;
   options.warn(fmt::format(
@@ -101,8 +101,8 @@ IdentityParts ContentParts(const ModelConfig& config, const Digest& weights,
 
 namespace {
 
-// How numbers lie in a block. Bytes on a disk outlive the build that wrote them: whoever changes
-// where a number lies gives this another name.
+// How numbers lie in a block. Bytes on a disk outlive the build that wrote them: a change to
+// where a number lies needs another name here.
 constexpr const char* kLayoutVersion = "layout-1";
 
 // "full", "full:4/2 window(512):22/11", "full:12/1 cross:12/1": the kinds of layer groups; where

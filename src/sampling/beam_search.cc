@@ -161,7 +161,7 @@ void BeamSearch::Advance(std::span<const LogitRow> rows) {
   if (done_) beams_.clear();
 }
 
-// Puts tokens and perhaps one more among the finished ones, behind those with their score. The
+// Puts tokens and perhaps one more among the finished ones, after those with their score. The
 // worst of too many goes.
 void BeamSearch::Finish(std::span<const TokenId> tokens, std::optional<TokenId> last, float sum) {
   const float score = ScoreOf(sum, length_);
@@ -186,7 +186,7 @@ void BeamSearch::End() {
   done_ = true;
 }
 
-// Whether the beams at hand, best first, could still give a hypothesis that is wanted.
+// Returns whether the beams at hand, best first, could still give a hypothesis that is wanted.
 bool BeamSearch::CanImprove() const {
   if (finished_.size() < options_.beams) return true;
   if (options_.early_stopping == EarlyStopping::kTrue) return false;

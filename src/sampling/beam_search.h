@@ -30,13 +30,13 @@ struct BeamOptions {
   uint32_t hypotheses = 1;   // the best of so many are wanted
   float length_penalty = 1;  // score = sum of log probabilities / length ** length_penalty
   EarlyStopping early_stopping = EarlyStopping::kFalse;
-  // Of the tokens behind the start token: the forced one counts, and the end token, which must not
-  // come before there are min_tokens.
+  // Limits of the tokens after the start token: the forced one counts, and the end token, which
+  // must not come before there are min_tokens.
   uint32_t min_tokens = 0, max_tokens = 1;
   uint32_t no_repeat_ngram_size = 0;  // 0: no limit
   float repetition_penalty = 1;       // of log probabilities, for tokens that a beam has
   TokenId start = 0;                  // every beam's first token, which no length counts
-  std::optional<TokenId> forced;      // the token behind it, with log probability 0
+  std::optional<TokenId> forced;      // the token after it, with log probability 0
   std::vector<TokenId> ends;
 };
 
@@ -96,7 +96,7 @@ class BeamSearch {
   void End();
 
   bool done() const { return done_; }
-  uint32_t length() const { return length_; }  // tokens behind the start token
+  uint32_t length() const { return length_; }  // tokens after the start token
   std::span<const Beam> beams() const { return beams_; }
   // [start, ...] of a beam at hand. Until the next Advance.
   std::span<const TokenId> tokens(uint32_t beam) const;
@@ -139,7 +139,7 @@ class BeamSearch {
   const BeamOptions options_;
   const uint32_t stride_;    // tokens of a beam, at most
   const uint32_t num_kept_;  // candidates of a step
-  uint32_t length_ = 0;      // tokens behind the start token
+  uint32_t length_ = 0;      // tokens after the start token
   bool done_ = false;
   uint32_t side_ = 0;               // of tokens_: that of the beams at hand
   std::vector<TokenId> tokens_[2];  // [beam][stride_]

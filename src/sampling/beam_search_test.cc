@@ -20,7 +20,7 @@ namespace kvasir {
 namespace {
 
 using Ids = std::vector<TokenId>;
-using Logits = std::function<std::vector<float>(const Ids&)>;  // of the token behind these
+using Logits = std::function<std::vector<float>(const Ids&)>;  // of the token after these
 
 struct Found {
   Ids ids;
@@ -221,7 +221,7 @@ TEST(BeamSearch, EqualsTransformers) {
 }
 
 TEST(BeamSearch, SaysWhichBeamEachComesFrom) {
-  // Token 1 is likely at first; behind token 0 everything else is unlikely.
+  // Token 1 is likely at first; after token 0 everything else is unlikely.
   const Logits logits_of = [](const Ids& ids) {
     return ids.back() == 0 ? std::vector<float>{9, 0, 0} : std::vector<float>{1, 1.5f, 0};
   };

@@ -13,7 +13,7 @@ class IndentLimit {
  public:
   explicit IndentLimit(uint32_t least) : least_(least) {}
 
-  // How many bytes of the next piece belong to the text.
+  // Returns how many bytes of the next piece belong to the text.
   size_t Keep(std::string_view piece);
   bool has_ended() const { return has_ended_; }
 

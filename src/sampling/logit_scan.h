@@ -29,7 +29,7 @@ bool CopyLegal(std::span<const float> logits, std::span<const uint64_t> legal, f
 uint32_t CollectAtLeast(std::span<const float> logits, const float* block_max, float threshold,
                         TokenId* ids, uint32_t capacity);
 
-// How many logits are in [low, high].
+// Returns how many logits are in [low, high].
 uint32_t CountBetween(std::span<const float> logits, const float* block_max, float low, float high);
 
 // A sum of so many numbers >= 0, added in double in any order, is within this share of the true sum

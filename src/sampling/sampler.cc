@@ -45,18 +45,18 @@ Window EqualsOf(double logit, float max, float temperature) {
   return {FloatBelow(logit - reach), -FloatBelow(-logit - reach)};
 }
 
-// Whether anything differs from temperature first.
+// Returns whether anything differs from temperature first.
 bool IsTemperatureLast(const SamplingParams& params) {
   return params.temperature_last && params.temperature != 1 &&
          (params.top_p < 1 || params.min_p > 0 || params.infill);
 }
 
-// That of the weights which the cuts see.
+// Returns the temperature of the weights that the cuts see.
 float CutTemperature(const SamplingParams& params) {
   return IsTemperatureLast(params) ? 1 : params.temperature;
 }
 
-// Whether the largest logit is taken, whatever else is asked for.
+// Returns whether the largest logit is taken, whatever else is asked for.
 bool IsGreedy(const SamplingParams& params) {
   const bool is_cold = params.temperature == 0 && !(params.infill && IsTemperatureLast(params));
   return is_cold || params.top_p == 0;

@@ -65,8 +65,9 @@ class Sampler {
   // logits (before bias, penalties and temperature). Among equals the lower id is first.
   void Logprobs(std::span<const float> logits, uint32_t num_top, GeneratedToken* token);
 
-  // The same of the distribution that Sample draws from, with its arguments. Alternatives that it
-  // never draws are left out; a token that it never draws has minus infinity. O(vocab log vocab).
+  // Fills in logprobs of the distribution that Sample draws from, with its arguments. Alternatives
+  // that it never draws are left out; a token that it never draws has minus infinity. O(vocab log
+  // vocab).
   void SampledLogprobs(std::span<const float> logits, const SamplingParams& params,
                        std::span<const TokenId> tokens, uint32_t prompt_tokens, uint32_t num_top,
                        GeneratedToken* token, std::span<const uint64_t> legal = {},
@@ -79,8 +80,8 @@ class Sampler {
   // Draws without top_k.
   TokenId DrawOfAll(std::span<const float> logits, const SamplingParams& params, float max,
                     double u);
-  // Whether top_p keeps a token, by bounds of the sums of the definition; nullopt when the bounds
-  // cannot decide. The first call fills `total`.
+  // Returns whether top_p keeps a token, by bounds of the sums of the definition; nullopt when the
+  // bounds cannot decide. The first call fills `total`.
   std::optional<bool> IsKept(std::span<const float> logits, const SamplingParams& params, float max,
                              const Candidate& candidate, std::optional<Interval>* total) const;
   // The smallest weight that top_p keeps.

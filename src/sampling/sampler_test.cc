@@ -274,7 +274,7 @@ TEST(Sampler, SampledLogprobsAreTheWeightsOfTheFormulas) {
   }
 }
 
-// Of 24 tokens top_k leaves 10; the texts "a", "b", ... do not begin each other.
+// top_k leaves 10 of 24 tokens; the texts "a", "b", ... do not begin each other.
 TEST(Sampler, InfillKeepsWhatItsCutKeeps) {
   Random random(19);
   Sampler sampler(24);

@@ -56,9 +56,9 @@ std::vector<float> Hilly(uint32_t vocab, uint64_t seed) {
   return logits;
 }
 
-// How far the counts of `draws` draws are from their shares, by Pearson's chi-square: in standard
-// deviations of that number, which has mean and half the variance of its degrees of freedom.
-// Tokens that are expected less than 10 times count together.
+// Returns how far the counts of `draws` draws are from their shares, by Pearson's chi-square: in
+// standard deviations of that number, which has mean and half the variance of its degrees of
+// freedom. Tokens that are expected less than 10 times count together.
 double Deviation(const std::vector<double>& shares, const std::vector<uint64_t>& counts,
                  uint64_t draws) {
   double chi = 0, rare_expected = 0, cells = 0;

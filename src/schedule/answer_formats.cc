@@ -10,7 +10,7 @@
 namespace kvasir {
 namespace {
 
-// Of wide nodes, whose masks take milliseconds.
+// Wide nodes whose masks are computed ahead: each takes milliseconds.
 constexpr int kMaxMasksAhead = 16;
 // A twin's mask that knows tokens of so many bytes leaves little to do.
 constexpr uint32_t kNearTwin = 8;
@@ -18,7 +18,7 @@ constexpr int kMaxNearMasksAhead = 512;
 // How long a text waits for the memory of grammars that others hold.
 constexpr size_t kLongText = 64 << 10;
 constexpr std::chrono::milliseconds kLongPatience{30'000}, kPatience{100};
-// Of all of them: some 50 ms.
+// Steps for all of these masks: some 50 ms.
 constexpr uint64_t kMaxStepsAhead = 10'000'000;
 
 }  // namespace

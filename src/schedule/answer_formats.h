@@ -32,7 +32,7 @@ class AnswerFormats {
   // not say that somebody else asked for it. kUnsupported: the tokenizer's tokens are not bytes, or
   // the vocabulary does not fit the budget. Errors as CompileAnswer's.
   Result<CompiledFormat> Compile(const AnswerFormat& format, std::string_view owner);
-  // What the model's tokens stand for, as GrammarTexts has them. Errors as Compile's, of
+  // Returns what the model's tokens stand for, as GrammarTexts has them. Errors as Compile's, of
   // "samplers".
   Result<const TokenTrie*> Words();
   uint64_t bytes() const;  // in use; at most the budget

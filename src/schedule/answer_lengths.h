@@ -29,7 +29,7 @@ class AnswerLengths {
   // `unknown` more until there are kEnough. Times a factor that rises when running requests ran out
   // of memory, because then lengths were underestimated. More than so_far. O(kKept).
   uint32_t Expected(uint32_t tenant, uint32_t so_far) const;
-  // Whether Expected rests on answers that ended.
+  // Returns whether Expected rests on answers that ended.
   bool knows(uint32_t tenant) const {
     return tenants_[tenant].size >= kEnough || all_.size >= kEnough;
   }

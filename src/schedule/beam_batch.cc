@@ -111,7 +111,7 @@ Status BeamBatch::Follow(Request& request) {
   std::swap(sequences, next_);
   next_.clear();
   for (uint32_t i = 0; i < sequences.size(); ++i) sequences[i]->choice = i;
-  // Those that were dropped and have no successor yet.
+  // Sequences that were dropped and have no successor yet hold no tokens.
   for (const auto& sequence : unused) KV_CHECK(cache_.Truncate(sequence->kv, 0));
   return status;
 }

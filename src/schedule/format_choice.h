@@ -22,8 +22,8 @@ class FormatChoice {
   FormatChoice(const Matcher& at, TokenMasks& masks, HeldRows::Held row)
       : at_(at), masks_(masks), row_(std::move(row)) {}
 
-  // Whether the format goes on with the token's text; nullopt: the steps are over before that is
-  // known.
+  // Returns whether the format goes on with the token's text; nullopt: the steps are over before
+  // that is known.
   std::optional<bool> Leads(TokenId id, WalkSteps& steps);
   // The legal tokens, which the caller may change; empty: the steps are over before they are known.
   std::span<uint64_t> Legal(WalkSteps& steps);
@@ -31,11 +31,11 @@ class FormatChoice {
   // Goes on with the question that had no answer. False: the steps are over before the end.
   bool Run(WalkSteps& steps);
   bool waits() const { return waits_; }  // for Run
-  // Where the answer stands behind the token of which Leads last said true.
+  // Returns where the answer stands after the token for which Leads last returned true.
   Matcher& next() { return *text_->next(); }
   HeldRow& row() { return *row_; }
 
-  // Of who asks: the best of all tokens is not legal; legal tokens that proved to lead nowhere.
+  // Notes of the caller: the best of all tokens is not legal; legal tokens that lead nowhere.
   bool best_is_illegal = false;
   uint32_t num_tries = 0;
 

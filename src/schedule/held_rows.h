@@ -13,7 +13,7 @@ struct HeldRow {
 };
 
 // The memory of so many rows, which it allocates at once. What comes back is zeroed: activations
-// must not outlive an erase, and nobody can name later whose they were. One thread.
+// must not outlive an erase, and nothing says later which request they belonged to. One thread.
 class HeldRows {
  public:
   struct GiveBack {

@@ -41,18 +41,18 @@ struct LoadPace {
   double compute_ns = 0;     // to compute all of the offer's tokens; 0: not known
   std::optional<double> ns_per_byte;
 
-  // When a load that has `bytes`, with the next block, is late.
+  // Returns when a load that has `bytes`, with the next block, is late.
   double LateAt(uint64_t bytes) const {
     if (!ns_per_byte) return static_cast<double>(progress_ns) + kUnknownNs;
     return static_cast<double>(start_ns) + static_cast<double>(bytes) * *ns_per_byte +
            kToleranceNs + kToleranceShare * compute_ns;
   }
-  // Whether loading `bytes` takes longer than computing their tokens.
+  // Returns whether loading `bytes` takes longer than computing their tokens.
   bool IsSlower(uint64_t bytes, double tokens_ns) const {
     return ns_per_byte && tokens_ns > 0 && static_cast<double>(bytes) * *ns_per_byte > tokens_ns;
   }
-  // Of the tokens that are left, how many to compute before the first one to load, so that both end
-  // at once: each takes the other's share.
+  // Returns the share of the tokens that are left to compute before the first one to load, so that
+  // both end at once: each takes the other's share.
   double ComputedShare(uint64_t bytes, double tokens_ns) const {
     if (!ns_per_byte || tokens_ns <= 0) return 0;
     const double load_ns = static_cast<double>(bytes) * *ns_per_byte;

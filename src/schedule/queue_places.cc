@@ -56,7 +56,7 @@ bool QueuePlaces::ExceedsShare(const std::string& tenant, uint64_t requests, uin
     const bool is_there = other.requests > 0 || other.wanted_until_ns > now_ns;
     if (name != tenant && is_there) sum += WeightOf(rules, name);
   }
-  if (sum == weight) return false;  // nobody else is there
+  if (sum == weight) return false;  // no other tenant is there
   const auto exceeds = [&](uint64_t count, uint64_t most) {
     return static_cast<double>(count) > static_cast<double>(most) * weight / sum;
   };

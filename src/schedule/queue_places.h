@@ -30,8 +30,8 @@ class QueuePlaces {
 
   uint64_t requests() const { return requests_; }
   uint64_t requests_of(const std::string& tenant) const;
-  // Whether so many more would be more than the tenant's share. O(tenants) while more than half is
-  // taken, else O(1).
+  // Returns whether so many more would be more than the tenant's share. O(tenants) while more than
+  // half is taken, else O(1).
   bool ExceedsShare(const std::string& tenant, uint64_t requests, uint64_t bytes,
                     const TenantTable& rules, uint64_t now_ns) const;
 

@@ -85,8 +85,8 @@ struct AnswerState {
   // One until the prompt is computed, then those of the choices, or of the beams at hand.
   std::vector<std::unique_ptr<Sequence>> sequences;
   std::unique_ptr<BeamSearch> search;  // of GenerateRequest::beams
-  // Those of beams that are not at hand, since too few tokens may follow: without tokens, but with
-  // their part of the reservation.
+  // Sequences of beams that are not at hand, since too few tokens may follow: without tokens, but
+  // with their part of the reservation.
   std::vector<std::unique_ptr<Sequence>> unused_beams;
   std::vector<float> cursor_hidden;  // final hidden state of a prompt that a Cursor answers
   bool prompt_done = false;
@@ -159,7 +159,8 @@ struct Request {
   bool SharesCacheWith(const Request& other) const {
     return cache_owner() == other.cache_owner() && spec.cache_salt == other.spec.cache_salt;
   }
-  // What came before an erase must not be found after it, even if it is matched again.
+  // Returns whether it uses and fills the cache. What came before an erase must not be found after
+  // it, even if it is matched again.
   bool shares() const { return spec.reuse != Reuse::kNothing && !is_erased; }
   bool done() const { return events.num_done() == spec.n; }
   // Return how many sequences it has at most, and still may have.

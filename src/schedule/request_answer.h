@@ -9,7 +9,7 @@
 
 namespace kvasir {
 
-// What a sampled token does: it goes into the text, or it ends the answer (end of sequence,
+// The part of a sampled token: it goes into the text, or it ends the answer (end of sequence,
 // stop_ids).
 enum class TokenRole { kText, kEnd };
 

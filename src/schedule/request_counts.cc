@@ -9,7 +9,7 @@ constexpr uint64_t kNsOfSecond = 1'000'000'000;
 
 double Seconds(uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
-// Of a request that finished as asked.
+// Counts a request that finished as asked.
 void CountFinished(const Request& request, uint64_t now_ns, EngineStats& stats) {
   RequestStats& sums = stats.requests;
   ++stats.requests_finished;

@@ -8,19 +8,19 @@
 
 namespace kvasir {
 
-// A trace with room for all that it may get, so that steps allocate nothing.
+// Returns a trace with room for all that it may get, so that steps allocate nothing.
 std::unique_ptr<RequestTrace> NewTrace();
 
 void TracePreempt(Request& request, PreemptCause cause, uint64_t now_ns);
 void TraceResume(Request& request, uint64_t now_ns);  // its receipt already counts what it costs
 void TraceCaughtUp(Request& request);                 // its next token was sampled
 void TraceWait(Request& request);                     // is_starved was decided for the next step
-// It ended now; its receipt is complete.
+// Completes the trace of a request that ended now; its receipt is complete.
 void WriteTrace(Request& request, FinishReason reason, uint64_t now_ns);
 // Passes the trace to spec.on_trace, once.
 void DeliverTrace(Request& request) noexcept;
 
-// While it lives, a step allocates blocks for the request: notes what was evicted for that.
+// Notes what is evicted while it lives: a step allocates blocks for the request.
 class AllocationWatch {
  public:
   AllocationWatch(Request& request, const CacheCounters& counters);

@@ -46,14 +46,14 @@ namespace kvasir {
 class Scheduler {
  public:
   Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options);
-  // The exact bytes that the constructor will allocate for logits and sampling, and those that it
-  // did allocate.
+  // Return the exact bytes that the constructor will allocate for logits and sampling, and those
+  // that it did allocate.
   static uint64_t ScratchBytes(uint32_t vocab_size, uint32_t hidden_size, uint32_t logit_rows,
                                uint32_t threads, uint32_t parallel, bool has_encoder);
   uint64_t scratch_bytes() const;
 
-  // REQUIRES: the request's demand fits the empty pool; its n is at most `parallel`. If this
-  // throws, the caller still owns the request.
+  // Queues a request. REQUIRES: its demand fits the empty pool; its n is at most `parallel`. If
+  // this throws, the caller still owns the request.
   void Enqueue(std::unique_ptr<Request>&& request);
   void Cancel(RequestId id);
   void CancelAll();
@@ -63,14 +63,14 @@ class Scheduler {
   // Ends all requests with this error: after Step threw, or when a file of the model was changed.
   // If it throws, it may be called again.
   void FailAll(const Error& error);
-  // Engine::SetTenants.
+  // Sets the rules of all tenants (Engine::SetTenants).
   void SetTenants(const TenantTable& rules);
   // Forgets the owner's namespaces at once; its requests that wait or run share nothing from now
   // on. The next steps zero the blocks, and the last of these steps calls `done`. If this throws,
   // the caller still owns `done`.
   void Erase(std::string_view owner, ErasureSink&& done);
-  // The same for a part of a prompt: Engine::Forget. `kept` stands for request.kept, which is not
-  // looked at. O(blocks), and O(last) HMACs with a tier.
+  // Forgets a part of a prompt in the same way: Engine::Forget. `kept` stands for request.kept,
+  // which is not looked at. O(blocks), and O(last) HMACs with a tier.
   void Forget(const ForgetRequest& request, const std::shared_ptr<const KeptPrompts>& kept,
               ErasureSink&& done);
 
@@ -78,11 +78,11 @@ class Scheduler {
   // stored, or with kUnavailable after tier_answer_ns. If this throws, the caller still owns
   // `done`. REQUIRES: there is a tier.
   void Flush(FlushSink&& done) { erasures_.Flush(std::move(done)); }
-  // Flushes and erasures wait for the tier no longer than until then.
+  // Makes flushes and erasures wait for the tier until then, at most.
   void EndTierWaits(uint64_t at_ns) { erasures_.EndTierWaits(at_ns); }
 
   bool idle() const { return requests_.empty() && erasures_.empty() && cache_.num_unsealed() == 0; }
-  // After a step: whether all that is left waits for the tier, or for a time to pass.
+  // Returns, after a step, whether all that is left waits for the tier, or for a time to pass.
   bool WaitsForTier() const;
   // Gives up what was not handed over to the tier yet.
   void DropUnsealed() { cache_.DropUnsealed(); }
@@ -95,19 +95,21 @@ class Scheduler {
   // Runs one step, then calls the sinks. With nothing to run it only sends waiting events (of
   // cancelled requests) and zeroes erased blocks.
   Ended Step();
-  // Of a tenant, or of all: the oldest running request first, then those that wait.
+  // Returns the choices of a tenant, or of all: the oldest running request first, then those that
+  // wait.
   std::vector<SequenceState> States(const std::optional<std::string>& tenant) const {
     return StatesOf(requests_, leaders_, cache_, tenant);
   }
-  // on_stats is called at once, and then in each step before its sinks, so that the snapshot
-  // already counts what they get.
+  // Calls on_stats at once, and then in each step before its sinks, so that the snapshot already
+  // counts what they get.
   void set_on_stats(std::function<void(const EngineStats&)> on_stats) {
     figures_.set_on_stats(std::move(on_stats));
     PublishStats();
   }
-  // Called once for each request, before its last event: who hears that may ask again at once.
+  // Calls on_end once for each request, before its last event. The callback may submit a new
+  // request.
   void set_on_end(std::function<void(const Request&)> on_end) { on_end_ = std::move(on_end); }
-  // on_workload is called at once, when a step begins to compute, and when nothing is left to do.
+  // Calls on_workload at once, when a step begins to compute, and when nothing is left to do.
   void set_on_workload(std::function<void(const Workload&)> on_workload) {
     workload_.set_on_workload(std::move(on_workload));
     workload_.Publish();
@@ -126,7 +128,7 @@ class Scheduler {
   struct Known {
     std::span<const TokenId> tokens;
     bool goes_on;   // its answers had begun
-    bool is_whole;  // the answer is in `tokens` too; else it is computed again behind the prompt
+    bool is_whole;  // the answer is in `tokens` too; else it is computed again after the prompt
     bool is_long;   // of RoPE longrope
   };
   Known KnownOf(const Request& request) const;

@@ -134,7 +134,7 @@ void Scheduler::Admit(size_t waiting_index) {
   requests_.Admit(waiting_index);
 }
 
-// Tokens of each sequence that admission reserves blocks for.
+// Returns the tokens of each sequence that admission reserves blocks for.
 uint32_t Scheduler::TokensToReserve(const Request& request) const {
   const uint32_t whole = request.demand.tokens;
   if (options_.admission == Admission::kFull || request.max_tokens == 0) return whole;
@@ -291,8 +291,8 @@ void Scheduler::CountResumed(Request& request, const Sequence& first, uint32_t n
   }
 }
 
-// Takes all blocks of a running request. What it computed stays in the index until somebody needs
-// the room. It goes on with the same tokens, text and random numbers.
+// Takes all blocks of a running request. What it computed stays in the index until others need the
+// room. It goes on with the same tokens, text and random numbers.
 void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
   Request* const request = requests_.running[running_index].get();
   loads_.End(*request);
@@ -368,7 +368,7 @@ bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
   return false;
 }
 
-// What the cache has for `tokens`, under the Identity of a long sequence or of a short one.
+// Returns what the cache has for `tokens`, under the Identity of a long sequence or of a short one.
 MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, bool is_long,
                              MatchOptions options) {
   options.reuse = request.shares();

@@ -34,12 +34,13 @@ void Scheduler::UseDraw(TokenChooser::Draw& draw) {
     return;
   }
   if (!draw.id) {
-    const Error error =
-        draw.is_stuck
-            ? Error{Code::kUnsupported,
-                    fmt::format("format: after {} tokens of the answer, no token leads on",
-                                sequence.tokens.size() - request.prompt_tokens())}
-            : Error{Code::kCorruption, "model: a logit is not finite"};
+    const Error error = draw.is_stuck
+                            ? Error{Code::kUnsupported,
+                                    fmt::format("format: no token can continue the answer after {} "
+                                                "tokens; change the schema "
+                                                "or grammar",
+                                                sequence.tokens.size() - request.prompt_tokens())}
+                            : Error{Code::kCorruption, "model: a logit is not finite"};
     EndRequest(request, FinishReason::kError, &error);
     return;
   }
@@ -81,7 +82,7 @@ void Scheduler::NoteToken(Request& request, uint64_t previous_ns) {
   TraceCaughtUp(request);
 }
 
-// Whether nothing may follow the token.
+// Returns whether nothing may follow the token.
 bool Scheduler::AdvanceFormat(const Request& request, Sequence& sequence,
                               const GeneratedToken& token) {
   const CompiledFormat& format = request.format;
@@ -257,7 +258,7 @@ void Scheduler::Forget(const ForgetRequest& request, const std::shared_ptr<const
   requests_.retry_admission = true;
 }
 
-// What steps leave in memory that the next ones use again.
+// Zeroes what steps leave in memory that the next ones use again.
 void Scheduler::ZeroScratch() {
   batch_.Zero();
   heads_.Zero();

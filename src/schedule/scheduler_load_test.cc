@@ -375,7 +375,7 @@ TEST_F(DiskThatHangs, EndsAForgetThatGoesOnLater) {
   EXPECT_EQ(erasure.error->code, Code::kUnavailable);
   EXPECT_EQ(process.Ask(prompt).receipt.cached_tokens(), 96u);  // the pool has forgotten the rest
   gate_->Block(Blocked::kNothing);
-  EXPECT_FALSE(process.Forget(prompt, 200).error);  // behind the first one
+  EXPECT_FALSE(process.Forget(prompt, 200).error);  // after the first one
   EXPECT_EQ(tier_->Stats().blocks, 6u + 16u);
   LoadingProcess restarted(tier_.get(), {0});
   EXPECT_LE(restarted.Ask(prompt).receipt.cached_tokens(), 96u);

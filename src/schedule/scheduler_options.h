@@ -44,8 +44,8 @@ struct SchedulerOptions {
   std::optional<LongRope> long_rope;  // absent: the length does not change the rotation
   std::vector<TokenId> end_tokens;    // ascending
   const Tokenizer* tokenizer = nullptr;
-  // Of the masks of formats, in each step: nearly 2 ms. Between two steps that have nothing else to
-  // do it is 5/2 of it, and a request may take 10 s beyond its part of the steps.
+  // Steps of the masks of formats, in each step: nearly 2 ms. Between two steps that have nothing
+  // else to do it is 5/2 of it, and a request may take 10 s beyond its part of the steps.
   uint64_t format_steps = 400'000;
   FileWatch* files = nullptr;  // what the runner reads; must outlive the scheduler
   std::function<void(const View&, const StepPlan&)> on_plan;  // called after each decision

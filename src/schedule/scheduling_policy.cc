@@ -11,14 +11,14 @@ using State = RequestView::State;
 
 bool IsRunning(const RequestView& request) { return request.state == State::kRunning; }
 
-// Whether it was just brought back, or was preempted too often.
+// Returns whether it was just brought back, or was preempted too often.
 bool IsProtected(const RequestView& request) {
   return request.preemptions >= SchedulingPolicy::kMaxPreemptions ||
          (request.preemptions > 0 &&
           request.tokens_since_resume < SchedulingPolicy::kCooldownTokens);
 }
 
-// Of the running requests that `may` names, the one that costs least to bring back; of equals the
+// Returns the running request that `may` allows and that costs least to bring back; of equals the
 // one that came last.
 template <typename F>
 std::optional<uint32_t> Cheapest(const View& view, F&& may) {
@@ -42,8 +42,8 @@ std::optional<uint32_t> Oldest(const View& view, std::optional<AccountId> accoun
   return oldest;
 }
 
-// Who gives way to a starved request. The oldest running one never does: it always ends. Where an
-// account has its maximum, only its own requests help.
+// Returns the request that gives way to a starved one. The oldest running one never does: it always
+// ends. Where an account has its maximum, only its own requests help.
 std::optional<uint32_t> MemoryVictim(const View& view, const RequestView& starved) {
   const AccountId account = starved.account;
   const bool own = starved.over_quota;
@@ -55,7 +55,7 @@ std::optional<uint32_t> MemoryVictim(const View& view, const RequestView& starve
   });
 }
 
-// Of `tenant`, or of all.
+// Returns the running choices of `tenant`, or of all.
 uint32_t RunningChoices(const View& view, std::optional<uint32_t> tenant = std::nullopt) {
   uint32_t running = 0;
   for (const RequestView& request : view.requests) {
@@ -64,7 +64,7 @@ uint32_t RunningChoices(const View& view, std::optional<uint32_t> tenant = std::
   return running;
 }
 
-// How much more a tenant must be charged: one whole step may always come between.
+// Returns how much more a tenant must be charged: one whole step may always come between.
 double UnfairNs(const View& view) {
   return SchedulingPolicy::kUnfairNs + view.cost->PredictNs({.prefill_rows = view.max_rows});
 }
@@ -124,7 +124,8 @@ bool SchedulingPolicy::IsReady(const View& view, uint32_t i) {
          view.tenants[request.tenant].may_run(request.choices);
 }
 
-// Of the first few that wait like this one, in the order in which they came.
+// Returns the request with most resident tokens of the first few that wait like this one, in the
+// order in which they came.
 uint32_t SchedulingPolicy::MostResident(const View& view, uint32_t first) {
   const RequestView& head = view.requests[first];
   if (head.state != State::kWaiting || head.is_owed) return first;
@@ -209,9 +210,9 @@ std::optional<uint32_t> SchedulingPolicy::UnfairVictim(const View& view) const {
   return Cheapest(view, [&](uint32_t i) { return view.requests[i].tenant == tenant; });
 }
 
-// Of a tenant's running requests with the worst priority, if one with a better priority waits.
-// What a request has waited counts for its turn, but takes nobody's place. At most `parallel`
-// preempted requests wait, because their tokens stay in memory.
+// Returns one of a tenant's running requests with the worst priority, if a better one waits.
+// What a request has waited counts for its turn, but takes no other request's place. At most
+// `parallel` preempted requests wait, because their tokens stay in memory.
 std::optional<uint32_t> SchedulingPolicy::PriorityVictim(const View& view) const {
   const auto ran = std::ranges::count_if(view.requests, [](const RequestView& request) {
     return !IsRunning(request) && (request.state == State::kPreempted || request.preemptions > 0);

@@ -31,7 +31,7 @@ struct RequestView {
   // later were admitted before it.
   bool has_no_room = false;
   uint32_t overtaken = 0;
-  // Whose blocks it takes; whether these are more than are guaranteed to that account.
+  // The account whose blocks it takes; whether these are more than are guaranteed to that account.
   AccountId account = kNobody;
   bool above_guarantee = false;
   // It has no room, or is starved, because its account has its maximum: only what that account
@@ -60,9 +60,9 @@ struct SequenceView {
 
 // A tenant with requests here.
 struct TenantView {
-  // Time of the machine that it was given, in ns, by its weight; whoever was idle starts at the
-  // least of the others (virtual token counters, Sheng et al., OSDI 2024), or at the largest of all
-  // where all were idle.
+  // Time of the machine that it was given, in ns, by its weight; a tenant that was idle starts at
+  // the least of the others (virtual token counters, Sheng et al., OSDI 2024), or at the largest of
+  // all where all were idle.
   double charge_ns = 0;
   uint32_t running = 0;  // choices
   uint32_t max_running = std::numeric_limits<uint32_t>::max();
@@ -95,8 +95,9 @@ struct StepPlan {
       source_rows;  // [View::sequences]: its source_tokens, or 0: not in this step
 };
 
-// Rows of prompts, at most `most`, that a step of this work has room for, so that it takes
-// target_ns at most (0: however long it takes). Each of them reads row_bytes of KV. O(log most).
+// Returns the rows of prompts, at most `most`, that a step of this work has room for, so that it
+// takes target_ns at most (0: however long it takes). Each of them reads row_bytes of KV. O(log
+// most).
 uint32_t RowsWithin(const StepCost& cost, double target_ns, const StepWork& work, uint32_t most,
                     double row_bytes);
 
@@ -117,7 +118,7 @@ class SchedulingPolicy {
   static constexpr uint32_t kCooldownTokens = 32, kMaxPreemptions = 4;
   // Sources that one step reads.
   static constexpr uint32_t kMaxSources = 32;
-  // Of prompts in a step, however long it takes.
+  // Rows of prompts in a step, however long it takes.
   static constexpr uint32_t kLeastPrefillRows = 16;
 
   // Tenants are served in order of their charges. If one is charged so much more than another one
@@ -135,11 +136,12 @@ class SchedulingPolicy {
   void Decide(const View& view, StepPlan& plan) const;
 
  private:
-  // Whether a goes before b: waiting requests to be admitted, running ones to compute prompts.
+  // Returns whether a goes before b: waiting requests to be admitted, running ones to compute
+  // prompts.
   virtual bool GoesBefore(const View& view, uint32_t a, uint32_t b) const = 0;
   virtual bool IsFair() const = 0;
-  // Whether it may start now, if there is room: neither a leader nor its tenant's limit holds it
-  // up.
+  // Returns whether it may start now, if there is room: neither a leader nor its tenant's limit
+  // holds it up.
   static bool IsReady(const View& view, uint32_t request);
   static uint32_t MostResident(const View& view, uint32_t first);
   std::optional<uint32_t> Next(const View& view) const;
@@ -149,8 +151,8 @@ class SchedulingPolicy {
   void PlanRows(const View& view, StepPlan& plan) const;
 };
 
-// The policy of a --schedule: "fair" (tenants by their charges, then priority, then arrival) or
-// "fifo" (first come, first served).
+// Returns the policy of a --schedule: "fair" (tenants by their charges, then priority, then
+// arrival) or "fifo" (first come, first served).
 std::unique_ptr<const SchedulingPolicy> MakeSchedulingPolicy(Schedule schedule);
 
 }  // namespace kvasir

@@ -117,7 +117,7 @@ TEST_F(Policy, OnlyTheFirstSourceMayTakeLongerThanAStepShould) {
   Decide();
   EXPECT_EQ(plan_.source_rows, (Indices{0, 32, 0}));
   EXPECT_EQ(plan_.rows[0], 1u);
-  sequences_[0].decodes = false;  // nobody waits for the step's end
+  sequences_[0].decodes = false;  // no request waits for the step's end
   Decide();
   EXPECT_EQ(plan_.source_rows, (Indices{0, 32, 32}));
 }
@@ -325,7 +325,7 @@ TEST_F(Fair, OfAFewTheOneWithMostResidentTokensGoesFirst) {
   tenants_[1].charge_ns = 1;
   requests_[SchedulingPolicy::kMaxCompared].resident_tokens = 500;
   Decide();
-  EXPECT_EQ(plan_.admit, 0u) << "too far behind, or of another tenant";
+  EXPECT_EQ(plan_.admit, 0u) << "too far after the first, or of another tenant";
   requests_[3].resident_tokens = 16;
   requests_[5].resident_tokens = 32;
   Decide();

@@ -23,7 +23,7 @@ class SeenPrompts {
 
   explicit SeenPrompts(uint64_t cache_tokens);
 
-  // Of each whole chunk of a prompt, and of the whole prompt: a hash of everything up to its end.
+  // Hashes of everything up to the end of each whole chunk of a prompt, and of the whole prompt.
   // Prompts of two owners, or of two salts of one (or a salt and none), have none in common: their
   // chains start at digests under a key that no caller knows, so none can choose a salt that makes
   // them meet.

@@ -7,12 +7,12 @@
 namespace kvasir {
 namespace {
 
-// Whether the only token to compute was just sampled.
+// Returns whether the only token to compute was just sampled.
 bool Decodes(const Request& request, const Sequence& sequence) {
   return request.answer.prompt_done && sequence.num_pending() == 1;
 }
 
-// Whether a choice has more to compute than its next token.
+// Returns whether a choice has more to compute than its next token.
 bool IsBehind(const Request& request) {
   return std::ranges::any_of(request.answer.sequences, [](const auto& sequence) {
     return !sequence->done && sequence->num_pending() > 1;
@@ -124,7 +124,8 @@ void StepPlanner::Fill(std::span<const AccountId> over_quota) {
            .target_step_ns = options_.target_step_ns};
 }
 
-// Who computes what another request of its tenant waits for has the better priority of the two.
+// Gives a request that computes what another one of its tenant waits for the better priority of the
+// two.
 // (Priorities of two tenants are not compared.)
 void StepPlanner::RaiseLeaders() {
   for (size_t i = requests_.running.size(); i < view_requests_.size(); ++i) {
@@ -163,7 +164,7 @@ void StepPlanner::FillSequence(uint32_t index, Request& request, Sequence& seque
   seen_.push_back({&request, &sequence});
 }
 
-// Tokens to compute again if the request loses its blocks and nothing of them stays.
+// Returns the tokens to compute again if the request loses its blocks and nothing of them stays.
 uint32_t StepPlanner::CostToBringBack(const Request& request) const {
   constexpr uint32_t kMost = uint32_t{1} << 30;  // what certainly does not stay costs most
   uint32_t tokens = !request.shares() ? kMost : 0;

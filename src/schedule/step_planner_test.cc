@@ -107,7 +107,7 @@ TEST_F(StepPlannerTest, ChoicesKeepOneLength) {
   planner_.TakeRows(&batch_);
   ASSERT_EQ(batch_.rows().size(), 1u);
   EXPECT_EQ(batch_.rows()[0].sequence, request.answer.sequences[0].get())
-      << "it is behind the other one";
+      << "the other one waits for it";
   EXPECT_EQ(batch_.rows()[0].num_rows, 1u) << "its last token is computed with the other's";
   request.answer.sequences[0]->tokens.pop_back();
   planner_.Decide({});

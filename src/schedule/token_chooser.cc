@@ -169,7 +169,7 @@ void TokenChooser::ChooseOfFormat(Draw& draw, uint32_t sampler) {
   }
   for (const TokenId id : spec.stop_ids) set(id, format.Accepts());
   if (forbids) ForbidTokens(draw, legal);
-  // A mask may have tokens behind which the matcher would have too many places.
+  // A mask may have tokens after which the matcher would have too many places.
   for (; choice.num_tries < kMaxTries; ++choice.num_tries) {
     if (std::ranges::all_of(legal, [](uint64_t word) { return word == 0; })) break;
     draw.id = Sample(draw, sampler, legal);
@@ -185,7 +185,7 @@ void TokenChooser::ChooseOfFormat(Draw& draw, uint32_t sampler) {
   draw.is_stuck = true;
 }
 
-// Whether min_tokens or no_repeat_ngram_size may forbid a token here.
+// Returns whether min_tokens or no_repeat_ngram_size may forbid a token here.
 bool TokenChooser::ForbidsTokens(const Draw& draw) {
   const GenerateRequest& spec = draw.request->spec;
   return draw.sequence->tokens.size() < spec.prompt.size() + spec.min_tokens ||

@@ -36,7 +36,7 @@ class Forecast {
     new_tokens = std::max(new_tokens, 1.0);  // a Cursor may save even that
   }
 
-  // Of the last arrival.
+  // Returns the estimate of the last arrival.
   WaitEstimate Play() {
     const Job asked = waiting_.back().job;
     while (!Admit()) {
@@ -128,7 +128,7 @@ class Forecast {
     return prompts;
   }
 
-  // Of one step, except for prompts; and how many steps pass until an answer ends.
+  // The cost of one step, except for prompts; and how many steps pass until an answer ends.
   struct Decoding {
     StepWork work;
     double ends = 0;  // of answers of unknown length, a step
@@ -198,8 +198,8 @@ class Forecast {
     tenants_[job.tenant].charge_ns += service_ns / workload_.tenants[job.tenant].weight;
   }
 
-  // Those that have all their tokens; and the one with the least to come, when one ended of those
-  // whose lengths are not known.
+  // Ends requests that have all their tokens; and the one with the least to come, when one ended of
+  // those whose lengths are not known.
   void EndAnswers() {
     std::optional<size_t> least;
     for (size_t i = running_.size(); i-- > 0;) {
@@ -216,7 +216,7 @@ class Forecast {
     }
     if (!least || ended_ < 1) return;
     ended_ = 0;
-    // Of several choices one alone.
+    // If the request has several choices, only one of them ends now.
     Job& job = running_[*least].job;
     if (job.choices == 1) return End(*least);
     --job.choices;

@@ -43,11 +43,11 @@ struct Workload {
   uint32_t max_rows = 1, parallel = 1;
 
   double StepNs(const StepWork& work) const;
-  // Of a row of a prompt, in a step that has as many of them as it may.
+  // Returns the time of a row of a prompt, in a step that has as many of them as it may.
   double RowNs() const { return StepNs({.prefill_rows = max_rows}) / max_rows; }
-  // Until a running choice ends, from now.
+  // Returns the time until a running choice ends, from now.
   double EndNs() const;
-  // The index of a tenant, or 0.
+  // Returns the index of a tenant, or 0.
   uint32_t IndexOf(std::string_view tenant) const;
 };
 
@@ -66,11 +66,12 @@ struct WaitEstimate {
   bool knows_end = false;  // otherwise end_ns is a guess
 };
 
-// What the last one of `arrivals` has to expect, which come now and which the engine has not seen
-// yet: plays the steps ahead as the fair policy plans them, until that one has its first token. All
-// choices whose lengths are not known are taken to end at a constant rate, which makes one of them
-// end long before the mean. Zeros where nothing is known yet. O(n (parallel + tenants)) for n jobs
-// that go before it, of which those beyond kPlayedStarts are taken to start at the pace of these.
+// Returns what the last one of `arrivals` has to expect, which come now and which the engine has
+// not seen yet: plays the steps ahead as the fair policy plans them, until that one has its first
+// token. All choices whose lengths are not known are taken to end at a constant rate, which makes
+// one of them end long before the mean. Zeros where nothing is known yet. O(n (parallel + tenants))
+// for n jobs that go before it, of which those beyond kPlayedStarts are taken to start at the pace
+// of these.
 WaitEstimate EstimateWait(const Workload& workload, std::span<const Workload::Job> arrivals,
                           uint64_t now_ns);
 inline constexpr uint32_t kPlayedStarts = 64;

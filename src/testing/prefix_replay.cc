@@ -10,7 +10,7 @@ constexpr uint32_t kBlockTokens = 16;
 // A token that no block has. It follows each prompt, because Match never reuses the last token.
 constexpr TokenId kLastToken = -1;
 
-// A block of 1 KiB, which nobody writes.
+// A block of 1 KiB, which is never written.
 BlockLayout SmallLayout() {
   return BlockLayout(BlockShape{.block_tokens = kBlockTokens,
                                 .num_layers = 1,

@@ -14,7 +14,8 @@ namespace kvasir {
 namespace {
 
 constexpr uint32_t kVocab = 2048;  // of answers: none is longer
-// Of prompts. Much larger, so that two prompts have equal tokens only where their blocks are equal.
+// The vocabulary of prompts. Much larger, so that two prompts have equal tokens only where their
+// blocks are equal.
 constexpr uint32_t kPromptVocab = std::numeric_limits<TokenId>::max();
 constexpr uint32_t kMaxIdleSteps = 1000;
 
@@ -132,7 +133,8 @@ class Simulation {
     return options_.concurrency == 0 || outstanding_[tenant] < options_.concurrency;
   }
 
-  // When the next request that may come does so. Of those that a tenant's limit holds back none.
+  // Returns when the next request that may come does so, those aside that a tenant's limit holds
+  // back.
   uint64_t NextArrivalNs() const {
     uint64_t next_ns = kNever;
     for (uint32_t tenant = 0; tenant < todo_.size(); ++tenant) {
@@ -142,7 +144,7 @@ class Simulation {
     return next_ns;
   }
 
-  // All that have come by now, in the order of their times.
+  // Submits all that have come by now, in the order of their times.
   void SubmitAll() {
     while (NextArrivalNs() <= Now()) {
       std::optional<uint32_t> first;

@@ -127,7 +127,7 @@ TEST(Simulation, TenantsThatAlwaysWaitGetEqualService) {
 }
 
 // A tenant that asks for a quarter of the machine, beside one that asks for as much or for 10 times
-// that. Found in such a run: the second one's requests were preempted, and nobody could start.
+// that. Found in such a run: the second one's requests were preempted, and no request could start.
 TEST(Simulation, AFloodDoesNotDelayItsNeighbourMuch) {
   const auto trace = Conversations(300);
   const SimulationOptions saturated = Saturated(8, 8 * 600 / 16);
@@ -150,8 +150,8 @@ TEST(Simulation, AFloodDoesNotDelayItsNeighbourMuch) {
   EXPECT_LT(p95_beside(2.5), 1.5 * p95_beside(0.25));
 }
 
-// A tenant used the machine alone, and then nobody did. Who comes next, it or another one, has
-// saved nothing up.
+// A tenant used the machine alone, then none did. The tenant that comes next, it or another one,
+// has saved nothing up.
 TEST(Simulation, WhoUsedAnIdleMachineOwesNothing) {
   const auto trace = Conversations(300);
   const auto flood = [&](uint32_t tenant, uint64_t arrival_ns) {
