@@ -106,6 +106,23 @@ void Scheduler::ContinueFormats() {
   requests_.CollectEnded();
 }
 
+// Checks all files: whenever a request waits for admission, else every 100 ms. That is enough,
+// because each step checks the files that it reads.
+void Scheduler::CheckFiles() {
+  constexpr uint64_t kPeriodNs = 100'000'000;
+  if (options_.files == nullptr || (requests_.waiting.empty() && requests_.running.empty())) return;
+  const uint64_t now = MonotonicNs();
+  if (requests_.waiting.empty() && now - files_checked_ns_ < kPeriodNs) return;
+  files_checked_ns_ = now;
+  if (const Status files = options_.files->CheckAll(); !files) FailAll(files.error());
+  requests_.CollectEnded();
+}
+
+void Scheduler::CheckStepFiles() {
+  if (options_.files == nullptr) return;
+  if (const Status files = options_.files->CheckStep(); !files) FailAll(files.error());
+}
+
 void Scheduler::PlanRows() {
   // Where nothing runs there is room for any of them.
   if (requests_.retry_admission || requests_.running.empty()) {

@@ -119,8 +119,6 @@ class Scheduler {
  private:
   // scheduler_admission.cc
   void EndPastDeadline();
-  void CheckFiles();
-  void CheckStepFiles();  // only those that steps read
   void FitQuota(Request& request);
   bool CountRefusal(const Error& error);
   void Admit(size_t waiting_index);
@@ -146,6 +144,8 @@ class Scheduler {
   bool GrowReservation(Request& request, uint32_t needed);
 
   // scheduler.cc
+  void CheckFiles();
+  void CheckStepFiles();  // only those that steps read
   void PlanRows();
   void Charge();
   void ContinueFormats();
