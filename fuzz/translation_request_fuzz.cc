@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "api/translation_request.h"
 #include "base/check.h"
 #include "cost_limits.h"
 #include "fuzz_target.h"

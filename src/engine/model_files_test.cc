@@ -2,59 +2,18 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <initializer_list>
-#include <map>
 #include <optional>
 #include <utility>
 
+#include "base/environment_for_test.h"
 #include "source_paths.h"
 
 namespace kvasir {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Environment variables as given (nullptr: unset); afterwards as they were.
-class Environment {
- public:
-  Environment(std::initializer_list<std::pair<const char*, const char*>> values) {
-    for (const auto& [name, value] : values) {
-      const char* before = std::getenv(name);
-      before_[name] = before != nullptr ? std::optional<std::string>(before) : std::nullopt;
-      Set(name, value);
-    }
-  }
-  ~Environment() {
-    for (const auto& [name, value] : before_) Set(name.c_str(), value ? value->c_str() : nullptr);
-  }
-  Environment(const Environment&) = delete;
-  Environment& operator=(const Environment&) = delete;
-
- private:
-  static void Set(const char* name, const char* value) {
-    value != nullptr ? setenv(name, value, 1) : unsetenv(name);
-  }
-  std::map<std::string, std::optional<std::string>> before_;
-};
-
-TEST(ModelFiles, FoldersAreTheOptionElseXdgElseBelowHomeElseNone) {
-  const Environment none{
-      {"XDG_CACHE_HOME", nullptr}, {"XDG_STATE_HOME", nullptr}, {"HOME", nullptr}};
-  EXPECT_EQ(CacheDir("/given"), "/given");
-  EXPECT_EQ(CacheDir(std::nullopt), "");
-  EXPECT_EQ(StateDir(std::nullopt), "");
-  {
-    const Environment home{{"HOME", "/home/me"}};
-    EXPECT_EQ(CacheDir(std::nullopt), "/home/me/.cache/kvasir");
-    EXPECT_EQ(StateDir(std::nullopt), "/home/me/.local/state/kvasir");
-  }
-  const Environment xdg{{"XDG_CACHE_HOME", "/c"}, {"XDG_STATE_HOME", "/s"}};
-  EXPECT_EQ(CacheDir(std::nullopt), "/c/kvasir");
-  EXPECT_EQ(StateDir(std::nullopt), "/s/kvasir");
-}
 
 TEST(ModelFiles, AModelIsTheOptionElseTheEnvironmentsElseTheBundledOne) {
   const Environment named{{"KVASIR_MODEL", "/nowhere/named"}};

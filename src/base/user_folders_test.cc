@@ -1,0 +1,27 @@
+#include "base/user_folders.h"
+
+#include <gtest/gtest.h>
+
+#include "base/environment_for_test.h"
+
+namespace kvasir {
+namespace {
+
+TEST(UserFolders, AreTheOptionElseXdgElseBelowHomeElseNone) {
+  const Environment none{
+      {"XDG_CACHE_HOME", nullptr}, {"XDG_STATE_HOME", nullptr}, {"HOME", nullptr}};
+  EXPECT_EQ(CacheDir("/given"), "/given");
+  EXPECT_EQ(CacheDir(std::nullopt), "");
+  EXPECT_EQ(StateDir(std::nullopt), "");
+  {
+    const Environment home{{"HOME", "/home/me"}};
+    EXPECT_EQ(CacheDir(std::nullopt), "/home/me/.cache/kvasir");
+    EXPECT_EQ(StateDir(std::nullopt), "/home/me/.local/state/kvasir");
+  }
+  const Environment xdg{{"XDG_CACHE_HOME", "/c"}, {"XDG_STATE_HOME", "/s"}};
+  EXPECT_EQ(CacheDir(std::nullopt), "/c/kvasir");
+  EXPECT_EQ(StateDir(std::nullopt), "/s/kvasir");
+}
+
+}  // namespace
+}  // namespace kvasir
