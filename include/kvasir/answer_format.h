@@ -41,7 +41,7 @@ struct AnswerFormat {
   // How calls are written; lives for ever. REQUIRES: not null where there are tools.
   const CallFormat* calls = nullptr;
 
-  // How thoughts are written; lives for ever. Null: nothing is a thought. What comes behind a
+  // How thoughts are written; lives for ever. Null: nothing is a thought. What follows a
   // thought has the format; with `text` or must_call, an answer that ends inside it is not whole.
   const ThinkMarks* think = nullptr;
   bool begins_inside_thought = false;  // the prompt ends there

@@ -18,9 +18,9 @@ struct DiskOptions {
   // Absent: "kv" in EngineOptions::cache_dir. Where that cannot be used, Load warns and goes on
   // without it; where a folder is named here and cannot be used, Load fails.
   std::optional<std::string> folder;
-  // Of everything in the folder. Absent: a tenth of what is free or ours, at most 20 GiB.
+  // The limit of everything in the folder. Absent: a tenth of what is free or ours, at most 20 GiB.
   std::optional<uint64_t> cap_bytes;
-  uint64_t ttl_hours = 168;  // what nobody used for so long leaves
+  uint64_t ttl_hours = 168;  // what has not been used for so long leaves
   // What stays free on the device. Absent: a tenth of it, at most 2 GiB.
   std::optional<uint64_t> reserve_bytes = {};
 };

@@ -43,7 +43,7 @@ struct Receipt {
   uint32_t reused_partial = 0;  // tokens of a block whose later tokens differ
   uint32_t reused_disk = 0;
   uint32_t reused_remote = 0;
-  // Of an encoder-decoder model: tokens of the source, and how many of them had their KV in the
+  // For an encoder-decoder model: tokens of the source, and how many of them had their KV in the
   // cache: all or none. They are not in prompt_tokens.
   uint32_t source_tokens = 0, source_reused = 0;
   uint32_t preemptions = 0;  // times that it gave up its blocks while it ran

@@ -14,7 +14,7 @@ inline constexpr SamplingRange kProbabilityRange{0, 1};  // top_p and min_p
 inline constexpr SamplingRange kRepetitionPenaltyRange{0.01, 100};
 inline constexpr SamplingRange kAnswerPenaltyRange{-2, 2};  // presence_penalty, frequency_penalty
 inline constexpr SamplingRange kLogitBiasRange{-100, 100};
-// Of BeamParams: with more, scores of long answers are not floats.
+// A range of BeamParams: with more, scores of long answers are not floats.
 inline constexpr SamplingRange kLengthPenaltyRange{-10, 10};
 inline constexpr unsigned kMaxNgram = 1 << 20;         // no_repeat_ngram_size
 inline constexpr unsigned kMaxInfillCandidates = 256;  // top_k before infill

@@ -147,7 +147,7 @@ inline constexpr size_t kMaxSessionQueue = 8;  // calls of a session that wait
 
 class SessionFile;  // kvasir/session_file.h
 
-// Whose session it is: a digest of the tenant's name.
+// The owner of a session: a digest of the tenant's name.
 using SessionOwner = std::array<uint8_t, 32>;
 SessionOwner SessionOwnerOf(std::string_view tenant);
 
@@ -191,12 +191,12 @@ class SessionStore {
   enum class Room { kWithinLimit, kMayExceed };
   // The same store, whose Keep takes memory of this tenant's share.
   SessionStore Of(std::string_view tenant) const;
-  // Takes memory for a part of a state: of nobody's share, if the store is not Of a tenant or that
-  // of a Turn. kExhausted: it does not fit, and the part is destroyed.
+  // Takes memory for a part of a state: of no tenant's share, if the store is not Of a tenant or
+  // that of a Turn. kExhausted: it does not fit, and the part is destroyed.
   template <typename Part>
   Result<std::shared_ptr<const Part>> Keep(Part part, Room room = Room::kWithinLimit);
 
-  // Those among whom it is divided from now on; what they have stays.
+  // Sets the tenants among whom it is divided from now on; what they have stays.
   void SetTenants(const TenantTable& tenants);
   // Takes the sessions of an open file, and writes to it from now on. Sessions that this one
   // does not have are written to it at their next change or sweep. Disk.
@@ -249,7 +249,7 @@ class SessionStore {
   Error NoMemory() const;
 
   const std::shared_ptr<Impl> impl_;
-  const SessionOwner owner_{};  // whose share Keep takes of; zero: nobody's
+  const SessionOwner owner_{};  // whose share Keep takes of; zero: no tenant's
 };
 
 // A place in the queue of a session, then its turn, until its end. Its holder alone changes the

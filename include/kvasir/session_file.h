@@ -43,17 +43,17 @@ Result<SessionRecord> ParseSessionRecord(SessionStore& store, std::string_view j
 
 struct SessionFileOptions {
   std::string folder;  // DiskOptions::folder
-  // Of everything in the folder; the file takes an eighth of it at most.
+  // The limit of everything in the folder; the file takes an eighth of it at most.
   uint64_t cap_bytes = uint64_t{20} << 30;
-  uint64_t ttl_hours = 168;              // sessions that nobody used for so long leave the file
+  uint64_t ttl_hours = 168;              // sessions unused for so long leave the file
   std::optional<std::string> state_dir;  // EngineOptions::state_dir: whose secret it is
   SessionIdentity identity;              // of the model that reads them now
   uint32_t vocab_size = UINT32_MAX;      // a session with other ids is damaged
   // Called with the bytes of the folder's cap that the file needs, before it grows. May be empty.
   std::function<void(uint64_t bytes)> on_need;
 };
-// Of the folder, the model and the limits of an engine with a disk tier, which gives the file its
-// room there. REQUIRES: Engine::DiskStats; the engine outlives the file.
+// Returns the options for the folder, the model and the limits of an engine with a disk tier, which
+// gives the file its room there. REQUIRES: Engine::DiskStats; the engine outlives the file.
 SessionFileOptions SessionFileOptionsOf(Engine& engine);
 
 // The sessions of all tenants in the file. One process has it open at a time. Each call is durable

@@ -19,10 +19,10 @@ struct FimTokens {
 
 // Ids around the pieces of a text that an encoder reads.
 struct SourceFrame {
-  std::vector<TokenId> before, behind;
+  std::vector<TokenId> before, after;
 };
 
-// Of a translation model that was trained for one pair of languages.
+// The languages of a translation model that was trained for one pair of languages.
 struct LanguagePair {
   std::string source, target;  // ISO codes; "": the files do not say
   SourceFrame frame;

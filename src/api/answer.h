@@ -31,13 +31,14 @@ struct AnswerSpec {
   bool stream = false;
   bool keeps_ids = false;       // of tokens, unless the answer streams
   bool keeps_receipts = false;  // of each prompt, not only their sum
-  // Of a stream: whether it reports the prompt's progress, and timings with the tokens of choice 0.
+  // What a stream reports: whether it reports the prompt's progress, and timings with the tokens of
+  // choice 0.
   bool return_progress = false, timings_per_token = false;
   std::optional<uint32_t> logprobs;
   // How the texts are read; null: all of a text is content.
   std::shared_ptr<const AnswerReading> reading;
   std::vector<std::string> echo;  // text in front of each prompt's answers; empty: none
-  // Of echo with logprobs: the first token of each prompt, which has none; and how many tokens of
+  // For echo with logprobs: the first token of each prompt, which has none; and how many tokens of
   // prompts all choices show.
   std::vector<TokenId> scored_from;
   uint64_t scored_tokens = 0;
@@ -91,7 +92,7 @@ class Answer {
   size_t PromptOf(size_t choice) const { return choice / spec_.n; }
   // The text before a choice's text.
   std::string_view EchoOf(size_t choice) const;
-  // Of a stream: the scored tokens of a prompt that stand before its choices.
+  // Returns a stream's scored tokens of a prompt, which stand before its choices.
   std::span<const GeneratedToken> ScoredPrompt(size_t prompt) const;
   bool scores_prompts() const { return !scored_prompts_.empty(); }
 
@@ -129,7 +130,7 @@ class Answer {
   std::vector<Receipt> receipts_;        // [prompt], with keeps_receipts
   std::vector<Timings> prompt_timings_;  // the same
   size_t open_prompts_, open_choices_;
-  // Of each prompt, if its tokens have logprobs: what gives their texts, and, of streams, the
+  // For each prompt, if its tokens have logprobs: what gives their texts, and, of streams, the
   // tokens.
   std::vector<std::unique_ptr<TokenDecoder>> scored_texts_;
   std::vector<std::vector<GeneratedToken>> scored_prompts_;

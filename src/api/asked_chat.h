@@ -29,11 +29,11 @@ class AskedChat {
   // and may share the cache.
   void PrepareAfter(const GenerateRequest& request);
   bool prepares() const { return request_.has_value(); }
-  // Of a chat completion: the answer's text so far.
+  // Adds to the answer's text, of a chat completion.
   void Take(const Event& event) {
     if (prepares() && !is_session_) answer_ += event.text;
   }
-  // Of a session: it has the answer. The turn ends when the next one was prepared.
+  // Takes the turn of a session that has the answer. The turn ends when the next one was prepared.
   void Take(std::shared_ptr<SessionStore::Turn> turn) { turn_ = std::move(turn); }
 
   // Whether Explain may say more than kDiverged. O(messages after the miss).
@@ -50,7 +50,7 @@ class AskedChat {
 
  private:
   Result<JsonValue> Chat(JsonTree* tree) const;
-  // Of a session: whether an answer is at the missed message or after it.
+  // Returns, for a session, whether an answer is at the missed message or after it.
   bool MayBeRewritten(const Miss& miss) const;
   // Whether something that the session has read goes on after the missed token.
   bool MayBeRetokenized(const Miss& miss) const;

@@ -137,7 +137,7 @@ bool Reads(const Tokenizer& tokenizer, std::span<const TokenId> ids, std::string
   return take() && text.empty();
 }
 
-// What the ids decode to behind other text.
+// Returns what the ids decode to after other text.
 std::string TextInside(const Tokenizer& tokenizer, std::span<const TokenId> ids) {
   std::vector<TokenId> twice(ids.begin(), ids.end());
   const size_t alone = tokenizer.Decode(twice, SpecialTokens::kShow).size();
@@ -146,7 +146,7 @@ std::string TextInside(const Tokenizer& tokenizer, std::span<const TokenId> ids)
   return text.erase(0, alone);
 }
 
-// SentencePiece decodes the space that its first token has only behind other text: an answer begins
+// SentencePiece decodes the space that its first token has only after other text: an answer begins
 // without it, and templates write one before the answer. Then the ids stand for that space too.
 void TakeSpacesBefore(std::string_view text, const Tokenizer& tokenizer,
                       std::vector<KnownIds>* known) {

@@ -148,7 +148,7 @@ struct AnsweredChat {
   std::vector<KnownIds> known;
 };
 
-// An answer of tokens that nobody would encode it as: any tokens that are text.
+// An answer of tokens that no tokenizer would encode it as: any tokens that are text.
 std::vector<TokenId> AnyAnswer(const Tokenizer& tokenizer, Random& random) {
   for (;;) {
     std::vector<TokenId> ids;

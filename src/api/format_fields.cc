@@ -42,8 +42,8 @@ class FormatReader {
     }
     found_ = {language, std::move(text), std::move(field)};
   }
-  // Of a field that has the format itself: schemas as JSON or as its text, others as text, choices
-  // as a list.
+  // Returns the text of a field that has the format itself: schemas as JSON or as its text, others
+  // as text, choices as a list.
   void TakeValue(const FormatField& field, const JsonValue& value, std::string path) {
     const bool is_schema = field.language == FormatLanguage::kJsonSchema;
     const bool is_list = field.language == FormatLanguage::kTexts;

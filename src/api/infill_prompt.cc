@@ -15,7 +15,7 @@ namespace {
 
 using Texts = std::span<const std::string_view>;
 
-// Of Qwen, StarCoder, Granite, DeepSeek, CodeLlama, GLM, Falcon, and their like.
+// The marks of Qwen, StarCoder, Granite, DeepSeek, CodeLlama, GLM, Falcon, and their like.
 constexpr std::string_view kPrefixes[] = {"<|fim_prefix|>",  "<fim-prefix>", "<fim_prefix>",
                                           "<｜fim▁begin｜>", "<PRE>",        "▁<PRE>",
                                           "<|code_prefix|>", "<|prefix|>"};

@@ -17,7 +17,7 @@ namespace kvasir {
 // Probabilities of tokens: the model's, as logarithms, or those that they were drawn with.
 enum class Probs { kModel, kSampled };
 
-// Of a token without a log probability, the first of a prompt: null in answers.
+// The value of a token without a log probability, the first of a prompt: null in answers.
 inline constexpr float kNoLogprob = std::numeric_limits<float>::quiet_NaN();
 
 // The spelling of a token. `text` is UTF-8; for a token that is part of a character it is

@@ -54,7 +54,7 @@ Result<GenerationCall> ParseCompletionRequest(std::string_view body, const Model
 
 // The parts of ParseChatRequest, for prompts that are made otherwise. BeginChat reads all fields
 // but those of the prompt and makes one request; SetPrompt checks the prompt's length and gives the
-// request its prompt, and the names of the fields that nobody has read until then and of what the
+// request its prompt, and the names of the fields that were not read until then and of what the
 // prompt does not show.
 Result<OpenAiCall> BeginChat(JsonFields& fields, const ModelView& model);
 Status SetPrompt(ChatPrompt prompt, const JsonFields& fields, const ModelView& model,

@@ -45,7 +45,7 @@ class OpenAiWriter : public AnswerWriter {
   uint64_t held_bytes() const override;
 
  private:
-  // Of a choice in a stream.
+  // What a stream has said of a choice.
   struct Told {
     bool started = false;
     uint64_t characters = 0;  // text_offset of the next token

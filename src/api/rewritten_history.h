@@ -15,10 +15,10 @@ namespace kvasir {
 // `chat_template_kwargs`, as RenderMessages reads it; `whole` is its rendering. REQUIRES: message
 // `answer` is there, and another one before it.
 //
-// The answer was generated behind the rendering of the messages before it with the generation
+// The answer was generated after the rendering of the messages before it with the generation
 // prompt. Where that, with what was `written` (empty: the answer's content), is not a prefix of
 // `whole`: the message of `whole` in which they first differ; the number of messages if that is
-// behind them all. Absent: it is a prefix, or the template cannot render the messages before it.
+// after them all. Absent: it is a prefix, or the template cannot render the messages before it.
 // O(rendering).
 std::optional<size_t> FindRewritten(const JsonValue& chat, size_t answer, const RenderedChat& whole,
                                     const ModelView& model, JsonTree* tree,

@@ -79,7 +79,7 @@ void TurnOffOthers(const std::vector<std::string>& names, SamplingParams* sampli
   sampling->infill = !lacks("infill");
 }
 
-// Those that change something, in order.
+// Returns the names that change something, in order.
 std::vector<std::string_view> ThatWork(const std::vector<std::string>& names,
                                        const SamplingParams& sampling) {
   std::vector<std::string_view> work;

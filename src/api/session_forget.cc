@@ -69,7 +69,7 @@ TokenRange TextOn(Ids ids, size_t begin, size_t end, const std::optional<PlacedP
   if (now && SharedLength(ids, Ids(now->prompt.chat.ids)) > now->last_token) {
     return {std::max(begin, now->first_token), std::max(begin, now->last_token)};
   }
-  // An older text, of which only the place is known. What the template writes behind it is not a
+  // An older text, of which only the place is known. What the template writes after it is not a
   // part of it: an answer that went on after its client had gone has other tokens there.
   const auto message = ids.subspan(begin, end - begin);
   const auto closing = now && !now->closing.empty()
@@ -167,7 +167,7 @@ Result<Forgetting> ForgetPart(SessionStore& store, const SessionState& state,
 namespace {
 
 // The index of the first message of the prompt that is neither a system nor a developer message.
-// The prompt leaves out the first `dropped` messages behind the system's. Absent: all are of these
+// The prompt leaves out the first `dropped` messages after the system's. Absent: all are of these
 // roles.
 std::optional<size_t> FirstSaid(const SessionState& state, uint32_t dropped) {
   for (size_t i = (state.has_system() ? 1 : 0) + dropped; i < state.messages.size(); ++i) {

@@ -12,7 +12,7 @@
 
 namespace kvasir {
 
-// Whose cache it is, and what else the same tenant says.
+// The owner of a cache, and what else the same tenant says.
 struct ForgetScope {
   const ModelView& model;
   std::string cache_owner;  // ForgetRequest::owner
@@ -31,9 +31,9 @@ struct Forgetting {
 // others).
 Result<Forgetting> ForgetPart(SessionStore& store, const SessionState& state,
                               const SessionPart& part, const ForgetScope& scope);
-// Of a whole session.
+// Returns what forgets a whole session.
 std::vector<ForgetRequest> ForgetAll(const SessionState& state, const ForgetScope& scope);
-// Of a prompt that is in no session. REQUIRES: it has tokens.
+// Returns what forgets a prompt that is in no session. REQUIRES: it has tokens.
 ForgetRequest ForgetPrompt(std::vector<TokenId> ids, const std::optional<std::string>& cache_salt,
                            const ForgetScope& scope);
 

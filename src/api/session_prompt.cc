@@ -109,7 +109,7 @@ std::vector<size_t> LaterTurns(const SessionState& state, size_t first) {
   return turns;
 }
 
-// Of a prompt of so many tokens; absent: of more than are counted.
+// Returns the error of a prompt of so many tokens; absent: of more than are counted.
 Error ContextFull(std::optional<size_t> tokens, const SessionState& state, const ModelView& model) {
   const std::string count =
       tokens ? std::to_string(*tokens) : fmt::format("more than {}", model.max_text_tokens());

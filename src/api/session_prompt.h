@@ -40,7 +40,7 @@ struct PlacedPrompt {
   // The first and the last token that have text of it. Both are the number of tokens where the
   // prompt has none of it.
   size_t first_token = 0, last_token = 0;
-  // What the template wrote behind the message's content.
+  // What the template wrote after the message's content.
   std::vector<TokenId> closing = {};
 };
 // `part`: absent, or where the content does not stand in the prompt byte for byte: all of it.
@@ -61,7 +61,7 @@ AnswerIds IdsOfAnswer(std::span<const TokenId> ids, std::string_view text,
                       const Tokenizer& tokenizer);
 
 // The session has read this prompt of `state` (BeginsOf) from now on, whatever becomes of the
-// answer: else nobody could forget it. Before the answer begins; kExhausted: the store has no
+// answer: else it could not be forgotten. Before the answer begins; kExhausted: the store has no
 // room for it. Disk, where the prompt begins in a new way. REQUIRES: the turn has come.
 Status NotePrompt(SessionStore::Turn& turn, const GenerateRequest& prompt,
                   std::vector<SessionPath::Begin> begins, SessionState* state);

@@ -19,10 +19,11 @@ struct Timings {
   void Add(const Timings& other);
 };
 
-// Of a finished request. `choices`: those that have a token; `longest`: tokens of the longest one.
+// Returns those of a finished request. `choices`: those that have a token; `longest`: tokens of the
+// longest one.
 Timings TimingsOf(const Receipt& receipt, uint64_t completion_tokens, uint32_t choices,
                   uint32_t longest);
-// Of a request that runs, with one choice.
+// Returns those of a request that runs, with one choice.
 Timings TimingsOf(const Progress& progress, uint64_t completion_tokens);
 
 // {"cache_n", "prompt_n", "prompt_ms", "prompt_per_token_ms", "prompt_per_second", "predicted_n",

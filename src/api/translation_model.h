@@ -28,7 +28,7 @@ Result<TranslationModel> TranslationModelOf(const Engine& engine);
 // From which language into which one.
 struct Direction {
   SourceFrame frame;            // of each text
-  std::vector<TokenId> target;  // what the decoder reads behind its start: a language, or nothing
+  std::vector<TokenId> target;  // what the decoder reads after its start: a language, or nothing
 };
 
 // A model for one pair needs no languages; those that are given must be the pair's. Errors name the

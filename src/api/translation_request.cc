@@ -149,7 +149,7 @@ Status AddText(std::string_view text, const char* field, const SourceFrame& fram
     parts.emplace_back().break_before = line_break;
     KV_ASSIGN(std::vector<TokenId> ids,
               SourceOf(part, field, frame, model, spec->splits_sentences));
-    if (ids.size() == frame.before.size() + frame.behind.size()) return {};  // without text
+    if (ids.size() == frame.before.size() + frame.after.size()) return {};  // without text
     if (call->requests.size() == model.max_prompts) {
       return FailField(Code::kInvalidArgument, field,
                        "more than {} {}, which is what may run or wait at once", model.max_prompts,
@@ -232,7 +232,7 @@ Result<std::string> JsonOfForm(std::string_view body, std::string_view content_t
       return FailField(Code::kInvalidArgument, "form", "has the field '{}' twice", name);
     }
     nlohmann::ordered_json typed = value;
-    // Of lists and objects no tree is made: it takes 80 times their bytes.
+    // No tree is made of lists and objects: it takes 80 times their bytes.
     if (std::ranges::find(kTexts, name) == std::end(kTexts) &&
         value.find_first_of("[{") == value.npos) {
       auto parsed = nlohmann::ordered_json::parse(value, nullptr, false);

@@ -19,7 +19,7 @@ Result<GenerationCall> ParseTranslationRequest(std::string_view body, const Mode
                                                const TranslationModel& translation);
 
 // The same for LibreTranslate's fields, in JSON or as a form. Texts are split into sentences, and
-// without other fields 4 beams search, as Argos Translate does behind LibreTranslate, or as many as
+// without other fields 4 beams search, as Argos Translate does under LibreTranslate, or as many as
 // the caller's tenant may have at once. The error of a language to be detected, or of HTML, names
 // the field.
 Result<GenerationCall> ParseLibreRequest(std::string_view body, std::string_view content_type,

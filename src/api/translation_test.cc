@@ -382,7 +382,7 @@ TEST_F(TranslationTest, AStreamHasTheSentencesInTheirOrder) {
     if (event == "[DONE]" || event.contains("usage")) continue;
     const json& entry = event.at("data").at(0);
     const size_t index = entry.at("index");
-    EXPECT_EQ(ends[index], 0) << "nothing comes behind the end";
+    EXPECT_EQ(ends[index], 0) << "nothing comes after the end";
     texts[index] += entry.at("text").get<std::string>();
     if (!entry.at("finish_reason").is_null()) ++ends[index];
   }

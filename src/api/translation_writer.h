@@ -27,7 +27,7 @@ struct TranslationSpec {
   float length_penalty = 1;     // of scores
   std::vector<TokenId> prompt;  // what the tokens of an answer begin with
 
-  // Of LibreTranslate's /translate.
+  // What LibreTranslate's /translate asks for.
   struct Libre {
     bool has_list = false;  // `q` is a list, and so is the answer
     uint32_t alternatives = 0;
@@ -59,18 +59,18 @@ class TranslationWriter : public AnswerWriter {
   uint64_t held_bytes() const override { return held_bytes_; }
 
  private:
-  // Of a choice: what its score comes from.
+  // What the score of a choice comes from.
   struct Scored {
     double sum = 0;              // of log probabilities
     std::optional<float> score;  // of a hypothesis
   };
-  // Of a request in a stream: text that waits for the sentences before it.
+  // A request in a stream: text that waits for the sentences before it.
   struct Waiting {
     size_t text = 0;  // which text it is a part of
     std::string unsent;
     bool finished = false, ended = false;  // all of its text has come; its receipt too
   };
-  // Of a text in a stream.
+  // A text in a stream.
   struct Flow {
     size_t part = 0;      // the one that is sent now
     bool joined = false;  // what stands in front of it is sent

@@ -160,7 +160,7 @@ Result<bool> TextTranslation::Submit(Line& line, size_t part) {
   };
   Result<std::vector<TokenId>> source = SourceOf(line.parts[part]);
   if (!source) return at_line(std::move(source.error()));
-  if (source->size() == options_.frame.before.size() + options_.frame.behind.size()) {
+  if (source->size() == options_.frame.before.size() + options_.frame.after.size()) {
     ++line.ended;
     return true;
   }

@@ -111,7 +111,7 @@ Result<LanguagePair> PairOf(const Ct2Folder& folder, const fs::path& path) {
   }
   if (folder.add_source_eos) {
     KV_ASSIGN(const TokenId eos, NeedId(folder.source_tokens, folder.eos, "eos_token", path));
-    pair.frame.behind.push_back(eos);
+    pair.frame.after.push_back(eos);
   }
   return pair;
 }

@@ -105,7 +105,7 @@ TEST_F(Ct2Importer, ReadsByOneVocabularyAndWritesByAnother) {
   EXPECT_EQ(target.sources->vocab_size(), model->config.encoder->vocab_size);
   EXPECT_NE(target.file.find("target_vocabulary"), std::string::npos) << target.file;
   EXPECT_NE(target.sources->file.find("source_vocabulary"), std::string::npos);
-  EXPECT_EQ(model->config.encoder->pair->frame.behind, std::vector<TokenId>{2});
+  EXPECT_EQ(model->config.encoder->pair->frame.after, std::vector<TokenId>{2});
 }
 
 TEST_F(Ct2Importer, FindsTheModelInAPackage) {
@@ -136,7 +136,7 @@ TEST_F(Ct2Importer, PutsTheEndsThatTheConfigNamesAroundSources) {
   ASSERT_TRUE(model) << model.error().message;
   EXPECT_EQ(model->config.encoder->decoder_start, 0);
   EXPECT_EQ(model->config.encoder->pair->frame.before, std::vector<TokenId>{0});
-  EXPECT_EQ(model->config.encoder->pair->frame.behind, std::vector<TokenId>{2});
+  EXPECT_EQ(model->config.encoder->pair->frame.after, std::vector<TokenId>{2});
 }
 
 TEST_F(Ct2Importer, RefusesWhatItDoesNotRunByName) {

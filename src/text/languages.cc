@@ -89,7 +89,7 @@ Result<Language> Languages::Find(std::string_view code) const {
 
 Result<std::vector<TokenId>> EncodeSource(const Tokenizer& tokenizer, std::string_view text,
                                           const SourceFrame& frame, size_t max_tokens) {
-  const size_t others = frame.before.size() + frame.behind.size();
+  const size_t others = frame.before.size() + frame.after.size();
   if (max_tokens < others) {
     return Fail(Code::kExhausted, "a source has at least {} tokens", others);
   }
@@ -99,15 +99,14 @@ Result<std::vector<TokenId>> EncodeSource(const Tokenizer& tokenizer, std::strin
   options.literal = {{0, text.size()}};
   KV_ASSIGN(std::vector<TokenId> ids, tokenizer.sources().Encode(text, options));
   ids.insert(ids.begin(), frame.before.begin(), frame.before.end());
-  ids.insert(ids.end(), frame.behind.begin(), frame.behind.end());
+  ids.insert(ids.end(), frame.after.begin(), frame.after.end());
   return ids;
 }
 
 SourceFrame FrameOf(const Tokenizer& tokenizer, TokenId language, LanguagePlace place) {
   KV_CHECK(tokenizer.eos());
-  if (place == LanguagePlace::kBehind)
-    return {.before = {}, .behind = {*tokenizer.eos(), language}};
-  return {.before = {language}, .behind = {*tokenizer.eos()}};
+  if (place == LanguagePlace::kBehind) return {.before = {}, .after = {*tokenizer.eos(), language}};
+  return {.before = {language}, .after = {*tokenizer.eos()}};
 }
 
 Result<LanguagePlace> LanguagePlaceOf(std::string_view tokenizer_config_json) {

@@ -344,7 +344,7 @@ TEST(EncodeSource, ReadsByTheVocabularyOfSources) {
   EXPECT_EQ(both.memory_bytes(), target.memory_bytes() + both.sources->memory_bytes());
   const auto plain = *Tokenizer::Make(target), tokenizer = *Tokenizer::Make(both);
   EXPECT_NE(plain->digest(), tokenizer->digest());
-  const SourceFrame frame{.before = {13}, .behind = {}};
+  const SourceFrame frame{.before = {13}, .after = {}};
   EXPECT_EQ(*EncodeSource(*plain, "ab ar", frame, 9), (std::vector<TokenId>{13, 3, 7, 3, 15}));
   EXPECT_EQ(*EncodeSource(*tokenizer, "ab ar", frame, 9), (std::vector<TokenId>{13, 12, 8, 12, 0}));
   EXPECT_EQ(*tokenizer->Encode("ab ar"), *plain->Encode("ab ar"));
