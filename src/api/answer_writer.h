@@ -5,7 +5,7 @@
 #include <string>
 
 #include "api/answer.h"
-#include "http/parts.h"
+#include "base/parts.h"
 #include "kvasir/engine.h"
 
 namespace kvasir {

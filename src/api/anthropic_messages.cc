@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "http/json_fields.h"
+#include "http/json_body.h"
 
 namespace kvasir {
 namespace {

@@ -9,7 +9,7 @@
 #include "api/model_view.h"
 #include "chat/chat_template.h"
 #include "http/errors.h"
-#include "http/json_fields.h"
+#include "http/json_body.h"
 #include "kvasir/engine.h"
 #include "kvasir/types.h"
 #include "text/tokenizer.h"

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "http/json_fields.h"
+#include "http/json_body.h"
 #include "kvasir/answer_format.h"
 
 namespace kvasir {

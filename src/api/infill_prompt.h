@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "api/chat_prompt.h"
-#include "http/json_fields.h"
+#include "http/json_body.h"
 
 namespace kvasir {
 

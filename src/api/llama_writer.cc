@@ -8,7 +8,7 @@
 
 #include "api/logprobs_json.h"
 #include "http/errors.h"
-#include "http/json_fields.h"
+#include "http/json_body.h"
 #include "observe/receipt_json.h"
 
 namespace kvasir {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "api/chat_prompt.h"
-#include "http/json_fields.h"
+#include "http/json_body.h"
 
 namespace kvasir {
 

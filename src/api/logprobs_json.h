@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "http/parts.h"
+#include "base/parts.h"
 #include "kvasir/engine.h"
 #include "text/tokenizer.h"
 

@@ -3,7 +3,7 @@
 
 #include "api/openai_json.h"
 #include "api/openai_writer.h"
-#include "http/json_fields.h"
+#include "http/json_body.h"
 #include "observe/receipt_json.h"
 
 namespace kvasir {

@@ -16,7 +16,7 @@
 #include "api/model_view.h"
 #include "chat/answer_parser.h"
 #include "http/errors.h"
-#include "http/json_fields.h"
+#include "http/json_body.h"
 #include "kvasir/engine.h"
 
 namespace kvasir {

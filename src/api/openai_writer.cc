@@ -5,7 +5,7 @@
 #include "api/logprobs_json.h"
 #include "api/openai_json.h"
 #include "http/errors.h"
-#include "http/json_fields.h"
+#include "http/json_body.h"
 
 namespace kvasir {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "api/chat_prompt.h"
 #include "http/errors.h"
-#include "http/json_fields.h"
+#include "http/json_body.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "http/json_fields.h"
+#include "http/json_body.h"
 #include "kvasir/engine.h"
 
 namespace kvasir {

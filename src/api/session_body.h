@@ -7,7 +7,7 @@
 
 #include "api/chat_prompt.h"
 #include "base/json_tree.h"
-#include "http/json_fields.h"
+#include "http/json_body.h"
 #include "kvasir/session.h"
 
 namespace kvasir {

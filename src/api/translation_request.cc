@@ -10,7 +10,7 @@
 #include "api/translation_writer.h"
 #include "base/result.h"
 #include "http/form_body.h"
-#include "http/json_fields.h"
+#include "http/json_body.h"
 #include "kvasir/sampling_ranges.h"
 #include "text/sentences.h"
 

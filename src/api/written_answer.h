@@ -11,7 +11,7 @@
 #include "api/answer.h"
 #include "api/answer_keeper.h"
 #include "api/answer_writer.h"
-#include "http/parts.h"
+#include "base/parts.h"
 #include "kvasir/engine.h"
 
 namespace kvasir {

@@ -85,7 +85,7 @@ TEST(Parts, WhatMakingAPieceThrowsComesOutOfNext) {
     Parts parts = make(kPartBytes);
     EXPECT_GE(parts.Next().size(), kPartBytes);
     EXPECT_THROW(parts.Next(), std::bad_alloc);
-    EXPECT_EQ(parts.Next(), "") << "there is no more to come";
+    EXPECT_EQ(parts.Next(), "") << "the text has ended";
     Parts at_once = make(1);
     EXPECT_THROW(at_once.Next(), std::bad_alloc);
     EXPECT_EQ(at_once.Next(), "") << "a piece that was not finished is dropped";

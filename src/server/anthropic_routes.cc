@@ -6,7 +6,7 @@
 
 #include "api/anthropic_messages.h"
 #include "http/errors.h"
-#include "http/json_fields.h"
+#include "http/json_body.h"
 #include "server/openai_routes.h"
 
 namespace kvasir {

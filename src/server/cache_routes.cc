@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/parts.h"
 #include "http/errors.h"
 #include "http/json_body.h"
-#include "http/parts.h"
 #include "plan/plan_json.h"
 #include "server/prefix_list.h"
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/parts.h"
 #include "base/secret.h"
 #include "chat/chat_template.h"
-#include "http/parts.h"
 #include "kvasir/engine.h"
 #include "server/service.h"
 #include "text/byte_level.h"

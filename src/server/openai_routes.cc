@@ -12,7 +12,7 @@
 #include "api/openai_request.h"
 #include "api/request_limits.h"
 #include "base/result.h"
-#include "http/json_fields.h"
+#include "http/json_body.h"
 #include "server/request_schema.h"
 
 namespace kvasir {

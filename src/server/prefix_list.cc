@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "http/parts.h"
+#include "base/parts.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {

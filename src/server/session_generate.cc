@@ -13,7 +13,7 @@
 #include "api/session_prompt.h"
 #include "base/result.h"
 #include "http/errors.h"
-#include "http/json_fields.h"
+#include "http/json_body.h"
 
 namespace kvasir {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "api/chat_prompt.h"
+#include "base/parts.h"
 #include "http/http_message.h"
-#include "http/parts.h"
 #include "kvasir/session.h"
 
 namespace kvasir {

@@ -17,7 +17,7 @@
 #include "base/result.h"
 #include "base/sizes.h"
 #include "http/errors.h"
-#include "http/json_fields.h"
+#include "http/json_body.h"
 #include "server/forgets.h"
 #include "server/request_schema.h"
 #include "server/session_generate.h"

@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/file_name.h"
 #include "http/errors.h"
-#include "http/json_fields.h"
+#include "http/json_body.h"
 #include "server/forgets.h"
 
 namespace kvasir {

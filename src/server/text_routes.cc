@@ -10,7 +10,7 @@
 #include "api/logprobs_json.h"
 #include "api/openai_request.h"
 #include "http/errors.h"
-#include "http/json_fields.h"
+#include "http/json_body.h"
 #include "server/request_schema.h"
 
 namespace kvasir {
