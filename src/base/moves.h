@@ -10,7 +10,7 @@ namespace kvasir {
 // Assigns by destroying and making anew, so that a class lists its members once: its destructor
 // gives back what it has, and its move constructor leaves nothing in `from` to give back.
 template <typename T>
-T& MoveInto(T& to, T&& from) noexcept {
+T& MoveInto(T& to, std::type_identity_t<T>&& from) noexcept {
   static_assert(std::is_nothrow_move_constructible_v<T>);
   if (&to != &from) {
     std::destroy_at(&to);
