@@ -102,7 +102,8 @@ void RunningAnswer::Submit() {
     const std::shared_ptr<RunningAnswer> self = weak.lock();
     if (explains && event.last && HasDiverged(event)) {
       const bool is_whole = !event.error && event.finish_reason != FinishReason::kCancelled;
-      if (self && is_whole && chat->MayExplain(*event.receipt.miss)) return self->Explain(event);
+      if (self && is_whole && chat->MayExplain(*event.receipt.miss))
+        return self->Explain(event, chat);
       engine.CountMiss(MissReason::kDiverged, event.receipt.computed);
     }
     if (self) self->Post([self, prompt, event] { self->OnEvent(prompt, event); });
@@ -117,13 +118,13 @@ void RunningAnswer::Submit() {
   }
 }
 
-// Finds out what the miss comes from, then goes on with the event.
-void RunningAnswer::Explain(const Event& event) {
+// Finds out what the miss comes from, then goes on with the event. On the engine's thread: `chat`
+// is not start_.chat, which another thread may reset.
+void RunningAnswer::Explain(const Event& event, const std::shared_ptr<AskedChat>& chat) {
   const auto client = client_.lock();
   if (!client) return engine_.CountMiss(MissReason::kDiverged, event.receipt.computed);
-  client->Run(SlowWork::kText, tenant(), start_.chat->work_bytes(),
-              [self = shared_from_this(), chat = start_.chat,
-               explained = event](MemoryQuota& quota) mutable {
+  client->Run(SlowWork::kText, tenant(), chat->work_bytes(),
+              [self = shared_from_this(), chat, explained = event](MemoryQuota& quota) mutable {
                 Miss& miss = *explained.receipt.miss;
                 Metered(quota, [&] { miss.reason = chat->Explain(miss); });
                 self->engine_.CountMiss(miss.reason, explained.receipt.computed);

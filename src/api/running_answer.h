@@ -77,7 +77,7 @@ class RunningAnswer : public std::enable_shared_from_this<RunningAnswer> {
   void Compile(QuotaShare held);
   void Submit();
   // Called on the engine's thread.
-  void Explain(const Event& event);
+  void Explain(const Event& event, const std::shared_ptr<AskedChat>& chat);
   void OnEvent(size_t prompt, const Event& event);
   void FinishKeeping(size_t prompt, const Event& event);
   // Posts a step, if the client is still there.
