@@ -75,7 +75,8 @@ class NotingKeeper : public AnswerKeeper {
 class RunningAnswerTest : public testing::Test {
  protected:
   std::shared_ptr<RunningAnswer> Make(GenerateRequest request = {},
-                                      std::unique_ptr<AnswerKeeper> keeper = nullptr) {
+                                      std::unique_ptr<AnswerKeeper> keeper = nullptr,
+                                      std::shared_ptr<AskedChat> chat = nullptr) {
     GenerationStart start;
     start.requests.push_back(std::move(request));
     AnswerSpec spec;
@@ -83,6 +84,7 @@ class RunningAnswerTest : public testing::Test {
     start.answer = std::make_unique<WrittenAnswer>(std::move(spec), 1, "7", 5, nullptr,
                                                    std::make_unique<OpenAiWriter>(OpenAiForm()));
     if (keeper) start.answer->KeepIn(std::move(keeper));
+    start.chat = std::move(chat);
     start.prompt_field = "prompt";
     start.tenant = "t";
     return std::make_shared<RunningAnswer>(std::move(start), engine_, client_,
@@ -130,6 +132,26 @@ TEST_F(RunningAnswerTest, ACancelledOneSendsNothingAndIsCharged) {
   EXPECT_TRUE(client_->sent.empty());
   EXPECT_EQ(engine_.cancelled.size(), 1u);
   EXPECT_EQ(charged_, 5u);
+}
+
+// The engine's last event may come when the client has just left, and the chat is given up.
+TEST_F(RunningAnswerTest, ACancelledOneStillExplainsItsMiss) {
+  TurnPreparer preparer(engine_);
+  const ModelView model;
+  GenerateRequest request;
+  request.caller_explains = true;
+  const auto answer =
+      Make(request, nullptr, std::make_shared<AskedChat>(R"({"messages": []})", model, preparer));
+  answer->Start({});
+  answer->Cancel();
+  Event event;
+  event.finish_reason = FinishReason::kStop;
+  event.last = true;
+  event.receipt.miss = Miss{MissReason::kDiverged};
+  engine_.submitted.back().second(event);
+  EXPECT_EQ(client_->kinds, std::vector{SlowWork::kText});
+  client_->RunWork();
+  EXPECT_EQ(engine_.counted_misses, std::vector{MissReason::kDiverged});
 }
 
 TEST_F(RunningAnswerTest, OneThatNobodyHoldsIsGoneWithItsLastStep) {
