@@ -111,6 +111,7 @@ time_of() { awk -v pattern="$1" -v otherwise="$2" '$0 ~ pattern { print $1; foun
 [ "$(id -u)" = 0 ] || die "needs root: debootstrap and chroot"
 command -v debootstrap >/dev/null || die "needs debootstrap: apt-get install debootstrap"
 trap clean_up EXIT
+: >"$log"
 
 began=$(now)
 make_root

@@ -51,7 +51,7 @@ def compiles(header, flags):
 
 def main():
     flags_of = commands()
-    listing = ["git", "ls-files"] if "--all" in sys.argv[1:] else ["tools/changed.sh", "--last"]
+    listing = ["git", "ls-files"] if "--all" in sys.argv[1:] else ["tools/changed.sh"]
     names = subprocess.run([*listing, "src/*.h", "include/*.h"], cwd=ROOT, text=True,
                            capture_output=True, check=True).stdout.split()
     headers = [ROOT / n for n in names if (ROOT / n).exists()]
