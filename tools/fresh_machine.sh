@@ -81,7 +81,10 @@ run_tests() {
   sed -n '/^passed .* failed/,$p' "$log"
   printf '%-28s %s\n' "debootstrap and clone" "$(seconds "$began" "$rooted")" \
     "dev test (limit $limit_s)" "$(seconds "$rooted" "$tested")"
-  [ "$status" = 0 ] || { tail -n 40 "$log" >&2; die "dev test failed with $status"; }
+  if [ "$status" != 0 ]; then
+    cp "$log" /var/tmp/kvasir-fresh.log
+    die "dev test failed with $status: what it printed is in /var/tmp/kvasir-fresh.log"
+  fi
   awk -v a="$rooted" -v b="$tested" -v limit="$limit_s" 'BEGIN { exit !(b - a <= limit) }' ||
     die "over the limit of $limit_s s"
 }
