@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kvasir/engine.h"
+#include "kvasir/engine_options.h"
 #include "kvasir/machine.h"
 #include "kvasir/status.h"
 

@@ -13,7 +13,7 @@
 #include "api/answer_pieces.h"
 #include "api/logprobs_json.h"
 #include "api/timings.h"
-#include "kvasir/engine.h"
+#include "kvasir/engine_event.h"
 
 namespace kvasir {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kvasir/engine.h"
+#include "kvasir/engine_event.h"
 #include "kvasir/status.h"
 
 namespace kvasir {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "chat/answer_parser.h"
-#include "kvasir/engine.h"
+#include "kvasir/engine_event.h"
 
 namespace kvasir {
 

@@ -6,7 +6,7 @@
 
 #include "api/answer.h"
 #include "base/parts.h"
-#include "kvasir/engine.h"
+#include "kvasir/engine_event.h"
 
 namespace kvasir {
 

@@ -8,7 +8,8 @@
 
 #include "api/chat_prompt.h"
 #include "api/turn_preparer.h"
-#include "kvasir/engine.h"
+#include "kvasir/engine_event.h"
+#include "kvasir/generate_request.h"
 #include "kvasir/session.h"
 
 namespace kvasir {

@@ -10,7 +10,7 @@
 #include "chat/chat_template.h"
 #include "http/errors.h"
 #include "http/json_body.h"
-#include "kvasir/engine.h"
+#include "kvasir/status.h"
 #include "kvasir/types.h"
 #include "text/tokenizer.h"
 

@@ -9,7 +9,7 @@
 
 #include "api/answer.h"
 #include "api/answer_writer.h"
-#include "kvasir/engine.h"
+#include "kvasir/generate_request.h"
 
 namespace kvasir {
 

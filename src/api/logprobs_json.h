@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/parts.h"
-#include "kvasir/engine.h"
+#include "kvasir/engine_event.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {

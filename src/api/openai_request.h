@@ -17,7 +17,7 @@
 #include "chat/answer_parser.h"
 #include "http/errors.h"
 #include "http/json_body.h"
-#include "kvasir/engine.h"
+#include "kvasir/generate_request.h"
 
 namespace kvasir {
 

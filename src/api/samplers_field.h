@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "http/json_body.h"
-#include "kvasir/engine.h"
+#include "kvasir/sampling_params.h"
 
 namespace kvasir {
 

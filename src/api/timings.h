@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 
-#include "kvasir/engine.h"
+#include "kvasir/engine_event.h"
 
 namespace kvasir {
 

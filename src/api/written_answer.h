@@ -12,7 +12,7 @@
 #include "api/answer_keeper.h"
 #include "api/answer_writer.h"
 #include "base/parts.h"
-#include "kvasir/engine.h"
+#include "kvasir/engine_event.h"
 
 namespace kvasir {
 

@@ -8,7 +8,7 @@
 
 #include "hub/pull.h"
 #include "hub/repo_ref.h"
-#include "kvasir/engine.h"
+#include "kvasir/engine_options.h"
 #include "kvasir/status.h"
 
 namespace kvasir::cli {

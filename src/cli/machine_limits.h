@@ -3,7 +3,7 @@
 
 #include "base/memory_limit.h"
 #include "cli/args.h"
-#include "kvasir/engine.h"
+#include "kvasir/engine_options.h"
 
 namespace kvasir::cli {
 

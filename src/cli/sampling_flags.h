@@ -5,7 +5,8 @@
 #include <vector>
 
 #include "cli/args.h"
-#include "kvasir/engine.h"
+#include "kvasir/generate_request.h"
+#include "kvasir/sampling_params.h"
 
 namespace kvasir::cli {
 

@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "kvasir/engine.h"
+#include "kvasir/engine_event.h"
+#include "kvasir/generate_request.h"
 
 namespace kvasir::cli {
 

@@ -3,7 +3,9 @@
 
 #include "cache/kv_cache.h"
 #include "import/importer.h"
-#include "kvasir/engine.h"
+#include "kvasir/engine_options.h"
+#include "kvasir/model_card.h"
+#include "kvasir/plan.h"
 #include "model/runner.h"
 #include "tier/disk_tier.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "kvasir/engine.h"
+#include "kvasir/sampling_params.h"
 #include "kvasir/status.h"
 
 namespace kvasir {

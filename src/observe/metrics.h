@@ -5,7 +5,10 @@
 #include <optional>
 #include <string>
 
-#include "kvasir/engine.h"
+#include "kvasir/engine_options.h"
+#include "kvasir/engine_stats.h"
+#include "kvasir/model_card.h"
+#include "kvasir/plan.h"
 
 namespace kvasir {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "kvasir/engine.h"
+#include "kvasir/sampling_params.h"
 #include "simd/target.h"
 #include "tensor/exp_sum.h"
 

@@ -6,7 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "kvasir/engine.h"
+#include "kvasir/engine_event.h"
+#include "kvasir/sampling_params.h"
 #include "sampling/infill_cut.h"
 #include "sampling/logit_scan.h"
 #include "sampling/weight_order.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kvasir/engine.h"
+#include "kvasir/engine_event.h"
 
 namespace kvasir {
 

@@ -3,7 +3,8 @@
 
 #include <span>
 
-#include "kvasir/engine.h"
+#include "kvasir/engine_event.h"
+#include "kvasir/generate_request.h"
 #include "schedule/request.h"
 #include "text/tokenizer.h"
 

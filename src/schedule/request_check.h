@@ -3,7 +3,9 @@
 
 #include <memory>
 
-#include "kvasir/engine.h"
+#include "kvasir/engine_event.h"
+#include "kvasir/engine_options.h"
+#include "kvasir/generate_request.h"
 #include "schedule/request.h"
 
 namespace kvasir {

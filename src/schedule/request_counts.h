@@ -4,7 +4,8 @@
 #include <array>
 #include <cstdint>
 
-#include "kvasir/engine.h"
+#include "kvasir/engine_event.h"
+#include "kvasir/engine_stats.h"
 #include "schedule/request.h"
 
 namespace kvasir {

@@ -9,7 +9,8 @@
 
 #include "cache/identity.h"
 #include "import/file_watch.h"
-#include "kvasir/engine.h"
+#include "kvasir/engine_options.h"
+#include "kvasir/types.h"
 #include "schedule/scheduling_policy.h"
 #include "simd/target.h"
 #include "text/tokenizer.h"

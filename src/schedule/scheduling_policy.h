@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "block/ids.h"
-#include "kvasir/engine.h"
+#include "kvasir/engine_options.h"
+#include "kvasir/request_trace.h"
 #include "schedule/step_cost.h"
 
 namespace kvasir {

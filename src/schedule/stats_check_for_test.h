@@ -7,7 +7,7 @@
 #include <iterator>
 #include <numeric>
 
-#include "kvasir/engine.h"
+#include "kvasir/engine_stats.h"
 
 namespace kvasir {
 

@@ -9,7 +9,8 @@
 
 #include "base/clock.h"
 #include "cache/kv_cache.h"
-#include "kvasir/engine.h"
+#include "kvasir/engine_event.h"
+#include "kvasir/engine_stats.h"
 #include "schedule/request_counts.h"
 #include "schedule/request_queues.h"
 #include "schedule/scheduling_policy.h"

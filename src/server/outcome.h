@@ -10,7 +10,6 @@
 
 #include "api/running_answer.h"
 #include "http/http_message.h"
-#include "kvasir/engine.h"
 
 namespace kvasir {
 

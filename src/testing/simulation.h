@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/percentile.h"
-#include "kvasir/engine.h"
+#include "kvasir/engine_stats.h"
 #include "schedule/scheduler.h"
 #include "testing/trace.h"
 
