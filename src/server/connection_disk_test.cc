@@ -114,8 +114,8 @@ class ConnectionDiskTest : public testing::Test {
     service_ = *Service::Make(options_, engine_);
     for (PreparePool* pool : {&prepare_, &grammars_, &disk_}) ASSERT_TRUE(pool->Start());
     server_ = std::thread([this] { io_.run(); });
-    StartConnection(std::move(sockets_.server), *service_, options_, connections_, prepare_,
-                    grammars_, disk_);
+    StartConnection(std::move(sockets_.server),
+                    {*service_, options_, connections_, prepare_, grammars_, disk_});
   }
   void TearDown() override {
     io_.stop();

@@ -56,8 +56,8 @@ class ConnectionTest : public testing::Test {
     service_ = *Service::Make(options_, engine_);
     ASSERT_TRUE(prepare_.Start());
     server_ = std::thread([this] { io_.run(); });
-    StartConnection(std::move(sockets_.server), *service_, options_, connections_, prepare_,
-                    prepare_, prepare_);
+    StartConnection(std::move(sockets_.server),
+                    {*service_, options_, connections_, prepare_, prepare_, prepare_});
   }
   static ServerOptions Timeouts(uint32_t read_ms, uint32_t idle_ms = 60000) {
     ServerOptions options;

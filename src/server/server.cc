@@ -2,40 +2,31 @@
 
 #include <fmt/format.h>
 #include <malloc.h>
-#include <poll.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/strand.hpp>
 #include <boost/system/system_error.hpp>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstring>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <semaphore>
 #include <thread>
 
-#include "access/browser_rules.h"
 #include "base/clock.h"
-#include "base/descriptor.h"
 #include "base/log.h"
 #include "base/result.h"
 #include "base/start_thread.h"
 #include "base/until_done.h"
 #include "http/event_loop.h"
 #include "http/request_memory.h"
-#include "server/connection.h"
+#include "server/acceptor.h"
 #include "server/option_check.h"
 #include "server/service.h"
 
@@ -43,20 +34,14 @@ namespace kvasir {
 namespace {
 
 namespace asio = boost::asio;
-using asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
 
-constexpr int kAcceptsAtOnce = 64;      // then other handlers get their turn
-constexpr size_t kMaxClosing = 64;      // closing connections that still hold memory
-constexpr size_t kClosedForFiles = 16;  // at once, when the system has no descriptor left
-constexpr auto kRetryAccept = std::chrono::milliseconds(20);  // while all connections are busy
-constexpr auto kAwaitClosing = std::chrono::milliseconds(1);
 constexpr auto kSweepSessions = std::chrono::seconds(60), kAskForFile = std::chrono::seconds(1);
 constexpr int kMaxDrains = 2;                 // one for each signal
 constexpr uint64_t kStopS = 1;                // for the server to stop after a second signal
 constexpr uint64_t kFlushNs = 5'000'000'000;  // for clients to read their last bytes
 
-// Accepts connections and handles signals. Its handlers run on one strand.
+// Runs the threads of a server and handles signals. Its handlers run on one strand.
 class Server {
  public:
   Server(const ServerOptions& options, const RequestMemory& memory, Engine& engine,
@@ -75,33 +60,9 @@ class Server {
 
   Status Listen() {
     KV_TRY(CheckEventLoop(io_));
-    uint16_t port = options_.port;  // that which the system chose for the first, for all
-    bool is_loopback = true;
-    for (const std::string& host : options_.hosts) {
-      KV_ASSIGN(const tcp::endpoint endpoint, ListenAt(host, port));
-      port = endpoint.port();
-      is_loopback &= IsLoopbackHost(endpoint.address().to_string());
-    }
-    if (is_loopback) service_->ListensOnLoopback();
-    return {};
-  }
-
-  // Checks that there are descriptors for a few connections; with fewer the server could not serve.
-  Status CheckFiles() {
-    constexpr int kLeast = 4;
-    std::vector<std::unique_ptr<Descriptor>> files;
-    for (int i = 0; i < kLeast; ++i) {
-      files.push_back(
-          std::make_unique<Descriptor>(dup(listeners_.front()->acceptor.native_handle())));
-      if (!*files.back()) {
-        return Fail(
-            Code::kIoError,
-            "server: only {} more files can be opened, and connections need at least {}: {}; "
-            "raise the limit of open files (ulimit -n)",
-            i, kLeast, std::strerror(errno));
-      }
-    }
-    return {};
+    KV_TRY(acceptor_.Listen());
+    if (acceptor_.IsLoopback()) service_->ListensOnLoopback();
+    return acceptor_.CheckFiles();
   }
 
   Status Run() {
@@ -125,9 +86,9 @@ class Server {
     if (started) {
       asio::post(strand_, [this] {
         AwaitSignal();
-        for (const auto& listener : listeners_) AwaitConnection(*listener);
+        acceptor_.Start();
         AwaitSweep();
-        Tell();
+        LogStart();
       });
       RunHandlers();
     }
@@ -140,44 +101,6 @@ class Server {
   }
 
  private:
-  struct Listener {
-    explicit Listener(const asio::strand<asio::io_context::executor_type>& strand)
-        : acceptor(strand), retry(strand) {}
-    tcp::acceptor acceptor;
-    asio::steady_timer retry;
-  };
-
-  Result<tcp::endpoint> ListenAt(const std::string& host, uint16_t port) {
-    ErrorCode ec;
-    tcp::resolver resolver(io_);
-    const auto found = resolver.resolve(
-        host, std::to_string(port), tcp::resolver::passive | tcp::resolver::numeric_service, ec);
-    if (ec || found.empty()) {
-      return FailField(Code::kInvalidArgument, "host",
-                       "cannot resolve '{}': {}; give a name or an address without port and "
-                       "brackets, such as 127.0.0.1 or ::1",
-                       host, ec.message());
-    }
-    const tcp::endpoint endpoint = found.begin()->endpoint();
-    tcp::acceptor& acceptor =
-        listeners_.emplace_back(std::make_unique<Listener>(strand_))->acceptor;
-    acceptor.open(endpoint.protocol(), ec);
-    if (!ec) acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
-    // Beside 0.0.0.0, :: is IPv6 alone.
-    const bool is_alone = options_.hosts.size() == 1;
-    if (!ec && endpoint.address().is_v6() && !is_alone) {
-      acceptor.set_option(asio::ip::v6_only(true), ec);
-    }
-    if (!ec) acceptor.bind(endpoint, ec);
-    if (!ec) acceptor.listen(asio::socket_base::max_listen_connections, ec);
-    if (!ec) acceptor.non_blocking(true, ec);
-    if (!ec) return acceptor.local_endpoint();
-    return Fail(Code::kIoError,
-                "cannot listen on {} port {}: {}; choose another with --host or "
-                "--port",
-                host, port, ec.message());
-  }
-
   // Starts the second of kIoThreads, and a thread for each call of Drain, which blocks: a second
   // call cancels the requests that the first one waits for.
   Status StartThreads() {
@@ -207,30 +130,11 @@ class Server {
     }
   }
 
-  void Tell() {
+  void LogStart() {
     if (!IsLogged(LogLevel::kInfo)) return;
-    std::string text =
-        fmt::format("{}accepts  up to {} connections, bodies up to {} KiB\n", options_.summary,
-                    options_.max_connections, options_.max_body_bytes >> 10);
-    for (const auto& listener : listeners_) {
-      ErrorCode ec;
-      const tcp::endpoint endpoint = listener->acceptor.local_endpoint(ec);
-      const std::string address = endpoint.address().to_string();
-      text +=
-          fmt::format("listening on http://{}:{}\n",
-                      endpoint.address().is_v6() ? "[" + address + "]" : address, endpoint.port());
-    }
-    LogText(text);
-  }
-
-  void AwaitConnection(Listener& at) {
-    if (!at.acceptor.is_open()) return;
-    UntilDone([this, &at] {
-      at.acceptor.async_wait(tcp::acceptor::wait_read, [this, &at](ErrorCode ec) {
-        if (ec == asio::error::operation_aborted) return;
-        ec ? Retry(at, kRetryAccept) : AcceptSome(at);
-      });
-    });
+    LogText(fmt::format("{}accepts  up to {} connections, bodies up to {} KiB\n{}",
+                        options_.summary, options_.max_connections, options_.max_body_bytes >> 10,
+                        acceptor_.Lines()));
   }
 
   // Sessions end when their time is over, even if no client calls. One sweep at a time: a slow disk
@@ -245,73 +149,6 @@ class Server {
           service_->SweepSessions();
           UntilDone([this] { asio::post(strand_, [this] { AwaitSweep(); }); });
         });
-      });
-    });
-  }
-
-  // Accepts waiting connections. When there are too many, closes those that have waited longest for
-  // their clients.
-  void AcceptSome(Listener& at) noexcept {
-    for (int i = 0; i < kAcceptsAtOnce && at.acceptor.is_open(); ++i) {
-      if (connections_.num_closing() >= kMaxClosing) return Retry(at, kAwaitClosing);
-      if (connections_.num_staying() >= options_.max_connections) {
-        if (!IsAnyWaiting(at)) return AwaitConnection(at);
-        if (MakeRoom(1) == 0) return Retry(at, kRetryAccept);
-      }
-      ErrorCode ec;
-      try {
-        tcp::socket socket = at.acceptor.accept(asio::make_strand(io_), ec);
-        if (!ec) {
-          StartConnection(std::move(socket), *service_, options_, connections_, prepare_, grammars_,
-                          disk_);
-        }
-      } catch (const std::exception&) {
-        ec = asio::error::no_memory;
-      }
-      if (ec == asio::error::would_block) return AwaitConnection(at);
-      if (ec && ec != asio::error::connection_aborted) return AwaitRoom(at);
-    }
-    UntilDone([this, &at] { asio::post(strand_, [this, &at] { AcceptSome(at); }); });
-  }
-
-  // Tells whether a connection waits to be accepted: room is made only for one that is there,
-  // because the one that is closed may be the newest, whose request has not arrived yet.
-  static bool IsAnyWaiting(Listener& at) {
-    pollfd waiting{at.acceptor.native_handle(), POLLIN, 0};
-    return poll(&waiting, 1, 0) != 0;
-  }
-
-  // Closes some connections, because the system has no descriptor or memory for another one.
-  void AwaitRoom(Listener& at) {
-    const bool closing = connections_.num_closing() > 0 || MakeRoom(kClosedForFiles) > 0;
-    Retry(at, closing ? kAwaitClosing : kRetryAccept);
-  }
-
-  // Closes connections that wait for their clients, and returns how many. Only requests that have
-  // not fully arrived lose their answers. Logs it at most once a second.
-  size_t MakeRoom(size_t count) noexcept {
-    try {
-      const size_t closed = connections_.MakeRoom(count);
-      closed_for_room_ += closed;
-      const uint64_t now_ns = MonotonicNs();
-      if (closed_for_room_ == 0 || now_ns < tell_room_at_ns_) return closed;
-      Log(LogLevel::kWarning,
-          "connections were closed to make room; to keep more at once, raise --request-memory or "
-          "the limit of open files",
-          LogField("closed", std::exchange(closed_for_room_, 0)),
-          LogField("kept", options_.max_connections));
-      tell_room_at_ns_ = now_ns + 1'000'000'000;
-      return closed;
-    } catch (...) {
-      return 0;
-    }
-  }
-
-  void Retry(Listener& at, std::chrono::milliseconds after) {
-    UntilDone([this, &at, after] {
-      at.retry.expires_after(after);
-      at.retry.async_wait([this, &at](ErrorCode ec) {
-        if (!ec) AcceptSome(at);
       });
     });
   }
@@ -385,12 +222,8 @@ class Server {
 
   // Waits for connections that still write; all generations have had their last event.
   void Flush() {
-    if (!listeners_.front()->acceptor.is_open()) return;
-    for (const auto& listener : listeners_) {
-      ErrorCode ignored;
-      listener->acceptor.close(ignored);
-      listener->retry.cancel();
-    }
+    if (!acceptor_.is_open()) return;
+    acceptor_.Close();
     give_up_ns_ = MonotonicNs() + kFlushNs;
     AwaitFlush();
   }
@@ -416,11 +249,11 @@ class Server {
   PreparePool prepare_{small_quota_, large_quota_};
   PreparePool grammars_{small_quota_, large_quota_};  // compiles formats
   PreparePool disk_{small_quota_, large_quota_};      // started where sessions may be on the disk
-  asio::strand<asio::io_context::executor_type> strand_;
-  std::vector<std::unique_ptr<Listener>> listeners_;  // at least one, once it listens
+  const ConnectionParts parts_{*service_, options_, connections_, prepare_, grammars_, disk_};
+  Acceptor::Strand strand_;
+  Acceptor acceptor_{io_, strand_, parts_};
   asio::steady_timer flush_, drain_, sweep_;
-  uint64_t give_up_ns_ = 0, tell_room_at_ns_ = 0;
-  size_t closed_for_room_ = 0;  // since the last log line about it
+  uint64_t give_up_ns_ = 0;
   asio::signal_set signals_;
   int num_signals_ = 0, num_drains_ = 0;
   std::counting_semaphore<2 * kMaxDrains> signals_taken_{0};
@@ -454,7 +287,6 @@ Status RunServer(const ServerOptions& given, Engine& engine) {
   try {
     Server server(options, memory, engine, std::move(service));
     KV_TRY(server.Listen());
-    KV_TRY(server.CheckFiles());
     return server.Run();
   } catch (const boost::system::system_error& e) {  // from the event loop's descriptors
     return Fail(Code::kIoError,
