@@ -8,6 +8,8 @@
 #include "base/check.h"
 #include "base/result.h"
 #include "import/architecture.h"
+#include "model/activations.h"
+#include "model/encoder_kv.h"
 #include "model/rope_table.h"
 
 namespace kvasir {
@@ -25,25 +27,6 @@ BackendOptions::Rope RopeFor(const RopeConfig& rope, uint32_t head_dim) {
 
 float QueryScale(uint32_t head_dim) { return 1.0f / __builtin_sqrtf(static_cast<float>(head_dim)); }
 
-// K and V of an encoder's layer, of the sources of a step: they are read by that layer alone.
-constexpr uint32_t kEncoderBlockTokens = 16;
-KvLayout EncoderLayout(const EncoderConfig& encoder) {
-  const BlockShape shape{.block_tokens = kEncoderBlockTokens,
-                         .num_layers = 1,
-                         .kv_heads = encoder.num_heads,
-                         .head_dim = encoder.head_dim,
-                         .k_format = {KvFormat::kF32},
-                         .v_format = {KvFormat::kF32}};
-  const KvReach reach{.kind = KvReach::Kind::kCross};
-  return KvLayout(shape, {&reach, 1}, 1, 0);
-}
-
-// No source shares its last block with another one.
-uint32_t EncoderBlocks(const RunnerOptions& options) {
-  return static_cast<uint32_t>(CeilDiv(options.max_rows, kEncoderBlockTokens)) +
-         Runner::kMaxSources;
-}
-
 BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o,
                                  uint32_t quant_columns) {
   std::vector<BackendOptions::Rope> ropes = {RopeFor(c.rope, c.head_dim)};
@@ -55,7 +38,7 @@ BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o,
   if (c.encoder) {
     encoder.emplace(BackendOptions::Encoder{c.encoder->num_heads, c.encoder->head_dim,
                                             QueryScale(c.encoder->head_dim),
-                                            EncoderLayout(*c.encoder)});
+                                            EncoderKv::Layout(*c.encoder)});
   }
   return {.threads = o.threads,
           .max_rows = o.max_rows,
@@ -78,82 +61,6 @@ BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o,
           .cpus = o.cpus};
 }
 
-// Floats from one row to the next. Rows a multiple of 1 KiB apart would fall into the same few
-// cache sets.
-size_t RowStride(uint64_t n) {
-  const uint64_t stride = RoundUp(n, 16);
-  return stride % 256 == 0 ? stride + 16 : stride;
-}
-
-// Activations of one step, by the same sums whether the arena counts or allocates.
-struct Activations {
-  Activations(const ModelConfig& c, const RunnerOptions& o, Arena& arena) {
-    const size_t rows = o.max_rows;
-    hidden_stride = RowStride(c.hidden_size);
-    uint64_t qkv_size = uint64_t{c.num_heads + 2 * c.num_kv_heads} * c.head_dim;
-    uint64_t attention_size = uint64_t{c.num_heads} * c.head_dim, ffn_size = c.ffn_size;
-    if (c.encoder) {
-      const uint64_t encoder_size = uint64_t{c.encoder->num_heads} * c.encoder->head_dim;
-      qkv_size = std::max(qkv_size, 3 * encoder_size);
-      attention_size = std::max(attention_size, encoder_size);
-      ffn_size = std::max<uint64_t>(ffn_size, c.encoder->ffn_size);
-    }
-    qkv_stride = RowStride(qkv_size);
-    attention_stride = RowStride(attention_size);
-    ffn_stride = RowStride(ffn_size);
-    x = arena.TakeArray<float>(rows * hidden_stride);
-    normed = arena.TakeArray<float>(rows * hidden_stride);
-    qkv = arena.TakeArray<float>(rows * qkv_stride);
-    attention = arena.TakeArray<float>(rows * attention_stride);
-    ffn = arena.TakeArray<float>(rows * ffn_stride);
-    head = arena.TakeArray<float>(o.max_logit_rows * hidden_stride);
-  }
-
-  size_t hidden_stride, qkv_stride, attention_stride, ffn_stride;
-  float *x, *normed, *qkv, *attention, *ffn;
-  float* head;  // the gathered rows of the output head
-};
-
-// The blocks of an encoder's K and V, and a table for each source of a step.
-struct EncoderKv {
-  static Result<EncoderKv> Create(const EncoderConfig& encoder, const RunnerOptions& options) {
-    EncoderKv kv;
-    KV_ASSIGN(kv.pool,
-              BlockPool::Create(EncoderLayout(encoder).block_bytes(), EncoderBlocks(options)));
-    kv.tables.resize(Runner::kMaxSources);
-    for (BlockTable& table : kv.tables) table.Reserve(EncoderBlocks(options));
-    kv.sources.reserve(Runner::kMaxSources);
-    return kv;
-  }
-
-  // The sources as sequences over these blocks.
-  std::span<const StepSequence> Begin(std::span<const StepSource> step) {
-    sources.clear();
-    for (BlockTable& table : tables) table.Clear();
-    for (size_t i = 0; i < step.size(); ++i) {
-      const StepSource& source = step[i];
-      while (tables[i].size() * kEncoderBlockTokens < source.num_rows) {
-        tables[i].Append(pool->Allocate());
-      }
-      sources.push_back({.tables = {&tables[i], 1},
-                         .position = 0,
-                         .first_row = source.first_row,
-                         .num_rows = source.num_rows,
-                         .source_tokens = source.num_rows});
-    }
-    return sources;
-  }
-
-  void Zero() {
-    for (BlockTable& table : tables) table.Clear();
-    pool->ZeroAll();
-  }
-
-  std::unique_ptr<BlockPool> pool;
-  std::vector<BlockTable> tables;
-  std::vector<StepSequence> sources;
-};
-
 class ComposedRunner final : public Runner {
  public:
   ComposedRunner(ImportedModel model, PackedWeights weights, Arena arena,
@@ -165,7 +72,7 @@ class ComposedRunner final : public Runner {
         layout_(LayoutFor(model_.config, options)),
         encoder_kv_(std::move(encoder_kv)),
         arena_(std::move(arena)),
-        a_(model_.config, options, arena_),
+        a_(model_.config, options.max_rows, options.max_logit_rows, arena_),
         backend_(MakeCpuBackend(BackendOptionsFor(model_.config, options, quant_columns), arena_)) {
   }
 
@@ -258,7 +165,7 @@ class ComposedRunner final : public Runner {
   uint64_t weights_bytes() const override { return weights_.arena.used(); }
   std::shared_ptr<const MappedFile> image() const override { return weights_.image; }
   uint64_t scratch_bytes() const override {
-    return arena_.used() + (encoder_kv_ ? encoder_kv_->pool->arena_bytes() : 0);
+    return arena_.used() + (encoder_kv_ ? encoder_kv_->arena_bytes() : 0);
   }
 
  private:
@@ -273,8 +180,7 @@ class ComposedRunner final : public Runner {
 
   // K and V of all decoder layers' attention over sources, from the encoder's output in `normed`.
   void PackSources(std::span<const StepSource> sources, uint32_t rows) {
-    for (size_t i = 0; i < sources.size(); ++i) encoder_kv_->sources[i].tables = sources[i].tables;
-    backend_->BeginSources(encoder_kv_->sources, rows);
+    backend_->BeginSources(encoder_kv_->Into(sources), rows);
     const uint32_t num_layers = model_.config.num_layers;
     for (uint32_t layer = 0; layer < num_layers; ++layer) {
       backend_->MatMul(weights_.layers[layer].cross.kv, a_.normed, a_.hidden_stride, rows, a_.qkv,
@@ -407,13 +313,12 @@ class ComposedRunner final : public Runner {
 uint64_t ScratchBytes(const ModelConfig& config, const RunnerOptions& options,
                       uint32_t quant_columns) {
   Arena counter;
-  Activations activations(config, options, counter);
+  Activations activations(config, options.max_rows, options.max_logit_rows, counter);
   return counter.used() + CpuBackendScratchBytes(BackendOptionsFor(config, options, quant_columns));
 }
 
 uint64_t EncoderKvBytes(const ModelConfig& config, const RunnerOptions& options) {
-  if (!config.encoder) return 0;
-  return EncoderLayout(*config.encoder).block_bytes() * EncoderBlocks(options);
+  return config.encoder ? EncoderKv::Bytes(*config.encoder, options.max_rows) : 0;
 }
 
 }  // namespace
@@ -464,7 +369,7 @@ Result<std::unique_ptr<Runner>> Runner::Create(ImportedModel model, const Runner
                                                const std::function<void(double)>& progress) {
   std::optional<EncoderKv> encoder_kv;
   if (model.config.encoder) {
-    KV_ASSIGN(encoder_kv, EncoderKv::Create(*model.config.encoder, options));
+    KV_ASSIGN(encoder_kv, EncoderKv::Create(*model.config.encoder, options.max_rows));
   }
   if (model.config.head_dim > ConfigLimits::kHeadDim || model.config.head_dim % 2 != 0) {
     return Fail(Code::kUnsupported, "model {}: head_dim {}: even sizes up to {} are supported",
