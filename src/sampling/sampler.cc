@@ -8,8 +8,8 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "base/result.h"
 #include "kvasir/sampling_ranges.h"
+#include "sampling/kept_weights.h"
 #include "sampling/logit_scan.h"
 #include "simd/math.h"
 
@@ -66,75 +66,7 @@ bool HasTopK(const SamplingParams& params, size_t vocab_size) {
   return params.top_k > 0 && params.top_k < vocab_size;
 }
 
-// What top_p and min_p keep of the `limit` largest weights: sorted(i) for i = 0, 1, ... < limit.
-// `sum`: of all of them.
-struct Kept {
-  size_t count;
-  double sum;
-};
-template <typename Sorted>
-Kept KeptOf(Sorted sorted, size_t limit, double sum, const SamplingParams& params) {
-  if (params.top_p == 1.0f && params.min_p == 0) return {limit, sum};
-  const double enough =
-      params.top_p < 1.0f ? params.top_p * sum : std::numeric_limits<double>::infinity();
-  size_t kept = 0;
-  for (sum = 0; kept < limit; ++kept) {
-    const double weight = sorted(kept).weight;
-    if (kept > 0 && sum >= enough && weight != sorted(kept - 1).weight) break;
-    if (kept > 0 && weight < params.min_p * sorted(0).weight) break;
-    sum += weight;
-  }
-  return {kept, sum};
-}
-
-template <typename Sorted>
-Kept KeptOf(Sorted sorted, size_t limit, const SamplingParams& params) {
-  double sum = 0;
-  for (size_t i = 0; i < limit; ++i) sum += sorted(i).weight;
-  return KeptOf(sorted, limit, sum, params);
-}
-
-// The index drawn from those.
-template <typename Sorted>
-size_t DrawFrom(Sorted sorted, size_t limit, const SamplingParams& params, double u) {
-  const Kept kept = KeptOf(sorted, limit, params);
-  double running = 0;
-  for (size_t i = 0; i < kept.count; ++i) {
-    running += sorted(i).weight;
-    if (running > u * kept.sum) return i;
-  }
-  return 0;  // by rounding u * sum is at the very end
-}
-
-Status InRange(const char* field, float value, SamplingRange range) {
-  const auto least = static_cast<float>(range.least), most = static_cast<float>(range.most);
-  if (value >= least && value <= most) return {};  // false for NaN
-  return FailField(Code::kInvalidArgument, field, "{} is not in [{}, {}]", value, least, most);
-}
-
 }  // namespace
-
-Status ValidateSampling(const SamplingParams& params, uint32_t vocab_size) {
-  KV_TRY(InRange("temperature", params.temperature, kTemperatureRange));
-  KV_TRY(InRange("top_p", params.top_p, kProbabilityRange));
-  KV_TRY(InRange("min_p", params.min_p, kProbabilityRange));
-  KV_TRY(InRange("repetition_penalty", params.repetition_penalty, kRepetitionPenaltyRange));
-  KV_TRY(InRange("presence_penalty", params.presence_penalty, kAnswerPenaltyRange));
-  KV_TRY(InRange("frequency_penalty", params.frequency_penalty, kAnswerPenaltyRange));
-  for (const auto& [id, bias] : params.logit_bias) {
-    if (id < 0 || static_cast<uint32_t>(id) >= vocab_size) {
-      return FailField(Code::kInvalidArgument, "logit_bias",
-                       "token {} is outside the vocabulary [0, {})", id, vocab_size);
-    }
-    if (bias != kForbidden) KV_TRY(InRange("logit_bias", bias, kLogitBiasRange));
-  }
-  if (params.infill && (params.top_k == 0 || params.top_k > kMaxInfillCandidates)) {
-    return FailField(Code::kInvalidArgument, "samplers",
-                     "infill needs top_k before it, of 1 to {}; it is {}", kMaxInfillCandidates,
-                     params.top_k);
-  }
-  return {};
-}
 
 Sampler::Sampler(uint32_t vocab_size)
     : logits_(vocab_size),
@@ -307,7 +239,8 @@ TokenId Sampler::DrawAfterCuts(std::span<const float> logits, const SamplingPara
                     SortBest(logits, block_max_.size() * 9 / 10, max, temperature) >= limit);
   const double total = is_in_best ? 0 : order_.Fill(logits, max, temperature);
   const auto sorted = [&](size_t i) { return is_in_best ? best_[i] : order_.At(i); };
-  Kept kept = has_top_k ? KeptOf(sorted, limit, params) : KeptOf(sorted, limit, total, params);
+  KeptWeights kept =
+      has_top_k ? KeptOf(sorted, limit, params) : KeptOf(sorted, limit, total, params);
   if (params.infill) {
     for (size_t i = 0; i < kept.count && !is_in_best; ++i) best_[i] = order_.At(i);
     kept.count = CutForInfill(std::span(best_).first(kept.count), *words);
@@ -396,8 +329,8 @@ void Sampler::SampledLogprobs(std::span<const float> logits, const SamplingParam
   const double total = order_.Fill(logits_, max, CutTemperature(params));
   const auto sorted = [&](size_t i) { return order_.At(i); };
   const bool has_top_k = HasTopK(params, logits_.size());
-  Kept kept = has_top_k ? KeptOf(sorted, params.top_k, params)
-                        : KeptOf(sorted, logits_.size(), total, params);
+  KeptWeights kept = has_top_k ? KeptOf(sorted, params.top_k, params)
+                               : KeptOf(sorted, logits_.size(), total, params);
   if (params.infill) {
     for (size_t i = 0; i < kept.count; ++i) best_[i] = order_.At(i);
     kept.count = CutForInfill(std::span(best_).first(kept.count), *words);
