@@ -25,6 +25,7 @@ enum class Schedule { kFair, kFifo };
 // (http/request_memory.h).
 inline constexpr uint64_t kWaitingShare = 20;
 
+// kvasir/engine_ranges.h says what numbers may be.
 struct EngineOptions {
   // Hugging Face folder or GGUF file; absent: $KVASIR_MODEL, else the bundled model.
   std::optional<std::string> model;

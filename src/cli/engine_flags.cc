@@ -14,17 +14,18 @@
 #include "cli/hub_model.h"
 #include "cli/machine_limits.h"
 #include "cli/progress.h"
+#include "kvasir/engine_ranges.h"
 #include "kvasir/machine.h"
 
 namespace kvasir::cli {
 namespace {
 
 constexpr uint64_t kMaxU32 = std::numeric_limits<uint32_t>::max();
-constexpr uint64_t kMaxId = std::numeric_limits<TokenId>::max();
+constexpr uint32_t kMaxId = std::numeric_limits<TokenId>::max();
 
-Result<uint32_t> U32(const Args& args, const std::string& name, uint64_t min, uint64_t max,
+Result<uint32_t> U32(const Args& args, const std::string& name, EngineRange range,
                      uint32_t otherwise) {
-  KV_ASSIGN(const uint64_t value, args.Uint(name, min, max, otherwise));
+  KV_ASSIGN(const uint64_t value, args.Uint(name, range.least, range.most, otherwise));
   return static_cast<uint32_t>(value);
 }
 
@@ -104,23 +105,24 @@ Status ReadMemory(const Args& args, EngineOptions* options) {
 // Reads the sizes of sequences, blocks and steps, and which blocks stay.
 Status ReadBlocks(const Args& args, EngineOptions* options) {
   if (args.Has("ctx-size")) {
-    KV_ASSIGN(options->ctx_size, U32(args, "ctx-size", 1, kMaxId, 1));
+    KV_ASSIGN(options->ctx_size, U32(args, "ctx-size", {1, kMaxId}, 1));
   }
-  KV_ASSIGN(options->parallel, U32(args, "parallel", 1, 4096, options->parallel));
-  const auto block_tokens = U32(args, "block-tokens", 16, 1024, options->block_tokens);
+  KV_ASSIGN(options->parallel, U32(args, "parallel", kParallelRange, options->parallel));
+  constexpr uint32_t kUnit = kBlockTokensRange.least;
+  const auto block_tokens = U32(args, "block-tokens", kBlockTokensRange, options->block_tokens);
   if (!block_tokens) {
     return Fail(Code::kInvalidArgument,
-                "--block-tokens: '{}' is not valid; give a multiple of 16, from 16 to 1024",
-                *args.Text("block-tokens"));
+                "--block-tokens: '{}' is not valid; give a multiple of {}, from {} to {}",
+                *args.Text("block-tokens"), kUnit, kUnit, kBlockTokensRange.most);
   }
   options->block_tokens = *block_tokens;
-  if (options->block_tokens % 16 != 0) {
+  if (options->block_tokens % kUnit != 0) {
     return Fail(Code::kInvalidArgument,
-                "--block-tokens: {} is not a multiple of 16; the nearest is {}",
-                options->block_tokens, (options->block_tokens + 8) / 16 * 16);
+                "--block-tokens: {} is not a multiple of {}; the nearest is {}",
+                options->block_tokens, kUnit, (options->block_tokens + kUnit / 2) / kUnit * kUnit);
   }
   if (args.Has("step-tokens")) {
-    KV_ASSIGN(options->step_tokens, U32(args, "step-tokens", 1, 1 << 16, 1));
+    KV_ASSIGN(options->step_tokens, U32(args, "step-tokens", kStepTokensRange, 1));
   }
   KV_ASSIGN(options->cache_mode, CacheModeOf(args));
   options->eviction = args.Text("eviction").value_or(options->eviction);
@@ -163,11 +165,12 @@ Status ReadScheduling(const Args& args, EngineOptions* options) {
   static constexpr std::string_view kAdmissions[] = {"expected", "full"};
   KV_ASSIGN(const std::string admission, args.OneOf("admission", kAdmissions, "expected"));
   options->admission = admission == "full" ? Admission::kFull : Admission::kExpected;
-  KV_ASSIGN(options->kv_headroom, args.Float("kv-headroom", {0, 0.5}, 0.05));
+  KV_ASSIGN(options->kv_headroom, args.Float("kv-headroom", {0, kMaxKvHeadroom}, 0.05));
   KV_ASSIGN(options->target_itl_ms,
-            U32(args, "target-itl-ms", 0, 3'600'000, options->target_itl_ms));
-  KV_ASSIGN(options->max_queued, U32(args, "max-queued", 0, 1 << 20, options->max_queued));
-  KV_ASSIGN(options->max_queue_ms, U32(args, "max-queue-ms", 1, 86'400'000, options->max_queue_ms));
+            U32(args, "target-itl-ms", kTargetItlMsRange, options->target_itl_ms));
+  KV_ASSIGN(options->max_queued, U32(args, "max-queued", kMaxQueuedRange, options->max_queued));
+  KV_ASSIGN(options->max_queue_ms,
+            U32(args, "max-queue-ms", kMaxQueueMsRange, options->max_queue_ms));
   return {};
 }
 
@@ -192,7 +195,7 @@ Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwi
   KV_TRY(ReadFormats(args, &options));
   options.cache_dir = CacheDirOf(args);
   if (args.Has("threads")) {
-    KV_ASSIGN(options.threads, U32(args, "threads", 1, 1024, 1));
+    KV_ASSIGN(options.threads, U32(args, "threads", kThreadsRange, 1));
   }
   options.pin_threads = args.Has("pin-threads");
   KV_TRY(ReadDisk(args, disk_otherwise, &options));

@@ -7,6 +7,7 @@
 #include "base/cpu_topology.h"
 #include "base/result.h"
 #include "base/sizes.h"
+#include "kvasir/engine_ranges.h"
 #include "kvasir/plan.h"
 
 namespace kvasir::cli {
@@ -26,9 +27,10 @@ struct Part {
   uint64_t least;
   uint64_t divisor;  // it gets at most 1/divisor of what the parts have together
 };
-constexpr Part kParts[] = {{"request-memory", &EngineOptions::request_memory_bytes, 16 * kMib, 4},
-                           {"session-memory", &EngineOptions::session_memory_bytes, 4 * kMib, 8},
-                           {"grammar-memory", &EngineOptions::grammar_memory_bytes, 8 * kMib, 8}};
+constexpr Part kParts[] = {
+    {"request-memory", &EngineOptions::request_memory_bytes, kMinRequestMemoryBytes, 4},
+    {"session-memory", &EngineOptions::session_memory_bytes, 4 * kMib, 8},
+    {"grammar-memory", &EngineOptions::grammar_memory_bytes, 8 * kMib, 8}};
 constexpr uint64_t kLeastKvBytes = 8 * kMib;
 
 // `need`: of the plan with these options.

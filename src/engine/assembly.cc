@@ -6,27 +6,15 @@
 #include "base/cpu_topology.h"
 #include "base/result.h"
 #include "base/sizes.h"
+#include "engine/memory_plan.h"
 #include "engine/model_files.h"
-#include "grammar/stack_frame.h"
+#include "engine/option_limits.h"
 #include "import/architecture.h"
 #include "schedule/request_check.h"
-#include "schedule/scheduler.h"
 
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kMaxParallel = 4096;
-constexpr uint32_t kMaxTenants = 1
-                                 << 14;  // with two Identities each, less than 2^16 - 1 namespaces
-constexpr double kMaxHeadroom = 0.5;
-constexpr uint32_t kMaxStepTokens = 1 << 16;
-constexpr uint64_t kMinRequestMemoryBytes = uint64_t{16} << 20;
-// Memory of a running sequence: its ids twice (in the request and in the cache), and its block
-// table.
-constexpr uint64_t kSequenceBytesPerToken = 10;
-// The hypotheses of a search come at once: as its events, and as the copies that go to the caller.
-// There are at most as many as beams, which are running sequences.
-constexpr uint64_t kHypothesisBytesPerToken = 2 * sizeof(GeneratedToken);
 constexpr uint64_t kShapeSeed = 1;
 
 constexpr const char* kWeightsHelp =
@@ -66,45 +54,6 @@ Result<ImportedModel> OpenModel(const EngineOptions& options, Need need) {
                      stored, kWeightsHelp);
   }
   return model;
-}
-
-Status CheckLimit(const char* field, uint32_t value, uint32_t low, uint32_t high) {
-  if (value >= low && value <= high) return {};
-  return FailField(Code::kInvalidArgument, field, "{} is not in [{}, {}]", value, low, high);
-}
-
-Status CheckOptions(const EngineOptions& options) {
-  KV_TRY(CheckLimit("parallel", options.parallel, 1, kMaxParallel));
-  KV_TRY(CheckLimit("max_queued", options.max_queued, 0, 1 << 20));
-  KV_TRY(CheckLimit("max_queue_ms", options.max_queue_ms, 1, 86'400'000));
-  KV_TRY(CheckLimit("target_itl_ms", options.target_itl_ms, 0, 3'600'000));
-  KV_TRY(CheckLimit("max_tenants", options.max_tenants, 1, kMaxTenants));
-  if (!(options.kv_headroom >= 0 && options.kv_headroom <= kMaxHeadroom)) {
-    return FailField(Code::kInvalidArgument, "kv_headroom", "{} is not in [0, {}]",
-                     options.kv_headroom, kMaxHeadroom);
-  }
-  if (options.step_tokens) {
-    KV_TRY(CheckLimit("step_tokens", *options.step_tokens, 1, kMaxStepTokens));
-  }
-  if (options.threads) KV_TRY(CheckLimit("threads", *options.threads, 1, 1024));
-  if (options.ctx_size == 0u) {
-    return FailField(Code::kInvalidArgument, "ctx_size", "0 tokens; give at least 1");
-  }
-  if (options.request_memory_bytes < kMinRequestMemoryBytes) {
-    return FailField(Code::kInvalidArgument, "request_memory",
-                     "{} bytes are too few; give at least {} MiB", options.request_memory_bytes,
-                     kMinRequestMemoryBytes >> 20);
-  }
-  if (options.block_tokens == 0 || options.block_tokens % kRunTokens != 0 ||
-      options.block_tokens > 1024) {
-    return FailField(Code::kInvalidArgument, "block_tokens",
-                     "{} is not a multiple of {} up to 1024", options.block_tokens, kRunTokens);
-  }
-  if (FindEvictionChoice(options.eviction) == nullptr) {
-    return FailField(Code::kInvalidArgument, "eviction", "unknown policy '{}' (known: {})",
-                     options.eviction, EvictionNames());
-  }
-  return {};
 }
 
 // In a model with windows a sequence holds a window and a step, so shorter steps leave more room:
@@ -155,99 +104,6 @@ Result<RunnerOptions> RunnerOptionsFor(const EngineOptions& options, const Model
   }
   runner.target = *target;
   return runner;
-}
-
-// "int8", or "int8; f16 in layers 0, 15".
-std::string KvFormatText(const RunnerOptions& options) {
-  std::string text = NameOf(options.kv_format);
-  for (const uint32_t layer : options.kv_skip_layers) {
-    text += (layer == options.kv_skip_layers.front() ? "; f16 in layers " : ", ") +
-            std::to_string(layer);
-  }
-  return text;
-}
-
-// The least budget of the cache that holds a sequence of the whole context. O(log bytes).
-uint64_t LeastForContext(const Assembly& a) {
-  KvCacheOptions cache = a.cache;
-  const KvDemand demand{.prompt_tokens = 0,
-                        .tokens = a.ctx_size,
-                        .source_tokens = a.model.config.encoder ? a.ctx_size : 0};
-  const uint64_t blocks = demand.blocks(cache.layout, cache.step_tokens);
-  uint64_t low = a.cache_plan.total_bytes(), high = 2 * low;
-  const auto holds = [&](uint64_t bytes) {
-    cache.budget_bytes = bytes;
-    return KvCache::Plan(cache).num_blocks >= blocks;
-  };
-  while (!holds(high)) high *= 2;
-  while (low < high) {
-    const uint64_t middle = low + (high - low) / 2;
-    if (holds(middle)) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  return low;
-}
-
-// What compiling a grammar takes until it is done: 25,000 words of 4 to 8 letters 25 MiB, of 3
-// characters of other scripts 42 MiB.
-constexpr uint64_t kCompileBytes = 44 << 20;
-
-MemoryPlan Join(const Assembly& a, const EngineOptions& options) {
-  MemoryPlan plan;
-  plan.weights_bytes = a.runner_plan.weights_bytes;
-  plan.mapped_bytes = a.runner_plan.mapped_bytes;
-  plan.kv_bytes = a.cache_plan.pool_bytes;
-  plan.index_bytes = a.cache_plan.index_bytes;
-  plan.cursor_bytes = a.cache_plan.cursor_bytes;
-  plan.scratch_bytes =
-      a.runner_plan.scratch_bytes +
-      Scheduler::ScratchBytes(a.model.config.vocab_size, a.model.config.hidden_size, a.logit_rows,
-                              a.runner.threads, options.parallel,
-                              a.cache.layout.num_cross_groups() > 0);
-  const bool searches = a.cache.layout.num_cross_groups() > 0;
-  plan.request_bytes = options.request_memory_bytes +
-                       uint64_t{options.parallel} * a.ctx_size *
-                           (kSequenceBytesPerToken + (searches ? kHypothesisBytesPerToken : 0));
-  plan.session_bytes = options.session_memory_bytes;
-  plan.grammar_bytes = options.grammar_memory_bytes;
-  if (a.disk) {
-    plan.tier_index_bytes =
-        DiskTier::IndexBytes(*a.disk) + KvCache::WriteQueueBytes(a.cache_plan.num_blocks);
-    plan.tier_buffer_bytes = DiskTier::BufferBytes(*a.disk);
-    plan.tier_usable_bytes = DiskTier::UsableBytes(*a.disk);
-  }
-  plan.total_bytes = plan.weights_bytes + plan.kv_bytes + plan.index_bytes + plan.cursor_bytes +
-                     plan.scratch_bytes + plan.request_bytes + plan.session_bytes +
-                     plan.grammar_bytes + plan.tier_index_bytes + plan.tier_buffer_bytes;
-  const uint64_t tokenizer_bytes = TokenizerBytes(a.model);
-  plan.process_bytes += 5 * tokenizer_bytes;
-  if (options.grammar_memory_bytes > 0) {
-    plan.process_bytes += kCompileBytes + options.parallel * kMostFrameBytes;
-  }
-  plan.load_peak_bytes = plan.total_bytes + a.runner_plan.load_bytes + 10 * tokenizer_bytes;
-  plan.kv_memory_bytes = options.kv_memory_bytes;
-  plan.block_bytes = a.cache_plan.block_bytes;
-  plan.block_tokens = options.block_tokens;
-  plan.num_blocks = a.cache_plan.num_blocks;
-  plan.kv_bytes_per_token = a.cache.layout.token_bytes();
-  plan.max_tokens = a.cache.layout.num_full_groups() == 0
-                        ? a.ctx_size
-                        : KvDemand{.prompt_tokens = 0, .tokens = 0}.MaxTokens(
-                              a.cache.layout, a.cache.step_tokens, plan.num_blocks);
-  PlanSequences(a.cache, a.ctx_size, plan);
-  plan.ctx_size = a.ctx_size;
-  plan.parallel = options.parallel;
-  plan.model = a.model.name;
-  plan.kv_format = KvFormatText(a.runner);
-  plan.eviction = a.cache.eviction->name;
-  plan.weights =
-      a.runner.weights ? std::string(a.runner.weights->name) : WeightsName(MainFormat(a.model));
-  plan.weights_assumed = a.model.assumed_dtype.has_value();
-  if (plan.max_tokens < plan.ctx_size) plan.context_kv_memory_bytes = LeastForContext(a);
-  return plan;
 }
 
 // Absent where no disk is wanted: not asked for, a cap of 0, or a cache that keeps nothing.
@@ -382,34 +238,8 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model) {
   KV_TRY(KvCache::CheckBudget(assembly.cache));
   assembly.cache_plan = KvCache::Plan(assembly.cache);
   KV_ASSIGN(assembly.disk, DiskOptionsFor(assembly, options));
-  assembly.plan = Join(assembly, options);
+  assembly.plan = PlanMemory(assembly, options);
   return assembly;
-}
-
-void PlanSequences(const KvCacheOptions& cache, uint64_t tokens, MemoryPlan& plan) {
-  uint64_t blocks = 0;
-  plan.groups.clear();
-  for (const KvKind& kind : cache.layout.kinds()) {
-    const uint32_t window = kind.reach.window;
-    const bool cross = kind.reach.kind == KvReach::Kind::kCross;
-    KvGroupPlan group{
-        .group = cross         ? "cross"
-                 : window == 0 ? "full"
-                               : "window",
-        .block_bytes = cache.layout.block_bytes(),
-        .sequence_blocks = cross ? cache.layout.SourceBlocks(tokens)
-                                 : cache.layout.SequenceBlocks(kind, tokens, cache.step_tokens)};
-    if (window > 0) group.window = window;
-    for (uint32_t i = kind.first_group; i < kind.first_group + kind.num_groups; ++i) {
-      group.layers += static_cast<uint32_t>(cache.layout.group(i).layers.size());
-      group.kv_bytes_per_token += cache.layout.token_bytes(i);
-    }
-    blocks += group.sequence_blocks;
-    plan.groups.push_back(std::move(group));
-  }
-  plan.sequence_tokens = tokens;
-  plan.sequence_bytes = blocks * plan.block_bytes;
-  plan.sequences = blocks == 0 ? 0 : plan.num_blocks / blocks;
 }
 
 ModelCard CardOf(const Assembly& assembly) {

@@ -31,10 +31,6 @@ Result<Assembly> Assemble(const EngineOptions& options, Need need = Need::kWeigh
 // Assembles a model that was imported for `options` or for others of the same model and weights.
 Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model);
 
-// Fills in the plan's groups, and what sequences of so many tokens take. REQUIRES: num_blocks and
-// block_bytes are there.
-void PlanSequences(const KvCacheOptions& cache, uint64_t tokens, MemoryPlan& plan);
-
 // The card without end tokens, which also depend on the tokenizer.
 ModelCard CardOf(const Assembly& assembly);
 

@@ -11,6 +11,7 @@
 #include "engine/assembly.h"
 #include "engine/engine_on_thread.h"
 #include "engine/generation_config.h"
+#include "engine/memory_plan.h"
 #include "engine/model_files.h"
 #include "engine/start_parts.h"
 
