@@ -9,14 +9,13 @@
 #include "base/json_writer.h"
 #include "base/result.h"
 #include "chat/answer_format.h"
+#include "chat/call_grammar.h"
+#include "chat/xml_call_grammar.h"
 #include "grammar/grammar_text.h"
 #include "grammar/json_schema.h"
-#include "grammar/schema_document.h"
 
 namespace kvasir {
 namespace {
-
-constexpr uint32_t kMaxBlanks = 8;  // next to a mark
 
 // What a mark is read as: its text, and the special token of that text.
 std::vector<std::string> SpellingsOf(std::string_view mark) {
@@ -28,9 +27,9 @@ std::vector<std::string> SpellingsOf(std::string_view mark) {
 // Whether the answer must come to an end that the format has.
 bool IsStrict(const AnswerFormat& format) { return format.text || format.must_call; }
 
-class AnswerWriter {
+class AnswerGrammar {
  public:
-  explicit AnswerWriter(const AnswerFormat& format) : format_(format) {}
+  explicit AnswerGrammar(const AnswerFormat& format) : format_(format) {}
 
   Result<std::shared_ptr<const Grammar>> Compile(AnswerPart part, size_t dropped_spaces);
 
@@ -49,12 +48,6 @@ class AnswerWriter {
   // {"name", "arguments"} of any tool, and a JSON list of such.
   Result<ExpressionId> Object();
   Result<ExpressionId> List();
-  Result<ExpressionId> XmlFunction(const AnswerFormat::Tool& tool);
-  // An error where a call's XML cannot say what the schema does.
-  static Status CheckXml(const AnswerFormat::Tool& tool, const JsonValue& parameters);
-  static tl::unexpected<Error> NotInXml(const AnswerFormat::Tool& tool, std::string_view path);
-  Result<ExpressionId> XmlValue(const AnswerFormat::Tool& tool, const JsonValue& schema,
-                                std::string_view property);
   Result<ExpressionId> Arguments(const AnswerFormat::Tool& tool);
   // A choice of what `write` makes of each tool.
   template <typename Write>
@@ -70,26 +63,18 @@ class AnswerWriter {
     const auto spellings = SpellingsOf(mark);
     return source_.Choice({Literal(spellings[0]), Literal(spellings[1])});
   }
-  ExpressionId Blanks() {
-    return source_.Repeat(source_.Class({{U'\t', U'\n'}, {U'\r', U'\r'}, {U' ', U' '}}), 0,
-                          kMaxBlanks);
-  }
-  SchemaStrictness StrictnessOf(const AnswerFormat::Tool& tool) const {
-    return tool.is_strict ? SchemaStrictness::kStrict : SchemaStrictness::kLoose;
-  }
-  // An unsupported schema is only an error where a client relies on it.
-  bool ReliesOn(const AnswerFormat::Tool& tool) const {
-    return format_.must_call || tool.is_strict;
-  }
+  // White space next to a mark.
+  ExpressionId Blanks() { return MarkBlanks(source_); }
 
   const AnswerFormat& format_;
   GrammarSource source_;
   JsonText json_{&source_};
+  XmlCallGrammar xml_{format_, json_};
   JsonTree tree_;
 };
 
 template <typename Write>
-Result<ExpressionId> AnswerWriter::OfEachTool(Write write) {
+Result<ExpressionId> AnswerGrammar::OfEachTool(Write write) {
   std::vector<ExpressionId> all;
   for (const AnswerFormat::Tool& tool : format_.tools) {
     KV_ASSIGN(all.emplace_back(), write(tool));
@@ -97,8 +82,8 @@ Result<ExpressionId> AnswerWriter::OfEachTool(Write write) {
   return source_.Choice(all);
 }
 
-Result<std::shared_ptr<const Grammar>> AnswerWriter::Compile(AnswerPart part,
-                                                             size_t dropped_spaces) {
+Result<std::shared_ptr<const Grammar>> AnswerGrammar::Compile(AnswerPart part,
+                                                              size_t dropped_spaces) {
   const RuleId rule = source_.AddRule("answer");
   ExpressionId answer;
   if (part == AnswerPart::kWhole) {
@@ -123,7 +108,7 @@ Result<std::shared_ptr<const Grammar>> AnswerWriter::Compile(AnswerPart part,
   return Grammar::Compile(source_, root);
 }
 
-Result<ExpressionId> AnswerWriter::Whole() {
+Result<ExpressionId> AnswerGrammar::Whole() {
   if (!format_.think) return Body();
   KV_ASSIGN(const ExpressionId body, Body());
   const auto close = SpellingsOf(format_.think->close);
@@ -133,7 +118,7 @@ Result<ExpressionId> AnswerWriter::Whole() {
   return source_.Choice({source_.Sequence({Blanks(), Mark(format_.think->open), inside}), body});
 }
 
-Result<ExpressionId> AnswerWriter::Body() {
+Result<ExpressionId> AnswerGrammar::Body() {
   if (format_.text) {
     KV_ASSIGN(const ExpressionId text,
               AddGrammarText(format_.text->language, format_.text->text, &json_));
@@ -145,7 +130,7 @@ Result<ExpressionId> AnswerWriter::Body() {
   return format_.must_call ? Calls() : FreeTextWithCalls();
 }
 
-Result<ExpressionId> AnswerWriter::FreeTextWithCalls() {
+Result<ExpressionId> AnswerGrammar::FreeTextWithCalls() {
   if (format_.calls->open.empty()) return source_.Without({});
   const auto open = SpellingsOf(format_.calls->open);
   KV_ASSIGN(const ExpressionId opened, Opened());
@@ -155,7 +140,7 @@ Result<ExpressionId> AnswerWriter::FreeTextWithCalls() {
                            source_.Without(open)});
 }
 
-Result<ExpressionId> AnswerWriter::Calls() {
+Result<ExpressionId> AnswerGrammar::Calls() {
   const CallFormat& calls = *format_.calls;
   if (calls.bare) {
     KV_ASSIGN(const ExpressionId object, Object());
@@ -167,7 +152,7 @@ Result<ExpressionId> AnswerWriter::Calls() {
   return Several(call, source_.Sequence({Blanks(), call}));
 }
 
-Result<ExpressionId> AnswerWriter::Opened() {
+Result<ExpressionId> AnswerGrammar::Opened() {
   switch (format_.calls->body) {
     case CallBody::kJson:
       return OpenedJson();
@@ -181,7 +166,7 @@ Result<ExpressionId> AnswerWriter::Opened() {
   return source_.Choice({});
 }
 
-Result<ExpressionId> AnswerWriter::OpenedJson() {
+Result<ExpressionId> AnswerGrammar::OpenedJson() {
   const std::string_view end = format_.calls->ends[0];
   if (end.empty() && !format_.calls->bare) {
     KV_ASSIGN(const ExpressionId list, List());
@@ -192,7 +177,7 @@ Result<ExpressionId> AnswerWriter::OpenedJson() {
   return source_.Sequence({json_.Space(), object, json_.Space(), Mark(end)});
 }
 
-Result<ExpressionId> AnswerWriter::OpenedNamed() {
+Result<ExpressionId> AnswerGrammar::OpenedNamed() {
   KV_ASSIGN(const ExpressionId list, List());
   KV_ASSIGN(
       const ExpressionId named,
@@ -203,7 +188,7 @@ Result<ExpressionId> AnswerWriter::OpenedNamed() {
   return source_.Sequence({json_.Space(), source_.Choice({list, named})});
 }
 
-Result<ExpressionId> AnswerWriter::OpenedDeepSeek() {
+Result<ExpressionId> AnswerGrammar::OpenedDeepSeek() {
   KV_ASSIGN(const ExpressionId call,
             OfEachTool([&](const AnswerFormat::Tool& tool) -> Result<ExpressionId> {
               KV_ASSIGN(const ExpressionId arguments, Arguments(tool));
@@ -219,13 +204,13 @@ Result<ExpressionId> AnswerWriter::OpenedDeepSeek() {
   return source_.Sequence({Several(whole, whole), Blanks(), Mark(ends[2])});
 }
 
-Result<ExpressionId> AnswerWriter::OpenedXml() {
+Result<ExpressionId> AnswerGrammar::OpenedXml() {
   KV_ASSIGN(const ExpressionId function,
-            OfEachTool([&](const AnswerFormat::Tool& tool) { return XmlFunction(tool); }));
+            OfEachTool([&](const AnswerFormat::Tool& tool) { return xml_.Function(tool); }));
   return source_.Sequence({Blanks(), function, Blanks(), Mark(format_.calls->ends[0])});
 }
 
-Result<ExpressionId> AnswerWriter::Object() {
+Result<ExpressionId> AnswerGrammar::Object() {
   const ExpressionId key = source_.Choice({Literal("\"arguments\":"), Literal("\"parameters\":")});
   return OfEachTool([&](const AnswerFormat::Tool& tool) -> Result<ExpressionId> {
     KV_ASSIGN(const ExpressionId arguments, Arguments(tool));
@@ -235,14 +220,14 @@ Result<ExpressionId> AnswerWriter::Object() {
   });
 }
 
-Result<ExpressionId> AnswerWriter::List() {
+Result<ExpressionId> AnswerGrammar::List() {
   KV_ASSIGN(const ExpressionId object, Object());
   const ExpressionId later = source_.Sequence({Literal(","), json_.Space(), object});
   return source_.Sequence(
       {Literal("["), json_.Space(), Several(object, later), json_.Space(), Literal("]")});
 }
 
-Result<ExpressionId> AnswerWriter::Arguments(const AnswerFormat::Tool& tool) {
+Result<ExpressionId> AnswerGrammar::Arguments(const AnswerFormat::Tool& tool) {
   if (tool.parameters.empty()) return json_.AnyObject();
   const auto parsed = tree_.Parse(tool.parameters);
   if (!parsed || !parsed->is_object()) {
@@ -261,111 +246,9 @@ Result<ExpressionId> AnswerWriter::Arguments(const AnswerFormat::Tool& tool) {
   }
   auto arguments = AddJsonSchema(schema, StrictnessOf(tool), &json_);
   if (arguments) return arguments;
-  if (!ReliesOn(tool)) return json_.AnyObject();
+  if (!ReliesOnSchema(format_, tool)) return json_.AnyObject();
   return Fail(Code::kInvalidArgument, "tool '{}': parameters: {}", tool.name,
               arguments.error().message);
-}
-
-Result<ExpressionId> AnswerWriter::XmlFunction(const AnswerFormat::Tool& tool) {
-  std::vector<ExpressionId> parts = {Literal("<function=" + tool.name + ">"), Blanks()};
-  const auto parsed = tree_.Parse(tool.parameters.empty() ? "{}" : tool.parameters);
-  if (!parsed || !parsed->is_object()) {
-    return Fail(Code::kInvalidArgument, "tool '{}': parameters is not an object", tool.name);
-  }
-  if (ReliesOn(tool)) KV_TRY(CheckXml(tool, *parsed));
-  const JsonValue* properties = parsed->Find("properties");
-  const JsonValue* required = parsed->Find("required");
-  const auto is_required = [&](std::string_view key) {
-    return required && required->is_array() &&
-           std::ranges::any_of(required->items(), [&](const JsonValue& name) {
-             return name.is_string() && name.text() == key;
-           });
-  };
-  if (properties && properties->is_object()) {
-    for (const auto& [key, unused] : properties->members()) {
-      KV_ASSIGN(const ExpressionId value, XmlValue(tool, *parsed, key));
-      const ExpressionId parameter =
-          source_.Sequence({Literal("<parameter=" + std::string(key) + ">"), value, Blanks()});
-      parts.push_back(is_required(key) ? parameter : source_.Optional(parameter));
-    }
-  }
-  parts.push_back(Literal("</function>"));
-  return source_.Sequence(parts);
-}
-
-tl::unexpected<Error> AnswerWriter::NotInXml(const AnswerFormat::Tool& tool,
-                                             std::string_view path) {
-  return Fail(Code::kInvalidArgument,
-              "tool '{}': parameters: at '#{}': not supported with this model's calls, whose texts "
-              "stand without quotes",
-              tool.name, path);
-}
-
-Status AnswerWriter::CheckXml(const AnswerFormat::Tool& tool, const JsonValue& parameters) {
-  const JsonValue* properties = parameters.Find("properties");
-  for (const auto& [key, value] : parameters.members()) {
-    if (key == "type" && (!value.is_string() || value.text() != "object")) {
-      return NotInXml(tool, "/type");
-    }
-    const bool is_known = key == "type" || key == "properties" || key == "required" ||
-                          (key == "additionalProperties" && value.is_bool());
-    if (!is_known && IsConstraint(key)) return NotInXml(tool, "/" + std::string(key));
-    if (key != "required" || !value.is_array()) continue;
-    for (const JsonValue& name : value.items()) {  // any other parameter is never written
-      if (name.is_string() && properties && properties->Find(name.text())) continue;
-      return NotInXml(tool, "/required");
-    }
-  }
-  if (!properties || !properties->is_object()) return {};
-  for (const auto& [key, value] : properties->members()) {
-    if (key.find('>') != std::string_view::npos) {
-      return NotInXml(tool, "/properties/" + std::string(key));
-    }
-  }
-  return {};
-}
-
-// With the mark that ends it.
-Result<ExpressionId> AnswerWriter::XmlValue(const AnswerFormat::Tool& tool, const JsonValue& schema,
-                                            std::string_view property) {
-  const std::string end = "</parameter>";
-  const JsonValue& own = *schema.Find("properties")->Find(property);
-  const JsonValue* type = own.Find("type");
-  const bool is_text = type && type->is_string() && type->text() == "string";
-  std::vector<JsonValue> constants;
-  if (const JsonValue* list = own.Find("enum"); list && list->is_array()) {
-    constants.assign(list->items().begin(), list->items().end());
-  }
-  if (const JsonValue* one = own.Find("const")) constants = {*one};
-  if (is_text && constants.empty()) {
-    for (const char* key : {"pattern", "format", "minLength", "maxLength"}) {
-      if (own.Find(key) && ReliesOn(tool)) {
-        return NotInXml(tool, fmt::format("/properties/{}/{}", property, key));
-      }
-    }
-    const std::string ends[] = {end};
-    return source_.Until(ends);
-  }
-  if (is_text) {
-    // What is read of it is without one line end on each side, and otherwise as it stands.
-    std::vector<ExpressionId> texts;
-    for (const JsonValue& one : constants) {
-      if (!one.is_string() || one.text().find(end) != std::string_view::npos) continue;
-      const std::string text(one.text());
-      texts.push_back(Literal("\n" + text + "\n"));
-      if (!text.starts_with('\n') && !text.ends_with('\n')) texts.push_back(Literal(text));
-    }
-    if (!texts.empty()) return source_.Sequence({source_.Choice(texts), Literal(end)});
-    if (ReliesOn(tool)) return NotInXml(tool, "/properties/" + std::string(property));
-    const std::string ends[] = {end};
-    return source_.Until(ends);
-  }
-  auto value = AddJsonSchema(schema, StrictnessOf(tool), &json_, property);
-  if (!value && ReliesOn(tool)) {
-    return Fail(Code::kInvalidArgument, "tool '{}': parameters: {}", tool.name,
-                value.error().message);
-  }
-  return source_.Sequence({Blanks(), value ? *value : json_.AnyValue(), Blanks(), Literal(end)});
 }
 
 }  // namespace
@@ -423,7 +306,7 @@ Digest DigestOf(const AnswerFormat& format, AnswerPart part, size_t dropped_spac
 
 Result<std::shared_ptr<const Grammar>> CompileAnswer(const AnswerFormat& format, AnswerPart part,
                                                      size_t dropped_spaces) {
-  auto grammar = AnswerWriter(format).Compile(part, dropped_spaces);
+  auto grammar = AnswerGrammar(format).Compile(part, dropped_spaces);
   if (!grammar && !grammar.error().field) {
     grammar.error().field = format.text ? format.text->field : "tools";
   }
