@@ -18,6 +18,7 @@ inline constexpr SamplingRange kLogitBiasRange{-100, 100};
 inline constexpr SamplingRange kLengthPenaltyRange{-10, 10};
 inline constexpr unsigned kMaxNgram = 1 << 20;         // no_repeat_ngram_size
 inline constexpr unsigned kMaxInfillCandidates = 256;  // top_k before infill
+inline constexpr unsigned kMaxTopLogprobs = 20;        // GenerateRequest::logprobs
 inline constexpr float kForbidden =
     -1e30f;  // far below what models make, and finite: as a bias too
 

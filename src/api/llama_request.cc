@@ -21,7 +21,6 @@ using nlohmann::json;
 
 constexpr uint64_t kRandomSeed = 0xffffffff;  // llama.cpp's number for "choose one"
 constexpr uint32_t kPenaltyTokens = 64;
-constexpr size_t kMaxResponseFields = 64, kMaxFieldBytes = 256;
 
 // Fields that are read here, though they are not supported elsewhere.
 constexpr std::string_view kReadHere[] = {"n_probs"};
@@ -70,7 +69,8 @@ void ReadLlamaFields(JsonFields& fields, GenerateRequest* request, AnswerSpec* s
     request->llama_quirks.line_timeout_ms = static_cast<uint64_t>(*limit_ms);
   }
   // llama.vim's [""] is an answer without fields.
-  fields.Strings("response_fields", kMaxResponseFields, kMaxFieldBytes, &llama->response_fields,
+  fields.Strings("response_fields", kMaxResponseFields, kMaxResponseFieldBytes,
+                 &llama->response_fields,
                  /*min_bytes=*/0);
   llama->id_slot = fields.Integer("id_slot", -1, INT32_MAX).value_or(-1);
   RefuseSwitchedOn(fields);

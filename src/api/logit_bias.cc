@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "api/openai_request.h"
+#include "api/request_limits.h"
 #include "base/result.h"
 #include "kvasir/sampling_ranges.h"
 
 namespace kvasir {
 namespace {
 
-constexpr size_t kMaxBiases = 4096;
 constexpr size_t kMaxBiasKeyText = 64;  // bytes of a key in a message
 constexpr const char* kField = "logit_bias";
 

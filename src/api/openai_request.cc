@@ -10,7 +10,6 @@
 namespace kvasir {
 namespace {
 
-constexpr size_t kMaxAnyNameBytes = 256;  // each event of a stream has it
 constexpr uint32_t kDefaultCompletionTokens =
     16;  // OpenAI's default of /v1/completions, and vLLM's
 

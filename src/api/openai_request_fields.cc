@@ -14,10 +14,6 @@
 namespace kvasir {
 namespace {
 
-constexpr size_t kMaxStopIds = 1024;
-constexpr size_t kMaxSaltBytes = 256;
-constexpr uint32_t kMaxIndent = 65536;
-
 // Fields of OpenAI, vLLM and llama.cpp that change an answer and are not supported. `neutral` is
 // the number that switches the feature off.
 struct UnsupportedField {

@@ -5,11 +5,10 @@
 #include <algorithm>
 
 #include "api/openai_request.h"
+#include "api/request_limits.h"
 
 namespace kvasir {
 namespace {
-
-constexpr size_t kMaxAnswers = 1024;  // prompts times n
 
 // The ids of a text. One that begins with BOS, as a rendered chat does, gets no second one.
 Result<std::vector<TokenId>> IdsOfText(std::string_view text, const EncodeOptions& options,

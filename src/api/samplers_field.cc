@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <span>
 
+#include "api/request_limits.h"
+
 namespace kvasir {
 namespace {
-
-constexpr size_t kMaxSamplers = 32, kMaxSamplerBytes = 64;
 
 struct SamplerName {
   std::string_view name;
@@ -48,10 +48,10 @@ std::optional<std::vector<std::string>> ListedSamplers(JsonFields& fields) {
   if (!value) return std::nullopt;
   std::vector<std::string> given, names;
   if (value->is_string()) {
-    if (value->text().size() > kMaxSamplers) fields.Fail("samplers", "has too many letters");
+    if (value->text().size() > kMaxListedSamplers) fields.Fail("samplers", "has too many letters");
     for (const char letter : value->text()) given.emplace_back(NameOf(letter));
   } else {
-    fields.Strings("samplers", kMaxSamplers, kMaxSamplerBytes, &given);
+    fields.Strings("samplers", kMaxListedSamplers, kMaxSamplerBytes, &given);
   }
   for (const std::string& one : given) {
     const std::string_view name = NameOf(one);

@@ -14,9 +14,6 @@ namespace {
 
 using Member = JsonValue::Member;
 
-constexpr size_t kMaxSegmentNameBytes = 256;  // of a segment
-// As OpenAI limits metadata, in bytes.
-constexpr size_t kMaxMetadata = 16, kMaxMetadataKey = 64, kMaxMetadataValue = 512;
 // Fields of a chat completion that a session has for itself.
 constexpr std::string_view kNotSampling[] = {"messages",
                                              "model",

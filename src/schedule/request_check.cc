@@ -5,11 +5,10 @@
 
 #include "base/result.h"
 #include "base/utf8.h"
+#include "kvasir/sampling_ranges.h"
 
 namespace kvasir {
 namespace {
-
-constexpr uint32_t kMaxTopLogprobs = 20;
 
 Status CheckIds(const char* field, std::span<const TokenId> ids, uint32_t vocab_size) {
   for (size_t i = 0; i < ids.size(); ++i) {

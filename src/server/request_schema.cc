@@ -14,6 +14,10 @@ std::string Number(std::string_view name, SamplingRange range) {
                      range.most);
 }
 
+std::string Integer(std::string_view name, int64_t least, int64_t most) {
+  return fmt::format(R"("{}":{{"type":"integer","minimum":{},"maximum":{}}})", name, least, most);
+}
+
 constexpr const char* kTemplateFields =
     R"("chat_template_kwargs":{"type":"object"},"chat_template_name":{"type":"string"},
     "add_generation_prompt":{"type":"boolean"},
@@ -32,8 +36,7 @@ constexpr const char* kMessagesField =
 // The last fields of SamplingSchema.
 constexpr const char* kUnlimited =
     R"("stream":{"type":"boolean"},"stream_options":{"type":"object"},
-    "priority":{"type":"integer"},"timeout_ms":{"type":"integer","minimum":1},
-    "cache_salt":{"type":"string","minLength":1},"cache_prompt":{"type":"boolean"},
+    "priority":{"type":"integer"},"cache_prompt":{"type":"boolean"},
     "cache":{"type":"object"},"user":{"type":"string"},"model":{"type":"string"},
     "skip_special_tokens":{"type":"boolean"},"return_token_ids":{"type":"boolean"},
     "return_tokens":{"type":"boolean"},"timings_per_token":{"type":"boolean"},
@@ -65,15 +68,22 @@ std::string SamplingSchema() {
       Number("presence_penalty", kAnswerPenaltyRange),
       Number("frequency_penalty", kAnswerPenaltyRange),
       R"("repeat_last_n":{"type":"integer","minimum":-1},"logit_bias":{"type":["object","array"]},
-      "samplers":{"type":["string","array"],"items":{"type":"string","minLength":1}},
-      "n_indent":{"type":"integer","minimum":0},"seed":{"type":"integer"},
-      "ignore_eos":{"type":"boolean"})",
+      "seed":{"type":"integer"},"ignore_eos":{"type":"boolean"})",
+      fmt::format(R"("samplers":{{"type":["string","array"],"maxLength":{0},"maxItems":{0},
+                  "items":{{"type":"string","minLength":1,"maxLength":{1}}}}})",
+                  kMaxListedSamplers, kMaxSamplerBytes),
+      Integer("n_indent", 0, kMaxIndent),
       fmt::format(R"("stop":{{"type":["string","array"],"minLength":1,"maxItems":{},
                   "items":{{"type":"string","minLength":1}}}})",
                   kMaxStops),
-      R"("stop_token_ids":{"type":"array","items":{"type":"integer","minimum":0}})",
-      fmt::format(R"("n":{{"type":"integer","minimum":1,"maximum":{}}})", kMaxChoices),
-      R"("best_of":{"type":"integer","minimum":1})",
+      fmt::format(R"("stop_token_ids":{{"type":"array","maxItems":{},
+                  "items":{{"type":"integer","minimum":0}}}})",
+                  kMaxStopIds),
+      Integer("n", 1, kMaxChoices),
+      Integer("best_of", 1, kMaxChoices),
+      Integer("timeout_ms", 1, kMaxTimeoutMs),
+      fmt::format(R"("cache_salt":{{"type":"string","minLength":1,"maxLength":{}}})",
+                  kMaxSaltBytes),
       kUnlimited,
   });
 }
@@ -85,8 +95,7 @@ std::string AnswerSchema() {
       "parallel_tool_calls":{"type":"boolean"},
       "reasoning_format":{"enum":["auto","deepseek","deepseek-legacy","none"]},
       "logprobs":{"type":"boolean"})",
-      fmt::format(R"("top_logprobs":{{"type":"integer","minimum":0,"maximum":{}}})",
-                  kMaxTopLogprobs),
+      Integer("top_logprobs", 0, kMaxTopLogprobs),
   });
 }
 
