@@ -12,6 +12,7 @@
 #include "base/random_bytes.h"
 #include "cache/tier_probe.h"
 #include "engine/engine_on_thread.h"
+#include "engine/request_bytes.h"
 #include "schedule/load_pace.h"
 #include "schedule/request_check.h"
 #include "schedule/request_tracing.h"
@@ -22,26 +23,10 @@ namespace {
 // Bytes that a request holds until its last event.
 uint64_t BytesOf(const Request& request) {
   const GenerateRequest& spec = request.spec;
-  uint64_t bytes =
-      sizeof(Request) + spec.tenant.capacity() + spec.prompt.capacity() * sizeof(TokenId) +
-      spec.source.capacity() * sizeof(TokenId) + spec.message_ends.capacity() * sizeof(uint32_t) +
-      spec.stop_ids.capacity() * sizeof(TokenId) + spec.shown_special.capacity() * sizeof(TokenId) +
-      spec.sampling.logit_bias.capacity() * sizeof(spec.sampling.logit_bias[0]);
-  for (const auto* text : {&spec.id, &spec.cache_owner, &spec.cache_salt}) {
-    if (*text) bytes += (*text)->capacity();
-  }
-  for (const std::string& text : spec.stop) bytes += sizeof(text) + text.capacity();
-  for (const std::string& name : spec.ignored) bytes += sizeof(name) + name.capacity();
-  if (spec.beams) {
-    bytes += BeamSearch::BytesFor(spec.beams->beams, request.max_tokens + request.prompt_tokens());
-  }
-  if (spec.format) {
-    if (spec.format->text) bytes += spec.format->text->text.capacity();
-    for (const AnswerFormat::Tool& tool : spec.format->tools) {
-      bytes += sizeof(tool) + tool.name.capacity() + tool.parameters.capacity();
-    }
-  }
-  return bytes;
+  const uint64_t bytes = sizeof(Request) + AllocatedBytes(spec);
+  if (!spec.beams) return bytes;
+  return bytes +
+         BeamSearch::BytesFor(spec.beams->beams, request.max_tokens + request.prompt_tokens());
 }
 
 Result<uint64_t> RandomSeed() {
