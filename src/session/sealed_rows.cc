@@ -43,7 +43,8 @@ SealedRows::SealedRows(const SealedRowsOptions& options, Storage& storage, Owner
       max_bytes_(options.cap_bytes / 8 / kRowsPage * kRowsPage),
       keys_(std::move(keys)),
       room_(options_, storage, max_bytes_),
-      database_(options_, storage, room_) {}
+      database_(options_, storage, room_),
+      shares_(max_bytes_) {}
 
 SealedRows::~SealedRows() {
   if (database_.handle() != nullptr && !options_.only_looks) (void)database_.Scrub();
@@ -231,37 +232,35 @@ uint64_t SealedRows::BytesOfRow(std::string_view id) {
   return find.Bind(id).Step() == SQLITE_ROW ? static_cast<uint64_t>(find.Int(0)) : 0;
 }
 
-// Returns what a row takes of the file at most: whole pages, and its part of others.
-constexpr uint64_t FileBytesOf(uint64_t row_bytes) {
-  return row_bytes == 0 ? 0 : (row_bytes / (kRowsPage - 4) + 2) * kRowsPage;
-}
-
 // Checks that the owner may have a row of so many bytes instead of the old one. No share is kept
-// for rows that no key opens.
+// for rows that no key opens. O(log owners); O(rows) after rows were removed without their sizes.
 Status SealedRows::CheckShare(const Digest& owner, uint64_t old_bytes, uint64_t new_bytes) {
-  // Without pages that are of no row: PRAGMA max_page_count has all.
-  const uint64_t pages = max_bytes_ / 2 / kRowsPage;
-  const uint64_t others = pages / 512 + 8;
-  Shares shares((pages - std::min(pages, others)) * kRowsPage);
   {
     const MutexLock lock(weights_mutex_);
-    shares.SetWeights(weights_);
+    if (const auto weights = std::exchange(new_weights_, std::nullopt)) {
+      shares_.SetWeights(*weights);
+    }
   }
-  if (!shares.are_divided() || new_bytes <= old_bytes) return {};
+  if (!shares_.are_divided() || new_bytes <= old_bytes) return {};
+  if (!shares_.is_known()) KV_TRY(ReadShares());
+  if (shares_.Fits(owner, old_bytes, new_bytes)) return {};
+  return Fail(Code::kExhausted,
+              "your sessions take {} bytes of the disk, {} are kept for you, and this change does "
+              "not fit beside what others have: delete sessions, or make them shorter",
+              shares_.used_by(owner), shares_.kept_for(owner));
+}
+
+Status SealedRows::ReadShares() {
+  shares_.Begin();
   RowStatement rows(database_.handle(), "SELECT owner, length(sealed) FROM sessions");
   int step;
   while ((step = rows.Step()) == SQLITE_ROW) {
     const auto known = keys_.FindNamespace(RowOwnerFrom(rows.Blob(0)));
-    shares.Add(known ? keys_.owner_of(*known) : Digest(),
-               FileBytesOf(static_cast<uint64_t>(rows.Int(1))));
+    shares_.Add(known ? keys_.owner_of(*known) : Digest(), static_cast<uint64_t>(rows.Int(1)));
   }
-  if (step != SQLITE_DONE) return database_.Failed("cannot be read");
-  const uint64_t used = shares.used_by(owner);
-  if (shares.Take(owner, FileBytesOf(new_bytes) - FileBytesOf(old_bytes))) return {};
-  return Fail(Code::kExhausted,
-              "your sessions take {} bytes of the disk, {} are kept for you, and this change does "
-              "not fit beside what others have: delete sessions, or make them shorter",
-              used, shares.kept_for(owner));
+  if (step == SQLITE_DONE) return {};
+  shares_.Forget();
+  return database_.Failed("cannot be read");
 }
 
 Status SealedRows::Put(const Digest& owner, std::string_view id, uint64_t number, int64_t used_s,
@@ -292,11 +291,13 @@ Status SealedRows::Put(const Digest& owner, std::string_view id, uint64_t number
   };
   if (old == Old::kStays) {
     KV_TRY(put());
+    shares_.Change(owner, old_bytes, new_bytes);
     // The row is durable. What is left to do may fail without undoing that.
     (void)database_.KeepLogShort();
     return {};
   }
   Status done = Erasing(put);
+  if (done) shares_.Change(owner, old_bytes, new_bytes);
   if (done) done = Erasing([&]() KV_REQUIRES(mutex_) { return database_.Scrub(); });
   room_.Keep();
   return done;
@@ -336,7 +337,7 @@ Status SealedRows::Touch(std::string_view id, int64_t used_s) {
 
 void SealedRows::SetWeights(const Shares::Weights& weights) {
   const MutexLock lock(weights_mutex_);
-  weights_ = weights;
+  new_weights_ = weights;
 }
 
 bool SealedRows::IsThere() {

@@ -13,6 +13,7 @@
 
 #include "base/mutex.h"
 #include "base/shares.h"
+#include "session/row_shares.h"
 #include "session/rows_database.h"
 #include "session/rows_room.h"
 #include "session/sealed_rows_options.h"
@@ -99,6 +100,7 @@ class SealedRows {
   uint64_t BytesOfRow(std::string_view id) KV_REQUIRES(mutex_);
   Status CheckShare(const Digest& owner, uint64_t old_bytes, uint64_t new_bytes)
       KV_REQUIRES(mutex_);
+  Status ReadShares() KV_REQUIRES(mutex_);
   Status CheckPlace() KV_REQUIRES(mutex_);
   Result<OpenedFile> TakeRoom(uint64_t bytes, RowsRoom::For what) KV_REQUIRES(mutex_);
   // Runs a step that may be run again: on a full device with the room that was kept.
@@ -117,8 +119,10 @@ class SealedRows {
   OwnerKeys keys_ KV_GUARDED_BY(mutex_);
   RowsRoom room_ KV_GUARDED_BY(mutex_);
   RowsDatabase database_ KV_GUARDED_BY(mutex_);
+  RowShares shares_ KV_GUARDED_BY(mutex_);
   Mutex weights_mutex_;  // taken after the other, which waits for the disk
-  Shares::Weights weights_ KV_GUARDED_BY(weights_mutex_);
+  // Absent: shares_ has them.
+  std::optional<Shares::Weights> new_weights_ KV_GUARDED_BY(weights_mutex_);
 };
 
 // What fsck says of the file: each row that does not open, and what SQLite finds. Absent: there is

@@ -19,11 +19,15 @@ Status SealedRows::Remove(const Digest& owner, std::string_view id) {
   if (!known) return {};
   KV_TRY(CheckPlace());
   const OwnerTag tag = TagOf(*known);
-  KV_ASSIGN(const OpenedFile room, TakeRoom(RowsLogBytes(BytesOfRow(id)), RowsRoom::For::kErasing));
+  const uint64_t bytes = BytesOfRow(id);
+  KV_ASSIGN(const OpenedFile room, TakeRoom(RowsLogBytes(bytes), RowsRoom::For::kErasing));
   Status done = Erasing([&]() KV_REQUIRES(mutex_) -> Status {
     RowStatement remove(database_.handle(), "DELETE FROM sessions WHERE id=? AND owner=?");
-    if (remove.Bind(id).Bind(RowOwnerBytes(tag)).Step() == SQLITE_DONE) return {};
-    return database_.Failed("cannot be written");
+    if (remove.Bind(id).Bind(RowOwnerBytes(tag)).Step() != SQLITE_DONE) {
+      return database_.Failed("cannot be written");
+    }
+    if (database_.num_changes() == 1) shares_.Change(owner, bytes, 0);
+    return {};
   });
   if (done) done = Erasing([&]() KV_REQUIRES(mutex_) { return database_.Scrub(); });
   room_.Keep();
@@ -55,6 +59,7 @@ Result<std::vector<std::string>> SealedRows::RemoveUnused(int64_t least_used_s) 
 }
 
 Status SealedRows::RemoveRows(std::span<const std::string> ids) {
+  shares_.Forget();
   Status done;
   for (const std::string& id : ids) {
     if (done) done = Erasing([&]() KV_REQUIRES(mutex_) { return RemoveRow(id); });
@@ -74,6 +79,7 @@ Status SealedRows::RemoveRow(std::string_view id) {
 Status SealedRows::RemoveOwner(const Digest& owner) {
   const MutexLock lock(mutex_);
   KV_TRY(CheckPlace());
+  shares_.Forget();
   room_.Need(room_.edit_bytes());
   const auto known = keys_.Find(owner);
   OwnerTag tag{};
