@@ -25,6 +25,14 @@ enum class Schedule { kFair, kFifo };
 // (http/request_memory.h).
 inline constexpr uint64_t kWaitingShare = 20;
 
+// A value of EngineOptions::eviction.
+struct EvictionPolicyName {
+  const char* name;
+  const char* evicts_first;  // the blocks that leave first: "used longest ago"
+};
+// Lists all of them, the default first.
+std::vector<EvictionPolicyName> EvictionPolicies();
+
 // kvasir/engine_ranges.h says what numbers may be.
 struct EngineOptions {
   // Hugging Face folder or GGUF file; absent: $KVASIR_MODEL, else the bundled model.
@@ -55,7 +63,7 @@ struct EngineOptions {
   std::optional<uint32_t> threads;  // absent: a thread for each core that this process may use
   bool pin_threads = false;         // each thread to a separate processor
   uint32_t block_tokens = 16;
-  std::string eviction = "lru";  // which idle blocks are evicted first: "lru" or "s3fifo"
+  std::string eviction = "lru";  // which idle blocks are evicted first: of EvictionPolicies()
   uint32_t max_tenants = 256;    // prompts of further tenants are computed and not cached
   // Rows of one step, at most. Absent: 512, or 448 for a model with windows, whose sequences need
   // room for a step beside each window. A model with an encoder has at least ctx_size: it reads

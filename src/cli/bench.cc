@@ -187,7 +187,8 @@ Command BenchCommand() {
               "skip the cache row, which loads the model again and runs more prompts",
               FlagKind::kSwitch},
              {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"},
-             {"eviction", "POLICY", "eviction policy of the measured cache: lru (default), s3fifo"},
+             {"eviction", "POLICY",
+              "eviction policy of the measured cache: " + EvictionChoicesText()},
              {"json", "", "one object: results, limits, cache", FlagKind::kSwitch}},
             LoadFlags()}),
       RunBench};

@@ -1,9 +1,21 @@
 #include "cli/shared_flags.h"
 
+#include <fmt/format.h>
+
 #include "cli/sampling_flags.h"
 #include "cli/template_flags.h"
+#include "kvasir/engine_options.h"
 
 namespace kvasir::cli {
+
+std::string EvictionChoicesText() {
+  std::string text;
+  for (const EvictionPolicyName& policy : EvictionPolicies()) {
+    text += text.empty() ? fmt::format("{} (default: {})", policy.name, policy.evicts_first)
+                         : fmt::format(", {} ({})", policy.name, policy.evicts_first);
+  }
+  return text;
+}
 
 Flag Expert(Flag flag) {
   flag.is_expert = true;
@@ -56,9 +68,7 @@ std::vector<Flag> CacheFlags() {
       {"cache", "MODE",
        "prefix (default: shared by all requests), sequence (nothing outlives its request), none "
        "(no KV: each step computes everything)"},
-      {"eviction", "POLICY",
-       "which blocks leave a full cache first: lru (default: used longest ago), s3fifo (used "
-       "once)"},
+      {"eviction", "POLICY", "which blocks leave a full cache first: " + EvictionChoicesText()},
       Expert({"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"}),
       Expert({"step-tokens", "N",
               "at most N rows in a step (default 512, with sliding windows 448)"})};

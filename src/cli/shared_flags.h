@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 #include <vector>
 
 #include "cli/args.h"
@@ -22,6 +23,8 @@ std::vector<Flag> LoadFlags();
 // Flags of commands that have a cache: --kv-memory, --ctx-size, --parallel, --cache, --eviction and
 // more.
 std::vector<Flag> CacheFlags();
+// Returns the values of --eviction for help: "lru (default: used longest ago), s3fifo (used once)".
+std::string EvictionChoicesText();
 // Flags of commands that may fetch their model first: --hf-repo.
 std::vector<Flag> FetchFlags();
 // Flags of servers: which requests run, and which wait.

@@ -1,5 +1,7 @@
 #include "engine/option_limits.h"
 
+#include <vector>
+
 #include "base/result.h"
 #include "format/kv_format.h"
 #include "kvasir/engine_ranges.h"
@@ -17,6 +19,14 @@ Status InRange(const char* field, uint32_t value, EngineRange range) {
 }
 
 }  // namespace
+
+std::vector<EvictionPolicyName> EvictionPolicies() {
+  std::vector<EvictionPolicyName> names;
+  for (const EvictionChoice& choice : EvictionChoices()) {
+    names.push_back({choice.name, choice.evicts_first});
+  }
+  return names;
+}
 
 Status CheckOptions(const EngineOptions& options) {
   KV_TRY(InRange("parallel", options.parallel, kParallelRange));

@@ -7,15 +7,17 @@ namespace kvasir {
 namespace {
 
 template <typename Policy>
-constexpr EvictionChoice ChoiceOf(const char* name) {
+constexpr EvictionChoice ChoiceOf(const char* name, const char* evicts_first) {
   return {.name = name,
+          .evicts_first = evicts_first,
           .bytes_for = Policy::BytesFor,
           .make = [](const EvictionLimits& limits) -> std::unique_ptr<EvictionPolicy> {
             return std::make_unique<Policy>(limits);
           }};
 }
 
-constexpr EvictionChoice kChoices[] = {ChoiceOf<Lru>("lru"), ChoiceOf<S3Fifo>("s3fifo")};
+constexpr EvictionChoice kChoices[] = {ChoiceOf<Lru>("lru", "used longest ago"),
+                                       ChoiceOf<S3Fifo>("s3fifo", "used once")};
 
 }  // namespace
 

@@ -12,6 +12,7 @@ namespace kvasir {
 
 struct EvictionChoice {
   const char* name;                                     // for --eviction
+  const char* evicts_first;                             // "used longest ago"
   uint64_t (*bytes_for)(const EvictionLimits& limits);  // the bytes that `make` allocates
   std::unique_ptr<EvictionPolicy> (*make)(const EvictionLimits& limits);
 };
