@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "api/anthropic_messages.h"
+#include "api/chat_tokens.h"
 #include "http/errors.h"
 #include "http/json_body.h"
-#include "server/openai_routes.h"
 
 namespace kvasir {
 namespace {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "api/asked_chat.h"
+#include "api/chat_tokens.h"
 #include "api/openai_request.h"
 #include "api/request_limits.h"
 #include "base/result.h"
@@ -55,16 +56,6 @@ Outcome CountChat(const Call& call) {
 }
 
 }  // namespace
-
-Result<size_t> CountChatTokens(std::string_view body, const ModelView& model) {
-  KV_ASSIGN(JsonBody parsed, ParseBody(body, kChatIds));
-  if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
-  JsonFields fields(parsed.fields);
-  KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, &parsed.tree, model));
-  const auto prompt = EncodeChat(chat, model);
-  if (prompt) return prompt->ids.size();
-  return tl::unexpected(EncodeError(prompt.error(), "messages", model.max_text_tokens(), model));
-}
 
 void AddOpenAiRoutes(GenerationStarter& generations, TurnPreparer& preparer, RouteTable* table) {
   const auto own = std::make_shared<OpenAiHandlers>(generations, preparer);

@@ -1,0 +1,20 @@
+#include "api/chat_tokens.h"
+
+#include "api/chat_prompt.h"
+#include "api/openai_request.h"
+#include "base/result.h"
+#include "http/json_body.h"
+
+namespace kvasir {
+
+Result<size_t> CountChatTokens(std::string_view body, const ModelView& model) {
+  KV_ASSIGN(JsonBody parsed, ParseBody(body, kChatIds));
+  if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
+  JsonFields fields(parsed.fields);
+  KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, &parsed.tree, model));
+  const auto prompt = EncodeChat(chat, model);
+  if (prompt) return prompt->ids.size();
+  return tl::unexpected(EncodeError(prompt.error(), "messages", model.max_text_tokens(), model));
+}
+
+}  // namespace kvasir

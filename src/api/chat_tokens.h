@@ -1,0 +1,16 @@
+// The length of the prompt that a chat has.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+#include "api/model_view.h"
+#include "kvasir/status.h"
+
+namespace kvasir {
+
+// Counts the tokens that the prompt of a chat completion's body has. Errors: those of the chat
+// completion itself. O(text).
+Result<size_t> CountChatTokens(std::string_view body, const ModelView& model);
+
+}  // namespace kvasir
