@@ -8,6 +8,26 @@
 #include "http/errors.h"
 
 namespace kvasir {
+
+// A miss of a request with GenerateRequest::caller_explains. It is counted once, when this goes:
+// whether or not somebody found out where it comes from, and whether or not the client has left.
+class CountedMiss {
+ public:
+  // `engine` must outlive it.
+  CountedMiss(Engine& engine, const Receipt& receipt)
+      : engine_(engine), computed_tokens_(receipt.computed) {}
+  ~CountedMiss() { engine_.CountMiss(reason_, computed_tokens_); }
+  CountedMiss(const CountedMiss&) = delete;
+  CountedMiss& operator=(const CountedMiss&) = delete;
+
+  void set_reason(MissReason reason) { reason_ = reason; }
+
+ private:
+  Engine& engine_;
+  const uint32_t computed_tokens_;
+  MissReason reason_ = MissReason::kDiverged;
+};
+
 namespace {
 
 bool HasDiverged(const Event& event) {
@@ -101,10 +121,11 @@ void RunningAnswer::Submit() {
     }
     const std::shared_ptr<RunningAnswer> self = weak.lock();
     if (explains && event.last && HasDiverged(event)) {
+      auto miss = std::make_shared<CountedMiss>(engine, event.receipt);
       const bool is_whole = !event.error && event.finish_reason != FinishReason::kCancelled;
-      if (self && is_whole && chat->MayExplain(*event.receipt.miss))
-        return self->Explain(event, chat);
-      engine.CountMiss(MissReason::kDiverged, event.receipt.computed);
+      if (self && is_whole && chat->MayExplain(*event.receipt.miss)) {
+        return self->Explain(event, chat, std::move(miss));
+      }
     }
     if (self) self->Post([self, prompt, event] { self->OnEvent(prompt, event); });
   };
@@ -120,14 +141,17 @@ void RunningAnswer::Submit() {
 
 // Finds out what the miss comes from, then goes on with the event. On the engine's thread: `chat`
 // is not start_.chat, which another thread may reset.
-void RunningAnswer::Explain(const Event& event, const std::shared_ptr<AskedChat>& chat) {
+void RunningAnswer::Explain(const Event& event, const std::shared_ptr<AskedChat>& chat,
+                            std::shared_ptr<CountedMiss> miss) {
   const auto client = client_.lock();
-  if (!client) return engine_.CountMiss(MissReason::kDiverged, event.receipt.computed);
+  if (!client) return;
   client->Run(SlowWork::kText, tenant(), chat->work_bytes(),
-              [self = shared_from_this(), chat, explained = event](MemoryQuota& quota) mutable {
-                Miss& miss = *explained.receipt.miss;
-                Metered(quota, [&] { miss.reason = chat->Explain(miss); });
-                self->engine_.CountMiss(miss.reason, explained.receipt.computed);
+              [self = shared_from_this(), chat, explained = event,
+               miss = std::move(miss)](MemoryQuota& quota) mutable {
+                Miss& said = *explained.receipt.miss;
+                Metered(quota, [&] { said.reason = chat->Explain(said); });
+                miss->set_reason(said.reason);
+                miss.reset();  // it is counted before the client hears of it
                 UntilDone([&] { self->Post([self, explained] { self->OnEvent(0, explained); }); });
               });
 }

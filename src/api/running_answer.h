@@ -50,6 +50,8 @@ class AnswerClient {
   virtual void OnAnswerError(const Error& error) = 0;
 };
 
+class CountedMiss;
+
 // States: made -> compiling (formats, if there are some) -> generating -> done, failed or
 // cancelled. Events of the engine are posted to the client, so a slow client never blocks the
 // engine's thread. All calls are made where the client makes its own; made by make_shared.
@@ -77,7 +79,8 @@ class RunningAnswer : public std::enable_shared_from_this<RunningAnswer> {
   void Compile(QuotaShare held);
   void Submit();
   // Called on the engine's thread.
-  void Explain(const Event& event, const std::shared_ptr<AskedChat>& chat);
+  void Explain(const Event& event, const std::shared_ptr<AskedChat>& chat,
+               std::shared_ptr<CountedMiss> miss);
   void OnEvent(size_t prompt, const Event& event);
   void FinishKeeping(size_t prompt, const Event& event);
   // Posts a step, if the client is still there.
