@@ -23,7 +23,8 @@ class OpenAiRoutesTest : public RoutesTest {
 TEST_F(OpenAiRoutesTest, EveryFieldOfSamplingReachesTheEngine) {
   const json body =
       json::parse(R"({"prompt":"abc","temperature":0.5,"top_k":7,"top_p":0.25,"min_p":0.125,
-      "repetition_penalty":1.5,"presence_penalty":0.5,"frequency_penalty":-0.5,"seed":-2,"n":3,
+      "repetition_penalty":1.5,"presence_penalty":0.5,"frequency_penalty":-0.5,"repeat_last_n":8,
+      "samplers":["penalties","top_k","top_p","min_p","infill","temperature"],"seed":-2,"n":3,
       "logit_bias":{"65":-100,"66":2.5},"stop":["x","yy"],"stop_token_ids":[9],"max_tokens":5,"min_tokens":4,
       "logprobs":4,"ignore_eos":true,"cache_prompt":false,"skip_special_tokens":false,"extra":1})");
   const GenerationStart start = Start("/v1/completions", body);
@@ -31,16 +32,22 @@ TEST_F(OpenAiRoutesTest, EveryFieldOfSamplingReachesTheEngine) {
   const GenerateRequest& request = start.requests[0];
   EXPECT_EQ(request.tenant, "default");
   EXPECT_EQ(request.prompt, IdsOfBytes("abc"));
-  EXPECT_EQ(request.sampling.temperature, 0.5f);
-  EXPECT_EQ(request.sampling.top_k, 7u);
-  EXPECT_EQ(request.sampling.top_p, 0.25f);
-  EXPECT_EQ(request.sampling.min_p, 0.125f);
-  EXPECT_EQ(request.sampling.repetition_penalty, 1.5f);
-  EXPECT_EQ(request.sampling.presence_penalty, 0.5f);
-  EXPECT_EQ(request.sampling.frequency_penalty, -0.5f);
-  EXPECT_EQ(request.sampling.seed, static_cast<uint64_t>(-2));
-  EXPECT_EQ(request.sampling.logit_bias,
-            (std::vector<std::pair<TokenId, float>>{{65, -100.0f}, {66, 2.5f}}));
+  // All members, so that one more does not compile before it is here.
+  const auto& [temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty,
+               frequency_penalty, penalty_last_n, logit_bias, temperature_last, infill, seed] =
+      request.sampling;
+  EXPECT_EQ(temperature, 0.5f);
+  EXPECT_EQ(top_k, 7u);
+  EXPECT_EQ(top_p, 0.25f);
+  EXPECT_EQ(min_p, 0.125f);
+  EXPECT_EQ(repetition_penalty, 1.5f);
+  EXPECT_EQ(presence_penalty, 0.5f);
+  EXPECT_EQ(frequency_penalty, -0.5f);
+  EXPECT_EQ(penalty_last_n, 8u);
+  EXPECT_EQ(logit_bias, (std::vector<std::pair<TokenId, float>>{{65, -100.0f}, {66, 2.5f}}));
+  EXPECT_TRUE(temperature_last);
+  EXPECT_TRUE(infill);
+  EXPECT_EQ(seed, static_cast<uint64_t>(-2));
   EXPECT_EQ(request.n, 3u);
   EXPECT_EQ(request.stop, (std::vector<std::string>{"x", "yy"}));
   EXPECT_EQ(request.stop_ids, std::vector<TokenId>{9});
