@@ -23,16 +23,6 @@ constexpr uint64_t kRuleSteps = 1 << 22, kSteps = 1 << 24;
 // To find twins among more nodes would take longer than their masks.
 constexpr uint32_t kMaxTwinNodes = 1 << 16;
 
-using Instructions = std::vector<uint32_t>;  // ascending
-
-struct InstructionsHash {
-  size_t operator()(const Instructions& of) const {
-    uint64_t hash = 14695981039346656037ULL;
-    for (const uint32_t i : of) hash = (hash ^ i) * 1099511628211ULL;
-    return hash;
-  }
-};
-
 }  // namespace
 
 // Makes the nodes of each rule that the root needs: sets of instructions that the same bytes and
@@ -51,6 +41,16 @@ class GrammarCompiler {
   Result<std::shared_ptr<const Grammar>> Run(RuleId root);
 
  private:
+  using Instructions = std::vector<uint32_t>;  // ascending
+
+  struct InstructionsHash {
+    size_t operator()(const Instructions& of) const {
+      uint64_t hash = 14695981039346656037ULL;
+      for (const uint32_t i : of) hash = (hash ^ i) * 1099511628211ULL;
+      return hash;
+    }
+  };
+
   struct Draft {
     std::vector<Grammar::Edge> edges;
     std::vector<std::pair<uint32_t, Grammar::NodeId>> calls;  // rule, where it returns
