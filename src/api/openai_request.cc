@@ -1,5 +1,7 @@
 #include "api/openai_request.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "api/llama_request.h"
@@ -179,9 +181,14 @@ Result<std::string> CheckModel(const std::string& name, const ModelView& model) 
   if (name == "default" || name.empty()) return model.names.front();
   const bool is_any = model.takes_any_name && name.size() <= kMaxAnyNameBytes;
   if (is_any || std::ranges::find(model.names, name) != model.names.end()) return name;
+  if (model.takes_any_name) {
+    return FailField(Code::kNotFound, "model", "the name has {} bytes; give one of at most {}",
+                     name.size(), kMaxAnyNameBytes);
+  }
   return FailField(Code::kNotFound, "model",
-                   "\"{}\" is not here; this server has \"{}\" (GET /v1/models)", name,
-                   model.names.front());
+                   "unknown model \"{}\" (known: {}); a server that is started with --alias '*' "
+                   "accepts every name",
+                   name, fmt::join(model.names, ", "));
 }
 
 Result<std::vector<TokenId>> EncodeText(std::string_view text, const std::string& field,

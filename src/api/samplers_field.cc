@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 
 #include "api/request_limits.h"
 
@@ -20,6 +21,13 @@ constexpr SamplerName kSamplerNames[] = {
     {"top_k", 'k', ""},     {"typ_p", 'y', "typ"},  {"top_p", 'p', "nucleus"},
     {"min_p", 'm', ""},     {"xtc", 'x', ""},       {"temperature", 't', "temp"},
     {"infill", 'i', ""},    {"adaptive_p", 'a', ""}};
+
+// Pairs whose order changes the answer, and which Sampler does in this one. (top_k and min_p may
+// stand in either.)
+constexpr std::pair<std::string_view, std::string_view> kFixedOrder[] = {
+    {"penalties", "top_k"}, {"penalties", "top_p"}, {"penalties", "min_p"},
+    {"penalties", "infill"}, {"penalties", "temperature"}, {"top_k", "top_p"},
+    {"top_k", "infill"}, {"top_p", "min_p"}, {"top_p", "infill"}, {"min_p", "infill"}};
 
 std::string Bare(std::string_view name) {
   std::string bare(name);
@@ -118,12 +126,9 @@ std::optional<std::vector<std::string>> ReadSamplers(JsonFields& fields, Samplin
   // The largest logit stays the largest one, but infill may drop it.
   if (sampling->temperature == 0 && !sampling->infill) is_first = true;
   sampling->temperature_last = is_last && !is_first;
-  const bool has_penalties_later = !work.empty() && work.front() != "penalties" &&
-                                   std::ranges::find(work, "penalties") != work.end();
-  if (has_penalties_later || IsSwapped(work, "top_k", "top_p") ||
-      IsSwapped(work, "top_p", "min_p") || IsSwapped(work, "top_k", "infill") ||
-      IsSwapped(work, "top_p", "infill") || IsSwapped(work, "min_p", "infill") ||
-      (!is_first && !is_last)) {
+  const bool is_fixed = std::ranges::none_of(
+      kFixedOrder, [&](const auto& one) { return IsSwapped(work, one.first, one.second); });
+  if (!is_fixed || (!is_first && !is_last)) {
     fields.Fail("samplers",
                 fmt::format("the order {} is not supported: penalties, top_k, top_p, min_p and "
                             "infill come in this order, and temperature before top_p or last",

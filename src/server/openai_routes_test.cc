@@ -60,6 +60,15 @@ TEST_F(OpenAiRoutesTest, EveryFieldOfSamplingReachesTheEngine) {
   EXPECT_EQ(request.ignored, std::vector<std::string>{"extra"});
 }
 
+TEST_F(OpenAiRoutesTest, AnUnknownModelsErrorSaysWhatIsRight) {
+  const std::string answer =
+      AskText("POST", "/v1/completions", R"({"prompt":"a","model":"gpt-4o"})");
+  EXPECT_EQ(ParamOf(answer), "model");
+  for (const char* part : {"gpt-4o", "(known: fake)", "--alias '*'"}) {
+    EXPECT_NE(answer.find(part), std::string::npos) << answer;
+  }
+}
+
 // A request may have a thousand prompts, and each has a copy of these fields.
 TEST_F(OpenAiRoutesTest, WhatEveryPromptCarriesIsBounded) {
   const auto param = [&](const char* name, json value) {

@@ -270,7 +270,10 @@ Result<SessionRecord> ParseSessionRecord(SessionStore& store, std::string_view j
   KV_TRY(reader.status());
   if (body.contains("tokens") && !body["tokens"].is_null()) state.tokens = tokens;
   if (state.dropped > 0 && state.first_shown() >= state.messages.size()) {
-    return Fail(Code::kInvalidArgument, "session: dropped is more than it has messages");
+    return Fail(Code::kInvalidArgument,
+                "session: `dropped` is {}, but it has {} messages; at least one must stay beside "
+                "the system message",
+                state.dropped, state.messages.size());
   }
   KV_ASSIGN(state.setup, store.Keep(std::move(setup)));
   return record;
