@@ -25,9 +25,10 @@ constexpr SamplerName kSamplerNames[] = {
 // Pairs whose order changes the answer, and which Sampler does in this one. (top_k and min_p may
 // stand in either.)
 constexpr std::pair<std::string_view, std::string_view> kFixedOrder[] = {
-    {"penalties", "top_k"}, {"penalties", "top_p"}, {"penalties", "min_p"},
+    {"penalties", "top_k"},  {"penalties", "top_p"},       {"penalties", "min_p"},
     {"penalties", "infill"}, {"penalties", "temperature"}, {"top_k", "top_p"},
-    {"top_k", "infill"}, {"top_p", "min_p"}, {"top_p", "infill"}, {"min_p", "infill"}};
+    {"top_k", "infill"},     {"top_p", "min_p"},           {"top_p", "infill"},
+    {"min_p", "infill"}};
 
 std::string Bare(std::string_view name) {
   std::string bare(name);
