@@ -54,12 +54,19 @@ PrefixIndex::Options KvCache::IndexOptions(const KvCacheOptions& options, uint32
           .seed = IndexSeed(options.secret)};
 }
 
+// Returns how many tokens the table of continuations is made for.
+uint64_t KvCache::ContinuedTokens(const KvCacheOptions& options, uint32_t num_blocks) {
+  if (!options.continues || !options.reuse) return 0;
+  return uint64_t{MaxNodes(options, num_blocks)} * options.layout.block_tokens();
+}
+
 CachePlan KvCache::PlanFor(const KvCacheOptions& options, uint32_t num_blocks) {
   const uint32_t block_tokens = options.layout.block_tokens();
   return {.num_blocks = num_blocks,
           .block_bytes = options.layout.block_bytes(),
           .pool_bytes = num_blocks * options.layout.block_bytes(),
           .index_bytes = PrefixIndex::BytesFor(IndexOptions(options, num_blocks)) +
+                         Continuations::BytesFor(ContinuedTokens(options, num_blocks)) +
                          Namespaces::BytesFor(options.num_namespaces) +
                          Residency::BytesFor(options.num_namespaces) +
                          KvAccounts::BytesFor(options.num_namespaces) +
@@ -111,6 +118,8 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
       pool_(std::move(pool)),
       policy_(options_.eviction->make(LimitsFor(options_, plan.num_blocks))),
       index_(std::make_unique<PrefixIndex>(IndexOptions(options_, plan.num_blocks))),
+      continuations_(*index_, ContinuedTokens(options_, plan.num_blocks),
+                     Mix64(~IndexSeed(options_.secret))),
       cursors_(std::make_unique<CursorStore>(options_.reuse ? options_.num_cursors : 0,
                                              options_.layout.block_tokens(), options_.hidden_size)),
       tier_(options_.reuse ? options_.tier : nullptr),
@@ -154,6 +163,7 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
       publisher_({.layout = options_.layout,
                   .pool = *pool_,
                   .index = *index_,
+                  .continuations = continuations_,
                   .cursors = *cursors_,
                   .residency = residency_,
                   .reserves = reserves_,
@@ -203,11 +213,11 @@ void KvCache::CheckInvariants() const {
   KV_CHECK(plan_.total_bytes() <= options_.budget_bytes);
   KV_CHECK(plan_.pool_bytes == pool_->arena_bytes());
   KV_CHECK(plan_.cursor_bytes == cursors_->allocated_bytes());
-  KV_CHECK(plan_.index_bytes == index_->allocated_bytes() + policy_->allocated_bytes() +
-                                    BlockPool::MetadataBytes(plan_.num_blocks) +
-                                    uses_.allocated_bytes() + owners_.allocated_bytes() +
-                                    namespaces_.allocated_bytes() + residency_.allocated_bytes() +
-                                    accounts_.bytes());
+  KV_CHECK(plan_.index_bytes ==
+           index_->allocated_bytes() + continuations_.allocated_bytes() +
+               policy_->allocated_bytes() + BlockPool::MetadataBytes(plan_.num_blocks) +
+               uses_.allocated_bytes() + owners_.allocated_bytes() + namespaces_.allocated_bytes() +
+               residency_.allocated_bytes() + accounts_.bytes());
   KV_CHECK(available_blocks() >= reserved_blocks());
   residency_.CheckInvariants();
 }

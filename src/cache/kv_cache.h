@@ -32,6 +32,7 @@
 #include "cache/reservation.h"
 #include "cache/residency.h"
 #include "cache/source_key.h"
+#include "index/continuations.h"
 #include "index/prefix_index.h"
 #include "kvasir/cache_counters.h"
 #include "kvasir/prefix_list.h"
@@ -88,6 +89,8 @@ struct KvCacheOptions {
   // Where blocks go that are written, and where others come from; nullptr: nowhere. Must outlive
   // the cache.
   Tier* tier = nullptr;
+  // Keeps a table of what follows each text that the index has, for Continue. REQUIRES: no sources.
+  bool continues = false;
   // Ids of sources that the index has room for, beyond those of `cross` blocks.
   uint32_t source_ids = 0;
   uint64_t source_hash_mask = ~uint64_t{0};  // tests narrow it to force collisions
@@ -264,6 +267,17 @@ class KvCache {
   // no windows.
   Status ForkInto(KvSequence& fork, const KvSequence& sequence);
 
+  // What the sequence's namespace has after the end of `tokens`: writes the tokens that followed
+  // the longest end that it knows into `drafted`. Nothing where the sequence's place was erased,
+  // or without KvCacheOptions::continues. Changes and pins nothing, and counts no hit.
+  // O(drafted).
+  struct Continuation {
+    uint32_t num_tokens = 0;  // written
+    uint32_t num_equal = 0;   // of the end: at least 2, at most Continuations::kMaxEqual counted
+  };
+  Continuation Continue(const KvSequence& sequence, std::span<const TokenId> tokens,
+                        std::span<TokenId> drafted) const;
+
   // Forgets a namespace: from now on Match finds nothing of it, and its idle blocks are free.
   // Blocks in use are zeroed at their last release, the others by ZeroForgotten or before another
   // sequence gets them. Returns a point in that work for IsZeroed. O(blocks), without writing to
@@ -329,6 +343,7 @@ class KvCache {
   static CachePlan PlanFor(const KvCacheOptions& options, uint32_t num_blocks);
   Namespace& Of(NamespaceId ns) { return namespaces_.Of(ns); }
   const Namespace& Of(NamespaceId ns) const { return namespaces_.Of(ns); }
+  static uint64_t ContinuedTokens(const KvCacheOptions& options, uint32_t num_blocks);
   static PrefixIndex::Options IndexOptions(const KvCacheOptions& options, uint32_t num_blocks);
   void Count(const MatchResult& match);
   uint64_t Wanted(const MatchResult& match, const KvDemand& demand) const;
@@ -341,6 +356,7 @@ class KvCache {
   std::unique_ptr<BlockPool> pool_;
   std::unique_ptr<EvictionPolicy> policy_;
   std::unique_ptr<PrefixIndex> index_;
+  Continuations continuations_;
   std::unique_ptr<CursorStore> cursors_;
   Tier* const tier_;  // nullptr: there is none
   BlockUses uses_;

@@ -205,6 +205,14 @@ BlockRef KvCache::Take(const KvSequence& sequence, uint32_t group) {
   return block;
 }
 
+KvCache::Continuation KvCache::Continue(const KvSequence& sequence, std::span<const TokenId> tokens,
+                                        std::span<TokenId> drafted) const {
+  if (!sequence.has_place() || sequence.ns() == kSharesNothing) return {};
+  const auto match = continuations_.Find(Of(sequence.ns()).root, tokens);
+  if (!match) return {};
+  return {continuations_.Follow(*match, drafted), match->num_equal};
+}
+
 KvCache::Pins KvCache::PinsOf(const KvSequence& sequence) const {
   Pins pins;
   for (const BlockTable& table : sequence.tables()) {

@@ -49,6 +49,7 @@ bool KvPublisher::PublishFull(KvSequence& sequence, uint32_t block_index) {
   const NodeId parent = sequence.place_.node();
   if (const auto child = parts_.index.FindChild(parent, tokens)) {
     sequence.place_.MoveTo(*child);
+    parts_.continuations.Add(*child);
     // Equal tokens and Identity mean equal bytes: the sequence uses the index's block and releases
     // its own, which others may still pin.
     for (uint32_t group = 0; group < parts_.layout.num_full_groups(); ++group) {
@@ -68,6 +69,7 @@ bool KvPublisher::PublishFull(KvSequence& sequence, uint32_t block_index) {
   const auto node = Link(parent, tokens, sequence, block_index);
   if (!node) return false;
   sequence.place_.MoveTo(*node);
+  parts_.continuations.Add(*node);
   parts_.counters.committed_blocks += parts_.layout.num_full_groups();
   return true;
 }

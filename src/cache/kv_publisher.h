@@ -12,6 +12,7 @@
 #include "cache/kv_reserves.h"
 #include "cache/kv_sequence.h"
 #include "cache/residency.h"
+#include "index/continuations.h"
 #include "index/prefix_index.h"
 #include "kvasir/cache_counters.h"
 
@@ -27,6 +28,7 @@ class KvPublisher {
     const KvLayout& layout;
     BlockPool& pool;
     PrefixIndex& index;
+    Continuations& continuations;
     CursorStore& cursors;
     Residency& residency;
     KvReserves& reserves;

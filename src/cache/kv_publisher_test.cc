@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <optional>
+#include <span>
+
 #include "cache/cache_driver_for_test.h"
 
 namespace kvasir {
@@ -61,6 +65,30 @@ TEST_F(KvPublisherTest, TheCursorOutlivesItsTailWhenTheSequenceGoesOn) {
   EXPECT_TRUE(match.has_cursor());
   EXPECT_EQ(match.num_pool(), 16u);
   EXPECT_EQ(match.num_partial(), 4u);
+}
+
+// Blocks of prompts are found as soon as they are committed, and only by their own namespace.
+TEST(KvCacheContinue, DraftsWhatFollowedInTheSameNamespaceAlone) {
+  KvCacheOptions options = OptionsFor(32);
+  options.continues = true;
+  options.budget_bytes += 1 << 16;
+  CacheDriver driver(options);
+  const NamespaceId alice = driver.cache->OpenNamespace("alice", IdentityNamed(1));
+  const NamespaceId bob = driver.cache->OpenNamespace("bob", IdentityNamed(1));
+  const Tokens text = TokensFrom(1, 64);
+  std::optional<Miss> miss;
+  KvSequence written = driver.Run(alice, 7, text, {}, &miss);
+  const Tokens asked = Join(TokensFrom(2, 20), First(text, 30));
+  const KvSequence mine = driver.Run(alice, 7, asked, {}, &miss);
+  KvSequence theirs = driver.Run(bob, 8, asked, {}, &miss);
+  Tokens drafted(10);
+  const KvCache::Continuation found = driver.cache->Continue(mine, asked, drafted);
+  EXPECT_EQ(found.num_tokens, 10u);
+  EXPECT_EQ(found.num_equal, 30u);
+  EXPECT_TRUE(std::ranges::equal(drafted, std::span(text).subspan(30, 10)));
+  EXPECT_EQ(driver.cache->Continue(theirs, First(text, 30), drafted).num_tokens, 0u);
+  driver.cache->Forget(alice);
+  EXPECT_EQ(driver.cache->Continue(mine, asked, drafted).num_tokens, 0u);
 }
 
 }  // namespace

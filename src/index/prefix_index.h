@@ -84,6 +84,12 @@ class PrefixIndex {
 
   static bool is_root(NodeId node) { return (Raw(node) & kRootBit) != 0; }
   NodeId parent(NodeId node) const { return NodeId{At(node).parent}; }
+  NodeId root(NodeId node) const { return NodeId{At(node).root}; }  // REQUIRES: not a root
+  // Some child of a node or root; absent: it has none.
+  std::optional<NodeId> any_child(NodeId node) const {
+    const uint32_t child = ChildrenOf(Raw(node));
+    return child == kNone ? std::nullopt : std::optional(NodeId{child});
+  }
   std::optional<BlockId> block(NodeId node, uint32_t group) const {
     const uint32_t block = blocks_[size_t{Raw(node)} * num_groups_ + group];
     return block == kNone ? std::nullopt : std::optional(BlockId{block});
