@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kvasir/disk.h"
+#include "kvasir/drafts.h"
 #include "kvasir/images.h"
 
 namespace kvasir {
@@ -71,7 +72,9 @@ struct EngineOptions {
   std::optional<uint32_t> step_tokens;
   Schedule schedule = Schedule::kFair;
   Admission admission = Admission::kExpected;
-  double kv_headroom = 0.05;     // share of the pool that admission leaves to those that run
+  double kv_headroom = 0.05;  // share of the pool that admission leaves to those that run
+  Speculate speculate = Speculate::kAuto;
+  uint32_t draft_max = 16;       // tokens of a draft, at most kMaxDraft; 0: no drafts
   uint32_t target_itl_ms = 200;  // how long a step may take while something decodes; 0: no limit
   // Kernel target; absent: KVASIR_TARGET, else the best of this CPU.
   std::optional<std::string> target;

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kvasir/drafts.h"
+
 namespace kvasir {
 
 // What a field of EngineOptions may be, ends included. Engine::Load and the flags that set it take
@@ -15,7 +17,8 @@ inline constexpr EngineRange kParallelRange{1, 4096};
 inline constexpr EngineRange kMaxQueuedRange{0, 1 << 20};
 inline constexpr EngineRange kMaxQueueMsRange{1, 86'400'000};  // a day
 inline constexpr EngineRange kTargetItlMsRange{0, 3'600'000};  // an hour
-inline constexpr EngineRange kMaxTenantsRange{1, 1 << 14};     // with two Identities each: 2^15
+inline constexpr EngineRange kDraftMaxRange{0, kMaxDraft};
+inline constexpr EngineRange kMaxTenantsRange{1, 1 << 14};  // with two Identities each: 2^15
 inline constexpr EngineRange kStepTokensRange{1, 1 << 16};
 inline constexpr EngineRange kThreadsRange{1, 1024};
 inline constexpr EngineRange kBlockTokensRange{16, 1024};  // multiples of its least value

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kvasir/cache_counters.h"
+#include "kvasir/drafts.h"
 #include "kvasir/histogram.h"
 #include "kvasir/request_stats.h"
 #include "kvasir/request_trace.h"
@@ -39,6 +40,7 @@ struct EngineStats : CacheCounters {
   Histogram prompt_lengths{kTokenCountBounds}, answer_lengths{kTokenCountBounds};
   RequestStats requests;
   StepCostStats cost;
+  DraftStats drafts;
   std::vector<TenantStats> tenants;  // in the order in which they came; [0]: of those without room
   std::vector<CacheOwnerStats> cache_owners;  // those of the tenants
   double waste = 0;  // (bytes of non-free blocks - bytes of live or cached tokens) / the former

@@ -85,7 +85,11 @@ struct GenerateRequest {
   bool reports_progress = false;
   LlamaQuirks llama_quirks;
   Reuse reuse = Reuse::kAll;
-  bool use_disk = true;                  // false: the disk is neither read nor written for it
+  bool use_disk = true;  // false: the disk is neither read nor written for it
+  // Tokens of a draft, at most; 0: none. Absent: EngineOptions::draft_max, which limits it too.
+  std::optional<uint32_t> draft_max;
+  // What the answer may begin with or quote: drafted, never believed.
+  std::vector<TokenId> prediction;
   std::optional<uint32_t> chunk_tokens;  // prefill at most this many rows a step; at least 1
   // Work for later, which no client waits for: it runs while no other request waits or runs, and
   // ends with kCancelled as soon as one comes. It has no place in queues, takes nothing from what

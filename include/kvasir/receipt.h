@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "kvasir/drafts.h"
+
 namespace kvasir {
 
 enum class MissReason {
@@ -59,6 +61,7 @@ struct Receipt {
   double ttft_ms = 0;                 // from submission to the first token
   std::optional<double> estimate_ms;  // of ttft_ms, when it was submitted; absent: unknown
   double tpot_ms = 0;                 // mean time per later token
+  DraftReceipt draft;
 
   // Joins the receipt of another prompt of the same request: sums of tokens, of preemptions and of
   // saved time, the first miss, and the times of the prompt whose first token came first.

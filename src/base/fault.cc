@@ -24,6 +24,8 @@ constexpr std::pair<std::string_view, Fault> kFaults[] = {
     {"erase-by-first", Fault::kEraseByFirst},
     {"erase-own-only", Fault::kEraseOwnOnly},
     {"foreign-source", Fault::kForeignSource},
+    {"accepted-wrong", Fault::kAcceptedWrong},
+    {"kept-draft", Fault::kKeptDraft},
 };
 
 }  // namespace

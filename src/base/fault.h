@@ -24,6 +24,8 @@ enum class Fault {
   kEraseByFirst,         // a forget takes all that begins with the text's first token
   kEraseOwnOnly,         // a forget leaves what others computed after the text
   kForeignSource,        // sources that differ in their last token alone share their KV
+  kAcceptedWrong,        // a drafted token is taken though another one was drawn
+  kKeptDraft,            // the KV of a drafted token that was not drawn stays in its place
   // The disk tier's, for its tests alone: no name selects them.
   kStoredBeforeSync,     // a record is called stored when it is written, not when it is synced
   kBelievedSync,         // a failed sync counts as done

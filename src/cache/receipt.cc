@@ -57,6 +57,7 @@ void Receipt::Add(const Receipt& other) {
     estimate_ms = other.estimate_ms;
   }
   tpot_ms = std::max(tpot_ms, other.tpot_ms);
+  draft.Add(other.draft);
 }
 
 }  // namespace kvasir

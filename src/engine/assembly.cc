@@ -169,6 +169,24 @@ Result<Assembly> Assemble(const EngineOptions& options, Need need) {
   return Assemble(options, std::move(model));
 }
 
+namespace {
+
+Speculate SpeculationFor(const EngineOptions& options, const ModelConfig& config) {
+  const bool can_draft =
+      options.draft_max > 0 && options.cache_mode != CacheMode::kNone && !config.encoder;
+  return can_draft ? options.speculate : Speculate::kOff;
+}
+
+// Every running sequence wants one row a step, and a draft some more; a few serve requests for all
+// rows. With more than 128 the head is read again, so that logits of many sequences take no more
+// memory.
+uint32_t LogitRowsFor(const EngineOptions& options, Speculate speculate) {
+  const uint32_t draft_max = speculate == Speculate::kOff ? 0 : options.draft_max;
+  return std::clamp(options.parallel + draft_max, 16u, 128u);
+}
+
+}  // namespace
+
 Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model) {
   KV_ASSIGN(RunnerOptions runner, RunnerOptionsFor(options, model.config));
   if (options.weights && !HasQuantised(model)) {
@@ -199,9 +217,8 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model) {
   if (UsesLongFactors(rope, ctx_size)) {
     long_rope_after = static_cast<uint32_t>(rope.original_max_positions);
   }
-  // Every running sequence wants one row a step; a few more serve requests for all rows. With more
-  // than 128 the head is read again, so that logits of many sequences take no more memory.
-  const uint32_t logit_rows = std::clamp(options.parallel, 16u, 128u);
+  const Speculate speculate = SpeculationFor(options, model.config);
+  const uint32_t logit_rows = LogitRowsFor(options, speculate);
   runner.max_positions = ctx_size;
   // A source is read whole.
   if (model.config.encoder) runner.max_rows = std::max(runner.max_rows, ctx_size);
@@ -215,7 +232,8 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model) {
                        .step_tokens = options.disk ? std::max(runner.max_rows, options.block_tokens)
                                                    : runner.max_rows,
                        .reuse = options.cache_mode == CacheMode::kPrefix,
-                       .eviction = FindEvictionChoice(options.eviction)};
+                       .eviction = FindEvictionChoice(options.eviction),
+                       .continues = speculate != Speculate::kOff};
   if (!cache.reuse) {
     // Blocks end with their sequence, so the pool needs at most all sequences of the largest size.
     uint64_t tokens = ctx_size;
@@ -231,6 +249,7 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model) {
   Assembly assembly{.model = std::move(model),
                     .ctx_size = ctx_size,
                     .long_rope_after = long_rope_after,
+                    .speculate = speculate,
                     .logit_rows = logit_rows,
                     .runner = runner,
                     .cache = std::move(cache)};

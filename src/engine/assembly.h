@@ -16,6 +16,7 @@ struct Assembly {
   ImportedModel model;
   uint32_t ctx_size = 0;
   std::optional<uint32_t> long_rope_after = {};  // ModelCard's
+  Speculate speculate = Speculate::kOff;         // off too where nothing can be drafted
   uint32_t logit_rows = 0;                       // rows of one call to Runner::Logits
   RunnerOptions runner;
   KvCacheOptions cache;  // the secret is still zero, and the tier not there

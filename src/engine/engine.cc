@@ -66,6 +66,8 @@ SchedulerOptions SchedulerFor(const EngineOptions& options, const Assembly& asse
                              .identity = identity,
                              .end_tokens = parts.card.eos,
                              .tokenizer = parts.text.tokenizer.get(),
+                             .speculate = assembly.speculate,
+                             .draft_max = options.draft_max,
                              .files = parts.files.get()};
   if (assembly.long_rope_after) {
     IdentityParts long_content = content;

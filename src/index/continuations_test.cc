@@ -104,7 +104,7 @@ TEST(Continuations, TakeTheBytesOfTheirPlan) {
 }
 
 // Texts come and go in two namespaces. Whatever is found is a text that is there, and follows what
-// was asked for; most of what is there is found.
+// was asked for; most texts of the index are found.
 class ContinuationsModel : public testing::TestWithParam<uint64_t> {
  protected:
   struct Chain {

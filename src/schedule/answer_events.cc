@@ -13,11 +13,11 @@ constexpr auto kMemoryPause = std::chrono::milliseconds(1);
 
 }  // namespace
 
-void AnswerEvents::Begin(uint32_t num_choices) {
+void AnswerEvents::Begin(uint32_t num_choices, uint32_t step_tokens) {
   events_.resize(num_choices);
   has_event_.resize(num_choices);
   done_.resize(num_choices);
-  for (Event& event : events_) event.tokens.reserve(1);
+  for (Event& event : events_) event.tokens.reserve(step_tokens);
 }
 
 Event& AnswerEvents::Of(uint32_t choice) {

@@ -14,8 +14,9 @@ namespace kvasir {
 // only.
 class AnswerEvents {
  public:
-  // Makes room for the choices of a request that was queued.
-  void Begin(uint32_t num_choices);
+  // Makes room for the choices of a request that was queued, which get at most so many tokens in a
+  // step.
+  void Begin(uint32_t num_choices, uint32_t step_tokens = 1);
 
   // Returns the event of a choice in this step; empty if nothing happened to the choice yet.
   Event& Of(uint32_t choice);

@@ -15,8 +15,9 @@ struct Head {
   Sequence* sequence;
   const float* hidden;  // [hidden_size], final
   uint32_t position;
-  bool sample;       // the last row of what is known of the sequence: a token is drawn
-  bool ends_prompt;  // then all choices that have no token yet are drawn
+  bool sample;           // the last row of what is known of the sequence: a token is drawn
+  bool ends_prompt;      // then all choices that have no token yet are drawn
+  bool drafted = false;  // a row of a sequence that checks a draft (DraftCheck)
 };
 
 // Computes logits in groups of logit_rows. The beams of a search are computed in one group. Its

@@ -14,6 +14,7 @@
 #include "sampling/beam_search.h"
 #include "schedule/answer_events.h"
 #include "schedule/answer_formats.h"
+#include "schedule/draft_pace.h"
 #include "schedule/first_token_time.h"
 #include "schedule/load_pace.h"
 #include "schedule/sequence.h"
@@ -94,6 +95,7 @@ struct AnswerState {
   uint32_t completion_tokens = 0;  // of all choices
   uint32_t prefilled_tokens = 0;   // rows of the prompt, those that were computed again too
   uint64_t format_steps = 0;       // of its format's walks, between steps
+  DraftPace pace;
 
   // Returns the first sequence that is not done; nullptr before the request ran.
   Sequence* first_live() const {

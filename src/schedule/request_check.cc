@@ -81,6 +81,11 @@ Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
                      "is 0; give at least 1, or none to let the engine decide");
   }
   KV_TRY(CheckIds("prompt", spec.prompt, limits.vocab_size));
+  KV_TRY(CheckIds("prediction", spec.prediction, limits.vocab_size));
+  if (spec.draft_max.value_or(0) > kMaxDraft) {
+    return FailField(Code::kInvalidArgument, "speculative.n_max", "{} is not in [0, {}]",
+                     *spec.draft_max, kMaxDraft);
+  }
   KV_TRY(CheckIds("stop_ids", spec.stop_ids, limits.vocab_size));
   if (spec.beams) {
     KV_TRY(CheckBeams(spec, limits));

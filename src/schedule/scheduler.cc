@@ -31,6 +31,7 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
       tenants_(cache, figures_.stats().tenants, options_.num_tenants,
                options_.unknown_answer_tokens),
       chooser_(runner, options_.parallel, options_.end_tokens),
+      drafter_(options_, cache, chooser_, tenants_),
       erasures_(cache, options_.tier, options_.tier_answer_ns, Identities(options_)),
       format_steps_(options_.format_steps),
       loads_(runner, cache, options_.tier, figures_, options_.max_rows),
@@ -38,7 +39,7 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
       batch_(runner, cache.layout(), options_.max_rows, options_.parallel),
       heads_(runner, options_.max_rows + options_.parallel, options_.logit_rows),
       leaders_(requests_, options_, cache.layout().block_tokens()),
-      planner_(options_, cache, requests_, tenants_, figures_, loads_, leaders_),
+      planner_(options_, cache, requests_, tenants_, figures_, loads_, leaders_, drafter_),
       workload_(options_, cache.layout(), requests_, tenants_, figures_) {
   KV_CHECK(options_.max_rows >= options_.parallel);
   accounts_over_quota_.reserve(options_.parallel);
@@ -131,6 +132,7 @@ void Scheduler::PlanRows() {
   }
   RestartLong();
   planner_.Probe();
+  if (options_.speculate != Speculate::kOff) planner_.FillDrafts();
   for (;;) {
     GrowReservations();
     const StepPlan& plan = planner_.Decide(accounts_over_quota_);
@@ -187,14 +189,18 @@ void Scheduler::CommitSources() {
 
 // Admission reserved room for every row, so a refusal here is a bug. It ends only that request.
 void Scheduler::ExtendRows() {
-  for (const StepBatch::Rows& rows : batch_.rows()) {
+  for (StepBatch::Rows& rows : batch_.rows()) {
     if (rows.num_rows == 0 || rows.request->done()) continue;
     Sequence& sequence = *rows.sequence;
-    const auto tokens = std::span<const TokenId>(sequence.tokens);
+    const auto tokens = std::span<const TokenId>(sequence.tokens)
+                            .subspan(rows.position, rows.num_rows - rows.num_drafted);
     const AllocationWatch watch(*rows.request, cache_.counters());
-    const Status status = figures_.TimedCache(
-        [&] { return cache_.Extend(sequence.kv, tokens.subspan(rows.position, rows.num_rows)); });
-    if (!status) EndRequest(*rows.request, FinishReason::kError, &status.error());
+    const Status status = figures_.TimedCache([&] { return cache_.Extend(sequence.kv, tokens); });
+    if (!status) {
+      EndRequest(*rows.request, FinishReason::kError, &status.error());
+    } else if (rows.num_drafted > 0) {
+      ExtendDraft(rows);
+    }
   }
 }
 
@@ -203,7 +209,8 @@ void Scheduler::ComputeRows() {
     if (rows.num_rows == 0 || rows.request->done()) continue;
     const Receipt& receipt = rows.request->receipt;
     const bool shifts = ((FaultActive(Fault::kWrongPosition) && receipt.cached_tokens() > 0) ||
-                         (FaultActive(Fault::kStaleResume) && receipt.preemptions > 0)) &&
+                         (FaultActive(Fault::kStaleResume) && receipt.preemptions > 0) ||
+                         (FaultActive(Fault::kKeptDraft) && rows.sequence->check.rejected)) &&
                         rows.position + 1 + rows.num_rows <=
                             rows.sequence->kv.table().size() * cache_.layout().block_tokens();
     batch_.AddRows(rows, shifts ? 1 : 0);
@@ -218,6 +225,11 @@ void Scheduler::ComputeRows() {
   }
 }
 
+Error Scheduler::NotFinite(uint32_t position, TokenId id) {
+  return {Code::kCorruption,
+          fmt::format("model: the activations of token {} (id {}) are not finite", position, id)};
+}
+
 void Scheduler::CommitRows() {
   heads_.Clear();
   for (const StepBatch::Rows& rows : batch_.rows()) {
@@ -225,14 +237,17 @@ void Scheduler::CommitRows() {
     Sequence& sequence = *rows.sequence;
     if (request.done()) continue;
     if (rows.num_rows == 0 && sequence.num_pending() > 0) continue;  // only its source was read
-    for (uint32_t i = 0; i < rows.num_rows && !request.done(); ++i) {
+    // A drafted row counts once its token was drawn.
+    for (uint32_t i = 0; i < rows.num_rows - rows.num_drafted && !request.done(); ++i) {
       if (runner_.finite(rows.first_row + i)) continue;
-      const Error error{Code::kCorruption,
-                        fmt::format("model: the activations of token {} (id {}) are not finite",
-                                    rows.position + i, sequence.tokens[rows.position + i])};
+      const Error error = NotFinite(rows.position + i, sequence.tokens[rows.position + i]);
       EndRequest(request, FinishReason::kError, &error);
     }
     if (request.done()) continue;
+    if (rows.num_drafted > 0) {
+      AddDraftedHeads(rows);
+      continue;
+    }
     const uint32_t committed = rows.position + rows.num_rows;
     const bool prompt_ends = !request.answer.prompt_done && committed == request.prompt_tokens();
     if (rows.num_rows > 0) {
@@ -317,6 +332,7 @@ void Scheduler::ComputeHeads() {
     chooser_.Clear();
     beams_.Clear();
     for (uint32_t i = 0; i < heads.size(); ++i) {
+      if (heads[i].drafted) continue;
       ReportLogits(heads[i], heads_.logits(i));
       if (!heads[i].request->answer.search) {
         AddDraws(heads[i], heads_.logits(i));
@@ -324,12 +340,15 @@ void Scheduler::ComputeHeads() {
         beams_.Add(*heads[i].request, i);
       }
     }
+    AddNextDrafted(heads);
     chooser_.Run(format_steps_.of_rows());
     beams_.Run(heads_.logits());
     figures_.AddSampling(MonotonicNs() - logits_ns);
     for (TokenChooser::Draw& draw : chooser_.draws()) UseDraw(draw);
     for (const BeamBatch::Step& step : beams_.steps()) UseBeams(step);
+    DrawDrafted(heads);
   }
+  SettleDrafts();
   for (const StepBatch::Rows& rows : batch_.rows()) {
     if (!rows.request->answer.prompt_done || rows.request->max_tokens > 0) continue;
     for (const auto& sequence : rows.request->answer.sequences) {

@@ -14,6 +14,7 @@
 #include "kvasir/engine.h"
 #include "model/runner.h"
 #include "schedule/beam_batch.h"
+#include "schedule/drafter.h"
 #include "schedule/erasures.h"
 #include "schedule/format_steps.h"
 #include "schedule/head_batch.h"
@@ -32,17 +33,17 @@
 
 namespace kvasir {
 
-// Runs requests. Each step computes one token of each generating sequence and chunks of prompts,
-// max_rows in all. A policy decides who runs; the scheduler carries that out. A request is admitted
-// when blocks for its prompt and its expected answer can be reserved (cache/reservation.h). The
-// reservation grows with the answer. Where it cannot, a request is preempted: it gives up its
-// blocks and goes on later, with the same bits. The oldest request never gives way to others that
-// need memory, and it fits the pool alone, so every accepted request ends; fairness and priority
-// may preempt it, SchedulingPolicy::kMaxPreemptions times. A request returns all its blocks before
-// its last event is sent. Sinks are called at the end of a step. When a file of the model was
-// changed, all requests end with kModelChanged: the scheduler checks this before it admits
-// requests, before it commits what a step computed, and before it uses the step's logits. Runner
-// and cache must outlive it. Engine thread only.
+// Runs requests. Each step computes one token of each generating sequence, those that are drafted
+// after it, and chunks of prompts, max_rows in all. A policy decides who runs; the scheduler
+// carries that out. A request is admitted when blocks for its prompt and its expected answer can be
+// reserved (cache/reservation.h). The reservation grows with the answer. Where it cannot, a request
+// is preempted: it gives up its blocks and goes on later, with the same bits. The oldest request
+// never gives way to others that need memory, and it fits the pool alone, so every accepted request
+// ends; fairness and priority may preempt it, SchedulingPolicy::kMaxPreemptions times. A request
+// returns all its blocks before its last event is sent. Sinks are called at the end of a step. When
+// a file of the model was changed, all requests end with kModelChanged: the scheduler checks this
+// before it admits requests, before it commits what a step computed, and before it uses the step's
+// logits. Runner and cache must outlive it. Engine thread only.
 class Scheduler {
  public:
   Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options);
@@ -154,12 +155,23 @@ class Scheduler {
   void ExtendRows();
   void ComputeRows();
   void CommitRows();
+  static Error NotFinite(uint32_t position, TokenId id);
   void StartChoices(Request& request, Sequence& first, const float* hidden);
   void AddHeads(const StepBatch::Rows& rows, bool ends_prompt);
   void ComputeHeads();
   void ReportLogits(const Head& head, std::span<const float> logits);
   static void ReportProgress(Request& request, uint32_t processed);
   void AddDraws(const Head& head, std::span<const float> logits);
+
+  // scheduler_drafts.cc
+  void ExtendDraft(StepBatch::Rows& rows);
+  void AddDraftedHeads(const StepBatch::Rows& rows);
+  bool AddNextDrafted(std::span<const Head> heads);
+  void DrawDrafted(std::span<const Head> heads);
+  static void NoteDrafted(Sequence& sequence, TokenChooser::Draw& draw);
+  void SettleDraft(Request& request, Sequence& sequence);
+  void SettleDrafts();
+  void CountDrafts(uint64_t step_ns);
 
   // scheduler_beams.cc
   void UseBeams(const BeamBatch::Step& step);
@@ -187,6 +199,7 @@ class Scheduler {
   StepFigures figures_;
   TenantBook tenants_;
   TokenChooser chooser_;  // before requests_, which hold rows of it
+  Drafter drafter_;
   Erasures erasures_;
   FormatSteps format_steps_;
   TierLoads loads_;

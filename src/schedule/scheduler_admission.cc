@@ -16,7 +16,7 @@
 namespace kvasir {
 
 void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
-  request->events.Begin(request->spec.n);
+  request->events.Begin(request->spec.n, 1 + drafter_.LongestDraft(request->spec));
   if (request->spec.beams) BeamBatch::BeginSearch(*request, options_.end_tokens);
   request->tenant = tenants_.NumberOf(request->spec.tenant, requests_);
   const std::string& owner = request->cache_owner();

@@ -28,12 +28,15 @@ void Scheduler::UseDraw(TokenChooser::Draw& draw) {
   Sequence& sequence = *draw.sequence;
   if (request.done()) return;
   format_steps_.Take(draw.steps.taken());
+  const bool checks = sequence.check.num_drafted > 0;
+  if (checks) NoteDrafted(sequence, draw);
   if (draw.waits) {
     std::vector<float>& hidden = sequence.format_choice->row().hidden;
     if (draw.hidden != hidden.data()) std::copy_n(draw.hidden, hidden.size(), hidden.data());
     return;
   }
   if (!draw.id) {
+    if (checks) SettleDraft(request, sequence);
     const Error error = draw.is_stuck
                             ? Error{Code::kUnsupported,
                                     fmt::format("format: no token can continue the answer after {} "
@@ -59,6 +62,7 @@ void Scheduler::UseDraw(TokenChooser::Draw& draw) {
     reason = FinishReason::kLength;
   }
   if (reason != FinishReason::kNone) {
+    if (checks) SettleDraft(request, sequence);
     EndSequence(request, sequence, draw.hidden, reason);
   } else if (options_.cache_mode == CacheMode::kNone) {
     KV_CHECK(cache_.Truncate(sequence.kv, 0));  // the next step computes everything again
@@ -301,6 +305,7 @@ void Scheduler::CountStep(uint64_t step_ns) {
                     .kv_read_bytes = runner_.kv_read_bytes(),
                     .weight_read_bytes = runner_.weight_read_bytes()});
   Charge();
+  CountDrafts(step_ns);
 }
 
 void Scheduler::CheckInvariants() const {

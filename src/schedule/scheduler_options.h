@@ -9,6 +9,7 @@
 
 #include "cache/identity.h"
 #include "import/file_watch.h"
+#include "kvasir/drafts.h"
 #include "kvasir/engine_options.h"
 #include "kvasir/types.h"
 #include "schedule/scheduling_policy.h"
@@ -17,6 +18,10 @@
 #include "tier/tier.h"
 
 namespace kvasir {
+
+struct Draft;
+struct Request;
+struct Sequence;
 
 // RoPE longrope: sequences of more than `after_tokens` tokens are rotated by the long factors, and
 // their KV has a separate Identity.
@@ -48,6 +53,10 @@ struct SchedulerOptions {
   // Steps of the masks of formats, in each step: nearly 2 ms. Between two steps that have nothing
   // else to do it is 5/2 of it, and a request may take 10 s beyond its part of the steps.
   uint64_t format_steps = 400'000;
+  Speculate speculate = Speculate::kOff;
+  uint32_t draft_max = 16;  // tokens of a draft, at most
+  // Fills in the tokens of drafts instead of the cache's memory and predictions; for tests.
+  std::function<void(const Request&, const Sequence&, Draft&)> drafts;
   FileWatch* files = nullptr;  // what the runner reads; must outlive the scheduler
   std::function<void(const View&, const StepPlan&)> on_plan;  // called after each decision
 

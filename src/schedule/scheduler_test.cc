@@ -20,6 +20,7 @@
 #include "base/rounds_for_test.h"
 #include "grammar/grammar_text.h"
 #include "grammar/token_masks.h"
+#include "schedule/drafts_for_test.h"
 #include "schedule/request_check.h"
 #include "schedule/request_tracing.h"
 #include "schedule/stats_check_for_test.h"
@@ -80,6 +81,7 @@ class RandomSchedule {
   explicit RandomSchedule(uint64_t seed)
       : random_(seed),
         formats_(seed),
+        drafts_(seed ^ 0x5eed),
         masks_(LettersTrie(), formats_.Below(2) << 16),
         mode_(random_.Below(8) == 0   ? CacheMode::kNone
               : random_.Below(8) == 0 ? CacheMode::kSequence
@@ -105,10 +107,13 @@ class RandomSchedule {
                     .num_tenants = num_tenants_,
                     .parallel = parallel_,
                     .max_rows = max_rows_,
-                    .logit_rows = 1 + static_cast<uint32_t>(random_.Below(6)),
+                    .logit_rows = 1 + static_cast<uint32_t>(random_.Below(6) + drafts_.Below(40)),
                     .long_rope = RopeSwitch(),
                     .end_tokens = {kEndToken},
                     .format_steps = formats_.Below(formats_.Below(2) == 0 ? 100 : 5000),
+                    .speculate = Speculation(),
+                    .draft_max = 1 + static_cast<uint32_t>(drafts_.Below(kMaxDraft)),
+                    .drafts = Drafting(seed),
                     .on_plan = [this](const View& view, const StepPlan& plan) {
                       CheckPlan(view, plan);
                     }}) {}
@@ -149,10 +154,20 @@ class RandomSchedule {
   uint64_t preemptions = 0, by_priority = 0, recomputed = 0, late = 0, restarted = 0;
   uint64_t traces = 0, waits = 0, evicting_steps = 0, limited = 0, refits = 0;
   uint64_t whole_blocks = 0, unfinished_prompts = 0;
+  const DraftStats& drafts() const { return stats_.drafts; }
   const CacheCounters& counters() const { return cache_->counters(); }
 
  private:
   static constexpr uint32_t kMostIdleSteps = 3;
+
+  Speculate Speculation() {
+    if (draft_kind_ == TestDrafts::kNone) return Speculate::kOff;
+    return drafts_.Below(4) == 0 ? Speculate::kAuto : Speculate::kAlways;
+  }
+  decltype(SchedulerOptions::drafts) Drafting(uint64_t seed) const {
+    if (draft_kind_ <= TestDrafts::kMemory) return {};
+    return TestDrafter(runner_, draft_kind_, seed);
+  }
 
   std::optional<LongRope> RopeSwitch() const {
     if (long_after_ == 0) return std::nullopt;
@@ -177,7 +192,8 @@ class RandomSchedule {
                            .num_namespaces = long_after_ == 0 ? 3u : 4u,
                            .secret = {7},
                            .step_tokens = max_rows_,
-                           .reuse = mode_ == CacheMode::kPrefix};
+                           .reuse = mode_ == CacheMode::kPrefix,
+                           .continues = draft_kind_ == TestDrafts::kMemory};
     const uint32_t num_blocks =
         static_cast<uint32_t>(3 + random_.Below(random_.Below(2) == 0 ? 24 : 10)) *
         runner_.layout().num_groups();
@@ -547,7 +563,8 @@ class RandomSchedule {
 
   OwnClock clock_;
   uint64_t step_start_ns_ = 0;
-  Random random_, formats_;
+  Random random_, formats_, drafts_;
+  const TestDrafts draft_kind_ = TestDrafts(drafts_.Below(5));
   TokenMasks masks_;
   const CacheMode mode_;
   const uint32_t parallel_, max_rows_;
@@ -575,7 +592,7 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
   uint64_t reused = 0, computed = 0, cancelled = 0, expired = 0, failed = 0, forked = 0,
            evicted = 0, cursors = 0, preemptions = 0, recomputed = 0, late = 0, rope_changed = 0,
            by_priority = 0, restarted = 0, traces = 0, waits = 0, evicting_steps = 0, limited = 0,
-           refits = 0, whole_blocks = 0, unfinished_prompts = 0;
+           refits = 0, whole_blocks = 0, unfinished_prompts = 0, accepted = 0, rejected = 0;
   for (uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "KVASIR_SEED=" << seed);
     RandomSchedule schedule(seed);
@@ -601,6 +618,8 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
     cursors += schedule.counters().cursor_hits;
     whole_blocks += schedule.whole_blocks;
     unfinished_prompts += schedule.unfinished_prompts;
+    accepted += schedule.drafts().accepted;
+    rejected += schedule.drafts().drafted - schedule.drafts().accepted;
     rope_changed += schedule.counters().misses[static_cast<size_t>(MissReason::kRopeChanged)];
   }
   std::printf(
@@ -608,74 +627,30 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
       "%llu requests timed out, %llu choices failed, %llu forks, %llu blocks evicted, %llu cursor "
       "hits, %llu preemptions, %llu tokens recomputed, %llu choices late, %llu misses of RoPE, "
       "%llu "
-      "restarts\n",
+      "restarts, %llu drafted tokens accepted, %llu rejected\n",
       static_cast<unsigned long long>(count), static_cast<unsigned long long>(reused),
       static_cast<unsigned long long>(computed), static_cast<unsigned long long>(cancelled),
       static_cast<unsigned long long>(expired), static_cast<unsigned long long>(failed),
       static_cast<unsigned long long>(forked), static_cast<unsigned long long>(evicted),
       static_cast<unsigned long long>(cursors), static_cast<unsigned long long>(preemptions),
       static_cast<unsigned long long>(recomputed), static_cast<unsigned long long>(late),
-      static_cast<unsigned long long>(rope_changed), static_cast<unsigned long long>(restarted));
+      static_cast<unsigned long long>(rope_changed), static_cast<unsigned long long>(restarted),
+      static_cast<unsigned long long>(accepted), static_cast<unsigned long long>(rejected));
   if (count < 1000) return;
   for (const uint64_t seen :
-       {reused,      cancelled,      expired, failed,      forked,       evicted,           cursors,
-        preemptions, recomputed,     late,    by_priority, rope_changed, restarted,         traces,
-        waits,       evicting_steps, limited, refits,      whole_blocks, unfinished_prompts}) {
+       {reused,         cancelled,    expired,     failed,       forked,
+        evicted,        cursors,      preemptions, recomputed,   late,
+        by_priority,    rope_changed, restarted,   traces,       waits,
+        evicting_steps, limited,      refits,      whole_blocks, unfinished_prompts,
+        accepted,       rejected}) {
     EXPECT_GT(seen, count / 1000);
   }
 }
 
-TEST(Scheduler, ALeaderHasThePriorityOfWhoWaitsForIt) {
-  OwnClock clock;
-  FakeRunner runner({.vocab_size = kVocab, .max_positions = kContext, .max_rows = 16});
-  auto cache = KvCache::Create({.layout = runner.layout(),
-                                .budget_bytes = 1 << 20,
-                                .hidden_size = FakeRunner::kHidden,
-                                .num_cursors = 4,
-                                .max_blocks = 24,
-                                .secret = {7},
-                                .step_tokens = 16});
-  ASSERT_TRUE(cache);
-  std::vector<int32_t> priorities;  // of the first running request, by step
-  Scheduler scheduler(
-      runner, **cache,
-      {.parallel = 2, .max_rows = 16, .on_plan = [&](const View& view, const StepPlan& plan) {
-         if (!plan.preempt && !plan.admit) priorities.push_back(view.requests[0].priority);
-       }});
-  const auto ask = [&](uint64_t id, const char* tenant, int32_t priority) {
-    GenerateRequest spec;
-    spec.tenant = tenant;
-    spec.cache_owner = "shared";
-    spec.prompt = std::vector<TokenId>(80, 1);
-    spec.max_tokens = 1;
-    spec.priority = priority;
-    auto request = CheckRequest(spec, [](const Event&) {},
-                                {.ctx_size = kContext,
-                                 .max_positions = kContext,
-                                 .vocab_size = kVocab,
-                                 .parallel = 2,
-                                 .num_blocks = (*cache)->plan().num_blocks,
-                                 .pool_blocks = (*cache)->plan().num_blocks,
-                                 .layout = &runner.layout(),
-                                 .step_tokens = 16});
-    ASSERT_TRUE(request);
-    (*request)->id = RequestId{id};
-    (*request)->times.submitted_ns = MonotonicNs();
-    scheduler.Enqueue(std::move(*request));
-  };
-  ask(1, "a", 5);
-  scheduler.Step();
-  ask(2, "b", -9);
-  scheduler.Step();
-  ask(3, "a", -2);
-  scheduler.Step();
-  EXPECT_EQ(priorities, (std::vector<int32_t>{5, 5, -2})) << "only its own tenant's count";
-  while (!scheduler.idle()) scheduler.Step();
-}
-
 // A check that can fail: each fault of the cache shows in an answer.
 TEST(Scheduler, SeesInjectedFaults) {
-  for (const Fault fault : {Fault::kStaleBlock, Fault::kWrongPosition, Fault::kStaleResume}) {
+  for (const Fault fault : {Fault::kStaleBlock, Fault::kWrongPosition, Fault::kStaleResume,
+                            Fault::kAcceptedWrong, Fault::kKeptDraft}) {
     InjectFault(fault);
     uint64_t seed = 0, wrong = 0;
     while (wrong == 0 && seed < 20'000) {

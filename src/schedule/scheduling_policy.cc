@@ -1,6 +1,8 @@
 #include "schedule/scheduling_policy.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <limits>
 #include <tuple>
 
@@ -116,6 +118,56 @@ uint32_t RowsWithin(const StepCost& cost, double target_ns, const StepWork& work
     }
   }
   return low;
+}
+
+namespace {
+
+constexpr uint32_t kMostDraftRows = 128;  // of a step: the most rows of logits
+
+// Returns the sequence whose next drafted token is most likely to be right, those before it
+// included; of equals the one with fewer draft rows.
+std::optional<size_t> LikeliestDraft(const View& view, const StepPlan& plan, double* chance) {
+  std::optional<size_t> best;
+  for (size_t i = 0; i < view.sequences.size(); ++i) {
+    const SequenceView& sequence = view.sequences[i];
+    if (plan.rows[i] != 1 || !sequence.decodes) continue;
+    const uint32_t num = plan.draft_rows[i];
+    if (num == sequence.drafted) continue;
+    const double next = std::pow(sequence.draft_chance, num + 1);
+    if (best && (next < *chance || (next == *chance && num >= plan.draft_rows[*best]))) continue;
+    best = i;
+    *chance = next;
+  }
+  return best;
+}
+
+}  // namespace
+
+void PlanDrafts(const View& view, uint32_t most, StepPlan& plan, StepWork& work) {
+  plan.draft_rows.assign(view.sequences.size(), 0);
+  most = std::min({most, view.max_draft_rows, kMostDraftRows});
+  if (most == 0 || (!view.drafts_always && !view.cost->knows_anything())) return;
+  std::array<uint32_t, kMostDraftRows> picked;  // sequences, in the order of their chances
+  double tokens = work.decode_rows;
+  double best_rate = tokens / std::max(view.cost->PredictNs(work), 1.0);
+  uint32_t num = 0, best = 0;
+  for (double chance = 0; num < most;) {
+    const std::optional<size_t> next = LikeliestDraft(view, plan, &chance);
+    if (!next) break;
+    picked[num++] = static_cast<uint32_t>(*next);
+    ++plan.draft_rows[*next];
+    if (view.drafts_always) continue;
+    ++work.draft_rows;
+    tokens += chance;
+    const double step_ns = view.cost->PredictNs(work);
+    if (view.target_step_ns > 0 && step_ns > static_cast<double>(view.target_step_ns)) break;
+    if (tokens / std::max(step_ns, 1.0) <= best_rate) continue;
+    best_rate = tokens / std::max(step_ns, 1.0);
+    best = num;
+  }
+  if (view.drafts_always) best = num;
+  for (uint32_t i = best; i < num; ++i) --plan.draft_rows[picked[i]];
+  work.draft_rows = best;
 }
 
 bool SchedulingPolicy::IsReady(const View& view, uint32_t i) {
@@ -270,6 +322,11 @@ void SchedulingPolicy::PlanRows(const View& view, StepPlan& plan) const {
     ++work.decode_rows;
     work.decode_kv_bytes += sequence.kv_bytes;
   }
+  // Drafts leave rows to the prompts that wait for them.
+  const bool has_prompts = std::ranges::count(plan.rows, kUndecided) > 0;
+  PlanDrafts(view, free_rows - (has_prompts ? std::min(free_rows, kLeastPrefillRows) : 0), plan,
+             work);
+  free_rows -= work.draft_rows;
   while (true) {
     std::optional<size_t> next;
     for (size_t i = 0; i < view.sequences.size(); ++i) {

@@ -55,6 +55,10 @@ struct SequenceView {
   uint32_t pending;  // tokens; at most the request's limit of rows in a step
   bool decodes;      // its only pending token was just sampled
   double kv_bytes;   // that one row of it reads
+  // Tokens that are drafted for it, and the chance that one of them is right when those before it
+  // are. Only of one that decodes.
+  uint32_t drafted = 0;
+  double draft_chance = 0;
   // Tokens of its source, which an encoder reads whole before any row of it; 0: that is done.
   uint32_t source_tokens = 0;
 };
@@ -85,13 +89,16 @@ struct View {
   uint32_t max_rows = 0;  // of a step; at least parallel
   const StepCost* cost = nullptr;
   uint64_t target_step_ns = 0;  // while something decodes; 0: as long as it takes
+  bool drafts_always = false;   // as much as is drafted, whatever it costs
+  uint32_t max_draft_rows = 0;  // of a step, beside a row of each sequence
 };
 
 // The scheduler carries out a preemption or an admission, then asks again, until there is none.
 struct StepPlan {
   std::optional<uint32_t> preempt, admit;  // indices of View::requests
   PreemptCause cause = PreemptCause::kMemory;
-  std::vector<uint32_t> rows;  // [View::sequences]; 0: none in this step
+  std::vector<uint32_t> rows;        // [View::sequences]; 0: none in this step
+  std::vector<uint32_t> draft_rows;  // [View::sequences]: of its drafted tokens, beside `rows`
   std::vector<uint32_t>
       source_rows;  // [View::sequences]: its source_tokens, or 0: not in this step
 };
@@ -101,6 +108,12 @@ struct StepPlan {
 // most).
 uint32_t RowsWithin(const StepCost& cost, double target_ns, const StepWork& work, uint32_t most,
                     double row_bytes);
+
+// Fills in plan.draft_rows and adds them to `work`, which has the rows that decode and no others:
+// as many as give most expected tokens a second, by the sequences' chances and the cost of steps,
+// at most `most` in all, and none that makes the step longer than target_step_ns. O(most *
+// sequences).
+void PlanDrafts(const View& view, uint32_t most, StepPlan& plan, StepWork& work);
 
 // A pure decision: the same view gives the same plan. No clock, lock or allocation: it fills a plan
 // whose vectors have room.

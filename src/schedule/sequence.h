@@ -11,6 +11,7 @@
 #include "grammar/matcher.h"
 #include "kvasir/types.h"
 #include "sampling/indent_limit.h"
+#include "schedule/draft.h"
 #include "schedule/format_choice.h"
 #include "schedule/stop_matcher.h"
 #include "text/tokenizer.h"
@@ -39,6 +40,10 @@ struct Sequence {
   std::optional<StopMatcher> stop;
   std::optional<IndentLimit> indent;
   bool has_line_end = false;  // in its text
+  Draft draft;                // of its next tokens, for the step that is planned
+  DraftCheck check;
+  uint32_t predicted = 0;        // index in the request's prediction that was drafted last
+  bool left_prediction = false;  // the answer is not the prediction's beginning
 
   bool waits_for_format() const { return format_choice && format_choice->waits(); }
   uint32_t num_pending() const { return static_cast<uint32_t>(tokens.size()) - kv.num_committed(); }

@@ -24,15 +24,14 @@ void StepBatch::Clear() {
   source_tokens_.clear();
   source_owners_.clear();
   work_ = {};
-  decode_rows_ = 0;
 }
 
 void StepBatch::Add(const Rows& rows, double kv_bytes) {
   rows_.push_back(rows);
   work_.prefill_rows += rows.source_rows;
   if (rows.decodes) {
-    ++decode_rows_;
     ++work_.decode_rows;
+    work_.draft_rows += rows.num_drafted;
     work_.decode_kv_bytes += kv_bytes;
   } else {
     work_.prefill_rows += rows.num_rows;
@@ -58,7 +57,9 @@ void StepBatch::AddRows(Rows& rows, uint32_t shift) {
                         .long_rope = rows.sequence->long_rope,
                         .source_tokens = kv.source_tokens()});
   const auto begin = rows.sequence->tokens.begin() + rows.position;
-  tokens_.insert(tokens_.end(), begin, begin + rows.num_rows);
+  tokens_.insert(tokens_.end(), begin, begin + (rows.num_rows - rows.num_drafted));
+  const auto drafted = rows.sequence->draft.all().first(rows.num_drafted);
+  tokens_.insert(tokens_.end(), drafted.begin(), drafted.end());
 }
 
 void StepBatch::Zero() {

@@ -23,9 +23,10 @@ class StepBatch {
     Request* request;
     Sequence* sequence;
     uint32_t first_row, num_rows;
-    uint32_t position;     // of the first row
-    uint32_t source_rows;  // tokens of its source, if that is read before; else 0
-    bool decodes;          // its only token was just sampled
+    uint32_t position;         // of the first row
+    uint32_t source_rows;      // tokens of its source, if that is read before; else 0
+    bool decodes;              // its only token was just sampled
+    uint32_t num_drafted = 0;  // of num_rows: the last ones, of the sequence's draft
   };
 
   // `max_rows`: of a step; `parallel`: sequences that have rows, at most. The runner must outlive
@@ -38,7 +39,7 @@ class StepBatch {
   bool empty() const { return rows_.empty(); }
   std::span<Rows> rows() { return rows_; }
   const StepWork& work() const { return work_; }
-  uint32_t decode_rows() const { return decode_rows_; }
+  uint32_t decode_rows() const { return work_.decode_rows; }
   // Returns how many rows the model computed, those of sources included.
   uint32_t num_computed() const {
     return static_cast<uint32_t>(tokens_.size() + source_tokens_.size());
@@ -68,7 +69,6 @@ class StepBatch {
   std::vector<TokenId> source_tokens_;      // of sources_
   std::vector<const Rows*> source_owners_;  // [sources_]
   StepWork work_;
-  uint32_t decode_rows_ = 0;
 };
 
 }  // namespace kvasir

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <span>
 
 namespace kvasir {
 namespace {
@@ -17,16 +18,24 @@ constexpr double kSeenEnough = 0.5;  // of a knot: then its own value counts
 constexpr double kByteUnit = 1 << 20;
 constexpr double kNsUnit = 1e6;
 
+// Puts `rows` between two of the knots at 1, 2, 4, ... rows.
+void Interpolate(std::span<double> knots, uint32_t rows) {
+  const auto low = static_cast<size_t>(std::bit_width(rows) - 1);
+  const size_t knot = std::min(low, knots.size() - 2);
+  const double share = static_cast<double>(rows - (1u << knot)) / static_cast<double>(1u << knot);
+  knots[knot] = 1 - share;
+  knots[knot + 1] = share;
+}
+
 }  // namespace
 
 StepCost::Vector StepCost::FeaturesOf(const StepWork& work) {
   Vector features{};
-  const uint32_t rows = std::max(work.rows(), 1u);
-  const auto low = static_cast<size_t>(std::bit_width(rows) - 1);
-  const size_t knot = std::min(low, kKnots - 2);
-  const double share = static_cast<double>(rows - (1u << knot)) / static_cast<double>(1u << knot);
-  features[knot] = 1 - share;
-  features[knot + 1] = share;
+  Interpolate(std::span(features).first(kKnots),
+              std::max(work.prefill_rows + work.decode_rows, 1u));
+  if (work.draft_rows > 0) {
+    Interpolate(std::span(features).subspan(kFirstDraft), work.draft_rows);
+  }
   features[kKnots] = work.prefill_kv_bytes / kByteUnit;
   features[kKnots + 1] = work.decode_kv_bytes / kByteUnit;
   return features;
@@ -37,7 +46,7 @@ void StepCost::Observe(const StepWork& work, uint64_t step_ns) {
   ++steps_;
   const double ms = static_cast<double>(step_ns) / kNsUnit;
   const Vector x = FeaturesOf(work);
-  for (size_t k = 0; k < kKnots; ++k) seen_[k] = std::min(seen_[k] + x[k], 1e6);
+  for (size_t k = 0; k < kSize; ++k) seen_[k] = std::min(seen_[k] + x[k], 1e6);
   for (size_t i = 0; i < kSize; ++i) {
     sums_[i] = sums_[i] * kForget + x[i] / ms;
     largest_[i] = std::max(largest_[i], x[i] * x[i] / (ms * ms));
@@ -67,7 +76,8 @@ void StepCost::FillKnots() {
   size_t first = 0;
   while (first < kKnots && seen_[first] < kSeenEnough) ++first;
   if (first == kKnots) {
-    first = static_cast<size_t>(std::ranges::max_element(seen_) - seen_.begin());
+    const auto rows = std::span(seen_).first(kKnots);
+    first = static_cast<size_t>(std::ranges::max_element(rows) - rows.begin());
   }
   for (size_t k = 0; k < kKnots; ++k) {
     if (k <= first) {
@@ -81,6 +91,21 @@ void StepCost::FillKnots() {
   // Between two knots that are known the middle ones cost no more than the upper one.
   for (size_t k = kKnots - 1; k-- > first;) {
     if (seen_[k] < kSeenEnough) filled_[k] = std::min(filled_[k], filled_[k + 1]);
+  }
+  FillDrafts();
+}
+
+void StepCost::FillDrafts() {
+  // The largest knot that steps were near says what a row of a prompt costs.
+  size_t largest = kKnots;
+  while (largest > 1 && seen_[largest - 1] < kSeenEnough) --largest;
+  const double row_ms = filled_[largest - 1] / static_cast<double>(1u << (largest - 1));
+  double before = 0;
+  for (size_t i = 0; i < kDraftKnots; ++i) {
+    const size_t k = kFirstDraft + i;
+    const double most = row_ms * static_cast<double>(1u << i);
+    filled_[k] = std::max(before, seen_[k] >= kSeenEnough ? values_[k] : most);
+    before = filled_[k];
   }
 }
 
@@ -98,6 +123,7 @@ double StepCost::PredictNs(const StepWork& work) const {
   const Vector x = FeaturesOf(work);
   double ms = x[kKnots] * values_[kKnots] + x[kKnots + 1] * values_[kKnots + 1];
   for (size_t k = 0; k < kKnots; ++k) ms += x[k] * filled_[k];
+  for (size_t k = kFirstDraft; k < kSize; ++k) ms += x[k] * filled_[k];
   return ms * kNsUnit;
 }
 

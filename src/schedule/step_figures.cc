@@ -7,7 +7,8 @@ namespace kvasir {
 void StepFigures::AddStep(const Step& step) {
   CountStepRows(step.num_rows, step.ns, cost_.PredictNs(step.work), stats_);
   cost_.Observe(step.work, step.ns);
-  const uint32_t prefill_rows = step.num_rows - std::min(step.num_rows, step.decode_rows);
+  const uint32_t other_rows = step.decode_rows + step.work.draft_rows;
+  const uint32_t prefill_rows = step.num_rows - std::min(step.num_rows, other_rows);
   ++stats_.steps;
   stats_.cost = cost_.Figures();
   stats_.step_ns += step.ns;

@@ -48,7 +48,7 @@ class StepFigures {
   struct Step {
     StepWork work;
     // Rows that were computed, those of sources included; how many of them decode.
-    uint32_t num_rows = 0, decode_rows = 0;
+    uint32_t num_rows = 0, decode_rows = 0;  // drafted ones are in num_rows alone
     uint64_t ns = 0;
     uint64_t kv_read_bytes = 0, weight_read_bytes = 0;  // since the start
   };

@@ -23,7 +23,7 @@ bool IsBehind(const Request& request) {
 
 StepPlanner::StepPlanner(const SchedulerOptions& options, KvCache& cache,
                          const RequestQueues& requests, TenantBook& tenants, StepFigures& figures,
-                         const TierLoads& loads, const Leaders& leaders)
+                         const TierLoads& loads, const Leaders& leaders, const Drafter& drafter)
     : options_(options),
       cache_(cache),
       requests_(requests),
@@ -31,10 +31,12 @@ StepPlanner::StepPlanner(const SchedulerOptions& options, KvCache& cache,
       figures_(figures),
       loads_(loads),
       leaders_(leaders),
+      drafter_(drafter),
       policy_(MakeSchedulingPolicy(options.schedule)) {
   view_sequences_.reserve(options.parallel);
   seen_.reserve(options.parallel);
   plan_.rows.reserve(options.parallel);
+  plan_.draft_rows.reserve(options.parallel);
   plan_.source_rows.reserve(options.parallel);
 }
 
@@ -65,6 +67,16 @@ void StepPlanner::Probe() {
                           request->spec.cache_salt, request->spec.prompt);
     });
     if (++probed == SchedulingPolicy::kMaxCompared) return;
+  }
+}
+
+void StepPlanner::FillDrafts() {
+  for (const auto& request : requests_.running) {
+    for (const auto& sequence : request->answer.sequences) {
+      sequence->draft.num_tokens = 0;
+      if (sequence->done || !Decodes(*request, *sequence)) continue;
+      figures_.TimedCache([&] { drafter_.Fill(*request, *sequence); });
+    }
   }
 }
 
@@ -114,6 +126,7 @@ void StepPlanner::Fill(std::span<const AccountId> over_quota) {
          .preemptions = request->receipt.preemptions});
   }
   RaiseLeaders();
+  const auto num_sequences = static_cast<uint32_t>(view_sequences_.size());
   view_ = {.now_ns = MonotonicNs(),
            .requests = view_requests_,
            .sequences = view_sequences_,
@@ -121,7 +134,9 @@ void StepPlanner::Fill(std::span<const AccountId> over_quota) {
            .parallel = options_.parallel,
            .max_rows = options_.max_rows,
            .cost = &figures_.cost(),
-           .target_step_ns = options_.target_step_ns};
+           .target_step_ns = options_.target_step_ns,
+           .drafts_always = options_.speculate == Speculate::kAlways,
+           .max_draft_rows = options_.logit_rows - std::min(options_.logit_rows, num_sequences)};
 }
 
 // Gives a request that computes what another one of its tenant waits for the better priority of the
@@ -148,18 +163,24 @@ void StepPlanner::FillSequence(uint32_t index, Request& request, Sequence& seque
     pending = request.prompt_tokens() - sequence.kv.num_committed();
   } else if (request.num_live() > 1 && options_.cache_mode != CacheMode::kNone &&
              !sequence.format_choice &&
-             (IsBehind(request) || sequence.tokens.size() > request.answer.shortest())) {
-    // Choices keep one length: whose next token is the last one that is known waits for the others.
+             (IsBehind(request) ||
+              (options_.long_rope && sequence.tokens.size() > request.answer.shortest()))) {
+    // A choice whose next token is the last one that is known waits for those that are computed
+    // again and, where the length decides the rotation, for shorter ones.
     if (--pending == 0) return;
   }
   if (request.load.waits) return;
   pending = loads_.RowsBefore(request, sequence, pending);
   pending = std::min(pending, request.spec.chunk_tokens.value_or(pending));
+  const bool decodes = sequence.kv.has_source() && Decodes(request, sequence);
+  const bool drafts = decodes && sequence.draft.num_tokens > 0 && drafter_.MayDraft(request);
   view_sequences_.push_back(
       {.request = index,
        .pending = pending,
-       .decodes = sequence.kv.has_source() && Decodes(request, sequence),
+       .decodes = decodes,
        .kv_bytes = static_cast<double>(cache_.layout().SeenBytes(sequence.kv.num_committed())),
+       .drafted = drafts ? sequence.draft.num_tokens : 0,
+       .draft_chance = drafts ? drafter_.Chance(request, sequence) : 0,
        .source_tokens = sequence.kv.has_source() ? 0 : sequence.kv.source_tokens()});
   seen_.push_back({&request, &sequence});
 }
@@ -186,10 +207,11 @@ void StepPlanner::TakeRows(StepBatch* batch) const {
     batch->Add({.request = seen_[i].request,
                 .sequence = seen_[i].sequence,
                 .first_row = 0,
-                .num_rows = num_rows,
+                .num_rows = num_rows + plan_.draft_rows[i],
                 .position = seen_[i].sequence->kv.num_committed(),
                 .source_rows = source_rows,
-                .decodes = sequence.decodes},
+                .decodes = sequence.decodes,
+                .num_drafted = plan_.draft_rows[i]},
                sequence.kv_bytes);
   }
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cache/kv_cache.h"
+#include "schedule/drafter.h"
 #include "schedule/leaders.h"
 #include "schedule/request_queues.h"
 #include "schedule/scheduler_options.h"
@@ -24,11 +25,13 @@ class StepPlanner {
   // All must outlive this.
   StepPlanner(const SchedulerOptions& options, KvCache& cache, const RequestQueues& requests,
               TenantBook& tenants, StepFigures& figures, const TierLoads& loads,
-              const Leaders& leaders);
+              const Leaders& leaders, const Drafter& drafter);
 
   // Asks the cache what it has of a few prompts that wait, where one of them may start and the
   // answer may have changed.
   void Probe();
+  // Drafts the next tokens of the sequences that decode.
+  void FillDrafts();
   // Returns the policy's decision for the requests as they are now. `over_quota`: accounts whose
   // running requests wait for what the account releases.
   const StepPlan& Decide(std::span<const AccountId> over_quota);
@@ -55,6 +58,7 @@ class StepPlanner {
   StepFigures& figures_;
   const TierLoads& loads_;
   const Leaders& leaders_;
+  const Drafter& drafter_;
   const std::unique_ptr<const SchedulingPolicy> policy_;
   std::vector<RequestView> view_requests_;
   std::vector<SequenceView> view_sequences_;

@@ -18,7 +18,9 @@ class StepPlannerTest : public testing::Test {
         tenants_(*cache_, figures_.stats().tenants, 4, 10),
         loads_(runner_, *cache_, nullptr, figures_, kSmallRows),
         leaders_(requests_, options_, kSmallBlockTokens),
-        planner_(options_, *cache_, requests_, tenants_, figures_, loads_, leaders_),
+        chooser_(runner_, 4, {}),
+        drafter_(options_, *cache_, chooser_, tenants_),
+        planner_(options_, *cache_, requests_, tenants_, figures_, loads_, leaders_, drafter_),
         batch_(runner_, runner_.layout(), kSmallRows, 4) {}
 
   std::unique_ptr<Request> Ask(uint64_t id, uint32_t prompt_tokens) {
@@ -52,6 +54,8 @@ class StepPlannerTest : public testing::Test {
   RequestQueues requests_;
   TierLoads loads_;
   Leaders leaders_;
+  TokenChooser chooser_;
+  Drafter drafter_;
   StepPlanner planner_;
   StepBatch batch_;
 };

@@ -13,7 +13,8 @@ TenantBook::TenantBook(KvCache& cache, std::vector<TenantStats>& stats, uint32_t
       max_tenants_(max_tenants),
       views_(1),
       rules_of_(1),
-      lengths_(max_tenants + 1, unknown_answer_tokens) {
+      lengths_(max_tenants + 1, unknown_answer_tokens),
+      drafts_(max_tenants + 1) {
   views_.reserve(max_tenants + 1);
   rules_of_.reserve(max_tenants + 1);
 }
@@ -51,6 +52,7 @@ uint32_t TenantBook::FreeNumber(const RequestQueues& requests) {
   views_[number] = {};
   rules_of_[number] = {};
   lengths_.Forget(number);
+  drafts_[number] = {};
   return number;
 }
 

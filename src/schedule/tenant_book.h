@@ -12,6 +12,7 @@
 #include "kvasir/request_stats.h"
 #include "kvasir/tenant.h"
 #include "schedule/answer_lengths.h"
+#include "schedule/draft_pace.h"
 #include "schedule/kv_quotas.h"
 #include "schedule/request_queues.h"
 #include "schedule/scheduling_policy.h"
@@ -35,6 +36,7 @@ class TenantBook {
   std::span<const TenantView> views() const { return views_; }
   AnswerLengths& lengths() { return lengths_; }
   const AnswerLengths& lengths() const { return lengths_; }
+  DraftMeans& drafts(uint32_t tenant) { return drafts_[tenant]; }
 
   // Uses these rules from now on; tenants that have none in the table have the default ones.
   void SetRules(const TenantTable& rules);
@@ -67,7 +69,8 @@ class TenantBook {
   std::vector<TenantRules> rules_of_;  // [views_]
   TenantTable rules_;                  // of tenants without a number too
   KvQuotas quotas_;
-  AnswerLengths lengths_;  // [views_]
+  AnswerLengths lengths_;           // [views_]
+  std::vector<DraftMeans> drafts_;  // [max_tenants_ + 1]
 };
 
 }  // namespace kvasir

@@ -74,7 +74,11 @@ void TokenChooser::Add(Request& request, Sequence& sequence, const float* hidden
 void TokenChooser::Run(std::span<const double> format_steps) {
   for (Draw& draw : draws_) {
     if (!draw.sequence->format_choice) continue;
-    draw.steps = WalkSteps(static_cast<uint64_t>(format_steps[draw.request->tenant]));
+    // The rows of a draft share what one row has.
+    const DraftCheck& check = draw.sequence->check;
+    const uint64_t taken = check.num_drafted > 0 ? check.format_steps : 0;
+    const auto steps = static_cast<uint64_t>(format_steps[draw.request->tenant]);
+    draw.steps = WalkSteps(steps - std::min(steps, taken));
   }
   if (draws_.size() * runner_.config().vocab_size < kMinParallelLogits) {
     for (Draw& draw : draws_) RunDraw(draw, 0);
