@@ -15,7 +15,7 @@ WRONG = {flag: "?" for flag in (
     "--model --kv-format --kv-skip-layers --weights --threads --image-cap --log-level --kv-memory --ctx-size "
     "--parallel --cache --eviction --block-tokens --request-memory --max-tokens --temperature --seed --top-k --top-p "
     "--min-p --repetition-penalty --presence-penalty --frequency-penalty --positions --chunk --port --repeats -p -n -d "
-    "--generation-config --schedule --admission --kv-headroom --target-itl-ms --step-tokens --inject --tokens "
+    "--generation-config --schedule --admission --kv-headroom --target-itl-ms --speculate --draft-max --step-tokens --inject --tokens "
     "--formats --layers --max-kl --max-queued --max-queue-ms --timeout-ms --max-timeout-ms --sse-ping-s "
     "--disk-cap --disk-reserve --disk-ttl --template-date --reasoning --reasoning-budget --reasoning-format --hf-repo --chat-template --chat-template-kwargs --drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape "
     "--ids --source --target --split --source-ids --target-id --sessions --session-ttl --session-memory --grammar-memory "

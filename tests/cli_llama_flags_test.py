@@ -56,7 +56,7 @@ class Arguments(CliTest):
 
     def test_other_flags_are_refused_by_name_with_a_reason(self):
         for words, says in [(["--mmproj", "x.gguf"], "images"), (["--lora", "x.gguf"], "merge them"),
-                            (["--model-draft", "x.gguf"], "speculative"), (["-md", "x.gguf"], "speculative"),
+                            (["--model-draft", "x.gguf"], "draft model"), (["-md", "x.gguf"], "draft model"),
                             (["--rope-freq-base", "10000"], "model's files"), (["--rope-scaling=yarn"], "model's files"),
                             (["--grammar-file", "x.gbnf"], "with each request"), (["--cache-reuse", "256"], "give 0"),
                             (["--mirostat", "2"], "sampler"), (["--no-cache-prompt"], "--cache sequence"),

@@ -149,7 +149,7 @@ class SelftestTest(CliTest):
                     "lane-order": "chunked", "stale-resume": "preempted",
                     "skipped-tag": "damaged", "stale-slot": "damaged", "kept-key": "erased",
                     "lazy-forget": "forgotten", "erase-by-first": "forgotten", "erase-own-only": "forgotten",
-                    "foreign-source": "cross"}
+                    "foreign-source": "cross", "accepted-wrong": "drafted", "kept-draft": "drafted"}
         models = {"foreign-source": "m2m100-tiny", "stale-block": "../../models/kvasir-demo"}
 
         def inject(fault):
@@ -172,7 +172,8 @@ class SelftestTest(CliTest):
 
     def test_a_fault_that_no_check_looks_for_is_refused(self):
         self.wrong("selftest", "--inject", "foreign-source", says=["foreign-source", "an encoder", "--model"])
-        for fault in ("skipped-tag", "stale-slot", "kept-key", "lazy-forget", "erase-by-first", "erase-own-only"):
+        for fault in ("skipped-tag", "stale-slot", "kept-key", "lazy-forget", "erase-by-first", "erase-own-only",
+                      "accepted-wrong", "kept-draft"):
             self.wrong("selftest", "--inject", fault, "--model", str(DATA / "m2m100-tiny"), says=[fault, "no encoder"])
 
     def test_unknown_fault(self):

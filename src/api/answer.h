@@ -34,6 +34,7 @@ struct AnswerSpec {
   // What a stream reports: whether it reports the prompt's progress, and timings with the tokens of
   // choice 0.
   bool return_progress = false, timings_per_token = false;
+  bool predicts = false;  // the request has a prediction: usage counts its tokens
   std::optional<uint32_t> logprobs;
   // How the texts are read; null: all of a text is content.
   std::shared_ptr<const AnswerReading> reading;

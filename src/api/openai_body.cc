@@ -33,7 +33,14 @@ json UsageJson(const Answer& answer) {
                 {"total_tokens", receipt.prompt_tokens + answer.completion_tokens()},
                 {"prompt_tokens_details", {{"cached_tokens", receipt.cached_tokens()}}}};
   if (const auto tokens = answer.reasoning_tokens()) {
-    usage["completion_tokens_details"] = {{"reasoning_tokens", *tokens}};
+    usage["completion_tokens_details"]["reasoning_tokens"] = *tokens;
+  }
+  if (answer.spec().predicts) {
+    constexpr auto kPrediction = static_cast<size_t>(DraftSource::kPrediction);
+    const uint32_t accepted = receipt.draft.accepted[kPrediction];
+    json& details = usage["completion_tokens_details"];
+    details["accepted_prediction_tokens"] = accepted;
+    details["rejected_prediction_tokens"] = receipt.draft.drafted[kPrediction] - accepted;
   }
   return usage;
 }

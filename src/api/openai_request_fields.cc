@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "api/draft_fields.h"
 #include "api/format_fields.h"
 #include "api/logit_bias.h"
 #include "api/openai_request.h"
@@ -25,7 +26,6 @@ constexpr UnsupportedField kUnsupported[] = {
     {"functions"},
     {"function_call"},
     {"audio"},
-    {"prediction"},
     {"web_search_options"},
     {"suffix"},
     {"min_keep"},
@@ -174,6 +174,8 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
   fields.Bool("cache_prompt", &cache_prompt);
   if (!cache_prompt) request->reuse = Reuse::kNothing;
   ReadCache(fields, request);
+  ReadDraftFields(fields, model, request);
+  spec->predicts = !request->prediction.empty();
   bool skip_special = true;
   fields.Bool("skip_special_tokens", &skip_special);
   request->echo_special = !skip_special;

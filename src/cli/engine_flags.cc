@@ -102,7 +102,7 @@ Status ReadMemory(const Args& args, EngineOptions* options) {
   return {};
 }
 
-// Reads the sizes of sequences, blocks and steps, and which blocks stay.
+// Reads the sizes of sequences, blocks, steps and drafts, and which blocks stay.
 Status ReadBlocks(const Args& args, EngineOptions* options) {
   if (args.Has("ctx-size")) {
     KV_ASSIGN(options->ctx_size, U32(args, "ctx-size", {1, kMaxId}, 1));
@@ -125,6 +125,12 @@ Status ReadBlocks(const Args& args, EngineOptions* options) {
     KV_ASSIGN(options->step_tokens, U32(args, "step-tokens", kStepTokensRange, 1));
   }
   KV_ASSIGN(options->cache_mode, CacheModeOf(args));
+  static constexpr std::string_view kSpeculations[] = {"auto", "always", "off"};
+  KV_ASSIGN(const std::string speculate, args.OneOf("speculate", kSpeculations, "auto"));
+  options->speculate = speculate == "off"      ? Speculate::kOff
+                       : speculate == "always" ? Speculate::kAlways
+                                               : Speculate::kAuto;
+  KV_ASSIGN(options->draft_max, U32(args, "draft-max", 0, kMaxDraft, options->draft_max));
   options->eviction = args.Text("eviction").value_or(options->eviction);
   return {};
 }

@@ -34,6 +34,7 @@ constexpr Alias kAliases[] = {
     {"--no-ui --no-webui", "no-page"},
     {"-rea", "reasoning"},
     {"-v --log-verbose", "verbose"},
+    {"--spec-draft-n-max --draft --draft-n", "draft-max"},
     {"--cors-origins", "cors-origin"},
     {"--sse-ping-interval", "sse-ping-s"},
 };
@@ -64,8 +65,14 @@ constexpr Ignored kIgnored[] = {
      "--no-repack --no-host --perf --no-perf --warmup --no-warmup --swa-full -kvu --kv-unified "
      "-no-kvu --no-kv-unified --cache-idle-slots --no-cache-idle-slots -bs --backend-sampling -e "
      "--escape --no-escape --log-prefix --no-log-prefix --log-timestamps --no-log-timestamps "
-     "--mmproj-offload --no-mmproj-offload --no-jinja",
+     "--mmproj-offload --no-mmproj-offload --no-jinja -cmoed --cpu-moe-draft",
      0},
+    {"--spec-ngram-* --draft-min *-n-min *-p-min *-p-split -td --threads-draft -tbd "
+     "--threads-batch-draft -Cd --cpu-mask-draft -Crd --cpu-range-draft -Cbd -Crbd -ctkd "
+     "--cache-type-k-draft -ctvd --cache-type-v-draft -otd --override-tensor-draft -ncmoed "
+     "--n-cpu-moe-draft -devd --device-draft -ngld --gpu-layers-draft --n-gpu-layers-draft -lcs "
+     "-lcd --lookup-cache-*",
+     1},
 };
 // Their value may be left out.
 constexpr std::string_view kIgnoredSwitches = "-fa --flash-attn -fit --fit --log-colors";
@@ -82,9 +89,8 @@ constexpr Refused kRefused[] = {
      "--media-path",
      "images, audio and video are not available"},
     {"--lora* --control-vector*", "adapters are not available; merge them into the weights"},
-    {"-md --model-draft *-draft --draft* --spec-* --no-spec-* -hfd -hfrd -td -tbd -Cd -Crd -Cbd "
-     "-Crbd -ctkd -ctvd -otd -cmoed -ncmoed -devd -ngld -lcs -lcd --lookup-cache-*",
-     "speculative decoding is not available"},
+    {"-md --model-draft *-draft --draft* --spec-* --no-spec-* -hfd -hfrd",
+     "a draft model is not available; --speculate drafts from what the cache has"},
     {"--rope-* --yarn-*", "positions are as the model's files say"},
     {"--grammar --grammar-file -j --json-schema -jf --json-schema-file",
      "give it with each request: grammar, json_schema or response_format"},
@@ -175,6 +181,24 @@ Result<std::string> KvFormatOf(std::string_view given, std::string_view type) {
               given, type);
 }
 
+// Returns what --spec-type says for --speculate: kinds with commas between them.
+Result<std::string> SpeculateOf(std::string_view types) {
+  bool any = false;
+  for (size_t begin = 0; begin <= types.size();) {
+    const size_t end = std::min(types.find(',', begin), types.size());
+    const std::string_view type = types.substr(begin, end - begin);
+    if (!Lists("none draft-simple ngram-*", type)) {
+      return Fail(Code::kInvalidArgument,
+                  "--spec-type: '{}' is not available; give none (as --speculate off), "
+                  "draft-simple or ngram-... (as --speculate auto)",
+                  type);
+    }
+    any |= type != "none";
+    begin = end + 1;
+  }
+  return any ? "auto" : "off";
+}
+
 class Rewriter {
  public:
   Rewriter(std::string_view command, std::span<const Flag> flags, std::span<char* const> arguments)
@@ -251,6 +275,13 @@ class Rewriter {
     if (Lists("-ctk --cache-type-k -ctv --cache-type-v", name)) {
       KV_ASSIGN(const std::string type, ValueOf(name, joined));
       KV_ASSIGN((name.ends_with('k') ? k_ : v_), KvFormatOf(name, type));
+      return {};
+    }
+    if (name == "--spec-type" && FlagOf(flags_, "speculate")) {
+      KV_ASSIGN(const std::string types, ValueOf(name, joined));
+      Put("--speculate");
+      KV_ASSIGN(std::string speculate, SpeculateOf(types));
+      Put(std::move(speculate));
       return {};
     }
     if (Lists(kAlways, name)) return {};

@@ -21,6 +21,8 @@ const std::vector<Flag> kModelFlags = {{"model", "PATH", ""},
                                        {"hypotheses", "N", ""},
                                        {"repetition-penalty", "X", ""},
                                        {"no-page", "", "", FlagKind::kSwitch},
+                                       {"speculate", "MODE", ""},
+                                       {"draft-max", "N", ""},
                                        {"cors-origin", "URL", "", FlagKind::kList},
                                        {"sse-ping-s", "N", ""},
                                        {"kv-format", "F", ""},
@@ -68,6 +70,9 @@ TEST(FlagAliases, EachAliasIsTheFlagThatItStandsFor) {
       {"--temp", "--temperature"},
       {"--repeat-penalty", "--repetition-penalty"},
       {"--n", "--hypotheses"},
+      {"--spec-draft-n-max", "--draft-max"},
+      {"--draft", "--draft-max"},
+      {"--draft-n", "--draft-max"},
       {"--cors-origins", "--cors-origin"},
       {"--ctx-size", "--ctx-size"},
       {"--sse-ping-interval", "--sse-ping-s"}};
@@ -186,11 +191,24 @@ TEST(FlagAliases, HowLlamaServerComputesIsIgnoredAndListed) {
             "; ignored: --cache-reuse 0|--cache-reuse=0");
 }
 
+TEST(FlagAliases, KindsOfSpeculationAreOnOrOff) {
+  EXPECT_EQ(Rewritten({"--spec-type", "none"}), "--speculate|off");
+  EXPECT_EQ(Rewritten({"--spec-type=draft-simple"}), "--speculate|auto");
+  EXPECT_EQ(Rewritten({"--spec-type", "ngram-mod,ngram-cache"}), "--speculate|auto");
+  EXPECT_EQ(Rewritten({"--spec-type", "draft-mtp"}),
+            "4 --spec-type: 'draft-mtp' is not available; give none (as --speculate off), "
+            "draft-simple or ngram-... (as --speculate auto)");
+  EXPECT_EQ(Rewritten({"--spec-ngram-size-n", "3", "--draft-p-min=0.5", "-td", "2"}),
+            "; ignored: --spec-ngram-size-n 3|--draft-p-min=0.5|-td 2");
+}
+
 TEST(FlagAliases, FlagsWhoseEffectIsNotThereAreUnsupportedWithAReason) {
   const std::pair<std::vector<std::string>, const char*> refused[] = {
       {{"--mmproj-url", "x"}, "--mmproj-url: images, audio and video are not available"},
       {{"--lora", "x"}, "--lora: adapters are not available; merge them into the weights"},
-      {{"--gpu-layers-draft", "1"}, "--gpu-layers-draft: speculative decoding is not available"},
+      {{"--spec-draft-model", "x"},
+       "--spec-draft-model: a draft model is not available; --speculate drafts from what the cache "
+       "has"},
       {{"--rope-scaling=yarn"}, "--rope-scaling: positions are as the model's files say"},
       {{"--cache-reuse", "256"},
        "--cache-reuse: only what a prompt has in common from its beginning is reused; give 0, or "

@@ -32,10 +32,10 @@ Status InjectNamed(const Args& args) {
 
 // A fault that no check of this model looks for would pass.
 Status CheckInjected(const Args& args, const Lab& lab) {
-  constexpr Fault kOfDiskAndForgets[] = {
-      Fault::kUncheckedPayloadTag, Fault::kUncheckedSlot, Fault::kKeptKey,
-      Fault::kLazyForget,          Fault::kEraseByFirst,  Fault::kEraseOwnOnly};
-  const bool looked_for = lab.has_encoder() ? std::ranges::none_of(kOfDiskAndForgets, FaultActive)
+  constexpr Fault kOfDecoders[] = {
+      Fault::kUncheckedPayloadTag, Fault::kUncheckedSlot, Fault::kKeptKey,       Fault::kLazyForget,
+      Fault::kEraseByFirst,        Fault::kEraseOwnOnly,  Fault::kAcceptedWrong, Fault::kKeptDraft};
+  const bool looked_for = lab.has_encoder() ? std::ranges::none_of(kOfDecoders, FaultActive)
                                             : !FaultActive(Fault::kForeignSource);
   if (looked_for) return {};
   return Fail(Code::kInvalidArgument, "--inject: {} is looked for only with a model that has {}",

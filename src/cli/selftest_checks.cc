@@ -273,10 +273,11 @@ std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& 
       {"forked", Forked},   {"evicted", Evicted},     {"preempted", Preempted},
       {"shared", Shared},   {"restarted", Restarted}, {"loading", Loading},
       {"damaged", Damaged}, {"erased", Erased},       {"forgotten", Forgotten},
-      {"tenants", Tenants}, {"crossed", Crossed},     {"cross", Cross}};
-  // Without KV nothing can be computed from a source, and no disk keeps any.
-  static constexpr Run kWithoutEncoder[] = {Textbook, Restarted, Loading,
-                                            Damaged,  Erased,    Forgotten};
+      {"tenants", Tenants}, {"drafted", Drafted},     {"crossed", Crossed},
+      {"cross", Cross}};
+  // Without KV nothing can be computed from a source, no disk keeps any, and nothing is drafted.
+  static constexpr Run kWithoutEncoder[] = {Textbook, Restarted, Loading, Damaged,
+                                            Erased,   Forgotten, Drafted};
   std::vector<Check> checks;
   for (const auto& [name, run] : kChecks) {
     if (run == Crossed && !lab.rope_switch()) continue;

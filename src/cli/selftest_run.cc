@@ -110,6 +110,7 @@ void Check::Expect(bool condition, const std::string& what) {
 }
 
 Result<Lab> Lab::Create(EngineOptions options) {
+  options.speculate = Speculate::kOff;  // but where drafts are checked
   Lab lab(std::move(options));
   KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(lab.options_));
   uint32_t ctx_size = std::min(plan.ctx_size, kCtxSize);

@@ -109,6 +109,9 @@ Status Crossed(Lab& lab, Check& check);
 // Checks sources that begin alike or come again. REQUIRES: the model has an encoder.
 Status Cross(Lab& lab, Check& check);
 
+// Checks drafts: some tokens are right, some wrong.
+Status Drafted(Lab& lab, Check& check);
+
 // Checks with a disk, in a temporary folder.
 Status Restarted(Lab& lab, Check& check);
 Status Loading(Lab& lab, Check& check);

@@ -142,7 +142,8 @@ std::vector<FlagGroup> ServeGroups() {
        "max-tokens temperature top-k top-p min-p repetition-penalty presence-penalty "
        "frequency-penalty seed generation-config timeout-ms"},
       {"Queue, turns and limits",
-       "max-queued max-queue-ms max-timeout-ms schedule admission target-itl-ms drain-timeout-s"},
+       "max-queued max-queue-ms max-timeout-ms schedule admission target-itl-ms speculate "
+       "draft-max drain-timeout-s"},
       {"Configuration, log and traces", "config log-level verbose otlp-traces-endpoint"}};
 }
 

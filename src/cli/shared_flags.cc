@@ -69,6 +69,10 @@ std::vector<Flag> CacheFlags() {
        "prefix (default: shared by all requests), sequence (nothing outlives its request), none "
        "(no KV: each step computes everything)"},
       {"eviction", "POLICY", "which blocks leave a full cache first: " + EvictionChoicesText()},
+      {"speculate", "auto|always|off",
+       "tokens that the cache has seen to follow are computed ahead and checked: auto (default: "
+       "where that is faster), always, off; no answer depends on it"},
+      {"draft-max", "N", "at most N tokens ahead, 0 to 32 (default 16)"},
       Expert({"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"}),
       Expert({"step-tokens", "N",
               "at most N rows in a step (default 512, with sliding windows 448)"})};

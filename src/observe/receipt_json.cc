@@ -22,6 +22,16 @@ nlohmann::json MissJson(const std::optional<Miss>& miss) {
   return json;
 }
 
+nlohmann::json DraftJson(const DraftReceipt& draft) {
+  if (draft.steps == 0) return nullptr;
+  return {{"steps", draft.steps},
+          {"drafted", draft.all_drafted()},
+          {"accepted", draft.all_accepted()},
+          {"sources",
+           {{"memory", draft.accepted[static_cast<size_t>(DraftSource::kMemory)]},
+            {"prediction", draft.accepted[static_cast<size_t>(DraftSource::kPrediction)]}}}};
+}
+
 }  // namespace
 
 nlohmann::json ReceiptJson(const Receipt& receipt) {
@@ -44,7 +54,8 @@ nlohmann::json ReceiptJson(const Receipt& receipt) {
                          {"compute_ms", RoundMs(receipt.compute_ms)},
                          {"estimate_ms", EstimateJson(receipt.estimate_ms)},
                          {"ttft_ms", RoundMs(receipt.ttft_ms)},
-                         {"tpot_ms", RoundMs(receipt.tpot_ms)}};
+                         {"tpot_ms", RoundMs(receipt.tpot_ms)},
+                         {"draft", DraftJson(receipt.draft)}};
   if (receipt.clock_in_prompt) json["clock_in_prompt"] = true;
   if (receipt.source_tokens > 0) {
     json["source_tokens"] = receipt.source_tokens;

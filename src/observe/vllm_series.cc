@@ -79,6 +79,24 @@ void WriteRejections(const MetricsView& view, SeriesWriter& out) {
   out.Write(sum);
 }
 
+void WriteDrafts(const MetricsView& view, SeriesWriter& out) {
+  out.Write(view.stats.drafts.drafts);
+}
+
+void WriteDrafted(const MetricsView& view, SeriesWriter& out) {
+  out.Write(view.stats.drafts.drafted);
+}
+
+void WriteAccepted(const MetricsView& view, SeriesWriter& out) {
+  out.Write(view.stats.drafts.accepted);
+}
+
+void WriteAcceptedAt(const MetricsView& view, SeriesWriter& out) {
+  for (uint32_t i = 0; i < view.options.draft_max && i < kMaxDraft; ++i) {
+    out.Write(view.stats.drafts.accepted_at[i], {std::to_string(i)});
+  }
+}
+
 constexpr MetricSeries kVllmSeries[] = {
     {"vllm:num_requests_running", MetricType::Gauge, "", "engine",
      "Choices of requests that are running.", Of<&Stats::running>},
@@ -109,6 +127,14 @@ constexpr MetricSeries kVllmSeries[] = {
      WriteBySource},
     {"vllm:generation_tokens_total", MetricType::Counter, "", "engine", "Generated tokens.",
      Of<&Stats::generated_tokens>},
+    {"vllm:spec_decode_num_drafts_total", MetricType::Counter, "", "engine",
+     "Drafts that steps checked, of one choice each.", WriteDrafts},
+    {"vllm:spec_decode_num_draft_tokens_total", MetricType::Counter, "", "engine",
+     "Tokens of these drafts.", WriteDrafted},
+    {"vllm:spec_decode_num_accepted_tokens_total", MetricType::Counter, "", "engine",
+     "Drafted tokens that the sampler drew.", WriteAccepted},
+    {"vllm:spec_decode_num_accepted_tokens_per_pos_total", MetricType::Counter, "position",
+     "engine", "The same, by their place in the draft, from 0 on.", WriteAcceptedAt},
     {"vllm:iteration_tokens_total", MetricType::Histogram, "", "engine", "Rows of a step.",
      OfRequests<&Requests::step_tokens>},
     {"vllm:num_preemptions_total", MetricType::Counter, "", "engine",

@@ -36,6 +36,10 @@ constexpr const char* kMessagesField =
 // The last fields of SamplingSchema.
 constexpr const char* kUnlimited =
     R"("stream":{"type":"boolean"},"stream_options":{"type":"object"},
+    "speculative":{"type":"object","properties":{"n_max":{"type":"integer","minimum":0}}},
+    "speculative.n_max":{"type":"integer","minimum":0},
+    "prediction":{"type":"object","required":["type","content"],"properties":
+    {"type":{"enum":["content"]},"content":{"type":["string","array"]}}},
     "priority":{"type":"integer"},"cache_prompt":{"type":"boolean"},
     "cache":{"type":"object"},"user":{"type":"string"},"model":{"type":"string"},
     "skip_special_tokens":{"type":"boolean"},"return_token_ids":{"type":"boolean"},
