@@ -44,8 +44,10 @@ void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::f
 namespace kvasir {
 namespace {
 
-// Allocations of the engine's thread between two events of a choice, from the 4th to the last one.
-uint64_t AllocationsOfDecoding(Engine& engine, uint32_t n) {
+// Allocations of the engine's thread between the events of a choice, from its 4th token to the last
+// one.
+uint64_t AllocationsOfDecoding(Engine& engine, uint32_t n,
+                               std::optional<uint64_t> seed = std::nullopt) {
   GenerateRequest request;
   for (TokenId id = 1; id < 40; ++id) request.prompt.push_back(id);
   if (engine.card().decoder_start) request.source = request.prompt;
@@ -53,22 +55,24 @@ uint64_t AllocationsOfDecoding(Engine& engine, uint32_t n) {
       100;  // crosses block edges: Commit publishes, Extend takes and evicts blocks
   request.ignore_eos = true;
   request.n = n;
+  request.sampling.seed = seed;
   request.on_trace = [](const RequestTrace&) {};
   request.sampling.top_k = 40;
   request.sampling.top_p = 0.9f;
   request.sampling.repetition_penalty = 1.1f;
   request.sampling.frequency_penalty = 0.1f;
   std::promise<void> done;
-  uint32_t events = 0;
+  size_t tokens = 0;
   uint64_t begin = 0, end = 0;
   EXPECT_TRUE(engine.Submit(request, [&](const Event& event) {
-    ++events;
-    if (events == 4 * n) begin = num_allocations;
-    if (events <= 99 * n) end = num_allocations;
+    const size_t before = tokens;
+    tokens += event.tokens.size();
+    if (before < 4 * n) begin = num_allocations;
+    if (tokens <= 99 * n) end = num_allocations;
     if (event.last) done.set_value();
   }));
   done.get_future().wait();
-  EXPECT_EQ(events, 100 * n);
+  EXPECT_EQ(tokens, 100 * n);
   return end - begin;
 }
 
@@ -91,6 +95,18 @@ TEST(Allocation, NoneInADecodeStepWithShortText) {
   // Text pieces of this vocabulary are short strings without heap memory; the joined text of an
   // event is reused.
   EXPECT_EQ(AllocationsOfDecoding(*engine, 2), 0u);
+}
+
+// The second request drafts what the first one said.
+TEST(Allocation, NoneInAStepWithDrafts) {
+  EngineOptions options = TinyOptions();
+  options.kv_memory_bytes = 2 << 20;
+  options.speculate = Speculate::kAlways;
+  const auto engine = LoadEngine(options);
+  AllocationsOfDecoding(*engine, 1, 5);
+  EXPECT_EQ(AllocationsOfDecoding(*engine, 1, 5), 0u);
+  EXPECT_EQ(AllocationsOfDecoding(*engine, 4, 5), 0u);
+  EXPECT_GT(engine->Stats().drafts.accepted, 100u);
 }
 
 // Blocks are queued, sealed and handed over in decode steps.

@@ -24,11 +24,12 @@ struct TwinCounts {
   uint64_t window_misses = 0;  // prompts whose prefix was there, and its window not
   uint64_t disk_tokens = 0, restarts = 0;
   uint64_t formats = 0;  // requests with a format
+  DraftStats drafts;
 };
 
 class TwinRun {
  public:
-  explicit TwinRun(uint64_t seed) : random_(seed) {}
+  explicit TwinRun(uint64_t seed) : random_(seed), drafts_(~seed) {}
 
   // From now on each round has a disk, and its engine is started again now and then.
   TwinRun& OnDisk() {
@@ -102,6 +103,10 @@ class TwinRun {
     options.ctx_size = max_tokens_;
     EngineOptions twin_options = options;
     twin_options.cache_mode = CacheMode::kSequence;
+    twin_options.speculate = Speculate::kOff;
+    // The other rounds draft what their conversations and predictions say.
+    options.speculate = drafts_.Below(4) == 0 ? Speculate::kOff : Speculate::kAlways;
+    options.draft_max = 1 + static_cast<uint32_t>(drafts_.Below(kMaxDraft));
     const std::vector<Target> targets = SupportedTargets();
     options.target = NameOf(targets[random_.Below(targets.size())]);
     options.threads = 1 + static_cast<uint32_t>(random_.Below(2));
@@ -152,6 +157,8 @@ class TwinRun {
     counts_.evicted_blocks += stats.evicted_blocks;
     counts_.cursor_hits += stats.cursor_hits;
     counts_.disk_tokens += stats.reused_disk;
+    counts_.drafts.drafted += stats.drafts.drafted;
+    counts_.drafts.accepted += stats.drafts.accepted;
     if (!on_disk_) return;
     const TierStats disk = *engine.DiskStats();
     EXPECT_EQ(disk.state, TierStats::State::kOn) << disk.reason;
@@ -241,7 +248,26 @@ class TwinRun {
     request.sampling.top_k = static_cast<uint32_t>(random_.Below(2) * 5);
     request.sampling.repetition_penalty = random_.Below(2) == 0 ? 1.0f : 1.1f;
     request.sampling.seed = random_.Bits();
+    AddDrafts(vocab_size, request);
     return request;
+  }
+
+  // A prediction that another answer of the conversations may fulfil, and what drafts must not
+  // change.
+  void AddDrafts(uint32_t vocab_size, GenerateRequest& request) {
+    if (drafts_.Below(3) == 0) {
+      const auto& said = conversations_[drafts_.Below(conversations_.size())].tokens;
+      const size_t begin = drafts_.Below(said.size() + 1);
+      request.prediction.assign(said.begin() + static_cast<ptrdiff_t>(begin), said.end());
+    }
+    if (drafts_.Below(4) == 0) request.draft_max = static_cast<uint32_t>(drafts_.Below(40));
+    if (request.draft_max > kMaxDraft) request.draft_max.reset();
+    if (drafts_.Below(4) == 0) request.sampling.frequency_penalty = 0.3f;
+    if (drafts_.Below(4) == 0) request.logprobs = static_cast<uint32_t>(drafts_.Below(3));
+    if (drafts_.Below(6) == 0) {
+      request.stop_ids = {static_cast<TokenId>(drafts_.Below(vocab_size))};
+    }
+    if (drafts_.Below(8) == 0) request.no_repeat_ngram_size = 3;
   }
 
   // A format of answers: a text of some language, or calls, which may be free or must be.
@@ -318,6 +344,9 @@ class TwinRun {
     for (uint32_t choice = 0; choice < asked.request.n; ++choice) {
       const auto& got = answer.choices[choice];
       const auto& want = truth.choices[choice].tokens;
+      for (size_t i = 0; i < std::min(got.pieces.size(), want.size()); ++i) {
+        EXPECT_EQ(got.pieces[i].logprob, truth.choices[choice].pieces[i].logprob);
+      }
       ASSERT_LE(got.tokens.size(), want.size());
       EXPECT_TRUE(std::equal(got.tokens.begin(), got.tokens.end(), want.begin()));
       if (got.finish_reason == FinishReason::kCancelled) continue;
@@ -333,7 +362,7 @@ class TwinRun {
   std::optional<std::string> format_;     // absent: a random one for each round
   uint64_t least_sequences_ = 1;          // of the whole context, that the pool holds
   std::optional<uint32_t> block_tokens_;  // likewise
-  Random random_;
+  Random random_, drafts_;
   std::vector<Conversation> conversations_;
   TwinCounts counts_;
 };
@@ -341,7 +370,8 @@ class TwinRun {
 inline void PrintTwin(const TwinCounts& counts) {
   std::printf(
       "rows %llu differ %llu (reused tokens %llu, cursor hits %llu, evicted blocks %llu, "
-      "cancelled %llu, window misses %llu, from disk %llu, restarts %llu, formats %llu)\n",
+      "cancelled %llu, window misses %llu, from disk %llu, restarts %llu, formats %llu, "
+      "drafted tokens accepted %llu of %llu)\n",
       static_cast<unsigned long long>(counts.rows), static_cast<unsigned long long>(counts.differ),
       static_cast<unsigned long long>(counts.reused_tokens),
       static_cast<unsigned long long>(counts.cursor_hits),
@@ -350,7 +380,9 @@ inline void PrintTwin(const TwinCounts& counts) {
       static_cast<unsigned long long>(counts.window_misses),
       static_cast<unsigned long long>(counts.disk_tokens),
       static_cast<unsigned long long>(counts.restarts),
-      static_cast<unsigned long long>(counts.formats));
+      static_cast<unsigned long long>(counts.formats),
+      static_cast<unsigned long long>(counts.drafts.accepted),
+      static_cast<unsigned long long>(counts.drafts.drafted));
 }
 
 }  // namespace kvasir

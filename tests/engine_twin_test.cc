@@ -31,6 +31,8 @@ TEST(EngineTwin, NoAnswerIsChangedByTheCache) {
   EXPECT_EQ(counts.differ, 0u);
   EXPECT_GT(counts.reused_tokens, kTwinRows / 4) << "nothing was reused: nothing was shown";
   EXPECT_GT(counts.evicted_blocks, 0u);
+  EXPECT_GT(counts.drafts.accepted, kTwinRows / 100) << "nothing was drafted: nothing was shown";
+  EXPECT_GT(counts.drafts.drafted, counts.drafts.accepted);
 #ifndef KVASIR_SANITIZED  // too few rows to find each fault surely
   EXPECT_GT(counts.cursor_hits, 0u);
   EXPECT_GT(counts.formats, 0u);
@@ -114,7 +116,8 @@ TEST(EngineTwin, NoAnswerIsChangedByAWindowOfAnyWidthInAnyFormat) {
 
 // Shows that the check can fail: each cache fault makes rows differ.
 TEST(EngineTwin, SeesInjectedFaults) {
-  for (const Fault fault : {Fault::kStaleBlock, Fault::kWrongPosition, Fault::kSkippedCompare}) {
+  for (const Fault fault : {Fault::kStaleBlock, Fault::kWrongPosition, Fault::kSkippedCompare,
+                            Fault::kAcceptedWrong, Fault::kKeptDraft}) {
     uint64_t differ = 0;
     for (uint64_t seed = 1; seed <= 3 && differ == 0; ++seed) {
       TwinRun run(seed);
