@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "schedule/request_answer.h"
+#include "schedule/step_figures.h"
 #include "testing/small_runner_for_test.h"
 
 namespace kvasir {
