@@ -79,16 +79,17 @@ void StepCost::FillKnots() {
     const auto rows = std::span(seen_).first(kKnots);
     first = static_cast<size_t>(std::ranges::max_element(rows) - rows.begin());
   }
+  double known = values_[first];  // of the last knot that steps were near
   for (size_t k = 0; k < kKnots; ++k) {
     if (k <= first) {
-      filled_[k] = values_[first];
+      filled_[k] = known;
     } else if (seen_[k] >= kSeenEnough) {
-      filled_[k] = std::max(filled_[k - 1], values_[k]);
+      filled_[k] = known = std::max(known, values_[k]);
     } else {
       filled_[k] = filled_[k - 1] * 2;  // in proportion to rows: rather too much
     }
   }
-  // Between two knots that are known the middle ones cost no more than the upper one.
+  // A knot between two that are known costs no more than the upper one.
   for (size_t k = kKnots - 1; k-- > first;) {
     if (seen_[k] < kSeenEnough) filled_[k] = std::min(filled_[k], filled_[k + 1]);
   }
