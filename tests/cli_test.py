@@ -211,7 +211,7 @@ class RunTest(CliTest):
         receipt = answer["receipt"]
         self.assertEqual(set(receipt), {"prompt_tokens", "computed", "reused", "miss", "ignored",
                                         "preemptions", "recomputed", "saved_ms", "queue_ms", "shared_ms", "cache_ms",
-                                        "load_ms", "compute_ms", "estimate_ms", "ttft_ms", "tpot_ms"})
+                                        "load_ms", "compute_ms", "estimate_ms", "ttft_ms", "tpot_ms", "draft"})
         self.assertEqual(receipt["reused"], {"pool": 0, "partial": 0, "disk": 0, "remote": 0})
         self.assertEqual(receipt["miss"], {"reason": "cold", "at_token": 0, "message_index": None})
         self.assertEqual((receipt["prompt_tokens"], receipt["computed"]), (3, 3))

@@ -47,7 +47,7 @@ class OpenAiClient(WithClient):
         receipt = answer.kvasir
         self.assertEqual(set(receipt), {"prompt_tokens", "computed", "reused", "miss", "ignored",
                                         "preemptions", "recomputed", "saved_ms", "queue_ms", "shared_ms", "cache_ms",
-                                        "load_ms", "compute_ms", "estimate_ms", "ttft_ms", "tpot_ms"})
+                                        "load_ms", "compute_ms", "estimate_ms", "ttft_ms", "tpot_ms", "draft"})
         cached = usage.prompt_tokens_details.cached_tokens
         self.assertEqual(cached, sum(receipt["reused"].values()))
         self.assertEqual(cached + receipt["computed"], receipt["prompt_tokens"])

@@ -23,6 +23,16 @@ TEST(Timings, SayWhatTheReceiptSays) {
       "predicted_per_token_ms":2.0,"predicted_per_second":500.0})"));
 }
 
+TEST(Timings, SayWhatWasDrafted) {
+  Receipt receipt;
+  EXPECT_FALSE(TimingsJson(TimingsOf(receipt, 6, 1, 6)).contains("draft_n"));
+  receipt.draft = {.steps = 2, .drafted = {8, 3}, .accepted = {2, 3}};
+  Timings sum = TimingsOf(receipt, 6, 1, 6);
+  sum.Add(sum);
+  EXPECT_EQ(TimingsJson(sum)["draft_n"], 22);
+  EXPECT_EQ(TimingsJson(sum)["draft_n_accepted"], 10);
+}
+
 TEST(Timings, NoTimeIsNoSpeed) {
   const nlohmann::json timings = TimingsJson(TimingsOf(Receipt(), 0, 0, 0));
   EXPECT_EQ(timings["prompt_per_second"], 0);

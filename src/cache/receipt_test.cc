@@ -25,6 +25,8 @@ TEST(Receipt, OfSeveralPromptsHasTheSumsAndTheTimesOfTheFirstToken) {
   other.queue_ms = 1;
   other.compute_ms = 7;
   other.tpot_ms = 2;
+  sum.draft = {.steps = 1, .drafted = {4, 0}, .accepted = {3, 0}};
+  other.draft = {.steps = 2, .drafted = {1, 7}, .accepted = {0, 5}};
   sum.Add(other);
   EXPECT_EQ(sum.prompt_tokens, 17u);
   EXPECT_EQ(sum.computed + sum.cached_tokens(), sum.prompt_tokens);
@@ -37,6 +39,9 @@ TEST(Receipt, OfSeveralPromptsHasTheSumsAndTheTimesOfTheFirstToken) {
   EXPECT_EQ(sum.queue_ms, 1);
   EXPECT_EQ(sum.compute_ms, 7);
   EXPECT_EQ(sum.tpot_ms, 3);
+  EXPECT_EQ(sum.draft.steps, 3u);
+  EXPECT_EQ(sum.draft.all_drafted(), 12u);
+  EXPECT_EQ(sum.draft.all_accepted(), 8u);
 }
 
 TEST(Receipt, KeepsTheFirstMissAndTheEarlierTimes) {

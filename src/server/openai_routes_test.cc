@@ -26,7 +26,9 @@ TEST_F(OpenAiRoutesTest, EveryFieldOfSamplingReachesTheEngine) {
       "repetition_penalty":1.5,"presence_penalty":0.5,"frequency_penalty":-0.5,"repeat_last_n":8,
       "samplers":["penalties","top_k","top_p","min_p","infill","temperature"],"seed":-2,"n":3,
       "logit_bias":{"65":-100,"66":2.5},"stop":["x","yy"],"stop_token_ids":[9],"max_tokens":5,"min_tokens":4,
-      "logprobs":4,"ignore_eos":true,"cache_prompt":false,"skip_special_tokens":false,"extra":1})");
+      "logprobs":4,"ignore_eos":true,"cache_prompt":false,"skip_special_tokens":false,"extra":1,
+      "prediction":{"type":"content","content":[{"type":"text","text":"xy"},{"text":"z"}]},
+      "speculative":{"n_max":4,"p_min":0.5}})");
   const GenerationStart start = Start("/v1/completions", body);
   ASSERT_EQ(start.requests.size(), 1u);
   const GenerateRequest& request = start.requests[0];
@@ -57,7 +59,25 @@ TEST_F(OpenAiRoutesTest, EveryFieldOfSamplingReachesTheEngine) {
   EXPECT_TRUE(request.ignore_eos);
   EXPECT_EQ(request.reuse, Reuse::kNothing);
   EXPECT_TRUE(request.echo_special);
-  EXPECT_EQ(request.ignored, std::vector<std::string>{"extra"});
+  EXPECT_EQ(request.prediction, IdsOfBytes("xyz"));
+  EXPECT_EQ(request.draft_max, 4u);
+  EXPECT_EQ(request.ignored, (std::vector<std::string>{"extra", "speculative.p_min"}));
+}
+
+TEST_F(OpenAiRoutesTest, WrongFieldsOfDraftsAreNamed) {
+  const auto param = [&](const char* name, json value) {
+    const json body = {{"prompt", "a"}, {name, std::move(value)}};
+    return ParamOf(AskText("POST", "/v1/completions", body.dump()));
+  };
+  EXPECT_EQ(param("prediction", "text"), "prediction");
+  EXPECT_EQ(param("prediction", {{"type", "image"}, {"content", "x"}}), "prediction");
+  EXPECT_EQ(param("prediction", {{"type", "content"}}), "prediction.content");
+  EXPECT_EQ(param("prediction", {{"type", "content"}, {"content", {1}}}), "prediction.content");
+  EXPECT_EQ(param("speculative", json::array()), "speculative");
+  EXPECT_EQ(param("speculative", {{"n_max", -1}}), "speculative.n_max");
+  EXPECT_EQ(param("speculative.n_max", 0.5), "speculative.n_max");
+  const json flat = {{"prompt", "a"}, {"speculative.n_max", 99}, {"prediction", nullptr}};
+  EXPECT_EQ(Start("/v1/completions", flat).requests[0].draft_max, kMaxDraft);
 }
 
 TEST_F(OpenAiRoutesTest, AnUnknownModelsErrorSaysWhatIsRight) {
