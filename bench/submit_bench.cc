@@ -46,6 +46,7 @@ int Run(std::span<char* const> args) {
   options.shape = args.size() > 1 ? args[1] : "llama-100m";
   const uint32_t answer_tokens = args.size() > 2 ? std::stoul(args[2]) : 256;
   if (args.size() > 3) options.threads = std::stoul(args[3]);
+  options.speculate = Speculate::kOff;  // it measures steps
   auto engine = Engine::Load(options);
   if (!engine) {
     fmt::print(stderr, "submit_bench: {}\n", engine.error().text());

@@ -138,6 +138,7 @@ TEST(Bounds, RequestsThatFillThePoolToItsLastBlockRun) {
 TEST(Bounds, CancelAtEveryStepGivesAllBlocksBack) {
   EngineOptions options = SmallPool(40);
   options.step_tokens = 8;
+  options.speculate = Speculate::kOff;
   const auto engine = LoadEngine(options);
   uint32_t cancelled = 0;
   for (uint32_t at = 0; at < 45; ++at) {

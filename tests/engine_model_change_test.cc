@@ -62,6 +62,7 @@ class ModelChange : public testing::Test {
     fs::copy(KVASIR_SOURCE_DIR "/models/kvasir-demo", folder_ / "model",
              fs::copy_options::recursive);
     options_ = DemoOptions();
+    options_.speculate = Speculate::kOff;  // a step gives one token: changes come between two
     options_.model = folder_ / "model";
     options_.cache_dir = folder_ / "cache";
     options_.state_dir = folder_ / "state";

@@ -10,7 +10,8 @@ namespace kvasir {
 // {"prompt_tokens", "computed", "reused": {"pool", "partial", "disk", "remote"},
 //  "preemptions", "recomputed", "miss": {"reason", "at_token", "message_index"}, "ignored",
 //  "saved_ms", "queue_ms", "shared_ms", "cache_ms", "load_ms", "compute_ms", "estimate_ms",
-//  "ttft_ms", "tpot_ms"}. Every key is always present; `miss`, `message_index` and `estimate_ms`
+//  "ttft_ms", "tpot_ms", "draft": {"steps", "drafted", "accepted", "sources": {"memory",
+//  "prediction"}}}. Every key is always present; `miss`, `message_index`, `estimate_ms` and `draft`
 //  are null where absent.
 nlohmann::json ReceiptJson(const Receipt& receipt);
 
