@@ -181,6 +181,7 @@ class TwinRun {
         asked.request.format = NextFormat();
         ++counts_.formats;
       }
+      if (drafts_.Below(4) == 0) AddPrediction(twin, asked.request);
       GenerateRequest request = asked.request;
       request.on_logits = Recorder(*asked.rows);
       asked.pending = std::make_unique<Pending>(engine, std::move(request));
@@ -248,18 +249,26 @@ class TwinRun {
     request.sampling.top_k = static_cast<uint32_t>(random_.Below(2) * 5);
     request.sampling.repetition_penalty = random_.Below(2) == 0 ? 1.0f : 1.1f;
     request.sampling.seed = random_.Bits();
-    AddDrafts(vocab_size, request);
+    ChangeMore(vocab_size, request);
     return request;
   }
 
-  // A prediction that another answer of the conversations may fulfil, and what drafts must not
-  // change.
-  void AddDrafts(uint32_t vocab_size, GenerateRequest& request) {
-    if (drafts_.Below(3) == 0) {
-      const auto& said = conversations_[drafts_.Below(conversations_.size())].tokens;
-      const size_t begin = drafts_.Below(said.size() + 1);
-      request.prediction.assign(said.begin() + static_cast<ptrdiff_t>(begin), said.end());
+  // A prediction: what the twin answers, a part of it, or with some other tokens.
+  void AddPrediction(Engine& twin, GenerateRequest& request) {
+    request.prediction = Ask(twin, request).choices[0].tokens;
+    const uint64_t begin = drafts_.Below(4);
+    if (begin < request.prediction.size()) {
+      request.prediction.erase(request.prediction.begin(),
+                               request.prediction.begin() + static_cast<ptrdiff_t>(begin));
     }
+    const uint64_t wrong = drafts_.Below(3);  // none, one of 6, one of 3
+    for (TokenId& id : request.prediction) {
+      if (wrong > 0 && drafts_.Below(9 - 3 * wrong) == 0) id = id == 0 ? 1 : id - 1;
+    }
+  }
+
+  // Settings that drafts must not change.
+  void ChangeMore(uint32_t vocab_size, GenerateRequest& request) {
     if (drafts_.Below(4) == 0) request.draft_max = static_cast<uint32_t>(drafts_.Below(40));
     if (request.draft_max > kMaxDraft) request.draft_max.reset();
     if (drafts_.Below(4) == 0) request.sampling.frequency_penalty = 0.3f;
