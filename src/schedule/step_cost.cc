@@ -101,12 +101,15 @@ void StepCost::FillDrafts() {
   size_t largest = kKnots;
   while (largest > 1 && seen_[largest - 1] < kSeenEnough) --largest;
   const double row_ms = filled_[largest - 1] / static_cast<double>(1u << (largest - 1));
-  double before = 0;
-  for (size_t i = 0; i < kDraftKnots; ++i) {
-    const size_t k = kFirstDraft + i;
-    const double most = row_ms * static_cast<double>(1u << i);
-    filled_[k] = std::max(before, seen_[k] >= kSeenEnough ? values_[k] : most);
-    before = filled_[k];
+  double known = 0;  // of the last knot that drafts were near
+  for (size_t k = kFirstDraft; k < kSize; ++k) {
+    const double most = row_ms * static_cast<double>(1u << (k - kFirstDraft));
+    const bool is_seen = seen_[k] >= kSeenEnough;
+    filled_[k] = std::max(known, is_seen ? values_[k] : most);
+    if (is_seen) known = filled_[k];
+  }
+  for (size_t k = kSize - 1; k-- > kFirstDraft;) {
+    if (seen_[k] < kSeenEnough) filled_[k] = std::min(filled_[k], filled_[k + 1]);
   }
 }
 
