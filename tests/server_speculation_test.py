@@ -14,7 +14,7 @@ PROMPT = "My name is Mira and I live in Oslo. I like tea, rain and old maps. Wha
 TOKENS = 60
 
 
-class Speculation(unittest.TestCase):
+class WithDrafts(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.file = KeysFile({f"{name}-tenant": tenant(name) for name in ("alpha", "beta", "gamma")})
@@ -45,6 +45,8 @@ class Speculation(unittest.TestCase):
     def predicted(self, text, **more):
         return self.ask(prediction={"type": "content", "content": text}, **more)
 
+
+class Speculation(WithDrafts):
     def test_the_same_request_again_is_drafted_and_the_same(self):
         plain = self.ask(cache_salt="again", **{"speculative.n_max": 0})
         self.assertIsNone(plain["kvasir"]["draft"])
@@ -71,20 +73,6 @@ class Speculation(unittest.TestCase):
             self.assertEqual(self.text(half), text)
             self.assertGreater(half["usage"]["completion_tokens_details"]["rejected_prediction_tokens"], 0)
         self.assertNotIn("completion_tokens_details", self.ask()["usage"])
-
-    def test_nothing_of_other_keys_and_salts_is_drafted(self):
-        # The first request of a tenant drafts what its own prompt says, whatever others have said.
-        first = self.ask("beta")["kvasir"]["draft"]
-        second = self.ask("beta")["kvasir"]["draft"]
-        self.assertNotEqual(first, second)
-        self.assertEqual(self.ask("gamma")["kvasir"]["draft"], first)
-        self.assertEqual(self.ask("beta")["kvasir"]["draft"], second, "another tenant's same text leaves it as it was")
-        self.assertEqual(self.ask("beta", cache_salt="x")["kvasir"]["draft"], first)
-        status, _, _ = self.server.request("DELETE", "/v1/cache", headers={"x-api-key": "beta"})
-        self.assertEqual(status, 200)
-        self.assertEqual(self.ask("beta")["kvasir"]["draft"], first, "what was erased is not drafted")
-        alone = self.ask("beta", cache_prompt=False)["kvasir"]["draft"]
-        self.assertNotEqual(alone, second)
 
     def test_streams_have_the_same_text_in_fewer_events(self):
         text = self.text(self.ask(cache_salt="s"))
@@ -118,6 +106,22 @@ class Speculation(unittest.TestCase):
         self.assertEqual(answer.choices[0].message.content, plain.choices[0].message.content)
         details = answer.usage.completion_tokens_details
         self.assertGreaterEqual(details.accepted_prediction_tokens + details.rejected_prediction_tokens, 0)
+
+
+class Isolation(WithDrafts):
+    def test_nothing_of_other_keys_and_salts_is_drafted(self):
+        # The first request of a tenant drafts what its own prompt says, whatever others have said.
+        first = self.ask("beta")["kvasir"]["draft"]
+        second = self.ask("beta")["kvasir"]["draft"]
+        self.assertNotEqual(first, second)
+        self.assertEqual(self.ask("gamma")["kvasir"]["draft"], first)
+        self.assertEqual(self.ask("beta")["kvasir"]["draft"], second, "another tenant's same text leaves it as it was")
+        self.assertEqual(self.ask("beta", cache_salt="x")["kvasir"]["draft"], first)
+        status, _, _ = self.server.request("DELETE", "/v1/cache", headers={"x-api-key": "beta"})
+        self.assertEqual(status, 200)
+        self.assertEqual(self.ask("beta")["kvasir"]["draft"], first, "what was erased is not drafted")
+        alone = self.ask("beta", cache_prompt=False)["kvasir"]["draft"]
+        self.assertNotEqual(alone, second)
 
 
 class Metrics(unittest.TestCase):
