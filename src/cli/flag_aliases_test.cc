@@ -196,7 +196,7 @@ TEST(FlagAliases, KindsOfSpeculationAreOnOrOff) {
   EXPECT_EQ(Rewritten({"--spec-type=draft-simple"}), "--speculate|auto");
   EXPECT_EQ(Rewritten({"--spec-type", "ngram-mod,ngram-cache"}), "--speculate|auto");
   EXPECT_EQ(Rewritten({"--spec-type", "draft-mtp"}),
-            "4 --spec-type: 'draft-mtp' is not available; give none (as --speculate off), "
+            "1 --spec-type: 'draft-mtp' is not available; give none (as --speculate off), "
             "draft-simple or ngram-... (as --speculate auto)");
   EXPECT_EQ(Rewritten({"--spec-ngram-size-n", "3", "--draft-p-min=0.5", "-td", "2"}),
             "; ignored: --spec-ngram-size-n 3|--draft-p-min=0.5|-td 2");
