@@ -89,7 +89,7 @@ constexpr Refused kRefused[] = {
      "--media-path",
      "images, audio and video are not available"},
     {"--lora* --control-vector*", "adapters are not available; merge them into the weights"},
-    {"-md --model-draft *-draft --draft* --spec-* --no-spec-* -hfd -hfrd",
+    {"-md --model-draft *-draft --spec-* --no-spec-* -hfd -hfrd",
      "a draft model is not available; --speculate drafts from what the cache has"},
     {"--rope-* --yarn-*", "positions are as the model's files say"},
     {"--grammar --grammar-file -j --json-schema -jf --json-schema-file",
