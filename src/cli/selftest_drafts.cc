@@ -14,9 +14,12 @@ Status Drafted(Lab& lab, Check& check) {
   const auto vocab = static_cast<TokenId>(lab.engine().card().vocab_size);
   const Tokens& answer = lab.reference().answers[0];
   uint32_t accepted = 0, rejected = 0;
-  const auto ask = [&](const Tokens& prediction, const std::string& what) -> Status {
+  // Each salt is a cache that has seen nothing yet.
+  const auto ask = [&](const Tokens& prediction, const std::string& salt,
+                       const std::string& what) -> Status {
     GenerateRequest request = lab.Ask(lab.prompt());
     request.prediction = prediction;
+    request.cache_salt = salt;
     KV_ASSIGN(const Generated generated, RunAlone(*engine, std::move(request)));
     check.Compare(lab.reference(), generated, what);
     accepted += generated.receipt.draft.all_accepted();
@@ -28,9 +31,10 @@ Status Drafted(Lab& lab, Check& check) {
     for (size_t i = wrong_every - 1; i < prediction.size(); i += wrong_every) {
       prediction[i] = (prediction[i] + 1) % vocab;
     }
-    KV_TRY(ask(prediction, fmt::format("one of {} predicted tokens wrong", wrong_every)));
+    KV_TRY(ask(prediction, fmt::format("{}", wrong_every),
+               fmt::format("one of {} predicted tokens wrong", wrong_every)));
   }
-  KV_TRY(ask({}, "drafted from the cache"));
+  KV_TRY(ask({}, "1", "drafted from the cache"));
   check.Expect(accepted > 0, "no drafted token was right");
   check.Expect(rejected > 0, "no drafted token was wrong");
   return {};
