@@ -130,7 +130,7 @@ Status ReadBlocks(const Args& args, EngineOptions* options) {
   options->speculate = speculate == "off"      ? Speculate::kOff
                        : speculate == "always" ? Speculate::kAlways
                                                : Speculate::kAuto;
-  KV_ASSIGN(options->draft_max, U32(args, "draft-max", 0, kMaxDraft, options->draft_max));
+  KV_ASSIGN(options->draft_max, U32(args, "draft-max", kDraftMaxRange, options->draft_max));
   options->eviction = args.Text("eviction").value_or(options->eviction);
   return {};
 }
