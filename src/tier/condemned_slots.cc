@@ -1,5 +1,7 @@
 #include "tier/condemned_slots.h"
 
+#include <cerrno>
+
 #include "tier/erase_files.h"
 #include "tier/key_files.h"
 #include "tier/set_aside.h"
@@ -39,7 +41,7 @@ IoStatus CondemnedSlots::ZeroAll(AbandonedSegments abandoned) {
   }
   for (uint32_t index = 0; index < num_segments; ++index) {
     std::vector<uint32_t> slots;
-    bool leaves = false;
+    bool leaves = false, has_unread = false;
     {
       MutexLock lock(store_.mutex);
       const SegmentTable::Segment& segment = store_.segments.at(index);
@@ -53,8 +55,10 @@ IoStatus CondemnedSlots::ZeroAll(AbandonedSegments abandoned) {
         slots.clear();
       }
       leaves = segment.is_abandoned && segment.readers == 0;
+      has_unread = segment.is_abandoned && segment.num_unread > 0;
     }
     if (slots.empty()) continue;
+    if (has_unread) return IoFailed(EIO);  // the store is opened anew for it
     const IoStatus done = leaves ? segments_.Remove(index, EvictCause::kCap) : Zero(index, slots);
     if (!done) return done;
   }

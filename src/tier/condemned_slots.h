@@ -11,8 +11,10 @@ namespace kvasir {
 
 // What happens to segments in which a sync has failed: a later one says nothing any more.
 enum class AbandonedSegments : uint8_t {
-  kRemoved,  // their files go, records and all
-  kLeft,     // they stay as they are
+  // Their files go, records and all. Those with records of owners whose keys do not open stay, and
+  // the call fails with EIO where a slot of them is condemned.
+  kRemoved,
+  kLeft,  // they stay as they are
 };
 
 // The writer's alone. REQUIRES, for all calls: the store is open.

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -160,6 +162,40 @@ TEST_F(DiskTierUnread, StaysWhereAnErasesNeighbourIsZeroed) {
     for (uint32_t i = 0; i < kEach; ++i) EXPECT_FALSE(IsOnDisk(Record(kTheirs, i, 1))) << i;
     MakeRight();
     EXPECT_EQ(Hits(kOurs, 0), kEach) << by_start;
+  }
+}
+
+class FailingSync : public RealStorage {
+ public:
+  IoStatus SyncData(FileId file) override {
+    return fails.exchange(false) ? IoFailed(EIO) : RealStorage::SyncData(file);
+  }
+  std::atomic<bool> fails{false};
+};
+
+// A segment is given up when a sync of it fails; what others have there stays all the same.
+TEST_F(DiskTierUnread, StaysInASegmentThatWasAbandoned) {
+  for (const bool forgets : {true, false}) {
+    Fill();
+    MakeForeign();
+    {
+      FailingSync storage;
+      auto opened = DiskTier::Open(options_, storage);
+      ASSERT_TRUE(opened);
+      TierDriver driver(**opened);
+      storage.fails = true;
+      ASSERT_TRUE(driver.Write(Record(kMore, 0, 1)));
+      (void)driver.Flush();
+      EXPECT_FALSE(storage.fails);
+      const auto done = forgets ? driver.Forget(TierDriver::ForgetOf(Record(kTheirs, 4, 1), 3))
+                                : driver.Erase(TestRecord::Owner(1));
+      EXPECT_FALSE(done) << "what stays must be said";
+    }
+    OpenTier();  // ends what was begun
+    MakeRight();
+    EXPECT_EQ(Hits(kOurs, 0), kEach) << forgets;
+    EXPECT_LE(Hits(kTheirs, 1), forgets ? 4u : 0u);
+    for (uint32_t i = 4; i < kEach; ++i) EXPECT_FALSE(IsOnDisk(Record(kTheirs, i, 1))) << i;
   }
 }
 

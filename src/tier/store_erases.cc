@@ -134,9 +134,17 @@ void StoreErases::Try(EraseJob& job, const std::function<void()>& leave) {
   job.is_done = done.has_value();
   if (!done) store_.CountError(&TierStats::fault_write, done.error());
   // Its intent may be there, and whatever it lists: the store is opened anew, which finishes it
-  // before anything else is written.
-  if (!done && job.path && store_.writing_files != nullptr) {
+  // before anything else is written. So is one in which records of others must stay that no key
+  // opens: an abandoned segment with them cannot be removed.
+  bool has_unread_keys = false;
+  {
+    MutexLock lock(store_.mutex);
+    has_unread_keys = store_.state.has_unread_keys;
+  }
+  const bool is_reopened = job.path || (job.has_intent && has_unread_keys);
+  if (!done && is_reopened && store_.writing_files != nullptr) {
     UntilDone(leave);
+    job.id.reset();
     job.erased = {};
   }
   if (!done && !job.error) {
