@@ -20,6 +20,9 @@ struct DiskOptions {
   std::optional<std::string> folder;
   // The limit of everything in the folder. Absent: a tenth of what is free or ours, at most 20 GiB.
   std::optional<uint64_t> cap_bytes;
+  // What the tier's index and buffers take at most, or little more: fewer buffers, and where
+  // cap_bytes is absent a lower cap. Absent: what a cap of 20 GiB needs.
+  std::optional<uint64_t> memory_bytes = {};
   uint64_t ttl_hours = 168;  // what has not been used for so long leaves
   // What stays free on the device. Absent: a tenth of it, at most 2 GiB.
   std::optional<uint64_t> reserve_bytes = {};

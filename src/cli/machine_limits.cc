@@ -32,16 +32,28 @@ constexpr Part kParts[] = {
     {"session-memory", &EngineOptions::session_memory_bytes, 4 * kMib, 8},
     {"grammar-memory", &EngineOptions::grammar_memory_bytes, 8 * kMib, 8}};
 constexpr uint64_t kLeastKvBytes = 8 * kMib;
+// The same of the disk tier, of which no flag names the memory.
+constexpr uint64_t kLeastDiskBytes = 8 * kMib, kDiskDivisor = 8;
 
-// `need`: of the plan with these options.
-void Shrink(const Args& args, uint64_t need, uint64_t most, EngineOptions* options) {
-  uint64_t open = args.Has("kv-memory") ? 0 : options->kv_memory_bytes;
+uint64_t DiskMemoryOf(const MemoryPlan& plan) {
+  return plan.tier_index_bytes + plan.tier_buffer_bytes;
+}
+
+// `plan`: of these options.
+void Shrink(const Args& args, const MemoryPlan& plan, uint64_t most, EngineOptions* options) {
+  const uint64_t need = NeedOf(plan);
+  uint64_t open = DiskMemoryOf(plan) + (args.Has("kv-memory") ? 0 : options->kv_memory_bytes);
   for (const Part& part : kParts) {
     if (!args.Has(part.flag)) open += options->*part.bytes;
   }
   const uint64_t fixed = need - std::min(need, open);
   const uint64_t room = most - std::min(most, fixed);
   uint64_t left = room;
+  if (options->disk && DiskMemoryOf(plan) > 0) {
+    options->disk->memory_bytes = std::max(kLeastDiskBytes, room / kDiskDivisor / kMib * kMib);
+    const auto smaller = Engine::PlanMemory(*options);
+    left -= std::min(left, DiskMemoryOf(smaller ? *smaller : plan));
+  }
   for (const Part& part : kParts) {
     if (args.Has(part.flag)) continue;
     uint64_t& bytes = options->*part.bytes;
@@ -73,7 +85,7 @@ Status FitToMachine(const Args& args, const MemoryLimit& limit, EngineOptions* o
   if (!plan) return {};
   const uint64_t most = ShareOf(limit.bytes);
   if (NeedOf(*plan) <= most) return {};
-  Shrink(args, NeedOf(*plan), most, options);
+  Shrink(args, *plan, most, options);
   plan = Engine::PlanMemory(*options);
   if (!plan || NeedOf(*plan) <= most) return {};
   const uint64_t need = NeedOf(*plan), others = need - std::min(need, plan->kv_memory_bytes);

@@ -50,6 +50,27 @@ TEST_F(MachineLimitsTest, DefaultsTakeAtMostSixTenths) {
   }
 }
 
+TEST_F(MachineLimitsTest, WithADiskTheDefaultsTakeAtMostSixTenthsToo) {
+  options_.disk = DiskOptions{.folder = testing::TempDir() + "/kv", .cap_bytes = {}};
+  const uint64_t usable = Engine::PlanMemory(options_)->tier_usable_bytes;
+  for (const uint64_t limit : {256 * kMib, 300 * kMib, 400 * kMib, 512 * kMib, kGib, 2 * kGib}) {
+    const EngineOptions before = options_;
+    ASSERT_TRUE(Fit(limit)) << limit;
+    EXPECT_LE(Need(), limit / 10 * 6) << limit;
+    EXPECT_GE(Need(), limit / 2) << limit << ": more could be used";
+    EXPECT_TRUE(warnings_.empty()) << warnings_[0];
+    const MemoryPlan plan = *Engine::PlanMemory(options_);
+    EXPECT_GT(plan.tier_usable_bytes, uint64_t{64} << 20) << limit;
+    EXPECT_LE(plan.tier_usable_bytes, usable);
+    EXPECT_FALSE(options_.disk->cap_bytes) << "a tenth of what is free may be less";
+    options_ = before;
+  }
+  options_.disk->cap_bytes = kGib;
+  args_.Set("disk-cap", {"1GiB"});
+  ASSERT_TRUE(Fit(300 * kMib));
+  EXPECT_EQ(Engine::PlanMemory(options_)->tier_usable_bytes, kGib) << "a flag is a promise";
+}
+
 TEST_F(MachineLimitsTest, WhatFlagsNameStaysAndIsWarnedOf) {
   args_.Set("kv-memory", {"1536MiB"});
   options_.kv_memory_bytes = 1536 * kMib;

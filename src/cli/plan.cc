@@ -66,6 +66,14 @@ void PrintTable(const MemoryPlan& plan, uint64_t disk_cap_bytes) {
   }
 }
 
+// Returns the cap of the disk tier that the plan is made for.
+uint64_t DiskCapOf(const MemoryPlan& plan, const EngineOptions& options) {
+  if (!options.disk) return 0;
+  const bool is_lowered = !options.disk->cap_bytes && options.disk->memory_bytes;
+  return is_lowered ? plan.tier_usable_bytes
+                    : options.disk->cap_bytes.value_or(kDefaultDiskCapBytes);
+}
+
 // Returns the least --kv-memory whose pool holds a whole context; nullopt: not known.
 std::optional<uint64_t> LeastKvMemory(EngineOptions options) {
   const Result<MemoryPlan> whole = Engine::PlanMemory(options);
@@ -118,7 +126,7 @@ Result<int> RunPlan(const Args& given) {
     KV_ASSIGN(plans, Engine::PlanFormats(options, tokens));
   }
   if (!args.Has("json")) {
-    PrintTable(plan, options.disk ? options.disk->cap_bytes.value_or(kDefaultDiskCapBytes) : 0);
+    PrintTable(plan, DiskCapOf(plan, options));
     if (!args.Has("kv-memory")) PrintMachine(plan, LeastKvMemory(options));
     if (!plans.empty()) PrintComparison(plans);
     return kExitDone;

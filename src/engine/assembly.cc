@@ -141,6 +141,7 @@ Result<std::optional<DiskTierOptions>> DiskOptionsFor(const Assembly& a,
   if (disk.ttl_hours == 0) {
     return FailField(Code::kInvalidArgument, "disk_ttl", "0 hours; give at least 1");
   }
+  if (options.disk->memory_bytes) DiskTier::FitMemory(*options.disk->memory_bytes, &disk);
   return disk;
 }
 

@@ -23,6 +23,20 @@ uint64_t DiskTier::MinCapBytes(const RecordShape& shape) {
   return 2 * SegmentBytesFor(shape, 0) + Store::kBesideBytes;
 }
 
+void DiskTier::FitMemory(uint64_t bytes, DiskTierOptions* options) {
+  const auto takes = [&] { return IndexBytes(*options) + BufferBytes(*options); };
+  const uint32_t most = Store::NumBuffers(*options);
+  if (takes() <= bytes) return;
+  const uint64_t wanted = bytes / 2 / options->shape.slot_bytes();
+  options->num_buffers =
+      static_cast<uint32_t>(std::clamp<uint64_t>(wanted, Store::kMinBuffers, most));
+  if (options->cap_bytes) return;
+  const uint64_t least = MinCapBytes(options->shape);
+  uint64_t& cap = options->default_cap_bytes;
+  cap = std::max(least, std::min(cap, UsableBytes(*options)));  // more has no index
+  while (takes() > bytes && cap > least) cap = std::max(least, cap / 8 * 7);
+}
+
 Result<std::unique_ptr<DiskTier>> DiskTier::Open(const DiskTierOptions& options, Storage& storage) {
   if (options.cap_bytes && !options.segment_bytes &&
       *options.cap_bytes < MinCapBytes(options.shape)) {

@@ -47,6 +47,9 @@ class DiskTier : public Tier {
                     std::chrono::milliseconds patience);
 
   // What Open allocates for its index and for its buffers: of the options alone.
+  // Lowers what memory depends on, where the options leave it open, until index and buffers take at
+  // most so many bytes, or no less is possible. O(log of the cap).
+  static void FitMemory(uint64_t bytes, DiskTierOptions* options);
   static uint64_t IndexBytes(const DiskTierOptions& options) { return Store::IndexBytes(options); }
   static uint64_t BufferBytes(const DiskTierOptions& options) {
     return Store::BufferBytes(options);

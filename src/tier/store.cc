@@ -14,7 +14,6 @@ namespace kvasir {
 namespace {
 
 constexpr uint64_t kBufferBytes = uint64_t{32} << 20;
-constexpr uint32_t kMinBuffers = 8;
 constexpr uint64_t kGroupNs = 100'000'000;
 constexpr uint64_t kGroupBytes = uint64_t{4} << 20;
 

@@ -89,6 +89,7 @@ struct Store {
   // `storage` must outlive it. kExhausted: the system refuses the memory.
   static Result<std::unique_ptr<Store>> Create(const DiskTierOptions& options, Storage& storage);
   // Returns what Create allocates for the index and for the buffers.
+  static constexpr uint32_t kMinBuffers = 8;
   static uint64_t IndexBytes(const DiskTierOptions& options);
   static uint64_t BufferBytes(const DiskTierOptions& options);
   static uint32_t MaxRecords(const DiskTierOptions& options);
