@@ -101,6 +101,17 @@ std::string SamplingLine(const SamplingDefaults& model, const SamplingDefaults& 
   return line.empty() ? line : "sampling " + line + " unless a request says otherwise\n";
 }
 
+// Returns how many bytes a second this machine reads. The first server on it measures that before
+// it serves, in memory that the cache will have: nothing of that is used yet.
+std::optional<double> ReadLimitOf(const EngineOptions& options, const MemoryPlan& plan) {
+  std::optional<MachineLimits> limits = KeptLimits(options.cache_dir, options.threads);
+  if (!limits) {
+    limits = MeasureReading(options.threads, plan.kv_bytes);
+    if (limits) (void)KeepLimits(options.cache_dir, *limits);  // else the next start measures it
+  }
+  return limits ? std::optional(limits->read_bytes_per_s) : std::nullopt;
+}
+
 // Ends the process as a second signal asks, without the engine's end, which writes for up to 10 s.
 // The disk is as after kill -9: what is stored will be found.
 [[noreturn]] void EndNow(const Engine& engine) {
@@ -134,9 +145,7 @@ Result<int> RunServe(const Args& given) {
                 *word, fmt::join(BuiltinTemplateNames(), ", "));
   }
   options.summary = SummaryOf(*engine);
-  if (const auto limits = KeptLimits(engine_options.cache_dir, engine_options.threads)) {
-    options.read_limit = limits->read_bytes_per_s;
-  }
+  options.read_limit = ReadLimitOf(engine_options, engine->plan());
   for (const std::string& note : engine->card().text_notes) {
     if (engine->tokenizer() != nullptr && options.chat_template) continue;
     options.summary += "text     " + note + "\n";

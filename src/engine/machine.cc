@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -20,6 +22,8 @@ namespace {
 // More than the last-level cache of today's machines; and the bytes of one claim.
 constexpr uint64_t kReadBytes = uint64_t{512} << 20;
 constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
+// The most and the least bytes of a quick measurement.
+constexpr uint64_t kQuickReadBytes = uint64_t{256} << 20, kLeastReadBytes = uint64_t{32} << 20;
 constexpr uint32_t kFlopItems = 16;  // per thread
 constexpr uint32_t kFlopRounds = 50'000;
 constexpr uint32_t kPasses = 5;  // the best counts, because other processes only slow it down
@@ -102,6 +106,20 @@ double BestSeconds(ThreadPool& pool, uint32_t items, Fn fn) {
   return best_s;
 }
 
+// Returns the bytes that all threads read a second, of so many.
+double ReadBytesPerSecond(ThreadPool& pool, uint64_t bytes, std::vector<uint64_t>& sink) {
+  constexpr uint64_t kPieceWords = kPieceBytes / 8;
+  const std::unique_ptr<uint64_t[]> words(new uint64_t[bytes / 8]);  // new pages
+  const auto pieces = static_cast<uint32_t>(bytes / kPieceBytes);
+  pool.Run(pieces, [&](uint32_t item, uint32_t) {
+    std::fill_n(words.get() + item * kPieceWords, kPieceWords, 1);
+  });
+  const double best_s = BestSeconds(pool, pieces, [&](uint32_t item, uint32_t thread) {
+    sink[thread * 8] += SumOf(words.get() + item * kPieceWords, kPieceWords);
+  });
+  return static_cast<double>(bytes) / best_s;
+}
+
 }  // namespace
 
 std::vector<std::string> SupportedTargetNames() {
@@ -145,12 +163,20 @@ MachineLimits MeasureLimits(std::optional<uint32_t> threads) {
   });
   limits.f32_flops_per_s = kernel.flops() * flop_items / flop_s;
 
-  const std::vector<uint64_t> words(kReadBytes / 8, 1);
-  const uint32_t pieces = kReadBytes / kPieceBytes;
-  const double read_s = BestSeconds(pool, pieces, [&](uint32_t item, uint32_t thread) {
-    sink[thread * 8] += SumOf(words.data() + item * (kPieceBytes / 8), kPieceBytes / 8);
-  });
-  limits.read_bytes_per_s = static_cast<double>(kReadBytes) / read_s;
+  limits.read_bytes_per_s = ReadBytesPerSecond(pool, kReadBytes, sink);
+  volatile uint64_t result = 0;
+  for (const uint64_t value : sink) result = result + value;
+  return limits;
+}
+
+std::optional<MachineLimits> MeasureReading(std::optional<uint32_t> threads, uint64_t most_bytes) {
+  const uint64_t bytes = std::min(most_bytes, kQuickReadBytes) / kPieceBytes * kPieceBytes;
+  if (bytes < kLeastReadBytes) return std::nullopt;
+  MachineLimits limits;
+  ThreadPool pool(threads ? *threads : DefaultThreads(), EnterComputeThread);
+  limits.threads = pool.num_threads();
+  std::vector<uint64_t> sink(limits.threads * 8);
+  limits.read_bytes_per_s = ReadBytesPerSecond(pool, bytes, sink);
   volatile uint64_t result = 0;
   for (const uint64_t value : sink) result = result + value;
   return limits;

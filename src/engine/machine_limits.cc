@@ -16,7 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Three lines: this one; the processor's name; threads, bytes and operations a second.
+// Three lines: this one; the processor's name; threads, bytes and operations (0: not measured) a
+// second.
 constexpr const char* kFirstLine = "kvasir-limits 1";
 constexpr double kMostPerSecond = 1e18;
 
@@ -60,7 +61,9 @@ std::optional<MachineLimits> KeptLimits(const std::optional<std::string>& cache_
   }
   const bool fits = first == kFirstLine && processor == ProcessorName() &&
                     limits.threads == threads.value_or(DefaultThreads());
-  if (!fits || !IsSpeed(limits.read_bytes_per_s) || !IsSpeed(limits.f32_flops_per_s)) {
+  const bool has_flops = limits.f32_flops_per_s != 0;
+  if (!fits || !IsSpeed(limits.read_bytes_per_s) ||
+      (has_flops && !IsSpeed(limits.f32_flops_per_s))) {
     return std::nullopt;
   }
   return limits;

@@ -35,6 +35,20 @@ TEST_F(KeptLimitsTest, AreThereForTheSameNumberOfThreads) {
   EXPECT_FALSE(KeptLimits(folder_, 4));
 }
 
+// What a server measures itself when no bench has run: in memory that its plan has.
+TEST_F(KeptLimitsTest, KeepWhatAQuickMeasurementOfReadingFound) {
+  EXPECT_FALSE(MeasureReading(2, (uint64_t{32} << 20) - 1));
+  const auto measured = MeasureReading(2, uint64_t{32} << 20);
+  ASSERT_TRUE(measured);
+  EXPECT_EQ(measured->threads, 2u);
+  EXPECT_GT(measured->read_bytes_per_s, 1e8);
+  ASSERT_TRUE(KeepLimits(folder_, *measured));
+  const auto kept = KeptLimits(folder_, 2);
+  ASSERT_TRUE(kept);
+  EXPECT_NEAR(kept->read_bytes_per_s, measured->read_bytes_per_s, 1);
+  EXPECT_EQ(kept->f32_flops_per_s, 0);
+}
+
 TEST_F(KeptLimitsTest, IgnoresWhatItCannotHaveWritten) {
   ASSERT_TRUE(
       KeepLimits(folder_, {.read_bytes_per_s = 2e10, .f32_flops_per_s = 3e11, .threads = 3}));

@@ -153,7 +153,9 @@ constexpr MetricSeries kCacheSeries[] = {
      "K and V that attention read; a prefix that rows of a step share counts once.",
      Of<&Stats::kv_read_bytes>},
     {"kvasir_read_limit_bytes_per_second", MetricType::Gauge, "", "server",
-     "What this machine's memory gives; absent until 'kvasir bench' has measured it.",
+     "What this machine's memory gives, as 'kvasir bench' or the first server on it measured; "
+     "absent "
+     "where neither did: the cache has less than 32 MiB.",
      WriteReadLimit},
     {"kvasir_mbu_ratio", MetricType::Gauge, "", "engine",
      "Bytes read in the steps of the last minute, by what the limit allows in their time; above 1 "
