@@ -36,6 +36,8 @@ class Matcher {
   // rules; O(vocabulary * places) at others. MaskWork does the same in pieces.
   void Mask(TokenMasks& masks, std::span<uint64_t> legal) const;
 
+  Matcher AtStart() const { return Matcher(grammar_); }  // of the same grammar
+
   const Grammar& grammar() const { return *grammar_; }
   const Places& places() const { return *places_; }
 

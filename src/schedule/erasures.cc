@@ -141,6 +141,7 @@ bool Erasures::TakeTierAnswers(Erasing& erasing) {
   return true;
 }
 
+// Returns whether the next erase is done.
 bool Erasures::IsDue() {
   try {
     return !erasures_.empty() && cache_.IsZeroed(erasures_.front().point) &&
@@ -151,9 +152,10 @@ bool Erasures::IsDue() {
   }
 }
 
-uint32_t Erasures::ReportErased() {
+uint32_t Erasures::ReportErased(const std::function<void()>& before) {
   uint32_t num_told = 0;
   for (; IsDue(); ++num_told) {
+    if (num_told == 0) before();
     try {
       erasures_.front().done(erasures_.front().erasure);
     } catch (...) {  // no memory: tries again after the next step

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -43,11 +44,10 @@ class Erasures {
   // Makes erases and flushes wait for the tier until then, at most.
   void EndTierWaits(uint64_t at_ns);
 
-  // Returns whether the next erase is done: ReportErased will call its sink.
-  bool IsDue();
   // Call the sinks of erases and of flushes that are done, and of those for which the tier took too
-  // long. A sink that throws is called again later. ReportErased returns how many it called.
-  uint32_t ReportErased();
+  // long. A sink that throws is called again later. ReportErased calls `before` before its first
+  // sink, and returns how many sinks it called.
+  uint32_t ReportErased(const std::function<void()>& before);
   void ReportFlushed();
 
  private:
@@ -68,6 +68,7 @@ class Erasures {
   };
 
   void Add(Erasing erasing, ErasureSink&& done);
+  bool IsDue();
   static bool TakeTierAnswers(Erasing& erasing);
 
   KvCache& cache_;

@@ -14,13 +14,19 @@
 namespace kvasir {
 
 // Answers two questions at one place of an answer: which tokens are legal, and whether the format
-// really goes on with one of them. An answer that takes more steps than are left is found in
-// pieces: Run goes on with it, then the question is asked again. One thread at a time.
+// really goes on with one of them. Before that it reads the tokens that led there from the place at
+// which it was made: none, but after a preemption. An answer that takes more steps than are left is
+// found in pieces: Run goes on with it, then the question is asked again. One thread at a time.
 class FormatChoice {
  public:
-  // `masks` must outlive it.
-  FormatChoice(const Matcher& at, TokenMasks& masks, HeldRows::Held row)
-      : at_(at), masks_(masks), row_(std::move(row)) {}
+  // `tokens` were read after `at`; they and `masks` must outlive it.
+  FormatChoice(const Matcher& at, std::span<const TokenId> tokens, TokenMasks& masks,
+               HeldRows::Held row)
+      : at_(at), unread_(tokens), masks_(masks), row_(std::move(row)) {}
+
+  // Returns where the answer stands before the next token; null: the steps are over before that is
+  // known.
+  const Matcher* At(WalkSteps& steps);
 
   // Returns whether the format goes on with the token's text; nullopt: the steps are over before
   // that is known.
@@ -40,7 +46,9 @@ class FormatChoice {
   uint32_t num_tries = 0;
 
  private:
-  const Matcher at_;
+  Matcher at_;
+  std::span<const TokenId> unread_;  // tokens between at_ and the place
+  std::optional<TextWork> read_;     // of the first of them
   TokenMasks& masks_;
   HeldRows::Held row_;
   std::optional<TokenId> id_;

@@ -34,8 +34,8 @@ class FormatStepsTest : public testing::Test {
     for (uint32_t i = 0; i < choices; ++i) {
       auto& sequence = request->answer.sequences.emplace_back(std::make_unique<Sequence>());
       sequence->format.emplace(grammar_);
-      sequence->format_choice =
-          std::make_unique<FormatChoice>(*sequence->format, masks_, rows_.Take());
+      sequence->format_choice = std::make_unique<FormatChoice>(
+          *sequence->format, std::span<const TokenId>(), masks_, rows_.Take());
       WalkSteps none(0);
       EXPECT_TRUE(sequence->format_choice->Legal(none).empty());
     }

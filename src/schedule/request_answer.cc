@@ -52,7 +52,7 @@ namespace {
 void BeginThought(const Request& request, Sequence& sequence) {
   const AnswerFormat& format = *request.spec.format;
   if (format.begins_inside_thought && format.max_thought_tokens == 0) {
-    sequence.format.emplace(request.format.closing);
+    sequence.BeginFormat(request.format.closing);
     return;
   }
   AnswerReading reading;
@@ -77,7 +77,7 @@ Sequence& AddSequence(Request& request, KvSequence kv, const Tokenizer* tokenize
     sequence->stop.emplace(spec.stop);
     if (spec.llama_quirks.min_indent > 0) sequence->indent.emplace(spec.llama_quirks.min_indent);
   }
-  if (request.format.whole) sequence->format.emplace(request.format.whole);
+  if (request.format.whole) sequence->BeginFormat(request.format.whole);
   if (request.format.closing) BeginThought(request, *sequence);
   request.answer.sequences.push_back(std::move(sequence));
   return *request.answer.sequences.back();

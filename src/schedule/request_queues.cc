@@ -60,7 +60,9 @@ void RequestQueues::CollectEnded() {
   std::erase(running, nullptr);
 }
 
-void RequestQueues::StopSharing(std::string_view owner, std::span<const TokenId> path) {
+std::vector<Request*> RequestQueues::StopSharing(std::string_view owner,
+                                                 std::span<const TokenId> path) {
+  std::vector<Request*> stopped;
   const auto begins = [&](std::span<const TokenId> tokens) { return BeginsWith(tokens, path); };
   const auto stop = [&](const auto& requests) {
     for (const auto& request : requests) {
@@ -73,11 +75,14 @@ void RequestQueues::StopSharing(std::string_view owner, std::span<const TokenId>
       request->is_erased = true;
       request->wait.resident_tokens = 0;
       for (const auto& sequence : request->answer.sequences) sequence->kv.LeaveIndex();
+      stopped.push_back(request.get());
     }
   };
   stop(waiting);
-  stop(running);
   stop(spare);
+  stopped.clear();
+  stop(running);
+  return stopped;
 }
 
 }  // namespace kvasir

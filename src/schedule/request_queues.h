@@ -42,8 +42,9 @@ struct RequestQueues {
   void CollectEnded();
 
   // Cuts requests of the owner off the cache if their prompt or an answer begins with `path`: they
-  // keep what they have and publish nothing, even after a preemption. O(tokens).
-  void StopSharing(std::string_view owner, std::span<const TokenId> path);
+  // keep what they have and publish nothing, even after a preemption. Returns those that run.
+  // O(tokens).
+  std::vector<Request*> StopSharing(std::string_view owner, std::span<const TokenId> path);
 };
 
 }  // namespace kvasir

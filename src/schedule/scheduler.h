@@ -67,8 +67,9 @@ class Scheduler {
   // Sets the rules of all tenants (Engine::SetTenants).
   void SetTenants(const TenantTable& rules);
   // Forgets the owner's namespaces at once; its requests that wait or run share nothing from now
-  // on. The next steps zero the blocks, and the last of these steps calls `done`. If this throws,
-  // the caller still owns `done`.
+  // on, and those of which a row waits for its format end with kUnavailable. The next steps zero
+  // the blocks, and the last of these steps calls `done`. If this throws, the caller still owns
+  // `done`.
   void Erase(std::string_view owner, ErasureSink&& done);
   // Forgets a part of a prompt in the same way: Engine::Forget. `kept` stands for request.kept,
   // which is not looked at. O(blocks), and O(last) HMACs with a tier.
@@ -186,6 +187,7 @@ class Scheduler {
   void EndSequence(Request& request, Sequence& sequence, const float* hidden, FinishReason reason);
   void ReleaseSequences(Request& request);
   void EndRequest(Request& request, FinishReason reason, const Error* error);
+  void EndWalks(std::span<Request* const> requests);
   void FinishRequest(Request& request, FinishReason reason);
   Ended Deliver();
   void ZeroScratch();

@@ -280,9 +280,9 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
   Request* const request = requests_.running[running_index].get();
   loads_.End(*request);
   for (const auto& sequence : request->answer.sequences) {
+    sequence->LeaveFormat();
     if (sequence->done || sequence->kv.tables().empty()) continue;  // or it waits to be forked
     sequence->num_computed = std::max(sequence->num_computed, sequence->kv.num_committed());
-    sequence->format_choice.reset();
     sequence->kv.Close();
     // If only the prompt is committed, its tail is kept already.
     if (!request->answer.prompt_done || sequence->kv.num_committed() > request->prompt_tokens()) {

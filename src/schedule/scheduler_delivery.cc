@@ -90,7 +90,10 @@ void Scheduler::NoteToken(Request& request, uint64_t previous_ns) {
 bool Scheduler::AdvanceFormat(const Request& request, Sequence& sequence,
                               const GeneratedToken& token) {
   const CompiledFormat& format = request.format;
-  if (sequence.format) sequence.format = std::move(sequence.format_choice->next());
+  if (sequence.format) {
+    sequence.format = std::move(sequence.format_choice->next());
+    sequence.format_end = static_cast<uint32_t>(sequence.tokens.size());
+  }
   if (sequence.thought) {
     const bool was_inside = sequence.thought->inside_thought();
     std::vector<AnswerEvent> unused;
@@ -100,7 +103,7 @@ bool Scheduler::AdvanceFormat(const Request& request, Sequence& sequence,
     sequence.thought_tokens += was_inside || is_inside;
     const bool is_long =
         is_inside && sequence.thought_tokens >= request.spec.format->max_thought_tokens;
-    if (is_long) sequence.format.emplace(format.closing);
+    if (is_long) sequence.BeginFormat(format.closing);
     if (is_long || (was_inside && !is_inside)) sequence.thought.reset();
   }
   return sequence.format && sequence.format->IsAtEnd();
@@ -249,15 +252,28 @@ void Scheduler::FailAll(const Error& error) {
   }
 }
 
+// Ends requests of which a row waits for its format: the row holds activations of what is erased,
+// for as long as the walk takes.
+void Scheduler::EndWalks(std::span<Request* const> requests) {
+  static const Error kErased{Code::kUnavailable,
+                             "what was asked was erased while it was found out which tokens the "
+                             "format allows next; ask again"};
+  for (Request* const request : requests) {
+    const bool waits = std::ranges::any_of(request->answer.sequences,
+                                           [](const auto& one) { return one->waits_for_format(); });
+    if (waits && !request->done()) EndRequest(*request, FinishReason::kError, &kErased);
+  }
+}
+
 void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
-  requests_.StopSharing(owner, {});
+  EndWalks(requests_.StopSharing(owner, {}));
   erasures_.Erase(owner, std::move(done));
   requests_.retry_admission = true;
 }
 
 void Scheduler::Forget(const ForgetRequest& request, const std::shared_ptr<const KeptPrompts>& kept,
                        ErasureSink&& done) {
-  requests_.StopSharing(request.owner, std::span(request.ids).first(request.last + 1));
+  EndWalks(requests_.StopSharing(request.owner, std::span(request.ids).first(request.last + 1)));
   erasures_.Forget(request, kept, std::move(done));
   requests_.retry_admission = true;
 }
@@ -291,8 +307,7 @@ Scheduler::Ended Scheduler::Deliver() {
     return true;
   });
   // Last: what ended has no memory then.
-  if (erasures_.IsDue()) ZeroScratch();
-  ended.num_erased = erasures_.ReportErased();
+  ended.num_erased = erasures_.ReportErased([this] { ZeroScratch(); });
   erasures_.ReportFlushed();
   return ended;
 }

@@ -31,7 +31,8 @@ struct Sequence {
   uint64_t token_ns = 0;      // when its last token was sampled; 0: no token yet
   uint32_t next_logits = 0;   // next position for on_logits
   std::optional<TextStream> text;
-  std::optional<Matcher> format;  // where its answer stands in the request's format
+  std::optional<Matcher> format;  // where token `format_end` stands in the request's format
+  uint32_t format_begin = 0, format_end = 0;  // the tokens that it has read
   // While its next token is drawn; from one step to the next while it waits for that: until the
   // format's legal tokens are known it takes no part in steps.
   std::unique_ptr<FormatChoice> format_choice;
@@ -45,6 +46,17 @@ struct Sequence {
   uint32_t predicted = 0;        // index in the request's prediction that was drafted last
   bool left_prediction = false;  // the answer is not the prediction's beginning
 
+  // Begins to read a format with the next token.
+  void BeginFormat(const std::shared_ptr<const Grammar>& grammar) {
+    format.emplace(grammar);
+    format_begin = format_end = static_cast<uint32_t>(tokens.size());
+  }
+  // Gives the memory back that the place in the format takes: it is found again from the tokens.
+  void LeaveFormat() {
+    format_choice.reset();
+    if (format) format = format->AtStart();
+    format_end = format_begin;
+  }
   bool waits_for_format() const { return format_choice && format_choice->waits(); }
   uint32_t num_pending() const { return static_cast<uint32_t>(tokens.size()) - kv.num_committed(); }
 };

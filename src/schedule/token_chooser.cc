@@ -65,8 +65,9 @@ void TokenChooser::Clear() {
 void TokenChooser::Add(Request& request, Sequence& sequence, const float* hidden,
                        std::span<const float> logits) {
   if (sequence.format && !sequence.format_choice) {
-    sequence.format_choice =
-        std::make_unique<FormatChoice>(*sequence.format, *request.format.masks, held_rows_.Take());
+    sequence.format_choice = std::make_unique<FormatChoice>(
+        *sequence.format, std::span<const TokenId>(sequence.tokens).subspan(sequence.format_end),
+        *request.format.masks, held_rows_.Take());
   }
   draws_.push_back({&request, &sequence, hidden, logits, std::nullopt});
 }
@@ -143,13 +144,15 @@ void TokenChooser::ChooseOfFormat(Draw& draw, uint32_t sampler) {
   const Request& request = *draw.request;
   const GenerateRequest& spec = request.spec;
   const Sequence& sequence = *draw.sequence;
-  const Matcher& format = *sequence.format;
   FormatChoice& choice = *sequence.format_choice;
   const TokenTrie& trie = request.format.masks->trie();
   const auto wait = [&] {
     draw.id.reset();
     draw.waits = true;
   };
+  const Matcher* const at = choice.At(draw.steps);
+  if (at == nullptr) return wait();
+  const Matcher& format = *at;
   const bool forbids = ForbidsTokens(draw);
   if (spec.sampling.temperature == 0 && !spec.llama_quirks.sampled_logprobs &&
       !spec.sampling.infill && !forbids && !choice.best_is_illegal) {
