@@ -205,7 +205,7 @@ class Forms(unittest.TestCase):
 
     def test_text_that_safe_marks_escapes_what_is_added_as_in_jinja2(self):
         server = self.with_template("safe-text.jinja")
-        self.assertEqual(server.post("/apply-template", {"messages": user("a < b")})["prompt"], "Use a &lt; b")
+        self.assertEqual(server.post("/apply-template", case("chat-angle.json"))["prompt"], "Use a &lt; b")
 
 
 if __name__ == "__main__":

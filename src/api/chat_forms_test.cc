@@ -132,6 +132,67 @@ TEST(ChatForms, ArgumentsThatAreNoObjectAreTextOrAnErrorWithTheirPath) {
   EXPECT_EQ(refused.error->field, "messages[1].tool_calls[0].function.arguments");
 }
 
+// OpenAI's older form of one call.
+TEST(ChatForms, AFunctionCallIsACall) {
+  const auto history = [](const std::string& call) {
+    return R"({"messages": [{"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": null, "function_call": )" +
+           call + R"(}, {"role": "tool", "content": "3 degrees"}]})";
+  };
+  const std::string oslo = R"({"name": "get_weather", "arguments": "{\"city\": \"Oslo\"}"})";
+  EXPECT_EQ(ShownOf(Case("calls-when-null.jinja"), history(oslo)).text,
+            "user Weather?;CALL get_weather {\"city\": \"Oslo\"};tool 3 degrees;");
+  EXPECT_EQ(ShownOf(Case("arguments-items.jinja"), history(oslo)).text,
+            "user Weather?;<call get_weather><city>Oslo</city>tool 3 degrees;");
+  const Shown written = ShownOf(Case("no-tools.jinja"), history(oslo));
+  EXPECT_NE(written.text.find("{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}"),
+            std::string::npos)
+      << written.text;
+  const std::string names_only =
+      "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}"
+      "{{ m.content }}{% endfor %}";
+  EXPECT_EQ(ShownOf(names_only, history(oslo)).ignored,
+            Paths{"messages[1].function_call.arguments"});
+  const Shown cut = ShownOf(Case("arguments-items.jinja"),
+                            history(R"({"name": "f", "arguments": "{\"city\": \"Os"})"));
+  ASSERT_TRUE(cut.error);
+  EXPECT_EQ(cut.error->field, "messages[1].function_call.arguments");
+  const Shown nameless = ShownOf(Case("arguments-items.jinja"), history("{}"));
+  ASSERT_TRUE(nameless.error);
+  EXPECT_EQ(nameless.error->field, "messages[1].function_call");
+  EXPECT_EQ(ShownOf(Case("arguments-items.jinja"), history("null")).text,
+            "user Weather?;assistant ;tool 3 degrees;");
+}
+
+TEST(ChatForms, OtherMembersOfAMessageAreShownOrNamed) {
+  const std::string body = R"({"messages": [
+      {"role": "user", "name": "Ann", "content": "Hi", "weight": 0.5, "x": false, "y": null},
+      {"role": "assistant", "content": "", "audio": {"id": "audio_1"}, "annotations": []},
+      {"role": "tool", "tool_call_id": "c1", "content": "1"}]})";
+  EXPECT_EQ(ShownOf("{% for m in messages %}{{ m.content }};{% endfor %}", body).ignored,
+            (Paths{"messages[0].name", "messages[0].weight", "messages[1].audio"}));
+  EXPECT_EQ(ShownOf("{% for m in messages %}{{ m.name }}{{ m.audio.id if m.audio }}"
+                    "{{ m.content }};{% endfor %}",
+                    body)
+                .ignored,
+            Paths{"messages[0].weight"});
+  EXPECT_EQ(ShownOf("{{ messages[1].content }}", body).ignored,
+            (Paths{"messages[0]", "messages[1].audio", "messages[2]"}));
+}
+
+TEST(ChatForms, APartThatRefusesIsAText) {
+  const Shown shown = ShownOf("{% for m in messages %}{{ m.content }};{% endfor %}",
+                              R"({"messages": [{"role": "assistant", "content": [
+          {"type": "text", "text": "Well."}, {"type": "refusal", "refusal": "No."}]},
+          {"role": "user", "content": "b"}]})");
+  EXPECT_EQ(shown.text, "Well.\nNo.;b;");
+  EXPECT_EQ(shown.ignored, Paths{});
+  const Shown missing = ShownOf("x", R"({"messages": [{"role": "assistant", "content": [
+      {"type": "refusal", "text": "No."}]}]})");
+  ASSERT_TRUE(missing.error);
+  EXPECT_EQ(missing.error->field, "messages[0].content[0].refusal");
+}
+
 TEST(ChatForms, IntegersAreWrittenAsTheyWereSent) {
   const std::string as_json = Case("arguments-json.jinja");
   EXPECT_EQ(ShownOf(as_json, Case("big-integers.json")).text,

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "api/chat_message.h"
 #include "api/model_view.h"
 #include "chat/chat_template.h"
 #include "http/errors.h"
@@ -33,19 +34,6 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
 // The names of fields of a request that its prompt does not show: "tools", "messages[3]",
 // "messages[1].tool_calls[0]"; the first 64.
 std::vector<std::string> PathsOf(std::span<const jinja::ChatPart> unseen);
-
-// What reading the messages of a request needs and finds.
-struct MessageRoom {
-  JsonTree* tree;
-  size_t values_left = kMaxJsonValues;  // of the arguments of calls, in all messages
-  std::vector<std::string> unread;      // paths of fields of text parts that say nothing here
-};
-
-// A message of a request: its content is a string; arguments of its tool calls are objects, or the
-// text of what is not an object; without calls there is no `tool_calls`. kInvalidArgument names the
-// field: "messages[2].role".
-Result<JsonValue> ReadMessage(const JsonValue& raw, size_t index, const ModelView& model,
-                              MessageRoom* room);
 
 // What a tool of a request says of its function: in `function`, or itself.
 const JsonValue& FunctionOf(const JsonValue& tool);

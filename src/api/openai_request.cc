@@ -237,8 +237,11 @@ Status SetPrompt(ChatPrompt prompt, const JsonFields& fields, const ModelView& m
   KV_TRY(CheckLength(request.prompt.size(), request.max_tokens, "messages", model));
   request.clock_in_prompt = prompt.clock_in_prompt;
   request.ignored = fields.Unread();
+  std::ranges::copy(PathsOf(prompt.unseen), std::back_inserter(request.ignored));
+  std::erase_if(prompt.unseen, [](const jinja::ChatPart& part) {
+    return part.kind == jinja::ChatPart::Kind::kMember;
+  });
   call->unseen = PathsOf(prompt.unseen);
-  std::ranges::copy(call->unseen, std::back_inserter(request.ignored));
   return {};
 }
 

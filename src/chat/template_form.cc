@@ -77,7 +77,8 @@ bool Shows(const std::optional<RenderedChat>& chat, Part::Kind kind) {
 
 bool ShowsMessage(const std::optional<RenderedChat>& chat, uint32_t index) {
   return chat && std::ranges::none_of(chat->unseen, [&](const Part& part) {
-           return part.kind != Part::Kind::kTools && part.message == index;
+           return part.kind != Part::Kind::kTools && part.kind != Part::Kind::kMember &&
+                  part.message == index;
          });
 }
 

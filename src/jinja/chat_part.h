@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace kvasir::jinja {
@@ -14,11 +15,13 @@ struct ChatPart {
     kRefusal,
     kCallName,
     kCallArguments,
+    kMember,  // another one of the message, such as its name
   };
   Kind kind = Kind::kTools;
-  bool is_alone = false;  // the message has no other part
+  bool is_alone = false;  // the message has no other part but members
   uint32_t message = 0;   // its index; not of tools
   uint32_t call = 0;      // its index in the message; only of calls
+  std::string member;     // of the message; only of kMember, and of calls that have one
   bool operator==(const ChatPart&) const = default;
 };
 

@@ -1,6 +1,8 @@
 #include "jinja/input.h"
 
 #include <algorithm>
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "base/chat_roles.h"
@@ -67,11 +69,18 @@ bool SaysNothing(const JsonValue& value) {
   return value.is_null() || value.size() == 0;
 }
 
+// Whether another member of a message says something: all but which call a result is of.
+bool IsPart(std::string_view key, const JsonValue& item) {
+  if (key == "role" || key == "content" || key == "tool_call_id") return false;
+  if (item.is_bool()) return item.boolean();
+  return item.is_number() || !SaysNothing(item);
+}
+
 // The origin of a part: with a new number if it says something.
 Origin OriginOf(PartKind kind, const JsonValue& said, Origin origin, uint32_t call,
                 std::vector<ChatPart>* parts) {
   if (SaysNothing(said)) return origin;
-  parts->push_back({kind, false, *origin.message, call});
+  parts->push_back({.kind = kind, .message = *origin.message, .call = call});
   origin.part = static_cast<uint32_t>(parts->size());
   return origin;
 }
@@ -133,6 +142,10 @@ Result<Value> ConvertMember(std::string_view key, const JsonValue& item, Origin 
     origin = OriginOf(PartKind::kReasoning, item, origin, 0, parts);
   } else if (item.is_string() && key == "refusal") {
     origin = OriginOf(PartKind::kRefusal, item, origin, 0, parts);
+  } else if (IsPart(key, item)) {
+    parts->push_back(
+        {.kind = PartKind::kMember, .message = *origin.message, .member = std::string(key)});
+    origin.part = static_cast<uint32_t>(parts->size());
   }
   return Convert(item, origin, 2);
 }
@@ -147,7 +160,14 @@ Result<Value> ConvertMessage(const JsonValue& message, Origin origin,
     KV_ASSIGN(Value value, ConvertMember(key, item, origin, parts));
     dict.Append(FromString(key, origin), std::move(value));
   }
-  if (parts->size() == first + 1) parts->back().is_alone = true;
+  ChatPart* said = nullptr;
+  size_t num_said = 0;
+  for (ChatPart& part : std::span(*parts).subspan(first)) {
+    if (part.kind == PartKind::kMember) continue;
+    said = &part;
+    ++num_said;
+  }
+  if (num_said == 1) said->is_alone = true;
   return FromDict(std::move(dict), origin);
 }
 
