@@ -559,7 +559,7 @@ class SessionTwin {
     messages.push_back(std::move(said));
     auto changed = Append(store, asked.state, std::move(messages));
     ASSERT_TRUE(changed);
-    auto paths = AddPath(store, changed->paths, std::move(ids), std::move(begins), std::nullopt);
+    auto paths = AddPath(store, changed->paths, ids, begins, SpaceOf(asked.request));
     ASSERT_TRUE(paths);
     changed->paths = std::move(*paths);
     ASSERT_TRUE(TurnOf(store, asked.id)->Replace(std::move(*changed)));

@@ -88,6 +88,15 @@ struct SessionSetup {
   uint64_t HeldBytes() const;
 };
 
+// The namespace of a cache in which a path was read. It stays what it was when the tenant joins or
+// leaves a share group.
+struct PathSpace {
+  // GenerateRequest::cache_owner, else its tenant. Absent: an older version did not note it.
+  std::optional<std::string> owner;
+  std::optional<std::string> salt;  // GenerateRequest::cache_salt
+  bool operator==(const PathSpace&) const = default;
+};
+
 // The ids of a prompt and its answer that a session has read: where its KV is, so that it can be
 // forgotten. Zeroed when it ends.
 struct SessionPath {
@@ -102,7 +111,7 @@ struct SessionPath {
     bool is_system = false;  // SessionMessage::is_system
   };
   std::vector<Begin> begins;
-  std::optional<std::string> cache_salt;
+  PathSpace space;
 
   SessionPath() = default;
   SessionPath(SessionPath&&) = default;
@@ -115,11 +124,11 @@ using SessionPaths = std::vector<std::shared_ptr<const SessionPath>>;
 std::vector<TokenId> IdsOf(const SessionPaths& paths, size_t index);
 // The messages that begin in a whole path, in the order of their places. O(their number * paths).
 std::vector<SessionPath::Begin> BeginsOf(const SessionPaths& paths, size_t index);
-// What a session has read once more: `ids`, in which `begins` says where messages begin. The paths
-// with it, which share what they begin with. O(ids + paths).
+// What a session has read once more, in `space`: `ids`, in which `begins` says where messages
+// begin. The paths with it, which share what they begin with. O(ids + paths).
 Result<SessionPaths> AddPath(SessionStore& store, const SessionPaths& paths,
                              std::vector<TokenId> ids, std::vector<SessionPath::Begin> begins,
-                             std::optional<std::string> cache_salt);
+                             PathSpace space);
 
 // Everything that a session says. Never changes once a store keeps it: each change makes another
 // one, so that forks share it, and a reader never sees half a change.
@@ -187,7 +196,8 @@ class SessionStore {
   SessionStore(const SessionStore&) = delete;
   SessionStore& operator=(const SessionStore&) = delete;
 
-  // kMayExceed: for what replaces something larger, so that a full store can be made smaller.
+  // kMayExceed: for what replaces other parts, so that a full store can be made smaller. Turn::
+  // Replace takes memory for what is more than the parts that it ends.
   enum class Room { kWithinLimit, kMayExceed };
   // The same store, whose Keep takes memory of this tenant's share.
   SessionStore Of(std::string_view tenant) const;
@@ -230,6 +240,9 @@ class SessionStore {
   // The states of the tenant's sessions that are in memory, except that of `id`.
   std::vector<std::shared_ptr<const SessionState>> OthersOf(std::string_view tenant,
                                                             std::string_view id) const;
+  // The bytes that the tenant's sessions hold. Absent: some of them are in the file alone.
+  // O(sessions).
+  std::optional<uint64_t> BytesOf(std::string_view tenant) const;
   // Removes sessions whose time is over. Every call above does it too. O(1) without such sessions.
   void Sweep();
   // The same for those in the file, and tells it which are in use. O(sessions). Disk.
@@ -245,11 +258,14 @@ class SessionStore {
   SessionStore(std::shared_ptr<Impl> impl, const SessionOwner& owner);
   bool TakeBytes(uint64_t bytes, Room room);
   std::shared_ptr<void> Memory() const;
-  static void GiveBytes(void* memory, const SessionOwner& owner, uint64_t bytes, Room room);
+  static void GiveBytes(void* memory, const SessionOwner& owner, uint64_t bytes);
   Error NoMemory() const;
+  Status Settle(uint64_t freed_bytes);
+  void EndBrief();
 
   const std::shared_ptr<Impl> impl_;
   const SessionOwner owner_{};  // whose share Keep takes of; zero: no tenant's
+  uint64_t brief_bytes_ = 0;    // kept with kMayExceed; with the mutex of the memory
 };
 
 // A place in the queue of a session, then its turn, until its end. Its holder alone changes the
@@ -270,7 +286,9 @@ class SessionStore::Turn {
   // When a change is in the file: when Replace returns, or with the next one that is.
   enum class Durable { kNow, kLater };
   // Replaces the state. kNotFound as Read; kExhausted: no memory, and nothing has changed. Disk; of
-  // messages that the new state lacks nothing is left in the file when it returns.
+  // messages that the new state lacks nothing is left in the file when it returns. Where parts that
+  // were kept with Room::kMayExceed are more than what leaves memory, because forks share that,
+  // idle sessions of the tenant that are in the file leave memory, and then this one.
   // REQUIRES, with kLater: it has the same messages.
   Status Replace(SessionState state, Durable durable = Durable::kNow);
   // After an error the session's text is in the file alone. Disk.
@@ -292,11 +310,11 @@ template <typename Part>
 Result<std::shared_ptr<const Part>> SessionStore::Keep(Part part, Room room) {
   const uint64_t bytes = part.HeldBytes();
   if (!TakeBytes(bytes, room)) return tl::unexpected(NoMemory());
-  return std::shared_ptr<const Part>(new Part(std::move(part)), [memory = Memory(), owner = owner_,
-                                                                 bytes, room](const Part* kept) {
-    delete kept;
-    GiveBytes(memory.get(), owner, bytes, room);
-  });
+  return std::shared_ptr<const Part>(new Part(std::move(part)),
+                                     [memory = Memory(), owner = owner_, bytes](const Part* kept) {
+                                       delete kept;
+                                       GiveBytes(memory.get(), owner, bytes);
+                                     });
 }
 
 // Token `first` of a path and all after it are forgotten.
@@ -339,8 +357,8 @@ struct SessionPart {
 };
 // kNotFound: the session has no segment of this name.
 Result<SessionPart> FindSegment(const SessionState& state, std::string_view name);
-// Takes a part out: a message, or code points of its content, with what is named there. Needs no
-// room in the store.
+// Takes a part out: a message, or code points of its content, with what is named there. What it
+// keeps may exceed the store's memory until Turn::Replace.
 Result<SessionState> Remove(SessionStore& store, const SessionState& state,
                             const SessionPart& part);
 

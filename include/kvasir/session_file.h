@@ -35,11 +35,23 @@ struct SessionRecord {
   SessionIdentity identity;
   SessionState state;
 };
+// What a list shows of a session.
+struct SessionHead {
+  std::string id, tenant;
+  int64_t created_s = 0;  // since 1970
+  SessionIdentity identity;
+  SessionSetup setup;
+  std::optional<uint32_t> tokens;
+  uint64_t num_messages = 0;
+};
 // One JSON object with all of it: docs/formats/sessions.md. The caller wipes it. O(text and ids).
 std::string ToJson(const SessionRecord& record);
 // The same back; its messages get other numbers. Takes its memory from the store. kInvalidArgument
 // names what is wrong, kExhausted: the store has no room. O(bytes).
 Result<SessionRecord> ParseSessionRecord(SessionStore& store, std::string_view json);
+// Reads the head of what ToJson wrote, and nothing of its messages and paths. kInvalidArgument
+// names what is wrong. O(bytes before the messages; all bytes of what an older version wrote).
+Result<SessionHead> ParseSessionHead(std::string_view json);
 
 struct SessionFileOptions {
   std::string folder;  // DiskOptions::folder
@@ -91,6 +103,8 @@ class SessionFile {
   // The row of Read with nothing changed, for export.
   Result<SessionRecord> ReadAsItIs(SessionStore& store, const SessionOwner& owner,
                                    std::string_view id);
+  // What a list shows of it. O(bytes), but a small part of what Read takes.
+  Result<SessionHead> ReadHead(const SessionOwner& owner, std::string_view id);
   Status Touch(std::string_view id);  // it is used now
   Status Remove(const SessionOwner& owner, std::string_view id);
   // All sessions of a tenant, and its key.

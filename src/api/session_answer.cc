@@ -20,7 +20,7 @@ SessionAnswer::SessionAnswer(std::shared_ptr<SessionStore::Turn> turn, SessionSt
       state_(std::move(state)),
       ids_(prompt.prompt),
       begins_(std::move(begins)),
-      cache_salt_(prompt.cache_salt),
+      space_(SpaceOf(prompt)),
       prompt_tokens_(prompt.prompt.size()),
       waits_for_disk_(turn_->on_disk()),
       on_hang_up_(on_hang_up),
@@ -111,7 +111,7 @@ Status SessionAnswer::Keep() {
   messages.push_back(std::move(answer_));
   KV_ASSIGN(SessionState changed, Append(turn_->store(), state_, std::move(messages)));
   KV_ASSIGN(changed.paths, AddPath(turn_->store(), changed.paths, std::move(ids_),
-                                   std::move(begins_), std::move(cache_salt_)));
+                                   std::move(begins_), std::move(space_)));
   changed.identity_changed = false;
   return turn_->Replace(std::move(changed));
 }

@@ -48,7 +48,7 @@ class SessionAnswer : public AnswerKeeper {
   SessionState state_;
   std::vector<TokenId> ids_;  // of prompt and answer
   std::vector<SessionPath::Begin> begins_;
-  std::optional<std::string> cache_salt_;
+  PathSpace space_;
   const size_t prompt_tokens_;
   const bool waits_for_disk_;
   const OnHangUp on_hang_up_;

@@ -20,43 +20,8 @@ bool Contains(Ids ids, const ForgetRequest& request) {
 
 // Whether one request forgets all that another one does.
 bool Covers(const ForgetRequest& one, const ForgetRequest& other) {
-  return one.cache_salt == other.cache_salt && one.first <= other.first && one.last <= other.last &&
-         Contains(other.ids, one);
-}
-
-// Prompts of the tenant's other sessions that have the first token of what a request forgets.
-std::vector<std::vector<TokenId>> PromptsToKeep(const ForgetScope& scope, const SessionState& own,
-                                                const ForgetRequest& request) {
-  std::vector<std::vector<TokenId>> kept;
-  size_t longest = 0;  // common beginning of those that part before the text ends: one is enough
-  const auto keep = [&](std::vector<TokenId> ids) {
-    const size_t shared = SharedLength(Ids(ids), Ids(request.ids));
-    if (shared <= request.first) return;
-    if (shared > request.last || scope.keeps_whole) {
-      kept.push_back(std::move(ids));
-    } else {
-      longest = std::max<size_t>(longest, shared);
-    }
-  };
-  for (const auto& state : scope.others) {
-    const std::vector<uint32_t> ends = ContainedTokens(*state);
-    for (size_t i = 0; i < state->paths.size(); ++i) {
-      if (state->paths[i]->cache_salt != request.cache_salt) continue;
-      std::vector<TokenId> ids = IdsOf(state->paths, i);
-      ids.resize(ends[i]);
-      keep(std::move(ids));
-    }
-    // What it says and has not read yet; only where it begins as this session does.
-    const auto& messages = state->messages;
-    if (!state->paths.empty() || request.cache_salt || messages.empty() || own.messages.empty() ||
-        messages.front()->content != own.messages.front()->content) {
-      continue;
-    }
-    if (auto prompt = PromptOf(*state, scope.model)) keep(std::move(prompt->chat.ids));
-  }
-  const auto end = request.ids.begin() + static_cast<std::ptrdiff_t>(longest);
-  if (longest > 0) kept.emplace_back(request.ids.begin(), end);
-  return kept;
+  return one.owner == other.owner && one.cache_salt == other.cache_salt &&
+         one.first <= other.first && one.last <= other.last && Contains(other.ids, one);
 }
 
 struct TokenRange {
@@ -90,36 +55,44 @@ size_t EndOf(std::span<const SessionPath::Begin> begins, size_t k, size_t tokens
 // Asks the engine to forget a text, unless another request covers it.
 class Requests {
  public:
-  Requests(const ForgetScope& scope, const SessionState& own) : scope_(scope), own_(own) {}
+  // `own` is the session that forgets, `now` the prompt that would come next. All must outlive it.
+  Requests(const ForgetScope& scope, const SessionState& own, const SessionPrompt* now)
+      : scope_(scope), others_(scope, own, now) {}
 
-  void Add(std::vector<TokenId> ids, const std::optional<std::string>& salt, TokenRange text) {
-    ForgetRequest request{.owner = scope_.cache_owner,
-                          .cache_salt = salt,
+  void Add(std::vector<TokenId> ids, const PathSpace& space, TokenRange text) {
+    ForgetRequest request{.owner = scope_.OwnerOf(space),
+                          .cache_salt = space.salt,
                           .ids = std::move(ids),
                           .first = static_cast<uint32_t>(text.first),
                           .last = static_cast<uint32_t>(text.last),
                           .kept = {}};
     const auto covers = [&](const ForgetRequest& other) { return Covers(other, request); };
     if (std::ranges::any_of(requests_, covers)) return;
-    request.kept = PromptsToKeep(scope_, own_, request);
+    request.kept = others_.For(request);
     requests_.push_back(std::move(request));
+  }
+  // The same of the prompt that would come next.
+  void AddNow(const PlacedPrompt& now) {
+    Add(now.prompt.chat.ids, {scope_.cache_owner, std::nullopt}, {now.first_token, now.last_token});
   }
   std::vector<ForgetRequest> Take() { return std::move(requests_); }
 
  private:
   const ForgetScope& scope_;
-  const SessionState& own_;
+  OtherPrompts others_;
   std::vector<ForgetRequest> requests_;
 };
 
 // Where paths have what the requests erase.
 std::vector<ForgottenPath> PathsWith(std::span<const ForgetRequest> requests,
-                                     const SessionPaths& paths) {
+                                     const SessionPaths& paths, const ForgetScope& scope) {
   std::vector<ForgottenPath> forgotten;
   for (size_t i = 0; i < paths.size(); ++i) {
     const std::vector<TokenId> ids = IdsOf(paths, i);
+    const PathSpace& space = paths[i]->space;
     for (const ForgetRequest& request : requests) {
-      if (paths[i]->cache_salt == request.cache_salt && Contains(ids, request)) {
+      if (space.salt == request.cache_salt && scope.OwnerOf(space) == request.owner &&
+          Contains(ids, request)) {
         forgotten.push_back({i, request.first});
       }
     }
@@ -144,7 +117,7 @@ Result<Forgetting> ForgetPart(SessionStore& store, const SessionState& state,
     bytes = {0, message.content.size()};
   }
   if (auto placed = PlaceOf(state, part.index, bytes, scope.model)) now = std::move(*placed);
-  Requests asked(scope, changed);
+  Requests asked(scope, state, now ? &now->prompt : nullptr);
   for (size_t i = 0; i < state.paths.size(); ++i) {
     const std::vector<SessionPath::Begin> begins = BeginsOf(state.paths, i);
     for (size_t k = 0; k < begins.size(); ++k) {
@@ -152,14 +125,12 @@ Result<Forgetting> ForgetPart(SessionStore& store, const SessionState& state,
       std::vector<TokenId> ids = IdsOf(state.paths, i);
       if (begins[k].at >= ids.size()) continue;  // nothing was read of it
       const TokenRange text = TextOn(ids, begins[k].at, EndOf(begins, k, ids.size()), now);
-      asked.Add(std::move(ids), state.paths[i]->cache_salt, text);
+      asked.Add(std::move(ids), state.paths[i]->space, text);
     }
   }
-  if (now && now->last_token < now->prompt.chat.ids.size()) {
-    asked.Add(std::move(now->prompt.chat.ids), std::nullopt, {now->first_token, now->last_token});
-  }
+  if (now && now->last_token < now->prompt.chat.ids.size()) asked.AddNow(*now);
   std::vector<ForgetRequest> requests = asked.Take();
-  changed.paths = *WithoutForgotten(store, changed.paths, PathsWith(requests, state.paths),
+  changed.paths = *WithoutForgotten(store, changed.paths, PathsWith(requests, state.paths, scope),
                                     SessionStore::Room::kMayExceed);
   return Forgetting{std::move(changed), std::move(requests)};
 }
@@ -203,18 +174,18 @@ std::optional<PlacedPrompt> BeginningNow(const SessionState& state, const ModelV
 
 }  // namespace
 
-ForgetRequest ForgetPrompt(std::vector<TokenId> ids, const std::optional<std::string>& cache_salt,
+ForgetRequest ForgetPrompt(std::vector<TokenId> ids, const PathSpace& space,
                            const ForgetScope& scope) {
   const SessionState none;
-  Requests asked(scope, none);
+  Requests asked(scope, none, nullptr);
   const TokenRange all{0, ids.size() - 1};
-  asked.Add(std::move(ids), cache_salt, all);
+  asked.Add(std::move(ids), space, all);
   return std::move(asked.Take().front());
 }
 
 std::vector<ForgetRequest> ForgetAll(const SessionState& state, const ForgetScope& scope) {
   std::optional<PlacedPrompt> now = BeginningNow(state, scope.model);
-  Requests asked(scope, state);
+  Requests asked(scope, state, now ? &now->prompt : nullptr);
   for (size_t i = 0; i < state.paths.size(); ++i) {
     std::vector<TokenId> ids = IdsOf(state.paths, i);
     if (ids.empty()) continue;
@@ -227,11 +198,9 @@ std::vector<ForgetRequest> ForgetAll(const SessionState& state, const ForgetScop
       const size_t end = EndOf(begins, static_cast<size_t>(said - begins.begin()), ids.size());
       text.last = TextOn(ids, said->at, end, now).last;
     }
-    asked.Add(std::move(ids), state.paths[i]->cache_salt, text);
+    asked.Add(std::move(ids), state.paths[i]->space, text);
   }
-  if (now) {
-    asked.Add(std::move(now->prompt.chat.ids), std::nullopt, {now->first_token, now->last_token});
-  }
+  if (now) asked.AddNow(*now);
   return asked.Take();
 }
 

@@ -292,19 +292,24 @@ AnswerIds IdsOfAnswer(std::span<const TokenId> ids, std::string_view text,
   return {};
 }
 
+PathSpace SpaceOf(const GenerateRequest& request) {
+  return {request.cache_owner.value_or(request.tenant), request.cache_salt};
+}
+
 namespace {
 
 // Whether a delete of the session, whatever is edited before, takes this prompt too: the session
 // has read it up to the end of the first message that somebody said.
 bool IsKnown(const SessionPaths& paths, const GenerateRequest& prompt,
              std::span<const SessionPath::Begin> begins) {
+  const PathSpace space = SpaceOf(prompt);
   size_t end = 0;
   for (size_t k = 0; k < begins.size() && end == 0; ++k) {
     if (begins[k].is_system) continue;
     end = k + 1 < begins.size() ? begins[k + 1].at : prompt.prompt.size();
   }
   for (size_t i = paths.size(); i-- > 0 && end > 0;) {
-    if (paths[i]->cache_salt != prompt.cache_salt) continue;
+    if (paths[i]->space != space) continue;
     const std::vector<TokenId> ids = IdsOf(paths, i);
     if (ids.size() >= end &&
         std::equal(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(end), prompt.prompt.begin())) {
@@ -325,7 +330,7 @@ Status NotePrompt(SessionStore::Turn& turn, const GenerateRequest& prompt,
   const Durable durable =
       IsKnown(entry.state->paths, prompt, begins) ? Durable::kLater : Durable::kNow;
   KV_ASSIGN(state->paths, AddPath(turn.store(), entry.state->paths, prompt.prompt,
-                                  std::move(begins), prompt.cache_salt));
+                                  std::move(begins), SpaceOf(prompt)));
   SessionState read = *entry.state;
   read.paths = state->paths;
   return turn.Replace(std::move(read), durable);

@@ -29,7 +29,7 @@ bool Shares::Take(const Digest& owner, uint64_t count) {
   const auto found = owners_.find(owner);
   Own own = found == owners_.end() ? Own() : found->second;
   const bool is_kept = are_divided_ && count <= own.kept && own.used <= own.kept - count;
-  if (!fits(is_kept ? used_ - brief_ : used_)) return false;
+  if (!fits(is_kept ? used_ - std::min(brief_, used_) : used_)) return false;
   if (are_divided_ && !is_kept) {
     const uint64_t before = own.beyond();
     own.used += count;
@@ -62,11 +62,6 @@ void Shares::Give(const Digest& owner, uint64_t count) {
   used_ -= count;
   beyond_ += own.beyond();
   if (!own.is_named && own.used == 0) owners_.erase(found);
-}
-
-void Shares::GiveBrief(const Digest& owner, uint64_t count) {
-  Give(owner, count);
-  brief_ -= count;
 }
 
 uint64_t Shares::used_by(const Digest& owner) const {

@@ -25,11 +25,13 @@ class Shares {
   // total. O(log owners).
   bool Take(const Digest& owner, uint64_t count);
   void Add(const Digest& owner, uint64_t count);  // has room in any case
-  // Like Add, for pieces that soon replace more of them: they are not in the way of what is kept.
+  // Like Add, for pieces that soon replace others: until EndBrief they are not in the way of what
+  // is kept.
   void AddBriefly(const Digest& owner, uint64_t count);
-  // REQUIRES: it was taken or added, or (GiveBrief) added briefly.
+  // Makes so many pieces that were added briefly like all others, those that were given too.
+  void EndBrief(uint64_t count) { brief_ -= count; }
+  // REQUIRES: it was taken or added.
   void Give(const Digest& owner, uint64_t count);
-  void GiveBrief(const Digest& owner, uint64_t count);
 
   bool are_divided() const { return are_divided_; }
   uint64_t total() const { return total_; }
@@ -50,7 +52,7 @@ class Shares {
   uint64_t open_ = 0;    // what is kept for no owner
   uint64_t used_ = 0;    // of all
   uint64_t beyond_ = 0;  // of all, beyond what is kept for them
-  uint64_t brief_ = 0;   // part of used_
+  uint64_t brief_ = 0;   // added briefly; some may have been given
 };
 
 }  // namespace kvasir

@@ -57,6 +57,18 @@ TEST(Shares, FewPlacesAreOneEach) {
   EXPECT_TRUE(shares.Take(Owner(2), 1));
 }
 
+TEST(Shares, WhatWasAddedBrieflyCountsFromItsEnd) {
+  Shares shares(100);
+  shares.SetWeights({{Owner(1), 1}, {Owner(2), 1}});
+  ASSERT_TRUE(shares.Take(Owner(1), 50));
+  shares.AddBriefly(Owner(1), 40);
+  EXPECT_TRUE(shares.Take(Owner(2), 25));  // what is kept for it
+  shares.Give(Owner(2), 25);
+  shares.EndBrief(40);
+  EXPECT_FALSE(shares.Take(Owner(2), 25));
+  EXPECT_TRUE(shares.Take(Owner(2), 10));
+}
+
 // Random calls against the rule, said again with sums over all owners each time.
 TEST(Shares, RandomCallsFollowTheRule) {
   struct Briefly {
@@ -95,7 +107,8 @@ TEST(Shares, RandomCallsFollowTheRule) {
       } else if (kind == 1 && !briefly.empty()) {
         const Briefly last = briefly.back();
         briefly.pop_back();
-        shares.GiveBrief(Owner(static_cast<uint8_t>(last.owner)), last.count);
+        shares.EndBrief(last.count);
+        shares.Give(Owner(static_cast<uint8_t>(last.owner)), last.count);
         used[last.owner] -= last.count;
       } else if (kind <= 3) {
         uint64_t brief = 0;

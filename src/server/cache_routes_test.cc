@@ -70,7 +70,7 @@ TEST_F(CacheRoutesTest, APrefixShowsTheTextThatAnOwnSessionHasRead) {
                             {.parent = 0, .begin = 3, .tokens = IdsOfBytes("de")}};
   auto setup = std::make_shared<SessionSetup>();
   SessionState state{.setup = setup};
-  state.paths = *AddPath(server_->sessions, {}, IdsOfBytes("abcd"), {}, std::nullopt);
+  state.paths = *AddPath(server_->sessions, {}, IdsOfBytes("abcd"), {}, {});
   const auto entry = server_->sessions.Create("default", std::move(state));
   ASSERT_TRUE(entry);
   const json runs = AskJson("GET", "/v1/cache/prefixes")["data"];
@@ -80,6 +80,25 @@ TEST_F(CacheRoutesTest, APrefixShowsTheTextThatAnOwnSessionHasRead) {
   EXPECT_EQ(runs[1]["text"], "d") << "the session has not read more";
   caller_ = {.tenant = "other", .entry = nullptr};
   EXPECT_TRUE(AskJson("GET", "/v1/cache/prefixes")["data"][0]["text"].is_null());
+}
+
+// A session that was edited a thousand times has read its beginning a thousand times.
+TEST_F(CacheRoutesTest, OnlySoManyIdsOfSessionsAreComparedWithPrefixes) {
+  std::vector<TokenId> beginning(10'000, 97);
+  engine_->prefixes.runs = {{.begin = 0, .tokens = IdsOfBytes("b")},
+                            {.begin = 0, .tokens = IdsOfBytes("a")}};
+  SessionState state{.setup = std::make_shared<SessionSetup>()};
+  state.paths = *AddPath(server_->sessions, {}, IdsOfBytes("b"), {}, {});
+  for (TokenId i = 0; i < 200; ++i) {
+    std::vector<TokenId> ids = beginning;
+    ids.push_back(i);
+    state.paths = *AddPath(server_->sessions, state.paths, std::move(ids), {}, {});
+  }
+  ASSERT_TRUE(server_->sessions.Create("default", std::move(state)));
+  const json runs = AskJson("GET", "/v1/cache/prefixes")["data"];
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_TRUE(runs[0]["text"].is_null()) << "it was read before the others";
+  EXPECT_EQ(runs[1]["text"], "a");
 }
 
 }  // namespace

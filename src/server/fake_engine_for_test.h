@@ -88,6 +88,7 @@ class FakeEngine : public Engine {
     disk = TierStats{.folder = parent / "kv", .cap_bytes = uint64_t{64} << 20};
   }
   ModelCard& mutable_card() { return card_; }
+  MemoryPlan& mutable_plan() { return plan_; }
   const Tokenizer* tokenizer() const override { return tokenizer_; }
   const ChatTemplate* chat_template() const override { return chat_template_; }
   const char* target() const override { return "fake"; }

@@ -1,7 +1,9 @@
 #include "server/forgets.h"
 
 #include <algorithm>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -20,32 +22,52 @@ ForgetScope ScopeOf(const Call& call, const SessionStore& sessions) {
           })};
 }
 
+namespace {
+
+// Answers with `body` and what was erased, or with why the disk still has the session.
+ErasureSink Answering(const std::shared_ptr<SessionStore::Turn>& turn, nlohmann::json body,
+                      const Status& on_disk, LaterAnswer::Reply reply) {
+  return [turn, body = std::move(body), on_disk, reply = std::move(reply)](const Erasure& sum) {
+    if (!on_disk) {
+      turn->End();
+      return reply(ErrorResponse({Code::kUnavailable,
+                                  "memory is erased, but the session stays on "
+                                  "the disk as it was; ask again: " +
+                                      on_disk.error().message}));
+    }
+    if (sum.error) return reply(ErrorResponse(*sum.error));
+    nlohmann::json with = body;
+    with["erased_blocks"] = sum.blocks;
+    with["erased_tokens"] = sum.tokens;
+    with["kept_shared"] = sum.kept_shared;
+    turn->End();  // before the client can call again
+    reply(JsonResponse(with));
+  };
+}
+
+}  // namespace
+
 LaterAnswer ForgetAnswer(const Call& call, std::vector<ForgetRequest> requests, nlohmann::json body,
                          const Status& on_disk) {
   return {[&engine = call.engine, turn = call.turn, requests = std::move(requests),
            body = std::move(body), on_disk](LaterAnswer::Reply reply) mutable {
-    auto answer = [turn, body = std::move(body), on_disk,
-                   reply = std::move(reply)](const Erasure& sum) {
-      if (!on_disk) {
-        turn->End();
-        return reply(ErrorResponse({Code::kUnavailable,
-                                    "memory is erased, but the session stays on "
-                                    "the disk as it was; ask again: " +
-                                        on_disk.error().message}));
-      }
-      if (sum.error) return reply(ErrorResponse(*sum.error));
-      nlohmann::json with = body;
-      with["erased_blocks"] = sum.blocks;
-      with["erased_tokens"] = sum.tokens;
-      with["kept_shared"] = sum.kept_shared;
-      turn->End();  // before the client can call again
-      reply(JsonResponse(with));
-    };
+    ErasureSink answer = Answering(turn, std::move(body), on_disk, std::move(reply));
     if (requests.empty()) return answer(Erasure());
     std::vector<ErasureSink> sinks = SinksOfSum(requests.size(), std::move(answer));
     for (size_t i = 0; i < requests.size(); ++i) {
       engine.Forget(std::move(requests[i]), std::move(sinks[i]));
     }
+  }};
+}
+
+LaterAnswer EraseAnswer(const Call& call, nlohmann::json body, const Status& on_disk) {
+  std::vector<std::string> owners = {call.tenant()};
+  if (call.cache_owner() != call.tenant()) owners.push_back(call.cache_owner());
+  return {[&engine = call.engine, turn = call.turn, owners = std::move(owners),
+           body = std::move(body), on_disk](LaterAnswer::Reply reply) mutable {
+    std::vector<ErasureSink> sinks =
+        SinksOfSum(owners.size(), Answering(turn, std::move(body), on_disk, std::move(reply)));
+    for (size_t i = 0; i < owners.size(); ++i) engine.Erase(owners[i], std::move(sinks[i]));
   }};
 }
 

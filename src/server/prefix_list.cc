@@ -17,6 +17,8 @@ using nlohmann::json;
 
 constexpr size_t kSessions = 100;   // the newest, whose text is shown
 constexpr size_t kTextTokens = 64;  // of a run
+// Ids of sessions that are compared for an answer: some milliseconds of a connection's thread.
+constexpr size_t kComparedIds = size_t{1} << 20;
 
 // The beginning of a run that one of the caller's sessions has read.
 struct ShownRun {
@@ -25,7 +27,8 @@ struct ShownRun {
 };
 
 // Finds the runs that the sessions' prompts go through. A prompt is compared from its first token
-// on, so that only a caller that knows all of a run's beginning sees it.
+// on, so that only a caller that knows all of a run's beginning sees it. What was read last comes
+// first; the paths beyond kComparedIds are left out.
 std::vector<ShownRun> ShownRunsOf(const PrefixList& list,
                                   const std::vector<SessionStore::Entry>& sessions) {
   std::vector<std::vector<uint32_t>> children(list.runs.size() + 1);
@@ -34,9 +37,13 @@ std::vector<ShownRun> ShownRunsOf(const PrefixList& list,
     children[parent ? *parent + 1 : 0].push_back(i);
   }
   std::vector<ShownRun> shown(list.runs.size());
+  size_t ids_left = kComparedIds;
   for (const SessionStore::Entry& entry : sessions) {
     const SessionPaths& paths = entry.state->paths;
-    for (size_t p = 0; p < paths.size(); ++p) {
+    for (size_t p = paths.size(); p-- > 0;) {
+      const size_t num_ids = paths[p]->shared + paths[p]->ids.size();
+      if (num_ids > ids_left) return shown;
+      ids_left -= num_ids;
       const std::vector<TokenId> ids = IdsOf(paths, p);
       std::vector<uint32_t> next = children[0];
       while (!next.empty()) {

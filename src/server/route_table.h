@@ -48,6 +48,9 @@ struct Route {
   std::string_view path;    // "{name}" matches one segment, a trailing "*" any rest
   std::string_view method;  // "": any
   std::function<Outcome(const Call&)> handler;
+  // Answers instead where the handler needs more than the request memory, with little of it: for
+  // what must not be refused. Empty: 400 or 503.
+  std::function<Outcome(const Call&)> when_spent = {};
   Access access = Access::kKey;
   // How much the handler does: bounded work; work that grows with the body; also a generation.
   enum Work { kSmall, kPrepared, kGeneration };
@@ -63,9 +66,12 @@ struct Route {
   // other files of a server with a disk tier.
   enum Files { kNoFiles, kSessionFile, kOtherFiles };
   Files files = kNoFiles;
-  bool renders_session = false;  // its work grows with the text of that session too
-  bool is_page = false;          // only for browsers, which prefer it to the path's other route
-  bool plain_errors = false;     // {"error": "text"}, for clients of LibreTranslate
+  // The sessions with whose text its work grows: none; that of the path; all of the tenant's, as a
+  // forget compares it with the others; those that a list reads.
+  enum Reads { kNoSession, kOneSession, kAllSessions, kListedSessions };
+  Reads reads = kNoSession;
+  bool is_page = false;       // only for browsers, which prefer it to the path's other route
+  bool plain_errors = false;  // {"error": "text"}, for clients of LibreTranslate
   // Reads the key in a body, where the request's head may lack it; nullptr: keys are in heads.
   std::string (*key_in_body)(std::string_view body, std::string_view content_type) = nullptr;
   Description description = {};

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include "base/random_bytes.h"
 #include "base/result.h"
 #include "http/errors.h"
+#include "http/request_memory.h"
 
 namespace kvasir {
 namespace {
@@ -144,15 +146,24 @@ bool Service::WaitsForDisk(const HttpRequest& request) const {
 }
 
 size_t Service::WorkBytes(const HttpRequest& request) {
-  size_t bytes = request.body.size();
+  // A session that is in the file alone is read first, and may be long.
+  constexpr size_t kUnknown = kSmallBodyBytes + 1;
+  const size_t bytes = request.body.size();
   const Route* route = routes_.Find(request);
-  if (route == nullptr || !route->renders_session) return bytes;
+  if (route == nullptr || route->reads == Route::kNoSession) return bytes;
   const auto caller = keys_.CallerOf(request);
   if (!caller || !caller->tenant) return bytes;
+  if (route->reads == Route::kListedSessions) {
+    return sessions_.BytesOf(*caller->tenant) ? bytes : std::max(bytes, kUnknown);
+  }
   const auto entry = sessions_.FindLoaded(*caller->tenant, SegmentOf(PathOf(request.target), 2));
-  if (!entry) return bytes;  // one that is on the disk alone is read first
-  for (const auto& message : entry->state->messages) bytes += message->content.size();
-  return bytes;
+  if (!entry) return sessions_.file() ? std::max(bytes, kUnknown) : bytes;
+  if (route->reads == Route::kAllSessions) {
+    return bytes + sessions_.BytesOf(*caller->tenant).value_or(kUnknown);
+  }
+  size_t text = 0;
+  for (const auto& message : entry->state->messages) text += message->HeldBytes();
+  return bytes + text;
 }
 
 std::string Service::TenantOf(const HttpRequest& request) const {
@@ -160,27 +171,41 @@ std::string Service::TenantOf(const HttpRequest& request) const {
   return caller ? caller->tenant.value_or("") : "";
 }
 
-Outcome Service::Prepare(const HttpRequest& request, MemoryQuota& quota, QuotaShare* share,
-                         const SessionTurn& turn) {
+template <typename Work>
+std::optional<Outcome> Service::Metered(MemoryQuota& quota, QuotaShare* share, bool* never_fits,
+                                        const Work& work) {
   MemoryMeter meter(quota);
-  Outcome outcome;
-  bool spent = false;
+  std::optional<Outcome> outcome;
   try {
-    outcome = Guarded([&] { return Dispatch(request, turn); });
+    outcome = Guarded(work);
   } catch (const QuotaSpent&) {
-    spent = true;
+    outcome.reset();
   }
   const uint64_t peak_bytes = meter.peak_bytes();
-  const bool never_fits = meter.never_fits();
+  *never_fits = meter.never_fits();
   *share = meter.Stop();
   // Returns freed memory to the system; this thread's heap may not need it again.
   if (peak_bytes > kTrimBytes) malloc_trim(0);
-  if (spent) return ErrorResponse(SpentError(never_fits, quota));
   return outcome;
 }
 
+Outcome Service::Prepare(const HttpRequest& request, MemoryQuota& quota, QuotaShare* share,
+                         const SessionTurn& turn) {
+  bool never_fits = false;
+  auto outcome =
+      Metered(quota, share, &never_fits, [&] { return Dispatch(request, turn, Uses::kHandler); });
+  const Route* route = outcome ? nullptr : routes_.Find(request);
+  if (route != nullptr && route->when_spent) {
+    bool again = false;
+    outcome =
+        Metered(quota, share, &again, [&] { return Dispatch(request, turn, Uses::kWhenSpent); });
+  }
+  if (!outcome) return ErrorResponse(SpentError(never_fits, quota));
+  return std::move(*outcome);
+}
+
 Outcome Service::Handle(const HttpRequest& request, const SessionTurn& turn) {
-  return Guarded([&] { return Dispatch(request, turn); });
+  return Guarded([&] { return Dispatch(request, turn, Uses::kHandler); });
 }
 
 Result<Service::SessionTurn> Service::AwaitTurn(const HttpRequest& request,
@@ -192,7 +217,7 @@ Result<Service::SessionTurn> Service::AwaitTurn(const HttpRequest& request,
   return sessions_.Queue(*caller->tenant, SegmentOf(PathOf(request.target), 2), std::move(on_turn));
 }
 
-Outcome Service::Dispatch(const HttpRequest& request, const SessionTurn& turn) {
+Outcome Service::Dispatch(const HttpRequest& request, const SessionTurn& turn, Uses uses) {
   if (request.method == "OPTIONS") return Preflight(request);
   const Route* route = routes_.Find(request);
   if (route == nullptr) return ErrorResponse(NotFound("not found"));
@@ -207,7 +232,7 @@ Outcome Service::Dispatch(const HttpRequest& request, const SessionTurn& turn) {
             options_, model_.view()};
   const bool encodes = route->work != Route::kSmall && route->access == Access::kTenant;
   if (encodes) call.pieces = pieces_.SpaceOf(call.tenant());
-  return route->handler(call);
+  return uses == Uses::kWhenSpent ? route->when_spent(call) : route->handler(call);
 }
 
 }  // namespace kvasir

@@ -119,7 +119,12 @@ class Service {
   std::optional<HttpResponse> CheckAccess(const Route& route, const Caller& caller) const;
   std::optional<HttpResponse> CheckKind(const Route& route) const;
   std::optional<Error> CheckLoad(const HttpRequest& head, const Caller& caller) const;
-  Outcome Dispatch(const HttpRequest& request, const SessionTurn& turn);
+  enum class Uses : uint8_t { kHandler, kWhenSpent };  // of a Route
+  Outcome Dispatch(const HttpRequest& request, const SessionTurn& turn, Uses uses);
+  // Makes an answer within the quota. Absent: that is spent.
+  template <typename Work>
+  static std::optional<Outcome> Metered(MemoryQuota& quota, QuotaShare* share, bool* never_fits,
+                                        const Work& work);
   Outcome Preflight(const HttpRequest& request) const;
 
   const ServerOptions options_;

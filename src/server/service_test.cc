@@ -136,5 +136,33 @@ TEST_F(ServiceTest, AModelWithoutATokenizerTakesIds) {
   EXPECT_EQ(choice["text"], "");
 }
 
+// What was said must be deletable, however long it is.
+TEST_F(ServiceTest, ADeleteIsNotRefusedForItsMemory) {
+  engine_->mutable_card().ctx_size = engine_->mutable_card().max_positions = 1 << 23;
+  service_ = *Service::Make({}, *engine_);
+  const json message = {{"role", "user"}, {"content", std::string(1 << 20, 'a')}};
+  const json body = {{"messages", {message, message, message, message}}};
+  const std::string id = json::parse(Ask("POST", "/v1/sessions", body.dump()).body)["id"];
+  const HttpRequest erase = RequestOf("DELETE", "/v1/sessions/" + id);
+  MemoryQuota quota(1 << 20);
+  QuotaShare share;
+  auto turn = service_->AwaitTurn(erase, [] {});
+  ASSERT_TRUE(turn);
+  EXPECT_GT(service_->WorkBytes(erase), uint64_t{4} << 20);
+  Outcome outcome = service_->Prepare(erase, quota, &share, *turn);
+  auto* later = std::get_if<LaterAnswer>(&outcome);
+  ASSERT_NE(later, nullptr) << std::get<HttpResponse>(outcome).body;
+  engine_->erasure.tokens = 7;
+  HttpResponse answer;
+  later->begin([&](HttpResponse response) { answer = std::move(response); });
+  EXPECT_EQ(answer.status, 200);
+  const json told = json::parse(answer.body);
+  EXPECT_EQ(told["deleted"], true);
+  EXPECT_EQ(told["cache_erased"], true);
+  EXPECT_EQ(told["erased_tokens"], 7);
+  EXPECT_EQ(engine_->erased, std::vector<std::string>{"default"});
+  EXPECT_EQ(json::parse(Ask("GET", "/v1/sessions").body)["data"], json::array());
+}
+
 }  // namespace
 }  // namespace kvasir

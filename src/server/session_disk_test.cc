@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "http/request_memory.h"
 #include "kvasir/session_file.h"
 #include "server/fake_engine_for_test.h"
 
@@ -122,6 +123,30 @@ TEST_F(SessionDiskTest, AFileThatAnotherProcessHasIsOpenedBySweepLater) {
   disk.Sweep();
   EXPECT_FALSE(disk.waits());
   EXPECT_NE(sessions.file(), nullptr);
+}
+
+// One that is in the file alone is as long as it may be: the lane of small requests must not read
+// it.
+TEST_F(SessionDiskTest, WhatReadsSessionsFromTheFileIsLargeWork) {
+  Restart();
+  const std::string id = Ask("POST", "/v1/sessions", 201)["id"], path = "/v1/sessions/" + id;
+  const auto is_large = [&](const char* method, const std::string& target) {
+    return service_->WorkBytes(RequestOf(method, target)) > kSmallBodyBytes;
+  };
+  const auto check = [&](bool expected) {
+    EXPECT_EQ(is_large("GET", "/v1/sessions"), expected);
+    EXPECT_EQ(is_large("GET", path), expected);
+    EXPECT_EQ(is_large("DELETE", path), expected);
+    EXPECT_EQ(is_large("POST", path + "/forget"), expected);
+    EXPECT_EQ(is_large("POST", path + "/generate"), expected);
+  };
+  check(false);
+  Restart();
+  check(true);
+  EXPECT_EQ(Ask("GET", "/v1/sessions")["data"][0]["id"], id);
+  check(true);
+  Ask("GET", path);
+  check(false);
 }
 
 }  // namespace

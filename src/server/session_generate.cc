@@ -71,6 +71,12 @@ Status SetReadingOf(const SessionSetup& setup, PromptThought thought, const Mode
   return SetReading(tools, thought, model, chat);
 }
 
+// Sets whose cache the request uses.
+void SetOwner(const Call& call, GenerateRequest* request) {
+  request->tenant = call.tenant();
+  if (call.caller.entry) request->cache_owner = call.caller.entry->rules.cache_owner;
+}
+
 }  // namespace
 
 Outcome SessionGenerator::Generate(const Call& call) {
@@ -118,6 +124,7 @@ Outcome SessionGenerator::Generate(const Call& call) {
     return ErrorResponse(read.error());
   }
   const auto reading = chat->spec.reading;
+  SetOwner(call, &request);
   if (const Status noted = NotePrompt(*call.turn, request, begins, &*state); !noted) {
     return ErrorResponse(noted.error());
   }
@@ -152,8 +159,7 @@ void SessionGenerator::PrepareAppended(const Call& call) {
   if (call.engine.options().cache_mode != CacheMode::kPrefix || request.reuse == Reuse::kNothing) {
     return;
   }
-  request.tenant = call.tenant();
-  if (call.caller.entry) request.cache_owner = call.caller.entry->rules.cache_owner;
+  SetOwner(call, &request);
   AskedChat asked(*entry->state, call.model, preparer_);
   asked.PrepareAfter(request);
   asked.Take(call.turn);

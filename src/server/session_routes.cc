@@ -86,6 +86,7 @@ class SessionHandlers {
   Outcome List(const Call& call);
   Outcome Show(const Call& call);
   Outcome Delete(const Call& call);
+  Outcome DeleteUnread(const Call& call);
   Outcome AppendTo(const Call& call);
   Outcome EditMessage(const Call& call);
   Outcome EditSystem(const Call& call);
@@ -269,6 +270,7 @@ Outcome SessionHandlers::Forget(const Call& call) {
 
 Outcome SessionHandlers::Delete(const Call& call) {
   const auto entry = call.turn->Read();
+  if (!entry && entry.error().code == Code::kExhausted) return DeleteUnread(call);
   // A damaged session does not know what it has read; it can be deleted all the same.
   if (!entry && entry.error().code != Code::kCorruption) return ErrorResponse(entry.error());
   std::vector<ForgetRequest> requests;
@@ -279,6 +281,20 @@ Outcome SessionHandlers::Delete(const Call& call) {
   return ForgetAnswer(call, std::move(requests),
                       {{"id", call.turn->id()}, {"object", "session.deleted"}, {"deleted", true}},
                       removed);
+}
+
+// A session that there is no memory to read goes too, and with it whatever it may have left in the
+// cache. It may be gone already: the memory may have ended after that.
+Outcome SessionHandlers::DeleteUnread(const Call& call) {
+  Status removed = call.turn->Remove();
+  if (!removed && removed.error().code == Code::kNotFound) removed = {};
+  pieces_.Erase(call.tenant());
+  return EraseAnswer(call,
+                     {{"id", call.turn->id()},
+                      {"object", "session.deleted"},
+                      {"deleted", true},
+                      {"cache_erased", true}},
+                     removed);
 }
 
 // --- the table
@@ -350,7 +366,8 @@ class SessionRows {
 }  // namespace
 
 void AddSessionRoutes(const SessionSources& from, RouteTable* table) {
-  SessionRows rows(std::make_shared<SessionHandlers>(from), table);
+  const auto own = std::make_shared<SessionHandlers>(from);
+  SessionRows rows(own, table);
   const std::string content = JoinedFields({kContentSchema, SegmentsSchema()});
   const char* const session = "Session";
   rows.Add("/v1/sessions", "POST", &SessionHandlers::Create,
@@ -363,14 +380,18 @@ void AddSessionRoutes(const SessionSources& from, RouteTable* table) {
            {.summary = "The caller's sessions, the newest first.",
             .parameters = {{"limit", fmt::format(R"({{"type":"integer","minimum":1,"maximum":{}}})",
                                                  kMostListed)},
-                           {"after", R"({"type":"string"})"}}});
+                           {"after", R"({"type":"string"})"}}},
+           [](Route* row) { row->reads = Route::kListedSessions; });
   rows.Add("/v1/sessions/{id}", "GET", &SessionHandlers::Show,
            {.summary = "A session with its messages.",
             .parameters = {{"ids", R"({"type":"boolean"})"}},
             .answer = session},
-           [](Route* row) { row->renders_session = true; });
+           [](Route* row) { row->reads = Route::kOneSession; });
   rows.Add("/v1/sessions/{id}", "DELETE", &SessionHandlers::Delete,
-           {.summary = "Deletes a session and forgets all of it."});
+           {.summary = "Deletes a session and forgets all of it."}, [&](Route* row) {
+             row->reads = Route::kAllSessions;
+             row->when_spent = std::bind_front(&SessionHandlers::DeleteUnread, own);
+           });
   rows.Add("/v1/sessions/{id}/messages", "POST", &SessionHandlers::AppendTo,
            {.summary = "Appends messages.",
             .properties = SessionMessages(1),
@@ -395,7 +416,7 @@ void AddSessionRoutes(const SessionSources& from, RouteTable* table) {
            [](Route* row) {
              row->work = Route::kGeneration;
              row->for_model = Route::kTextModel;
-             row->renders_session = true;
+             row->reads = Route::kOneSession;
            });
   rows.Add("/v1/sessions/{id}/fork", "POST", &SessionHandlers::Fork,
            {.summary = "Makes a session with the first messages.",
@@ -411,7 +432,7 @@ void AddSessionRoutes(const SessionSources& from, RouteTable* table) {
            {.summary = "Forgets a message or a part of it.",
             .properties = kForgetSchema,
             .required = R"({"anyOf":[{"required":["index"]},{"required":["segment"]}]})"},
-           [](Route* row) { row->renders_session = true; });
+           [](Route* row) { row->reads = Route::kAllSessions; });
 }
 
 }  // namespace kvasir

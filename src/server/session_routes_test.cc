@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <string_view>
 
+#include "api/other_prompts.h"
 #include "server/routes_for_test.h"
 
 namespace kvasir {
@@ -80,6 +84,64 @@ TEST_F(SessionRoutesTest, WhatIsForgottenLeavesTheCacheAndEndsTheTurn) {
   EXPECT_EQ(forgotten["erased_tokens"], 4 * engine_->forgotten.size());
   EXPECT_GE(engine_->forgotten.size(), 1u);
   EXPECT_EQ(AskJson("GET", path)["messages"].size(), 1u);
+}
+
+// A tenant that leaves its share group leaves what its sessions have read in the group's cache.
+TEST_F(SessionRoutesTest, ADeleteForgetsInTheCacheThatTheSessionWasReadIn) {
+  const auto entry = std::make_shared<TenantEntry>();
+  entry->name = "default";
+  entry->rules.cache_owner = "group";
+  caller_.entry = entry;
+  const std::string path = Create();
+  Event event;
+  event.tokens.push_back({98, "b"});
+  event.text = "b";
+  event.finish_reason = FinishReason::kLength;
+  event.last = true;
+  for (const char* owner : {"group", "default"}) {
+    GenerationStart start = Start(path + "/generate", {{"max_tokens", 1}});
+    ASSERT_EQ(start.requests.size(), 1u);
+    start.answer->Take(0, event);
+    start.answer.reset();
+    caller_.entry = nullptr;  // it leaves
+    if (owner == std::string_view("group")) {
+      AskJson("POST", path + "/messages", {{"messages", {{{"role", "user"}, {"content", "c"}}}}});
+    }
+  }
+  EXPECT_EQ(AskJson("DELETE", path)["deleted"], true);
+  std::set<std::string> owners;
+  for (const ForgetRequest& request : engine_->forgotten) owners.insert(request.owner);
+  EXPECT_EQ(owners, (std::set<std::string>{"group", "default"}));
+}
+
+// What others pay for a delete is bounded: of long sessions that were never read it is enough to
+// know with which messages they begin.
+TEST_F(SessionRoutesTest, ADeleteRendersOnlySoMuchOfOtherSessions) {
+  engine_->mutable_card().ctx_size = engine_->mutable_card().max_positions = 1 << 21;
+  engine_->mutable_plan().groups.emplace_back();  // of all tokens
+  Restart({});
+  const std::string system(300, 's');
+  const auto create = [&](const std::string& text) {
+    return Create(
+        {{"messages",
+          {{{"role", "system"}, {"content", system}}, {{"role", "user"}, {"content", text}}}}});
+  };
+  const auto kept_tokens = [&](const std::string& path) {
+    engine_->forgotten.clear();
+    AskJson("DELETE", path);
+    EXPECT_EQ(engine_->forgotten.size(), 1u);
+    return engine_->forgotten.back().kept.at(0).size();
+  };
+  const std::string text(1000, 'a'), other = create(std::string(500, 'a') + "b");
+  const size_t said = std::string("user:").size() + 500, rendered = kept_tokens(create(text));
+  ASSERT_GT(rendered, said + system.size());
+  const size_t begins = rendered - said;
+  // Two that leave less than the smallest rendering counts.
+  create("c" + std::string(600'000, 'c'));
+  create("d" + std::string(OtherPrompts::kMostRenderedBytes - 601'000, 'd'));
+  const size_t kept = kept_tokens(create(text));
+  EXPECT_GE(kept, begins);
+  EXPECT_LE(kept, begins + std::string("user:").size());
 }
 
 }  // namespace

@@ -184,9 +184,10 @@ Outcome SlotHandlers::Restore(const Call& call, uint32_t slot, const std::string
   GenerateRequest request;
   request.tenant = call.tenant();
   request.prompt = path->ids;
-  request.cache_salt = path->cache_salt;
+  request.cache_salt = path->space.salt;
   request.max_tokens = 0;
   if (call.caller.entry) request.cache_owner = call.caller.entry->rules.cache_owner;
+  path->space = SpaceOf(request);
   generations_.LimitTime(call.request, &request);
   const json answer = {{"id_slot", slot},
                        {"filename", file},
@@ -220,7 +221,7 @@ Outcome SlotHandlers::Erase(const Call& call, uint32_t slot) {
   json answer = {{"id_slot", slot}, {"n_erased", path ? path->ids.size() : 0}};
   if (!path) return JsonResponse(answer);
   pieces_.Erase(call.tenant());
-  ForgetRequest request = ForgetPrompt(path->ids, path->cache_salt, ScopeOf(call, sessions_));
+  ForgetRequest request = ForgetPrompt(path->ids, path->space, ScopeOf(call, sessions_));
   return LaterAnswer{[&engine = call.engine, answer = std::move(answer),
                       request = std::move(request)](LaterAnswer::Reply reply) mutable {
     engine.Forget(std::move(request), [answer, reply = std::move(reply)](const Erasure& erasure) {

@@ -69,7 +69,7 @@ TEST_F(SlotRoutesTest, ASlotIsSavedRestoredAndErased) {
   const json file = {{"filename", "f"}};
   EXPECT_EQ(ErrorOf("/slots/1?action=save", file)["param"], "id_slot") << "it has nothing";
   EXPECT_EQ(ErrorOf("/slots/3?action=save", file)["param"], "id_slot") << "there are three";
-  server_->slots.Set(1, {.tenant = "default", .cache_salt = {}, .ids = {1, 2, 3}}, 0);
+  server_->slots.Set(1, {.tenant = "default", .space = {}, .ids = {1, 2, 3}}, 0);
   EXPECT_EQ(AskJson("POST", "/slots/1?action=save", file)["n_saved"], 3);
   EXPECT_EQ(ErrorOf("/slots/1?action=save", {{"filename", "../f"}})["param"], "filename");
 

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "api/session_prompt.h"
 #include "base/descriptor.h"
 #include "base/file_name.h"
 #include "base/result.h"
@@ -67,7 +68,7 @@ SlotKeeper::SlotKeeper(Slots& slots, uint32_t slot, const GenerateRequest& reque
       slot_(slot),
       epoch_(slots.epoch()),
       prompt_tokens_(request.prompt.size()),
-      path_{request.tenant, request.cache_salt, request.prompt} {}
+      path_{request.tenant, SpaceOf(request), request.prompt} {}
 
 void SlotKeeper::Take(const Event& event) {
   if (event.choice != 0) return;
@@ -88,7 +89,7 @@ Digest SlotIdentity(std::string_view model_content, std::string_view tenant) {
 }
 
 std::string EncodeSlot(const SlotPath& path, const Digest& identity) {
-  const std::string salt = path.cache_salt.value_or("");
+  const std::string salt = path.space.salt.value_or("");
   std::string out;
   out.reserve(kSlotMagic.size() + 2 * identity.size() + salt.size() + 8 + path.ids.size() * 4);
   out += kSlotMagic;
@@ -122,14 +123,14 @@ Result<SlotPath> DecodeSlot(std::string_view bytes, const Digest& identity, std:
   if (body.substr(kSlotMagic.size(), kDigestBytes) != BytesOf(identity)) {
     return wrong(Code::kInvalidArgument, "was saved with another model or another key");
   }
-  SlotPath path{.tenant = std::move(tenant), .cache_salt = std::nullopt, .ids = {}};
+  SlotPath path{.tenant = std::move(tenant), .space = {}, .ids = {}};
   std::string_view rest = body.substr(kHead);
   const size_t salt_bytes = U32At(rest);
   rest.remove_prefix(4);
   if (rest.size() < 4 || salt_bytes > rest.size() - 4) {
     return wrong(Code::kCorruption, "is damaged; save it again");
   }
-  if (salt_bytes > 0) path.cache_salt = rest.substr(0, salt_bytes);
+  if (salt_bytes > 0) path.space.salt = rest.substr(0, salt_bytes);
   rest.remove_prefix(salt_bytes);
   const uint64_t count = U32At(rest);
   rest.remove_prefix(4);

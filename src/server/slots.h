@@ -13,6 +13,7 @@
 #include "api/answer_keeper.h"
 #include "base/digest.h"
 #include "base/mutex.h"
+#include "kvasir/session.h"
 #include "kvasir/types.h"
 
 namespace kvasir {
@@ -20,7 +21,7 @@ namespace kvasir {
 // Tokens whose KV the cache may have.
 struct SlotPath {
   std::string tenant;
-  std::optional<std::string> cache_salt;  // GenerateRequest::cache_salt
+  PathSpace space;
   std::vector<TokenId> ids;
 };
 

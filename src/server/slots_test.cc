@@ -14,7 +14,7 @@ namespace {
 const Digest kIdentity = SlotIdentity("model", "anna");
 
 SlotPath Path(std::vector<TokenId> ids, std::optional<std::string> salt = std::nullopt) {
-  return {.tenant = "anna", .cache_salt = std::move(salt), .ids = std::move(ids)};
+  return {.tenant = "anna", .space = {.owner = {}, .salt = std::move(salt)}, .ids = std::move(ids)};
 }
 
 std::string MessageOf(const Result<SlotPath>& path) { return path ? "" : path.error().message; }
@@ -25,7 +25,7 @@ TEST(SlotFile, GivesBackWhatWasSaved) {
     const auto read = DecodeSlot(EncodeSlot(path, kIdentity), kIdentity, "anna", "a.bin");
     ASSERT_TRUE(read) << read.error().message;
     EXPECT_EQ(read->ids, path.ids);
-    EXPECT_EQ(read->cache_salt, path.cache_salt);
+    EXPECT_EQ(read->space.salt, path.space.salt);
     EXPECT_EQ(read->tenant, "anna");
   }
 }

@@ -121,10 +121,10 @@ std::vector<SessionPath::Begin> BeginsOf(const SessionPaths& paths, size_t index
 
 Result<SessionPaths> AddPath(SessionStore& store, const SessionPaths& paths,
                              std::vector<TokenId> ids, std::vector<SessionPath::Begin> begins,
-                             std::optional<std::string> cache_salt) {
+                             PathSpace space) {
   SessionPath added;
   SessionPaths grown = paths;
-  if (!paths.empty() && paths.back()->cache_salt == cache_salt) {
+  if (!paths.empty() && paths.back()->space == space) {
     const SessionPath& last = *paths.back();
     const std::vector<TokenId> known = IdsOf(paths, paths.size() - 1);
     const auto differs = std::ranges::mismatch(known, ids);
@@ -147,7 +147,7 @@ Result<SessionPaths> AddPath(SessionStore& store, const SessionPaths& paths,
   added.ids.assign(ids.begin() + added.shared, ids.end());
   added.begins = std::move(begins);
   added.begins.shrink_to_fit();
-  added.cache_salt = std::move(cache_salt);
+  added.space = std::move(space);
   KV_ASSIGN(grown.emplace_back(), store.Keep(std::move(added)));
   return grown;
 }
@@ -201,7 +201,7 @@ Result<SessionPaths> WithoutForgotten(SessionStore& store, const SessionPaths& p
     copy.begins = has_parent ? path.begins : BeginsOf(paths, i);
     std::erase_if(copy.begins, [&](const auto& begin) { return begin.at >= ends[i]; });
     copy.begins.shrink_to_fit();
-    copy.cache_salt = path.cache_salt;
+    copy.space = path.space;
     KV_ASSIGN(left.emplace_back(), store.Keep(std::move(copy), room));
   }
   return left;

@@ -170,6 +170,18 @@ Result<SessionRecord> SessionFile::Read(SessionStore& store, const SessionOwner&
   return record;
 }
 
+Result<SessionHead> SessionFile::ReadHead(const SessionOwner& owner, std::string_view id) {
+  KV_ASSIGN(std::vector<std::byte> bytes, WithoutDisk(impl_->rows->Get(owner, id)));
+  auto head = ParseSessionHead({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  Wipe(&bytes);
+  if (!head || head->id != id || SessionOwnerOf(head->tenant) != owner) {
+    return Fail(Code::kCorruption, "the session {} in {} makes no sense{}{}", id,
+                impl_->options.folder, head ? "" : ": ", head ? "" : head.error().message);
+  }
+  if (head->identity.content != impl_->options.identity.content) head->tokens.reset();
+  return head;
+}
+
 Status SessionFile::Touch(std::string_view id) { return impl_->rows->Touch(id, UnixS()); }
 
 Status SessionFile::Remove(const SessionOwner& owner, std::string_view id) {

@@ -86,7 +86,7 @@ class SessionFileTest : public testing::Test {
     std::vector<SessionMessage> messages;
     messages.push_back(std::move(answer));
     auto state = Append(store, *entry->state, std::move(messages));
-    auto paths = AddPath(store, state->paths, ids, std::move(begins), std::nullopt);
+    auto paths = AddPath(store, state->paths, ids, std::move(begins), {});
     state->paths = *paths;
     return turn->Replace(std::move(*state));
   }

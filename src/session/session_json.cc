@@ -6,6 +6,7 @@
 #include "base/chat_roles.h"
 #include "base/json_writer.h"
 #include "base/result.h"
+#include "base/wipe.h"
 #include "kvasir/session_file.h"
 
 namespace kvasir {
@@ -44,7 +45,8 @@ ordered_json JsonOf(const SessionPath& path) {
                        {"shared", path.shared},
                        {"ids", path.ids},
                        {"begins", std::move(begins)}};
-  if (path.cache_salt) body["cache_salt"] = *path.cache_salt;
+  if (path.space.owner) body["cache_owner"] = *path.space.owner;
+  if (path.space.salt) body["cache_salt"] = *path.space.salt;
   return body;
 }
 
@@ -179,7 +181,7 @@ Status ReadMessage(const ordered_json& json, const std::string& place, Numbers& 
 Status ReadPath(const ordered_json& json, const std::string& place, Numbers& numbers,
                 const std::vector<size_t>& before, SessionPath* path) {
   SessionRecordReader reader(json, place + ".");
-  std::string salt;
+  std::string owner, salt;
   reader.Count("parent", &path->parent).Count("shared", &path->shared).Ids("ids", &path->ids);
   reader.Array("begins", [&](const ordered_json& one, const std::string& at) -> Status {
     const bool is_whole = one.is_array() && (one.size() == 3 || one.size() == 4) &&
@@ -193,8 +195,9 @@ Status ReadPath(const ordered_json& json, const std::string& place, Numbers& num
                             one[2].get<uint32_t>(), one.size() == 4});
     return {};
   });
-  reader.Text("cache_salt", &salt);
-  if (json.is_object() && json.contains("cache_salt")) path->cache_salt = std::move(salt);
+  reader.Text("cache_owner", &owner).Text("cache_salt", &salt);
+  if (!owner.empty()) path->space.owner = std::move(owner);
+  if (json.is_object() && json.contains("cache_salt")) path->space.salt = std::move(salt);
   if (path->shared > 0 && (path->parent >= before.size() || path->shared > before[path->parent])) {
     reader.Wrong("shared", "is more ids than an earlier path has");
   }
@@ -226,6 +229,7 @@ std::string ToJson(const SessionRecord& record) {
                        {"metadata", setup.metadata},
                        {"dropped", state.dropped},
                        {"tokens", state.tokens ? ordered_json(*state.tokens) : ordered_json()},
+                       {"num_messages", state.messages.size()},
                        {"messages", ordered_json::array()},
                        {"paths", ordered_json::array()}};
   for (const auto& message : state.messages) body["messages"].push_back(JsonOf(*message));
@@ -233,26 +237,62 @@ std::string ToJson(const SessionRecord& record) {
   return Dump(body);
 }
 
-Result<SessionRecord> ParseSessionRecord(SessionStore& store, std::string_view json) {
-  const ordered_json body = ordered_json::parse(json, nullptr, false);
-  if (body.is_discarded()) return Fail(Code::kInvalidArgument, "session: is not JSON");
-  SessionRecord record;
-  SessionSetup setup;
-  SessionState& state = record.state;
+namespace {
+
+// Where the messages begin that ToJson wrote. A text before them has no quote without a backslash.
+constexpr std::string_view kMessages = R"(,"messages":[)";
+
+void ReadHeadOf(const ordered_json& body, SessionRecordReader& reader, SessionHead* head) {
+  SessionSetup& setup = head->setup;
   uint64_t version = 0, created = 0;
   uint32_t tokens = 0;
-  Numbers numbers;
-  SessionRecordReader reader(body, "");
   reader.Count("kvasir_session", &version);
   if (version != kRecordVersion) reader.Wrong("kvasir_session", "is not 1, the version it reads");
-  reader.Text("id", &record.id).Text("tenant", &record.tenant).Count("created", &created);
-  reader.Text("content", &record.identity.content).Text("kv_format", &record.identity.kv_format);
+  reader.Text("id", &head->id).Text("tenant", &head->tenant).Count("created", &created);
+  reader.Text("content", &head->identity.content).Text("kv_format", &head->identity.kv_format);
   reader.Text("model", &setup.model).Count("max_context", &setup.max_context);
   reader.Flag("drops_oldest", &setup.drops_oldest).Flag("prepare", &setup.prepare);
   reader.Flag("exact_ids", &setup.exact_ids).Object("fields", &setup.fields);
   reader.Object("sampling", &setup.sampling).Object("metadata", &setup.metadata);
-  reader.Count("dropped", &state.dropped).Count("tokens", &tokens);
-  record.created_s = static_cast<int64_t>(std::min<uint64_t>(created, INT64_MAX));
+  reader.Count("num_messages", &head->num_messages).Count("tokens", &tokens);
+  head->created_s = static_cast<int64_t>(std::min<uint64_t>(created, INT64_MAX));
+  if (body.contains("tokens") && !body["tokens"].is_null()) head->tokens = tokens;
+}
+
+}  // namespace
+
+Result<SessionHead> ParseSessionHead(std::string_view json) {
+  const size_t messages = json.find(kMessages);
+  std::string before(json.substr(0, std::min(messages, json.size())));
+  if (messages != json.npos) before += '}';
+  ordered_json body = ordered_json::parse(before, nullptr, false);
+  Wipe(&before);
+  if (!body.contains("num_messages")) {
+    body = ordered_json::parse(json, nullptr, false);
+    if (body.is_object()) body["num_messages"] = body["messages"].size();
+  }
+  if (body.is_discarded()) return Fail(Code::kInvalidArgument, "session: is not JSON");
+  SessionHead head;
+  SessionRecordReader reader(body, "");
+  ReadHeadOf(body, reader, &head);
+  KV_TRY(reader.status());
+  return head;
+}
+
+Result<SessionRecord> ParseSessionRecord(SessionStore& store, std::string_view json) {
+  const ordered_json body = ordered_json::parse(json, nullptr, false);
+  if (body.is_discarded()) return Fail(Code::kInvalidArgument, "session: is not JSON");
+  SessionHead head;
+  SessionRecord record;
+  SessionState& state = record.state;
+  Numbers numbers;
+  SessionRecordReader reader(body, "");
+  ReadHeadOf(body, reader, &head);
+  record.id = std::move(head.id);
+  record.tenant = std::move(head.tenant);
+  record.created_s = head.created_s;
+  record.identity = std::move(head.identity);
+  reader.Count("dropped", &state.dropped);
   reader.Array("messages", [&](const ordered_json& one, const std::string& place) -> Status {
     SessionMessage message;
     KV_TRY(ReadMessage(one, place, numbers, &message));
@@ -268,14 +308,14 @@ Result<SessionRecord> ParseSessionRecord(SessionStore& store, std::string_view j
     return {};
   });
   KV_TRY(reader.status());
-  if (body.contains("tokens") && !body["tokens"].is_null()) state.tokens = tokens;
+  state.tokens = head.tokens;
   if (state.dropped > 0 && state.first_shown() >= state.messages.size()) {
     return Fail(Code::kInvalidArgument,
                 "session: `dropped` is {}, but it has {} messages; at least one must stay beside "
                 "the system message",
                 state.dropped, state.messages.size());
   }
-  KV_ASSIGN(state.setup, store.Keep(std::move(setup)));
+  KV_ASSIGN(state.setup, store.Keep(std::move(head.setup)));
   return record;
 }
 

@@ -76,7 +76,8 @@ SessionPath::~SessionPath() { Wipe(&ids); }
 
 uint64_t SessionPath::HeldBytes() const {
   return kSharedBytes + sizeof(*this) + ids.capacity() * sizeof(TokenId) +
-         begins.capacity() * sizeof(begins[0]) + (cache_salt ? HeapBytes(*cache_salt) : 0);
+         begins.capacity() * sizeof(begins[0]) + (space.owner ? HeapBytes(*space.owner) : 0) +
+         (space.salt ? HeapBytes(*space.salt) : 0);
 }
 
 uint64_t SessionState::HeldBytes() const {

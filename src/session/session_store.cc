@@ -51,15 +51,41 @@ bool SessionStore::TakeBytes(uint64_t bytes, Room room) {
   Shares& shares = impl_->memory->shares;
   if (room == Room::kWithinLimit) return shares.Take(owner_, bytes);
   shares.AddBriefly(owner_, bytes);
+  brief_bytes_ += bytes;
   return true;
 }
 
 std::shared_ptr<void> SessionStore::Memory() const { return impl_->memory; }
 
-void SessionStore::GiveBytes(void* memory, const SessionOwner& owner, uint64_t bytes, Room room) {
-  auto* of = static_cast<TextMemory*>(memory);
-  const MutexLock lock(of->mutex);
-  room == Room::kMayExceed ? of->shares.GiveBrief(owner, bytes) : of->shares.Give(owner, bytes);
+void SessionStore::GiveBytes(void* memory, const SessionOwner& owner, uint64_t bytes) {
+  static_cast<TextMemory*>(memory)->Give(owner, bytes);
+}
+
+// Takes memory for what was kept with kMayExceed beyond the bytes that are freed for it.
+Status SessionStore::Settle(uint64_t freed_bytes) {
+  uint64_t more = 0;
+  {
+    const MutexLock lock(impl_->memory->mutex);
+    if (brief_bytes_ <= freed_bytes) return {};
+    more = brief_bytes_ - freed_bytes;
+    Shares& shares = impl_->memory->shares;
+    // Others than these are there while `more` is taken: what they replace still has its memory.
+    shares.EndBrief(brief_bytes_);
+    shares.Give(owner_, brief_bytes_);
+    const bool fits = shares.Take(owner_, more);
+    if (fits) brief_bytes_ -= more;
+    shares.AddBriefly(owner_, brief_bytes_);
+    if (fits) return {};
+  }
+  return Fail(Code::kExhausted,
+              "what stays needs {} bytes more, since other sessions or calls have what it "
+              "replaces: {}",
+              more, NoMemory().message);
+}
+
+void SessionStore::EndBrief() {
+  const MutexLock lock(impl_->memory->mutex);
+  impl_->memory->shares.EndBrief(std::exchange(brief_bytes_, 0));
 }
 
 Error SessionStore::NoMemory() const {
@@ -170,18 +196,17 @@ Result<SessionStore::Page> SessionStore::List(std::string_view tenant,
     }
     file = impl_->file;
   }
-  // Sessions in the file are read one by one, and only what a list shows is kept of them.
+  // What a list shows is all that is read of sessions in the file.
   for (Entry& entry : page.entries) {
     if (entry.state) continue;
-    SessionStore unlimited(SessionLimits{.memory_bytes = UINT64_MAX});
-    const auto read = file->Read(unlimited, owner, entry.id);
-    if (!read) continue;
+    auto head = file->ReadHead(owner, entry.id);
+    if (!head) continue;
     SessionState shown;
-    shown.setup = read->state.setup;
-    shown.tokens = read->state.tokens;
+    shown.setup = std::make_shared<const SessionSetup>(std::move(head->setup));
+    shown.tokens = head->tokens;
     entry.state = std::make_shared<const SessionState>(std::move(shown));
-    entry.created_s = read->created_s;
-    entry.num_messages = read->state.messages.size();
+    entry.created_s = head->created_s;
+    entry.num_messages = head->num_messages;
   }
   std::erase_if(page.entries, [](const Entry& entry) { return !entry.state; });
   return page;
@@ -254,6 +279,16 @@ void SessionStore::Sweep() {
   std::vector<std::shared_ptr<const void>> dead;
   const MutexLock lock(impl_->mutex);
   impl_->Sweep(&dead);
+}
+
+std::optional<uint64_t> SessionStore::BytesOf(std::string_view tenant) const {
+  const SessionOwner owner = SessionOwnerOf(tenant);
+  const MutexLock lock(impl_->mutex);
+  for (const auto& [number, session] : impl_->by_number) {
+    if (session->owner == owner && !session->state) return std::nullopt;
+  }
+  const MutexLock memory_lock(impl_->memory->mutex);
+  return impl_->memory->shares.used_by(owner);
 }
 
 SessionCounts SessionStore::counts() const {

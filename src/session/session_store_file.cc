@@ -17,7 +17,8 @@ Result<SessionStore::Entry> SessionStore::Impl::Load(
     if (session->state) return EntryOf(*session);
     from = file;
   }
-  auto read = from->Read(store, session->owner, session->id);
+  auto read =
+      MakingRoom(session->owner, [&] { return from->Read(store, session->owner, session->id); });
   if (!read && read.error().code == Code::kNotFound) return tl::unexpected(NoSession());
   if (!read) return tl::unexpected(read.error());
   KV_ASSIGN(std::shared_ptr<const SessionState> state, store.Keep(std::move(read->state)));

@@ -104,6 +104,29 @@ struct SessionStore::Impl {
     session.state = nullptr;
   }
 
+  // Takes the owner's idle sessions that the file has out of memory, at most so many: those that
+  // were used longest ago. False: there was none. O(sessions in memory).
+  bool UnloadIdle(const SessionOwner& owner, size_t most) {
+    std::vector<std::shared_ptr<const void>> dead;  // ends without the mutex
+    const MutexLock lock(mutex);
+    for (auto next = by_use.begin(); next != by_use.end() && dead.size() < most;) {
+      StoredSession& session = **next++;
+      if (session.owner != owner || session.row_number == 0 || !session.queue.empty()) continue;
+      Unload(session, &dead);
+    }
+    return !dead.empty();
+  }
+  // Runs a step, and again with less of the owner's sessions in memory while it is kExhausted.
+  template <typename Step>
+  auto MakingRoom(const SessionOwner& owner, const Step& step) {
+    auto done = step();
+    for (size_t most = 1; !done && done.error().code == Code::kExhausted; most *= 2) {
+      if (!UnloadIdle(owner, most)) break;
+      done = step();
+    }
+    return done;
+  }
+
   Result<Entry> Load(SessionStore& store, const std::shared_ptr<StoredSession>& session);
 
   // Removes a session. Its state ends with *dead, which the caller destroys without the mutex:

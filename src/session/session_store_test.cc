@@ -540,7 +540,7 @@ TEST_F(SessionModelTest, RandomOperationsKeepTextAndIds) {
       messages.push_back(std::move(answer));
       changed = *Append(store, state, std::move(messages));
       const size_t num_ids = ids.size();
-      changed.paths = *AddPath(store, state.paths, std::move(ids), std::move(begins), std::nullopt);
+      changed.paths = *AddPath(store, state.paths, std::move(ids), std::move(begins), {});
       // Whatever was read before.
       ASSERT_EQ(ContainedTokens(changed).back(), num_ids);
     } else if (kind == 5) {  // truncate

@@ -1,5 +1,6 @@
 // SessionStore::Turn: calls of one session, one after the other.
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "base/check.h"
@@ -66,18 +67,44 @@ bool Extends(const SessionState& state, const SessionState& old) {
          std::equal(old.messages.begin(), old.messages.end(), state.messages.begin());
 }
 
+// Returns the bytes of the parts that end when `state` replaces `old`. 0 where a reader has the old
+// one.
+uint64_t FreedBytes(const std::shared_ptr<const SessionState>& old, const SessionState& state) {
+  constexpr int64_t kOwnUses = 3;  // of the table, of the call that changes it, and of Replace
+  if (old.use_count() > kOwnUses) return 0;
+  std::unordered_set<const void*> stay;
+  for (const auto& message : state.messages) stay.insert(message.get());
+  for (const auto& path : state.paths) stay.insert(path.get());
+  uint64_t bytes = old->HeldBytes();
+  const auto add = [&](const auto& parts) {
+    for (const auto& part : parts) {
+      if (part.use_count() == 1 && !stay.contains(part.get())) bytes += part->HeldBytes();
+    }
+  };
+  add(old->messages);
+  add(old->paths);
+  return bytes;
+}
+
 }  // namespace
 
 Status SessionStore::Turn::Replace(SessionState state, Durable durable) {
   KV_CHECK(place_ && has_come());
   Impl& impl = *place_->store;
   StoredSession& session = *place_->session;
+  struct Brief {  // what was kept for this change is like all else after it
+    SessionStore& view;
+    ~Brief() { view.EndBrief(); }
+  } const brief{place_->view};
   KV_ASSIGN(const Entry now, Read());
   const Room room =
       state.HeldBytes() <= now.state->HeldBytes() ? Room::kMayExceed : Room::kWithinLimit;
   const auto scrub =
       Extends(state, *now.state) ? SessionFile::Scrub::kNo : SessionFile::Scrub::kYes;
+  const uint64_t freed_bytes = FreedBytes(now.state, state);
   KV_ASSIGN(std::shared_ptr<const SessionState> kept, place_->view.Keep(std::move(state), room));
+  const Status fits =
+      impl.MakingRoom(session.owner, [&] { return place_->view.Settle(freed_bytes); });
   std::shared_ptr<SessionFile> file;
   uint64_t row_number = 0;
   {
@@ -87,6 +114,7 @@ Status SessionStore::Turn::Replace(SessionState state, Durable durable) {
     if (is_kept && durable == Durable::kNow) file = impl.file;
     row_number = session.row_number + 1;
   }
+  if (!fits && !file) return fits;
   if (file) {
     const Status written = file->Write({.id = session.id,
                                         .tenant = session.tenant,
@@ -96,13 +124,18 @@ Status SessionStore::Turn::Replace(SessionState state, Durable durable) {
     if (!written && written.error().code == Code::kNotFound) return tl::unexpected(NoSession());
     KV_TRY(written);
   }
+  std::vector<std::shared_ptr<const void>> dead;  // ends without the mutex
   {
     const MutexLock lock(impl.mutex);
     if (!session.removed) {
       if (file) session.row_number = row_number;
       // An erase of all that failed meanwhile has taken the old state out of memory.
-      if (!session.state) session.by_use = impl.by_use.insert(impl.by_use.end(), &session);
-      session.state.swap(kept);  // the old one ends without the mutex
+      if (fits) {
+        if (!session.state) session.by_use = impl.by_use.insert(impl.by_use.end(), &session);
+        session.state.swap(kept);
+      } else if (session.state) {
+        impl.Unload(session, &dead);
+      }
       impl.Use(session, place_->counts);
       return {};
     }
@@ -148,6 +181,7 @@ bool SessionStore::Turn::LeaveMemory() {
 void SessionStore::Turn::End() {
   const std::shared_ptr<Place> place = std::exchange(place_, nullptr);
   if (!place) return;
+  place->view.EndBrief();
   std::function<void()> next;
   {
     const MutexLock lock(place->store->mutex);

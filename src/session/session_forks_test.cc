@@ -1,0 +1,174 @@
+// Memory of sessions that share a text: forks that forget a part of it, and lists that read none.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/secret.h"
+#include "kvasir/session.h"
+#include "kvasir/session_file.h"
+
+namespace kvasir {
+namespace {
+
+std::vector<SessionMessage> SaysOnce(std::string content) {
+  std::vector<SessionMessage> messages(1);
+  messages[0].role = "user";
+  messages[0].content = std::move(content);
+  return messages;
+}
+
+SessionState StateOfForks(SessionStore& store, SessionSetup setup = {}) {
+  SessionState state;
+  state.setup = *store.Keep(std::move(setup));
+  return state;
+}
+
+std::shared_ptr<SessionStore::Turn> TurnOfFork(SessionStore& store, const std::string& id) {
+  return *store.Queue("t", id, [] {});
+}
+
+class SessionForksTest : public testing::Test {
+ protected:
+  SessionForksTest() {
+    std::string pattern = testing::TempDir() + "/kvasir-forks-XXXXXX";
+    parent_ = mkdtemp(pattern.data());
+    options_ = {.folder = parent_ / "kv",
+                .cap_bytes = uint64_t{64} << 20,
+                .state_dir = parent_ / "state",
+                .identity = {"model-1", "f16"},
+                .vocab_size = 1000};
+    (void)LoadOrCreateSecret(*options_.state_dir);
+  }
+  ~SessionForksTest() override { std::filesystem::remove_all(parent_); }
+
+  std::unique_ptr<SessionStore> OpenStore(SessionLimits limits = {}) {
+    auto store = std::make_unique<SessionStore>(limits);
+    auto file = SessionFile::Open(options_);
+    EXPECT_TRUE(file) << file.error().message;
+    EXPECT_TRUE(store->UseFile(std::shared_ptr<SessionFile>(std::move(*file))));
+    return store;
+  }
+
+  std::filesystem::path parent_;
+  SessionFileOptions options_;
+};
+
+// Forks share a text until one of them forgets a part of it: its copy needs room like all others.
+TEST(SessionForks, ForksThatForgetStayWithinTheMemory) {
+  constexpr uint64_t kBytes = 200'000;
+  SessionStore store({.memory_bytes = kBytes});
+  SessionStore own = store.Of("t");
+  std::vector<std::string> ids = {store.Create("t", StateOfForks(own))->id};
+  {
+    const auto turn = TurnOfFork(store, ids[0]);
+    auto more = Append(turn->store(), *turn->Read()->state, SaysOnce(std::string(30'000, 'x')));
+    ASSERT_TRUE(turn->Replace(std::move(*more)));
+  }
+  while (ids.size() < 20) {
+    const auto turn = TurnOfFork(store, ids[0]);
+    auto fork = ForkOf(turn->store(), *turn->Read()->state, 1);
+    ASSERT_TRUE(fork);
+    ids.push_back(store.Create("t", std::move(*fork))->id);
+  }
+  const auto forget = [&](const std::string& id, uint32_t bytes) {
+    const auto turn = TurnOfFork(store, id);
+    auto part = Remove(turn->store(), *turn->Read()->state, {0, 0, bytes});
+    EXPECT_TRUE(part) << part.error().text();
+    return turn->Replace(std::move(*part));
+  };
+  size_t forgotten = 0;
+  for (const std::string& id : ids) {
+    const Status done = forget(id, 1);
+    EXPECT_LE(store.counts().bytes, kBytes);
+    if (done) {
+      ++forgotten;
+      continue;
+    }
+    EXPECT_EQ(done.error().code, Code::kExhausted);
+    EXPECT_NE(done.error().message.find("other sessions or calls have"), std::string::npos);
+    EXPECT_EQ(store.Find("t", id)->state->messages[0]->content.size(), 30'000u);
+  }
+  EXPECT_GE(forgotten, 3u);
+  EXPECT_LE(forgotten, 5u);
+  // What no other session has is forgotten in a full store too, again and again.
+  for (uint32_t bytes = 1; bytes < 100; ++bytes) EXPECT_TRUE(forget(ids[0], bytes));
+  EXPECT_LE(store.counts().bytes, kBytes);
+  for (const std::string& id : ids) ASSERT_TRUE(TurnOfFork(store, id)->Remove());
+  EXPECT_EQ(store.counts().bytes, 0u);
+}
+
+// A list of a hundred sessions must not read a hundred conversations.
+TEST_F(SessionForksTest, AListReadsNothingBehindTheHeadOfASession) {
+  SessionStore store{SessionLimits()};
+  SessionSetup setup;
+  setup.metadata = R"({"a":",\"messages\":["})";
+  setup.max_context = 77;
+  SessionState state = *Append(store, StateOfForks(store, std::move(setup)), SaysOnce("hello"));
+  state.tokens = 5;
+  const std::string json = ToJson({.id = "sess_1", .tenant = "t", .created_s = 9, .state = state});
+  const auto expect = [](const Result<SessionHead>& head) {
+    ASSERT_TRUE(head) << head.error().message;
+    EXPECT_EQ(head->id, "sess_1");
+    EXPECT_EQ(head->tenant, "t");
+    EXPECT_EQ(head->created_s, 9);
+    EXPECT_EQ(head->setup.max_context, 77u);
+    EXPECT_EQ(head->setup.metadata, R"({"a":",\"messages\":["})");
+    EXPECT_EQ(head->tokens, 5u);
+    EXPECT_EQ(head->num_messages, 1u);
+  };
+  expect(ParseSessionHead(json));
+  expect(ParseSessionHead(json.substr(0, json.find("hello"))));
+  // An older version did not write their number.
+  std::string older = json;
+  const std::string number = R"("num_messages":1,)";
+  older.erase(older.find(number), number.size());
+  expect(ParseSessionHead(older));
+  EXPECT_FALSE(ParseSessionHead(older.substr(0, older.find("hello"))));
+  EXPECT_FALSE(ParseSessionHead("[]"));
+}
+
+// A fork that forgets needs more memory: idle sessions leave memory for it, and with none
+// left it goes to the file alone.
+TEST_F(SessionForksTest, ForksThatForgetMakeRoomInMemory) {
+  constexpr uint64_t kBytes = 100'000;
+  auto store = OpenStore({.memory_bytes = kBytes});
+  std::vector<std::string> ids;
+  {
+    SessionStore own = store->Of("t");
+    auto state = Append(own, StateOfForks(own), SaysOnce(std::string(30'000, 'x')));
+    ids.push_back(store->Create("t", std::move(*state))->id);
+  }
+  while (ids.size() < 8) {
+    const auto turn = *store->Queue("t", ids[0], [] {});
+    auto fork = ForkOf(turn->store(), *turn->Read()->state, 1);
+    ids.push_back(store->Create("t", std::move(*fork))->id);
+  }
+  for (const std::string& id : ids) {
+    {
+      const auto turn = TurnOfFork(*store, id);
+      const auto entry = turn->Read();
+      ASSERT_TRUE(entry) << entry.error().message;
+      auto part = Remove(turn->store(), *entry->state, {0, 0, 1});
+      ASSERT_TRUE(part);
+      const Status done = turn->Replace(std::move(*part));
+      ASSERT_TRUE(done) << done.error().message;
+    }
+    EXPECT_LE(store->counts().bytes, kBytes);
+  }
+  store.reset();
+  store = OpenStore();
+  for (const std::string& id : ids) {
+    const auto entry = store->Find("t", id);
+    ASSERT_TRUE(entry);
+    EXPECT_EQ(entry->state->messages[0]->content.size(), 29'999u);
+  }
+}
+
+}  // namespace
+}  // namespace kvasir
