@@ -23,7 +23,7 @@ struct Peak {
   double operations_per_round;
   void (*run)(uint64_t rounds);
 };
-// The loops that this CPU (and, for AMX, this kernel) can run. Requests the AMX state.
+// Returns the loops that this CPU (and, for AMX, this kernel) can run. Requests the AMX state.
 std::vector<Peak> Peaks();
 
 // Tells the core that it waits for another.

@@ -43,7 +43,7 @@ class NumberSource {
         return bytes_.empty() ? Wide() : FloatOf(bytes_.U32());
     }
   }
-  // Never infinite, never NaN.
+  // Returns a number that is never infinite, never NaN.
   float NextFinite() {
     const float x = Next();
     return std::isfinite(x) ? x : std::copysign(FLT_MAX, x);
@@ -54,7 +54,7 @@ class NumberSource {
   enum Kind { kOrdinary, kWide, kEdges, kTiny, kHuge, kRare, kAnyBits, kGiven, kKinds };
 
   float Ordinary() { return static_cast<float>(random_.Uniform() * 2 - 1); }
-  // Wide exponents, so that another order of a sum gives other bits.
+  // Returns numbers of wide exponents, so that another order of a sum gives other bits.
   float Wide() { return std::ldexp(Ordinary(), static_cast<int>(random_.Below(25)) - 12); }
   // Zeros, subnormal numbers, the ends of the formats, and borders of exp and the quantisers.
   float Edge() {
@@ -108,7 +108,8 @@ class ExactBuffer {
   std::unique_ptr<T, Free> data_;
 };
 
-// Equal bits, or NaN in both: no rule defines which NaN (docs/numerics.md, rule 7).
+// Tells whether they have equal bits, or NaN in both: no rule defines which NaN (docs/numerics.md,
+// rule 7).
 inline bool SameNumbers(std::span<const float> a, std::span<const float> b) {
   if (a.size() != b.size()) return false;
   for (size_t i = 0; i < a.size(); ++i) {

@@ -59,7 +59,7 @@ class DiskRecords {
     return records;
   }
 
-  // All tokens up to the end of this record; absent: one before it is not among those.
+  // Returns all tokens up to the end of this record; absent: one before it is not among those.
   static std::optional<Text> TextOf(const Records& records, const BlockKey& key) {
     std::vector<const Record*> chain;
     for (std::optional<BlockKey> at = key; at;) {

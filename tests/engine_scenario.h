@@ -37,7 +37,7 @@ inline const std::filesystem::path& ScratchDir() {
   return folder.path;
 }
 
-// The bundled model in one thread and 16 MiB of KV.
+// Returns the bundled model in one thread and 16 MiB of KV.
 inline EngineOptions DemoOptions() {
   EngineOptions options;
   options.model = KVASIR_SOURCE_DIR "/models/kvasir-demo";
@@ -48,7 +48,8 @@ inline EngineOptions DemoOptions() {
   return options;
 }
 
-// Random weights with odd sizes; a row takes a tenth of the time of the bundled model's.
+// Returns the random weights with odd sizes; a row takes a tenth of the time of the bundled
+// model's.
 inline EngineOptions TinyOptions() {
   EngineOptions options = DemoOptions();
   options.model.reset();

@@ -31,7 +31,7 @@ class TwinRun {
  public:
   explicit TwinRun(uint64_t seed) : random_(seed), drafts_(~seed) {}
 
-  // From now on each round has a disk, and its engine is started again now and then.
+  // Makes that from now on each round has a disk, and its engine is started again now and then.
   TwinRun& OnDisk() {
     on_disk_ = true;
     least_sequences_ = 3;  // steps of a whole block leave less room for forks of windows
@@ -49,7 +49,7 @@ class TwinRun {
     while (counts_.rows < rows && !testing::Test::HasFailure()) RoundOn(FolderOptions(folder), 40);
     return counts_;
   }
-  // One round for each KV format, in blocks of `block_tokens`.
+  // Runs one round for each KV format, in blocks of `block_tokens`.
   const TwinCounts& CompareFormats(const std::string& folder, uint32_t block_tokens) {
     block_tokens_ = block_tokens;
     least_sequences_ = 3;  // three forks share no window
@@ -60,7 +60,7 @@ class TwinRun {
     }
     return counts_;
   }
-  // One round on the tiny model, for injected faults.
+  // Runs one round on the tiny model, for injected faults.
   const TwinCounts& CompareTiny() {
     RoundOn(TinyOptions(), 40);
     return counts_;
@@ -210,7 +210,7 @@ class TwinRun {
     while (tokens.size() > size) tokens.pop_back();
   }
 
-  // Append to, rewind, fork, repeat or begin a conversation.
+  // Makes a request: append to, rewind, fork, repeat or begin a conversation.
   GenerateRequest NextRequest(uint32_t vocab_size, size_t* conversation) {
     if (conversations_.empty() || (conversations_.size() < 6 && random_.Below(4) == 0)) {
       conversations_.push_back({"tenant-" + std::to_string(random_.Below(3)), {}});
@@ -310,7 +310,7 @@ class TwinRun {
     return format;
   }
 
-  // Where layers with windows can resume: up to three places, ascending.
+  // Returns where layers with windows can resume: up to three places, ascending.
   std::vector<uint32_t> MessageEnds(size_t num_tokens) {
     std::vector<uint32_t> ends;
     uint64_t end = 0;

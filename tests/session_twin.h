@@ -48,13 +48,13 @@ class SessionTwin {
     return *this;
   }
 
-  // Random histories until so many erases are checked.
+  // Runs random histories until so many erases are checked.
   const Counts& Erase(uint64_t erases) {
     while (counts_.erases < erases && !testing::Test::HasFailure()) Round();
     return counts_;
   }
 
-  // Random changes and generates until `rows` rows are compared.
+  // Makes random changes and generates until `rows` rows are compared.
   const Counts& Compare(uint64_t rows) {
     while (counts_.rows < rows && !testing::Test::HasFailure()) Round();
     return counts_;
@@ -128,7 +128,7 @@ class SessionTwin {
     ASSERT_TRUE((*sessions)->UseFile(std::move(*file)));
   }
 
-  // The process is gone, and the folder is as it was at one moment.
+  // Kills: the process is gone, and the folder is as it was at one moment.
   void Kill(const EngineOptions& options, std::unique_ptr<Engine>* engine,
             std::unique_ptr<SessionStore>* sessions) {
     EndPrepared();
@@ -164,8 +164,8 @@ class SessionTwin {
     return stored;
   }
 
-  // Some sessions change, then answer at once; meanwhile another one may forget. True: the process
-  // is to be killed, and nobody has got the answers.
+  // Lets some sessions change, then answer at once; meanwhile another one may forget. True: the
+  // process is to be killed, and nobody has got the answers.
   bool Batch(Engine& engine, Engine& twin, const ModelView& view, SessionStore& store) {
     if (ids_.empty() || (ids_.size() < 5 && random_.Below(3) == 0)) Create(store);
     Chat(engine);
@@ -284,7 +284,7 @@ class SessionTwin {
   }
 
   using Texts = std::vector<std::vector<TokenId>>;
-  // What is resident, up to the end of each branch.
+  // Returns what is resident, up to the end of each branch.
   static Texts ResidentIn(Engine& engine) {
     std::promise<PrefixList> told;
     engine.ListPrefixes(kTenant, [&](PrefixList list) { told.set_value(std::move(list)); });
@@ -380,7 +380,7 @@ class SessionTwin {
     counts_.wrong_erases += !is_right;
   }
 
-  // Whether a text has all that the session's prompts begin with, up to the end of the first
+  // Tells whether a text has all that the session's prompts begin with, up to the end of the first
   // message that somebody said, and no live session has that text. The twin has noted the prompts
   // itself.
   bool HasRead(const std::string& id, std::span<const ForgetRequest> requests, const Texts& texts) {
@@ -408,8 +408,8 @@ class SessionTwin {
     });
   }
 
-  // No record begins with a forgotten text, unless a live session has it; one that parts from it is
-  // found as before, with all that it needs.
+  // Checks that no record begins with a forgotten text, unless a live session has it; one that
+  // parts from it is found as before, with all that it needs.
   void CheckStored(Engine& engine, const std::string& deleted,
                    std::span<const ForgetRequest> requests, const DiskRecords::Records& before) {
     Flush(engine);  // nothing forgotten was on its way
@@ -442,7 +442,7 @@ class SessionTwin {
     counts_.disk_wrong += !is_right;
   }
 
-  // The session ends, and nobody erases what it has read.
+  // Ends the session, and nobody erases what it has read.
   void Expire(SessionStore& store) {
     EndPrepared();
     const size_t i = random_.Below(ids_.size());

@@ -42,6 +42,18 @@ PLAIN_PATTERNS = [(re.compile(rf"\b{phrase}\b", re.I), advice) for phrase, advic
 BEGINS = re.compile(r'\s*(?:(?://|#)\s*|r?""")(?P<word>Of|Those|Whose|Who|That)\b')
 IS_COMMENT = re.compile(r"\s*(?://|#)")
 BEGIN_ADVICE = "begin with a verb (\"Returns\", \"Starts\") above a function, with a noun above a type or field"
+# A comment directly above a function in a header begins with a verb in the third person. The rule is modest: the first
+# word, if it is a plain one, ends in "s" (plurals pass), or is one of these.
+FIRST_WORD = re.compile(r"\s*//\s*([A-Z][a-z-]+)[,.:;]?(?:\s|$)")
+FIRST_WORDS = ("Called", "Return", "Absent", "False", "Null", "True")
+VERB_ADVICE = "begin with a verb (\"Returns\", \"Starts\") above a function"
+# Folders whose headers do not follow it yet.
+WITHOUT_VERBS = ("src/schedule/",)
+NOT_FUNCTION = re.compile(r"(?:using|struct|class|enum|typedef|namespace|union|#|public|private|protected|return|if|for|"
+                          r"inline constexpr|static constexpr|alignas|static_assert|[A-Z_]+\(|\})")
+ANGLES = re.compile(r"<[^<>()]*(?:\([^()<>]*\))?[^<>()]*>")
+DECLARED = re.compile(r"(?:[\w:&*\[\]~]+\s+)*[\w:&*\[\]~]+$")
+
 # What PLAIN_PHRASES and BEGINS hold for: folders, and files. Widen it when a room is clean.
 CLEAN = ("dev", "README.md", "CONTRIBUTING.md", "docs/", "tools/", "tests/*.py", "bench/", "fuzz/", "src/", "include/")
 
@@ -77,6 +89,39 @@ def beginnings(name, text):
         goes_on = number > 1 and IS_COMMENT.match(line) and IS_COMMENT.match(lines[number - 2])
         if found and not goes_on:
             yield f"{name}:{number}: \"{found['word']} ...\": {BEGIN_ADVICE}"
+
+
+def is_function(declaration):
+    """Whether a declaration, without its comment, is a function's, not a field's or a type's."""
+    if NOT_FUNCTION.match(declaration):
+        return False
+    declaration = re.sub(r"^template\s*<.*?>\s*(?:requires .*?>\s+)?", "", declaration)
+    shorter = ANGLES.sub("", declaration)
+    while shorter != declaration:
+        declaration, shorter = shorter, ANGLES.sub("", shorter)
+    head, parenthesis, _ = declaration.partition("(")
+    return bool(parenthesis) and "=" not in head and bool(DECLARED.match(head.strip()))
+
+
+def first_words(name, text):
+    """Yields "file:line: message" for each comment above a function that does not begin with a verb."""
+    lines = text.splitlines()
+    for number in range(1, len(lines)):
+        found = FIRST_WORD.match(lines[number - 1])
+        if not found or found[1].endswith("s") or found[1] in FIRST_WORDS:
+            continue
+        if number > 1 and IS_COMMENT.match(lines[number - 2]):
+            continue  # it goes on
+        end = number
+        while end < len(lines) and IS_COMMENT.match(lines[end]):
+            end += 1
+        declaration = []
+        for line in lines[end:end + 8]:
+            declaration.append(line.strip())
+            if re.search(r"[;{}]", line) or not line.strip():
+                break
+        if is_function(" ".join(declaration).strip()):
+            yield f"{name}:{number}: \"{found[1]} ...\": {VERB_ADVICE}"
 
 
 def phrases(name, text):
@@ -115,6 +160,8 @@ def check_file(name, text):
     yield from phrases(name, text)
     if is_clean(name) and name.endswith((".h", ".cc", ".py")):
         yield from beginnings(name, text)
+    if name.endswith(".h") and not name.startswith(WITHOUT_VERBS):
+        yield from first_words(name, text)
     if name.endswith(".md"):
         yield from long_lines(name, text)
 
@@ -144,6 +191,11 @@ def self_test():
         "bench/good.h": "// Returns the block\n// Whose owner is left behind, behind a proxy.\nint a;  // of a block\n",
         "bench/begins.h": "// Of a block.\nint a;\n  // Whose it is.\nint b;\n\n// Who asks.\n",
         "bench/begins.py": "def of():\n    \"\"\"Those that wait.\"\"\"\n",
+        "verbs.h": "// The block\n// of it.\nBlock* Find(int a,\n            int b);\n\n// The block.\nBlock block_;\n"
+                   "// Returns it.\nint Of();\n// Tokens of it.\nint Tokens() const;\n// REQUIRES: a.\nvoid A();\n"
+                   "// The sink.\nstd::function<void(int)> sink = {};\n// A type.\nstruct Type {\n"
+                   "  // Whether so.\n  bool Is() const { return true; }\n  // False: it is not.\n  bool Has();\n};\n",
+        "src/schedule/verbs.h": "// The block.\nBlock* Find();\n",
         "other/room.h": "// Of a block, behind another one that nobody has.\n",
         "docs/plain.md": "Nobody else's. It stands\nbehind whoever asks.\n",
         "long.md": f"# Title\n\n{wide}\n| {wide} |\n    {wide}\n```\n{wide}\n```\n[link](http://x/{'y' * 120})\n",
@@ -151,6 +203,7 @@ def self_test():
     found = [line for name, text in files.items() for line in check_file(name, text)]
     want = ["told.h:2: ", "told.h:3: ", "none.cc:2: ", "no.py:1: ", "but.cc:1: ", "own.sh:1: ",
             "bench/begins.h:1: ", "bench/begins.h:3: ", "bench/begins.h:6: ", "bench/begins.py:2: ",
+            "verbs.h:1: ", "verbs.h:18: ",
             "docs/plain.md:1: ", "docs/plain.md:2: ", "docs/plain.md:2: ", "long.md:3: "]
     ok = len(found) == len(want) and all(f.startswith(w) for f, w in zip(found, want))
     print("words self-test:", "passed" if ok else f"FAILED, found {found}")

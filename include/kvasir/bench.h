@@ -51,8 +51,8 @@ struct CacheShare {
   double cache_us = 0;  // mean time inside the cache, as part of step_ms
   double share() const { return step_ms > 0 ? cache_us / 1000 / step_ms : 0; }
 };
-// The mean of options.repeats prompts, cut to the model's context. kInvalidArgument, of the field
-// "repeats" or "prompt_tokens": none to run.
+// Returns the mean of options.repeats prompts, cut to the model's context. kInvalidArgument, of the
+// field "repeats" or "prompt_tokens": none to run.
 Result<CacheShare> MeasureCacheShare(const BenchOptions& options, uint32_t prompt_tokens);
 
 }  // namespace kvasir

@@ -59,7 +59,7 @@ struct StoreListing {
   uint64_t hits = 0;               // blocks that were read for a prompt
   int64_t last_use_unix_s = 0;     // to the hour; 0: unknown
 };
-// The stores of this folder; needs no key. kNotFound: there is no such folder.
+// Returns the stores of this folder; needs no key. kNotFound: there is no such folder.
 Result<std::vector<StoreListing>> ListDiskStores(const std::string& folder);
 
 struct StoreCheck {
@@ -79,7 +79,7 @@ enum class Unreadable : uint8_t { kListed, kRemoved };
 Result<std::vector<std::string>> UnreadableOnDisk(const std::string& folder,
                                                   const std::optional<std::string>& state_dir,
                                                   Unreadable what);
-// Where a disk tier is that no folder is named for. Absent: there is no cache folder.
+// Returns where a disk tier is that no folder is named for. Absent: there is no cache folder.
 std::optional<std::string> DefaultDiskFolder(const std::optional<std::string>& cache_dir);
 
 struct TierFlushed {

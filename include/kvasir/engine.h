@@ -81,10 +81,10 @@ class Engine {
   // kIoError: a file; kCorruption: damaged content of a file. The message names what is wrong and
   // what would be right. O(bytes of weights), O(1) in bytes where an image lies ready.
   static Result<std::unique_ptr<Engine>> Load(const EngineOptions& options);
-  // The memory that Load would take, by the same arithmetic; nothing is allocated. The model may
-  // lack its weights: a Hugging Face folder with its config.json alone, that file, or the header of
-  // a GGUF file. sequence_tokens: of the sequences that the plan counts; absent: the context.
-  // Errors as Load's that concern options, headers and configuration. O(tensors).
+  // Returns the memory that Load would take, by the same arithmetic; nothing is allocated. The
+  // model may lack its weights: a Hugging Face folder with its config.json alone, that file, or the
+  // header of a GGUF file. sequence_tokens: of the sequences that the plan counts; absent: the
+  // context. Errors as Load's that concern options, headers and configuration. O(tensors).
   static Result<MemoryPlan> PlanMemory(const EngineOptions& options,
                                        std::optional<uint32_t> sequence_tokens = std::nullopt);
   // Plans the memory with KV in each format, in the order of KvFormat.
@@ -134,13 +134,13 @@ class Engine {
   virtual void Flush(FlushSink done) = 0;
   // Absent: there is no disk tier.
   virtual std::optional<TierStats> DiskStats() const = 0;
-  // The disk tier leaves so many bytes of its cap to sessions, which lie in its folder too.
+  // Makes the disk tier leave so many bytes of its cap to sessions, which lie in its folder too.
   virtual void ReserveDisk(uint64_t bytes) = 0;
-  // The choices of requests that wait or run: the oldest running request first, then those that
-  // wait. Absent: of all tenants.
+  // Lists the choices of requests that wait or run: the oldest running request first, then those
+  // that wait. Absent: of all tenants.
   virtual void ListSequences(std::optional<std::string> tenant, SequencesSink done) = 0;
-  // What the cache holds of an owner (GenerateRequest::cache_owner, else its tenant): at most 512
-  // runs and 65,536 tokens, those near the beginning of prompts first.
+  // Lists what the cache holds of an owner (GenerateRequest::cache_owner, else its tenant): at most
+  // 512 runs and 65,536 tokens, those near the beginning of prompts first.
   virtual void ListPrefixes(std::string owner, PrefixesSink done) = 0;
   // kExhausted while a request of this tenant would be refused, whatever it asks for; retry_ms says
   // when there may be room. Cause::kMaxQueued: because of the tenant's own limit.

@@ -40,8 +40,9 @@ struct EngineOptions {
   std::optional<std::string> model;
   std::optional<std::string> model_name;  // what it is called; absent: as its folder or file
   std::optional<std::string> shape;       // instead of model: random weights (bench)
-  // Absent or what they are: as stored (a shape: "f32", "f16" or "bf16", the default). "i8", "i4",
-  // "q8_0", "q4_0": quantised at load, with embedding and output head in i8 (q8_0).
+  // Absent, or the stored type's name: used as stored (a shape: "f32", "f16" or "bf16", the
+  // default). "i8", "i4", "q8_0", "q4_0": quantised at load, with embedding and output head in i8
+  // (q8_0).
   std::optional<std::string> weights;
   // f32, f16, bf16, fp8_e4m3, fp8_e5m2, int8, int4 or nf4; "k=int8,v=f16" sets K and V separately.
   std::string kv_format = "f16";

@@ -70,8 +70,8 @@ struct GenerateRequest {
   std::vector<std::string> stop;
   std::vector<TokenId> stop_ids;
   // What the answers may be. They end with kStop where nothing may follow, and with an error where
-  // no token leads on. Where the most likely token is not legal, another one is taken; what a
-  // sampled token is chosen by is the model's distribution over the legal ones.
+  // no token can continue them. Where the most likely token is not legal, another one is taken;
+  // what a sampled token is chosen by is the model's distribution over the legal ones.
   std::optional<AnswerFormat> format;
   std::shared_ptr<const CompiledFormat> compiled_format;  // Engine::CompileFormats
   bool ignore_eos = false;

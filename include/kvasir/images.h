@@ -12,8 +12,8 @@ namespace kvasir {
 // Default of EngineOptions::image_cap_bytes.
 inline constexpr uint64_t kDefaultImageCapBytes = uint64_t{16} << 30;
 
-// The folder inside a cache folder (EngineOptions::cache_dir) that holds the images and other files
-// kept for models. It may not exist yet. Absent when there is no home folder.
+// Returns the folder inside a cache folder (EngineOptions::cache_dir) that holds the images and
+// other files kept for models. It may not exist yet. Absent when there is no home folder.
 std::optional<std::string> ImageFolderOf(const std::optional<std::string>& cache_dir);
 
 struct ImageEntry {
@@ -25,8 +25,8 @@ struct ImageEntry {
   int64_t used_s = 0;  // when it was last used, since 1970
 };
 
-// The images of a cache folder (EngineOptions::cache_dir), most recently used first. They are not
-// verified here: an engine verifies an image when it opens it.
+// Returns the images of a cache folder (EngineOptions::cache_dir), most recently used first. They
+// are not verified here: an engine verifies an image when it opens it.
 std::vector<ImageEntry> ListImages(const std::optional<std::string>& cache_dir);
 
 }  // namespace kvasir

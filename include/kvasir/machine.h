@@ -22,7 +22,7 @@ inline constexpr const char* kNumericsDigest =
 // Values that KVASIR_TARGET and EngineOptions::target accept on this CPU, slowest first. They
 // always include "scalar".
 std::vector<std::string> SupportedTargetNames();
-// The target that runs when neither of them names one.
+// Returns the target that runs when neither of them names one.
 std::string BestTargetName();
 
 // The processors that this process may use, by its affinity mask and its cgroups.
@@ -36,7 +36,8 @@ struct MachineProcessors {
   std::vector<MachineNode> nodes;
 };
 MachineProcessors DescribeProcessors();
-// The default number of an engine's threads: one for each core, but not more than cpu_limit.
+// Returns the default number of an engine's threads: one for each core, but not more than
+// cpu_limit.
 uint32_t DefaultThreads();
 
 struct MachineLimits {
@@ -53,8 +54,8 @@ std::optional<MachineLimits> MeasureReading(std::optional<uint32_t> threads, uin
 // Keeps limits in the cache folder (EngineOptions::cache_dir). kNotFound: there is none; else the
 // errors of WriteAtomicFile.
 Status KeepLimits(const std::optional<std::string>& cache_dir, const MachineLimits& limits);
-// What KeepLimits kept last, if that was on a processor of this name and with so many threads
-// (absent: DefaultThreads()). A bad file is never an error.
+// Returns what KeepLimits kept last, if that was on a processor of this name and with so many
+// threads (absent: DefaultThreads()). A bad file is never an error.
 std::optional<MachineLimits> KeptLimits(const std::optional<std::string>& cache_dir,
                                         std::optional<uint32_t> threads);
 

@@ -65,7 +65,7 @@ struct MemoryPlan {
   std::optional<uint64_t> context_kv_memory_bytes;
 };
 
-// What EngineOptions::kv_format may name, in the order of tables: "f32", "f16", ...
+// Returns what EngineOptions::kv_format may name, in the order of tables: "f32", "f16", ...
 std::vector<std::string> KvFormatList();
 
 }  // namespace kvasir

@@ -22,7 +22,7 @@ enum class MissReason {
   kOvertaken,   // it is on the disk, and computing was quicker
   kUnreadable,  // what the disk has of it is damaged, or could not be read
   // kDiverged, where more is known of a chat:
-  kTemplateRewrote,  // the template writes an old turn otherwise than when it was the last one
+  kTemplateRewrote,  // the template renders a turn differently once it is not the last
   kRetokenized       // the text is the same as the one that was cached; its ids are others
 };
 inline constexpr uint32_t kNumMissReasons = 12;

@@ -120,9 +120,10 @@ struct SessionPath {
 };
 using SessionPaths = std::vector<std::shared_ptr<const SessionPath>>;
 
-// The ids of a whole path. O(their number).
+// Returns the ids of a whole path. O(their number).
 std::vector<TokenId> IdsOf(const SessionPaths& paths, size_t index);
-// The messages that begin in a whole path, in the order of their places. O(their number * paths).
+// Returns the messages that begin in a whole path, in the order of their places. O(their number *
+// paths).
 std::vector<SessionPath::Begin> BeginsOf(const SessionPaths& paths, size_t index);
 // What a session has read once more, in `space`: `ids`, in which `begins` says where messages
 // begin. The paths with it, which share what they begin with. O(ids + paths).
@@ -143,7 +144,7 @@ struct SessionState {
   uint64_t HeldBytes() const;
 
   bool has_system() const { return !messages.empty() && messages.front()->is_system(); }
-  // The first message that prompts have after the system message.
+  // Returns the first message that prompts have after the system message.
   size_t first_shown() const { return (has_system() ? 1 : 0) + dropped; }
 };
 
@@ -199,7 +200,7 @@ class SessionStore {
   // kMayExceed: for what replaces other parts, so that a full store can be made smaller. Turn::
   // Replace takes memory for what is more than the parts that it ends.
   enum class Room { kWithinLimit, kMayExceed };
-  // The same store, whose Keep takes memory of this tenant's share.
+  // Returns the same store, whose Keep takes memory of this tenant's share.
   SessionStore Of(std::string_view tenant) const;
   // Takes memory for a part of a state: of no tenant's share, if the store is not Of a tenant or
   // that of a Turn. kExhausted: it does not fit, and the part is destroyed.
@@ -211,8 +212,8 @@ class SessionStore {
   // Takes the sessions of an open file, and writes to it from now on. Sessions that this one
   // does not have are written to it at their next change or sweep. Disk.
   Status UseFile(std::shared_ptr<SessionFile> file);
-  // Why sessions are not written to a file, until UseFile. With kUnavailable the file may be opened
-  // later, so calls for an unknown session get this error instead of kNotFound.
+  // Says why sessions are not written to a file, until UseFile. With kUnavailable the file may be
+  // opened later, so calls for an unknown session get this error instead of kNotFound.
   void set_no_file(Error why);
   std::optional<Error> no_file() const;
   std::shared_ptr<SessionFile> file() const;
@@ -222,12 +223,12 @@ class SessionStore {
   // kNotFound where this tenant has no session of this id, as for all calls that take one. Counts
   // as a use of the session, and does not wait for its turn. Disk.
   Result<Entry> Find(std::string_view tenant, std::string_view id);
-  // The same of a session that is in memory; absent: it is not.
+  // Returns the same of a session that is in memory; absent: it is not.
   std::optional<Entry> FindLoaded(std::string_view tenant, std::string_view id);
-  // The tenant's sessions, the newest first; those after the session `after`, if one is given. A
-  // session that cannot be read is left out. O(sessions). Disk.
+  // Returns the tenant's sessions, the newest first; those after the session `after`, if one is
+  // given. A session that cannot be read is left out. O(sessions). Disk.
   Result<Page> List(std::string_view tenant, std::optional<std::string_view> after, size_t limit);
-  // The tenant's sessions that are in memory, the newest first. O(sessions).
+  // Returns the tenant's sessions that are in memory, the newest first. O(sessions).
   std::vector<Entry> Loaded(std::string_view tenant, size_t limit);
   // Takes the next turn of a session: turns of a session come one at a time, in the order of these
   // calls. If the turn has not come yet, `on_turn` is called once when it comes, by any thread; it
@@ -237,7 +238,7 @@ class SessionStore {
   // Removes the tenant's sessions, at once. Returns how many. After an error they are in the file
   // alone. Disk.
   Result<size_t> RemoveAll(std::string_view tenant);
-  // The states of the tenant's sessions that are in memory, except that of `id`.
+  // Returns the states of the tenant's sessions that are in memory, except that of `id`.
   std::vector<std::shared_ptr<const SessionState>> OthersOf(std::string_view tenant,
                                                             std::string_view id) const;
   // The bytes that the tenant's sessions hold. Absent: some of them are in the file alone.
@@ -245,7 +246,7 @@ class SessionStore {
   std::optional<uint64_t> BytesOf(std::string_view tenant) const;
   // Removes sessions whose time is over. Every call above does it too. O(1) without such sessions.
   void Sweep();
-  // The same for those in the file, and tells it which are in use. O(sessions). Disk.
+  // Returns the same for those in the file, and tells it which are in use. O(sessions). Disk.
   Status SweepFile();
   SessionCounts counts() const;
   const SessionLimits& limits() const;
@@ -280,7 +281,7 @@ class SessionStore::Turn {
   const std::string& id() const;
   bool on_disk() const;   // changes wait for the file
   SessionStore& store();  // Of the session's tenant; until the turn ends
-  // The session as it is now. kNotFound: it was removed while this waited. Disk.
+  // Returns the session as it is now. kNotFound: it was removed while this waited. Disk.
   // REQUIRES, as for the others: has_come().
   Result<Entry> Read() const;
   // When a change is in the file: when Replace returns, or with the next one that is.
@@ -291,10 +292,10 @@ class SessionStore::Turn {
   // idle sessions of the tenant that are in the file leave memory, and then this one.
   // REQUIRES, with kLater: it has the same messages.
   Status Replace(SessionState state, Durable durable = Durable::kNow);
-  // After an error the session's text is in the file alone. Disk.
+  // Removes it. After an error the session's text is in the file alone. Disk.
   Status Remove();
-  // The same: what it says leaves memory, and is read again when it is used. False: the file has
-  // nothing of it.
+  // Does the same: what it says leaves memory, and is read again when it is used. False: the file
+  // has nothing of it.
   bool LeaveMemory();
   // Ends the turn before this object ends.
   void End();
@@ -322,14 +323,15 @@ struct ForgottenPath {
   size_t path = 0;
   uint32_t first = 0;
 };
-// The paths without what is forgotten of them; one that shares forgotten ids keeps them, unless
-// they are forgotten of it too. With Room::kMayExceed it does not fail.
+// Returns the paths without what is forgotten of them; one that shares forgotten ids keeps them,
+// unless they are forgotten of it too. With Room::kMayExceed it does not fail.
 Result<SessionPaths> WithoutForgotten(SessionStore& store, const SessionPaths& paths,
                                       std::span<const ForgottenPath> forgotten,
                                       SessionStore::Room room);
-// Where each path comes to a message that the state does not have, or has with another text.
+// Returns where each path comes to a message that the state does not have, or has with another
+// text.
 std::vector<ForgottenPath> NotContained(const SessionState& state);
-// How many ids of each path are before that.
+// Returns how many ids of each path are before that.
 std::vector<uint32_t> ContainedTokens(const SessionState& state);
 
 // Changes of a state. Each returns another state and takes the memory of new messages from the
@@ -346,7 +348,7 @@ Result<SessionState> Edit(SessionStore& store, const SessionState& state, size_t
 Result<SessionState> SetSystem(SessionStore& store, const SessionState& state,
                                SessionMessage message);
 Result<SessionState> Truncate(const SessionState& state, uint64_t num_messages);
-// The first messages, for another session: with no ids of what they do not say.
+// Returns the first messages, for another session: with no ids of what they do not say.
 Result<SessionState> ForkOf(SessionStore& store, const SessionState& state, uint64_t num_messages);
 
 // A part of a message, in code points; absent `end`: all of the message.
@@ -366,7 +368,8 @@ Result<SessionState> Remove(SessionStore& store, const SessionState& state,
 // ends outside the content or before it begins, or overlaps another one.
 Result<std::vector<SessionSegment>> OrderSegments(std::vector<SessionSegment> segments,
                                                   std::string_view content);
-// The byte of well-formed text at which code point `index` begins; absent: the text has fewer.
+// Returns the byte of well-formed text at which code point `index` begins; absent: the text has
+// fewer.
 std::optional<size_t> ByteOfCodePoint(std::string_view text, uint64_t index);
 
 }  // namespace kvasir

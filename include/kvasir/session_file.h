@@ -46,8 +46,8 @@ struct SessionHead {
 };
 // One JSON object with all of it: docs/formats/sessions.md. The caller wipes it. O(text and ids).
 std::string ToJson(const SessionRecord& record);
-// The same back; its messages get other numbers. Takes its memory from the store. kInvalidArgument
-// names what is wrong, kExhausted: the store has no room. O(bytes).
+// Returns the same back; its messages get other numbers. Takes its memory from the store.
+// kInvalidArgument names what is wrong, kExhausted: the store has no room. O(bytes).
 Result<SessionRecord> ParseSessionRecord(SessionStore& store, std::string_view json);
 // Reads the head of what ToJson wrote, and nothing of its messages and paths. kInvalidArgument
 // names what is wrong. O(bytes before the messages; all bytes of what an older version wrote).
@@ -100,14 +100,14 @@ class SessionFile {
   Status Write(const SessionRecord& record, uint64_t number, Scrub scrub);
   // Opens a session. Of another identity, it has its text alone, and identity_changed is set.
   Result<SessionRecord> Read(SessionStore& store, const SessionOwner& owner, std::string_view id);
-  // The row of Read with nothing changed, for export.
+  // Returns the row of Read with nothing changed, for export.
   Result<SessionRecord> ReadAsItIs(SessionStore& store, const SessionOwner& owner,
                                    std::string_view id);
   // What a list shows of it. O(bytes), but a small part of what Read takes.
   Result<SessionHead> ReadHead(const SessionOwner& owner, std::string_view id);
   Status Touch(std::string_view id);  // it is used now
   Status Remove(const SessionOwner& owner, std::string_view id);
-  // All sessions of a tenant, and its key.
+  // Returns all sessions of a tenant, and its key.
   Status RemoveAll(const SessionOwner& owner);
   // Removes all that the secret does not open, and files that were set aside, which nothing else
   // removes. Returns how many sessions of this file.
@@ -115,7 +115,8 @@ class SessionFile {
   // Removes readable sessions whose time is over. Returns their ids.
   Result<std::vector<std::string>> RemoveOld();
 
-  // How its room is divided from now on, as Shares does (base/shares.h); what lies there stays.
+  // Sets how its room is divided from now on, as Shares does (base/shares.h); what lies there
+  // stays.
   void SetWeights(const std::map<SessionOwner, double>& weights);
   bool IsThere();  // its folder and it are where they were
   uint64_t bytes() const;
@@ -153,8 +154,8 @@ struct SessionFileListing {
   std::vector<Session> readable;       // those that open under the secret, the newest first
   std::optional<std::string> skipped;  // why nothing was opened
 };
-// What the folder's file has; changes nothing, and needs no secret to count. Absent: it has no file
-// of sessions. O(their bytes).
+// Returns what the folder's file has; changes nothing, and needs no secret to count. Absent: it has
+// no file of sessions. O(their bytes).
 std::optional<SessionFileListing> ListSessionFile(const SessionFileOptions& options);
 
 }  // namespace kvasir

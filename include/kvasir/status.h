@@ -52,7 +52,7 @@ struct Error {
   std::optional<Cause> cause = {};
   std::optional<ContextExcess> excess = {};  // with Cause::kContext
 
-  // The text for users: "prompt[3]: token 9 is ...".
+  // Returns the text for users: "prompt[3]: token 9 is ...".
   std::string text() const {
     if (!field) return message;
     return *field + (index ? "[" + std::to_string(*index) + "]" : "") + ": " + message;

@@ -60,12 +60,13 @@ class BrowserRules {
                const std::vector<std::string>& allowed_hosts);
   void ListensOnLoopback() { checks_hosts_ = true; }
 
-  // Why the request gets nothing: kPermissionDenied, of the field "host" or "origin". `host`: of
-  // the request's target or its Host header; absent in HTTP/1.0, which no browser speaks. `origin`:
-  // its Origin header; "": it has none.
+  // Returns why the request gets nothing: kPermissionDenied, of the field "host" or "origin".
+  // `host`: of the request's target or its Host header; absent in HTTP/1.0, which no browser
+  // speaks. `origin`: its Origin header; "": it has none.
   std::optional<Error> Check(const std::optional<std::string>& host, std::string_view origin) const;
 
-  // The value of Access-Control-Allow-Origin for a request with this Origin; "": no such header.
+  // Returns the value of Access-Control-Allow-Origin for a request with this Origin; "": no such
+  // header.
   std::string AllowedOrigin(std::string_view origin) const;
   bool any_origin() const { return any_origin_; }
 

@@ -34,8 +34,8 @@ class Credentials {
   static Status CheckCount(const std::vector<std::string>& api_keys, const KeysFile& file,
                            uint32_t max_tenants);
 
-  // The sender of `Authorization: Bearer KEY` or `x-api-key: KEY`; absent without a valid key. The
-  // first header has precedence.
+  // Returns the sender of `Authorization: Bearer KEY` or `x-api-key: KEY`; absent without a valid
+  // key. The first header has precedence.
   std::optional<Caller> CallerOf(std::string_view authorization, std::string_view api_key) const;
   bool required() const { return !tenants_.empty(); }
   size_t num_tenants() const { return tenants_.size(); }  // with a key or an entry

@@ -31,7 +31,7 @@ class KeyRing {
   Status Reload(const std::string& path);
   // REQUIRES, as for CallerOf: one call of Use has succeeded.
   std::shared_ptr<const Credentials> current() const;
-  // The sender of a request; absent: it has no valid key.
+  // Returns the sender of a request; absent: it has no valid key.
   std::optional<Caller> CallerOf(const HttpRequest& request) const;
 
   struct Reloads {

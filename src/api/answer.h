@@ -91,7 +91,7 @@ class Answer {
   const Choice& choice(size_t index) const { return choices_[index]; }
   size_t num_prompts() const { return choices_.size() / spec_.n; }
   size_t PromptOf(size_t choice) const { return choice / spec_.n; }
-  // The text before a choice's text.
+  // Returns the text before a choice's text.
   std::string_view EchoOf(size_t choice) const;
   // Returns a stream's scored tokens of a prompt, which stand before its choices.
   std::span<const GeneratedToken> ScoredPrompt(size_t prompt) const;
@@ -100,12 +100,13 @@ class Answer {
   // Prompts and choices whose last events have not come.
   size_t open_prompts() const { return open_prompts_; }
   size_t open_choices() const { return open_choices_; }
-  // Complete once a prompt's last event has come. REQUIRES: spec().keeps_receipts.
+  // Returns a receipt that is complete once a prompt's last event has come. REQUIRES:
+  // spec().keeps_receipts.
   const Receipt& ReceiptOf(size_t prompt) const { return receipts_[prompt]; }
   const Timings& TimingsOf(size_t prompt) const { return prompt_timings_[prompt]; }
-  // Complete once the last event has come. Several prompts share them: sums of tokens, of
-  // preemptions and of saved time, the first miss, and the times of the prompt whose first token
-  // came first.
+  // Returns sums that are complete once the last event has come. Several prompts share them: sums
+  // of tokens, of preemptions and of saved time, the first miss, and the times of the prompt whose
+  // first token came first.
   const Receipt& receipt() const { return receipt_; }
   const Timings& timings() const { return timings_; }
   uint64_t completion_tokens() const { return completion_tokens_; }
@@ -114,8 +115,8 @@ class Answer {
 
   // Bytes that this holds until its end; grows with each event.
   uint64_t held_bytes() const { return held_bytes_; }
-  // Expected limit of held_bytes() for `tokens` generated tokens: exact for logprobs and ids, with
-  // an average for texts.
+  // Returns the expected limit of held_bytes() for `tokens` generated tokens: exact for logprobs
+  // and ids, with an average for texts.
   uint64_t ExpectedBytes(uint64_t tokens) const;
 
  private:

@@ -13,9 +13,9 @@ class AnswerKeeper {
  public:
   virtual ~AnswerKeeper() = default;
   virtual void Take(const Event& event) = 0;  // every event without an error
-  // After the last event. An error is the answer's: then nothing was kept.
+  // Ends it, after the last event. An error is the answer's: then nothing was kept.
   virtual Status Finish() = 0;
-  // Whether Finish and the end of this wait for a disk.
+  // Tells whether Finish and the end of this wait for a disk.
   virtual bool waits_for_disk() const { return false; }
   virtual uint64_t held_bytes() const = 0;
 };

@@ -18,7 +18,8 @@ class AnswerPieces {
   AnswerPieces(std::shared_ptr<const AnswerReading> reading, std::string answer_id,
                uint32_t choice);
 
-  // What the event makes certain; everything when it ends the choice. O(the event), amortised.
+  // Returns what the event makes certain; everything when it ends the choice. O(the event),
+  // amortised.
   std::vector<AnswerEvent> Take(const Event& event);
 
   size_t num_calls() const { return parser_.num_calls(); }

@@ -18,22 +18,22 @@ class AnswerWriter {
 
   // Called first, before any event.
   virtual void Begin(const Answer& /*answer*/) {}
-  // Every event without an error, right after the answer has taken it.
+  // Sees every event without an error, right after the answer has taken it.
   virtual void See(const Answer& /*answer*/, const Answer::Step& /*step*/, const Event& /*event*/) {
   }
-  // What a stream says of tokens or text, or of the end of a choice.
+  // Returns what a stream says of tokens or text, or of the end of a choice.
   virtual std::string StepEvents(const Answer& answer, const Answer::Step& step,
                                  const Event& event) = 0;
-  // What a stream says of a prompt that is being read, if the request asks for it.
+  // Returns what a stream says of a prompt that is being read, if the request asks for it.
   virtual std::string ProgressEvent(const Answer& answer, uint32_t choice,
                                     const Progress& progress) = 0;
-  // What a stream says after the last event of a prompt. No open prompts: the stream ends.
+  // Returns what a stream says after the last event of a prompt. No open prompts: the stream ends.
   virtual std::string EndEvents(const Answer& answer, size_t prompt) = 0;
-  // The whole stream of a request that has nothing to generate, if there are such.
+  // Returns the whole stream of a request that has nothing to generate, if there are such.
   virtual std::string EmptyStream(const Answer& /*answer*/) const { return ""; }
-  // The event that ends a stream which had begun before the error.
+  // Returns the event that ends a stream which had begun before the error.
   virtual std::string ErrorEvent(const Error& error) const = 0;
-  // The whole answer, unless it streams; both must outlive the result.
+  // Returns the whole answer, unless it streams; both must outlive the result.
   virtual Parts Body(const Answer& answer) const = 0;
   // Bytes that this holds beside the answer.
   virtual uint64_t held_bytes() const = 0;

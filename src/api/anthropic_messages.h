@@ -8,9 +8,10 @@
 
 namespace kvasir {
 
-// The body of a chat completion with the messages and tools of a body of /v1/messages: `system`
-// comes first, `tool_use` are tool calls, `tool_result` are messages of the role tool, `thinking`
-// is reasoning_content. kInvalidArgument or kUnsupported (images, documents) names the field.
+// Returns the body of a chat completion with the messages and tools of a body of /v1/messages:
+// `system` comes first, `tool_use` are tool calls, `tool_result` are messages of the role tool,
+// `thinking` is reasoning_content. kInvalidArgument or kUnsupported (images, documents) names the
+// field.
 Result<std::string> ChatBodyOf(const JsonValue& body);
 
 }  // namespace kvasir

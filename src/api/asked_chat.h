@@ -37,7 +37,7 @@ class AskedChat {
   // Takes the turn of a session that has the answer. The turn ends when the next one was prepared.
   void Take(std::shared_ptr<SessionStore::Turn> turn) { turn_ = std::move(turn); }
 
-  // Whether Explain may say more than kDiverged. O(messages after the miss).
+  // Tells whether Explain may say more than kDiverged. O(messages after the miss).
   bool MayExplain(const Miss& miss) const;
   // kDiverged, or what it comes from. O(a few renderings).
   MissReason Explain(const Miss& miss) const;
@@ -45,7 +45,7 @@ class AskedChat {
   // waits. What a session reads then is among its paths first. O(text).
   void PrepareNext();
 
-  // Beside the parts of a session's state, which its store counts.
+  // Returns the bytes beside the parts of a session's state, which its store counts.
   uint64_t held_bytes() const;
   size_t work_bytes() const { return work_bytes_; }  // of text that is rendered
 
@@ -53,7 +53,7 @@ class AskedChat {
   Result<JsonValue> Chat(JsonTree* tree) const;
   // Returns, for a session, whether an answer is at the missed message or after it.
   bool MayBeRewritten(const Miss& miss) const;
-  // Whether something that the session has read goes on after the missed token.
+  // Tells whether something that the session has read goes on after the missed token.
   bool MayBeRetokenized(const Miss& miss) const;
   bool IsRetokenized(const Miss& miss) const;
   Result<ChatPrompt> NextOfBody() const;

@@ -17,10 +17,11 @@
 
 namespace kvasir {
 
-// The API error for text in `field` when there is no tokenizer: says why. REQUIRES: there is none.
+// Returns the API error for text in `field` when there is no tokenizer: says why. REQUIRES: there
+// is none.
 Error NoTextError(const std::string& field, const ModelView& model);
 
-// The API error for an error of Tokenizer::Encode or EncodeChat, which had this limit.
+// Returns the API error for an error of Tokenizer::Encode or EncodeChat, which had this limit.
 Error EncodeError(const Error& error, const std::string& field, size_t most_tokens,
                   const ModelView& model);
 
@@ -31,7 +32,7 @@ Error EncodeError(const Error& error, const std::string& field, size_t most_toke
 // sees them, in the template's form; it is the tree of `fields` or lives as long.
 Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const ModelView& model);
 
-// The names of fields of a request that its prompt does not show: "tools", "messages[3]",
+// Returns the names of fields of a request that its prompt does not show: "tools", "messages[3]",
 // "messages[1].tool_calls[0]"; the first 64.
 std::vector<std::string> PathsOf(std::span<const jinja::ChatPart> unseen);
 
@@ -40,8 +41,8 @@ const JsonValue& FunctionOf(const JsonValue& tool);
 // Checks `tools`: each has a name that no other one has. Null: the request has no tools.
 Result<JsonValue> ReadTools(JsonFields& fields);
 
-// The template that `chat_template_name` asks for, else the one for such a chat. kInvalidArgument:
-// the model has none of this name. REQUIRES: a chat template.
+// Returns the template that `chat_template_name` asks for, else the one for such a chat.
+// kInvalidArgument: the model has none of this name. REQUIRES: a chat template.
 Result<const ChatTemplate*> ChosenTemplate(JsonFields& fields, const ModelView& model,
                                            bool has_tools);
 
@@ -61,12 +62,12 @@ struct KnownIds {
   ReadsBack reads_back = ReadsBack::kUnknown;
 };
 
-// Special tokens are recognised only in the text of the template. Where ids are `known`, in
-// ascending order, they are the prompt's, and the text between is encoded by itself; unless the
-// whole would not decode to the text of the chat, or to what the ids of all of it decode to where
-// a tokenizer adds spaces: then those that read otherwise are left out, or all. kExhausted: the
-// text between `known` ids has more than max_text_tokens tokens. O(text). REQUIRES: a tokenizer; no
-// `ids` is empty.
+// Encodes a chat. Special tokens are recognised only in the text of the template. Where ids are
+// `known`, in ascending order, they are the prompt's, and the text between is encoded by itself;
+// unless the whole would not decode to the text of the chat, or to what the ids of all of it decode
+// to where a tokenizer adds spaces: then those that read otherwise are left out, or all.
+// kExhausted: the text between `known` ids has more than max_text_tokens tokens. O(text). REQUIRES:
+// a tokenizer; no `ids` is empty.
 Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
                               std::span<const KnownIds> known = {});
 

@@ -8,7 +8,7 @@
 
 namespace kvasir {
 
-// The model's marks: `named` by its files, else tokens of the vocabulary with a known text.
+// Returns the model's marks: `named` by its files, else tokens of the vocabulary with a known text.
 FimTokens FindFimTokens(const FimTokens& named, const Tokenizer& tokenizer);
 
 // kUnsupported, of "infill": the model has no text, or no token before the prefix, the suffix or

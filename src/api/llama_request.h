@@ -10,7 +10,7 @@
 
 namespace kvasir {
 
-// The sampling parameters of llama.cpp's server where a request says nothing.
+// Returns the sampling parameters of llama.cpp's server where a request says nothing.
 SamplingParams LlamaSampling();
 
 // As ParseChatRequest. `model.sampling` are the defaults of these paths. Known fields of llama.cpp
@@ -25,7 +25,7 @@ Result<GenerationCall> ParseInfillRequest(std::string_view body, const ModelView
 // switches it off. `ends`: the tokens that end an answer.
 nlohmann::json LlamaSettings(const GenerateRequest& request, const AnswerSpec& spec,
                              const AskedFields& asked, std::span<const TokenId> ends = {});
-// What `__verbose` says of requests. kInvalidArgument: the prompts' texts are too long.
+// Returns what `__verbose` says of requests. kInvalidArgument: the prompts' texts are too long.
 Result<VerboseSpec> VerboseOf(std::span<const GenerateRequest> requests, const AnswerSpec& spec,
                               const AskedFields& asked, const ModelView& model);
 

@@ -45,11 +45,11 @@ class LlamaWriter : public AnswerWriter {
   uint64_t held_bytes() const override;
 
  private:
-  // The beginning of an event's object, up to the value of `content`.
+  // Returns the beginning of an event's object, up to the value of `content`.
   std::string OpenEvent(const Answer& answer, uint32_t index) const;
-  // The fields of a finished choice that are never long.
+  // Returns the fields of a finished choice that are never long.
   nlohmann::json FinalFields(const Answer& answer, size_t index) const;
-  // The object of a finished choice.
+  // Returns the object of a finished choice.
   Parts FinalText(const Answer& answer, size_t index) const;
   bool Wants(std::string_view field) const;
 

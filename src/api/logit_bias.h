@@ -6,9 +6,9 @@
 
 namespace kvasir {
 
-// An object from tokens to biases, or a list of [token, bias]. A token is an id, in the object as a
-// text of digits, or a text: then the bias is that of each of its tokens. A bias is a number, or
-// false: the token is never drawn. The error stays in `fields`.
+// Reads an object from tokens to biases, or a list of [token, bias]. A token is an id, in the
+// object as a text of digits, or a text: then the bias is that of each of its tokens. A bias is a
+// number, or false: the token is never drawn. The error stays in `fields`.
 void ReadLogitBias(JsonFields& fields, const ModelView& model, SamplingParams* sampling);
 
 }  // namespace kvasir

@@ -47,12 +47,12 @@ uint64_t CountCharacters(std::string_view utf8);
 class ScoredTokens {
  public:
   void Add(const GeneratedToken& token);
-  // Memory of one token.
+  // Returns the memory of one token.
   static uint64_t TokenBytes(size_t num_top) {
     return sizeof(Entry) + num_top * sizeof(TokenLogprob);
   }
 
-  // The texts of ChatLogprobs and LegacyLogprobs. `this` must outlive them.
+  // Returns the texts of ChatLogprobs and LegacyLogprobs. `this` must outlive them.
   Parts ChatText(const Tokenizer* tokenizer) const;
   Parts LlamaText(Probs probs, const Tokenizer* tokenizer) const;
   Parts LegacyText(uint64_t text_offset, const Tokenizer* tokenizer) const;
@@ -64,7 +64,7 @@ class ScoredTokens {
     uint32_t characters;  // of its text
     uint32_t num_top;
   };
-  // The next token without its text. Moves `top` past its alternatives.
+  // Returns the next token without its text. Moves `top` past its alternatives.
   static GeneratedToken Unpack(const Entry& entry, std::deque<TokenLogprob>::const_iterator* top);
 
   std::deque<Entry> entries_;  // deques do not double as they grow

@@ -44,8 +44,8 @@ struct ModelView {
   uint32_t num_slots = 0;        // of llama.cpp's server (server/slots.h); 0: id_slot says nothing
   uint32_t max_prompts = 1;      // of one request: as many as may run or wait at once
   size_t max_decoded_bytes = 0;  // of the text of token ids, which may be a hundred times as long
-  // Limit of a text's tokens: high enough to report the length of a prompt that is a little too
-  // long.
+  // Returns the limit of a text's tokens: high enough to report the length of a prompt that is a
+  // little too long.
   size_t max_text_tokens() const { return size_t{ctx_size} * 4 + 65536; }
 };
 

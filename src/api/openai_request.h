@@ -46,16 +46,16 @@ struct OpenAiCall {
   std::vector<std::string> unseen;
 };
 
-// These functions and Engine::Submit find every error before the request has an effect. A known
-// field that is not supported and would change the answer gives kUnsupported; unknown fields go to
-// `ignored`.
+// Reads a request. These functions and Engine::Submit find every error before the request has an
+// effect. A known field that is not supported and would change the answer gives kUnsupported;
+// unknown fields go to `ignored`.
 Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model);
 Result<GenerationCall> ParseCompletionRequest(std::string_view body, const ModelView& model);
 
-// The parts of ParseChatRequest, for prompts that are made otherwise. BeginChat reads all fields
-// but those of the prompt and makes one request; SetPrompt checks the prompt's length and gives the
-// request its prompt, and the names of the fields that were not read until then and of what the
-// prompt does not show.
+// Does the parts of ParseChatRequest, for prompts that are made otherwise. BeginChat reads all
+// fields but those of the prompt and makes one request; SetPrompt checks the prompt's length and
+// gives the request its prompt, and the names of the fields that were not read until then and of
+// what the prompt does not show.
 Result<OpenAiCall> BeginChat(JsonFields& fields, const ModelView& model);
 Status SetPrompt(ChatPrompt prompt, const JsonFields& fields, const ModelView& model,
                  OpenAiCall* call);
@@ -67,7 +67,7 @@ Status SetReading(const JsonValue* tools, PromptThought thought, const ModelView
                   OpenAiCall* call);
 // Ends the reading of a chat. kInvalidArgument: its `__verbose` would be too long.
 Result<GenerationCall> EndChat(OpenAiCall call, const ModelView& model);
-// The ids of special tokens that are marks of the model's answers. REQUIRES: a tokenizer.
+// Returns the ids of special tokens that are marks of the model's answers. REQUIRES: a tokenizer.
 std::vector<TokenId> SpecialMarks(const ModelView& model);
 
 // Reads sampling, length, stop, n, stream and cache fields. Errors stay in `fields`.
@@ -86,7 +86,7 @@ Result<std::string> CheckModel(const std::string& name, const ModelView& model);
 Result<std::vector<TokenId>> EncodeText(std::string_view text, const std::string& field,
                                         const EncodeOptions& options, const ModelView& model);
 
-// The text of ids, at most model.max_decoded_bytes. REQUIRES: a tokenizer.
+// Returns the text of ids, at most model.max_decoded_bytes. REQUIRES: a tokenizer.
 Result<std::string> DecodeIds(std::span<const TokenId> ids, const std::string& field,
                               const ModelView& model);
 

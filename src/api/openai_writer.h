@@ -52,7 +52,7 @@ class OpenAiWriter : public AnswerWriter {
     size_t calls = 0;
   };
 
-  // The deltas of a chat's event, or the texts of a completion's.
+  // Returns the deltas of a chat's event, or the texts of a completion's.
   std::vector<nlohmann::json> BodiesOf(const Answer& answer, const Answer::Step& step,
                                        const Event& event, const std::string& text);
   nlohmann::json Envelope(const Answer& answer, bool chunk) const;

@@ -14,20 +14,21 @@ namespace kvasir {
 
 using RawPrompts = std::vector<std::vector<TokenId>>;
 
-// The prompts of the field `prompt`: one, or a list of them. kInvalidArgument: another form, more
-// prompts than may run or wait, or more than 1,024 answers, `num_choices` to each prompt.
+// Returns the prompts of the field `prompt`: one, or a list of them. kInvalidArgument: another
+// form, more prompts than may run or wait, or more than 1,024 answers, `num_choices` to each
+// prompt.
 Result<std::vector<const JsonValue*>> ListPrompts(JsonFields& fields, uint32_t num_choices,
                                                   const ModelView& model);
 
-// The ids of one prompt: a text, a list of token ids, a list of texts and ids, or an object with
-// one of these as `prompt_string`. One that begins with a text begins with what the tokenizer adds,
-// if options.add_special. kInvalidArgument: another form, or an id that the vocabulary lacks;
+// Returns the ids of one prompt: a text, a list of token ids, a list of texts and ids, or an object
+// with one of these as `prompt_string`. One that begins with a text begins with what the tokenizer
+// adds, if options.add_special. kInvalidArgument: another form, or an id that the vocabulary lacks;
 // kUnsupported: images. Errors as EncodeText's. O(text).
 Result<std::vector<TokenId>> IdsOf(const JsonValue& prompt, const EncodeOptions& options,
                                    const ModelView& model);
 
-// The texts that `echo` puts before the answers: [prompt]. REQUIRES: `prompts` are the ids of
-// `list`. kInvalidArgument, of "echo": prompts of ids have more than model.max_decoded_bytes of
+// Returns the texts that `echo` puts before the answers: [prompt]. REQUIRES: `prompts` are the ids
+// of `list`. kInvalidArgument, of "echo": prompts of ids have more than model.max_decoded_bytes of
 // text. Errors as DecodeIds'. O(text).
 Result<std::vector<std::string>> EchoOf(std::span<const JsonValue* const> list,
                                         const RawPrompts& prompts, const ModelView& model);

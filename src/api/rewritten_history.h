@@ -1,4 +1,4 @@
-// Whether a chat template writes old turns otherwise than when they were the last ones.
+// Whether a chat template renders turns differently once they are no longer the last.
 #pragma once
 
 #include <cstddef>
@@ -30,9 +30,9 @@ inline constexpr size_t kMostTurns = 8;
 bool IsRewrittenFrom(const JsonValue& chat, size_t message, const ModelView& model, JsonTree* tree,
                      std::span<const std::string_view> written = {});
 
-// Whether the template rewrote nothing in a few chats: with and without a system message, tools and
-// thinking. Absent: the model has no template, or each of these chats fails or takes more than
-// kTriedSteps.
+// Tells whether the template rewrote nothing in a few chats: with and without a system message,
+// tools and thinking. Absent: the model has no template, or each of these chats fails or takes more
+// than kTriedSteps.
 std::optional<bool> IsPrefixStable(ModelView model);
 
 }  // namespace kvasir

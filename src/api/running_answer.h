@@ -36,17 +36,17 @@ class AnswerClient {
  public:
   virtual ~AnswerClient() = default;
 
-  // Thread-safe. Calls `step` soon, where this client makes its other calls, one at a time.
+  // Calls `step` soon (thread-safe), where this client makes its other calls, one at a time.
   virtual void Post(std::function<void()> step) = 0;
-  // Thread-safe. Calls `work`, which must not throw, on a thread for such work. `bytes`: of text
+  // Calls `work` (thread-safe), which must not throw, on a thread for such work. `bytes`: of text
   // that it works on.
   virtual void Run(SlowWork kind, const std::string& tenant, size_t bytes,
                    std::function<void(MemoryQuota& quota)> work) = 0;
 
-  // The answer has taken an event. `text`: what to stream now. Where the answer is done, nothing
-  // comes after this call.
+  // Sends what there is: the answer has taken an event. `text`: what to stream now. Where the
+  // answer is done, nothing comes after this call.
   virtual void OnAnswer(const std::string& text) = 0;
-  // The answer ends with an error: cancel it.
+  // Ends the answer with an error, and cancels it.
   virtual void OnAnswerError(const Error& error) = 0;
 };
 
@@ -70,7 +70,7 @@ class RunningAnswer : public std::enable_shared_from_this<RunningAnswer> {
   // Has the turn after this one prepared. REQUIRES: the answer is done.
   void PrepareNext();
 
-  // Whether the engine has its requests: until then it may still be refused as a whole.
+  // Tells whether the engine has its requests: until then it may still be refused as a whole.
   bool generates() const { return !running_.empty(); }
   const WrittenAnswer& written() const { return *start_.answer; }
   const std::string& tenant() const { return start_.tenant; }

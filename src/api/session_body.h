@@ -21,15 +21,16 @@ Result<std::vector<SessionMessage>> ReadSessionMessages(JsonFields& fields, cons
 // `content` and `segments` of a message whose role is known.
 Result<SessionMessage> ReadContent(JsonFields& fields, std::string_view role,
                                    const ModelView& model, JsonTree* tree);
-// What POST /v1/sessions sets, except the messages. max_context is the model's unless it is given.
+// Returns what POST /v1/sessions sets, except the messages. max_context is the model's unless it is
+// given.
 Result<SessionSetup> ReadSetup(JsonFields& fields, const ModelView& model, JsonTree* tree);
-// The system message of `system`, and `messages`.
+// Returns the system message of `system`, and `messages`.
 Result<std::vector<SessionMessage>> ReadFirstMessages(JsonFields& fields, const ModelView& model,
                                                       JsonTree* tree);
 
 // A message as chat completions take it.
 Result<JsonValue> JsonOf(const SessionMessage& message, JsonTree* tree);
-// The members of a JSON object as SessionSetup keeps it; none of "".
+// Returns the members of a JSON object as SessionSetup keeps it; none of "".
 Result<std::vector<JsonValue::Member>> MembersOf(std::string_view object, JsonTree* tree,
                                                  IdFields id_fields = {});
 

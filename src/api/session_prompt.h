@@ -20,7 +20,7 @@ struct SessionPrompt {
 // Tokens of prompt and answer: what the session was made with, and at most the model's context now.
 uint32_t MaxContextOf(const SessionState& state, const ModelView& model);
 
-// The prompt that asks for the next answer: the template's rendering of the messages, as
+// Returns the prompt that asks for the next answer: the template's rendering of the messages, as
 // /v1/chat/completions would render them (with continue_final_message: false), encoded as it would
 // be, but with the ids that were generated wherever an answer of the session stands in it byte for
 // byte (unless the setup says otherwise). A session without messages has an empty prompt. Errors:
@@ -47,7 +47,7 @@ struct PlacedPrompt {
 Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
                              std::optional<ContentBytes> part, const ModelView& model);
 
-// Where messages begin in a prompt of the session, without those that it leaves out.
+// Returns where messages begin in a prompt of the session, without those that it leaves out.
 std::vector<SessionPath::Begin> BeginsOf(const SessionState& state, const ChatPrompt& prompt);
 
 // How many of the ids stand for a beginning of an answer's text, and for how many bytes of it:

@@ -18,17 +18,17 @@ namespace kvasir {
 Result<GenerationCall> ParseTranslationRequest(std::string_view body, const ModelView& model,
                                                const TranslationModel& translation);
 
-// The same for LibreTranslate's fields, in JSON or as a form. Texts are split into sentences, and
-// without other fields 4 beams search, as Argos Translate does under LibreTranslate, or as many as
-// the caller's tenant may have at once. The error of a language to be detected, or of HTML, names
-// the field.
+// Returns the same for LibreTranslate's fields, in JSON or as a form. Texts are split into
+// sentences, and without other fields 4 beams search, as Argos Translate does under LibreTranslate,
+// or as many as the caller's tenant may have at once. The error of a language to be detected, or of
+// HTML, names the field.
 Result<GenerationCall> ParseLibreRequest(std::string_view body, std::string_view content_type,
                                          const ModelView& model,
                                          const TranslationModel& translation,
                                          uint32_t max_running = TenantRules::kNoLimit);
 
-// The key that a body of LibreTranslate's clients has: their field `api_key`. Empty: it has none,
-// or cannot be read.
+// Returns the key that a body of LibreTranslate's clients has: their field `api_key`. Empty: it has
+// none, or cannot be read.
 std::string KeyInLibreBody(std::string_view body, std::string_view content_type);
 
 }  // namespace kvasir

@@ -52,7 +52,7 @@ class TranslationWriter : public AnswerWriter {
                          const Event& event) override;
   std::string ProgressEvent(const Answer&, uint32_t, const Progress&) override { return ""; }
   std::string EndEvents(const Answer& answer, size_t prompt) override;
-  // All its texts are empty.
+  // Writes an answer whose texts are all empty.
   std::string EmptyStream(const Answer& answer) const override { return EndOfStream(answer); }
   std::string ErrorEvent(const Error& error) const override;
   Parts Body(const Answer& answer) const override;

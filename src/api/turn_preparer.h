@@ -18,13 +18,13 @@ class TurnPreparer {
   // `engine` must outlive this.
   explicit TurnPreparer(Engine& engine);
 
-  // How many erasures there were. What was asked before one is not prepared after it.
+  // Returns how many erasures there were. What was asked before one is not prepared after it.
   uint64_t epoch() const;
   // `session`: whose next turn it is; "": a chat completion's. Does nothing if the engine has no
   // room, or an erasure came after `epoch`. REQUIRES: request.only_when_idle.
   void Submit(GenerateRequest request, std::string session, uint64_t epoch);
-  // Once it returns, nothing that was submitted before for the session is published after an erase
-  // that begins later.
+  // Cancels what was submitted: once it returns, nothing that was submitted before for the session
+  // is published after an erase that begins later.
   void Cancel(std::string_view session);
   void CancelAll();
 

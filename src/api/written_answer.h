@@ -25,9 +25,9 @@ class WrittenAnswer {
 
   // REQUIRES: no event was taken yet.
   void KeepIn(std::unique_ptr<AnswerKeeper> keeper) { keeper_ = std::move(keeper); }
-  // What else stays until the answer's end counts in held_bytes().
+  // Counts what else stays until the answer's end counts in held_bytes().
   void Hold(uint64_t bytes) { other_bytes_ += bytes; }
-  // The keeper: who takes it passes the later events to it.
+  // Returns the keeper: who takes it passes the later events to it.
   std::unique_ptr<AnswerKeeper> TakeKeeper() { return std::move(keeper_); }
   bool keeps_on_disk() const { return keeper_ && keeper_->waits_for_disk(); }
 
@@ -35,16 +35,18 @@ class WrittenAnswer {
   std::string Take(size_t prompt, const Event& event);
 
   bool done() const { return answer_.open_prompts() == 0 || error_; }
-  // The first error. Later events are ignored; the caller should cancel the other requests.
+  // Returns the first error. Later events are ignored; the caller should cancel the other requests.
   const std::optional<Error>& error() const { return error_; }
   std::string ErrorEvent(const Error& error) const { return writer_->ErrorEvent(error); }
-  // The whole stream of a request without prompts.
+  // Returns the whole stream of a request without prompts.
   std::string EmptyStream() const { return writer_->EmptyStream(answer_); }
-  // The whole answer; `this` must outlive it. REQUIRES: done() without error(), not streaming.
+  // Returns the whole answer; `this` must outlive it. REQUIRES: done() without error(), not
+  // streaming.
   Parts Body() const { return writer_->Body(answer_); }
   // Bytes that this holds until its end, except text that waits in a stream; grows with each event.
   uint64_t held_bytes() const { return HeldBeside() + answer_.held_bytes(); }
-  // Expected limit of held_bytes() for `tokens` generated tokens: Answer::ExpectedBytes.
+  // Returns the expected limit of held_bytes() for `tokens` generated tokens:
+  // Answer::ExpectedBytes.
   uint64_t ExpectedBytes(uint64_t tokens) const {
     return HeldBeside() + answer_.ExpectedBytes(tokens);
   }

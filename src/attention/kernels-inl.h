@@ -68,14 +68,14 @@ void BeginSpan(const Call& call) {
   }
 }
 
-// The tile from `token`, if any row sees it before `end`.
+// Returns the tile from `token`, if any row sees it before `end`.
 Tile TileAt(const Call& call, uint32_t token, uint32_t end) {
   const uint32_t seen = token < end ? call.Seen(call.a.rows - 1, token) : 0;
   return Locate(call, token, seen);
 }
 
-// Few rows, or one kv head, whose partials lie head_offset heads after the first. Models without a
-// soft-cap run the instance that has none.
+// Attends few rows, or one kv head, whose partials lie head_offset heads after the first. Models
+// without a soft-cap run the instance that has none.
 template <bool kCapped>
 void AttendSpans(const Args& a, uint32_t head_offset) {
   const Call call(a, head_offset);

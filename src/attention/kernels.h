@@ -70,10 +70,10 @@ struct AttentionKernels {
   };
   void (*attend)(const Args& args);
 
-  // Softmax sums: sums[kv head - first][token - first] += e^(score - m) / l of each row and query
-  // head, one after the other, for the tokens that `args` names; softmax[row]: (m, l) of each query
-  // head at hand, as attend and merge left them over all spans. partial and span_stride are not
-  // used. Sums have room for whole tiles. O(rows * heads * tokens * head_dim).
+  // Adds softmax sums: sums[kv head - first][token - first] += e^(score - m) / l of each row and
+  // query head, one after the other, for the tokens that `args` names; softmax[row]: (m, l) of each
+  // query head at hand, as attend and merge left them over all spans. partial and span_stride are
+  // not used. Sums have room for whole tiles. O(rows * heads * tokens * head_dim).
   void (*sum_weights)(const Args& args, const float* const* softmax, float* const* sums);
 
   // Merges the later spans' partial b into a: the same arithmetic that attend uses between spans.

@@ -17,9 +17,9 @@ struct Numbers {
   std::vector<float> scale;  // [token]; 1 where the format has none
 };
 
-// One query over the tokens of [0, limit) that it sees (`seen` [token]; empty: all): q [head_dim],
-// already scaled -> [head_dim]. A softcap that is not 0 makes each score softcap * tanh(score).
-// O(limit * head_dim).
+// Computes one query over the tokens of [0, limit) that it sees (`seen` [token]; empty: all): q
+// [head_dim], already scaled -> [head_dim]. A softcap that is not 0 makes each score softcap *
+// tanh(score). O(limit * head_dim).
 std::vector<float> Attention(std::span<const float> q, const Numbers& k, const Numbers& v,
                              uint32_t limit, const std::vector<bool>& seen = {}, float softcap = 0);
 

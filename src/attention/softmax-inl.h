@@ -8,7 +8,7 @@ namespace kvasir::KVASIR_TARGET_NS {
 namespace {
 
 constexpr int kBatch = 4;  // queries in flight
-// How many runs of K, or groups of 16 dims of V, are processed with n queries.
+// Returns how many runs of K, or groups of 16 dims of V, are processed with n queries.
 #if KVASIR_TARGET_ID == 2
 constexpr int AtOnce(int) { return 4; }
 #elif KVASIR_TARGET_ID == 1
@@ -65,14 +65,14 @@ struct Call {
   uint32_t Seen(uint32_t row, uint32_t token) const {
     return a.limit[row] <= token ? 0 : Least(kAttentionTile, a.limit[row] - token);
   }
-  // The tokens among the first n that a row's queries of a kv head see.
+  // Returns the tokens among the first n that a row's queries of a kv head see.
   uint64_t Mask(uint32_t row, uint32_t kv_head, uint32_t token, uint32_t n) const {
     const uint64_t mask = a.mask.Tile(kv_head, token) & (~uint64_t{0} >> (kAttentionTile - n));
     if (a.begin == nullptr || a.begin[row] <= token) return mask;
     const uint32_t before = a.begin[row] - token;
     return before >= kAttentionTile ? 0 : mask & ~uint64_t{0} << before;
   }
-  // The first tile from `token` on with a token that a row sees, by `begin`.
+  // Returns the first tile from `token` on with a token that a row sees, by `begin`.
   uint32_t FirstTile(uint32_t token) const {
     if (a.begin == nullptr) return token;
     uint32_t least = a.begin[0];
@@ -119,7 +119,8 @@ float RoundToInt16(const float* x, uint32_t n, int16_t* out, int32_t* sum) {
   return tiny ? 0.0f : amax / 32767.0f;
 }
 
-// The first n scores of a tile: cap * tanh(score). One that is not finite becomes NaN, not the cap.
+// Caps the first n scores of a tile: cap * tanh(score). One that is not finite becomes NaN, not the
+// cap.
 void CapScores(AttentionQuery& query, uint32_t n, float cap) {
   for (uint32_t j = 0; j < n; j += 16) {
     const V16 s = Load(query.score + j);

@@ -82,7 +82,7 @@ void AllValuesOf(uint32_t n, const ValueTile& v, AttentionQuery* const* queries)
   if (n == 2) return ValuesOfN<V, 2>(v, queries);
   return ValuesOfN<V, 1>(v, queries);
 }
-// The tokens of `mask`, bit i for place i. Integers have weight 0 where it is cleared.
+// Adds the tokens of `mask`, bit i for place i. Integers have weight 0 where it is cleared.
 template <class V>
 void ValuesOf(uint32_t n, const ValueTile& v, uint64_t mask, AttentionQuery* const* queries) {
   if constexpr (requires { V::kGroups; }) {
@@ -156,8 +156,8 @@ void StoredValues(KvFormat format, uint32_t n, const ValueTile& v, uint64_t mask
 
 KV_INLINE int32_t BiasOf(KvFormat format) { return format == KvFormat::kInt4 ? kInt4Bias : 0; }
 
-// The queries of one row and kv head from query head `g` of its group on: their number, at most
-// kBatch.
+// Returns the queries of one row and kv head from query head `g` of its group on: their number, at
+// most kBatch.
 uint32_t Batch(const Call& call, uint32_t row, uint32_t kv, uint32_t g, AttentionQuery** out) {
   const uint32_t n = Least(kBatch, call.a.group - g);
   for (uint32_t i = 0; i < n; ++i) out[i] = call.query(row, kv * call.a.group + g + i);
@@ -179,8 +179,8 @@ class Prefetch {
     for (; left > 0; --left) Step();
   }
 
-  // Call once per unit: the distance from `numbers` to the numbers to prefetch, 0 at the end.
-  // Prefetches their scales.
+  // Returns, called once per unit, the distance from `numbers` to the numbers to prefetch, 0 at the
+  // end. Prefetches their scales.
   KV_INLINE ptrdiff_t Ahead(const std::byte* numbers) {
     if (tile_ == nullptr) return 0;
     const uint32_t kv_head = call_.a.kv_head_begin + head_;
@@ -213,7 +213,7 @@ class Prefetch {
   uint32_t head_ = 0, run_ = 0;
 };
 
-// One tile for few rows, kv head by kv head.
+// Attends one tile for few rows, kv head by kv head.
 template <bool kCapped>
 void FewRowsTile(const Call& call, const Tile& tile, const Tile& next) {
   const Args& a = call.a;
@@ -385,7 +385,7 @@ uint32_t FirstRowThatSees(const Call& call, uint32_t token) {
   return row;
 }
 
-// One tile for many rows and one kv head.
+// Attends one tile for many rows and one kv head.
 template <bool kCapped>
 void ManyRowsTile(const Call& call, const Tile& tile) {
   const Args& a = call.a;

@@ -63,8 +63,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  // The sequences of the step that the calls below belong to: prepares rotations and work items.
-  // finite(row) is true until a number of the row is found that is not finite.
+  // Begins with the sequences of the step that the calls below belong to: prepares rotations and
+  // work items. finite(row) is true until a number of the row is found that is not finite.
   virtual void Begin(std::span<const StepSequence> sequences, uint32_t rows) = 0;
 
   // Begins a step with rows of an encoder: whole sources, from position 0 on, with source_tokens ==
@@ -108,7 +108,7 @@ class Backend {
   // Rows [q | k | v]: norms q and k and rotates them for each row's position as `steps` says, packs
   // k and v into the blocks of `layer`, and multiplies q by query_scale.
   virtual void RotateAndPack(uint32_t layer, const HeadSteps& steps, float* qkv, size_t stride) = 0;
-  // The halves of it for attention over a source, whose K and V come from other rows than its
+  // Does one half of it for attention over a source, whose K and V come from other rows than its
   // queries: rows [k | v], and rows [q | anything].
   virtual void PackKeyValues(uint32_t layer, float* kv, size_t stride) = 0;
   virtual void PrepareQueries(uint32_t layer, float* q, size_t stride) = 0;
@@ -124,7 +124,7 @@ class Backend {
   // number of rows.
   virtual uint64_t weight_read_bytes() const = 0;
 
-  // After the arena of its scratch memory was zeroed: makes it ready for the next Begin.
+  // Makes it ready for the next Begin, after the arena of its scratch memory was zeroed.
   virtual void OnScratchZeroed() = 0;
 
   // kExhausted: the system refused a thread.
@@ -134,7 +134,8 @@ class Backend {
   virtual void ForEach(uint32_t items, const std::function<void(uint32_t item)>& fn) = 0;
 };
 
-// Scratch memory comes from `arena`, which may be one that only counts.
+// Makes the backend of the CPU. Scratch memory comes from `arena`, which may be one that only
+// counts.
 std::unique_ptr<Backend> MakeCpuBackend(const BackendOptions& options, Arena& arena);
 uint64_t CpuBackendScratchBytes(const BackendOptions& options);
 

@@ -19,7 +19,7 @@ class CpuAttention {
  public:
   CpuAttention(const BackendOptions& options, Arena& arena);
 
-  // After the arena was zeroed.
+  // Forgets what the arena had, after it was zeroed.
   void OnZeroed() {
     for (AttentionScratch& scratch : scratch_) scratch.MakeQueries();
   }

@@ -47,7 +47,7 @@ class ExpertProduct {
   // `pool` must outlive this.
   ExpertProduct(const Options& options, Arena& arena, ThreadPool& pool);
 
-  // Where the router's logits go before Run: [rows][experts].
+  // Returns where the router's logits go before Run: [rows][experts].
   float* logits() const { return scratch_.logits; }
   size_t logits_stride() const { return scratch_.logits_stride; }
 

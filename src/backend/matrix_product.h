@@ -55,8 +55,8 @@ class MatrixProduct {
   template <typename Fn>
   void ForItems(const PackedRun& run, uint32_t k, uint32_t rows, uint32_t matrices,
                 uint64_t max_panels, Fn&& fn);
-  // An item of call, whose rows are in scratch_.quantised if the run is quantised. y: where its
-  // first output goes.
+  // Computes an item of a call, whose rows are in scratch_.quantised if the run is quantised. y:
+  // where its first output goes.
   void Multiply(const PackedMatrix& w, const PackedRun& run, const Call& call,
                 const ProductItem& item, float* y, size_t y_stride) const;
   void Quantise(WeightFormat format, uint32_t k, const Call& call);

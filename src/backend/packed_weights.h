@@ -110,7 +110,7 @@ struct PackedPlan {
 };
 PackedPlan PlanPacked(const ImportedModel& model, const std::optional<WeightChoice>& choice);
 
-// Packed weights over memory that Pack has filled before; computes and checks nothing.
+// Returns packed weights over memory that Pack has filled before; computes and checks nothing.
 // REQUIRES: arena.size() == PlanPacked(model, choice).arena_bytes.
 PackedWeights Adopt(const ImportedModel& model, const std::optional<WeightChoice>& choice,
                     Arena arena);

@@ -31,7 +31,8 @@ class ProductCut {
   };
   explicit ProductCut(const Of& of);
   uint32_t items() const;
-  // Neighbouring items have the same weights and different rows, so weights are read once.
+  // Returns an item. Neighbouring items have the same weights and different rows, so weights are
+  // read once.
   ProductItem At(uint32_t index) const;
 
  private:
@@ -55,7 +56,7 @@ struct ProductKernels {
   static uint32_t InFlight(WeightFormat format, uint32_t rows);
   // Quantises block `block` of kBlockRows rows.
   void Quantise(WeightFormat format, uint32_t k, const ProductRows& rows, uint32_t block) const;
-  // An item of a run of w. y: where its first output goes.
+  // Computes an item of a run of w. y: where its first output goes.
   void Multiply(const PackedMatrix& w, const PackedRun& run, const ProductRows& rows,
                 const ProductItem& item, float* y, size_t y_stride, Backend::Into into) const;
 

@@ -27,13 +27,13 @@ inline constexpr WeightChoice kWeightChoices[] = {
 std::optional<WeightChoice> FindWeightChoice(std::string_view name);
 
 std::string WeightsName(WeightFormat format);  // "bf16", "q4_k"
-// The type of most of the numbers of a model's layers: a file may mix them.
+// Returns the type of most of the numbers of a model's layers: a file may mix them.
 WeightFormat MainFormat(const ImportedModel& model);
-// Whether any matrix of the model is stored quantised.
+// Tells whether any matrix of the model is stored quantised.
 bool HasQuantised(const ImportedModel& model);
 
-// Digest of the numbers used for computing: `weights` (WeightsDigest), or those that `choice` makes
-// of them. Includes the version of the quantisers.
+// Returns the digest of the numbers used for computing: `weights` (WeightsDigest), or those that
+// `choice` makes of them. Includes the version of the quantisers.
 Digest ChosenDigest(const Digest& weights, const std::optional<WeightChoice>& choice);
 
 }  // namespace kvasir

@@ -17,7 +17,7 @@ class Arena {
  public:
   Arena() = default;
   static Result<Arena> Create(uint64_t size);  // kExhausted when the memory is refused
-  // An arena over existing memory, which must outlive it and is only read.
+  // Returns an arena over existing memory, which must outlive it and is only read.
   static Arena Over(const std::byte* base, uint64_t size);
   Arena(Arena&& other) noexcept;
   Arena& operator=(Arena&& other) noexcept;

@@ -24,7 +24,7 @@ inline constexpr std::string_view kBlanks = " \t\r\n";  // the white space of JS
 
 constexpr bool IsBlank(char c) { return kBlanks.find(c) != kBlanks.npos; }
 
-// The part of `text` from its first to its last byte that is not in `blanks`.
+// Returns the part of `text` from its first to its last byte that is not in `blanks`.
 constexpr std::string_view Trimmed(std::string_view text, std::string_view blanks = kBlanks) {
   const size_t begin = text.find_first_not_of(blanks);
   if (begin == text.npos) return {};

@@ -72,7 +72,7 @@ Status PublishDraft(int fd, const std::filesystem::path& draft, const std::files
 // and some of the bytes may be written.
 bool WriteAllAt(int fd, std::span<const std::byte> bytes, uint64_t offset);
 
-// Whether a file of this name is a draft, of a running writer or left by a crash.
+// Tells whether a file of this name is a draft, of a running writer or left by a crash.
 bool IsDraftName(std::string_view name);
 
 }  // namespace kvasir

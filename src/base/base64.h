@@ -7,7 +7,7 @@
 
 namespace kvasir {
 
-// The bytes; `=` at the end may be missing. Absent: another character is in the text.
+// Returns the bytes; `=` at the end may be missing. Absent: another character is in the text.
 std::optional<std::string> DecodeBase64(std::string_view text);
 
 }  // namespace kvasir

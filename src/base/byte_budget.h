@@ -13,7 +13,7 @@ class ByteBudget {
  public:
   explicit ByteBudget(uint64_t max_bytes) : max_bytes_(max_bytes) {}
   uint64_t max_bytes() const { return max_bytes_; }
-  // Relaxed, here and below: a sum that orders nothing else.
+  // Returns the bytes in use. Relaxed, here and below: a sum that orders nothing else.
   uint64_t taken_bytes() const { return taken_.load(std::memory_order_relaxed); }
 
   // False: too few are left, and none were taken.

@@ -11,7 +11,7 @@
 
 namespace kvasir {
 
-// The text must outlive its bytes.
+// Returns the bytes of a text, which must outlive its bytes.
 inline std::span<const std::byte> BytesOf(std::string_view text) {
   return std::as_bytes(std::span(text));
 }

@@ -19,7 +19,7 @@ namespace clock_internal {
 inline std::atomic<const OwnedTime*> owned{nullptr};
 }  // namespace clock_internal
 
-// For measurements and deadlines: never goes back.
+// Reads the clock for measurements and deadlines: never goes back.
 inline uint64_t MonotonicNs() {
   if (const OwnedTime* time = clock_internal::owned.load(std::memory_order_acquire)) {
     return time->monotonic_ns.load(std::memory_order_relaxed);
@@ -28,7 +28,7 @@ inline uint64_t MonotonicNs() {
   return static_cast<uint64_t>(std::chrono::nanoseconds(now).count());
 }
 
-// Wall-clock time since 1970; may be set back.
+// Returns the wall-clock time since 1970; may be set back.
 inline int64_t UnixNs() {
   if (const OwnedTime* time = clock_internal::owned.load(std::memory_order_acquire)) {
     return time->unix_ns.load(std::memory_order_relaxed);

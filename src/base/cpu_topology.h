@@ -28,11 +28,11 @@ struct CpuTopology {
   std::optional<double> cpu_limit;
 
   uint32_t num_cores() const;
-  // Default number of computing threads: one for each core, but not more than cpu_limit, because a
-  // throttled thread delays all others. At least 1.
+  // Returns the default number of computing threads: one for each core, but not more than
+  // cpu_limit, because a throttled thread delays all others. At least 1.
   uint32_t default_threads() const;
-  // The processors of `threads` pinned threads: one processor of each core, node by node, then the
-  // cores' second processors, then from the start again.
+  // Returns the processors of `threads` pinned threads: one processor of each core, node by node,
+  // then the cores' second processors, then from the start again.
   std::vector<uint32_t> PinOrder(uint32_t threads) const;
 };
 
@@ -42,10 +42,11 @@ struct CpuTopology {
 CpuTopology ReadCpuTopology(const std::string& root, const std::vector<uint32_t>& allowed);
 CpuTopology ReadCpuTopology();
 
-// Processor ids that the affinity mask of this thread allows; {0} when that cannot be read.
+// Returns the processor ids that the affinity mask of this thread allows; {0} when that cannot be
+// read.
 std::vector<uint32_t> AllowedCpus();
-// From now on this thread and threads that it starts run only on these processors. False when the
-// kernel refuses.
+// Pins this thread: from now on it and threads that it starts run only on these processors. False
+// when the kernel refuses.
 bool PinThisThread(const std::vector<uint32_t>& cpus);
 
 // Pins this thread to cpus[0] until the scope ends; does nothing when `cpus` is empty.

@@ -6,9 +6,9 @@
 
 namespace kvasir {
 
-// Whether `file` leads to a place below the folder that it is put into: relative, UTF-8, without
-// empty parts, ".", "..", backslashes and control characters, and not too long. Only the name is
-// looked at, no link. O(size).
+// Tells whether `file` leads to a place below the folder that it is put into: relative, UTF-8,
+// without empty parts, ".", "..", backslashes and control characters, and not too long. Only the
+// name is looked at, no link. O(size).
 bool IsSafeFile(std::string_view file);
 
 // A name for messages: bytes that a terminal could interpret are replaced by '?'.

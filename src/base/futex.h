@@ -20,7 +20,7 @@ inline void FutexWait(const std::atomic<uint32_t>& word, uint32_t expected) {
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
 }
 
-// Like FutexWait, for at most timeout_ns. REQUIRES: timeout_ns is less than a second.
+// Waits like FutexWait, for at most timeout_ns. REQUIRES: timeout_ns is less than a second.
 inline void FutexWaitFor(const std::atomic<uint32_t>& word, uint32_t expected,
                          uint32_t timeout_ns) {
   KV_DCHECK(timeout_ns < 1'000'000'000);

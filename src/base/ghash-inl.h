@@ -133,7 +133,7 @@ void Expand(const uint8_t hash_key[16], GhashPowers* powers) {
   }
 }
 
-// The state after one more group of blocks.
+// Returns the state after one more group of blocks.
 inline __m128i HashGroup(const GhashPowers& powers, __m128i state, const std::byte* bytes) {
   constexpr size_t kStep = Lanes::kBlocks * 16;
   for (size_t at = 0; at < kGroupBytes; at += 64) {

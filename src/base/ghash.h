@@ -19,8 +19,8 @@ struct alignas(64) GhashPowers {
 struct GhashKernels {
   // hash_key: AES of 16 zeros, as GCM defines it.
   void (*expand)(const uint8_t hash_key[16], GhashPowers* powers);
-  // The hash of `size` bytes, padded with zeros to whole blocks, and of the block with their
-  // number.
+  // Computes the hash of `size` bytes, padded with zeros to whole blocks, and of the block with
+  // their number.
   void (*hash)(const GhashPowers& powers, const std::byte* bytes, size_t size, uint8_t out[16]);
 };
 

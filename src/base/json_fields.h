@@ -16,10 +16,10 @@ namespace kvasir {
 
 inline constexpr size_t kMaxUnread = 64;  // names in the receipt
 
-// The kind of a value for messages: "a string", "an array".
+// Returns the kind of a value for messages: "a string", "an array".
 std::string_view KindOf(const JsonValue& value);
 
-// Whether a value is a list of token ids (it may be empty), and its ids.
+// Tells whether a value is a list of token ids (it may be empty), and its ids.
 bool IsIds(const JsonValue& value);
 std::span<const TokenId> AsIds(const JsonValue& value);
 
@@ -47,7 +47,7 @@ class JsonFields {
   void String(std::string_view name, std::string* out);
   void Text(std::string_view name, std::string_view* out);  // the same, within the body
   void Ids(std::string_view name, uint32_t vocab_size, std::vector<TokenId>* out);
-  // One string or a list of at most `max` strings, each of min_bytes to max_bytes.
+  // Reads one string or a list of at most `max` strings, each of min_bytes to max_bytes.
   void Strings(std::string_view name, size_t max, size_t max_bytes, std::vector<std::string>* out,
                size_t min_bytes = 1);
 
@@ -68,7 +68,8 @@ class JsonFields {
   std::optional<Error> error_;
 };
 
-// The ids of a list from ParseBody; an error when it is not a list of ids of the vocabulary.
+// Returns the ids of a list from ParseBody; an error when it is not a list of ids of the
+// vocabulary.
 Result<std::vector<TokenId>> ToTokenIds(const JsonValue& value, uint32_t vocab_size,
                                         const std::string& field);
 

@@ -12,7 +12,7 @@ namespace kvasir {
 // More than model files need; limited because copying and walking a value recurse.
 inline constexpr size_t kMaxJsonDepth = 128;
 
-// Whether brackets outside of strings nest deeper than `levels`.
+// Tells whether brackets outside of strings nest deeper than `levels`.
 bool NestsDeeper(std::string_view json, size_t levels);
 
 // kCorruption naming `file` when the text is malformed (also by a NUL byte; with line and byte), is

@@ -55,9 +55,10 @@ class JsonValue {
   std::span<const JsonValue> items() const { return {static_cast<const JsonValue*>(data_), size_}; }
   std::span<const Member> members() const;  // in the order of the text, each key once
 
-  // The number of bytes, ids, items or members; 0 for other kinds.
+  // Returns the number of bytes, ids, items or members; 0 for other kinds.
   size_t size() const { return kind_ >= Kind::kString ? size_ : 0; }
-  // The member of this name; null where it is missing or this is not an object. O(log members).
+  // Returns the member of this name; null where it is missing or this is not an object. O(log
+  // members).
   const JsonValue* Find(std::string_view key) const;
 
  private:
@@ -86,11 +87,11 @@ class JsonTree {
   JsonTree(JsonTree&&) = default;
   JsonTree& operator=(JsonTree&&) = default;
 
-  // The value of a whole JSON text in UTF-8, nested at most 128 deep; nullopt when the text is not
-  // valid.
+  // Returns the value of a whole JSON text in UTF-8, nested at most 128 deep; nullopt when the text
+  // is not valid.
   std::optional<JsonValue> Parse(std::string_view text);
 
-  // Copy their arguments. O(size); Object O(n log n): of equal keys the first place and the last
+  // Copies its arguments. O(size); Object O(n log n): of equal keys the first place and the last
   // value count.
   JsonValue String(std::string_view text) {
     return {JsonValue::Kind::kString, Keep(text), text.size()};
@@ -132,7 +133,7 @@ class JsonBuilder {
   bool boolean(bool value) { return Add(JsonValue(value)); }
   bool number_integer(int64_t value) { return Add(JsonValue(value)); }
   bool number_unsigned(uint64_t value) { return Add(JsonValue(value)); }
-  // Also of integers beyond uint64_t. False: the number is beyond a double.
+  // Takes a number, also of integers beyond uint64_t. False: the number is beyond a double.
   bool number_float(long double value, const std::string& text);
   bool string(std::string& value) { return Add(tree_->String(value)); }
   bool binary(binary_t&) { return false; }  // JSON text has no binary values

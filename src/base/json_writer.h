@@ -14,7 +14,7 @@
 
 namespace kvasir {
 
-// The text of a value in one line; bytes that are not UTF-8 become U+FFFD. O(size).
+// Returns the text of a value in one line; bytes that are not UTF-8 become U+FFFD. O(size).
 std::string Dump(const nlohmann::json& value);
 std::string DumpOrdered(const nlohmann::ordered_json& value);
 template <std::same_as<nlohmann::ordered_json> Json>
@@ -30,10 +30,10 @@ std::string Quoted(std::string_view text);
 // quotes: 2 KiB or a little more.
 void AppendEscaped(std::string_view* rest, std::string* out);
 
-// The string of a long text, which must outlive it; EscapedParts is without quotes.
+// Returns the string of a long text, which must outlive it; EscapedParts is without quotes.
 Parts EscapedParts(std::string_view text);
 Parts QuotedParts(std::string_view text);
-// The string of a text in parts of whole characters.
+// Returns the string of a text in parts of whole characters.
 Parts QuotedParts(Parts text);
 
 // A list: the JSON text that `text_of` makes of each of the items, which must outlive it.

@@ -50,9 +50,9 @@ std::string FieldText(std::string_view key, std::string_view value);
 void WriteLine(LogLevel level, std::string_view message, std::string_view fields);
 }  // namespace log_internal
 
-// One line: "2026-11-21T19:02:11.204Z warning: message key=value"; kInfo lines have no level.
-// Control characters become '?', so that names from outside cannot forge lines. Otherwise like
-// LogText. Must never contain text of a prompt or an answer.
+// Writes one line: "2026-11-21T19:02:11.204Z warning: message key=value"; kInfo lines have no
+// level. Control characters become '?', so that names from outside cannot forge lines. Otherwise
+// like LogText. Must never contain text of a prompt or an answer.
 template <typename... Values>
 void Log(LogLevel level, std::string_view message, const LogField<Values>&... fields) noexcept {
   if (!IsLogged(level)) return;
@@ -71,7 +71,7 @@ void Log(LogLevel level, std::string_view message, const LogField<Values>&... fi
 // Must be called before anything is opened.
 bool FillStandardDescriptors() noexcept;
 
-// From now on, writing to a pipe or socket without a reader is an error, not a signal.
+// Makes that from now on writing to a pipe or socket without a reader is an error, not a signal.
 void IgnoreBrokenPipes() noexcept;
 
 }  // namespace kvasir

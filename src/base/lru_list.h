@@ -33,9 +33,9 @@ class LruList {
   }
 
   bool empty() const { return ends_.after == &ends_; }
-  // The one used longest ago. REQUIRES: !empty().
+  // Returns the one used longest ago. REQUIRES: !empty().
   T& front() { return Element(ends_.after); }
-  // The element becomes the one used last, whether or not it is in the list. REQUIRES: it is in no
+  // Makes the element the one used last, whether or not it is in the list. REQUIRES: it is in no
   // other list of this Link.
   void Use(T& element) {
     Link& link = element;

@@ -51,8 +51,8 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {data_, stamp_.size_bytes}; }
   const std::filesystem::path& path() const { return path_; }
   const FileStamp& stamp() const { return stamp_; }  // at Open
-  // The current stamp of the mapped file, even if its path leads to another file now. Errors as in
-  // StampOf.
+  // Returns the current stamp of the mapped file, even if its path leads to another file now.
+  // Errors as in StampOf.
   Result<FileStamp> Now() const;
   // True when a page could not be read and zeros replace it: then results computed from the bytes
   // must not be used. Works only after CatchMappingFaults; otherwise such a read ends the process.

@@ -22,8 +22,8 @@ enum class MappingId : uint32_t {};
 std::optional<MappingId> AddMapping(std::span<const std::byte> bytes);
 // Ends what AddMapping began. REQUIRES: no thread reads the bytes any more. Thread-safe.
 void RemoveMapping(MappingId id);
-// The number of lost pages of the mapping. Includes the reads of all threads that the caller has
-// waited for. Thread-safe.
+// Returns the number of lost pages of the mapping. Includes the reads of all threads that the
+// caller has waited for. Thread-safe.
 uint32_t MappingFaults(MappingId id);
 
 }  // namespace kvasir

@@ -11,8 +11,8 @@
 
 namespace kvasir {
 
-// The address ranges [begin, end) whose VmFlags in /proc/self/smaps have all these, such as "dd"
-// (not in dumps) and "lo" (locked).
+// Returns the address ranges [begin, end) whose VmFlags in /proc/self/smaps have all these, such as
+// "dd" (not in dumps) and "lo" (locked).
 inline std::vector<std::pair<uintptr_t, uintptr_t>> RangesWithFlags(
     const std::vector<std::string>& flags) {
   std::vector<std::pair<uintptr_t, uintptr_t>> ranges;

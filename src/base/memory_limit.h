@@ -16,9 +16,9 @@ struct MemoryUlimits {
   uint64_t address_space = UINT64_MAX, data = UINT64_MAX;
 };
 
-// The least of the machine's RAM, the limits of this process's cgroup and of those above it (v1 and
-// v2), and `ulimits`. `root`: folder of sys and proc, "" for the real ones. UINT64_MAX: nothing
-// says how much.
+// Returns the least of the machine's RAM, the limits of this process's cgroup and of those above it
+// (v1 and v2), and `ulimits`. `root`: folder of sys and proc, "" for the real ones. UINT64_MAX:
+// nothing says how much.
 MemoryLimit ReadMemoryLimit(const std::string& root, const MemoryUlimits& ulimits);
 MemoryLimit ReadMemoryLimit();
 

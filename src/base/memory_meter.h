@@ -32,7 +32,7 @@ class MemoryMeter {
   MemoryMeter& operator=(const MemoryMeter&) = delete;
 
   uint64_t peak_bytes() const { return static_cast<uint64_t>(peak_); }
-  // Whether this work needs more than the whole quota, even if no other work uses it.
+  // Tells whether this work needs more than the whole quota, even if no other work uses it.
   bool never_fits() const { return never_fits_; }
   // Ends the counting. The share keeps the bytes that are still allocated taken from the quota.
   QuotaShare Stop();
@@ -51,8 +51,8 @@ class MemoryMeter {
   bool never_fits_ = false;
 };
 
-// For another operator new and delete that replaces this library's (src/cli has one): count memory
-// from malloc, and memory that will be freed. CountAllocated throws QuotaSpent, having freed
+// Serves another operator new and delete that replaces this library's (src/cli has one): count
+// memory from malloc, and memory that will be freed. CountAllocated throws QuotaSpent, having freed
 // `memory`.
 void CountAllocated(void* memory);
 void CountFreed(void* memory) noexcept;

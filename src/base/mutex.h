@@ -36,10 +36,10 @@ class KV_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
 
-  // May return before `told` is notified: call it in a loop that checks the condition. (clang
-  // cannot check a predicate.)
+  // Waits, and may return before `told` is notified: call it in a loop that checks the condition.
+  // (clang cannot check a predicate.)
   void Wait(std::condition_variable& told) { told.wait(lock_); }
-  // Like Wait, for at most `time`.
+  // Waits like Wait, for at most `time`.
   void WaitFor(std::condition_variable& told, std::chrono::milliseconds time) {
     told.wait_for(lock_, time);
   }

@@ -31,13 +31,14 @@ class Parts {
     if (handle_) handle_.destroy();
   }
 
-  // Whether there is a text; it may already be at its end.
+  // Tells whether there is a text; it may already be at its end.
   explicit operator bool() const { return static_cast<bool>(handle_); }
 
-  // The next piece; "" at the end. Throws what the coroutine threw; then the text has ended.
+  // Returns the next piece; "" at the end. Throws what the coroutine threw; then the text has
+  // ended.
   std::string Next();
 
-  // Everything that is left, in one text.
+  // Returns everything that is left, in one text.
   std::string Rest() {
     std::string rest;
     for (std::string piece = Next(); !piece.empty(); piece = Next()) rest += piece;

@@ -7,8 +7,8 @@
 
 namespace kvasir {
 
-// The smallest value that at least `share` of all values do not exceed. 0 without values. REQUIRES:
-// they ascend.
+// Returns the smallest value that at least `share` of all values do not exceed. 0 without values.
+// REQUIRES: they ascend.
 inline double NearestRank(const std::vector<double>& sorted, double share) {
   if (sorted.empty()) return 0;
   const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(sorted.size())));
@@ -21,7 +21,7 @@ struct Percentiles {
   double mean = 0, p50 = 0, p90 = 0, p95 = 0, p99 = 0, max = 0;
 };
 
-// All zero without values.
+// Returns all zero without values.
 inline Percentiles PercentilesOf(std::vector<double> values) {
   Percentiles all{.count = values.size()};
   if (values.empty()) return all;

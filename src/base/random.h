@@ -19,7 +19,7 @@ constexpr uint64_t DrawBits(uint64_t seed, uint64_t choice, uint64_t position) {
   return Mix64(Mix64(Mix64(seed) ^ choice) ^ position);
 }
 
-// Uniform in [0, 1), 53 bits.
+// Returns a uniform number in [0, 1), 53 bits.
 constexpr double DrawUniform(uint64_t seed, uint64_t choice, uint64_t position) {
   return static_cast<double>(DrawBits(seed, choice, position) >> 11) * 0x1p-53;
 }

@@ -12,11 +12,11 @@ namespace kvasir {
 
 using Secret = std::array<uint8_t, 32>;
 
-// The secret in `state_dir`/secret. The first start creates it from the system's random numbers
-// (and the folder, 0700). The file is complete and 0600 before it gets its name, so that a crash or
-// a second process cannot leave a partial secret or two of them. kPermissionDenied when other users
-// can read it or write to the folder, or when another user except root owns it; kCorruption when it
-// is not a regular file of 32 bytes; kIoError when the system fails.
+// Returns the secret in `state_dir`/secret. The first start creates it from the system's random
+// numbers (and the folder, 0700). The file is complete and 0600 before it gets its name, so that a
+// crash or a second process cannot leave a partial secret or two of them. kPermissionDenied when
+// other users can read it or write to the folder, or when another user except root owns it;
+// kCorruption when it is not a regular file of 32 bytes; kIoError when the system fails.
 Result<Secret> LoadOrCreateSecret(const std::string& state_dir);
 
 // A secret that ends with the process. kIoError when the system gives no random numbers.

@@ -11,7 +11,7 @@ namespace kvasir {
 // "2GiB", "512MiB", "1G" (2^30), "1GB" (10^9), "65536". nullopt: not a size, or more than 2^63.
 std::optional<uint64_t> ParseBytes(std::string_view text);
 std::string FormatBytes(uint64_t bytes);  // "2.00 GiB"
-// The least whole number of MiB that holds these bytes, as a flag takes it: "4MiB".
+// Returns the least whole number of MiB that holds these bytes, as a flag takes it: "4MiB".
 std::string RoundedUpMib(uint64_t bytes);
 std::string CountText(uint64_t count, std::string_view noun);  // "1 block", "2 blocks"
 // Digits only, no sign; nullopt on overflow.

@@ -12,7 +12,7 @@ namespace kvasir {
 // else kIoError.
 Code CodeOfErrno(int error);
 
-// An error whose message ends with the system's text: "image x: cannot write: Disk full".
+// Returns an error whose message ends with the system's text: "image x: cannot write: Disk full".
 template <typename... Args>
 tl::unexpected<Error> FailErrno(int error, fmt::format_string<Args...> format, Args&&... args) {
   return Fail(CodeOfErrno(error), "{}: {}", fmt::format(format, std::forward<Args>(args)...),

@@ -8,17 +8,19 @@
 
 namespace kvasir {
 
-// Offset of the first byte that is not part of a well-formed character; text.size() if all are.
+// Returns the offset of the first byte that is not part of a well-formed character; text.size() if
+// all are.
 size_t FirstInvalidUtf8(std::string_view text);
 
-// The character at text[*pos] of well-formed text; moves *pos past it.
+// Returns the character at text[*pos] of well-formed text; moves *pos past it.
 // REQUIRES: *pos < text.size().
 char32_t NextChar(std::string_view text, size_t* pos);
 
-// Whether a byte goes on with a character that an earlier byte began.
+// Tells whether a byte goes on with a character that an earlier byte began.
 constexpr bool ContinuesChar(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
 
-// The first byte of the character that ends before text[end]. REQUIRES: 0 < end <= text.size().
+// Returns the first byte of the character that ends before text[end]. REQUIRES: 0 < end <=
+// text.size().
 size_t StartOfCharBefore(std::string_view text, size_t end);
 
 void AppendUtf8(char32_t c, std::string* out);

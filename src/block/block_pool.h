@@ -52,7 +52,8 @@ class BlockPool {
     virtual void OnIdle(BlockId id) = 0;    // a retained block lost its last pin
     virtual void OnPinned(BlockId id) = 0;  // an idle block was pinned again
     virtual void OnFreed(BlockId id) = 0;   // a block that is not retained lost its last pin
-    // The pins of this unshareable block beyond its first changed, by a pin (+1) or a release (-1).
+    // Counts the pins of this unshareable block beyond its first changed, by a pin (+1) or a
+    // release (-1).
     virtual void OnExtraPin(BlockId, int) {}
   };
 

@@ -34,9 +34,9 @@ class BlockTable {
   size_t first() const { return first_; }
   size_t num_held() const { return size() - first(); }
   const BlockRef& ref(size_t index) const { return refs_[index]; }
-  // Base addresses [size()]; valid until the next change. A block before first() has a readable
-  // address (another block's) if both are in the same attention tile (kMaxBlocksOfTile); other
-  // addresses before first() must not be used.
+  // Returns the base addresses [size()]; valid until the next change. A block before first() has a
+  // readable address (another block's) if both are in the same attention tile (kMaxBlocksOfTile);
+  // other addresses before first() must not be used.
   std::span<std::byte* const> bases() const { return bases_; }
 
  private:

@@ -23,7 +23,7 @@ struct KvKind {
 // source.
 class KvLayout {
  public:
-  // One group: all layers, full.
+  // Makes one group: all layers, full.
   KvLayout(BlockLayout layout);  // NOLINT: what most tests and models have
   // Groups of at most `slots` layers each (GroupLayers). `shape` has all layers.
   // REQUIRES: reaches.size() == shape.num_layers, slots > 0. (All are kCross only in the scratch of
@@ -62,9 +62,9 @@ class KvLayout {
   // Bytes of K and V of own groups that the token after `tokens` tokens sees.
   uint64_t SeenBytes(uint64_t tokens) const;
 
-  // The most blocks of a kind's groups that a sequence holds while it grows to `tokens` tokens by
-  // at most `step_tokens` at a time. For windows this includes a copy of its last block. REQUIRES:
-  // an own kind.
+  // Returns the most blocks of a kind's groups that a sequence holds while it grows to `tokens`
+  // tokens by at most `step_tokens` at a time. For windows this includes a copy of its last block.
+  // REQUIRES: an own kind.
   uint64_t SequenceBlocks(const KvKind& kind, uint64_t tokens, uint32_t step_tokens) const;
   // Blocks of all `cross` groups for a source of `tokens` tokens.
   uint64_t SourceBlocks(uint64_t tokens) const;
@@ -82,7 +82,7 @@ class KvLayout {
   uint64_t token_bytes_ = 0;
 };
 
-// The first token that a query at `position` sees. With window 0 it sees all tokens.
+// Returns the first token that a query at `position` sees. With window 0 it sees all tokens.
 inline uint64_t WindowBegin(uint64_t position, uint32_t window) {
   return window == 0 || position < window ? 0 : position - window + 1;
 }

@@ -29,10 +29,10 @@ struct LayerGroup {
 // not below num_layers, a layer in two groups. Also for a layer in no group.
 Status CheckLayerGroups(std::span<const LayerGroup> groups, uint32_t num_layers);
 
-// The most blocks of such a layer group that a sequence needs at once while it grows to `tokens`
-// tokens by at most `step_tokens` at a time (of kCross: a source of `tokens` tokens). A window
-// needs the blocks of the last window - 1 tokens and of the step's, wherever they lie in their
-// blocks.
+// Returns the most blocks of such a layer group that a sequence needs at once while it grows to
+// `tokens` tokens by at most `step_tokens` at a time (of kCross: a source of `tokens` tokens). A
+// window needs the blocks of the last window - 1 tokens and of the step's, wherever they lie in
+// their blocks.
 uint64_t BlocksFor(const KvReach& reach, uint64_t tokens, uint32_t step_tokens,
                    uint32_t block_tokens);
 
@@ -52,10 +52,10 @@ uint64_t SequenceBytes(std::span<const LayerGroup> groups, uint32_t slots,
 // max_positions counts as full.
 std::vector<LayerGroup> GroupLayers(std::span<const KvReach> layers, uint32_t slots,
                                     uint32_t max_positions);
-// The number of layers per block that gives the fewest SequenceBytes; of equal numbers the largest.
-// GroupLayers cuts each kind of layer into groups of at most this many. Then all blocks have one
-// size, one arena serves all groups, and any block can serve any group (docs/decisions/0011).
-// O(layers^2).
+// Returns the number of layers per block that gives the fewest SequenceBytes; of equal numbers the
+// largest. GroupLayers cuts each kind of layer into groups of at most this many. Then all blocks
+// have one size, one arena serves all groups, and any block can serve any group
+// (docs/decisions/0011). O(layers^2).
 uint32_t ChooseSlots(std::span<const KvReach> layers, uint32_t max_positions,
                      const GroupingCost& cost);
 

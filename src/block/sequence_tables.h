@@ -15,12 +15,12 @@ namespace kvasir {
 // without a cache. Move-only.
 class SequenceTables {
  public:
-  // All bytes are `fill`. kExhausted when memory is refused.
+  // Creates tables whose bytes are `fill`. kExhausted when memory is refused.
   static Result<SequenceTables> Create(const KvLayout& layout, uint32_t tokens,
                                        std::byte fill = {});
 
-  // Every block of `group` holds `contents` then. REQUIRES: contents has the bytes of a block at
-  // most.
+  // Fills the tables: every block of `group` holds `contents` then. REQUIRES: contents has the
+  // bytes of a block at most.
   void Fill(uint32_t group, std::span<const std::byte> contents);
 
   std::span<const BlockTable> tables() const { return tables_; }

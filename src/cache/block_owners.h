@@ -19,12 +19,12 @@ class BlockOwners {
   static uint64_t BytesFor(uint32_t num_blocks) { return num_blocks * sizeof(uint32_t); }
   uint64_t allocated_bytes() const { return owners_.capacity() * sizeof(uint32_t); }
 
-  // The block is a namespace's from now on. Zeroes it first if it was forgotten.
+  // Gives the block to a namespace from now on. Zeroes it first if it was forgotten.
   void Take(BlockRef& block, NamespaceId ns);
   NamespaceId of(BlockId block) const {  // REQUIRES: is_known(block)
     return NamespaceId{owners_[static_cast<size_t>(block)] - 1};
   }
-  // Whether the block was taken, and not zeroed since.
+  // Tells whether the block was taken, and not zeroed since.
   bool is_known(BlockId block) const { return owners_[static_cast<size_t>(block)] != 0; }
 
   // Has all blocks zeroed that were taken for the namespace and are not retained: free ones later,
@@ -33,9 +33,9 @@ class BlockOwners {
   uint64_t Forget(NamespaceId ns);
   // Zeroes forgotten blocks, oldest work first, until at least `bytes` are zeroed or none is left.
   void Zero(uint64_t bytes);
-  // Whether all blocks are zeroed that were free after the Forget that returned `point`.
+  // Tells whether all blocks are zeroed that were free after the Forget that returned `point`.
   bool IsZeroed(uint64_t point) const { return num_forgotten_ == 0 || zeroing_at_ >= point; }
-  // The point at which all that is forgotten now is zeroed.
+  // Returns the point at which all that is forgotten now is zeroed.
   uint64_t point() const { return zeroing_at_ + pool_.num_blocks(); }
   void CheckInvariants() const;  // O(blocks)
 

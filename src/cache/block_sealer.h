@@ -38,8 +38,8 @@ class BlockSealer {
 
   // Puts a block into the queue if it is in a node, and full.
   void Push(BlockId block);
-  // The block leaves the index. `evicted`: it is sealed before, and those before it in the queue:
-  // among them are all without which it would be of no use.
+  // Removes a block that leaves the index. `evicted`: it is sealed before, and those before it in
+  // the queue: among them are all without which it would be of no use.
   void Remove(BlockId block, bool evicted);
 
   // Seals what waits until end_ns (MonotonicNs); false when blocks are left for which the tier has

@@ -135,8 +135,8 @@ struct CacheDriver {
       }
     }
   }
-  // The same for the KV of the source. `salt` tells apart sources too: any two have another KV in
-  // all their tokens, as an encoder's have.
+  // Stamps as above, for the KV of the source. `salt` tells apart sources too: any two have another
+  // KV in all their tokens, as an encoder's have.
   void StampSource(const KvSequence& sequence, uint64_t salt, bool check) {
     const KvLayout& layout = cache->layout();
     for (uint32_t group = layout.num_own_groups(); group < layout.num_groups(); ++group) {
@@ -186,7 +186,7 @@ struct CacheDriver {
     return true;
   }
 
-  // What an engine does with a prompt: match, verify, compute the rest, keep a Cursor.
+  // Does what an engine does with a prompt: match, verify, compute the rest, keep a Cursor.
   KvSequence Run(NamespaceId ns, uint64_t salt, const Tokens& prompt,
                  const MatchOptions& options = {}, std::optional<Miss>* miss = nullptr) {
     MatchResult match = cache->Match(ns, prompt, options);

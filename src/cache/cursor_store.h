@@ -21,7 +21,8 @@ class CursorStore {
 
   // REQUIRES: tail.size() < block_tokens, hidden.size() == hidden_size. O(cursors).
   void Keep(NodeId parent, std::span<const TokenId> tail, std::span<const float> hidden);
-  // The hidden state, valid until the next Keep or Drop; the Cursor becomes the newest. O(cursors).
+  // Returns the hidden state, valid until the next Keep or Drop; the Cursor becomes the newest.
+  // O(cursors).
   std::optional<std::span<const float>> Find(NodeId parent, std::span<const TokenId> tail);
   // Forgets, and zeroes, all Cursors of a node that leaves the index. O(cursors).
   void Drop(NodeId parent) { DropWith(parent, {}); }
@@ -31,7 +32,7 @@ class CursorStore {
   void DropWithin(NodeId parent, std::span<const TokenId> tokens, size_t least);
 
   uint32_t num_cursors() const { return num_used_; }
-  // The parents of all Cursors, for invariants.
+  // Returns the parents of all Cursors, for invariants.
   std::vector<NodeId> Parents() const;
   uint64_t allocated_bytes() const;  // equals BytesFor
 

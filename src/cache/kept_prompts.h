@@ -26,7 +26,7 @@ class KeptPrompts {
   ~KeptPrompts();
 
   std::span<const Prompt> prompts() const { return prompts_; }
-  // The tokens of the forgotten prompt that one of them begins with, at most.
+  // Returns the tokens of the forgotten prompt that one of them begins with, at most.
   uint32_t on_path() const { return on_path_; }
 
  private:

@@ -59,8 +59,8 @@ class KvAccounts {
     return (uint64_t{num_owners} + 1) * sizeof(Account);
   }
 
-  // The account of an owner; a new one takes the place of one without blocks and quota. kNobody
-  // where there is none.
+  // Returns the account of an owner; a new one takes the place of one without blocks and quota.
+  // kNobody where there is none.
   AccountId Open(const Digest& owner);
   // A larger guarantee holds as soon as the invariant allows it: not while others have reserved
   // those blocks.
@@ -84,12 +84,12 @@ class KvAccounts {
   // As available, without regard to the owner's maximum.
   uint32_t unreserved(AccountId account) const;
   uint32_t reserved() const { return reserved_; }
-  // Whether the owner must take an idle block that it owns next: it has its maximum, or any other
-  // block is one that somebody else must be able to draw.
+  // Tells whether the owner must take an idle block that it owns next: it has its maximum, or any
+  // other block is one that somebody else must be able to draw.
   bool must_take_own(AccountId account) const;
-  // Whether others may take an idle block of it.
+  // Tells whether others may take an idle block of it.
   bool may_lose(AccountId account) const;
-  // Whether it has pinned or reserved more than its guarantee.
+  // Tells whether it has pinned or reserved more than its guarantee.
   bool is_above_guarantee(AccountId account) const {
     return of(account).used() > of(account).quota.guaranteed;
   }

@@ -55,7 +55,8 @@ struct CacheUsage {
   uint64_t held_bytes;     // of cached and live tokens in their blocks, alignment not counted
   uint64_t num_cursors;
 
-  // Share of the bytes of non-free blocks that hold no live or cached token; 0 when all are free.
+  // Returns the share of the bytes of non-free blocks that hold no live or cached token; 0 when all
+  // are free.
   double waste() const {
     const double used = static_cast<double>(num_blocks - free_blocks) * block_bytes;
     return used == 0 ? 0 : 1 - static_cast<double>(held_bytes) / used;
@@ -134,7 +135,7 @@ class KvCache {
   NamespaceId OpenNamespace(std::string_view owner, const Identity& identity,
                             std::optional<std::string_view> salt = std::nullopt);
 
-  // The namespace that OpenNamespace would find open. Changes nothing. O(namespaces).
+  // Returns the namespace that OpenNamespace would find open. Changes nothing. O(namespaces).
   std::optional<NamespaceId> FindNamespace(std::string_view owner, const Identity& identity,
                                            std::optional<std::string_view> salt) const;
 
@@ -144,23 +145,24 @@ class KvCache {
   uint32_t Probe(std::string_view owner, const Identity& identity,
                  std::optional<std::string_view> salt, std::span<const TokenId> prompt) const;
 
-  // The id under which the tier stores this owner's records.
+  // Returns the id under which the tier stores this owner's records.
   static Digest OwnerOf(std::string_view owner) { return Sha256Of(owner); }
-  // The account of an owner, and what it may take of the pool. O(accounts).
+  // Returns the account of an owner, and what it may take of the pool. O(accounts).
   AccountId OpenAccount(std::string_view owner) { return accounts_.Open(Sha256Of(owner)); }
-  // The account of an owner with a quota: where all accounts have blocks, it takes the place of the
-  // one without a quota that has the fewest, all of them idle, which are evicted. kNobody where
-  // there is none. O(blocks).
+  // Returns the account of an owner with a quota: where all accounts have blocks, it takes the
+  // place of the one without a quota that has the fewest, all of them idle, which are evicted.
+  // kNobody where there is none. O(blocks).
   AccountId MakeAccount(std::string_view owner);
   // Evicts its idle blocks beyond the maximum. A node leaves with its blocks in all groups, so the
   // last one that others take may be num_own_groups() - 1 blocks into a guarantee. O(blocks).
   void SetQuota(AccountId account, const KvQuota& quota);
   const KvAccounts& accounts() const { return accounts_; }
 
-  // Longest resident prefix of `prompt` after the same source: whole blocks, then the best partial
-  // block, then a Cursor. With windows, the longest beginning of it after which everything that the
-  // next token sees is resident. Without a Cursor at most prompt.size() - 1 tokens. O(blocks) token
-  // comparisons; no HMAC. REQUIRES: the prompt does not begin with SourceKey::kMark.
+  // Returns the longest resident prefix of `prompt` after the same source: whole blocks, then the
+  // best partial block, then a Cursor. With windows, the longest beginning of it after which
+  // everything that the next token sees is resident. Without a Cursor at most prompt.size() - 1
+  // tokens. O(blocks) token comparisons; no HMAC. REQUIRES: the prompt does not begin with
+  // SourceKey::kMark.
   MatchResult Match(NamespaceId ns, std::span<const TokenId> prompt, const MatchOptions& options);
   // Reserves the blocks that sequences which start from the match need beyond those that it pins:
   // each can then be extended to demand.tokens, whatever else runs. When only the copy of a partly
@@ -168,7 +170,7 @@ class KvCache {
   // missing; about kv_max when it is the account's own maximum that leaves too few. REQUIRES:
   // demand describes the match's prompt.
   Result<Reservation> Reserve(MatchResult& match, const KvDemand& demand);
-  // Whether the account's guarantee holds all that this demand needs.
+  // Tells whether the account's guarantee holds all that this demand needs.
   bool IsGuaranteed(const MatchResult& match, const KvDemand& demand) const;
   // Turns a match into a sequence that holds its tokens (all committed) and draws from the
   // reservation, if there is one. It shares the match's blocks; Extend copies the partly used one.
@@ -176,15 +178,15 @@ class KvCache {
   // allocating.
   KvSequence Fetch(MatchResult match, uint32_t reserve_tokens,
                    const Reservation& reservation = Reservation());
-  // Where the windows of a prompt are worth keeping: at the ends of messages, every max(1024,
-  // widest window) tokens, and at its end. Empty without windows.
+  // Returns where the windows of a prompt are worth keeping: at the ends of messages, every
+  // max(1024, widest window) tokens, and at its end. Empty without windows.
   std::vector<uint32_t> ResumePointsOf(uint32_t prompt_tokens,
                                        std::span<const uint32_t> message_ends) const;
-  // The Cursor's hidden state (f32, [hidden_size], after the final norm) of a match that has one;
-  // lives as long as the match.
+  // Returns the Cursor's hidden state (f32, [hidden_size], after the final norm) of a match that
+  // has one; lives as long as the match.
   std::span<const float> CursorHidden(const MatchResult& match) const;
 
-  // Room for `tokens` after the sequence's end: takes free blocks, evicts idle ones, copies a
+  // Makes room for `tokens` after the sequence's end: takes free blocks, evicts idle ones, copies a
   // shared tail before it is written. Blocks come from its reservation, then from those that are
   // not reserved. When no block is left for the copy and only the index shares the tail, the index
   // drops the tail, so a sequence never needs more than its own blocks. kExhausted, with the
@@ -216,7 +218,7 @@ class KvCache {
     counters_.CountMiss(reason, num_tokens);
   }
 
-  // Writing: BlockSealer. Without a tier all of this is done at once.
+  // Writes by BlockSealer. Without a tier all of this is done at once.
   bool SealQueued(uint64_t end_ns, const ForEach& for_each) {
     return !sealer_ || sealer_->SealUntil(end_ns, for_each);
   }
@@ -226,14 +228,15 @@ class KvCache {
   uint32_t num_unsealed() const { return sealer_ ? sealer_->size() : 0; }
   uint64_t seal_point() const { return sealer_ ? sealer_->point() : 0; }
   bool IsSealed(uint64_t point) const { return !sealer_ || sealer_->IsSealed(point); }
-  // Memory of the queue, beside plan(): it is a part of the tier's.
+  // Returns the memory of the queue, beside plan(): it is a part of the tier's.
   static uint64_t WriteQueueBytes(uint32_t num_blocks) { return BlockSealer::BytesFor(num_blocks); }
 
   // Blocks for the KV of the source, after a match with source_miss. kExhausted, with the sequence
   // unchanged, when there are not enough. REQUIRES: not called before, !sequence.has_source().
   Status ExtendSource(KvSequence& sequence);
-  // The KV of the source is computed: it enters the index, or is swapped for what somebody else
-  // published meanwhile (equal bits). REQUIRES: ExtendSource succeeded, not called before.
+  // Publishes the KV of the source, which is computed: it enters the index, or is swapped for what
+  // somebody else published meanwhile (equal bits). REQUIRES: ExtendSource succeeded, not called
+  // before.
   void CommitSource(KvSequence& sequence) { publisher_.CommitSource(sequence); }
   // The next `num_tokens` tokens are computed and accepted: full blocks get their BlockKey and
   // enter the index. If the index has an equal block already (equal bits), the sequence uses that
@@ -255,9 +258,9 @@ class KvCache {
   // before num_tokens was given back: the caller matches again. This never happens for uncommitted
   // tokens or for num_tokens 0.
   Status Truncate(KvSequence& sequence, uint32_t num_tokens);
-  // Another sequence with the same committed tokens and reservation: O(blocks) pins, nothing copied
-  // until written. REQUIRES: sequence.has_source(); with windows, that reservation covers the fork,
-  // or neither has one: a fork pins window blocks, and each pin counts as a block.
+  // Returns another sequence with the same committed tokens and reservation: O(blocks) pins,
+  // nothing copied until written. REQUIRES: sequence.has_source(); with windows, that reservation
+  // covers the fork, or neither has one: a fork pins window blocks, and each pin counts as a block.
   KvSequence Fork(const KvSequence& sequence, uint32_t reserve_tokens);
   // Makes one of two sequences of a reservation a fork of the other one, in the memory that it has:
   // its own blocks are given back at once, and what the reservation holds for it changes with them.
@@ -284,9 +287,9 @@ class KvCache {
   // any.
   uint64_t Forget(NamespaceId ns) { return forgetter_.Forget(ns); }
   uint64_t Forget(std::string_view owner);  // all its namespaces
-  // What the namespaces of an owner hold, as trees of runs of nodes without forks and with as many
-  // hits: a run comes after the one it goes on from; of siblings the one with most hits first. At
-  // most so many runs and tokens; has_more where there are others. O(runs + tokens).
+  // Returns what the namespaces of an owner hold, as trees of runs of nodes without forks and with
+  // as many hits: a run comes after the one it goes on from; of siblings the one with most hits
+  // first. At most so many runs and tokens; has_more where there are others. O(runs + tokens).
   PrefixList ListPrefixes(std::string_view owner, size_t max_runs, size_t max_tokens) const;
   using Forgotten = ForgottenText;
   // Forgets tokens [first, last] of a prompt and all that was computed after them, in this
@@ -303,15 +306,15 @@ class KvCache {
                    const KeptPrompts& kept = {}) {
     return forgetter_.Forget(ns, ids, first, last, kept);
   }
-  // What the tier has to forget with it (Tier::Forget), whether or not the namespace is open.
-  // O(last) HMACs of blocks. ForgetFacts::kept does one for each block of the kept prompts.
+  // Returns what the tier has to forget with it (Tier::Forget), whether or not the namespace is
+  // open. O(last) HMACs of blocks. ForgetFacts::kept does one for each block of the kept prompts.
   ForgetFacts FactsToForget(std::string_view owner, const Identity& identity,
                             std::optional<std::string_view> salt, std::span<const TokenId> ids,
                             uint32_t first, uint32_t last,
                             std::shared_ptr<const KeptPrompts> kept = nullptr) const;
   // Zeroes forgotten blocks, oldest work first, until at least `bytes` are zeroed or none is left.
   void ZeroForgotten(uint64_t bytes) { owners_.Zero(bytes); }
-  // Whether all blocks are zeroed that were free after the Forget that returned `point`.
+  // Tells whether all blocks are zeroed that were free after the Forget that returned `point`.
   bool IsZeroed(uint64_t point) const { return owners_.IsZeroed(point); }
   // Forgets a namespace and zeroes all forgotten blocks. O(bytes).
   void Erase(NamespaceId ns);

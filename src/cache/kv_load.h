@@ -27,7 +27,7 @@ class KvLoad {
   ~KvLoad() { Drop(); }
 
   bool active() const { return tier_ != nullptr; }
-  // First block that is still wanted, and where the offer ends.
+  // Returns the first block that is still wanted, and where the offer ends.
   uint32_t end_block() const { return offer_.end_block; }
   uint32_t num_records() const { return static_cast<uint32_t>(reads_.size()); }
   uint32_t num_left() const { return static_cast<uint32_t>(reads_.size()) - front_; }  // records
@@ -37,7 +37,7 @@ class KvLoad {
   // pool meanwhile.
   uint32_t taken_tokens() const { return taken_tokens_; }
   uint64_t loaded_bytes() const { return loaded_bytes_; }
-  // Whether a record was damaged or could not be read.
+  // Tells whether a record was damaged or could not be read.
   bool is_broken() const { return is_broken_; }
   // Gives back all buffers and asks for nothing more.
   void Drop();
@@ -51,8 +51,8 @@ class KvLoad {
     kMissing,  // it does not come, or begins within a block of the offer: compute it
     kEnded     // nothing more is expected
   };
-  // How many blocks from `block`, the next one, have arrived, at most `most`; `front`: what has
-  // become of the one after them, kArrived if the count ended before it.
+  // Returns how many blocks from `block`, the next one, have arrived, at most `most`; `front`: what
+  // has become of the one after them, kArrived if the count ended before it.
   uint32_t NumArrived(uint32_t block, uint32_t most, Front* front);
   // Tokens from a sequence's end to the next block that was asked for and not given up; the largest
   // number when there is none.

@@ -15,14 +15,14 @@ namespace kvasir {
 // from the accounts. Allocates nothing but in Open. One thread at a time.
 class KvReserves {
  public:
-  // All must outlive it. `step_tokens`: of one call to KvCache::Extend.
+  // REQUIRES: all outlive it. `step_tokens`: of one call to KvCache::Extend.
   KvReserves(const KvLayout& layout, uint32_t step_tokens, const BlockPool& pool,
              KvAccounts& accounts)
       : layout_(layout), step_tokens_(step_tokens), pool_(pool), accounts_(accounts) {}
 
   // Reserves num_blocks blocks for sequences of this demand. kExhausted as Promise.
   Result<Reservation> Open(AccountId account, const KvDemand& demand, uint64_t num_blocks);
-  // The blocks of the demand alone.
+  // Returns the blocks of the demand alone.
   uint64_t BlocksOf(const KvDemand& demand) const { return demand.blocks(layout_, step_tokens_); }
 
   // Adds to a reservation. kExhausted, with nothing changed, when fewer blocks are unreserved;
@@ -34,18 +34,18 @@ class KvReserves {
   static Reservation::State* Of(const KvSequence& sequence);  // nullptr: none
   // Blocks that a sequence can take now: those reserved for it, and those not reserved.
   uint32_t available(const KvSequence& sequence) const;
-  // The sequence takes blocks, from its reservation first.
+  // Counts that the sequence takes blocks, from its reservation first.
   void Draw(KvSequence& sequence, uint64_t num_blocks);
-  // The sequence gave back blocks, and so needs num_blocks more to reach its largest length.
-  // Reserves as many of them as are unreserved, and counts the others as unbacked: ReleaseRest must
-  // not release blocks for those.
+  // Counts that the sequence gave back blocks, and so needs num_blocks more to reach its largest
+  // length. Reserves as many of them as are unreserved, and counts the others as unbacked:
+  // ReleaseRest must not release blocks for those.
   void GiveBack(KvSequence& sequence, uint64_t num_blocks);
-  // The sequence ends: releases what it would still have taken.
+  // Ends the sequence: releases what it would still have taken.
   void ReleaseRest(KvSequence& sequence);
   uint64_t RestOf(const KvSequence& sequence, const Reservation::State& state) const;
 
-  // Whether extending the sequence copies the last block of a group, or of `full` groups (how many
-  // blocks), before it is written.
+  // Tells whether extending the sequence copies the last block of a group, or of `full` groups (how
+  // many blocks), before it is written.
   bool CopiesTail(const KvSequence& sequence, uint32_t group) const;
   uint32_t NumCopied(const KvSequence& sequence) const;
   uint32_t NumWindowBlocks(const KvSequence& sequence) const;  // that it holds

@@ -40,7 +40,7 @@ class KvSequence {
   // have the blocks of the source.
   std::span<const BlockTable> tables() const { return tables_; }
   const BlockTable& table() const { return tables_[0]; }
-  // Whether Commit enters what it computes into the index.
+  // Tells whether Commit enters what it computes into the index.
   bool publishes() const { return shares_ && place_.is_current(); }
   void StopPublishing() { shares_ = stores_ = false; }
   // Stops publishing and gives up its place in the index: what it begins with may leave. Its blocks
@@ -51,10 +51,10 @@ class KvSequence {
   }
   NamespaceId ns() const { return place_.ns(); }
   AccountId account() const { return account_; }
-  // Whether its place in the index is there; false after an erasure.
+  // Tells whether its place in the index is there; false after an erasure.
   bool has_place() const { return place_.is_current(); }
   uint32_t source_tokens() const { return source_tokens_; }
-  // It has the blocks of its source's KV, or needs none.
+  // Tells whether it has the blocks of its source's KV, or needs none.
   bool HoldsSource() const { return source_tokens_ == 0 || tables_.back().size() > 0; }
   // Its source has no KV, or that KV is computed and will not change.
   bool has_source() const { return has_source_; }
@@ -66,10 +66,10 @@ class KvSequence {
     next_resume_ = 0;
   }
 
-  // One more, unless it has passed.
+  // Adds one more, unless it has passed.
   void AddResumePoint(uint32_t point);
-  // The first block whose window it really has: a load skips those that only tokens of the load
-  // itself would see.
+  // Returns the first block whose window it really has: a load skips those that only tokens of the
+  // load itself would see.
   uint64_t FirstWindowBlock(const KvLayout& layout, uint32_t group) const;
 
  private:

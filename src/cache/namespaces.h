@@ -47,11 +47,11 @@ class Namespaces {
   }
   uint64_t allocated_bytes() const { return entries_.capacity() * sizeof(Namespace); }
 
-  // What a namespace of this name is found by.
+  // Returns what a namespace of this name is found by.
   static Namespace Named(std::string_view owner, const Identity& identity,
                          std::optional<std::string_view> salt);
   std::optional<NamespaceId> Find(const Namespace& named) const;
-  // The open namespace of this name, whose account and key are now those of `wanted`.
+  // Returns the open namespace of this name, whose account and key are now those of `wanted`.
   std::optional<NamespaceId> Reopen(const Namespace& wanted);
   // Where a namespace that is not open may stand. To be called after Reopen, once.
   struct Place {

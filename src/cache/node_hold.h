@@ -29,7 +29,7 @@ class NodeHold {
 
   NamespaceId ns() const { return ns_; }
   NodeId node() const { return node_; }  // a full block's, or the root; REQUIRES: is_current()
-  // Whether neither the namespace nor the node was erased since.
+  // Tells whether neither the namespace nor the node was erased since.
   bool is_current() const;
 
  private:

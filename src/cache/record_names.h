@@ -20,9 +20,9 @@ RecordFacts RecordFactsOf(const KvLayout& layout, const BlockKey& key, const Blo
                           bool is_first, uint32_t group, std::span<const TokenId> tokens,
                           const Digest& owner);
 
-// What a tier must forget so that tokens [first, last] of `ids` are gone with all that was computed
-// after them (KvCache::Forget). `root`: the key of the namespace's root. O(last) HMACs of blocks;
-// ForgetFacts::kept does one for each block of `kept`, if that is not nullptr.
+// Returns what a tier must forget so that tokens [first, last] of `ids` are gone with all that was
+// computed after them (KvCache::Forget). `root`: the key of the namespace's root. O(last) HMACs of
+// blocks; ForgetFacts::kept does one for each block of `kept`, if that is not nullptr.
 ForgetFacts ForgetFactsOf(const KvLayout& layout, const Digest& owner, const BlockKey& root,
                           std::span<const TokenId> ids, uint32_t first, uint32_t last,
                           std::shared_ptr<const KeptPrompts> kept);

@@ -21,12 +21,12 @@ struct KvDemand {
   // false: each computes the prompt again, in separate blocks. REQUIRES: a match without reuse.
   bool shares_prompt = true;
   uint32_t source_tokens = 0;  // PromptSource::tokens
-  // The source's blocks and the prompt's whole blocks once, the rest per sequence; windows per
-  // sequence (SequenceBlocks). Others may share the blocks from before a restart, so those after it
-  // come on top.
+  // Returns the source's blocks and the prompt's whole blocks once, the rest per sequence; windows
+  // per sequence (SequenceBlocks). Others may share the blocks from before a restart, so those
+  // after it come on top.
   uint64_t blocks(const KvLayout& layout, uint32_t step_tokens) const;
-  // The largest `tokens` below 2^31 for which `num_blocks` are enough; 0 when they do not hold even
-  // the prompt. O(log tokens).
+  // Returns the largest `tokens` below 2^31 for which `num_blocks` are enough; 0 when they do not
+  // hold even the prompt. O(log tokens).
   uint64_t MaxTokens(const KvLayout& layout, uint32_t step_tokens, uint64_t num_blocks) const;
 };
 

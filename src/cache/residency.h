@@ -53,7 +53,7 @@ class Residency final : private BlockPool::Observer {
   // A block of a group for a sequence, evicting where none is free. REQUIRES: one is free, or idle
   // and not reserved for others.
   BlockRef Take(NamespaceId ns, AccountId account, uint32_t group);
-  // The namespace for which EvictOne evicts from now on.
+  // Names the namespace for which EvictOne evicts from now on.
   void TakeFor(NamespaceId ns) { taker_ = ns; }
   // The idle blocks that may go: all that a guarantee does not protect, or the taker's alone.
   enum class Victims { kAny, kOwn };

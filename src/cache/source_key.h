@@ -20,8 +20,8 @@ struct PromptSource {
   uint32_t tokens = 0;
 };
 
-// The number of bytes, then the bytes, four in each id. Such lists can be joined: two different
-// sequences of images never give the same ids.
+// Returns the number of bytes, then the bytes, four in each id. Such lists can be joined: two
+// different sequences of images never give the same ids.
 std::vector<TokenId> PackBytes(std::span<const std::byte> bytes);
 
 // The ids of a source in the index. They fill whole nodes, which form a chain without branches
@@ -46,7 +46,7 @@ class SourceKey {
     return std::span(ids_).subspan(size_t{i} * block_tokens_, block_tokens_);
   }
   static bool IsFirstNode(std::span<const TokenId> ids) { return ids[0] == kMark; }
-  // Whether two first nodes are of sources with as many ids and as many tokens.
+  // Tells whether two first nodes are of sources with as many ids and as many tokens.
   static bool SameSizes(std::span<const TokenId> a, std::span<const TokenId> b);
   static uint32_t NumNodes(std::span<const TokenId> first_node);
   // Reads the source's tokens from the ids of a key's last node.

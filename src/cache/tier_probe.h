@@ -13,8 +13,8 @@
 
 namespace kvasir {
 
-// The key of a namespace's root. `salt` is the digest of the salt, absent without one. Two owners
-// never have the same key, whatever their salts are.
+// Returns the key of a namespace's root. `salt` is the digest of the salt, absent without one. Two
+// owners never have the same key, whatever their salts are.
 BlockKey RootKeyOf(std::span<const uint8_t> secret, std::string_view owner,
                    const std::optional<Digest>& salt, const Identity& identity);
 

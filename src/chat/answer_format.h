@@ -28,7 +28,7 @@ struct CallFormat {
   bool short_ids = false;                // the template takes ids of nine letters and digits only
 };
 
-// The format of a model with this chat template; "json" where no other is found. O(text).
+// Returns the format of a model with this chat template; "json" where no other is found. O(text).
 const CallFormat& FindCallFormat(std::string_view chat_template);
 
 struct ThinkMarks {
@@ -41,10 +41,11 @@ const ThinkMarks* FindThinkMarks(std::string_view chat_template);
 enum class PromptThought : uint8_t { kNone, kInside, kClosed };
 PromptThought ThoughtAtEnd(const ThinkMarks& marks, std::string_view end_of_prompt);
 
-// Every mark that an answer may have: where one is a special token, the answer must show it.
+// Returns every mark that an answer may have: where one is a special token, the answer must show
+// it.
 std::vector<std::string_view> MarksOf(const CallFormat& format);
 
-// All marks of the tables of calls and thoughts, each once.
+// Returns all marks of the tables of calls and thoughts, each once.
 const std::vector<std::string_view>& AllMarks();
 
 // Parts of kNamed and kDeepSeek.

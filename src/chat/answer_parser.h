@@ -15,7 +15,7 @@ namespace kvasir {
 
 // Where the thoughts of answers are: given as such; in the content, with their marks; or in both.
 enum class ThoughtForm : uint8_t { kApart, kInContent, kBoth };
-// By the names of `reasoning_format`: "auto" and "deepseek", "none", "deepseek-legacy". Absent:
+// Reads the names of `reasoning_format`: "auto" and "deepseek", "none", "deepseek-legacy". Absent:
 // another name.
 std::optional<ThoughtForm> ThoughtFormOf(std::string_view name);
 
@@ -62,7 +62,7 @@ class AnswerParser {
   // Adds what is certain to `events`; a piece is joined with the last one if it has the same kind.
   // O(piece), amortised.
   void Append(std::string_view piece, std::vector<AnswerEvent>* events);
-  // After the last piece: adds what waited.
+  // Ends after the last piece: adds what waited.
   void Finish(std::vector<AnswerEvent>* events);
 
   bool inside_thought() const { return at_ == At::kThought; }
@@ -96,7 +96,7 @@ class AnswerParser {
   void OpenCall(std::string name, std::string id);
   void CloseCall();
   void GiveCallEvent(AnswerEvent event);  // unless the call is dropped
-  // It is not a call: its first `certain` bytes are content, the rest is read again.
+  // Ends what is not a call: its first `certain` bytes are content, the rest is read again.
   void NoCall(size_t certain);
 
   const std::shared_ptr<const AnswerReading> reading_;

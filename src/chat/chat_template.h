@@ -77,13 +77,13 @@ class ChatTemplate {
   // kInvalidArgument with line and column on a syntax error; kUnsupported names a construct that
   // the interpreter does not know.
   static Result<std::unique_ptr<ChatTemplate>> Parse(std::string_view source);
-  // With the model's templates of other names; their errors say the name.
+  // Parses with the model's templates of other names; their errors say the name.
   static Result<std::unique_ptr<ChatTemplate>> Parse(
       std::string_view source, const std::map<std::string, std::string>& named);
   virtual ~ChatTemplate() = default;
 
-  // The template for a chat: of this name ("default": this one); without a name "tool_use" where
-  // tools are given, else this one. Null: the model has none of this name.
+  // Returns the template for a chat: of this name ("default": this one); without a name "tool_use"
+  // where tools are given, else this one. Null: the model has none of this name.
   virtual const ChatTemplate* Choose(const std::optional<std::string>& name,
                                      bool has_tools) const = 0;
   virtual std::vector<std::string> names() const = 0;  // "default" first
@@ -101,10 +101,11 @@ class ChatTemplate {
                                       const ChatRenderOptions& options) const = 0;
 };
 
-// Template variables from the JSON text of an object; null of "". kInvalidArgument: it is not one.
+// Returns the template variables from the JSON text of an object; null of "". kInvalidArgument: it
+// is not one.
 Result<JsonValue> ParseVariables(std::string_view text, JsonTree* tree);
 
-// The sources of a template and of those of other names.
+// Returns the sources of a template and of those of other names.
 std::string AllSources(const ChatTemplate& chat_template);
 
 }  // namespace kvasir

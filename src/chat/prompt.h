@@ -13,8 +13,8 @@ namespace kvasir {
 // kUnsupported when the model reads no text: says why, and what to give `instead`.
 Result<const Tokenizer*> TokenizerOf(const Engine& engine, std::string_view instead);
 
-// The ids of raw text; special tokens in it are parsed, and BOS is added as the tokenizer says.
-// kUnsupported when the model has no tokenizer.
+// Returns the ids of raw text; special tokens in it are parsed, and BOS is added as the tokenizer
+// says. kUnsupported when the model has no tokenizer.
 Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, std::string_view text);
 
 struct ChatMessage {
@@ -24,9 +24,9 @@ struct EncodedChat {
   std::vector<TokenId> ids;
   bool clock_in_prompt = false;  // as RenderedChat::clock_in_prompt
 };
-// The prompt of a conversation by the model's chat template. The text of a message never becomes a
-// special token. now_unix_s: the time for templates that write the date; 0: the clock. own:
-// replaces the model's template; nullptr: the model's. variables: an object for it, or null.
+// Returns the prompt of a conversation by the model's chat template. The text of a message never
+// becomes a special token. now_unix_s: the time for templates that write the date; 0: the clock.
+// own: replaces the model's template; nullptr: the model's. variables: an object for it, or null.
 Result<EncodedChat> EncodeChat(const Engine& engine, const std::vector<ChatMessage>& messages,
                                int64_t now_unix_s = 0, const ChatTemplate* own = nullptr,
                                const JsonValue& variables = JsonValue());

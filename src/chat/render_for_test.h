@@ -27,7 +27,7 @@ inline std::string ErrorOf(std::string_view source, const Json& variables = Json
   return chat ? "no error: " + chat->text : chat.error().message;
 }
 
-// What the template wrote: the text without its literal ranges, which become `mark`.
+// Returns what the template wrote: the text without its literal ranges, which become `mark`.
 inline std::string TemplateText(const RenderedChat& chat, std::string_view mark = "") {
   std::string out;
   size_t at = 0;

@@ -24,16 +24,17 @@ struct ToolCall {
 
 // These give nullopt where the text is not a call of one of the tools. O(text).
 
-// An object with `name` and `arguments` or `parameters`: an object, or a string that has one.
-// `needs_arguments`: else a call may leave them out. `object` must be valid JSON, except UTF-8.
+// Returns an object with `name` and `arguments` or `parameters`: an object, or a string that has
+// one. `needs_arguments`: else a call may leave them out. `object` must be valid JSON, except
+// UTF-8.
 std::optional<ToolCall> ReadJsonCall(std::string_view object, bool needs_arguments,
                                      const std::vector<ToolSpec>& tools);
-// What stands before the arguments in kNamed and kDeepSeek, and the arguments.
+// Returns what stands before the arguments in kNamed and kDeepSeek, and the arguments.
 std::optional<ToolCall> ReadNamedCall(CallBody body, std::string_view header,
                                       std::string_view arguments,
                                       const std::vector<ToolSpec>& tools);
-// From <function= to </function>. A parameter is text where its schema says so, or where it is not
-// JSON.
+// Reads from <function= to </function>. A parameter is text where its schema says so, or where it
+// is not JSON.
 std::optional<ToolCall> ReadXmlCall(std::string_view text, const std::vector<ToolSpec>& tools);
 
 }  // namespace kvasir

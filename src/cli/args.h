@@ -51,7 +51,7 @@ class Args {
   bool Has(const std::string& name) const { return values_.contains(name); }
   // Returns the flag for messages, as the user wrote it: "--n" where that stood for --hypotheses.
   std::string Written(const std::string& name) const;
-  // Whether its value is from MergeConfig.
+  // Tells whether its value is from MergeConfig.
   bool IsFromConfig(const std::string& name) const { return from_config_.contains(name); }
   std::optional<std::string> Text(const std::string& name) const;  // the last one given
   std::vector<std::string> List(const std::string& name) const;    // all of them

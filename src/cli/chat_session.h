@@ -29,12 +29,12 @@ struct ChatStart {
 // that of /v1/sessions: the system message, where there is one, has 0. One thread at a time.
 class ChatSession {
  public:
-  // What answers are generated with is in `request`. kNotFound: the file has no such
+  // Takes `request`, which has what answers are generated with. kNotFound: the file has no such
   // session. Engine and choice must outlive it.
   static Result<ChatSession> Begin(Engine& engine, const TemplateChoice& choice,
                                    GenerateRequest request, ChatStart start);
 
-  // Generate an answer and print it while it comes.
+  // Generates an answer and prints it while it comes.
   Status Say(std::string text);
   // Gives a message another text; what came after it goes. One of the user is answered anew.
   Status Edit(size_t index, std::string text);
@@ -69,7 +69,7 @@ class ChatSession {
   Result<SessionStore::Entry> Read() const;  // the present one
   // Returns a name that is free.
   std::string NextName() const;
-  // Receipt of the last answer.
+  // Returns the receipt of the last answer.
   const std::optional<Receipt>& receipt() const { return receipt_; }
 
  private:

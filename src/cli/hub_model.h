@@ -16,7 +16,7 @@ namespace kvasir::cli {
 // Use that a command makes of a model: a plan needs no weights.
 enum class ModelUse : uint8_t { kRun, kPlan };
 
-// Where options.model (or else KVASIR_MODEL) does not exist as a path and reads as
+// Finds, where options.model (or else KVASIR_MODEL) does not exist as a path and reads as
 // owner/name[@revision][:file or quant]: finds it in the Hugging Face cache, and sets options.model
 // and model_name. kNotFound: it is not there, or weights that `use` needs are not. Other names stay
 // as they are.

@@ -3,8 +3,8 @@
 
 namespace kvasir::cli {
 
-// Outside of scopes Ctrl-C exits at once, even while a model loads. Not for `serve`, whose server
-// handles the signal.
+// Makes that outside of scopes Ctrl-C exits at once, even while a model loads. Not for `serve`,
+// whose server handles the signal.
 void ExitOnInterrupt();
 
 // Lets SIGINT, SIGTERM and SIGHUP end the process at once from now on, after writing `line` to
@@ -20,8 +20,8 @@ class InterruptScope {
   InterruptScope(const InterruptScope&) = delete;
   InterruptScope& operator=(const InterruptScope&) = delete;
   bool interrupted() const;
-  // For poll(), together with the awaited descriptor: the flag alone could be set just before the
-  // wait begins.
+  // Returns a descriptor for poll(), together with the awaited descriptor: the flag alone could be
+  // set just before the wait begins.
   int fd() const;
 };
 

@@ -12,7 +12,7 @@ class LineReader {
  public:
   enum class End { kLine, kInput, kInterrupted };  // kInput: there are no more lines
 
-  // The tab key completes a line's first word to one of `words`, which must outlive this.
+  // Makes the tab key complete a line's first word to one of `words`, which must outlive this.
   explicit LineReader(std::span<const std::string_view> words);
   ~LineReader();
   LineReader(const LineReader&) = delete;

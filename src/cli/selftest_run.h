@@ -58,8 +58,8 @@ class Lab {
   // Loads the engine with the user's flags.
   static Result<Lab> Create(EngineOptions options);
 
-  // Prompt sizes of a check in tokens: one that ends inside a block, one at its edge, a short one.
-  // (Only one for a large model.)
+  // Returns the prompt sizes of a check in tokens: one that ends inside a block, one at its edge, a
+  // short one. (Only one for a large model.)
   const std::vector<uint32_t>& prompt_sizes() const { return prompt_sizes_; }
   // Draws a new prompt() and, for a model with an encoder, a source() of as many tokens, and
   // computes its reference: whole, alone, with the cache off.
@@ -74,8 +74,8 @@ class Lab {
   bool has_encoder() const { return engine_->card().decoder_start.has_value(); }
   const Generated& reference() const { return reference_; }  // of prompt() and its answer
   uint32_t answer_tokens() const { return answer_tokens_; }
-  // The length at which RoPE longrope changes its factors, where a prompt of so many tokens is soon
-  // computed. options() then have a context in which no other check's prompt grows past it.
+  // Returns the length at which RoPE longrope changes its factors, where a prompt of so many tokens
+  // is soon computed. options() then have a context in which no other check's prompt grows past it.
   std::optional<uint32_t> rope_switch() const { return rope_switch_; }
   std::vector<TokenId> RandomTokens(size_t count);
 

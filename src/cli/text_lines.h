@@ -22,7 +22,7 @@ class TextLines {
  public:
   static constexpr size_t kMaxBytes = size_t{16} << 20;  // of one line
 
-  // The files are opened one after the other; "-", or no file at all: standard input.
+  // Takes the files, which are opened one after the other; "-", or no file at all: standard input.
   explicit TextLines(std::vector<std::string> paths);
 
   // Returns the descriptor to wait for with poll() before Read. REQUIRES: Open succeeded and

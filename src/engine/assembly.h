@@ -32,7 +32,7 @@ Result<Assembly> Assemble(const EngineOptions& options, Need need = Need::kWeigh
 // Assembles a model that was imported for `options` or for others of the same model and weights.
 Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model);
 
-// The card without end tokens, which also depend on the tokenizer.
+// Returns the card without end tokens, which also depend on the tokenizer.
 ModelCard CardOf(const Assembly& assembly);
 
 }  // namespace kvasir

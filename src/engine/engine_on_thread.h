@@ -58,7 +58,7 @@ class EngineOnThread final : public Engine {
 
   explicit EngineOnThread(Parts parts);
   ~EngineOnThread() override;
-  // Must be called once, first. kExhausted when the system refuses the thread.
+  // Starts the thread. REQUIRES: called once, first. kExhausted when the system refuses the thread.
   Status Start();
 
   Status CompileFormats(std::span<GenerateRequest> requests) override;
@@ -172,7 +172,7 @@ class EngineOnThread final : public Engine {
   std::condition_variable wake_, drained_;
   std::deque<Command> commands_ KV_GUARDED_BY(mutex_);
   uint64_t next_id_ KV_GUARDED_BY(mutex_) = 1;
-  // Number and bytes of requests without their last event; the bytes are a part of
+  // Returns the number and bytes of requests without their last event; the bytes are a part of
   // request_memory_bytes.
   uint32_t num_outstanding_ KV_GUARDED_BY(mutex_) = 0;
   uint64_t waiting_bytes_ KV_GUARDED_BY(mutex_) = 0;

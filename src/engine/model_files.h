@@ -16,15 +16,15 @@
 
 namespace kvasir {
 
-// The model to load: `option`, else $KVASIR_MODEL, else the bundled one. kNotFound names the places
-// that were searched.
+// Returns the model to load: `option`, else $KVASIR_MODEL, else the bundled one. kNotFound names
+// the places that were searched.
 Result<std::filesystem::path> FindModel(const std::optional<std::string>& option);
 // kvasir-demo as seen from the folder of an executable: in ../share/kvasir/models when it is
 // installed, else in models (each build folder links to it), else in ../../models (of a repository
 // that was copied without that link).
 Result<std::filesystem::path> FindBundledModel(const std::filesystem::path& executable_folder);
 
-// The folder of the model images inside a cache folder.
+// Returns the folder of the model images inside a cache folder.
 std::filesystem::path ImageFolder(const std::filesystem::path& cache_dir);
 
 // The text side of a model; both absent when the model has no vocabulary that is read: ids only.
@@ -48,8 +48,8 @@ struct TextSource {
   std::vector<TokenId> ends_by_name;
 };
 TextSource TakeText(ImportedModel& model);
-// The plan estimates a tokenizer's memory from these bytes: of tokenizer.json, or of a vocabulary's
-// lists.
+// Returns the bytes from which the plan estimates a tokenizer's memory: of tokenizer.json, or of a
+// vocabulary's lists.
 uint64_t TokenizerBytes(const ImportedModel& model);
 // kInvalidArgument when the tokenizer has ids that the model lacks. A vocabulary of an unsupported
 // kind (kUnsupported) is not an error: the model then serves token ids only.

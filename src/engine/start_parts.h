@@ -26,7 +26,8 @@ struct ServerSecret {
 // the secret that it would be encrypted under cannot be stored.
 Result<ServerSecret> SecretFor(const EngineOptions& options);
 
-// Digest of the weights in the format that computes; remembered if the secret is stored.
+// Returns the digest of the weights in the format that computes; remembered if the secret is
+// stored.
 Result<Digest> DigestFor(const Assembly& assembly, const ServerSecret& secret,
                          const EngineOptions& options);
 
@@ -40,7 +41,7 @@ struct Disk {
 Result<Disk> DiskFor(const Assembly& assembly, const ServerSecret& secret, const Identity& identity,
                      const EngineOptions& options);
 
-// The parts of the Identity that decide a logit, without the KV.
+// Returns the parts of the Identity that decide a logit, without the KV.
 IdentityParts ContentParts(const ModelConfig& config, const Digest& weights,
                            const Tokenizer* tokenizer);
 Identity IdentityFor(IdentityParts content, const MemoryPlan& plan, const KvLayout& layout);

@@ -24,7 +24,8 @@ struct KeptQuality {
   Estimate same_top;  // share
 };
 
-// The fields as `kvasir inspect --json` shows them: all except `content`. KeepQuality uses it too.
+// Returns the fields as `kvasir inspect --json` shows them: all except `content`. KeepQuality uses
+// it too.
 nlohmann::ordered_json JsonOf(const KeptQuality& quality);
 
 // Writes a JSON file for each content and kv_format in `folder` (ImageFolderOf), named by a digest
@@ -38,15 +39,15 @@ inline constexpr size_t kMaxKeptQualities = 256;
 std::optional<KeptQuality> FindQuality(const std::string& folder, const std::string& content,
                                        const std::string& kv_format);
 
-// All results of a folder, sorted by model and format. Skips other files.
+// Returns all results of a folder, sorted by model and format. Skips other files.
 std::vector<KeptQuality> ListQualities(const std::string& folder);
 
 // "int8: KL 0.0012 +- 0.0001 nats, top-1 99.1% against f32 over 20,480 tokens (kvasir eval,
 // 2026-11-21)".
 std::string QualityText(const KeptQuality& quality);
 
-// The line of `kvasir serve`: the kept result of the engine's model and KV format, or the command
-// that measures it. "" for f32, f16 and bf16, which do not trade quality for memory.
+// Returns the line of `kvasir serve`: the kept result of the engine's model and KV format, or the
+// command that measures it. "" for f32, f16 and bf16, which do not trade quality for memory.
 std::string QualityLine(const Engine& engine);
 
 std::string KlText(double nats);        // three digits: "0.00123", "4.56e-08", "0"

@@ -34,7 +34,8 @@ struct Measured {
   std::vector<Answer> answers;  // to the probes, in their order; empty without probes
 };
 
-// Whether `text` contains `expect` as whole words, without a letter, digit or underscore beside it.
+// Tells whether `text` contains `expect` as whole words, without a letter, digit or underscore
+// beside it.
 bool HasWords(std::string_view text, std::string_view expect);
 
 struct ComparisonOptions {
@@ -59,22 +60,22 @@ class Comparison {
   // Loads the model with f32 KV. Errors: those of Engine::Load.
   static Result<std::unique_ptr<Comparison>> Create(ComparisonOptions options);
 
-  // The plan of an engine for a choice; errors say what is wrong with the choice.
+  // Returns the plan of an engine for a choice; errors say what is wrong with the choice.
   Result<MemoryPlan> PlanOf(const KvChoice& choice) const;
   Engine& reference() { return *reference_; }
 
-  // The figures of each choice over `text`, in their order, and its answers to `probes`.
+  // Returns the figures of each choice over `text`, in their order, and its answers to `probes`.
   Result<std::vector<Measured>> Measure(std::span<const KvChoice> choices, const EvalText& text,
                                         std::span<const Probe> probes);
-  // The answers with f32 KV: greedy, up to 64 tokens. kInvalidArgument when a probe does not fit
-  // the context.
+  // Returns the answers with f32 KV: greedy, up to 64 tokens. kInvalidArgument when a probe does
+  // not fit the context.
   Result<std::vector<Answer>> AnswerReference(std::span<const Probe> probes);
 
  private:
   struct Candidate;
   bool is_small() const { return reference_->plan().weights_bytes <= options_.small_weights_bytes; }
   Status LoadReference();
-  // How many of the first `choices` are measured together.
+  // Returns how many of the first `choices` are measured together.
   Result<size_t> GroupOf(std::span<const KvChoice> choices) const;
   explicit Comparison(ComparisonOptions options, uint32_t threads);
   EngineOptions OptionsFor(const KvChoice& choice) const;

@@ -25,7 +25,7 @@ struct EvalReport {
   std::vector<Answer> reference_answers;  // as many as probes
   std::vector<FormatReport> formats;
 
-  // The row of each format, followed by the row of its recommended list if it has one.
+  // Returns the row of each format, followed by the row of its recommended list if it has one.
   std::vector<const Measured*> rows() const;
 };
 

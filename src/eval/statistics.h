@@ -25,7 +25,7 @@ struct RowFigures {
   double probability_change = 0;      // of that token: q - p
 };
 
-// With p = softmax(reference) and q = softmax(row):
+// Compares, with p = softmax(reference) and q = softmax(row):
 //   kl = sum over v of p(v) (log p(v) - log q(v))
 //      = sum over v of p(v) (reference[v] - row[v]) - (lse(reference) - lse(row)),
 // where lse(x) = max + log(sum of exp(x - max)), all in double; rounding below 0 becomes 0, and
@@ -51,8 +51,8 @@ struct DepthQuality {
   uint32_t begin = 0, end = 0;
   Quality quality;
 };
-// By depth: [0, 256), [256, 512), [512, 1024), ... up to the deepest row; empty ranges are left
-// out.
+// Sorts by depth: [0, 256), [256, 512), [512, 1024), ... up to the deepest row; empty ranges are
+// left out.
 std::vector<DepthQuality> ByDepth(std::span<const RowFigures> rows);
 
 }  // namespace kvasir::eval

@@ -23,8 +23,8 @@ struct Probe {
 // keys and empty lines. kInvalidArgument and kNotFound name file, line and the problem.
 Result<std::vector<Probe>> ReadProbes(const std::string& path);
 
-// The prompt of a probe, ending where the answer begins. Does not depend on the day, even if the
-// chat template writes the date.
+// Returns the prompt of a probe, ending where the answer begins. Does not depend on the day, even
+// if the chat template writes the date.
 Result<std::vector<TokenId>> PromptOf(const Engine& engine, const Probe& probe);
 
 struct TextLimits {
@@ -46,33 +46,34 @@ struct EvalText {
 };
 inline constexpr uint32_t kMinWindowTokens = 32;
 
-// The start of a UTF-8 file, cut into windows that each begin with BOS where the tokenizer adds
-// one. Special tokens are read as plain text. Drops a rest that is shorter than kMinWindowTokens.
-// kNotFound, kInvalidArgument (empty, binary, not UTF-8 and where, too short), kUnsupported (no
-// tokenizer).
+// Reads the start of a UTF-8 file, cut into windows that each begin with BOS where the tokenizer
+// adds one. Special tokens are read as plain text. Drops a rest that is shorter than
+// kMinWindowTokens. kNotFound, kInvalidArgument (empty, binary, not UTF-8 and where, too short),
+// kUnsupported (no tokenizer).
 Result<EvalText> TextOfFile(const Engine& engine, const std::string& path,
                             const TextLimits& limits);
 
-// Token ids as a JSON array or separated by white space, at most limits.tokens of them, cut into
-// windows without adding BOS. Does not need a tokenizer. kNotFound, kInvalidArgument (a word that
-// is not an id, with its offset; an id outside of the vocabulary; a file that is cut short, empty,
-// too short or over 64 MiB).
+// Returns the token ids as a JSON array or separated by white space, at most limits.tokens of them,
+// cut into windows without adding BOS. Does not need a tokenizer. kNotFound, kInvalidArgument (a
+// word that is not an id, with its offset; an id outside of the vocabulary; a file that is cut
+// short, empty, too short or over 64 MiB).
 Result<EvalText> TextOfIds(const Engine& engine, const std::string& path, const TextLimits& limits);
 
-// The probes' conversations with their expected answers, one window each, taken from all parts of
-// the file so that every kind and length is represented. Cuts longer conversations. Errors as
-// above.
+// Returns the probes' conversations with their expected answers, one window each, taken from all
+// parts of the file so that every kind and length is represented. Cuts longer conversations. Errors
+// as above.
 Result<EvalText> TextOfProbes(const Engine& engine, const std::vector<Probe>& probes,
                               const TextLimits& limits);
 
 using Sources = std::vector<std::vector<TokenId>>;
 
-// Each line of a UTF-8 file that is not empty, as a source in a frame; stops at limits.tokens.
-// Errors as TextOfFile; kInvalidArgument names the line with more than limits.window_tokens tokens.
+// Returns each line of a UTF-8 file that is not empty, as a source in a frame; stops at
+// limits.tokens. Errors as TextOfFile; kInvalidArgument names the line with more than
+// limits.window_tokens tokens.
 Result<Sources> SourcesOfFile(const Engine& engine, const std::string& path,
                               const SourceFrame& frame, const TextLimits& limits);
 
-// Like SourcesOfFile, of token ids as given: each line is a source, as TextOfIds reads a file.
+// Does as SourcesOfFile, of token ids as given: each line is a source, as TextOfIds reads a file.
 Result<Sources> SourcesOfIds(const Engine& engine, const std::string& path,
                              const TextLimits& limits);
 

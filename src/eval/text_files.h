@@ -11,13 +11,14 @@
 
 namespace kvasir::eval {
 
-// At most 64 MiB.
+// Reads at most 64 MiB.
 Result<std::string> ReadWholeFile(const std::string& flag, const std::string& path);
 
-// The start of the file of --text, enough for so many tokens: UTF-8, not empty, not binary.
+// Reads the start of the file of --text, enough for so many tokens: UTF-8, not empty, not binary.
 Result<std::string> ReadTextStart(const std::string& path, uint64_t tokens);
 
-// Token ids as a JSON array or separated by white space. place: of the text, for messages.
+// Returns the token ids as a JSON array or separated by white space. place: of the text, for
+// messages.
 Result<std::vector<TokenId>> ReadIds(const std::string& place, std::string_view text,
                                      uint32_t vocab_size);
 

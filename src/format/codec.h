@@ -17,10 +17,9 @@ inline constexpr int8_t kNf4Levels[16] = {-127, -88, -67, -50, -36, -23, -12, 0,
 // int4: code = number + kInt4Bias.
 inline constexpr int kInt4Bias = 8;
 
-// The scale that x's numbers are divided by, rounded to bf16 (to even): amax / the format's largest
-// number; int4: the first x of largest magnitude / -8. 0 if amax < 2^-100: then all codes are those
-// of 0. NaN if any x is not finite.
-// REQUIRES: the format is scaled.
+// Returns the scale that x's numbers are divided by, rounded to bf16 (to even): amax / the format's
+// largest number; int4: the first x of largest magnitude / -8. 0 if amax < 2^-100: then all codes
+// are those of 0. NaN if any x is not finite. REQUIRES: the format is scaled.
 uint16_t ScaleOf(KvFormat format, std::span<const float> x);
 
 namespace codec {
@@ -63,9 +62,9 @@ inline uint8_t EncodeNf4(float y) {
 
 }  // namespace codec
 
-// The code of the number nearest to y = x * (1 / scale), ties to even (nf4: to the lower level);
-// larger numbers saturate, NaN becomes 0. 8-bit formats use the whole byte, 4-bit
-// formats the low nibble. A format without a scale has no codes: 0.
+// Returns the code of the number nearest to y = x * (1 / scale), ties to even (nf4: to the lower
+// level); larger numbers saturate, NaN becomes 0. 8-bit formats use the whole byte, 4-bit formats
+// the low nibble. A format without a scale has no codes: 0.
 inline uint8_t Encode(KvFormat format, float y) {
   switch (format) {
     case KvFormat::kFp8E4m3:
@@ -83,8 +82,8 @@ inline uint8_t Encode(KvFormat format, float y) {
   }
 }
 
-// The number of a code, exact: an integer in [-128, 127], or fp8 as a multiple of 2^-17 (e4m3 is
-// read as its usual number / 2^8, and the scale compensates).
+// Returns the number of a code, exact: an integer in [-128, 127], or fp8 as a multiple of 2^-17
+// (e4m3 is read as its usual number / 2^8, and the scale compensates).
 inline float Decode(KvFormat format, uint8_t code) {
   switch (format) {
     case KvFormat::kFp8E4m3:

@@ -56,8 +56,8 @@ std::string NameOf(const KvFormats& formats);
 // Tokens in a run: lanes of the widest vector. block_tokens is a multiple of it.
 inline constexpr uint32_t kRunTokens = 16;
 
-// The numbers of one kv head of a run are together, its scales elsewhere (BlockLayout). Bytes of a
-// run:
+// Returns the bytes of a key. The numbers of one kv head of a run are together, its scales
+// elsewhere (BlockLayout). Bytes of a run:
 //   K  f32 f16 bf16 fp8  [head_dim][16]             lanes = tokens: a query x key product has no
 //                                                   sum across lanes
 //      int8              [head_dim / 2][16][2]      lanes hold pairs of dims

@@ -16,7 +16,7 @@ void PackKey(const float* k, KvFormat format, uint32_t head_dim, uint32_t lane, 
 void PackValue(const float* v, KvFormat format, uint32_t head_dim, uint32_t lane, std::byte* run,
                uint16_t* scales);
 
-// The stored number of dim `i` of token `lane`, without its scale.
+// Returns the stored number of dim `i` of token `lane`, without its scale.
 float KeyNumber(KvFormat format, const std::byte* run, uint32_t lane, uint32_t i);
 float ValueNumber(KvFormat format, uint32_t head_dim, const std::byte* run, uint32_t lane,
                   uint32_t i);

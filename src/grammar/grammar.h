@@ -47,7 +47,7 @@ class Grammar {
   NodeId start() const { return start_; }
   bool may_be_empty() const { return nodes_[start_].may_end; }
   bool may_end(NodeId node) const { return nodes_[node].may_end; }
-  // The bytes that edges and calls of the node can read first.
+  // Returns the bytes that edges and calls of the node can read first.
   const ByteSet& first(NodeId node) const { return first_sets_[nodes_[node].first]; }
   std::span<const Edge> edges(NodeId node) const {
     return std::span(edges_).subspan(nodes_[node].edges,
@@ -58,13 +58,13 @@ class Grammar {
                                      nodes_[node + 1].calls - nodes_[node].calls);
   }
   uint64_t num_ways(NodeId node) const { return edges(node).size() + calls(node).size(); }
-  // Nothing can be read here: the rule ends.
+  // Tells that nothing can be read here: the rule ends.
   bool only_ends(NodeId node) const { return first(node) == ByteSet{}; }
   // From so many bytes on, most tokens are legal, and to find them takes milliseconds.
   static constexpr int kWide = 64;
   bool is_wide(NodeId node) const;
   const NodeTwin& twin(NodeId node) const { return twins_[node]; }
-  // Whether the byte leads from both to the same nodes.
+  // Tells whether the byte leads from both to the same nodes.
   bool SameAfter(NodeId a, NodeId b, uint8_t byte) const;
   uint32_t num_nodes() const { return static_cast<uint32_t>(nodes_.size() - 1); }
   uint64_t bytes() const;              // of memory

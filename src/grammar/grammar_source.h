@@ -22,12 +22,12 @@ struct CharRange {
   char32_t first, last;
 };
 inline constexpr char32_t kLastChar = 0x10FFFF;
-// Whether a number is the code of a character: surrogates are not.
+// Tells whether a number is the code of a character: surrogates are not.
 constexpr bool IsCharCode(uint32_t code) {
   return code <= kLastChar && !(code >= 0xD800 && code <= 0xDFFF);
 }
 
-// All characters that are not in `ranges`. O(n log n).
+// Returns all characters that are not in `ranges`. O(n log n).
 std::vector<CharRange> Complement(std::vector<CharRange> ranges);
 
 // What the parsers of GBNF, regular expressions and JSON Schema make. An expression may be used in
@@ -64,7 +64,7 @@ class GrammarSource {
   };
 
   ExpressionId Literal(std::string_view bytes);  // "" matches the empty text
-  // One character of these, as UTF-8. Surrogates are left out; no range: nothing matches.
+  // Returns one character of these, as UTF-8. Surrogates are left out; no range: nothing matches.
   ExpressionId Class(std::vector<CharRange> ranges);
   ExpressionId Sequence(std::span<const ExpressionId> parts);
   ExpressionId Sequence(std::initializer_list<ExpressionId> parts);
@@ -73,14 +73,14 @@ class GrammarSource {
   ExpressionId Repeat(ExpressionId of, uint32_t min, std::optional<uint32_t> max);
   ExpressionId Optional(ExpressionId of) { return Repeat(of, 0, 1); }
   ExpressionId Call(RuleId rule);
-  // The items in order, those that are optional or not, with the separator between any two, and
-  // after the last, if there is one, `after`.
+  // Returns the items in order, those that are optional or not, with the separator between any two,
+  // and after the last, if there is one, `after`.
   ExpressionId List(ExpressionId separator, std::span<const ListItem> items, ExpressionId after);
 
-  // Any bytes up to and with the first of these marks. kHiddenToken within a mark changes nothing.
-  // REQUIRES: no mark is empty.
+  // Returns any bytes up to and with the first of these marks. kHiddenToken within a mark changes
+  // nothing. REQUIRES: no mark is empty.
   ExpressionId Until(std::span<const std::string> marks);
-  // Any bytes that have none of these marks.
+  // Returns any bytes that have none of these marks.
   ExpressionId Without(std::span<const std::string> marks);
 
   RuleId AddRule(std::string name, std::string place = {});

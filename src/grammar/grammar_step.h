@@ -41,17 +41,17 @@ class PlaceSet {
     Frame frame;
   };
 
-  // Whether the lowest rule may end here; nothing then follows.
+  // Tells whether the lowest rule may end here; nothing then follows.
   bool may_end() const { return may_end_; }
   void set_may_end() { may_end_ = true; }
-  // Each has something to read.
+  // Returns places, of which each has something to read.
   const std::vector<Place>& places() const { return places_; }
   bool is_empty() const { return places_.empty() && !may_end_; }
   void Clear() {
     places_.clear();
     may_end_ = false;
   }
-  // The bytes that can be read.
+  // Returns the bytes that can be read.
   ByteSet FirstBytes(const Grammar& grammar) const {
     ByteSet first{};
     for (const Place& place : places_) {
@@ -206,7 +206,8 @@ class ByteStep {
     return true;
   }
 
-  // When it has run to the end. Empty where nothing follows, or more than kMaxPlaces.
+  // Returns what it found when it has run to the end. Empty where nothing follows, or more than
+  // kMaxPlaces.
   Places& result() { return result_; }
   uint64_t bytes() const {
     return (open_.capacity() + result_.places_.capacity()) * sizeof(Place) + open_index_.bytes() +

@@ -14,7 +14,7 @@ namespace kvasir {
 // JSON is malformed or nests more than 128 deep, or a list of texts is empty. O(size).
 Result<ExpressionId> AddGrammarText(FormatLanguage language, std::string_view text, JsonText* json);
 
-// The grammar of such texts alone. Errors as above, and Grammar::Compile's.
+// Returns the grammar of such texts alone. Errors as above, and Grammar::Compile's.
 Result<std::shared_ptr<const Grammar>> CompileGrammarText(FormatLanguage language,
                                                           std::string_view text);
 

@@ -45,7 +45,7 @@ class JsonText {
 
   GrammarSource* source() const { return source_; }
 
-  // Nothing, a space, or a new line with at most 20 columns of indent.
+  // Returns nothing, a space, or a new line with at most 20 columns of indent.
   ExpressionId Space();
   ExpressionId AnyValue();
   ExpressionId AnyString();
@@ -55,14 +55,14 @@ class JsonText {
   ExpressionId AnyArray();
 
   ExpressionId StringOfLength(uint32_t least, std::optional<uint32_t> most);
-  // Any name but these, without escapes. kInvalidArgument: one of them is too long.
+  // Returns any name but these, without escapes. kInvalidArgument: one of them is too long.
   Result<ExpressionId> OtherName(std::vector<std::string> names);
   // Integers of [least, most]. REQUIRES: there is one.
   ExpressionId Integer(const IntegerBounds& bounds);
   // Numbers within bounds, with at most six digits after the point. REQUIRES: as Integer; bounds of
   // at most 10^9, so that no such number is rounded to a bound.
   ExpressionId Number(const NumberBounds& bounds);
-  // One character of a JSON string that stands for one of these.
+  // Returns one character of a JSON string that stands for one of these.
   static ExpressionId WriteChars(GrammarSource* source, std::vector<CharRange> ranges);
 
  private:

@@ -22,13 +22,13 @@ class Matcher {
 
   explicit Matcher(std::shared_ptr<const Grammar> grammar);
 
-  // Whether the grammar has a text that goes on so. If not, the matcher stays where it is. Half a
-  // character is legal where some character that begins so is. O(bytes * places). TextWork does
-  // the same in pieces.
+  // Tells whether the grammar has a text that goes on so. If not, the matcher stays where it is.
+  // Half a character is legal where some character that begins so is. O(bytes * places). TextWork
+  // does the same in pieces.
   bool Advance(std::string_view bytes);
-  // Whether what was read is a text of the grammar.
+  // Tells whether what was read is a text of the grammar.
   bool Accepts() const { return places_->may_end(); }
-  // Whether nothing may follow: only the end is legal.
+  // Tells whether nothing may follow: only the end is legal.
   bool IsAtEnd() const { return places_->places().empty(); }
   // Sets the bits of the tokens that may come next: those whose bytes Advance takes, and where
   // Accepts those that end an answer; clears the others. REQUIRES: `legal` has
@@ -56,7 +56,8 @@ class TextWork {
 
   // Goes on. False: the steps are over before the end.
   bool Run(WalkSteps& steps);
-  // When it has run to the end. nullopt: the grammar has no text that goes on so.
+  // Returns the next one when it has run to the end. nullopt: the grammar has no text that goes on
+  // so.
   std::optional<Matcher>& next() { return next_; }
 
  private:

@@ -83,7 +83,7 @@ class NaiveGrammar {
     }
   }
 
-  // Where texts of the expression that begin at `begin` end.
+  // Returns where texts of the expression that begin at `begin` end.
   std::set<size_t> Ends(ExpressionId id, size_t begin) {
     const auto key = std::pair(id, begin);
     if (const auto found = known_.find(key); found != known_.end()) return found->second;

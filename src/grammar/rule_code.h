@@ -46,7 +46,7 @@ class RuleCode {
 
   explicit RuleCode(const GrammarSource& source) : source_(&source) {}
 
-  // Each adds the code of an expression that goes on at `next` and returns where it begins.
+  // Adds the code of an expression that goes on at `next` and returns where it begins.
   uint32_t Emit(ExpressionId id, uint32_t next);
   uint32_t EmitClass(const GrammarSource::Expression& of, uint32_t next);
   uint32_t EmitRepeat(const GrammarSource::Expression& of, uint32_t next);

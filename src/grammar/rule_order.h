@@ -17,7 +17,7 @@ class RuleOrder {
   static Result<RuleOrder> Find(const GrammarSource& source, const RuleCode& code);
 
   bool may_be_empty(uint32_t rule) const { return may_be_empty_[rule]; }
-  // All rules, each after those that it calls before it has read a byte.
+  // Returns all rules, each after those that it calls before it has read a byte.
   std::span<const uint32_t> callees_first() const { return callees_first_; }
 
  private:

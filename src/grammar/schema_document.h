@@ -21,10 +21,10 @@ struct SchemaPlace {
   SchemaPlace At(std::string_view key, const JsonValue& value) const;
 };
 
-// An error about a place.
+// Returns an error about a place.
 tl::unexpected<Error> SchemaError(std::string_view path, std::string_view message);
 
-// The types named by "type"; absent where that is missing.
+// Returns the types named by "type"; absent where that is missing.
 Result<std::optional<TypeSet>> NamedTypes(const SchemaPlace& place);
 
 // One thread at a time.
@@ -32,11 +32,11 @@ class SchemaDocument {
  public:
   explicit SchemaDocument(const JsonValue& root) : root_(root) {}
 
-  // What a "$ref" names, which is inside the document.
+  // Returns what a "$ref" names, which is inside the document.
   Result<SchemaPlace> Resolve(const JsonValue& reference, const std::string& path) const;
   // Follows references of schemas that have nothing else.
   Result<SchemaPlace> Follow(SchemaPlace place) const;
-  // All types that its values may have.
+  // Returns all types that its values may have.
   Result<TypeSet> PossibleTypes(const SchemaPlace& place, int depth = 0) const;
   // kInvalidArgument unless no value can match two of the branches, by types and constant values.
   Status CheckDisjoint(const std::vector<SchemaPlace>& branches, const std::string& path) const;

@@ -16,13 +16,13 @@ using TypeSet = uint32_t;
 inline constexpr TypeSet kNullType = 1, kBooleanType = 2, kIntegerType = 4, kNumberType = 8,
                          kStringType = 16, kArrayType = 32, kObjectType = 64, kAnyType = 127;
 
-// The types that a name stands for; absent: there is no such type.
+// Returns the types that a name stands for; absent: there is no such type.
 std::optional<TypeSet> TypeNamed(std::string_view name);
 TypeSet TypeOf(const JsonValue& value);
 
-// The keywords that constrain values of any of these types.
+// Returns the keywords that constrain values of any of these types.
 std::vector<std::string_view> KeywordsOf(TypeSet types);
-// The types whose keywords a schema without "type" has; kAnyType if it has none of them.
+// Returns the types whose keywords a schema without "type" has; kAnyType if it has none of them.
 TypeSet TypesByKeywords(const JsonValue& schema);
 
 // Keywords that say nothing about the value.
@@ -30,7 +30,8 @@ bool IsAnnotation(std::string_view keyword);
 // Keywords of any draft that do.
 bool IsConstraint(std::string_view keyword);
 
-// The JSON text of a value, without white space, members sorted. Equal values have equal texts.
+// Returns the JSON text of a value, without white space, members sorted. Equal values have equal
+// texts.
 std::string SortedTextOf(const JsonValue& value);
 
 }  // namespace kvasir

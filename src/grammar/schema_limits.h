@@ -11,8 +11,9 @@
 
 namespace kvasir {
 
-// The value of a keyword such as "minItems"; absent where the schema does not have it. Errors of
-// all three: kInvalidArgument names the keyword's path; a value is wrong, or no number is possible.
+// Returns the value of a keyword such as "minItems"; absent where the schema does not have it.
+// Errors of all three: kInvalidArgument names the keyword's path; a value is wrong, or no number is
+// possible.
 Result<std::optional<uint32_t>> CountAt(const SchemaPlace& place, std::string_view keyword);
 Result<IntegerBounds> IntegerBoundsOf(const SchemaPlace& place);
 Result<NumberBounds> NumberBoundsOf(const SchemaPlace& place);

@@ -18,9 +18,9 @@ class SchemaMerger {
   // `document` must outlive it.
   explicit SchemaMerger(const SchemaDocument* document) : document_(*document) {}
 
-  // One schema of what all the parts say together.
+  // Returns one schema of what all the parts say together.
   Result<SchemaPlace> Merge(const std::vector<SchemaPlace>& parts, const std::string& path);
-  // The members of a schema that `is_kept` takes, as a schema.
+  // Returns the members of a schema that `is_kept` takes, as a schema.
   template <typename IsKept>
   const JsonValue* Without(const JsonValue& schema, const IsKept& is_kept) {
     std::vector<JsonValue::Member> members;

@@ -83,8 +83,8 @@ class NodeMaskWork {
   NodeMaskWork(TokenMasks& masks, const Grammar& grammar);  // which must outlive this
   ~NodeMaskWork();
 
-  // The mask of a node, whose rule returns to `below` if that is known; null: the steps are over
-  // before it is found. REQUIRES: after null it is asked for the same one.
+  // Returns the mask of a node, whose rule returns to `below` if that is known; null: the steps are
+  // over before it is found. REQUIRES: after null it is asked for the same one.
   std::shared_ptr<const NodeMask> Get(Grammar::NodeId node, std::optional<Grammar::NodeId> below,
                                       WalkSteps& steps);
 

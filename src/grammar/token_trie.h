@@ -19,7 +19,8 @@ class TokenTrie {
   // text, and for ids without a token. `ends`: tokens that end an answer. O(bytes log tokens).
   TokenTrie(std::span<const std::string> texts, std::vector<TokenId> ends);
 
-  // The bytes of a token; "" of one without a text, or with one that is too long to be legal.
+  // Returns the bytes of a token; "" of one without a text, or with one that is too long to be
+  // legal.
   std::string_view text(TokenId id) const {
     const auto i = static_cast<uint32_t>(id);
     return std::string_view(texts_).substr(text_begins_[i], text_begins_[i + 1] - text_begins_[i]);

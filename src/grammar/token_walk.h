@@ -57,9 +57,9 @@ class TokenWalk {
   // `grammar`, `trie` and `memory` must outlive it.
   TokenWalk(const Grammar& grammar, const TokenTrie& trie, ByteBudget& memory);
 
-  // Where visits start: at the node alone, whose rule returns to `below`, unless that is null.
+  // Sets where visits start: at the node alone, whose rule returns to `below`, unless that is null.
   void StartAt(Grammar::NodeId node, const Grammar::NodeId* below);
-  // What follows where the rule above `outer` has ended. O(frames that may end).
+  // Starts with what follows where the rule above `outer` has ended. O(frames that may end).
   void StartAfter(const StackFrame* outer, WalkSteps& steps);
 
   // Begins a visit of the nodes [begin, end) of the trie, which go on from one of `depth` bytes.

@@ -68,10 +68,10 @@ class ConnectionSet {
   size_t num_closing() const;
   size_t num_staying() const;  // size() - num_closing()
 
-  // All large bodies in memory share max_body_bytes, and all large answers that are not sent yet
-  // share max_answer_bytes: without a limit a thousand connections would fill any machine. Metrics
-  // that find no room among the answers share max_metrics_bytes. A connection that is cut off when
-  // the server stops may outlive the set, and holds its bytes that long.
+  // Returns a budget: all large bodies in memory share max_body_bytes, and all large answers that
+  // are not sent yet share max_answer_bytes: without a limit a thousand connections would fill any
+  // machine. Metrics that find no room among the answers share max_metrics_bytes. A connection that
+  // is cut off when the server stops may outlive the set, and holds its bytes that long.
   const std::shared_ptr<ByteBudget>& bodies() const { return bodies_; }
   const std::shared_ptr<ByteBudget>& answers() const { return answers_; }
   const std::shared_ptr<ByteBudget>& metrics() const { return metrics_; }

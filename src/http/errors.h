@@ -14,7 +14,8 @@
 
 namespace kvasir {
 
-// An error about a part of a request that is not a field of its body names that part as its field
+// Answers with an error. An error about a part of a request that is not a field of its body names
+// that part as its field
 // ("body", "head", "method", "host": all in errors.cc), which decides the status together with the
 // code. Every other field is one of the body, and the answer's `param`.
 int HttpStatus(const Error& error);
@@ -25,11 +26,11 @@ std::string ErrorObject(const Error& error);
 // {"error": {...}}, with Retry-After and WWW-Authenticate where the status needs them.
 HttpResponse ErrorResponse(const Error& error);
 
-// The key of a request was removed from the file of --keys while it was answered.
+// Says that the key of a request was removed from the file of --keys while it was answered.
 Error KeyRevoked();
 
-// An error of Engine::Submit, about the request's fields. `prompt_field` is what the request calls
-// its prompt.
+// Returns an error of Engine::Submit, about the request's fields. `prompt_field` is what the
+// request calls its prompt.
 Error SubmitError(Error error, const std::string& prompt_field);
 
 }  // namespace kvasir

@@ -42,8 +42,8 @@ struct JsonBody {
 Result<JsonBody> ParseBody(std::string_view body, IdFields id_fields = {},
                            std::string_view subject = "the body");
 
-// The same for a JSON object inside a body's text, where the last value of a key counts. Its values
-// go to `tree`; they are taken from *values_left.
+// Returns the same for a JSON object inside a body's text, where the last value of a key counts.
+// Its values go to `tree`; they are taken from *values_left.
 Result<JsonValue> ParseObject(std::string_view text, IdFields id_fields, size_t* values_left,
                               JsonTree* tree);
 

@@ -33,7 +33,7 @@ struct RequestMemory {
   uint64_t prepare_large_bytes;
 };
 
-// At most `max_body_bytes` for a body, and `max_connections`.
+// Divides it, with at most `max_body_bytes` for a body, and `max_connections`.
 inline RequestMemory Divide(uint64_t request_memory_bytes, uint64_t max_body_bytes,
                             uint32_t max_connections) {
   const uint64_t share = request_memory_bytes / 20;

@@ -27,7 +27,7 @@ class ResponseWriter {
     HttpVersion version = HttpVersion::k11;
     bool is_head = false;  // its method is HEAD
   };
-  // The next answers are to this request.
+  // Makes the next answers to this request.
   void SetRequest(Request request) { request_ = request; }
   // Tells whether the client can find the end of a body of unknown length; if not, closing the
   // connection ends the body.
@@ -57,7 +57,8 @@ class ResponseWriter {
   // Drops the parts that are not generated yet.
   void DropParts() { parts_ = Parts(); }
 
-  // Memory of what was put and is not sent yet, without parts that are not generated yet.
+  // Returns the memory of what was put and is not sent yet, without parts that are not generated
+  // yet.
   uint64_t held_bytes() const { return unsent_.capacity() + in_flight_.capacity(); }
 
  private:

@@ -22,8 +22,8 @@ struct CachedModel {
   std::vector<std::string> missing;  // FileChoice::missing
 };
 
-// In order of repository and commit. Skips what Kvasir cannot run, such as data sets and models
-// without safetensors and GGUF files. O(files of the cache).
+// Lists in order of repository and commit. Skips what Kvasir cannot run, such as data sets and
+// models without safetensors and GGUF files. O(files of the cache).
 std::vector<CachedModel> ListCache(const HubCache& cache);
 
 // The branches and tags of `repo` and the commits that they lead to.
@@ -32,7 +32,7 @@ struct CachedRef {
 };
 std::vector<CachedRef> RefsOf(const HubCache& cache, std::string_view repo);
 
-// The names of the folders in `folder`, in order; none where it cannot be read.
+// Returns the names of the folders in `folder`, in order; none where it cannot be read.
 std::vector<std::string> FoldersIn(const std::filesystem::path& folder);
 
 }  // namespace kvasir::hub

@@ -26,16 +26,16 @@ struct FileChoice {
   bool is_whole() const { return is_folder() ? missing.empty() : files.size() == parts; }
 };
 
-// The models among `files`: each GGUF file (the parts of a split one are one model; mmproj files
-// do not count), and the folder, if there are a config.json and safetensors. `shards`: what the
-// index among them names (ReadShardNames). O(n log n).
+// Returns the models among `files`: each GGUF file (the parts of a split one are one model; mmproj
+// files do not count), and the folder, if there are a config.json and safetensors. `shards`: what
+// the index among them names (ReadShardNames). O(n log n).
 std::vector<FileChoice> ModelsAmong(std::span<const std::string> files,
                                     std::span<const std::string> shards = {});
 
-// The one that `choice` means: a file's name, kFolderChoice, or a quant that the names of the GGUF
-// files contain as a word, in either case. Without a choice: the only model, else the Q4_K_M.
-// `where` begins the messages. kNotFound: there is no such model, or parts of it are missing.
-// kInvalidArgument: several are meant; the message lists them.
+// Returns the one that `choice` means: a file's name, kFolderChoice, or a quant that the names of
+// the GGUF files contain as a word, in either case. Without a choice: the only model, else the
+// Q4_K_M. `where` begins the messages. kNotFound: there is no such model, or parts of it are
+// missing. kInvalidArgument: several are meant; the message lists them.
 Result<FileChoice> ChooseModel(std::span<const std::string> files,
                                const std::optional<std::string>& choice, std::string_view where);
 // Chooses also where parts are missing, and with `shards`.
@@ -43,7 +43,8 @@ Result<FileChoice> ChooseParts(std::span<const std::string> files,
                                std::span<const std::string> shards,
                                const std::optional<std::string>& choice, std::string_view where);
 
-// Whether a file is one that models need beside their weights: config.json, tokenizer.json, ...
+// Tells whether a file is one that models need beside their weights: config.json, tokenizer.json,
+// ...
 bool IsTextFile(std::string_view file);
 
 }  // namespace kvasir::hub

@@ -47,12 +47,12 @@ class HubCache {
   std::filesystem::path Blob(std::string_view repo, std::string_view id) const;
   std::filesystem::path Snapshot(std::string_view repo, std::string_view commit) const;
 
-  // The commit of ref's revision, if the cache holds a snapshot of it.
+  // Returns the commit of ref's revision, if the cache holds a snapshot of it.
   std::optional<std::string> CommitOf(const RepoRef& ref) const;
-  // The files of a snapshot whose bytes are there, relative, in order of their names.
+  // Returns the files of a snapshot whose bytes are there, relative, in order of their names.
   std::vector<std::string> FilesOf(std::string_view repo, std::string_view commit) const;
-  // What the index of a snapshot names (ReadShardNames); nothing where it has no index, or one that
-  // is damaged.
+  // Returns what the index of a snapshot names (ReadShardNames); nothing where it has no index, or
+  // one that is damaged.
   std::vector<std::string> ShardsOf(std::string_view repo, std::string_view commit) const;
   // kNotFound: the cache does not hold it; the message names the command that fetches it.
   // kInvalidArgument: it holds several models that ref may mean. A snapshot with a config.json and

@@ -27,7 +27,7 @@ Result<std::filesystem::path> HubCacheFolder();
 // kInvalidArgument: HF_ENDPOINT or the token is not valid; other errors as in ReadTextFile.
 Result<HubSettings> ReadHubSettings();
 
-// Whether a token may be sent to this endpoint: over TLS, or within this machine.
+// Tells whether a token may be sent to this endpoint: over TLS, or within this machine.
 bool MayHaveToken(std::string_view endpoint);
 
 }  // namespace kvasir::hub

@@ -22,7 +22,7 @@ inline constexpr std::string_view kRepoForm = "owner/name[@revision][:file or qu
 // contains "..", and only the revision and the file may contain '/'.
 std::optional<RepoRef> ParseRepoRef(std::string_view text);
 
-// Whether `text` is a commit: 40 hexadecimal digits, lower case.
+// Tells whether `text` is a commit: 40 hexadecimal digits, lower case.
 bool IsCommit(std::string_view text);
 
 }  // namespace kvasir::hub

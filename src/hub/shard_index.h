@@ -16,7 +16,8 @@ inline constexpr std::string_view kSingleFile = "model.safetensors";  // has no 
 inline constexpr std::string_view kIndexFile = kShardIndexFile;
 inline constexpr uint64_t kMaxIndexBytes = kMaxShardIndexBytes;
 
-// The files that weight_map names, in order, each once. Errors as ReadShardIndex. O(n log n).
+// Returns the files that weight_map names, in order, each once. Errors as ReadShardIndex. O(n log
+// n).
 Result<std::vector<std::string>> ReadShardNames(const std::filesystem::path& index);
 
 }  // namespace kvasir::hub

@@ -143,7 +143,7 @@ struct Architecture {
   HfKeys encoder_keys = {};
   // Other names of the embedding's tensor in Hugging Face files; they hold the same numbers.
   std::span<const std::string_view> hf_aliases = {};
-  // What layer `layer` is made of.
+  // Returns what layer `layer` is made of.
   LayerSpec (*layer)(const ModelConfig& config, uint32_t layer);
 
   bool has_encoder() const { return !encoder_slots.empty(); }
@@ -153,7 +153,7 @@ struct Architecture {
 
 std::span<const Architecture> Architectures();  // that Hugging Face and GGUF files name
 const Architecture& Ct2Architecture();          // of CTranslate2's files
-// The row that a config came from. REQUIRES: config.architecture is a row's name.
+// Returns the row that a config came from. REQUIRES: config.architecture is a row's name.
 const Architecture& ArchitectureOf(const ModelConfig& config);
 LayerSpec LayerOf(const ModelConfig& config, uint32_t layer);
 // kUnsupported, with the rows whose name of that kind (hf_class, gguf_name, ...) is similar.
@@ -162,7 +162,7 @@ tl::unexpected<Error> UnsupportedArchitecture(const std::string& file, std::stri
 
 // "{}" of a name replaced by the layer, a second one by the expert.
 std::string TensorName(std::string_view pattern, uint32_t layer, uint32_t expert = 0);
-// How many tensors of a layer the slot holds: one, or one for each expert.
+// Returns how many tensors of a layer the slot holds: one, or one for each expert.
 uint32_t TensorsOf(Slot slot, const ModelConfig& config);
 // Puts a tensor into its slot, after those of earlier experts. REQUIRES: layer < the half's
 // layers.size() for a slot of a layer.

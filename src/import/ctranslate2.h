@@ -36,7 +36,7 @@ struct Ct2File {
   std::map<std::string, Ct2Variable, std::less<>> variables;  // aliases too
 };
 
-// The format, little endian (CTranslate2's model_spec.py; its own versions 2 to 6):
+// Reads the format, little endian (CTranslate2's model_spec.py; its own versions 2 to 6):
 //   file     := u32 version  string spec  u32 revision  u32 n  variable[n]  u32 m  alias[m]
 //   variable := string name  u8 rank  u32 dims[rank]  u8 type  u32 num_bytes  bytes
 //   alias    := string name  string of the variable that it is (its `_scale` too)
@@ -70,7 +70,7 @@ struct Ct2Tensor {
 
 // As a tensor of any file, in place: integers q with a scale stand for q / scale in f32.
 StoredTensor StoredTensorOf(const Ct2Tensor& tensor, const std::string& file);
-// The type of numbers that are not integers.
+// Returns the type of numbers that are not integers.
 DType DTypeOf(Ct2Type type);
 
 struct Ct2Shape {

@@ -13,7 +13,7 @@ namespace kvasir {
 Result<std::optional<ExpertsConfig>> ReadHfExperts(Fields& fields, const Architecture& row,
                                                    const ModelConfig& config,
                                                    const std::string& file);
-// Like the above, for a GGUF file: all layers have experts.
+// Reads like the above, for a GGUF file: all layers have experts.
 Result<std::optional<ExpertsConfig>> ReadGgufExperts(Metadata& keys, const Architecture& row,
                                                      const ModelConfig& config,
                                                      const std::string& file);

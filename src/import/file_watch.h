@@ -29,7 +29,7 @@ class FileWatch {
   enum class Path { kMustStay, kMayGo };  // an image may be removed to make room for others
   enum class Reads { kInEachStep, kWhileLoading };  // how long its bytes are read
 
-  // Must be called before the first check.
+  // Adds a file. REQUIRES: called before the first check.
   void Add(std::shared_ptr<const MappedFile> file, Path path, Reads reads);
   // Called once for each event, with what happened and what to do, on the thread of a check.
   void set_on_change(std::function<void(const std::string&)> on_change) {
@@ -39,10 +39,10 @@ class FileWatch {
   // kModelChanged, naming the file; kUnavailable when the system cannot say now. One system call
   // for each file that steps read.
   Status CheckStep();
-  // Like the above, for all files and their paths: two system calls each.
+  // Checks like the above, for all files and their paths: two system calls each.
   Status CheckAll();
-  // The result of CheckAll, at most kLately old. One caller checks at a time, and only that one can
-  // wait for the disk; the others get the last result.
+  // Returns the result of CheckAll, at most kLately old. One caller checks at a time, and only that
+  // one can wait for the disk; the others get the last result.
   Status CheckLately();
   static constexpr std::chrono::milliseconds kLately{100};
 

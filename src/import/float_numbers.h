@@ -11,10 +11,10 @@ namespace kvasir {
 // Widens `count` numbers exactly. REQUIRES: dtype is one of the three.
 void Widen(DType dtype, const std::byte* from, uint64_t count, float* to);
 
-// Whether none of `count` numbers is NaN or infinite. REQUIRES: dtype is one of the three.
+// Tells whether none of `count` numbers is NaN or infinite. REQUIRES: dtype is one of the three.
 bool AllFinite(DType dtype, const std::byte* from, uint64_t count);
 
-// The quotients of a row of `columns` integers, each rounded once.
+// Computes the quotients of a row of `columns` integers, each rounded once.
 void WidenRow(const ScaledIntegers& integers, uint64_t row, uint64_t columns, float* to);
 
 }  // namespace kvasir

@@ -52,9 +52,9 @@ Result<GgufFile> ParseGguf(std::span<const std::byte> bytes, const std::string& 
 // A string of an array of strings; absent where the index is beyond its end. O(index).
 std::optional<std::string> StringAt(const GgufArray& array, uint64_t index);
 
-// All strings of an array of them; absent: it is another array. O(bytes).
+// Returns all strings of an array of them; absent: it is another array. O(bytes).
 std::optional<std::vector<std::string>> StringsOf(const GgufArray& array);
-// All numbers of an array of any numeric type; absent: it is another array. O(count).
+// Returns all numbers of an array of any numeric type; absent: it is another array. O(count).
 std::optional<std::vector<double>> NumbersOf(const GgufArray& array);
 
 }  // namespace kvasir

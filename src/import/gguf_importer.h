@@ -13,9 +13,9 @@ namespace kvasir {
 // As ImportModel, for a file.
 Result<ImportedModel> ImportGgufFile(const std::filesystem::path& path, Need need);
 
-// The config that a parsed file describes; `file` names it in errors.
+// Returns the config that a parsed file describes; `file` names it in errors.
 Result<ModelConfig> GgufConfig(const GgufFile& gguf, const std::string& file);
-// Config, tensors and chat template. The views borrow from what `gguf` was parsed from.
+// Returns the config, tensors and chat template. The views borrow from what `gguf` was parsed from.
 Result<ImportedModel> ModelFromGguf(GgufFile gguf, const std::string& file);
 
 }  // namespace kvasir

@@ -35,8 +35,8 @@ class Metadata {
   // A longer list than max_count is an error before any of it is copied.
   std::optional<std::vector<std::string>> Texts(const std::string& key, size_t max_count);
   std::optional<std::vector<double>> Numbers(const std::string& key, size_t count);
-  // Also absent: -1 and ids from num_tokens on. Some files name a padding token that they do not
-  // have.
+  // Returns an id. Also absent: -1 and ids from num_tokens on. Some files name a padding token that
+  // they do not have.
   std::optional<TokenId> Id(const std::string& key, size_t num_tokens);
   // A whole number in [1, max], of any integer type. Without a fallback it must be there. Here and
   // in Number a list with the same entry for each layer is that entry.
@@ -45,8 +45,8 @@ class Metadata {
   // Appends the Id, where there is one.
   void AddId(const std::string& key, size_t num_tokens, std::vector<TokenId>& ids);
 
-  // The value, or what all entries of a list with one for each layer are. Absent: the key is
-  // missing, or the list is wrong.
+  // Returns the value, or what all entries of a list with one for each layer are. Absent: the key
+  // is missing, or the list is wrong.
   std::optional<GgufValue> OfAllLayers(const std::string& key);
 
   // Keeps an error: "{file}: metadata '{prefix}{key}' {what}{fix}".

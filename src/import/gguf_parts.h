@@ -14,7 +14,8 @@
 
 namespace kvasir {
 
-// The name of a part of a split model, without its folder. Absent for a file with another name.
+// Returns the name of a part of a split model, without its folder. Absent for a file with another
+// name.
 std::optional<PartName> PartOf(const std::filesystem::path& path);
 
 // The metadata of the first part, with the tensors of all parts, which borrow from `files`.

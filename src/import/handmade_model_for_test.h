@@ -51,7 +51,7 @@ inline uint64_t Elements(const Made& tensor) {
   return n;
 }
 
-// Each tensor is filled with its own serial byte, or all with `fill`.
+// Packs tensors; each is filled with its own serial byte, or all with `fill`.
 inline std::string Pack(const Tensors& tensors, std::optional<char> fill = {}) {
   std::string header = "{", data;
   char serial = 0;

@@ -19,8 +19,8 @@ Result<ModelConfig> ParseHfConfig(std::string_view config_json,
                                   std::optional<std::string_view> generation_config_json,
                                   const std::string& file);
 
-// The type that config.json says its weights have (`dtype`, or `torch_dtype`); float32 where it is
-// silent. kUnsupported names another one.
+// Returns the type that config.json says its weights have (`dtype`, or `torch_dtype`); float32
+// where it is silent. kUnsupported names another one.
 Result<DType> HfDtype(std::string_view config_json, const std::string& file);
 
 }  // namespace kvasir

@@ -23,7 +23,7 @@ class Fields {
     const auto found = object_.find(key);
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
-  // Whether the key is there, be it null.
+  // Tells whether the key is there, be it null.
   bool Names(const char* key) const { return object_.contains(key); }
   // A whole number in [1, max]. Without a fallback it must be there.
   uint32_t Count(const char* key, uint32_t max, std::optional<uint32_t> fallback = {}) {
@@ -85,7 +85,7 @@ class Fields {
     }
     return ids;
   }
-  // For messages: scalars as they are, the rest by kind (never a deep or long dump).
+  // Shows for messages: scalars as they are, the rest by kind (never a deep or long dump).
   static std::string Show(const nlohmann::json& value) {
     if (value.is_structured()) return value.is_array() ? "an array" : "an object";
     return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).substr(0, 80);

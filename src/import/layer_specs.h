@@ -5,7 +5,7 @@
 
 namespace kvasir {
 
-// Whether the FFN of a layer has experts.
+// Tells whether the FFN of a layer has experts.
 bool HasExperts(const ModelConfig& config, uint32_t layer);
 
 LayerSpec LlamaLayer(const ModelConfig& config, uint32_t layer);

@@ -35,7 +35,7 @@ struct RopeConfig {
   std::vector<float> long_freq_factors;
 };
 
-// Whether longrope rotates a sequence of so many tokens by its long factors.
+// Tells whether longrope rotates a sequence of so many tokens by its long factors.
 inline bool UsesLongFactors(const RopeConfig& rope, uint64_t tokens) {
   return rope.type == RopeType::kLongRope &&
          static_cast<double>(tokens) > rope.original_max_positions;
@@ -140,14 +140,15 @@ struct ModelConfig {
   FimTokens fim;                  // of GGUF files; no logit depends on it
 };
 
-// The encoder's layers as those of a model without one. REQUIRES: config.encoder.
+// Returns the encoder's layers as those of a model without one. REQUIRES: config.encoder.
 ModelConfig EncoderOf(const ModelConfig& config);
 
-// What the figures must be to each other, beyond their own limits: kInvalidArgument, naming `file`.
+// Checks what the figures must be to each other, beyond their own limits: kInvalidArgument, naming
+// `file`.
 Status ValidateConfig(const ModelConfig& config, const std::string& file);
 
-// Canonical text of everything here that decides KV: goes into Identity. (Not the context's length
-// nor special ids: they decide what is asked, not what is computed.)
+// Returns the canonical text of everything here that decides KV: goes into Identity. (Not the
+// context's length nor special ids: they decide what is asked, not what is computed.)
 std::string CanonicalText(const ModelConfig& config);
 
 }  // namespace kvasir

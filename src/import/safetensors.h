@@ -11,7 +11,7 @@
 
 namespace kvasir {
 
-// The format (https://github.com/huggingface/safetensors):
+// Reads the format (https://github.com/huggingface/safetensors):
 //   file   := u64 header_bytes (little endian)  header  data
 //   header := JSON object {name: {"dtype": D, "shape": [n...], "data_offsets": [begin, end]}}
 //             with an optional "__metadata__": {string: string}

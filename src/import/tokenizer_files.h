@@ -18,8 +18,9 @@ namespace kvasir {
 // file that is not an object.
 Status ReadTokenizerFiles(const std::filesystem::path& folder, ImportedModel& model);
 
-// What a GGUF file says of its special tokens, as special_tokens_json: their ids, the texts that
-// tokenizer.ggml.tokens has for them, and whether they are added to raw prompts. "" if nothing.
+// Returns what a GGUF file says of its special tokens, as special_tokens_json: their ids, the texts
+// that tokenizer.ggml.tokens has for them, and whether they are added to raw prompts. "" if
+// nothing.
 std::string GgufSpecialTokens(const GgufFile& gguf);
 
 }  // namespace kvasir

@@ -46,17 +46,17 @@ class PrefixIndex {
   explicit PrefixIndex(const Options& options);
 
   NodeId AddRoot(const BlockKey& root_key);  // REQUIRES: fewer than num_roots roots
-  // The root becomes another namespace's, or the same one's again: it forgets which nodes were
+  // Makes the root another namespace's, or the same one's again: it forgets which nodes were
   // evicted. REQUIRES: it has no children.
   void RenewRoot(NodeId root, const BlockKey& root_key);
 
-  // The child that is the full block `tokens`. REQUIRES: tokens.size() == block_tokens.
+  // Returns the child that is the full block `tokens`. REQUIRES: tokens.size() == block_tokens.
   std::optional<NodeId> FindChild(NodeId parent, std::span<const TokenId> tokens) const;
-  // The child with the most leading tokens in common with `tokens`; absent when there is no child.
-  // O(log children). REQUIRES: 0 < tokens.size() <= block_tokens.
+  // Returns the child with the most leading tokens in common with `tokens`; absent when there is no
+  // child. O(log children). REQUIRES: 0 < tokens.size() <= block_tokens.
   std::optional<Partial> BestPartial(NodeId parent, std::span<const TokenId> tokens) const;
-  // The children whose tokens begin with `tokens`, in lexicographic order; all of them when it is
-  // empty. O(log children + result).
+  // Returns the children whose tokens begin with `tokens`, in lexicographic order; all of them when
+  // it is empty. O(log children + result).
   std::vector<NodeId> ChildrenWith(NodeId parent, std::span<const TokenId> tokens) const {
     std::vector<NodeId> found;
     AddChildrenWith(parent, tokens, &found);
@@ -118,7 +118,8 @@ class PrefixIndex {
   uint64_t content(NodeId node) const { return At(node).hash; }
   bool has_children(NodeId node) const;
   const BlockKey& key(NodeId node) const;  // REQUIRES: a root or a full block
-  // The key that the full block `tokens` after the block `parent` has under this root. O(tokens).
+  // Returns the key that the full block `tokens` after the block `parent` has under this root.
+  // O(tokens).
   BlockKey NextKey(NodeId root, const BlockKey& parent, std::span<const TokenId> tokens) const {
     return ChildKey(roots_[Raw(root) & ~kRootBit].hmac, parent, tokens);
   }
@@ -162,7 +163,7 @@ class PrefixIndex {
   const TokenId* TokensOf(uint32_t node) const { return &tokens_[size_t{node} * block_tokens_]; }
   uint32_t* ChildrenOf(uint32_t parent);
   uint32_t ChildrenOf(uint32_t parent) const;
-  // Hash of all tokens from the root to `tokens` below `parent`.
+  // Returns the hash of all tokens from the root to `tokens` below `parent`.
   uint64_t HashOf(NodeId parent, std::span<const TokenId> tokens) const;
   uint64_t Priority(uint32_t node) const;
   bool TokensEqual(uint32_t node, std::span<const TokenId> tokens) const;

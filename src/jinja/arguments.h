@@ -34,7 +34,7 @@ inline Text TextArgument(const Arguments& arguments, size_t index, std::string_v
   return value ? ToText(*value) : Text(otherwise);
 }
 
-// The argument as a string; null when not given or None. Fails when it is something else.
+// Returns the argument as a string; null when not given or None. Fails when it is something else.
 inline const Text* StringArgument(Interpreter& run, const Arguments& arguments, size_t index,
                                   std::string_view name) {
   const Value* value = arguments.Find(index, name);

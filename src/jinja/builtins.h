@@ -12,7 +12,7 @@ namespace kvasir::jinja {
 bool IsFilter(std::string_view name);
 bool IsTest(std::string_view name);
 bool IsFunction(std::string_view name);
-// All names, for tests.
+// Returns all names, for tests.
 std::vector<std::string_view> FilterNames();
 std::vector<std::string_view> TestNames();
 std::vector<std::string_view> FunctionNames();
@@ -51,13 +51,13 @@ Value ToJson(Interpreter& run, const Value& value, const JsonStyle& style);
 // json.loads. Every value has the origin of the whole text. Fails where it is not JSON.
 Value FromJsonText(Interpreter& run, const Text& text);
 
-// The text with HTML's marks escaped.
+// Returns the text with HTML's marks escaped.
 Text EscapeMarks(const Text& text);
 // Text helpers that filters and methods share.
 enum class Side { kLeft, kRight, kBoth };
 // Strips white space, or the characters of *chars.
 Text Strip(const Text& text, Side side, const Text* chars);
-// At most `max` replacements, all if negative.
+// Makes at most `max` replacements, all if negative.
 Text Replace(Interpreter& run, const Text& text, std::string_view from, const Text& to,
              int64_t max);
 Text Join(Interpreter& run, const std::vector<Value>& items, const Text& separator);

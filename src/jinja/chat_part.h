@@ -25,7 +25,7 @@ struct ChatPart {
   bool operator==(const ChatPart&) const = default;
 };
 
-// Whether a text has no visible character. A blank part need not be shown.
+// Tells whether a text has no visible character. A blank part need not be shown.
 bool IsBlank(std::string_view text);
 
 }  // namespace kvasir::jinja

@@ -32,7 +32,8 @@ struct Limits {
   // Nesting of expressions and bodies, including calls: each takes up to a kilobyte of stack.
   uint32_t depth = 600;
 
-  // Proportional to the variables: 64 passes over them, and 5 million steps.
+  // Returns a limit that is proportional to the variables: 64 passes over them, and 5 million
+  // steps.
   static Limits For(const Variables& variables);
 };
 
@@ -48,7 +49,7 @@ class Interpreter {
   Result<Text> Run(const std::vector<NodePtr>& body, Variables variables);
   uint64_t steps() const { return steps_; }  // taken so far
 
-  // For filters, tests, methods and functions.
+  // Fails for filters, tests, methods and functions.
   Value Fail(std::string_view what, Code code = Code::kInvalidArgument);
   Value Raise(std::string_view message);  // raise_exception: only the message
   bool failed() const { return failed_; }
@@ -58,14 +59,14 @@ class Interpreter {
     return steps_ > limits_.steps ? FailOfSteps() : !failed_;
   }
   bool ChargeText(size_t bytes) { return Charge(1 + bytes / 16); }
-  // Writing a value as text copies its content once for each list around it.
+  // Charges for writing a value as text, which copies its content once for each list around it.
   bool ChargeRepr(const Value& value) {
     return Charge(WeightOf(value) * std::max<uint64_t>(1, DepthOf(value)));
   }
   // A search: memmem takes up to 4 ns a byte where nearly everything matches.
   bool ChargeSearch(size_t text, size_t part) { return Charge(1 + text / 8 + part / 16); }
   Value Undefine(std::string why);
-  // An undefined value cannot be used further: fails with its reason.
+  // Fails for an undefined value, with its reason: it cannot be used further.
   Value FailUndefined(const Value& value);
   int64_t ReadClock() {
     has_read_clock_ = true;
@@ -80,7 +81,7 @@ class Interpreter {
   Value Binary(std::string_view op, const Value& a, const Value& b);      // + - * / // % **
   bool CompareWith(std::string_view op, const Value& a, const Value& b);  // == < in "not in" ...
   bool Contains(const Value& container, const Value& item);
-  // The items that a for loop would see; walks a generator to its end.
+  // Returns the items that a for loop would see; walks a generator to its end.
   std::vector<Value> Iterate(const Value& value);
   Value Call(const Value& callee, const Arguments& arguments);
   Value NewNamespace(std::vector<std::pair<std::string, Value>> items);

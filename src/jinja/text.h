@@ -45,11 +45,11 @@ class Text {
   void Reserve(size_t bytes) { bytes_.reserve(bytes); }
   void Append(const Text& other);
   void Append(const Text& other, size_t begin, size_t end);
-  // Like Append; bytes without a message become part of `message`.
+  // Appends like Append; bytes without a message become part of `message`.
   void AppendFor(const Text& other, std::optional<uint32_t> message);
   Text Slice(size_t begin, size_t end) const;
   Origin OriginAt(size_t offset) const;  // REQUIRES: offset < size(). O(log runs).
-  // The origin of a value made from all of these bytes: input if any byte is input.
+  // Returns the origin of a value made from all of these bytes: input if any byte is input.
   Origin Summary() const;
 
  private:
@@ -58,8 +58,8 @@ class Text {
   std::vector<Run> more_;  // all runs, if there are several
 };
 
-// The first place of `part` in `text` at or after `begin`, and the last place; npos without one.
-// O(text + part) for any content. REQUIRES: part is not empty.
+// Returns the first place of `part` in `text` at or after `begin`, and the last place; npos without
+// one. O(text + part) for any content. REQUIRES: part is not empty.
 size_t FindText(std::string_view text, std::string_view part, size_t begin = 0);
 size_t FindLastText(std::string_view text, std::string_view part);
 

@@ -53,7 +53,7 @@ class TokenReader {
   // Adds a child; fails when the tree gets too deep for recursion. After a failure null replaces
   // the child, so that a tree never gets deeper than kMaxNodeDepth.
   void Adopt(Node& parent, NodePtr child);
-  // Like Adopt, but returns the child, which parent.children does not own.
+  // Does as Adopt, but returns the child, which parent.children does not own.
   NodePtr Nest(Node& parent, NodePtr child);
 
  private:

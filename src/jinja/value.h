@@ -171,7 +171,7 @@ struct Loop {
 struct Arguments {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
-  // The argument at `index` or of this name; null when not given.
+  // Returns the argument at `index` or of this name; null when not given.
   const Value* Find(size_t index, std::string_view name) const;
 };
 
@@ -181,12 +181,12 @@ bool Equal(const Value& a, const Value& b);
 // unordered when Python would raise TypeError.
 std::partial_ordering Compare(const Value& a, const Value& b);
 uint32_t DepthOf(const Value& value);
-// The number of steps to visit all of a value: one for each item and each 16 bytes of text. Lists
-// that contain each other many times are short to write and very long to print; their weight shows
-// it.
+// Returns the number of steps to visit all of a value: one for each item and each 16 bytes of text.
+// Lists that contain each other many times are short to write and very long to print; their weight
+// shows it.
 uint64_t WeightOf(const Value& value);
 
-// Why a value cannot be a key of a dict; "" if it can.
+// Returns why a value cannot be a key of a dict; "" if it can.
 std::string WhyUnhashable(const Value& value);
 
 Text ToText(const Value& value);  // str(value); "" of undefined

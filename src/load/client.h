@@ -39,7 +39,7 @@ struct LoadResult {
 // server cannot be reached at all.
 Result<LoadResult> RunLoad(const std::vector<LoadRequest>& requests, const RunOptions& options);
 
-// The JSON body of a request.
+// Returns the JSON body of a request.
 std::string BodyOf(const LoadRequest& request, const Target& target);
 
 }  // namespace kvasir::load

@@ -20,7 +20,7 @@ struct Sample {
 
   double ttft_ms() const { return static_cast<double>(first_ns - due_ns) * 1e-6; }
   double whole_ms() const { return static_cast<double>(end_ns - due_ns) * 1e-6; }
-  // Mean time per token after the first one.
+  // Returns the mean time per token after the first one.
   double itl_ms() const {
     if (gaps_ms.empty()) return 0;
     return static_cast<double>(last_ns - first_ns) * 1e-6 / static_cast<double>(gaps_ms.size());

@@ -39,7 +39,7 @@ struct WorkloadOptions {
 
 inline constexpr std::string_view kWorkloads[] = {"burst", "chats", "tenants", "azure", "mooncake"};
 
-// The requests of a workload, by due_s. The same options give the same requests.
+// Returns the requests of a workload, by due_s. The same options give the same requests.
 //   burst     16 requests at once that share 2,048 tokens (half of max_total, if that is less) with
 //             each other and with bursts of other seeds, each with 64 more and 32 new ones
 //   chats     64 chats of several turns: each turn's prompt begins with the last one's

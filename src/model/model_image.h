@@ -65,7 +65,8 @@ class ModelImages {
   Status Write(const Digest& key, const ImageTitle& title, std::span<const std::byte> payload,
                ThreadPool& pool) const;
 
-  // Most recently used first. Nothing is verified. Empty where there is no folder.
+  // Lists images, the most recently used first. Nothing is verified. Empty where there is no
+  // folder.
   static std::vector<ImageListing> List(const std::filesystem::path& folder);
 
  private:

@@ -70,12 +70,12 @@ class Runner {
   static constexpr uint32_t kMaxSources = 32;
   virtual Status Encode(std::span<const StepSource> sources, std::span<const TokenId> tokens);
   virtual bool source_finite(uint32_t source) const;
-  // Final hidden state of a row, after the final norm: f32 [hidden_size]. This is what a Cursor
-  // keeps.
+  // Returns the final hidden state of a row, after the final norm: f32 [hidden_size]. This is what
+  // a Cursor keeps.
   virtual std::span<const float> hidden(uint32_t row) const = 0;
   virtual bool finite(uint32_t row) const = 0;
-  // The output head: logits [hidden.size()][vocab_size] = head x hidden[i], f32. hidden.size() <=
-  // max_logit_rows.
+  // Computes the output head: logits [hidden.size()][vocab_size] = head x hidden[i], f32.
+  // hidden.size() <= max_logit_rows.
   virtual void Logits(std::span<const float* const> hidden, float* logits) = 0;
 
   // Zeroes what is left of earlier steps outside the blocks of KV: activations, and what the rows
@@ -96,7 +96,8 @@ class Runner {
   virtual const ModelConfig& config() const = 0;
   virtual const ImportedModel& source() const = 0;
   virtual uint64_t weights_bytes() const = 0;  // allocated: equals the plan's
-  // The image whose pages are the packed weights; nullptr when they are in memory of this process.
+  // Returns the image whose pages are the packed weights; nullptr when they are in memory of this
+  // process.
   virtual std::shared_ptr<const MappedFile> image() const = 0;
   virtual uint64_t scratch_bytes() const = 0;
 };

@@ -19,7 +19,8 @@ namespace kvasir {
 
 using Rows = std::vector<std::vector<float>>;
 
-// Filled with NaN, so that a read of bytes that were not written changes the results.
+// Returns memory filled with NaN, so that a read of bytes that were not written changes the
+// results.
 inline SequenceTables TablesFor(const KvLayout& layout, uint32_t tokens) {
   return std::move(*SequenceTables::Create(layout, tokens, std::byte{0xff}));
 }
@@ -84,7 +85,7 @@ inline std::vector<TokenId> RandomTokens(Random& random, uint32_t count, uint32_
   return tokens;
 }
 
-// For suites that run on every target of this CPU.
+// Names suites that run on every target of this CPU.
 inline std::string TargetName(const testing::TestParamInfo<Target>& info) {
   return std::string(NameOf(info.param));
 }

@@ -22,7 +22,7 @@ inline SequenceTables TablesFor(const KvLayout& layout, const Translation& t) {
   return TablesFor(layout, static_cast<uint32_t>(std::max(t.source.size(), t.ids.size())));
 }
 
-// One step of the encoder over all of them.
+// Runs one step of the encoder over all of them.
 inline void EncodeAll(Runner& runner, const std::vector<Translation>& all,
                       const std::vector<SequenceTables>& tables) {
   std::vector<StepSource> sources;

@@ -27,7 +27,7 @@ struct MetricSeries {
 };
 inline constexpr const char* kVllmLabels = "model_name,engine";
 
-// The table, in the order of the text. Each part has a source file.
+// Returns the table, in the order of the text. Each part has a source file.
 std::span<const MetricSeries> VllmSeries();
 std::span<const MetricSeries> LlamaSeries();
 std::span<const MetricSeries> CacheSeries();
@@ -57,7 +57,7 @@ class SeriesWriter {
   prometheus::MetricFamily family_;
 };
 
-// What writes one number or histogram of EngineStats, or of its RequestStats.
+// Writes one number or histogram of EngineStats, or of its RequestStats.
 template <auto kMember>
 void Of(const MetricsView& view, SeriesWriter& out) {
   out.Write(view.stats.*kMember);

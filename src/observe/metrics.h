@@ -42,12 +42,12 @@ struct MetricsView {
   std::optional<double> read_limit;    // bytes a second that this machine can read; absent: unknown
 };
 
-// Text exposition format 0.0.4. Series with vLLM's meaning have vLLM's names, and its labels
-// model_name and engine; those of llama.cpp's server have its names. Others begin with kvasir_ or
-// process_ and have their unit in the name.
+// Returns the text exposition format 0.0.4. Series with vLLM's meaning have vLLM's names, and its
+// labels model_name and engine; those of llama.cpp's server have its names. Others begin with
+// kvasir_ or process_ and have their unit in the name.
 std::string PrometheusText(const MetricsView& view);
 
-// The table of docs/metrics.md: a row for each series.
+// Returns the table of docs/metrics.md: a row for each series.
 std::string MetricsMarkdown();
 
 ProcessUsage ReadProcessUsage();  // opens two files of /proc

@@ -17,11 +17,11 @@ struct TracedRequest {
   std::string id, model_name;
 };
 
-// One for the request, and one for each of its parts.
+// Returns one for the request, and one for each of its parts.
 size_t NumSpans(const RequestTrace& trace);
 
-// The body of a POST of OTLP/HTTP in JSON (ExportTraceServiceRequest): ids in hex digits, 64-bit
-// numbers as strings. unix_offset_ns: UnixNs() less MonotonicNs(). A request's span is
+// Returns the body of a POST of OTLP/HTTP in JSON (ExportTraceServiceRequest): ids in hex digits,
+// 64-bit numbers as strings. unix_offset_ns: UnixNs() less MonotonicNs(). A request's span is
 // `llm_request`; its children are `queue`, `match`, `prefill`, `decode`, `preempt` and `resume` for
 // each preemption, and `allocate` with a child `evict` where blocks were evicted. No token, text or
 // tenant.

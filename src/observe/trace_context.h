@@ -23,8 +23,8 @@ struct TraceContext {
 // on after that. Absent when it is anything else, as the specification demands.
 std::optional<TraceContext> ParseTraceparent(std::string_view header);
 
-// The context of a request: that of its header; without a valid one a new trace, of which the
-// share `sample` is sampled. kIoError when the system refuses random numbers.
+// Returns the context of a request: that of its header; without a valid one a new trace, of which
+// the share `sample` is sampled. kIoError when the system refuses random numbers.
 Result<TraceContext> ContextOf(std::string_view header, double sample);
 
 }  // namespace kvasir

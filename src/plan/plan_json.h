@@ -7,7 +7,7 @@
 
 namespace kvasir {
 
-// Every field of the struct under its name, in the order of the struct.
+// Returns every field of the struct under its name, in the order of the struct.
 nlohmann::ordered_json PlanJson(const MemoryPlan& plan);
 
 }  // namespace kvasir

@@ -58,12 +58,13 @@ class EvictionPolicy {
   virtual void OnEvictable(BlockId id, const BlockFacts& facts) = 0;
   virtual void OnHeld(BlockId id) = 0;     // REQUIRES: evictable
   virtual void OnEvicted(BlockId id) = 0;  // the cache has evicted it. REQUIRES: evictable
-  // The block left for another reason: erased, or no longer shared. REQUIRES: held or evictable.
+  // Notes that the block left for another reason: erased, or no longer shared. REQUIRES: held or
+  // evictable.
   virtual void OnForgotten(BlockId id) = 0;
 
-  // The evictable block within `scope` that should be evicted next. It stays evictable until
-  // OnEvicted. Absent when the scope has none. May move other blocks back in its order, at most one
-  // step for each of their hits.
+  // Returns the evictable block within `scope` that should be evicted next. It stays evictable
+  // until OnEvicted. Absent when the scope has none. May move other blocks back in its order, at
+  // most one step for each of their hits.
   virtual std::optional<BlockId> Victim(const EvictionScope& scope) = 0;
 
   virtual bool is_evictable(BlockId id) const = 0;

@@ -20,11 +20,11 @@ class EvictionQueue {
   static uint64_t BytesFor(const EvictionLimits& limits, uint32_t num_sections);
   EvictionQueue(const EvictionLimits& limits, uint32_t num_sections);
 
-  // Lower `order` comes first; with equal order, the lower block number.
+  // Inserts a block. Lower `order` comes first; with equal order, the lower block number.
   // REQUIRES: the block is not in the queue.
   void Insert(BlockId id, uint32_t section, NamespaceId ns, LayerGroupId group, uint64_t order);
   void Remove(BlockId id);  // REQUIRES: it is in the queue
-  // The first block of a section within `scope`.
+  // Returns the first block of a section within `scope`.
   std::optional<BlockId> First(uint32_t section, const EvictionScope& scope) const;
 
   bool contains(BlockId id) const { return nodes_[static_cast<size_t>(id)].lane != kNone; }

@@ -44,7 +44,7 @@ struct BeamOptions {
 // room.
 class LogitRow {
  public:
-  // Room for so many logits, and the memory that it takes.
+  // Reserves room for so many logits, and the memory that it takes.
   void Reserve(uint32_t num_logits);
   static uint64_t BytesFor(uint32_t num_logits);
   uint64_t bytes() const { return block_max_.capacity() * sizeof(float); }
@@ -100,7 +100,7 @@ class BeamSearch {
   std::span<const Beam> beams() const { return beams_; }
   // [start, ...] of a beam at hand. Until the next Advance.
   std::span<const TokenId> tokens(uint32_t beam) const;
-  // Best first; at most options.hypotheses. Valid until the next Advance.
+  // Returns the best first; at most options.hypotheses. Valid until the next Advance.
   std::vector<Hypothesis> best() const;
   uint32_t num_finished() const { return static_cast<uint32_t>(finished_.size()); }
 

@@ -49,7 +49,7 @@ struct ExpSums {
 enum class ExpSumsOf : uint8_t { kPart, kAllAndPart };
 ExpSums QuickExpSums(std::span<const float> logits, const float* block_max, float max,
                      float temperature, float threshold, ExpSumsOf which);
-// The first of them (ExpWeights adds it), within 6e-11 and vocab * 2^-52 of itself.
+// Returns the first of them (ExpWeights adds it), within 6e-11 and vocab * 2^-52 of itself.
 Interval CloseExpSum(std::span<const float> logits, const float* block_max, float max,
                      double temperature);
 // weights[i] = Exp((double{l[i]} - max) / temperature), each with the bits of simd/math.h's Exp.

@@ -85,12 +85,12 @@ class Sampler {
   // bounds cannot decide. The first call fills `total`.
   std::optional<bool> IsKept(std::span<const float> logits, const SamplingParams& params, float max,
                              const Candidate& candidate, std::optional<Interval>* total) const;
-  // The smallest weight that top_p keeps.
+  // Returns the smallest weight that top_p keeps.
   double LeastKept(std::span<const float> logits, const SamplingParams& params, float max);
-  // With top_k: draws from the `limit` largest.
+  // Draws, with top_k, from the `limit` largest.
   TokenId DrawOfLargest(std::span<const float> logits, const SamplingParams& params, float max,
                         size_t limit, double u);
-  // With temperature last or infill.
+  // Draws with temperature last or infill.
   TokenId DrawAfterCuts(std::span<const float> logits, const SamplingParams& params, float max,
                         double u, const InfillWords* words);
   // Fills best_ with the largest weights, sorted, and returns how many of them are certain: at

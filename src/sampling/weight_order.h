@@ -25,12 +25,13 @@ class WeightOrder {
   uint64_t bytes() const;
   void Zero();
 
-  // The weights Exp((l - max) / temperature). Returns their sum, added by ids. O(vocab).
+  // Takes the weights Exp((l - max) / temperature). Returns their sum, added by ids. O(vocab).
   double Fill(std::span<const float> logits, float max, float temperature);
-  // The i-th largest.
+  // Returns the i-th largest.
   Candidate At(size_t i);
-  // The first place at which the running sum of the largest, added from the largest down, exceeds
-  // x. nullopt when sums of whole buckets are too coarse, or the sum of all does not exceed x.
+  // Returns the first place at which the running sum of the largest, added from the largest down,
+  // exceeds x. nullopt when sums of whole buckets are too coarse, or the sum of all does not exceed
+  // x.
   std::optional<size_t> Crossing(double x);
 
  private:

@@ -27,7 +27,7 @@ struct TenantStores {
 // tenant's or group's. Thread-safe.
 class CacheEraser {
  public:
-  // All must outlive this and what it begins.
+  // REQUIRES: all outlive this and what it begins.
   CacheEraser(Engine& engine, const KeyRing& keys, const TenantStores& stores)
       : keys_(keys), stores_(stores), queue_(engine) {}
 

@@ -8,7 +8,7 @@
 
 namespace kvasir {
 
-// The others must outlive the table.
+// Adds the paths. REQUIRES: the others outlive the table.
 void AddCacheRoutes(Engine& engine, const KeyRing& keys, const Activity& activity,
                     const TenantStores& stores, RouteTable* table);
 

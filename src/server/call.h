@@ -29,19 +29,19 @@ struct Call {
   const ModelView& model;
 
   const std::string& tenant() const { return *caller.tenant; }  // REQUIRES: Access::kTenant
-  // The namespace of the cache that the tenant's prompts are in. REQUIRES: Access::kTenant.
+  // Returns the namespace of the cache that the tenant's prompts are in. REQUIRES: Access::kTenant.
   std::string cache_owner() const;
-  // The model as the tenant encodes with it: with `pieces`.
+  // Returns the model as the tenant encodes with it: with `pieces`.
   ModelView own_model() const;
 };
 
-// The target without its query and the slashes at its end.
+// Returns the target without its query and the slashes at its end.
 std::string_view PathOf(std::string_view target);
-// Segment `index` of a path: 0 is the one after the first slash.
+// Returns the segment `index` of a path: 0 is the one after the first slash.
 std::string_view SegmentOf(std::string_view path, size_t index);
-// The value of a field in a target's query; absent: not there.
+// Returns the value of a field in a target's query; absent: not there.
 std::optional<std::string> QueryValue(std::string_view target, std::string_view name);
-// The text of a path segment: "%2F" is "/".
+// Returns the text of a path segment: "%2F" is "/".
 std::string PercentDecoded(std::string_view text);
 
 HttpResponse JsonResponse(const nlohmann::json& body);

@@ -90,7 +90,7 @@ class Exchange : public AnswerClient, public std::enable_shared_from_this<Exchan
   // Ends the exchange at once, because the connection ends. `is_answering`: logs that too.
   void Cut(bool is_answering) noexcept;
 
-  // The calls of a RunningAnswer. Post and Run are thread-safe.
+  // Takes the calls of a RunningAnswer. Post and Run are thread-safe.
   void Post(std::function<void()> step) override;
   void Run(SlowWork kind, const std::string& tenant, size_t bytes,
            std::function<void(MemoryQuota&)> work) override;

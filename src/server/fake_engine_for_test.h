@@ -118,7 +118,7 @@ class FakeEngine : public Engine {
   EngineOptions options_;
 };
 
-// All pieces of a body.
+// Returns all pieces of a body.
 inline std::string Joined(Parts parts) {
   std::string text;
   for (std::string part = parts.Next(); !part.empty(); part = parts.Next()) text += part;
@@ -133,7 +133,7 @@ inline HttpRequest RequestOf(std::string method, std::string target, std::string
   return request;
 }
 
-// The whole answer, as a connection would send it; "not answered yet" where it comes later.
+// Returns the whole answer, as a connection would send it; "not answered yet" where it comes later.
 inline HttpResponse AskService(Service& service, const HttpRequest& request) {
   if (auto refused = service.CheckHead(request, request.body.size())) return std::move(*refused);
   Outcome outcome = service.Handle(request);
@@ -165,7 +165,7 @@ inline std::string TinyTokenizerJson() {
          vocab + R"(},"merges":[]}})";
 }
 
-// The tiny tokenizer with the tokens of a model that fills in: 258 and those that follow.
+// Returns the tiny tokenizer with the tokens of a model that fills in: 258 and those that follow.
 inline std::string FimTokenizerJson() {
   std::string tokenizer = TinyTokenizerJson();
   std::string added;
@@ -177,7 +177,7 @@ inline std::string FimTokenizerJson() {
   return tokenizer.insert(tokenizer.find(']'), added);
 }
 
-// The tiny tokenizer with the languages of a translation model: 258 and 259.
+// Returns the tiny tokenizer with the languages of a translation model: 258 and 259.
 inline std::string LanguagesTokenizerJson() {
   std::string tokenizer = TinyTokenizerJson();
   return tokenizer.insert(tokenizer.find(']'),

@@ -7,7 +7,7 @@
 
 namespace kvasir {
 
-// The others must outlive the table.
+// Adds the paths. REQUIRES: the others outlive the table.
 void AddOpenAiRoutes(GenerationStarter& generations, TurnPreparer& preparer, RouteTable* table);
 
 }  // namespace kvasir

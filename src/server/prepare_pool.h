@@ -29,7 +29,7 @@ class PreparePool {
   // Must not throw; runs to its end on a thread of the pool. `quota` is that of its lane.
   using Task = std::function<void(MemoryQuota& quota)>;
 
-  // The quotas must outlive the pool and all shares that tasks keep.
+  // REQUIRES: the quotas outlive the pool and all shares that tasks keep.
   PreparePool(MemoryQuota& small, MemoryQuota& large) : small_(small), large_(large) {}
   ~PreparePool() { Stop(); }
   PreparePool(const PreparePool&) = delete;

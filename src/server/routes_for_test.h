@@ -72,7 +72,7 @@ class RoutesTest : public testing::Test {
     engine_->mutable_options().parallel = 3;
     Restart(options);
   }
-  // The server anew, with the engine as it is.
+  // Starts the server anew, with the engine as it is.
   void Restart(const ServerOptions& options) {
     server_ = std::make_unique<Server>(options, *engine_);
     AddRoutes();
@@ -92,7 +92,7 @@ class RoutesTest : public testing::Test {
     return route->handler({request, path, caller_, turn, PieceSpace(), *engine_, server_->options,
                            server_->model.view()});
   }
-  // The whole answer; status 0: a generation, or one that comes later.
+  // Returns the whole answer; status 0: a generation, or one that comes later.
   HttpResponse Ask(const std::string& method, const std::string& target,
                    const nlohmann::json& body = nullptr) {
     return AskText(method, target, body.is_null() ? "" : body.dump());
@@ -129,7 +129,7 @@ class RoutesTest : public testing::Test {
     EXPECT_NE(start, nullptr) << std::get<HttpResponse>(outcome).body;
     return start ? std::move(*start) : GenerationStart{};
   }
-  // What an error says of the field that is wrong.
+  // Returns what an error says of the field that is wrong.
   static std::string ParamOf(const HttpResponse& response) {
     const nlohmann::json error = nlohmann::json::parse(response.body).at("error");
     return error.at("param").is_null() ? "" : error.at("param").get<std::string>();

@@ -83,7 +83,7 @@ class Service {
   // Returns the headers of every answer to this request: Server, and who may read it (CORS).
   std::vector<std::pair<std::string, std::string>> CommonHeaders(const HttpRequest& request) const;
 
-  // The limits that the tokens of a request are charged to; they may outlive the service.
+  // Returns the limits that the tokens of a request are charged to; they may outlive the service.
   std::shared_ptr<RateLimits> rates() const { return rates_; }
   // Counts an answered generation of the tenant.
   void Count(const std::string& tenant, const Answer& answer) {

@@ -13,7 +13,7 @@ namespace kvasir {
 // tier it does nothing. Thread-safe; one call of Open or Sweep at a time, which waits for the disk.
 class SessionDisk {
  public:
-  // Both must outlive this. `max_sessions`: of the store; 0: none are kept.
+  // REQUIRES: both outlive this. `max_sessions`: of the store; 0: none are kept.
   SessionDisk(Engine& engine, SessionStore& sessions, uint32_t max_sessions);
 
   // Opens the file. After an error sessions are kept in memory, and the log says why.

@@ -11,7 +11,7 @@ namespace kvasir {
 // Thread-safe. The calls have a turn in the session.
 class SessionGenerator {
  public:
-  // Both must outlive this and the answers.
+  // REQUIRES: both outlive this and the answers.
   SessionGenerator(GenerationStarter& generations, TurnPreparer& preparer)
       : generations_(generations), preparer_(preparer) {}
 

@@ -77,10 +77,11 @@ class SlotKeeper : public AnswerKeeper {
   bool kept_ = false;
 };
 
-// Digest of what a slot's file is written for: the model (ModelCard::content) and the tenant.
+// Returns the digest of what a slot's file is written for: the model (ModelCard::content) and the
+// tenant.
 Digest SlotIdentity(std::string_view model_content, std::string_view tenant);
 
-// The bytes of a file of a slot:
+// Returns the bytes of a file of a slot:
 //   file    = magic identity salt ids sha256
 //   magic   = "kvslot1\n"
 //   identity: SlotIdentity, 32 bytes

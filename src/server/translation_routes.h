@@ -8,8 +8,8 @@
 
 namespace kvasir {
 
-// An error says that the engine's model lacks what translations need. The others must outlive the
-// table.
+// Adds the paths. An error says that the engine's model lacks what translations need. The others
+// must outlive the table.
 Status AddTranslationRoutes(const Engine& engine, GenerationStarter& generations,
                             RouteTable* table);
 

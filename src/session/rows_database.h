@@ -30,11 +30,11 @@ class RowsDatabase {
 
   Status Execute(const char* sql);
   Result<uint64_t> Number(const char* sql);  // the one that `sql` selects
-  // The error of the last call. `what`: "cannot be read".
+  // Returns the error of the last call. `what`: "cannot be read".
   tl::unexpected<Error> Failed(std::string_view what) const;
   // Moves the log into the file and empties it, and gives pages back that nothing needs.
   Status Scrub();
-  // Scrub, if the log is long.
+  // Scrubs, if the log is long.
   Status KeepLogShort();
 
  private:

@@ -34,15 +34,15 @@ class RowsRoom {
   // Begins with an open folder, which must outlive it.
   void Begin(FileId root) { root_ = root; }
   void set_on_need(std::function<void(uint64_t)> on_need) { on_need_ = std::move(on_need); }
-  // While the file is being opened, kUnavailable says that another process has it; after that it
-  // says that the device has no room.
+  // Says that it is open: while the file is being opened, kUnavailable says that another process
+  // has it; after that it says that the device has no room.
   void SetOpen() { is_open_ = true; }
   uint64_t max_bytes() const { return max_bytes_; }
   uint64_t most_row_bytes() const { return most_row_bytes_; }
   void NoteRow(uint64_t row_bytes) { most_row_bytes_ = std::max(most_row_bytes_, row_bytes); }
-  // What an edit of the longest row adds to the log: it is erased, and written.
+  // Returns what an edit of the longest row adds to the log: it is erased, and written.
   uint64_t edit_bytes() const { return RowsLogBytes(2 * most_row_bytes_); }
-  // What is being done needs so many bytes.
+  // Says that what is being done needs so many bytes.
   void Need(uint64_t bytes) { needed_bytes_ = bytes; }
   uint64_t needed_bytes() const { return needed_bytes_; }
 
@@ -52,7 +52,7 @@ class RowsRoom {
   // Keeps the room that an edit needs on a full device. Returns its bytes. REQUIRES: the folder's
   // lock.
   uint64_t Keep();
-  // Keep, after erases that do not hold the folder's lock.
+  // Does as Keep, after erases that do not hold the folder's lock.
   void KeepAgain();
   bool IsKept(uint64_t bytes) const;
   // Gives the room that was kept, if the device is full. False: there is none to give.

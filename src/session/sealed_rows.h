@@ -56,14 +56,14 @@ class SealedRows {
   // O(rows).
   Result<std::vector<RowFacts>> List();
   enum class Old : uint8_t { kStays, kScrubbed };  // kScrubbed: its bytes leave the files too
-  // Number 1 adds a row; others replace the row of the number before. kNotFound: the owner has no
-  // such row. kInvalidArgument: the row to add is there already. O(bytes).
+  // Puts a row: number 1 adds one; others replace the row of the number before. kNotFound: the
+  // owner has no such row. kInvalidArgument: the row to add is there already. O(bytes).
   Status Put(const Digest& owner, std::string_view id, uint64_t number, int64_t used_s,
              std::span<const std::byte> plain, Old old);
-  // The bytes of Put. kNotFound: the owner has no such row. kCorruption: it does not open.
+  // Returns the bytes of Put. kNotFound: the owner has no such row. kCorruption: it does not open.
   Result<std::vector<std::byte>> Get(const Digest& owner, std::string_view id);
   Status Touch(std::string_view id, int64_t used_s);
-  // Scrubbed. Removing what is not there is no error.
+  // Removes a row, scrubbed. Removing what is not there is no error.
   Status Remove(const Digest& owner, std::string_view id);
   // Removes rows that were used last before this time and have a key. Returns their ids.
   Result<std::vector<std::string>> RemoveUnused(int64_t least_used_s);
@@ -72,10 +72,10 @@ class SealedRows {
   // Removes all rows and key files that the secret does not open, and files of rows that were set
   // aside. Returns how many rows of this file.
   Result<uint64_t> RemoveUnreadable();
-  // What the file and its log may take, and what they take.
+  // Returns what the file and its log may take, and what they take.
   uint64_t max_bytes() const { return max_bytes_; }
   uint64_t bytes() const;
-  // How its pages are divided among owners from now on. Waits for nothing.
+  // Sets how its pages are divided among owners from now on. Waits for nothing.
   void SetWeights(const Shares::Weights& weights);
   bool IsThere();  // its folder and it are where they were
   // Called with how many bytes of the cap file and log may need, before they grow.

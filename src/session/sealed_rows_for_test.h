@@ -41,7 +41,7 @@ class SealedRowsTest : public TierFolderTest {
     if (!got) return std::string("error: ") + got.error().message;
     return {reinterpret_cast<const char*>(got->data()), got->size()};
   }
-  // All bytes of all files of the folder.
+  // Returns all bytes of all files of the folder.
   std::string FolderBytes() const {
     std::string all;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(rows_.folder)) {

@@ -172,7 +172,7 @@ struct SessionStore::Impl {
   const std::shared_ptr<TextMemory> memory;  // parts of states may outlive the store
   mutable Mutex mutex;
   std::unordered_map<std::string, std::shared_ptr<StoredSession>> by_id KV_GUARDED_BY(mutex);
-  // Newest first.
+  // Lists sessions, the newest first.
   std::map<uint64_t, StoredSession*, std::greater<>> by_number KV_GUARDED_BY(mutex);
   // Sessions with a state, used longest ago first.
   std::list<StoredSession*> by_use KV_GUARDED_BY(mutex);

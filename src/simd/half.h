@@ -19,7 +19,7 @@ inline float FloatOf(uint32_t bits) {
 
 inline float FromBf16(uint16_t h) { return FloatOf(uint32_t{h} << 16); }
 
-// Round to nearest even; NaN stays NaN (quiet).
+// Rounds to nearest even; NaN stays NaN (quiet).
 inline uint16_t ToBf16(float x) {
   const uint32_t bits = BitsOf(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40);
@@ -38,7 +38,7 @@ inline float FromF16(uint16_t h) {
   return FloatOf(sign | ((exponent + 112) << 23) | (mantissa << 13));
 }
 
-// Round to nearest even, saturating at 65504; NaN stays NaN. Without branches, so that loops of it
+// Rounds to nearest even, saturating at 65504; NaN stays NaN. Without branches, so that loops of it
 // become vectors.
 inline uint16_t ToF16(float x) {
   const uint32_t bits = BitsOf(x);

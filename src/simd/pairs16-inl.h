@@ -20,7 +20,7 @@ KV_INLINE I16 LoadI(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
 KV_INLINE void StoreI(int32_t* p, I16 a) { _mm512_storeu_si512(p, a.v); }
 KV_INLINE P16 LoadPairs(const void* p) { return {_mm512_loadu_si512(p)}; }
 KV_INLINE void StorePairs(void* p, P16 a) { _mm512_storeu_si512(p, a.v); }
-// The pair at p in every lane.
+// Returns the pair at p in every lane.
 KV_INLINE P16 SetPair(const int16_t* p) {
   int32_t pair;
   __builtin_memcpy(&pair, p, 4);
@@ -36,7 +36,7 @@ KV_INLINE I16 Dot(P16 a, P16 b, I16 c) {
 }
 KV_INLINE I16 SubI(I16 a, int32_t b) { return {_mm512_sub_epi32(a.v, _mm512_set1_epi32(b))}; }
 KV_INLINE V16 ToFloat(I16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
-// Integral numbers of int16's range.
+// Returns integral numbers of int16's range.
 KV_INLINE void StoreInt16(int16_t* p, V16 a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                       _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(a.v)));

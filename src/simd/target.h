@@ -15,7 +15,7 @@ enum class Target { kScalar, kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kAmx, kNeon 
 // "scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "amx", "neon" (with dot products): values of
 // KVASIR_TARGET.
 std::string_view NameOf(Target target);
-// The target whose float kernels it uses: scalar, avx2, avx512 or neon.
+// Returns the target whose float kernels it uses: scalar, avx2, avx512 or neon.
 Target FloatTarget(Target target);
 // What a target has for one purpose: a table of kernels, or one of them.
 template <typename T>

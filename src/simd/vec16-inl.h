@@ -67,7 +67,7 @@ KV_INLINE V16 MaxMagnitude(V16 a, V16 b) {
   return {_mm512_castsi512_ps(_mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(a.v), mask),
                                                _mm512_and_si512(_mm512_castps_si512(b.v), mask)))};
 }
-// The largest lane of a result of MaxMagnitude.
+// Returns the largest lane of a result of MaxMagnitude.
 KV_INLINE float MagnitudeLane(V16 a) {
   return FloatOf(_mm512_reduce_max_epu32(_mm512_castps_si512(a.v)));
 }
@@ -180,7 +180,7 @@ KV_INLINE V16 Add(V16 a, V16 b) { KV_QUARTERS(vaddq_f32(a.v[i], b.v[i])); }
 KV_INLINE V16 Sub(V16 a, V16 b) { KV_QUARTERS(vsubq_f32(a.v[i], b.v[i])); }
 KV_INLINE V16 Mul(V16 a, V16 b) { KV_QUARTERS(vmulq_f32(a.v[i], b.v[i])); }
 KV_INLINE V16 Div(V16 a, V16 b) { KV_QUARTERS(vdivq_f32(a.v[i], b.v[i])); }
-// Not vmaxq: like x86's max, this returns the second operand when one is NaN.
+// Differs from vmaxq: like x86's max, this returns the second operand when one is NaN.
 KV_INLINE V16 Max(V16 a, V16 b) {
   KV_QUARTERS(vbslq_f32(vcgtq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]));
 }
@@ -319,7 +319,7 @@ struct StoredBf16 {
 
 KV_INLINE uint32_t FirstLanes(uint32_t n) { return (1u << n) - 1; }  // n <= 16
 
-// The first n floats at p, zero beyond; reads no byte past them.
+// Returns the first n floats at p, zero beyond; reads no byte past them.
 KV_INLINE V16 LoadFirst(uint32_t n, const float* p) {
   if (n >= 16) return Load(p);
   float lanes[16] = {};

@@ -11,7 +11,7 @@
 
 namespace kvasir {
 
-// The largest power of two that divides head_dim.
+// Returns the largest power of two that divides head_dim.
 constexpr uint32_t HadamardSize(uint32_t head_dim) { return head_dim & (0u - head_dim); }
 
 struct TensorKernels {
@@ -70,7 +70,7 @@ struct TensorKernels {
   // dst[i] = the number stored at src[i]: a row of the embedding.
   void (*widen)(const std::byte* src, WeightFormat format, uint32_t n, float* dst);
 
-  // Whether all of x[0, n) are finite.
+  // Tells whether all of x[0, n) are finite.
   bool (*all_finite)(const float* x, uint32_t n);
 };
 

@@ -30,7 +30,7 @@ struct Stored {
   static constexpr uint32_t kGroupBytes = kLayout.group_code_bytes();
   static constexpr uint32_t kGroups = kLayout.groups();
 
-  // Quad q of a group's eight: unsigned codes, or signed ones.
+  // Returns the quad q of a group's eight: unsigned codes, or signed ones.
   template <int q>
   static KV_INLINE Bytes Quad(const std::byte* codes) {
     constexpr int i = q % 4;
@@ -99,7 +99,7 @@ struct GroupDots {
   }
 
  private:
-  // The step-th of a group's eight products: quad q.
+  // Returns the step-th of a group's eight products: quad q.
   template <int kStep, int q, class Codes>
   KV_INLINE void Multiply(const Codes* codes, const std::byte* const* rows, uint64_t column) {
     KV_UNROLL for (int p = 0; p < kPanels; ++p) {
@@ -178,10 +178,10 @@ KV_INLINE void StoreSums(const MatMulArgs& a, uint32_t row, uint32_t panel, V16 
   StoreFirst(n, y, sum);
 }
 
-// With few rows memory is the limit, and hardware prefetching hardly works on some machines. So
-// this prefetches a later unit in parts, group by group: first into L2, then into L1. Measured on
-// two cores of a Sapphire Rapids, Q4_0: 96% of the bandwidth of plain reading, against 75% when it
-// prefetches only codes, at one distance.
+// Prefetches: with few rows memory is the limit, and hardware prefetching hardly works on some
+// machines. So this prefetches a later unit in parts, group by group: first into L2, then into L1.
+// Measured on two cores of a Sapphire Rapids, Q4_0: 96% of the bandwidth of plain reading, against
+// 75% when it prefetches only codes, at one distance.
 template <class S>
 KV_INLINE void PrefetchAhead(const std::byte* unit, uint32_t g) {
   constexpr uint32_t kLines = (S::kLayout.unit_bytes() / 64 + S::kGroups - 1) / S::kGroups;
@@ -268,7 +268,7 @@ void ForFormat(const MatMulArgs& a) {
   }
 }
 
-// By how much the codes in a dot product are too large.
+// Returns by how much the codes in a dot product are too large.
 int32_t ExcessOf(WeightFormat format) {
   const WeightLayout layout = LayoutOf(format);
   if (layout.code_bits == 8 || layout.table) return kFlipSigned ? 128 : 0;

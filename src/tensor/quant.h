@@ -20,7 +20,7 @@ struct ActivationLayout {
   constexpr uint64_t scales_at() const { return columns; }                    // f32 [groups]
   constexpr uint64_t scaled_sums_at() const { return columns + groups * 4; }  // f32 [groups]
   constexpr uint64_t offsets_at() const { return columns + groups * 8; }      // i32 [groups][2]
-  // An odd number of cache lines, so that rows do not share a few cache sets.
+  // Returns an odd number of cache lines, so that rows do not share a few cache sets.
   constexpr uint64_t bytes() const { return ((columns + groups * 16 + 63) / 64 | 1) * 64; }
 
   uint32_t columns;  // int8, zero beyond k

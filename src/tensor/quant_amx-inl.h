@@ -30,7 +30,7 @@ struct CpuTiles {
     Session& operator=(const Session&) = delete;
   };
 
-  // The products of a group, into the tiles of `slot`.
+  // Returns the products of a group, into the tiles of `slot`.
   template <int kSums, int slot>
   static KV_INLINE void Multiply(const std::byte* rows, const std::byte* codes) {
     if constexpr (kSums == 1) {

@@ -127,8 +127,8 @@ void MultiplySliced(const MatMulArgs& a, uint32_t row, uint32_t count) {
   }
 }
 
-// The least kRows that holds the rows from `row` on, at most kPassRows: a power of two, or the 5 of
-// a beam search.
+// Uses the least kRows that holds the rows from `row` on, at most kPassRows: a power of two, or the
+// 5 of a beam search.
 template <class S, uint32_t kRows = kPassRows>
 void PackedPass(const MatMulArgs& a, uint32_t row, uint32_t panel) {
   if constexpr (kRows == 8) {

@@ -194,7 +194,7 @@ void MultiplyTiled(const MatMulArgs& a, uint32_t row, uint32_t count, uint32_t p
   }
 }
 
-// Whole blocks of rows; `lanes` multiplies the rest.
+// Multiplies whole blocks of rows; `lanes` multiplies the rest.
 template <class S, class Tiles>
 void TileProduct(const MatMulArgs& a, const QuantKernels& lanes) {
   const uint32_t whole = a.rows / kTileRows * kTileRows;

@@ -19,17 +19,17 @@ std::vector<float> MatMul(std::span<const float> x, std::span<const float> w,
 std::vector<float> QuantMatMul(std::span<const float> x, std::span<const WeightGroup> w,
                                WeightFormat format, std::span<const float> bias, uint32_t rows,
                                uint32_t k, uint32_t outputs);
-// Sixteen running sums, then a tree that adds halves.
+// Adds sixteen running sums, then a tree that adds halves.
 float SumOfSquares(std::span<const float> x);
 std::vector<float> RmsNorm(std::span<const float> x, std::span<const float> w, float eps);
 std::vector<float> LayerNorm(std::span<const float> x, std::span<const float> w,
                              std::span<const float> b, float eps);
-// The bits of a target's lanes in plain float arithmetic.
+// Computes the bits of a target's lanes in plain float arithmetic.
 float Tanh(float x);
 float Erf(float x);
 float Activate(Activation act, float x);
 float SoftCap(float cap, float x);  // NaN where x is not finite
-// The rotated part of one head, in place; cos, sin [x.size() / 2].
+// Computes the rotated part of one head, in place; cos, sin [x.size() / 2].
 void Rope(std::span<float> x, std::span<const float> cos, std::span<const float> sin);
 
 }  // namespace kvasir::reference

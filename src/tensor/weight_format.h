@@ -130,7 +130,8 @@ void PutGroup(WeightFormat format, std::byte* panel, uint32_t lane, uint32_t gro
               const WeightGroup& weights);
 WeightGroup GetGroup(WeightFormat format, const std::byte* panel, uint32_t lane, uint32_t group);
 
-// The 32 numbers of a group: scale * (code - zero), then + minimum, each step rounded to f32.
+// Computes the 32 numbers of a group: scale * (code - zero), then + minimum, each step rounded to
+// f32.
 void WidenGroup(WeightFormat format, const WeightGroup& weights, float out[kGroup]);
 
 }  // namespace kvasir

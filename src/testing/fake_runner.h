@@ -40,7 +40,7 @@ class FakeRunner : public Runner {
   const KvLayout& layout() const { return layout_; }
   static constexpr uint32_t kHidden = 4;
 
-  // The next token of greedy decoding after `tokens`, computed from the tokens alone.
+  // Returns the next token of greedy decoding after `tokens`, computed from the tokens alone.
   TokenId NextToken(std::span<const TokenId> tokens) const {
     uint64_t all = kSeed;
     for (uint32_t group = 0; group < layout_.num_groups(); ++group) {

@@ -86,7 +86,7 @@ struct SampleOptions {
 };
 std::vector<SimulatedRequest> SampleRequests(std::span<const TraceRequest> trace,
                                              const SampleOptions& options);
-// Both by time of arrival.
+// Returns both by time of arrival.
 std::vector<SimulatedRequest> Merge(std::vector<SimulatedRequest> a,
                                     const std::vector<SimulatedRequest>& b);
 

@@ -33,8 +33,8 @@ Result<std::vector<TraceRequest>> ParseTrace(std::string_view text, const std::s
 // Its prompts share nothing: each block has its own number. Ignores empty lines. kCorruption names
 // `file` and the line. REQUIRES: times ascend; one that does not counts as the one before it.
 Result<std::vector<TraceRequest>> ParseAzureTrace(std::string_view text, const std::string& file);
-// Either format, by the file's first line. kNotFound when the file cannot be opened, kIoError when
-// it cannot be read.
+// Reads either format, by the file's first line. kNotFound when the file cannot be opened, kIoError
+// when it cannot be read.
 Result<std::vector<TraceRequest>> ReadTrace(const std::string& path);
 
 // Tokens below `vocab_size` with the lengths and the shared beginnings of the request: token i of a

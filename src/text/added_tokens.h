@@ -58,7 +58,7 @@ class AddedTokens {
   };
   enum class Stage { kPlain, kNormalized };
 
-  // From the value of "added_tokens" (null: none). Ids as `tokenizers` gives them: the
+  // Parses the value of "added_tokens" (null: none). Ids as `tokenizers` gives them: the
   // vocabulary's, else the next free one. `bos` and `eos` are control tokens whatever the file
   // says.
   static Result<AddedTokens> Parse(const nlohmann::json& value, const Bpe& bpe,
@@ -84,10 +84,11 @@ class AddedTokens {
   struct Trie {
     std::vector<Node> nodes;  // nodes[0] is the root; empty without tokens
     bool starts[256] = {};    // bytes that some token begins with
-    // The first byte from pos on that some token begins with; the end of the text without one.
+    // Returns the first byte from pos on that some token begins with; the end of the text without
+    // one.
     size_t NextStart(std::string_view text, size_t pos) const;
     void Add(std::string_view text, int32_t token);
-    // The longest token at text[pos]; length 0 without one.
+    // Returns the longest token at text[pos]; length 0 without one.
     std::pair<size_t, int32_t> Longest(std::string_view text, size_t pos) const;
   };
   const Trie& TrieOf(Stage stage) const { return stage == Stage::kPlain ? plain_ : normalized_; }

@@ -35,7 +35,8 @@ class Bpe {
   // Makes Encode take a word that is a token as that token, without merging.
   void TakeWholeWords() { ignore_merges_ = true; }
 
-  // Encode never yields these ids under Special::kProtected, except the unknown token.
+  // Protects ids: Encode never yields these ids under Special::kProtected, except the unknown
+  // token.
   void Protect(std::vector<bool> ids) { protected_ = std::move(ids); }
 
   enum class Special { kAllowed, kProtected };
@@ -76,7 +77,7 @@ class Bpe {
   void AddToken(std::string_view text, TokenId id);  // REQUIRES: room was reserved
   void IndexTokens();                                // once all are added
   void ReserveMerges(size_t count);
-  // The two sides of "a b"; absent when there is no space.
+  // Returns the two sides of "a b"; absent when there is no space.
   std::optional<std::pair<std::string_view, std::string_view>> SplitMerge(
       std::string_view merge) const;
   void AddMerge(uint64_t pair, uint32_t rank, TokenId id);

@@ -7,9 +7,9 @@
 
 namespace kvasir {
 
-// The character for `byte`, as UTF-8.
+// Returns the character for `byte`, as UTF-8.
 std::string_view ByteLevelChar(uint8_t byte);
-// The byte of the character c.
+// Returns the byte of the character c.
 std::optional<uint8_t> ByteOfChar(char32_t c);
 
 }  // namespace kvasir

@@ -25,7 +25,8 @@ class Charsmap {
   // kUnsupported: a text that becomes more than 64 bytes.
   static Result<Charsmap> Parse(std::string_view bytes, const std::string& file);
 
-  // The longest (or the shortest) text of the table that `text` begins with. O(bytes matched).
+  // Returns the longest (or the shortest) text of the table that `text` begins with. O(bytes
+  // matched).
   std::optional<Match> Longest(std::string_view text) const { return Find(text, false); }
   std::optional<Match> Shortest(std::string_view text) const { return Find(text, true); }
 

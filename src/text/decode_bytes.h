@@ -11,9 +11,10 @@
 
 namespace kvasir {
 
-// The bytes of a token in GPT-2's alphabet; the token itself where it has another character.
+// Returns the bytes of a token in GPT-2's alphabet; the token itself where it has another
+// character.
 std::string BytesOfByteLevel(std::string_view token);
-// The byte of a token <0xXX>.
+// Returns the byte of a token <0xXX>.
 std::optional<uint8_t> ByteOfFallback(std::string_view token);
 
 // Collects the whole token for stages that need it.

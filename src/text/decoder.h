@@ -50,12 +50,12 @@ class DecoderRun {
 // Immutable; thread-safe.
 class Decoder {
  public:
-  // From the value of "decoder"; null puts spaces between tokens. kUnsupported names a type that is
-  // not implemented, or that cannot work token by token in its place.
+  // Parses the value of "decoder"; null puts spaces between tokens. kUnsupported names a type that
+  // is not implemented, or that cannot work token by token in its place.
   static Result<Decoder> Parse(const nlohmann::json& value);
   // REQUIRES: the Decoder outlives the run.
   DecoderRun Start() const;
-  // Whether a text of ids is the bytes of its tokens, one after the other.
+  // Tells whether a text of ids is the bytes of its tokens, one after the other.
   bool joins_bytes() const { return joins_bytes_; }
 
   // What tokens add to a text, where it does not depend on others.

@@ -47,12 +47,12 @@ class Languages {
 // special token or a language. Errors as Tokenizer::Encode; kExhausted: more than max_tokens.
 Result<std::vector<TokenId>> EncodeSource(const Tokenizer& tokenizer, std::string_view text,
                                           const SourceFrame& frame, size_t max_tokens);
-// The frame of a language: it, the pieces and </s>, or (kBehind) the pieces, </s> and it.
+// Returns the frame of a language: it, the pieces and </s>, or (kBehind) the pieces, </s> and it.
 // REQUIRES: the tokenizer has an EOS.
 SourceFrame FrameOf(const Tokenizer& tokenizer, TokenId language, LanguagePlace place);
 
-// Where the language stands by the text of a tokenizer_config.json ("" if the model has no such
-// file): kBehind where legacy_behaviour is true. kCorruption as ParseJsonObject.
+// Returns where the language stands by the text of a tokenizer_config.json ("" if the model has no
+// such file): kBehind where legacy_behaviour is true. kCorruption as ParseJsonObject.
 Result<LanguagePlace> LanguagePlaceOf(std::string_view tokenizer_config_json);
 
 }  // namespace kvasir

@@ -26,7 +26,7 @@ struct MarkedText {
 // One step of normalisation. Immutable; thread-safe.
 class Normalizer {
  public:
-  // From the value of "normalizer"; null is the empty sequence. kUnsupported names a type that is
+  // Parses the value of "normalizer"; null is the empty sequence. kUnsupported names a type that is
   // not implemented.
   static Result<std::unique_ptr<Normalizer>> Parse(const nlohmann::json& value);
   virtual ~Normalizer() = default;

@@ -14,7 +14,7 @@ namespace kvasir {
 // Immutable; thread-safe.
 class Pattern {
  public:
-  // From object["pattern"].
+  // Parses object["pattern"].
   static Result<Pattern> Parse(const nlohmann::json& object);
   explicit Pattern(Regex regex) : regex_(std::move(regex)) {}
 

@@ -47,7 +47,7 @@ class PieceStore {
   PieceStore(const PieceStore&) = delete;
   PieceStore& operator=(const PieceStore&) = delete;
 
-  // The pieces of a tenant, for one request. REQUIRES: the store outlives it.
+  // Returns the pieces of a tenant, for one request. REQUIRES: the store outlives it.
   PieceSpace SpaceOf(std::string_view tenant);
   // Zeroes the pieces of a tenant. What requests that have its space by now would still keep is not
   // kept: they may have read what is being forgotten. O(pieces of the tenant).

@@ -12,7 +12,7 @@ namespace kvasir {
 struct PostProcessor {
   std::vector<TokenId> prefix, suffix;
 
-  // From the value of "post_processor"; null adds nothing. kUnsupported names a type that is not
+  // Parses the value of "post_processor"; null adds nothing. kUnsupported names a type that is not
   // implemented.
   static Result<PostProcessor> Parse(const nlohmann::json& value);
 };

@@ -31,8 +31,8 @@ struct Words {
 // One step of splitting. Immutable; thread-safe.
 class PreTokenizer {
  public:
-  // From the value of "pre_tokenizer"; null leaves the words as they are. kUnsupported names a type
-  // that is not implemented.
+  // Parses the value of "pre_tokenizer"; null leaves the words as they are. kUnsupported names a
+  // type that is not implemented.
   static Result<std::unique_ptr<PreTokenizer>> Parse(const nlohmann::json& value);
   virtual ~PreTokenizer() = default;
 

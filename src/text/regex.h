@@ -58,7 +58,7 @@ class Regex {
   std::unique_ptr<Code> code_;
 };
 
-// The PCRE2 pattern with Oniguruma's meaning of `pattern`. kUnsupported names the syntax.
+// Returns the PCRE2 pattern with Oniguruma's meaning of `pattern`. kUnsupported names the syntax.
 Result<std::string> TranslateOniguruma(std::string_view pattern);
 
 }  // namespace kvasir

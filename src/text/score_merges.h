@@ -22,8 +22,8 @@ struct ScoreMerges {
 // else kCorruption. O(bytes of all texts), and sorting them. REQUIRES: CheckVocabulary succeeded.
 Result<ScoreMerges> MergesByScore(const Vocabulary& vocabulary, uint64_t max_merges);
 
-// Known vocabularies have up to 3 merges for each token; small ones with long runs of a character
-// have more.
+// Returns the limit. Known vocabularies have up to 3 merges for each token; small ones with long
+// runs of a character have more.
 inline uint64_t MaxScoreMerges(uint64_t num_tokens) { return 65536 + 16 * num_tokens; }
 
 }  // namespace kvasir

@@ -24,7 +24,7 @@ class Sentences {
   explicit Sentences(std::string_view text);
 
   size_t size() const { return ranges_.size(); }
-  // Without the white space around it; never empty.
+  // Returns a sentence without the white space around it; never empty.
   std::string_view At(size_t i) const {
     return text_.substr(ranges_[i].begin, ranges_[i].end - ranges_[i].begin);
   }
@@ -35,10 +35,11 @@ class Sentences {
   // REQUIRES: translations.size() == size().
   std::string Join(std::span<const std::string> translations) const;
 
-  // The white space before sentence `i` if it has a line break, else "". With Joint, joins parts
-  // without the whole text.
+  // Returns the white space before sentence `i` if it has a line break, else "". With Joint, joins
+  // parts without the whole text.
   std::string_view BreakBefore(size_t i) const;
-  // What Join puts between two translations: line_break is what BreakBefore says of the second one.
+  // Returns what Join puts between two translations: line_break is what BreakBefore says of the
+  // second one.
   static std::string_view Joint(std::string_view before, std::string_view line_break);
 
  private:

@@ -23,7 +23,7 @@ struct TextPattern {
 
 // nullptr: no pattern has this name.
 const TextPattern* FindTextPattern(std::string_view name);
-// All names, for messages: "default, gpt-2, ...".
+// Returns all names, for messages: "default, gpt-2, ...".
 std::string TextPatternNames();
 // As "pre_tokenizer" of a tokenizer.json.
 nlohmann::json PreTokenizerJson(const TextPattern& pattern);

@@ -9,11 +9,11 @@
 
 namespace kvasir {
 
-// Whether `bytes` begin as such a file does. Llama 3's tokenizer.model is one.
+// Tells whether `bytes` begin as such a file does. Llama 3's tokenizer.model is one.
 bool LooksLikeTiktoken(std::string_view bytes);
 
-// The file's name (cl100k_base, o200k_base, ...) or else the model's architecture ("qwen2") decides
-// the pattern and the special tokens, whose ids follow the ranks.
+// Returns the patterns: the file's name (cl100k_base, o200k_base, ...) or else the model's
+// architecture ("qwen2") decides the pattern and the special tokens, whose ids follow the ranks.
 // kCorruption: a line that is not a token and an id, or an id twice. kUnsupported: neither of them
 // is known.
 Result<Vocabulary> ParseTiktoken(std::string_view bytes, const std::string& file,

@@ -13,8 +13,8 @@
 
 namespace kvasir {
 
-// Random ids and ids of a text: their bytes, where they are UTF-8, are the text that they decode
-// to. Returns how many texts were compared.
+// Checks random ids and ids of a text: their bytes, where they are UTF-8, are the text that they
+// decode to. Returns how many texts were compared.
 inline size_t ExpectBytesOfTokens(const Tokenizer& tokenizer) {
   const auto bytes = tokenizer.BytesOfTokens();
   EXPECT_TRUE(bytes.has_value());

@@ -77,7 +77,7 @@ struct TokenBytes {
 // Immutable; thread-safe.
 class Tokenizer {
  public:
-  // From the bytes of tokenizer.json and, if it exists, tokenizer_config.json (bos_token,
+  // Parses the bytes of tokenizer.json and, if it exists, tokenizer_config.json (bos_token,
   // eos_token, add_bos_token, add_eos_token). A key that it lacks (null counts as present, without
   // a token) is taken from special_tokens_json, which has the same keys, and bos_token_id and
   // eos_token_id for tokens without a text. add_bos_token and add_eos_token taken from there count
@@ -86,8 +86,8 @@ class Tokenizer {
   static Result<std::unique_ptr<Tokenizer>> Parse(std::string_view tokenizer_json,
                                                   std::string_view tokenizer_config_json,
                                                   std::string_view special_tokens_json = {});
-  // From any other file. kCorruption as CheckVocabulary and Bpe::Make; kUnsupported for an unknown
-  // `pre`, which the message names with the fix. Control and unknown tokens are special.
+  // Makes one from any other file. kCorruption as CheckVocabulary and Bpe::Make; kUnsupported for
+  // an unknown `pre`, which the message names with the fix. Control and unknown tokens are special.
   static Result<std::unique_ptr<Tokenizer>> Make(const Vocabulary& vocabulary);
   virtual ~Tokenizer() = default;
 
@@ -95,12 +95,12 @@ class Tokenizer {
   // equal those of Hugging Face `tokenizers`.
   virtual Result<std::vector<TokenId>> Encode(std::string_view text,
                                               const EncodeOptions& options = {}) const = 0;
-  // The text of ids as `tokenizers` decodes them; unknown ids decode to nothing.
+  // Returns the text of ids as `tokenizers` decodes them; unknown ids decode to nothing.
   virtual std::string Decode(std::span<const TokenId> ids,
                              SpecialTokens special = SpecialTokens::kSkip) const = 0;
   // Decodes the ids alone to see. kUnknown where a tokenizer joins texts otherwise than as bytes.
   virtual ReadsBack HowReads(std::span<const TokenId> ids, std::string_view text) const = 0;
-  // What Decode runs over its ids. REQUIRES: the Tokenizer outlives the decoder.
+  // Returns what Decode runs over its ids. REQUIRES: the Tokenizer outlives the decoder.
   virtual std::unique_ptr<TokenDecoder> StartDecoder(SpecialTokens special) const = 0;
 
   // Absent: what an id adds depends on those around it. O(vocabulary).
@@ -116,7 +116,8 @@ class Tokenizer {
   virtual const std::string& bos_text() const = 0;
   virtual const std::string& eos_text() const = 0;
   virtual const Digest& digest() const = 0;  // of the tokenizer's content, and of sources()
-  // By which an encoder's sources are read: mostly this one. Lives as long as this one.
+  // Returns the tokenizer by which an encoder's sources are read: mostly this one. Lives as long as
+  // this one.
   virtual const Tokenizer& sources() const = 0;
 };
 

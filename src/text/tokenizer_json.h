@@ -10,8 +10,8 @@
 
 namespace kvasir {
 
-// The field's value; `fallback` where it is absent or null. kCorruption names the file and the
-// field: its type is wrong.
+// Returns the field's value; `fallback` where it is absent or null. kCorruption names the file and
+// the field: its type is wrong.
 Result<std::string> StringField(const nlohmann::json& object, const char* name,
                                 std::string_view fallback,
                                 std::string_view file = "tokenizer.json");
@@ -25,7 +25,7 @@ struct MetaspaceFields {
 };
 Result<MetaspaceFields> ReadMetaspace(const nlohmann::json& value);
 
-// Whether the text, which is UTF-8, has one character.
+// Tells whether the text, which is UTF-8, has one character.
 bool IsOneChar(std::string_view text);
 
 // Calls `take` with `value`, or with each step of the list `list` if it is a Sequence, in order;

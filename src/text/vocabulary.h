@@ -67,7 +67,7 @@ struct Vocabulary {
   std::shared_ptr<const Vocabulary> sources;
 
   uint32_t vocab_size() const;  // largest id of a token + 1
-  // Memory of texts and merges, and of the lists that hold them.
+  // Returns the memory of texts and merges, and of the lists that hold them.
   uint64_t memory_bytes() const;
 };
 
@@ -79,7 +79,7 @@ Status CheckVocabulary(const Vocabulary& vocabulary);
 // searches for them in the text before it replaces spaces.
 void TakeUserTextsAsWritten(Vocabulary* vocabulary);
 
-// Digest of every field that affects tokenization.
+// Returns the digest of every field that affects tokenization.
 Digest DigestOf(const Vocabulary& vocabulary);
 
 }  // namespace kvasir

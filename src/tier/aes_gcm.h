@@ -11,8 +11,8 @@ namespace kvasir {
 using AesKey = std::array<uint8_t, 32>;
 using AesTag = std::array<uint8_t, 16>;
 
-// The nonce is `number`, little endian, and zeros: a pair of key and number must never seal two
-// different messages. `out` may be `plain` itself. False: OpenSSL refused, out of memory.
+// Seals. The nonce is `number`, little endian, and zeros: a pair of key and number must never seal
+// two different messages. `out` may be `plain` itself. False: OpenSSL refused, out of memory.
 // Thread-safe. REQUIRES: out.size() == plain.size() < 2^31.
 bool AesGcmSeal(const AesKey& key, uint64_t number, std::span<const std::byte> authenticated,
                 std::span<const std::byte> plain, std::span<std::byte> out, AesTag* tag);

@@ -54,9 +54,9 @@ class DiskTier : public Tier {
   static uint64_t BufferBytes(const DiskTierOptions& options) {
     return Store::BufferBytes(options);
   }
-  // What of the cap the most records can fill; the cap, unless kMaxDiskBlocks is the limit.
+  // Returns what of the cap the most records can fill; the cap, unless kMaxDiskBlocks is the limit.
   static uint64_t UsableBytes(const DiskTierOptions& options);
-  // The least cap that holds two segments and what is kept beside them.
+  // Returns the least cap that holds two segments and what is kept beside them.
   static uint64_t MinCapBytes(const RecordShape& shape);
 
   bool Has(const RecordName& name) const override;

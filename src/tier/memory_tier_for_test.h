@@ -280,7 +280,7 @@ class MemoryTier : public Tier {
       if (is_read && found != records_.end() && found->second.owner == owner) EraseIn(buffer);
     }
   }
-  // Up the chain, until it is clear. The twin of DiskTier's, which is built otherwise.
+  // Looks up the chain, until it is clear. The twin of DiskTier's, which is built otherwise.
   bool IsForgotten(const Record& record, const ForgetFacts& facts,
                    std::span<const BlockKey> kept) const KV_REQUIRES(mutex_) {
     const auto has = [&](const BlockKey& key) {

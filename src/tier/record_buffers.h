@@ -57,7 +57,7 @@ class RecordBuffers {
   uint32_t size() const { return num_buffers_; }
   RecordBuffer& at(uint32_t buffer) const { return buffers_[buffer]; }
   std::span<std::byte> HeaderOf(uint32_t buffer) const;
-  // The part of a write's header that holds its tokens.
+  // Returns the part of a write's header that holds its tokens.
   std::span<std::byte> TokensOf(uint32_t buffer) const;
   std::span<std::byte> PayloadOf(uint32_t buffer) const;
   std::span<std::byte> ScratchOf(uint32_t thread) const;

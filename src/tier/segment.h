@@ -110,7 +110,7 @@ std::optional<RecordPublic> DecodePublic(std::span<const std::byte, kPublicBytes
 AesKey RecordKeyOf(const AesKey& owner_key, const RecordSalt& salt);
 AesKey RecordKeyOf(const HmacKey& owner_key, const RecordSalt& salt);  // with its pads at hand
 
-// The payload has nonce 0. False only where OpenSSL has no memory.
+// Seals. The payload has nonce 0. False only where OpenSSL has no memory.
 bool SealPayload(const AesKey& record_key, std::span<const std::byte> payload,
                  std::span<std::byte> out, AesTag* tag);
 bool OpenPayload(const AesKey& record_key, std::span<const std::byte> sealed, const AesTag& tag,

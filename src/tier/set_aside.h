@@ -14,7 +14,7 @@ namespace kvasir {
 // Gives what lies under this name, file or folder, another one beside it, logs it, and returns that
 // name: what cannot be read is not in the way, and stays.
 IoResult<std::string> SetAside(Storage& storage, FileId folder, const std::string& name);
-// The name under which SetAside found it; absent: it never was set aside.
+// Returns the name under which SetAside found it; absent: it never was set aside.
 std::optional<std::string> NameBeforeAside(std::string_view name);
 // Returns the name under which something belongs there.
 std::string NameOfOrigin(const std::string& name);

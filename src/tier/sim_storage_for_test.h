@@ -60,7 +60,7 @@ class SimStorage : public Storage {
   }
   void JumpClock(int64_t seconds) { unix_s_ += seconds; }
 
-  // The machine loses power and starts again.
+  // Crashes: the machine loses power and starts again.
   void Crash() {
     handles_.clear();
     CrashFolder(*root_);
@@ -334,7 +334,7 @@ class SimStorage : public Storage {
       }
     }
   }
-  // After each call that may take room.
+  // Notes whether the cap holds, after each call that may take room.
   void NoteCap() {
     TreeFacts tree;
     AddTree(*root_, "seg-", &tree);

@@ -13,7 +13,7 @@ namespace kvasir {
 // kept again after the erase.
 inline constexpr std::string_view kSpareName = "spare", kRowsSpareName = "sessions.spare";
 inline constexpr uint64_t kSpareBytes = uint64_t{64} << 10;  // beside the intent of a forget
-// The size of the spare file; 0 where it is missing.
+// Returns the size of the spare file; 0 where it is missing.
 uint64_t SpareOf(Storage& storage, FileId root, std::string_view name);
 // Keeps at least so many bytes, or as many as the device has; unchanged where the folder's cap is
 // full. REQUIRES: the folder's lock.

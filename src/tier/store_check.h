@@ -9,8 +9,8 @@
 
 namespace kvasir {
 
-// The stores of a tier's folder, in the order of their names. Needs no key, trusts what the files
-// say, and changes nothing. kNotFound: there is no such folder.
+// Returns the stores of a tier's folder, in the order of their names. Needs no key, trusts what the
+// files say, and changes nothing. kNotFound: there is no such folder.
 Result<std::vector<StoreListing>> ListStores(Storage& storage, const std::string& path);
 
 // Opens every record of the stores of this secret. A store that another process uses is skipped,

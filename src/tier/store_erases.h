@@ -19,7 +19,7 @@ class StoreErases {
   StoreErases(Store& store, SegmentFiles& segments, CondemnedSlots& condemned, StoreRoom& room,
               ProgressCall& progress);
 
-  // Do what Tier::Erase and Tier::Forget say.
+  // Does what Tier::Erase and Tier::Forget say.
   void Erase(const Digest& owner, std::function<void(Result<TierErased>)> done);
   void Forget(ForgetFacts facts, std::function<void(Result<TierErased>)> done);
 

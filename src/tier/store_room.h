@@ -46,8 +46,8 @@ class StoreRoom {
   enum class GrowEnd : uint8_t { kGrown, kFull, kFailed, kBusy };
   GrowEnd Grow();
   GrowEnd GrowLocked();
-  // How many bytes under the cap, or on the device, are missing for `bytes` more. Absent: it could
-  // not be found out; counted.
+  // Returns how many bytes under the cap, or on the device, are missing for `bytes` more. Absent:
+  // it could not be found out; counted.
   std::optional<uint64_t> MissingRoom(uint64_t bytes);
   std::optional<uint64_t> MissingSpace(uint64_t bytes);
   std::optional<bool> HasFreeSpace(uint64_t bytes);

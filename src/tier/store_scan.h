@@ -61,8 +61,8 @@ class StoreScan {
   SegmentFiles& segments_;
   StoreNotes& notes_;
   std::condition_variable ended_;
-  // The namespaces of keys that open and that the store has no use for: with unread keys, records
-  // of theirs are known to have no owner.
+  // Returns the namespaces of keys that open and that the store has no use for: with unread keys,
+  // records of theirs are known to have no owner.
   std::vector<OwnerTag> free_namespaces_ KV_GUARDED_BY(store_.mutex);
   uint32_t next_ KV_GUARDED_BY(store_.mutex) = 0, end_ KV_GUARDED_BY(store_.mutex) = 0;
   uint32_t num_helpers_ KV_GUARDED_BY(store_.mutex) = 0;

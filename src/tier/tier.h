@@ -81,7 +81,7 @@ enum class WriteRefusal : uint8_t {
 // none but OpenOwner allocates. The tier has its own threads. They never touch the pool and see
 // payloads only sealed; where a record will lie is known late, so they seal its header.
 //
-// A record is *stored* once it would be found after a crash. Has speaks of stored ones only.
+// A record is *stored* once it would be found after a crash. Has() is true only for stored records.
 class Tier {
  public:
   virtual ~Tier() = default;
@@ -96,32 +96,32 @@ class Tier {
   // BeginWrite does it again by itself; until that erase has succeeded it refuses (kOff).
   virtual bool OpenOwner(const Digest& owner) = 0;
 
-  // Writing: BeginWrite takes a buffer, Seal fills it (any thread, each id once), EndWrite hands it
-  // over. REQUIRES: OpenOwner(facts.owner) was true.
+  // Begins to write: BeginWrite takes a buffer, Seal fills it (any thread, each id once), EndWrite
+  // hands it over. REQUIRES: OpenOwner(facts.owner) was true.
   virtual tl::expected<WriteId, WriteRefusal> BeginWrite(const RecordFacts& facts) = 0;
   virtual void Seal(WriteId write, std::span<const std::byte> payload) = 0;
   virtual void EndWrite(WriteId write) = 0;
   // Counts a block that left the pool unwritten.
   virtual void CountDropped(WriteRefusal why) = 0;
 
-  // Reading: BeginRead asks for the bytes; absent: no buffer is free now (HasReadRoom tells), or
-  // the record is gone. Reads are asked for in order of use; those that lie side by side become
-  // one.
+  // Begins to read: BeginRead asks for the bytes; absent: no buffer is free now (HasReadRoom
+  // tells), or the record is gone. Reads are asked for in order of use; those that lie side by side
+  // become one.
   virtual std::optional<ReadId> BeginRead(const RecordName& name) = 0;
   virtual bool HasReadRoom() const = 0;
   virtual ReadState StateOf(ReadId read) const = 0;
-  // Any thread. Decrypts an arrived record into `payload`, if its header and payload are what was
-  // sealed for exactly these facts (name, parent, owner, tokens) at exactly this place. False: they
-  // are not; the payload's bytes have no meaning then. The caller still calls EndRead.
+  // Decrypts (on any thread) an arrived record into `payload`, if its header and payload are what
+  // was sealed for exactly these facts (name, parent, owner, tokens) at exactly this place. False:
+  // they are not; the payload's bytes have no meaning then. The caller still calls EndRead.
   virtual bool Open(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const = 0;
-  // Every BeginRead has one EndRead, whatever the state; kReading too.
+  // Ends a read. Every BeginRead has one EndRead, whatever the state; kReading too.
   virtual void EndRead(ReadId read, ReadEnd end) = 0;
 
   // Called by a thread of the tier when reads have arrived or failed, or writes have freed buffers.
   // Set once, before the first call of anything else.
   virtual void set_on_progress(std::function<void()> on_progress) = 0;
 
-  // Thread-safe; `done` is called by a thread of the tier.
+  // Calls `done` on a thread of the tier; thread-safe.
   // Answers when all that was handed over before is stored. kUnavailable: it cannot be.
   virtual void Flush(std::function<void(Result<TierFlushed>)> done) = 0;
   // Answers when no record of the owner can be read any more, whatever happens to the machine. The
