@@ -125,8 +125,8 @@ std::vector<TokenId> IdsOf(const SessionPaths& paths, size_t index);
 // Returns the messages that begin in a whole path, in the order of their places. O(their number *
 // paths).
 std::vector<SessionPath::Begin> BeginsOf(const SessionPaths& paths, size_t index);
-// What a session has read once more, in `space`: `ids`, in which `begins` says where messages
-// begin. The paths with it, which share what they begin with. O(ids + paths).
+// Adds what a session has read once more, in `space`: `ids`, in which `begins` says where messages
+// begin. Returns the paths with it, which share what they begin with. O(ids + paths).
 Result<SessionPaths> AddPath(SessionStore& store, const SessionPaths& paths,
                              std::vector<TokenId> ids, std::vector<SessionPath::Begin> begins,
                              PathSpace space);
@@ -241,7 +241,7 @@ class SessionStore {
   // Returns the states of the tenant's sessions that are in memory, except that of `id`.
   std::vector<std::shared_ptr<const SessionState>> OthersOf(std::string_view tenant,
                                                             std::string_view id) const;
-  // The bytes that the tenant's sessions hold. Absent: some of them are in the file alone.
+  // Returns the bytes that the tenant's sessions hold. Absent: some of them are in the file alone.
   // O(sessions).
   std::optional<uint64_t> BytesOf(std::string_view tenant) const;
   // Removes sessions whose time is over. Every call above does it too. O(1) without such sessions.

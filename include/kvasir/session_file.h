@@ -44,7 +44,8 @@ struct SessionHead {
   std::optional<uint32_t> tokens;
   uint64_t num_messages = 0;
 };
-// One JSON object with all of it: docs/formats/sessions.md. The caller wipes it. O(text and ids).
+// Returns one JSON object with all of it: docs/formats/sessions.md. The caller wipes it. O(text and
+// ids).
 std::string ToJson(const SessionRecord& record);
 // Returns the same back; its messages get other numbers. Takes its memory from the store.
 // kInvalidArgument names what is wrong, kExhausted: the store has no room. O(bytes).
@@ -103,7 +104,7 @@ class SessionFile {
   // Returns the row of Read with nothing changed, for export.
   Result<SessionRecord> ReadAsItIs(SessionStore& store, const SessionOwner& owner,
                                    std::string_view id);
-  // What a list shows of it. O(bytes), but a small part of what Read takes.
+  // Reads what a list shows of it. O(bytes), but a small part of what Read takes.
   Result<SessionHead> ReadHead(const SessionOwner& owner, std::string_view id);
   Status Touch(std::string_view id);  // it is used now
   Status Remove(const SessionOwner& owner, std::string_view id);

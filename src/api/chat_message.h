@@ -30,8 +30,8 @@ Result<JsonValue> ReadMessage(const JsonValue& raw, size_t index, const ModelVie
 inline constexpr std::string_view kFunctionCall = "function_call";
 bool HasFunctionCall(const JsonValue& raw);
 
-// Message `index`, which ReadMessage made of `raw`, in the form in which the template shows its
-// calls. kInvalidArgument names arguments that are not an object, where it shows nothing else.
+// Returns message `index`, which ReadMessage made of `raw`, in the form in which the template shows
+// its calls. kInvalidArgument names arguments that are not an object, where it shows nothing else.
 Result<JsonValue> InForm(const JsonValue& raw, const JsonValue& message, size_t index,
                          const TemplateForm& form, JsonTree* tree);
 

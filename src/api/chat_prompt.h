@@ -36,7 +36,7 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
 // "messages[1].tool_calls[0]"; the first 64.
 std::vector<std::string> PathsOf(std::span<const jinja::ChatPart> unseen);
 
-// What a tool of a request says of its function: in `function`, or itself.
+// Returns what a tool of a request says of its function: in `function`, or itself.
 const JsonValue& FunctionOf(const JsonValue& tool);
 // Checks `tools`: each has a name that no other one has. Null: the request has no tools.
 Result<JsonValue> ReadTools(JsonFields& fields);

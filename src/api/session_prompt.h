@@ -60,10 +60,10 @@ struct AnswerIds {
 AnswerIds IdsOfAnswer(std::span<const TokenId> ids, std::string_view text,
                       const Tokenizer& tokenizer);
 
-// The namespace of the cache that a request uses.
+// Returns the namespace of the cache that a request uses.
 PathSpace SpaceOf(const GenerateRequest& request);
 
-// The session has read this prompt of `state` (BeginsOf) from now on, whatever becomes of the
+// Notes that the session has read this prompt of `state` (BeginsOf), whatever becomes of the
 // answer: else it could not be forgotten. Before the answer begins; kExhausted: the store has no
 // room for it. Disk, where the prompt begins in a new way. REQUIRES: the turn has come.
 Status NotePrompt(SessionStore::Turn& turn, const GenerateRequest& prompt,

@@ -25,8 +25,8 @@ class Shares {
   // total. O(log owners).
   bool Take(const Digest& owner, uint64_t count);
   void Add(const Digest& owner, uint64_t count);  // has room in any case
-  // Like Add, for pieces that soon replace others: until EndBrief they are not in the way of what
-  // is kept.
+  // Adds, as Add does, pieces that soon replace others: until EndBrief they are not in the way of
+  // what is kept.
   void AddBriefly(const Digest& owner, uint64_t count);
   // Makes so many pieces that were added briefly like all others, those that were given too.
   void EndBrief(uint64_t count) { brief_ -= count; }

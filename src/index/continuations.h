@@ -26,7 +26,8 @@ class Continuations {
   static constexpr uint64_t kMaxBytes = uint64_t{16} << 20;
   static constexpr uint32_t kMaxEqual = 32;  // of Match::num_equal
 
-  // For an index of so many tokens; 0: the table keeps nothing and finds nothing.
+  // Returns the bytes that a table allocates for an index of so many tokens; 0: the table keeps
+  // nothing and finds nothing.
   static uint64_t BytesFor(uint64_t num_tokens);
   // `index` must outlive this; `key` is secret.
   Continuations(const PrefixIndex& index, uint64_t num_tokens, uint64_t key);

@@ -85,7 +85,7 @@ class PrefixIndex {
   static bool is_root(NodeId node) { return (Raw(node) & kRootBit) != 0; }
   NodeId parent(NodeId node) const { return NodeId{At(node).parent}; }
   NodeId root(NodeId node) const { return NodeId{At(node).root}; }  // REQUIRES: not a root
-  // Some child of a node or root; absent: it has none.
+  // Returns some child of a node or root; absent: it has none.
   std::optional<NodeId> any_child(NodeId node) const {
     const uint32_t child = ChildrenOf(Raw(node));
     return child == kNone ? std::nullopt : std::optional(NodeId{child});

@@ -20,8 +20,8 @@ ForgetScope ScopeOf(const Call& call, const SessionStore& sessions);
 // has the session. The turn ends before it. REQUIRES: the call has a turn.
 LaterAnswer ForgetAnswer(const Call& call, std::vector<ForgetRequest> requests, nlohmann::json body,
                          const Status& on_disk);
-// The same where it is not known what the session has read: everything of the
-// caller leaves the cache.
+// Returns the same where it is not known what the session has read: everything of the caller leaves
+// the cache.
 LaterAnswer EraseAnswer(const Call& call, nlohmann::json body, const Status& on_disk);
 
 }  // namespace kvasir

@@ -46,10 +46,10 @@ class DiskTier : public Tier {
   static bool Close(std::unique_ptr<DiskTier> tier, std::unique_ptr<Storage> storage,
                     std::chrono::milliseconds patience);
 
-  // What Open allocates for its index and for its buffers: of the options alone.
   // Lowers what memory depends on, where the options leave it open, until index and buffers take at
   // most so many bytes, or no less is possible. O(log of the cap).
   static void FitMemory(uint64_t bytes, DiskTierOptions* options);
+  // Returns what Open allocates for its index: of the options alone.
   static uint64_t IndexBytes(const DiskTierOptions& options) { return Store::IndexBytes(options); }
   static uint64_t BufferBytes(const DiskTierOptions& options) {
     return Store::BufferBytes(options);

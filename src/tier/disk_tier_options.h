@@ -32,10 +32,10 @@ struct DiskTierOptions {
   std::optional<uint64_t> segment_bytes = {};
   std::optional<uint32_t> num_buffers = {};  // absent: as many as 32 MiB have
 
-  // The cap that memory and segments are made for: the option alone decides it, so that free space
-  // changes neither.
+  // Returns the cap that memory and segments are made for: the option alone decides it, so that
+  // free space changes neither.
   uint64_t planned_cap_bytes() const { return cap_bytes.value_or(default_cap_bytes); }
-  // The bytes of a new segment.
+  // Returns the bytes of a new segment.
   uint64_t new_segment_bytes() const {
     return segment_bytes.value_or(SegmentBytesFor(shape, planned_cap_bytes()));
   }
