@@ -81,11 +81,11 @@ TEST_F(OpenAiRoutesTest, WrongFieldsOfDraftsAreNamed) {
 }
 
 TEST_F(OpenAiRoutesTest, AnUnknownModelsErrorSaysWhatIsRight) {
-  const std::string answer =
+  const HttpResponse answer =
       AskText("POST", "/v1/completions", R"({"prompt":"a","model":"gpt-4o"})");
   EXPECT_EQ(ParamOf(answer), "model");
   for (const char* part : {"gpt-4o", "(known: fake)", "--alias '*'"}) {
-    EXPECT_NE(answer.find(part), std::string::npos) << answer;
+    EXPECT_NE(answer.body.find(part), std::string::npos) << answer.body;
   }
 }
 
