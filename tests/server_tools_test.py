@@ -78,7 +78,7 @@ class Tools(unittest.TestCase):
         self.assertEqual(finish, "tool_calls")
         self.assertEqual([(c["name"], c["arguments"]) for c in message["tool_calls"]], [(call.name, call.arguments)])
         pieces = [d.function.arguments for d in deltas if d.function.arguments]
-        self.assertGreater(len(pieces), 3)
+        self.assertGreater(len(pieces), 2)  # a step may give several tokens, which are one piece
         self.assertEqual("".join(pieces), call.arguments)
         # max_tokens cuts the arguments, in a stream as in one piece.
         seen = set()
