@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/sizes.h"
+#include "kvasir/engine.h"
 #include "source_paths.h"
 
 namespace kvasir::cli {
