@@ -22,6 +22,8 @@ def load(*flags, status=(0, 1)):
 
 
 class OneTenant(WithServer):
+    flags = ("--speculate", "off")  # one token an event: their times are counted
+
     def test_two_seconds_at_a_rate(self):
         before = self.server.metric("vllm:generation_tokens_total")
         report = load("--url", self.server.url, "--workload", "tenants", "--rate", "8", "--seconds", "2",

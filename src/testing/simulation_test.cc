@@ -118,7 +118,7 @@ TEST(Simulation, TenantsThatAlwaysWaitGetEqualService) {
   auto prompts = SampleRequests(Conversations(300), {.count = 400, .tenant = 1, .max_tokens = 10});
   for (SimulatedRequest& request : prompts) request.trace.output_tokens = 5;
   SimulationOptions options = Saturated(8, 8 * 600 / 16);
-  options.until_ns = 60'000'000'000;
+  options.until_ns = 120'000'000'000;
   const auto result = Simulate(Merge(chats, prompts), options);
   EXPECT_NEAR(result.service_ns[0] / result.service_ns[1], 1, 0.05);
   options.scheduler.schedule = Schedule::kFifo;
