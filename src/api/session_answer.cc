@@ -54,7 +54,7 @@ void SessionAnswer::Take(const Event& event) {
 }
 
 Status SessionAnswer::Finish() {
-  const Status kept = Keep();
+  Status kept = Keep();
   if (!kept) WritePrompt();
   if (kept && chat_) chat_->Take(std::move(turn_));
   turn_ = nullptr;

@@ -15,7 +15,8 @@ void Shares::SetWeights(const Weights& weights) {
   for (const auto& [owner, weight] : weights) {
     Own& own = owners_[owner];
     own.is_named = true;
-    const double part = static_cast<double>(total_ / 2) * (weight / sum);
+    const uint64_t half = total_ / 2;
+    const double part = static_cast<double>(half) * (weight / sum);
     own.kept = std::min(std::max(static_cast<uint64_t>(part), least_), total_);
     open_ -= std::min(own.kept, open_);
   }

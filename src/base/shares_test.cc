@@ -87,11 +87,12 @@ TEST(Shares, RandomCallsFollowTheRule) {
     double sum = 0;
     for (double& weight : weights) sum += weight = 0.5 + static_cast<double>(up_to(40)) / 8;
     std::vector<uint64_t> kept(all, 0), used(all, 0);
+    const uint64_t half = total / 2;
     uint64_t open = total;
     for (size_t i = 0; i < named; ++i) {
       table[Owner(static_cast<uint8_t>(i))] = weights[i];
-      kept[i] = std::max(static_cast<uint64_t>(static_cast<double>(total / 2) * (weights[i] / sum)),
-                         least);
+      kept[i] =
+          std::max(static_cast<uint64_t>(static_cast<double>(half) * (weights[i] / sum)), least);
       open -= kept[i];
     }
     shares.SetWeights(table);
