@@ -7,6 +7,7 @@
 #include "base/cpu_topology.h"
 #include "base/result.h"
 #include "base/sizes.h"
+#include "kvasir/engine.h"
 #include "kvasir/engine_ranges.h"
 #include "kvasir/plan.h"
 

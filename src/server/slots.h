@@ -13,6 +13,7 @@
 #include "api/answer_keeper.h"
 #include "base/digest.h"
 #include "base/mutex.h"
+#include "kvasir/generate_request.h"
 #include "kvasir/session.h"
 #include "kvasir/types.h"
 
