@@ -293,8 +293,8 @@ TEST(SessionShares, RandomHistoriesKeepWhatIsKept) {
       const std::string& tenant = tenants[random() % tenants.size()];
       auto& own = ids[tenant];
       const double part = weights.at(tenant) / 8;
-      const auto kept_places = static_cast<uint64_t>(kPlaces / 2 * part);
-      const auto kept_bytes = static_cast<uint64_t>(kBytes / 2 * part);
+      const auto kept_places = static_cast<uint64_t>(kPlaces * part / 2);
+      const auto kept_bytes = static_cast<uint64_t>(kBytes * part / 2);
       const uint64_t kind = random() % 10;
       if (kind < 4) {
         const bool must = own.size() < kept_places && bytes_of(tenant) + 2000 < kept_bytes;
@@ -331,7 +331,7 @@ TEST(SessionShares, RandomHistoriesKeepWhatIsKept) {
       }
       uint64_t beyond = 0;
       for (const auto& [name, theirs] : ids) {
-        const auto kept = static_cast<uint64_t>(kPlaces / 2 * weights.at(name) / 8);
+        const auto kept = static_cast<uint64_t>(kPlaces * weights.at(name) / 16);
         const uint64_t more = theirs.size() - std::min<uint64_t>(theirs.size(), kept);
         ASSERT_LE(more, 11u) << name;  // 2 + 5 + 12 are kept, and half of the other 21
         beyond += more;
