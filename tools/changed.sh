@@ -12,5 +12,5 @@ fi
 base=$(git rev-list -1 --before="$(($(git log -1 --format=%ct) - 86400))" HEAD)
 # A history that is younger, or not all here: all files.
 if [ -z "$base" ]; then git ls-files -- "$@"; exit; fi
-git log --name-only --format= "$base..HEAD" -- "$@" | awk '!seen[$0]++' |
+git log --first-parent -m --name-only --format= "$base..HEAD" -- "$@" | awk '!seen[$0]++' |
   while IFS= read -r file; do [ ! -e "$file" ] || printf '%s\n' "$file"; done
