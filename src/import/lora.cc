@@ -28,7 +28,7 @@ Digest NumbersDigestOf(const std::vector<LoraPair>& pairs) {
   return sha.Finish();
 }
 
-// A change that is 0 by its factor in the file is none.
+// Removes the changes whose scale in the file is 0.
 Status DropWithoutScale(const std::string& where, std::vector<LoraPair>& pairs) {
   std::erase_if(pairs, [](const LoraPair& pair) { return pair.scale == 0; });
   if (!pairs.empty()) return {};
@@ -44,15 +44,11 @@ uint32_t LoraAdapter::max_rank() const {
   return rank;
 }
 
-float LoraFactor(const LoraPair& pair, double scale) {
-  return static_cast<float>(pair.scale * scale);
-}
-
 Digest LoraDigest(const LoraAdapter& adapter, double scale) {
   Sha256 sha;
   sha.Update("kvasir adapter 1\n").Update(std::as_bytes(std::span(adapter.numbers)));
   for (const LoraPair& pair : adapter.pairs) {
-    sha.UpdateU64(std::bit_cast<uint32_t>(LoraFactor(pair, scale)));
+    sha.UpdateU64(std::bit_cast<uint32_t>(LoraFactor(pair.scale, scale)));
   }
   return sha.Finish();
 }

@@ -42,9 +42,11 @@ inline constexpr uint32_t kMaxLoraRank = 1 << 12;
 // The largest scale of a request or flag, to either side of 0.
 inline constexpr double kMaxLoraScale = 100;
 
-// The factor of a pair in an adapter that is applied with `scale`: the file's times that, rounded
-// once.
-float LoraFactor(const LoraPair& pair, double scale);
+// The factor of a pair whose file has `pair_scale`, in an adapter that is applied with `scale`: the
+// product, rounded once.
+inline float LoraFactor(double pair_scale, double scale) {
+  return static_cast<float>(pair_scale * scale);
+}
 // SHA-256 over the numbers and the factor of each pair: equal exactly when the adapter applied with
 // `scale` computes the same.
 Digest LoraDigest(const LoraAdapter& adapter, double scale);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/adapter_product.h"
 #include "backend/step.h"
 #include "backend/weight_choice.h"
 #include "block/kv_layout.h"
@@ -33,6 +34,7 @@ struct RunnerOptions {
   Target target = BestTarget();
   // Empty, or the processor of each thread. [0] is the caller's; the caller pins itself.
   std::vector<uint32_t> cpus;
+  AdapterLimits adapters = {};  // of StepSequence::adapters
 };
 
 // The bits of every result depend on weights, tokens and numerics version alone (docs/numerics.md).
