@@ -172,9 +172,9 @@ Result<ChatPrompt> AskedChat::NextOfSession() {
   std::vector<SessionPath::Begin> begins = BeginsOf(shown, next.chat);
   std::vector<TokenId> ids(next.chat.ids.begin(),
                            next.chat.ids.begin() + ends[state.messages.size() - 1]);
-  KV_ASSIGN(state.paths,
-            AddPath(turn_->store(), state.paths, std::move(ids), std::move(begins),
-                    {request_->cache_owner.value_or(request_->tenant), request_->cache_salt}));
+  KV_ASSIGN(state.paths, AddPath(turn_->store(), state.paths, std::move(ids), std::move(begins),
+                                 {request_->cache_owner.value_or(request_->tenant),
+                                  request_->cache_salt, request_->adapter_digest.value_or("")}));
   KV_TRY(turn_->Replace(std::move(state)));
   return std::move(next.chat);
 }

@@ -27,7 +27,7 @@ struct PackedPair {
   double scale = 1;    // of the file
 };
 
-// What changes the products of one input. A of all its matrices lie behind each other, so that one
+// What changes the products of one input. A of all its matrices follow each other, so that one
 // product gives t of all of them.
 struct PackedInput {
   const std::byte* a = nullptr;  // panels of [rank, in], f32, of each pair; nullptr: no change

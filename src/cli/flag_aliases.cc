@@ -88,7 +88,8 @@ constexpr Refused kRefused[] = {
     {"-mm --mmproj* -mmu -mmdev --image-min-tokens --image-max-tokens --mtmd-* --video-* "
      "--media-path",
      "images, audio and video are not available"},
-    {"--lora* --control-vector*", "adapters are not available; merge them into the weights"},
+    {"--lora*", "this command takes no adapters"},
+    {"--control-vector*", "control vectors are not available"},
     {"-md --model-draft *-draft --spec-* --no-spec-* -hfd -hfrd",
      "a draft model is not available; --speculate drafts from what the cache has"},
     {"--rope-* --yarn-*", "positions are as the model's files say"},

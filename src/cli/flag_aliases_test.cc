@@ -205,7 +205,7 @@ TEST(FlagAliases, KindsOfSpeculationAreOnOrOff) {
 TEST(FlagAliases, FlagsWhoseEffectIsNotThereAreUnsupportedWithAReason) {
   const std::pair<std::vector<std::string>, const char*> refused[] = {
       {{"--mmproj-url", "x"}, "--mmproj-url: images, audio and video are not available"},
-      {{"--lora", "x"}, "--lora: adapters are not available; merge them into the weights"},
+      {{"--lora", "x"}, "--lora: this command takes no adapters"},
       {{"--spec-draft-model", "x"},
        "--spec-draft-model: a draft model is not available; --speculate drafts from what the cache "
        "has"},

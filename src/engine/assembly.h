@@ -3,6 +3,7 @@
 
 #include "cache/kv_cache.h"
 #include "import/importer.h"
+#include "import/lora.h"
 #include "kvasir/engine_options.h"
 #include "kvasir/model_card.h"
 #include "kvasir/plan.h"
@@ -23,6 +24,7 @@ struct Assembly {
   Runner::Plan runner_plan{};
   CachePlan cache_plan{};
   std::optional<DiskTierOptions> disk = {};  // without secret and Identity; absent: none is wanted
+  std::vector<LoraAdapter> adapters = {};    // of EngineOptions::adapters::load
   MemoryPlan plan;
 };
 

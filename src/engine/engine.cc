@@ -49,8 +49,7 @@ Result<std::vector<MemoryPlan>> Engine::PlanFormats(EngineOptions options,
 namespace {
 
 SchedulerOptions SchedulerFor(const EngineOptions& options, const Assembly& assembly,
-                              const IdentityParts& content, const Identity& identity,
-                              const EngineOnThread::Parts& parts) {
+                              const Identity& identity, const EngineOnThread::Parts& parts) {
   SchedulerOptions scheduler{.cache_mode = options.cache_mode,
                              .schedule = options.schedule,
                              .admission = options.admission,
@@ -64,17 +63,14 @@ SchedulerOptions SchedulerFor(const EngineOptions& options, const Assembly& asse
                              .target = assembly.runner.target,
                              .tier = parts.disk.tier.get(),
                              .identity = identity,
+                             .identify = parts.identify,
                              .end_tokens = parts.card.eos,
                              .tokenizer = parts.text.tokenizer.get(),
                              .speculate = assembly.speculate,
                              .draft_max = options.draft_max,
                              .files = parts.files.get()};
   if (assembly.long_rope_after) {
-    IdentityParts long_content = content;
-    long_content.config += " rope=long";
-    scheduler.long_rope = {
-        *assembly.long_rope_after,
-        IdentityFor(std::move(long_content), assembly.plan, parts.cache->layout())};
+    scheduler.long_rope = {*assembly.long_rope_after, parts.identify(Digest{}, true)};
   }
   return scheduler;
 }
@@ -131,7 +127,17 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   KV_ASSIGN(parts.disk, DiskFor(assembly, secret, identity, options));
   cache.tier = parts.disk.tier.get();
   KV_ASSIGN(parts.cache, KvCache::Create(std::move(cache)));
-  parts.scheduler = SchedulerFor(options, assembly, content, identity, parts);
+  parts.identify = [content, plan = assembly.plan, layout = parts.cache->layout()](
+                       const Digest& adapters, bool is_long) {
+    return IdentityWith(content, adapters, is_long, plan, layout);
+  };
+  parts.scheduler = SchedulerFor(options, assembly, identity, parts);
+  if (options.adapters.any()) {
+    parts.adapters =
+        std::make_unique<AdapterStore>(options.adapters, config, assembly.plan.adapter_bytes,
+                                       std::vector{parts.card.id}, parts.identify);
+    KV_TRY(AddAdapters(options.adapters, assembly.adapters, *parts.adapters));
+  }
   auto engine = std::make_unique<EngineOnThread>(std::move(parts));
   KV_TRY(engine->Start());
   malloc_trim(0);  // returns the memory of parsing the tokenizer to the system

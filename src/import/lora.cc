@@ -17,17 +17,6 @@ std::span<const std::byte> BytesOfNumbers(const std::vector<float>& numbers) {
   return std::as_bytes(std::span(numbers));
 }
 
-Digest NumbersDigestOf(const std::vector<LoraPair>& pairs) {
-  Sha256 sha;
-  sha.Update("kvasir adapter numbers 1\n").UpdateU64(pairs.size());
-  for (const LoraPair& pair : pairs) {
-    sha.UpdateU64(pair.layer).UpdateU64(static_cast<uint64_t>(pair.target));
-    sha.UpdateU64(pair.rank).UpdateU64(pair.in).UpdateU64(pair.out);
-    sha.Update(BytesOfNumbers(pair.a)).Update(BytesOfNumbers(pair.b));
-  }
-  return sha.Finish();
-}
-
 // Removes the changes whose scale in the file is 0.
 Status DropWithoutScale(const std::string& where, std::vector<LoraPair>& pairs) {
   std::erase_if(pairs, [](const LoraPair& pair) { return pair.scale == 0; });
@@ -37,6 +26,17 @@ Status DropWithoutScale(const std::string& where, std::vector<LoraPair>& pairs) 
 }
 
 }  // namespace
+
+Digest LoraNumbersDigest(const std::vector<LoraPair>& pairs) {
+  Sha256 sha;
+  sha.Update("kvasir adapter numbers 1\n").UpdateU64(pairs.size());
+  for (const LoraPair& pair : pairs) {
+    sha.UpdateU64(pair.layer).UpdateU64(static_cast<uint64_t>(pair.target));
+    sha.UpdateU64(pair.rank).UpdateU64(pair.in).UpdateU64(pair.out);
+    sha.Update(BytesOfNumbers(pair.a)).Update(BytesOfNumbers(pair.b));
+  }
+  return sha.Finish();
+}
 
 uint32_t LoraAdapter::max_rank() const {
   uint32_t rank = 0;
@@ -74,7 +74,7 @@ Result<LoraAdapter> ReadLora(const fs::path& path, const ModelConfig& config) {
   std::ranges::sort(adapter.pairs, {}, [](const LoraPair& pair) {
     return std::pair(pair.layer, static_cast<uint32_t>(pair.target));
   });
-  adapter.numbers = NumbersDigestOf(adapter.pairs);
+  adapter.numbers = LoraNumbersDigest(adapter.pairs);
   return adapter;
 }
 

@@ -59,4 +59,8 @@ Digest LoraDigest(const LoraAdapter& adapter, double scale);
 // numbers that are not finite. O(bytes).
 Result<LoraAdapter> ReadLora(const std::filesystem::path& path, const ModelConfig& config);
 
+// An adapter of all matrices that adapters may change, with random numbers from `seed`. REQUIRES:
+// the model has no encoder. O(numbers).
+LoraAdapter SyntheticLora(const ModelConfig& config, uint32_t rank, uint64_t seed);
+
 }  // namespace kvasir

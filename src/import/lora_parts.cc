@@ -14,13 +14,6 @@
 namespace kvasir {
 namespace {
 
-constexpr std::pair<Slot, LoraTarget> kTargetSlots[] = {
-    {Slot::kQ, LoraTarget::kQ},       {Slot::kK, LoraTarget::kK},
-    {Slot::kV, LoraTarget::kV},       {Slot::kO, LoraTarget::kO},
-    {Slot::kGate, LoraTarget::kGate}, {Slot::kUp, LoraTarget::kUp},
-    {Slot::kDown, LoraTarget::kDown},
-};
-
 // A part of a tensor that an adapter may change: rows [first_row, first_row + rows) of it.
 struct LoraPlace {
   uint32_t layer;
@@ -37,9 +30,9 @@ LoraPlaces LoraPlacesOf(const ModelConfig& config, NameStyle style) {
   for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
     for (const SlotNames& names : row.slots) {
       const auto* found =
-          std::ranges::find(kTargetSlots, names.slot, &std::pair<Slot, LoraTarget>::first);
+          std::ranges::find(kLoraSlots, names.slot, &std::pair<Slot, LoraTarget>::first);
       const SlotTraits& traits = TraitsOf(names.slot);
-      if (found == std::end(kTargetSlots) || !Holds(traits.condition, config, layer)) continue;
+      if (found == std::end(kLoraSlots) || !Holds(traits.condition, config, layer)) continue;
       const std::string_view pattern = style == NameStyle::kGguf ? names.gguf : names.hf;
       std::vector<LoraPlace>& parts = places[TensorName(pattern, layer)];
       const uint64_t first = parts.empty() ? 0 : parts.back().first_row + parts.back().rows;

@@ -3,12 +3,24 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "import/lora.h"
 #include "import/tensor_binding.h"
 
 namespace kvasir {
+
+// The slots of the matrices that adapters may change, in the order of LoraTarget.
+inline constexpr std::pair<Slot, LoraTarget> kLoraSlots[] = {
+    {Slot::kQ, LoraTarget::kQ},       {Slot::kK, LoraTarget::kK},
+    {Slot::kV, LoraTarget::kV},       {Slot::kO, LoraTarget::kO},
+    {Slot::kGate, LoraTarget::kGate}, {Slot::kUp, LoraTarget::kUp},
+    {Slot::kDown, LoraTarget::kDown},
+};
+
+// LoraAdapter::numbers of pairs.
+Digest LoraNumbersDigest(const std::vector<LoraPair>& pairs);
 
 // The two halves of a change, as a file has them.
 struct StoredLora {

@@ -46,6 +46,16 @@ Status CheckPlainPeft(const Fields& fields, const std::string& file) {
     return Fail(Code::kUnsupported, "{}: {} is {}; only adapters without it are supported", file,
                 key, Fields::Show(*value));
   }
+  // PEFT changes the model's own weights when it loads such an adapter.
+  const json* start = fields.Find("init_lora_weights");
+  const std::string kind = start != nullptr && start->is_string() ? start->get<std::string>() : "";
+  for (const char* changing : {"pissa", "olora", "corda", "loftq"}) {
+    if (!kind.starts_with(changing)) continue;
+    return Fail(Code::kUnsupported,
+                "{}: init_lora_weights is '{}', which changes the model's own weights; convert the "
+                "adapter to LoRA (save_pretrained with path_initial_model_for_weight_conversion)",
+                file, kind);
+  }
   return {};
 }
 

@@ -13,19 +13,19 @@
 namespace kvasir {
 namespace {
 
-struct Half {
+struct StoredHalf {
   std::vector<uint64_t> shape;
   std::vector<float> numbers;
 };
-using Halves = std::map<std::string, Half>;
+using Halves = std::map<std::string, StoredHalf>;
 
-Half RandomHalf(Random& random, uint64_t rows, uint64_t columns) {
-  Half half{{rows, columns}, std::vector<float>(rows * columns)};
+StoredHalf RandomHalf(Random& random, uint64_t rows, uint64_t columns) {
+  StoredHalf half{{rows, columns}, std::vector<float>(rows * columns)};
   for (float& number : half.numbers) number = static_cast<float>(random.Uniform() * 2 - 1);
   return half;
 }
 
-std::string BytesOfHalf(const Half& half) {
+std::string BytesOfHalf(const StoredHalf& half) {
   return std::string(reinterpret_cast<const char*>(half.numbers.data()), half.numbers.size() * 4);
 }
 
@@ -87,10 +87,10 @@ class Loras : public testing::Test {
     GgufBuilder b;
     metadata(b);
     for (const auto& [module, name] : kModules) {
-      const Half& a = halves_.at(NameOfHalf(module, 'A'));
-      Half of_b = halves_.at(NameOfHalf(module, 'B'));
+      const StoredHalf& a = halves_.at(NameOfHalf(module, 'A'));
+      StoredHalf of_b = halves_.at(NameOfHalf(module, 'B'));
       if (name == std::string("blk.0.attn_q.weight")) {
-        const Half ours = of_b;
+        const StoredHalf ours = of_b;
         for (uint32_t row = 0; row < 8; ++row) {  // heads of 4: stored 2i + j is i + 2j
           const uint32_t from = row / 4 * 4 + row % 4 / 2 + row % 2 * 2;
           std::copy_n(&ours.numbers[from * 2], 2, &of_b.numbers[row * 2]);
@@ -168,8 +168,6 @@ TEST_F(Loras, GgufAndPeftFilesOfTheSameNumbersAreOneAdapter) {
   EXPECT_NE(LoraDigest(*peft, 1), LoraDigest(*gguf, 0.5));
 
   // Twice the alpha at half the scale computes the same.
-  const auto twice = ReadPeft(R"(, "lora_alpha": 32)");
-  ASSERT_FALSE(twice.has_value());  // a key twice
   folder_.Write("adapter_config.json", R"({"peft_type": "LORA", "r": 2, "lora_alpha": 32})");
   const auto larger = ReadLora(folder_.path(), model_);
   ASSERT_TRUE(larger) << larger.error().text();
@@ -216,7 +214,7 @@ TEST_F(Loras, GgufOfAnotherKindIsRefused) {
 }
 
 TEST_F(Loras, NumbersOfHalfPrecisionAreWidened) {
-  Half& a = halves_.at(NameOfHalf("self_attn.q_proj", 'A'));
+  StoredHalf& a = halves_.at(NameOfHalf("self_attn.q_proj", 'A'));
   for (float& number : a.numbers) number = FromF16(ToF16(number));
   const auto f32 = ReadPeft();
   GgufBuilder b;
@@ -232,10 +230,12 @@ TEST_F(Loras, NumbersOfHalfPrecisionAreWidened) {
 
 TEST_F(Loras, WhatKvasirDoesNotComputeIsRefusedByName) {
   using enum Code;
-  constexpr std::pair<const char*, const char*> kKeys[] = {{"lora_bias", "true"},
-                                                           {"alora_invocation_tokens", "[1, 2]"},
-                                                           {"trainable_token_indices", "[3]"},
-                                                           {"layer_replication", "[[0, 1]]"}};
+  constexpr std::pair<const char*, const char*> kKeys[] = {
+      {"lora_bias", "true"},
+      {"alora_invocation_tokens", "[1, 2]"},
+      {"trainable_token_indices", "[3]"},
+      {"layer_replication", "[[0, 1]]"},
+      {"init_lora_weights", "\"pissa_niter_4\""}};
   for (const auto& [key, value] : kKeys) {
     const std::string more = std::string(", \"") + key + "\": " + value;
     ExpectRefused(more, kUnsupported, {key, "adapter_config.json"});

@@ -6,34 +6,6 @@
 namespace kvasir {
 namespace {
 
-// An adapter of all matrices of a model that adapters may change.
-LoraAdapter AdapterFor(const ModelConfig& c, uint32_t rank, uint64_t seed) {
-  Random random(seed);
-  const uint32_t q = c.num_heads * c.head_dim, kv = c.num_kv_heads * c.head_dim;
-  LoraAdapter adapter;
-  for (uint32_t layer = 0; layer < c.num_layers; ++layer) {
-    const LayerSpec spec = LayerOf(c, layer);
-    const auto add = [&](LoraTarget target, uint32_t in, uint32_t out) {
-      LoraPair pair{.layer = layer, .target = target, .rank = rank, .in = in, .out = out};
-      pair.a.resize(size_t{rank} * in);
-      pair.b.resize(size_t{out} * rank);
-      for (float& v : pair.a) v = static_cast<float>(random.Uniform() - 0.5) * 0.2f;
-      for (float& v : pair.b) v = static_cast<float>(random.Uniform() - 0.5) * 0.2f;
-      adapter.pairs.push_back(std::move(pair));
-    };
-    add(LoraTarget::kQ, c.hidden_size, q);
-    add(LoraTarget::kK, c.hidden_size, kv);
-    add(LoraTarget::kV, c.hidden_size, kv);
-    add(LoraTarget::kO, q, c.hidden_size);
-    if (spec.ffn == FfnKind::kExperts) continue;
-    if (spec.ffn == FfnKind::kGated) add(LoraTarget::kGate, c.hidden_size, c.ffn_size);
-    add(LoraTarget::kUp, c.hidden_size, c.ffn_size);
-    add(LoraTarget::kDown, c.ffn_size, c.hidden_size);
-  }
-  adapter.numbers[0] = static_cast<uint8_t>(seed);
-  return adapter;
-}
-
 // Logits of each row of a text whose rows have adapters, in chunks.
 Rows PrefillWith(Runner& runner, const KvLayout& layout, const std::vector<TokenId>& tokens,
                  uint32_t chunk, std::span<const AppliedAdapter> adapters) {
@@ -74,8 +46,8 @@ TEST_P(RunnerAdapters, RowsOfAnyAdaptersAndNoneShareAStepBitForBit) {
     const KvLayout layout = Runner::LayoutFor(c, options);
     Random random(3);
     const auto tokens = RandomTokens(random, 40, c.vocab_size);
-    Applied a = Apply(AdapterFor(c, 3, 1), c.num_layers, 1);
-    Applied b = Apply(AdapterFor(c, 16, 2), c.num_layers, 0.5);
+    Applied a = Apply(SyntheticLora(c, 3, 1), c.num_layers, 1);
+    Applied b = Apply(SyntheticLora(c, 16, 2), c.num_layers, 0.5);
     std::vector<AppliedAdapter> both = {a.list[0], b.list[0]};
     std::ranges::sort(both, {}, &AppliedAdapter::digest);
     const std::span<const AppliedAdapter> lists[] = {{}, a.list, b.list, both};
@@ -127,7 +99,7 @@ TEST_P(RunnerAdapters, AllTargetsComputeTheSameBits) {
     const ModelConfig& c = runner->config();
     Random random(5);
     const auto tokens = RandomTokens(random, 20, c.vocab_size);
-    const Applied applied = Apply(AdapterFor(c, 8, 4), c.num_layers, 1);
+    const Applied applied = Apply(SyntheticLora(c, 8, 4), c.num_layers, 1);
     return PrefillWith(*runner, Runner::LayoutFor(c, options), tokens, 20, applied.list);
   };
   EXPECT_EQ(Differences(logits(GetParam()), logits(Target::kScalar)), 0u);

@@ -22,9 +22,11 @@ namespace kvasir {
 // tier_answer_ns. Engine thread only.
 class Erasures {
  public:
-  // `tier`: the cache's; nullptr: it has none. `identities`: those under which the cache has KV.
-  // Cache and tier must outlive this.
-  Erasures(KvCache& cache, Tier* tier, uint64_t tier_answer_ns, std::vector<Identity> identities);
+  // The Identities under which the cache has KV that was computed with adapters of this digest.
+  using IdentitiesOf = std::function<std::vector<Identity>(const Digest& adapters)>;
+
+  // `tier`: the cache's; nullptr: it has none. Cache and tier must outlive this.
+  Erasures(KvCache& cache, Tier* tier, uint64_t tier_answer_ns, IdentitiesOf identities_of);
 
   // Begin to erase what an owner has, or a part of a prompt (Scheduler::Erase and Forget). If they
   // throw, the caller still owns `done`.
@@ -74,7 +76,7 @@ class Erasures {
   KvCache& cache_;
   Tier* const tier_;
   const uint64_t tier_answer_ns_;
-  const std::vector<Identity> identities_;
+  const IdentitiesOf identities_of_;
   std::deque<Erasing> erasures_;
   std::deque<Flushing> flushes_;
 };

@@ -71,10 +71,14 @@ Status SetReadingOf(const SessionSetup& setup, PromptThought thought, const Mode
   return SetReading(tools, thought, model, chat);
 }
 
-// Sets whose cache the request uses.
-void SetOwner(const Call& call, GenerateRequest* request) {
-  request->tenant = call.tenant();
-  if (call.caller.entry) request->cache_owner = call.caller.entry->rules.cache_owner;
+// Notes what a session will have read. Sets first whose cache the request uses, and chooses its
+// adapters: the prompt is noted with both.
+Status NoteRequest(const Call& call, const std::vector<SessionPath::Begin>& begins,
+                   GenerateRequest& request, SessionState* state) {
+  request.tenant = call.tenant();
+  if (call.caller.entry) request.cache_owner = call.caller.entry->rules.cache_owner;
+  KV_TRY(call.engine.ChooseAdapters(request));
+  return NotePrompt(*call.turn, request, begins, state);
 }
 
 }  // namespace
@@ -124,8 +128,7 @@ Outcome SessionGenerator::Generate(const Call& call) {
     return ErrorResponse(read.error());
   }
   const auto reading = chat->spec.reading;
-  SetOwner(call, &request);
-  if (const Status noted = NotePrompt(*call.turn, request, begins, &*state); !noted) {
+  if (const Status noted = NoteRequest(call, begins, request, &*state); !noted) {
     return ErrorResponse(noted.error());
   }
   Outcome outcome = generations_.Start(EndChat(std::move(*chat), call.model), call, "messages");
