@@ -55,10 +55,10 @@ class AdapterProduct {
   // `pool` must outlive this.
   AdapterProduct(const Options& options, Arena& arena, ThreadPool& pool);
 
-  // The step that the calls below belong to. REQUIRES: the lists of its sequences ascend by digest,
-  // and keep to the limits; they and their adapters stay until the next call.
+  // Begins the step that the calls below belong to. REQUIRES: the lists of its sequences ascend by
+  // digest, and keep to the limits; they and their adapters stay until the next call.
   void Begin(std::span<const StepSequence> sequences);
-  // Whether a row's adapter changes a matrix of this input.
+  // Returns whether a row's adapter changes a matrix of this input.
   bool Changes(uint32_t layer, AdapterInput input) const;
   // Adds to the products of `x`.
   void Add(uint32_t layer, AdapterInput input, const float* x, size_t x_stride,

@@ -109,7 +109,7 @@ class Backend {
   virtual void MatMulAdapted(uint32_t layer, const PackedMatrix& gate, const PackedMatrix& up,
                              Activation act, const float* x, size_t x_stride, uint32_t rows,
                              float* y, size_t y_stride) = 0;
-  // Whether an adapter of a row changes a product of this input (StepSequence::adapters).
+  // Returns whether an adapter of a row changes a product of this input (StepSequence::adapters).
   virtual bool Adapts(uint32_t layer, AdapterInput input) const = 0;
   // Adds what the rows' adapters make of x to the products of x.
   virtual void Adapt(uint32_t layer, AdapterInput input, const float* x, size_t x_stride,

@@ -38,9 +38,10 @@ struct PackedInput {
 // Immutable; thread-safe.
 class PackedAdapter {
  public:
-  // What Create allocates, exactly. O(pairs).
+  // Returns what Create allocates, exactly. O(pairs).
   static uint64_t BytesFor(const LoraAdapter& adapter);
-  // O(numbers). kExhausted: the memory is refused. REQUIRES: its layers are below num_layers.
+  // Packs the matrices. O(numbers). kExhausted: the memory is refused. REQUIRES: its layers are
+  // below num_layers.
   static Result<std::shared_ptr<const PackedAdapter>> Create(const LoraAdapter& adapter,
                                                              uint32_t num_layers);
 

@@ -14,8 +14,9 @@ std::vector<Flag> ServeAdapterFlags();  // of the server alone
 
 // Reads them. kInvalidArgument names the flag.
 Status ReadAdapterFlags(const Args& args, EngineOptions* options);
-// After ReadAdapterFlags: requests that say nothing of adapters get none that has a name, and with
-// --lora-init-without-apply none at all; --lora-dir makes room for others.
+// Reads those of the server, after ReadAdapterFlags: requests that say nothing of adapters get none
+// that has a name, and with --lora-init-without-apply none at all; --lora-dir makes room for
+// others.
 void ReadServeAdapterFlags(const Args& args, EngineOptions* options);
 
 }  // namespace kvasir::cli

@@ -23,14 +23,14 @@ namespace kvasir {
 // Reads the adapters of a start. Errors as ReadLora, with the field `lora`. O(bytes).
 Result<std::vector<LoraAdapter>> ReadAdapters(const AdapterOptions& options,
                                               const ModelConfig& config);
-// The limit of the memory of all adapters. `read`: those of the start.
+// Returns the limit of the memory of all adapters. `read`: those of the start.
 uint64_t AdapterBudget(const AdapterOptions& options, std::span<const LoraAdapter> read);
 class AdapterStore;
 // Adds the adapters of a start. Errors as AdapterStore::Add, with the field `lora`.
 Status AddAdapters(const AdapterOptions& options, std::span<const LoraAdapter> read,
                    AdapterStore& store);
-// How many Identities an owner's KV may have, and how many namespaces there are. `is_long`: RoPE
-// longrope has two Identities for each list of adapters.
+// Return how many Identities an owner's KV may have, and how many namespaces there are. `is_long`:
+// RoPE longrope has two Identities for each list of adapters.
 uint32_t IdentitiesFor(const EngineOptions& options, bool is_long);
 uint32_t NamespacesFor(const EngineOptions& options, bool is_long);
 
@@ -38,7 +38,7 @@ uint32_t NamespacesFor(const EngineOptions& options, bool is_long);
 // them. A call that fails changes nothing. Thread-safe; must outlive the sets that it made.
 class AdapterStore {
  public:
-  // The Identity of KV that is computed with adapters of this digest (AdapterSet::digest).
+  // Returns the Identity of KV that is computed with adapters of this digest (AdapterSet::digest).
   using Identify = std::function<Identity(const Digest& adapters, bool is_long)>;
   enum class Names { kMustBeNew, kMayReplace };
 
@@ -50,18 +50,18 @@ class AdapterStore {
   // Errors as ReadLora; kInvalidArgument for a name that is taken, a rank, number or size beyond
   // the limits. O(bytes), on the calling thread.
   Result<AdapterCard> Load(const AdapterSource& source, Names names);
-  // The same for an adapter that was read already.
+  // Adds an adapter that was read already. Errors as Load.
   Result<AdapterCard> Add(const AdapterSource& source, const LoraAdapter& adapter, Names names);
-  // kNotFound: there is none of this name. Requests under way keep it.
+  // Removes an adapter. kNotFound: there is none of this name. Requests under way keep it.
   Status Unload(std::string_view name);
   // Sets the scales of requests that say nothing of adapters; those of others become 0. Errors as
   // SetFor's.
   Status SetScales(std::span<const AdapterChoice> choices);
   std::vector<AdapterCard> Cards() const;  // by id
 
-  // What a request is computed with: its choices, or the adapters whose scale is not 0. nullptr:
-  // none. kInvalidArgument, with the field `lora`, for an id that is not loaded or occurs twice, or
-  // a scale that is beyond kMaxAdapterScale or not finite.
+  // Returns what a request is computed with: its choices, or the adapters whose scale is not 0.
+  // nullptr: none. kInvalidArgument, with the field `lora`, for an id that is not loaded or occurs
+  // twice, or a scale that is beyond kMaxAdapterScale or not finite.
   Result<std::shared_ptr<const AdapterSet>> SetFor(
       const std::optional<std::vector<AdapterChoice>>& choices) const;
 

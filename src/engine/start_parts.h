@@ -45,8 +45,8 @@ Result<Disk> DiskFor(const Assembly& assembly, const ServerSecret& secret, const
 IdentityParts ContentParts(const ModelConfig& config, const Digest& weights,
                            const Tokenizer* tokenizer);
 Identity IdentityFor(IdentityParts content, const MemoryPlan& plan, const KvLayout& layout);
-// The same of KV that is computed with adapters of this digest (zero: without), or rotated by the
-// long factors of RoPE longrope.
+// Returns the same of KV that is computed with adapters of this digest (zero: without), or rotated
+// by the long factors of RoPE longrope.
 Identity IdentityWith(IdentityParts content, const Digest& adapters, bool is_long,
                       const MemoryPlan& plan, const KvLayout& layout);
 

@@ -39,16 +39,14 @@ struct LoraAdapter {
 
 // The largest rank that is believed.
 inline constexpr uint32_t kMaxLoraRank = 1 << 12;
-// The largest scale of a request or flag, to either side of 0.
-inline constexpr double kMaxLoraScale = 100;
 
-// The factor of a pair whose file has `pair_scale`, in an adapter that is applied with `scale`: the
-// product, rounded once.
+// Returns the factor of a pair whose file has `pair_scale`, in an adapter that is applied with
+// `scale`: the product, rounded once.
 inline float LoraFactor(double pair_scale, double scale) {
   return static_cast<float>(pair_scale * scale);
 }
-// SHA-256 over the numbers and the factor of each pair: equal exactly when the adapter applied with
-// `scale` computes the same.
+// Returns SHA-256 over the numbers and the factor of each pair: equal exactly when the adapter
+// applied with `scale` computes the same.
 Digest LoraDigest(const LoraAdapter& adapter, double scale);
 
 // Reads an adapter for a model: a folder with adapter_config.json and adapter_model.safetensors
@@ -59,8 +57,8 @@ Digest LoraDigest(const LoraAdapter& adapter, double scale);
 // numbers that are not finite. O(bytes).
 Result<LoraAdapter> ReadLora(const std::filesystem::path& path, const ModelConfig& config);
 
-// An adapter of all matrices that adapters may change, with random numbers from `seed`. REQUIRES:
-// the model has no encoder. O(numbers).
+// Makes an adapter of all matrices that adapters may change, with random numbers from `seed`.
+// REQUIRES: the model has no encoder. O(numbers).
 LoraAdapter SyntheticLora(const ModelConfig& config, uint32_t rank, uint64_t seed);
 
 }  // namespace kvasir
