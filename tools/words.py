@@ -47,8 +47,6 @@ BEGIN_ADVICE = "begin with a verb (\"Returns\", \"Starts\") above a function, wi
 FIRST_WORD = re.compile(r"\s*//\s*([A-Z][a-z-]+)[,.:;]?(?:\s|$)")
 FIRST_WORDS = ("Called", "Return", "Absent", "False", "Null", "True")
 VERB_ADVICE = "begin with a verb (\"Returns\", \"Starts\") above a function"
-# Folders whose headers do not follow it yet.
-WITHOUT_VERBS = ("src/schedule/",)
 NOT_FUNCTION = re.compile(r"(?:using|struct|class|enum|typedef|namespace|union|#|public|private|protected|return|if|for|"
                           r"inline constexpr|static constexpr|alignas|static_assert|[A-Z_]+\(|\})")
 ANGLES = re.compile(r"<[^<>()]*(?:\([^()<>]*\))?[^<>()]*>")
@@ -160,7 +158,7 @@ def check_file(name, text):
     yield from phrases(name, text)
     if is_clean(name) and name.endswith((".h", ".cc", ".py")):
         yield from beginnings(name, text)
-    if name.endswith(".h") and not name.startswith(WITHOUT_VERBS):
+    if name.endswith(".h"):
         yield from first_words(name, text)
     if name.endswith(".md"):
         yield from long_lines(name, text)
@@ -195,7 +193,6 @@ def self_test():
                    "// Returns it.\nint Of();\n// Tokens of it.\nint Tokens() const;\n// REQUIRES: a.\nvoid A();\n"
                    "// The sink.\nstd::function<void(int)> sink = {};\n// A type.\nstruct Type {\n"
                    "  // Whether so.\n  bool Is() const { return true; }\n  // False: it is not.\n  bool Has();\n};\n",
-        "src/schedule/verbs.h": "// The block.\nBlock* Find();\n",
         "other/room.h": "// Of a block, behind another one that nobody has.\n",
         "docs/plain.md": "Nobody else's. It stands\nbehind whoever asks.\n",
         "long.md": f"# Title\n\n{wide}\n| {wide} |\n    {wide}\n```\n{wide}\n```\n[link](http://x/{'y' * 120})\n",

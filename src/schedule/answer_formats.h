@@ -28,9 +28,9 @@ class AnswerFormats {
   AnswerFormats(const Tokenizer* tokenizer, uint32_t vocab_size, std::vector<TokenId> ends,
                 uint64_t budget_bytes);
 
-  // On the caller's thread. Each owner has its own grammars: the time that a format takes does
-  // not say that somebody else asked for it. kUnsupported: the tokenizer's tokens are not bytes, or
-  // the vocabulary does not fit the budget. Errors as CompileAnswer's.
+  // Compiles on the caller's thread. Each owner has its own grammars: the time that a format takes
+  // does not say that somebody else asked for it. kUnsupported: the tokenizer's tokens are not
+  // bytes, or the vocabulary does not fit the budget. Errors as CompileAnswer's.
   Result<CompiledFormat> Compile(const AnswerFormat& format, std::string_view owner);
   // Returns what the model's tokens stand for, as GrammarTexts has them. Errors as Compile's, of
   // "samplers".

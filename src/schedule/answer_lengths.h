@@ -21,7 +21,8 @@ class AnswerLengths {
   AnswerLengths(uint32_t num_tenants, uint32_t unknown)
       : tenants_(num_tenants), unknown_(unknown) {}
 
-  // An answer of a tenant ended by itself, after so many tokens. REQUIRES: tenant < num_tenants.
+  // Notes that an answer of a tenant ended by itself, after so many tokens. REQUIRES: tenant <
+  // num_tenants.
   void Add(uint32_t tenant, uint32_t tokens);
   void Forget(uint32_t tenant) { tenants_[tenant] = {}; }
   // Tokens that an answer which has `so_far` is expected to have in the end: the mean of those that

@@ -22,7 +22,7 @@ class Drafter {
  public:
   static constexpr uint32_t kOwnTokens = 1024;
 
-  // All must outlive this.
+  // Keeps references: all must outlive it.
   Drafter(const SchedulerOptions& options, const KvCache& cache, const TokenChooser& chooser,
           TenantBook& tenants);
 

@@ -26,7 +26,7 @@ class Erasures {
   // Cache and tier must outlive this.
   Erasures(KvCache& cache, Tier* tier, uint64_t tier_answer_ns, std::vector<Identity> identities);
 
-  // Begin to erase what an owner has, or a part of a prompt (Scheduler::Erase and Forget). If they
+  // Begins to erase what an owner has, or a part of a prompt (Scheduler::Erase and Forget). If they
   // throw, the caller still owns `done`.
   void Erase(std::string_view owner, ErasureSink&& done);
   void Forget(const ForgetRequest& request, const std::shared_ptr<const KeptPrompts>& kept,
@@ -44,9 +44,9 @@ class Erasures {
   // Makes erases and flushes wait for the tier until then, at most.
   void EndTierWaits(uint64_t at_ns);
 
-  // Call the sinks of erases and of flushes that are done, and of those for which the tier took too
-  // long. A sink that throws is called again later. ReportErased calls `before` before its first
-  // sink, and returns how many sinks it called.
+  // Calls the sinks of erases and of flushes that are done, and of those for which the tier took
+  // too long. A sink that throws is called again later. ReportErased calls `before` before its
+  // first sink, and returns how many sinks it called.
   uint32_t ReportErased(const std::function<void()>& before);
   void ReportFlushed();
 

@@ -31,7 +31,8 @@ class FormatChoice {
   // Returns whether the format goes on with the token's text; nullopt: the steps are over before
   // that is known.
   std::optional<bool> Leads(TokenId id, WalkSteps& steps);
-  // The legal tokens, which the caller may change; empty: the steps are over before they are known.
+  // Returns the legal tokens, which the caller may change; empty: the steps are over before they
+  // are known.
   std::span<uint64_t> Legal(WalkSteps& steps);
   std::span<const uint64_t> legal() const { return row_->legal; }  // that Legal returned before
   // Goes on with the question that had no answer. False: the steps are over before the end.

@@ -25,7 +25,7 @@ class HeldRows {
   HeldRows(uint32_t num_rows, uint32_t hidden_size, uint32_t vocab_size);
   HeldRows(const HeldRows&) = delete;
   HeldRows& operator=(const HeldRows&) = delete;
-  // The bytes of its rows: what the constructor will allocate, and what it did allocate.
+  // Returns the bytes of its rows: what the constructor will allocate, and what it did allocate.
   static uint64_t BytesFor(uint32_t num_rows, uint32_t hidden_size, uint32_t vocab_size);
   uint64_t bytes() const;
 

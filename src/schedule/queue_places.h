@@ -20,12 +20,12 @@ class QueuePlaces {
   QueuePlaces(uint64_t max_requests, uint64_t max_bytes)
       : max_requests_(max_requests), max_bytes_(max_bytes) {}
 
-  // May throw. Afterwards Take does not, until the next call of anything else.
+  // Makes a place, so that Take cannot throw until the next call of anything else.
   void MakeRoomFor(const std::string& tenant) { tenants_[tenant]; }
   void Take(const std::string& tenant, uint64_t requests, uint64_t bytes);
-  // One request, of so many bytes, has ended. REQUIRES: it was taken.
+  // Gives back the place of one request of so many bytes. REQUIRES: it was taken.
   void Give(const std::string& tenant, uint64_t bytes);
-  // There was no place for it, or no memory.
+  // Notes that there was no place for a request, or no memory.
   void NoteRefusal(const std::string& tenant, uint64_t now_ns);
 
   uint64_t requests() const { return requests_; }

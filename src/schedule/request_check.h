@@ -28,8 +28,8 @@ struct RequestLimits {
   std::string_view no_text = "";  // why there is none
 };
 
-// The request with its demand, and with max_tokens clipped to context and pool (the caller sets id,
-// seed and times). kInvalidArgument names the field, the numbers and the fix.
+// Returns the request with its demand, and with max_tokens clipped to context and pool (the caller
+// sets id, seed and times). kInvalidArgument names the field, the numbers and the fix.
 Result<std::unique_ptr<Request>> CheckRequest(GenerateRequest spec, EventSink sink,
                                               const RequestLimits& limits);
 

@@ -6,7 +6,7 @@
 
 namespace kvasir {
 
-// One account has the whole pool. The cache must outlive the limits.
+// Returns limits of one account that has the whole pool. The cache must outlive the limits.
 inline RequestLimits LimitsFor(const KvCache& cache, uint32_t ctx_size, uint32_t vocab_size,
                                uint32_t parallel) {
   return {.ctx_size = ctx_size,

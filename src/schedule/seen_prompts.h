@@ -41,7 +41,7 @@ class SeenPrompts {
   // `resume_points`: the lengths at which another prompt can go on from this one, ascending; empty:
   // all. O(hashes).
   void Add(const Beginnings& prompt, std::span<const uint32_t> resume_points = {});
-  // Nothing of this owner is seen any more (nor of another one, one time in 256).
+  // Forgets what was seen of this owner (and of another one, one time in 256).
   void Forget(std::string_view owner);
 
  private:

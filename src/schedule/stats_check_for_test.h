@@ -11,7 +11,7 @@
 
 namespace kvasir {
 
-// After all `num_requests` requests ended, with `num_choices` choices.
+// Checks statistics after all `num_requests` requests ended, with `num_choices` choices.
 inline void CheckStats(const EngineStats& stats, uint64_t num_requests, uint64_t num_choices) {
   const RequestStats& sums = stats.requests;
   const double between_s =
@@ -39,7 +39,7 @@ inline void CheckStats(const EngineStats& stats, uint64_t num_requests, uint64_t
   EXPECT_LE(stats.evicted_blocks, stats.evicted_tokens);
 }
 
-// The parts of a first token's time add up to it.
+// Checks that the parts of a first token's time add up to it.
 inline void CheckParts(const Receipt& receipt) {
   EXPECT_NEAR(receipt.queue_ms + receipt.shared_ms + receipt.cache_ms + receipt.load_ms +
                   receipt.compute_ms,

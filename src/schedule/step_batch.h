@@ -47,7 +47,7 @@ class StepBatch {
 
   // Adds the source of these rows, for which the cache has made room, to those that Encode reads.
   void AddSource(const Rows& rows);
-  // The rows whose sources Encode reads, in the order of Runner::source_finite.
+  // Returns the rows whose sources Encode reads, in the order of Runner::source_finite.
   std::span<const Rows* const> source_owners() const { return source_owners_; }
   Status Encode() { return runner_.Encode(sources_, source_tokens_); }
 

@@ -32,7 +32,7 @@ class StepFigures {
   // Returns the nanoseconds that a row of a prompt takes; 0: not known yet.
   double RowNs() const { return prefill_rows_ > 0 ? prefill_ns_ / prefill_rows_ : 0; }
 
-  // Call the cache, or the model, and count the time inside.
+  // Calls the cache, or the model, and counts the time inside.
   template <typename F>
   auto TimedCache(F&& call) {
     return Timed(stats_.cache_ns, std::forward<F>(call));

@@ -22,7 +22,7 @@ namespace kvasir {
 // Allocates nothing once its lists have room for all requests. Engine thread only.
 class StepPlanner {
  public:
-  // All must outlive this.
+  // Keeps references: all must outlive it.
   StepPlanner(const SchedulerOptions& options, KvCache& cache, const RequestQueues& requests,
               TenantBook& tenants, StepFigures& figures, const TierLoads& loads,
               const Leaders& leaders, const Drafter& drafter);
@@ -37,7 +37,7 @@ class StepPlanner {
   const StepPlan& Decide(std::span<const AccountId> over_quota);
   // Makes a batch of the rows of the last decision.
   void TakeRows(StepBatch* batch) const;
-  // The requests that the last decision saw: the running ones, then those that wait.
+  // Returns the requests that the last decision saw: the running ones, then those that wait.
   std::span<const RequestView> requests() const { return view_requests_; }
 
  private:

@@ -20,7 +20,7 @@ class StopMatcher {
   // Adds text and appends the certain part to *out. Returns the stop string that ended the stream;
   // after that *out never grows. O(text x stop bytes).
   std::optional<std::string_view> Append(std::string_view text, std::string* out);
-  // The stream has ended without a match: appends the text that waited.
+  // Ends a stream without a match: appends the text that waited.
   void Finish(std::string* out);
 
  private:

@@ -18,7 +18,7 @@ namespace kvasir {
 // on_workload. Engine thread only.
 class WorkloadBoard {
  public:
-  // All must outlive this.
+  // Keeps references: all must outlive it.
   WorkloadBoard(const SchedulerOptions& options, const KvLayout& layout,
                 const RequestQueues& requests, const TenantBook& tenants,
                 const StepFigures& figures);
