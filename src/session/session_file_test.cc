@@ -16,58 +16,18 @@
 
 #include "base/own_clock.h"
 #include "base/secret.h"
+#include "session/session_folder_for_test.h"
 
 namespace kvasir {
 namespace {
 
 namespace fs = std::filesystem;
 
-SessionMessage Said(std::string role, std::string content) {
-  SessionMessage message;
-  message.role = std::move(role);
-  message.content = std::move(content);
-  return message;
-}
-
-std::vector<SessionMessage> OneSaid(std::string role, std::string content) {
-  std::vector<SessionMessage> messages;
-  messages.push_back(Said(std::move(role), std::move(content)));
-  return messages;
-}
-
-class SessionFileTest : public testing::Test {
+class SessionFileTest : public SessionFolderTest {
  protected:
-  SessionFileTest() {
-    std::string pattern = testing::TempDir() + "/kvasir-sessions-XXXXXX";
-    parent_ = mkdtemp(pattern.data());
-    options_ = {.folder = parent_ / "kv",
-                .cap_bytes = uint64_t{64} << 20,
-                .state_dir = parent_ / "state",
-                .identity = {"model-1", "f16"},
-                .vocab_size = 1000};
-    (void)LoadOrCreateSecret(*options_.state_dir);
-  }
-  ~SessionFileTest() override { fs::remove_all(parent_); }
-
-  std::shared_ptr<SessionFile> OpenFile() {
-    auto opened = SessionFile::Open(options_);
-    EXPECT_TRUE(opened) << opened.error().message;
-    return opened ? std::shared_ptr<SessionFile>(std::move(*opened)) : nullptr;
-  }
-  std::unique_ptr<SessionStore> OpenStore(SessionLimits limits = {}) {
-    auto store = std::make_unique<SessionStore>(limits);
-    const Status used = store->UseFile(OpenFile());
-    EXPECT_TRUE(used);
-    return store;
-  }
-  static SessionState Fresh(SessionStore& store, SessionSetup setup = {}) {
-    SessionState state;
-    state.setup = *store.Keep(std::move(setup));
-    return state;
-  }
   static std::string Make(SessionStore& store, const std::string& text,
                           const std::string& tenant = "t") {
-    const SessionState state = *Append(store, Fresh(store), OneSaid("user", text));
+    const SessionState state = *Append(store, FreshState(store), OneSaid("user", text));
     return store.Create(tenant, state)->id;
   }
   // Adds an answer with ids, and what was read for it.
@@ -113,9 +73,6 @@ class SessionFileTest : public testing::Test {
     ASSERT_EQ(sqlite3_exec(database, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK);
     sqlite3_close(database);
   }
-
-  fs::path parent_;
-  SessionFileOptions options_;
 };
 
 TEST_F(SessionFileTest, SessionsAreThereForTheNextProcess) {
@@ -128,7 +85,7 @@ TEST_F(SessionFileTest, SessionsAreThereForTheNextProcess) {
     setup.sampling = R"({"temperature":0})";
     setup.metadata = R"({"a":1.50})";
     setup.max_context = 77;
-    SessionState state = Fresh(*store, std::move(setup));
+    SessionState state = FreshState(*store, std::move(setup));
     SessionMessage said = Said("user", "Wer ist Åse?");
     SessionMessage::More more;
     more.segments = {{"name", 8, 11}};
@@ -212,7 +169,7 @@ TEST_F(SessionFileTest, SomeSessionsStayInMemory) {
     const auto store = OpenStore();
     SessionSetup setup;
     setup.on_disk = false;
-    const auto entry = store->Create("t", Fresh(*store, std::move(setup)));
+    const auto entry = store->Create("t", FreshState(*store, std::move(setup)));
     EXPECT_FALSE(entry->on_disk);
     id = entry->id;
     ASSERT_TRUE((*store->Queue("t", id, [] {}))->Replace(*entry->state));
@@ -391,7 +348,8 @@ TEST_F(SessionFileTest, OneKeyLeavesTheOthersTheirPartOfTheFile) {
   const auto fill = [](SessionStore& store, const std::string& tenant) {
     SessionStore own = store.Of(tenant);
     for (int made = 0;; ++made) {
-      SessionState state = *Append(own, Fresh(own), OneSaid("user", std::string(100'000, 'x')));
+      SessionState state =
+          *Append(own, FreshState(own), OneSaid("user", std::string(100'000, 'x')));
       const auto entry = store.Create(tenant, std::move(state));
       if (entry) continue;
       EXPECT_EQ(entry.error().code, Code::kExhausted);
@@ -420,7 +378,7 @@ TEST_F(SessionFileTest, OneKeyLeavesTheOthersTheirPartOfTheFile) {
 
 TEST_F(SessionFileTest, RefusesRecordsThatMakeNoSense) {
   SessionStore store{SessionLimits()};
-  const SessionState state = *Append(store, Fresh(store), OneSaid("user", "hello"));
+  const SessionState state = *Append(store, FreshState(store), OneSaid("user", "hello"));
   const SessionRecord record{.id = "sess_1", .tenant = "t", .created_s = 5, .state = state};
   const std::string whole = ToJson(record);
   ASSERT_TRUE(ParseSessionRecord(store, whole));

@@ -1,73 +1,33 @@
 // Memory of sessions that share a text: forks that forget a part of it, and lists that read none.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/secret.h"
 #include "kvasir/session.h"
-#include "kvasir/session_file.h"
+#include "session/session_folder_for_test.h"
 
 namespace kvasir {
 namespace {
-
-std::vector<SessionMessage> SaysOnce(std::string content) {
-  std::vector<SessionMessage> messages(1);
-  messages[0].role = "user";
-  messages[0].content = std::move(content);
-  return messages;
-}
-
-SessionState StateOfForks(SessionStore& store, SessionSetup setup = {}) {
-  SessionState state;
-  state.setup = *store.Keep(std::move(setup));
-  return state;
-}
 
 std::shared_ptr<SessionStore::Turn> TurnOfFork(SessionStore& store, const std::string& id) {
   return *store.Queue("t", id, [] {});
 }
 
-class SessionForksTest : public testing::Test {
- protected:
-  SessionForksTest() {
-    std::string pattern = testing::TempDir() + "/kvasir-forks-XXXXXX";
-    parent_ = mkdtemp(pattern.data());
-    options_ = {.folder = parent_ / "kv",
-                .cap_bytes = uint64_t{64} << 20,
-                .state_dir = parent_ / "state",
-                .identity = {"model-1", "f16"},
-                .vocab_size = 1000};
-    (void)LoadOrCreateSecret(*options_.state_dir);
-  }
-  ~SessionForksTest() override { std::filesystem::remove_all(parent_); }
-
-  std::unique_ptr<SessionStore> OpenStore(SessionLimits limits = {}) {
-    auto store = std::make_unique<SessionStore>(limits);
-    auto file = SessionFile::Open(options_);
-    EXPECT_TRUE(file) << file.error().message;
-    EXPECT_TRUE(store->UseFile(std::shared_ptr<SessionFile>(std::move(*file))));
-    return store;
-  }
-
-  std::filesystem::path parent_;
-  SessionFileOptions options_;
-};
+using SessionForksTest = SessionFolderTest;
 
 // Forks share a text until one of them forgets a part of it: its copy needs room like all others.
 TEST(SessionForks, ForksThatForgetStayWithinTheMemory) {
   constexpr uint64_t kBytes = 200'000;
   SessionStore store({.memory_bytes = kBytes});
   SessionStore own = store.Of("t");
-  std::vector<std::string> ids = {store.Create("t", StateOfForks(own))->id};
+  std::vector<std::string> ids = {store.Create("t", FreshState(own))->id};
   {
     const auto turn = TurnOfFork(store, ids[0]);
-    auto more = Append(turn->store(), *turn->Read()->state, SaysOnce(std::string(30'000, 'x')));
+    auto more =
+        Append(turn->store(), *turn->Read()->state, OneSaid("user", std::string(30'000, 'x')));
     ASSERT_TRUE(turn->Replace(std::move(*more)));
   }
   while (ids.size() < 20) {
@@ -109,7 +69,8 @@ TEST_F(SessionForksTest, AListReadsNothingBehindTheHeadOfASession) {
   SessionSetup setup;
   setup.metadata = R"({"a":",\"messages\":["})";
   setup.max_context = 77;
-  SessionState state = *Append(store, StateOfForks(store, std::move(setup)), SaysOnce("hello"));
+  SessionState state =
+      *Append(store, FreshState(store, std::move(setup)), OneSaid("user", "hello"));
   state.tokens = 5;
   const std::string json = ToJson({.id = "sess_1", .tenant = "t", .created_s = 9, .state = state});
   const auto expect = [](const Result<SessionHead>& head) {
@@ -141,7 +102,7 @@ TEST_F(SessionForksTest, ForksThatForgetMakeRoomInMemory) {
   std::vector<std::string> ids;
   {
     SessionStore own = store->Of("t");
-    auto state = Append(own, StateOfForks(own), SaysOnce(std::string(30'000, 'x')));
+    auto state = Append(own, FreshState(own), OneSaid("user", std::string(30'000, 'x')));
     ids.push_back(store->Create("t", std::move(*state))->id);
   }
   while (ids.size() < 8) {
