@@ -164,6 +164,17 @@ TEST(ChatForms, AFunctionCallIsACall) {
             "user Weather?;assistant ;tool 3 degrees;");
 }
 
+// And of its result.
+TEST(ChatForms, AFunctionsResultIsAToolsResult) {
+  EXPECT_EQ(ShownOf(Case("calls-when-null.jinja"), R"({"messages": [
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": null,
+         "function_call": {"name": "get_weather", "arguments": "{\"city\": \"Oslo\"}"}},
+        {"role": "function", "name": "get_weather", "content": "3 degrees"}]})")
+                .text,
+            "user Weather?;CALL get_weather {\"city\": \"Oslo\"};tool 3 degrees;");
+}
+
 TEST(ChatForms, OtherMembersOfAMessageAreShownOrNamed) {
   const std::string body = R"({"messages": [
       {"role": "user", "name": "Ann", "content": "Hi", "weight": 0.5, "x": false, "y": null},

@@ -205,7 +205,7 @@ Result<JsonValue> ReadMessage(const JsonValue& raw, size_t index, const ModelVie
   std::string_view role;
   fields.Text("role", &role);
   if (fields.error()) return tl::unexpected(*fields.error());
-  if (!IsChatRole(role)) {
+  if (!IsChatRole(role) && role != kFunctionRole) {
     fields.Fail("role", fmt::format("\"{}\" is not one of {}", role, fmt::join(kChatRoles, ", ")));
     return tl::unexpected(*fields.error());
   }
@@ -230,6 +230,8 @@ Result<JsonValue> ReadMessage(const JsonValue& raw, size_t index, const ModelVie
   members.push_back({"content", content});
   if (role == "developer" && !model.knows_developer) {
     members.push_back({"role", room.tree->String("system")});
+  } else if (role == kFunctionRole) {
+    members.push_back({"role", room.tree->String("tool")});
   }
   return room.tree->Object(std::move(members));  // the last one of equal keys counts
 }

@@ -6,6 +6,7 @@
 
 #include "api/openai_request.h"
 #include "api/request_limits.h"
+#include "base/chat_roles.h"
 #include "base/result.h"
 #include "chat/answer_grammar.h"
 
@@ -74,7 +75,8 @@ Result<SessionMessage> MessageOf(const JsonValue& raw, size_t index, const Model
   const std::string path = fmt::format("messages[{}].", index);
   JsonFields fields(raw, path);
   SessionMessage message;
-  message.role = std::string(raw.Find("role")->text());
+  const std::string_view role = raw.Find("role")->text();
+  message.role = role == kFunctionRole ? "tool" : role;
   message.content = std::string(read.Find("content")->text());
   SessionMessage::More more;
   KV_ASSIGN(more.segments, Segments(fields, path, message.content));

@@ -8,6 +8,8 @@ namespace kvasir {
 
 inline constexpr std::string_view kChatRoles[] = {"system", "developer", "user", "assistant",
                                                   "tool"};
+// OpenAI's older name of "tool".
+inline constexpr std::string_view kFunctionRole = "function";
 
 constexpr bool IsChatRole(std::string_view role) {
   return std::ranges::find(kChatRoles, role) != std::end(kChatRoles);
