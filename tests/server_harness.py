@@ -60,15 +60,17 @@ class Server:
     """`kvasir serve` on a free port; stopped by its process id."""
 
     without_flag = ("--disk", "none")  # where the flags name no disk
+    memory_flag = ("--kv-memory", "64MiB")  # where the flags say no memory
+    launcher = ()  # a command that becomes the one that follows it
     environment = None  # that of this process
 
     def __init__(self, *flags):
         if "--kv-memory" not in flags:
-            flags = ("--kv-memory", "64MiB", *flags)
+            flags = (*self.memory_flag, *flags)
         if "--disk" not in flags:
             flags = (*self.without_flag, *flags)
         self.process = subprocess.Popen(
-            [BINARY, "serve", "--port", "0", *flags],
+            [*self.launcher, BINARY, "serve", "--port", "0", *flags],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=self.environment)
         self.log = []
         for line in self.process.stderr:
