@@ -30,7 +30,7 @@ inline std::vector<SessionMessage> OneSaid(std::string role, std::string content
   return messages;
 }
 
-// The state of a session without messages.
+// Returns the state of a session without messages.
 inline SessionState FreshState(SessionStore& store, SessionSetup setup = {}) {
   SessionState state;
   state.setup = *store.Keep(std::move(setup));
