@@ -69,6 +69,16 @@ TEST(Shares, WhatWasAddedBrieflyCountsFromItsEnd) {
   EXPECT_TRUE(shares.Take(Owner(2), 10));
 }
 
+// An owner may give what it has before the change ends that added it.
+TEST(Shares, WhatIsKeptIsThereWhenWhatWasAddedBrieflyIsGiven) {
+  Shares shares(100);
+  shares.SetWeights({{Owner(1), 1}, {Owner(2), 1}});
+  shares.AddBriefly(Owner(1), 40);
+  shares.Give(Owner(1), 40);
+  EXPECT_TRUE(shares.Take(Owner(2), 25));
+  EXPECT_EQ(shares.used(), 25u);
+}
+
 // Random calls against the rule, said again with sums over all owners each time.
 TEST(Shares, RandomCallsFollowTheRule) {
   struct Briefly {

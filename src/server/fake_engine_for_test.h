@@ -10,6 +10,7 @@
 #include "base/parts.h"
 #include "base/secret.h"
 #include "chat/chat_template.h"
+#include "http/errors.h"
 #include "kvasir/engine.h"
 #include "server/service.h"
 #include "text/byte_level.h"
@@ -136,7 +137,9 @@ inline HttpRequest RequestOf(std::string method, std::string target, std::string
 // Returns the whole answer, as a connection would send it; "not answered yet" where it comes later.
 inline HttpResponse AskService(Service& service, const HttpRequest& request) {
   if (auto refused = service.CheckHead(request, request.body.size())) return std::move(*refused);
-  Outcome outcome = service.Handle(request);
+  const auto turn = service.AwaitTurn(request, [] {});
+  if (!turn) return ErrorResponse(turn.error());
+  Outcome outcome = service.Handle(request, *turn);
   if (auto* response = std::get_if<HttpResponse>(&outcome)) {
     response->body += Joined(std::move(response->rest));
     return std::move(*response);

@@ -149,5 +149,25 @@ TEST_F(SessionDiskTest, WhatReadsSessionsFromTheFileIsLargeWork) {
   check(false);
 }
 
+// What it has read is not known then, so all that its tenant has cached goes with it.
+TEST_F(SessionDiskTest, ADeleteWithoutMemoryToReadTheSessionEndsAllTheSame) {
+  engine_.mutable_card().ctx_size = engine_.mutable_card().max_positions = 1 << 20;
+  engine_.mutable_plan().groups.emplace_back();  // of all tokens
+  Restart();
+  const json body = {{"messages", {{{"role", "user"}, {"content", std::string(200'000, 'a')}}}}};
+  const std::string id = Ask("POST", "/v1/sessions", 201, "", body.dump())["id"];
+  engine_.mutable_options().session_memory_bytes = 64 << 10;
+  Restart();
+  EXPECT_NE(Ask("GET", "/v1/sessions/" + id, 429)["error"]["message"], "");
+  EXPECT_TRUE(engine_.erased.empty());
+  const json answer = Ask("DELETE", "/v1/sessions/" + id);
+  EXPECT_EQ(answer["deleted"], true);
+  EXPECT_EQ(answer["cache_erased"], true);
+  EXPECT_EQ(engine_.erased, std::vector<std::string>{"default"});
+  Ask("GET", "/v1/sessions/" + id, 404);
+  Restart();
+  Ask("GET", "/v1/sessions/" + id, 404);
+}
+
 }  // namespace
 }  // namespace kvasir

@@ -72,6 +72,19 @@ TEST_F(SessionRoutesTest, AGenerationAnswersTheLastMessageAndIsKept) {
       << "nothing is there to answer";
 }
 
+TEST_F(SessionRoutesTest, AFunctionsResultIsKeptAsAToolsResult) {
+  engine_->mutable_card().ctx_size = engine_->mutable_card().max_positions = 1 << 10;
+  engine_->mutable_plan().groups.emplace_back();  // of all tokens
+  Restart({});
+  const std::string path = Create({{"messages",
+                                    {{{"role", "user"}, {"content", "a"}},
+                                     {{"role", "assistant"},
+                                      {"content", nullptr},
+                                      {"function_call", {{"name", "f"}, {"arguments", "{}"}}}},
+                                     {{"role", "function"}, {"name", "f"}, {"content", "1"}}}}});
+  EXPECT_EQ(AskJson("GET", path)["messages"][2]["role"], "tool");
+}
+
 TEST_F(SessionRoutesTest, WhatIsForgottenLeavesTheCacheAndEndsTheTurn) {
   const std::string path =
       Create({{"messages",
@@ -101,6 +114,8 @@ TEST_F(SessionRoutesTest, ADeleteForgetsInTheCacheThatTheSessionWasReadIn) {
   for (const char* owner : {"group", "default"}) {
     GenerationStart start = Start(path + "/generate", {{"max_tokens", 1}});
     ASSERT_EQ(start.requests.size(), 1u);
+    EXPECT_EQ(start.requests[0].tenant, "default");
+    EXPECT_EQ(start.requests[0].cache_owner.value_or("default"), owner);
     start.answer->Take(0, event);
     start.answer.reset();
     caller_.entry = nullptr;  // it leaves

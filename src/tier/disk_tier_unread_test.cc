@@ -190,6 +190,7 @@ TEST_F(DiskTierUnread, StaysInASegmentThatWasAbandoned) {
       const auto done = forgets ? driver.Forget(TierDriver::ForgetOf(Record(kTheirs, 4, 1), 3))
                                 : driver.Erase(TestRecord::Owner(1));
       EXPECT_FALSE(done) << "what stays must be said";
+      EXPECT_NE((*opened)->Stats().state, TierStats::State::kOn) << "it is opened anew first";
     }
     OpenTier();  // ends what was begun
     MakeRight();

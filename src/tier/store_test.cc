@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "tier/disk_tier.h"
 #include "tier/sim_storage_for_test.h"
 #include "tier/tier_driver_for_test.h"
 
@@ -206,6 +207,36 @@ TEST(StoreFigures, LoadsAsFastAsReadingAndOpeningOneAfterTheOther) {
   figures.read_bytes_per_s = 8;
   figures.open_bytes_per_s = 8;
   EXPECT_EQ(figures.load_bytes_per_s(), 4);
+}
+
+// The buffers give way first, to half of the memory; then the cap that no option names.
+TEST(FitMemory, LowersWhatTheOptionsLeaveOpen) {
+  const DiskTierOptions open{.folder = "/sim/kv",
+                             .shape = {.block_tokens = 16, .payload_bytes = 16 << 10}};
+  const auto takes = [](const DiskTierOptions& options) {
+    return DiskTier::IndexBytes(options) + DiskTier::BufferBytes(options);
+  };
+  DiskTierOptions options = open;
+  DiskTier::FitMemory(takes(open), &options);
+  EXPECT_FALSE(options.num_buffers) << "it fits";
+  EXPECT_EQ(options.default_cap_bytes, open.default_cap_bytes);
+  for (const uint64_t bytes : {takes(open) / 2, takes(open) / 8, uint64_t{2} << 20}) {
+    options = open;
+    DiskTier::FitMemory(bytes, &options);
+    EXPECT_LE(takes(options), bytes);
+    EXPECT_GE(takes(options), bytes / 2) << "no less than that asks for";
+    EXPECT_GE(options.planned_cap_bytes(), DiskTier::MinCapBytes(options.shape));
+    EXPECT_LE(options.planned_cap_bytes(), open.planned_cap_bytes());
+  }
+  options = open;
+  DiskTier::FitMemory(1, &options);
+  EXPECT_EQ(options.num_buffers, Store::kMinBuffers);
+  EXPECT_EQ(options.planned_cap_bytes(), DiskTier::MinCapBytes(options.shape));
+  options = open;
+  options.cap_bytes = uint64_t{1} << 30;
+  DiskTier::FitMemory(1, &options);
+  EXPECT_EQ(options.cap_bytes, uint64_t{1} << 30) << "somebody asked for it";
+  EXPECT_EQ(options.num_buffers, Store::kMinBuffers);
 }
 
 }  // namespace
