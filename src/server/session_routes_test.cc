@@ -129,6 +129,21 @@ TEST_F(SessionRoutesTest, ADeleteForgetsInTheCacheThatTheSessionWasReadIn) {
   EXPECT_EQ(owners, (std::set<std::string>{"group", "default"}));
 }
 
+// The prompt is noted before it is read: its client may leave before there is an answer.
+TEST_F(SessionRoutesTest, ADeleteForgetsInTheCacheInWhichAPromptWasBegun) {
+  const auto entry = std::make_shared<TenantEntry>();
+  entry->name = "default";
+  entry->rules.cache_owner = "group";
+  caller_.entry = entry;
+  const std::string path = Create();
+  Start(path + "/generate", {{"max_tokens", 1}}).answer.reset();
+  caller_.entry = nullptr;  // it leaves the group
+  EXPECT_EQ(AskJson("DELETE", path)["deleted"], true);
+  ASSERT_EQ(engine_->forgotten.size(), 2u);
+  EXPECT_EQ(engine_->forgotten[0].owner, "group");
+  EXPECT_EQ(engine_->forgotten[1].owner, "default") << "where the next prompt would be read";
+}
+
 // What others pay for a delete is bounded: of long sessions that were never read it is enough to
 // know with which messages they begin.
 TEST_F(SessionRoutesTest, ADeleteRendersOnlySoMuchOfOtherSessions) {
