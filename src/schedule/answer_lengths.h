@@ -34,6 +34,8 @@ class AnswerLengths {
   bool knows(uint32_t tenant) const {
     return tenants_[tenant].size >= kEnough || all_.size >= kEnough;
   }
+  // Returns whether it rests on answers of the tenant alone.
+  bool knows_tenant(uint32_t tenant) const { return tenants_[tenant].size >= kEnough; }
   void RaiseFactor();
   double factor() const { return factor_; }
 

@@ -67,7 +67,7 @@ uint32_t Drafter::MostTokens(const Request& request, const Sequence& sequence) c
   const auto below = [&](uint64_t limit) {
     return static_cast<uint32_t>(limit - std::min<uint64_t>(limit, known));
   };
-  uint32_t most = std::min({LongestDraft(request.spec), below(request.room.reserved_tokens),
+  uint32_t most = std::min({LongestDraft(request.spec), below(request.room.draft_tokens),
                             below(uint64_t{request.prompt_tokens()} + request.max_tokens - 1)});
   if (options_.long_rope) {
     // RestartLong looks at the first choice alone.

@@ -43,7 +43,7 @@ class DrafterTest : public testing::Test {
   const Draft& Fill(const DraftIds& prompt, const DraftIds& answer) {
     request_.spec.prompt = prompt;
     request_.max_tokens = max_tokens_;
-    request_.room.reserved_tokens = reserved_tokens_;
+    request_.room.draft_tokens = draft_tokens_;
     request_.answer.sequences.clear();
     sequence_ = &AddSequence(
         request_, cache_->Fetch(cache_->Match(cache_->OpenNamespace("alice", {}), prompt, {}), 99),
@@ -64,7 +64,7 @@ class DrafterTest : public testing::Test {
   Drafter drafter_;
   Request request_;
   Sequence* sequence_ = nullptr;
-  uint32_t max_tokens_ = 64, reserved_tokens_ = 99;
+  uint32_t max_tokens_ = 64, draft_tokens_ = 99;
 };
 
 DraftIds Rising(TokenId first, uint32_t count) {
@@ -101,11 +101,11 @@ TEST_F(DrafterTest, AnAnswerThatSharesNothingRepeatsItselfAlone) {
   EXPECT_EQ(IdsOf(Fill({1}, {9, 9, 9})), DraftIds(6, 9)) << "beyond the end it goes on repeating";
 }
 
-TEST_F(DrafterTest, EndsWithTheReservationTheAnswerAndAnEndToken) {
+TEST_F(DrafterTest, EndsWithItsRoomTheAnswerAndAnEndToken) {
   Remember("alice", Rising(10, 32));
-  reserved_tokens_ = 15;
+  draft_tokens_ = 15;
   EXPECT_EQ(Fill({1, 2}, Rising(12, 10)).num_tokens, 3u);
-  reserved_tokens_ = 99;
+  draft_tokens_ = 99;
   max_tokens_ = 12;
   EXPECT_EQ(Fill({1, 2}, Rising(12, 10)).num_tokens, 1u) << "the last token needs no row";
   max_tokens_ = 64;

@@ -55,6 +55,7 @@ struct WaitState {
 struct RoomState {
   Reservation reservation;       // while it runs
   uint32_t reserved_tokens = 0;  // of each sequence: how far the reservation reaches
+  uint32_t draft_tokens = 0;     // of each sequence: how far its drafts may reach in this step
   AccountId account = kNobody;   // of its blocks, since it came or was matched last
   bool is_starved = false;       // its reservation ends here and could not grow
   bool over_quota = false;       // it is starved or has no room because of its account's maximum

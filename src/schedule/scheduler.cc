@@ -132,7 +132,10 @@ void Scheduler::PlanRows() {
   }
   RestartLong();
   planner_.Probe();
-  if (options_.speculate != Speculate::kOff) planner_.FillDrafts();
+  if (options_.speculate != Speculate::kOff) {
+    ReserveDrafts();
+    planner_.FillDrafts();
+  }
   for (;;) {
     GrowReservations();
     const StepPlan& plan = planner_.Decide(accounts_over_quota_);

@@ -165,6 +165,8 @@ class Scheduler {
   void AddDraws(const Head& head, std::span<const float> logits);
 
   // scheduler_drafts.cc
+  void ReserveDrafts();
+  bool ReserveDraft(Request& request, uint32_t tokens);
   void ExtendDraft(StepBatch::Rows& rows);
   void AddDraftedHeads(const StepBatch::Rows& rows);
   bool AddNextDrafted(std::span<const Head> heads);

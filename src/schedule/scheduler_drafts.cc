@@ -1,4 +1,5 @@
 // Drafts: the rows of drafted tokens, which of them are right, and what becomes of the others.
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -9,7 +10,38 @@
 
 namespace kvasir {
 
-// A draft stays within its reservation. Where the cache has no room all the same, there is none.
+// Reserves room for the longest draft of each request that decodes. So the length of a draft does
+// not depend on how far the reservation for the answer reaches, which may follow the answers of all
+// tenants. Where the cache has too little room, a draft ends with the block of the last token: that
+// depends on the answer alone.
+void Scheduler::ReserveDrafts() {
+  const uint32_t block_tokens = cache_.layout().block_tokens();
+  for (const auto& request : requests_.running) {
+    const uint32_t longest = drafter_.LongestDraft(request->spec);
+    if (longest == 0 || !request->answer.prompt_done || request->done()) continue;
+    const uint32_t known = request->prompt_tokens() + request->answer.longest;
+    const uint32_t most = std::min(request->demand.tokens, known + longest);
+    const uint32_t in_block = (known + block_tokens - 1) / block_tokens * block_tokens;
+    request->room.draft_tokens = ReserveDraft(*request, most) ? most : std::min(most, in_block);
+  }
+}
+
+// Returns whether drafts have room up to so many tokens. Takes only what is left beyond the
+// headroom, which is for answers. The answer's own reservation counts where it does not follow the
+// answers of other tenants.
+bool Scheduler::ReserveDraft(Request& request, uint32_t tokens) {
+  RoomState& room = request.room;
+  const bool is_own =
+      options_.admission == Admission::kFull || tenants_.lengths().knows_tenant(request.tenant);
+  if (is_own && tokens <= room.reserved_tokens) return true;
+  const KvLayout& layout = cache_.layout();
+  const uint64_t blocks =
+      uint64_t{request.num_live()} * layout.num_groups() * (kMaxDraft / layout.block_tokens() + 1);
+  if (cache_.unreserved_blocks() < Headroom() + blocks) return false;
+  return room.reservation.Grow(tokens, request.num_live()).has_value();
+}
+
+// A draft stays within its room. Where the cache has no room all the same, there is none.
 void Scheduler::ExtendDraft(StepBatch::Rows& rows) {
   Sequence& sequence = *rows.sequence;
   const auto drafted = sequence.draft.all().first(rows.num_drafted);
