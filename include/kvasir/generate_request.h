@@ -90,6 +90,9 @@ struct GenerateRequest {
   std::optional<uint32_t> draft_max;
   // What the answer may begin with or quote: drafted, never believed.
   std::vector<TokenId> prediction;
+  // The answer that is taken, whatever is drawn: for measuring how fast a known answer comes.
+  // REQUIRES: no beams and no format.
+  std::vector<TokenId> replayed;
   std::optional<uint32_t> chunk_tokens;  // prefill at most this many rows a step; at least 1
   // Work for later, which no client waits for: it runs while no other request waits or runs, and
   // ends with kCancelled as soon as one comes. It has no place in queues, takes nothing from what

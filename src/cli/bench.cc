@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/result.h"
+#include "cli/bench_transcript.h"
 #include "cli/build_info.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
@@ -135,6 +136,8 @@ void PrintTable(const BenchReport& report, const std::optional<CacheShare>& cach
 
 Result<int> RunBench(const Args& args) {
   KV_ASSIGN(BenchOptions options, ReadBenchOptions(args));
+  KV_ASSIGN(const bool replays, ReplayTranscripts(args, options));
+  if (replays) return kExitDone;
   ExitOnInterrupt();
   KV_ASSIGN(const std::optional<uint32_t> cut_to, FitDefaults(args, &options));
   Progress progress;
@@ -182,7 +185,9 @@ Command BenchCommand() {
               .help =
                   "measure after this many tokens; their KV is generated, not computed (default 0)",
               .field = "depth"},
-             {"repeats", "N", "measure each row at least N times; the median counts (default 5)"},
+             {"repeats", "N",
+              "measure each row at least N times; the median counts (default 5; with --transcript "
+              "1)"},
              {"speed-only", "",
               "skip the cache row, which loads the model again and runs more prompts",
               FlagKind::kSwitch},
@@ -190,6 +195,7 @@ Command BenchCommand() {
              {"eviction", "POLICY",
               "eviction policy of the measured cache: " + EvictionChoicesText()},
              {"json", "", "one object: results, limits, cache", FlagKind::kSwitch}},
+            TranscriptFlags(),
             LoadFlags()}),
       RunBench};
 }

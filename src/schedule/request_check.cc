@@ -82,6 +82,11 @@ Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
   }
   KV_TRY(CheckIds("prompt", spec.prompt, limits.vocab_size));
   KV_TRY(CheckIds("prediction", spec.prediction, limits.vocab_size));
+  KV_TRY(CheckIds("replayed", spec.replayed, limits.vocab_size));
+  if (!spec.replayed.empty() && (spec.beams || spec.format)) {
+    return FailField(Code::kInvalidArgument, "replayed",
+                     "an answer is replayed without beams and without a format");
+  }
   if (spec.draft_max.value_or(0) > kMaxDraft) {
     return FailField(Code::kInvalidArgument, "speculative.n_max", "{} is not in [0, {}]",
                      *spec.draft_max, kMaxDraft);

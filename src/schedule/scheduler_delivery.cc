@@ -21,6 +21,14 @@ bool IsPastLineLimit(const Request& request, const Sequence& sequence) {
          request.times.last_token_ns - request.times.first_token_ns > *limit_ms * 1'000'000;
 }
 
+// Puts the token of GenerateRequest::replayed into the place of the one that was drawn.
+void Replay(TokenChooser::Draw& draw) {
+  const Request& request = *draw.request;
+  const size_t at = draw.sequence->tokens.size() - request.prompt_tokens();
+  if (!draw.id || at >= request.spec.replayed.size()) return;
+  draw.id = draw.token.id = request.spec.replayed[at];
+}
+
 }  // namespace
 
 void Scheduler::UseDraw(TokenChooser::Draw& draw) {
@@ -28,6 +36,7 @@ void Scheduler::UseDraw(TokenChooser::Draw& draw) {
   Sequence& sequence = *draw.sequence;
   if (request.done()) return;
   format_steps_.Take(draw.steps.taken());
+  Replay(draw);
   const bool checks = sequence.check.num_drafted > 0;
   if (checks) NoteDrafted(sequence, draw);
   if (draw.waits) {
