@@ -15,13 +15,13 @@ WRONG = {flag: "?" for flag in (
     "--model --kv-format --kv-skip-layers --weights --threads --image-cap --log-level --kv-memory --ctx-size "
     "--parallel --cache --eviction --block-tokens --request-memory --max-tokens --temperature --seed --top-k --top-p "
     "--min-p --repetition-penalty --presence-penalty --frequency-penalty --positions --chunk --port --repeats -p -n -d "
-    "--generation-config --schedule --admission --kv-headroom --target-itl-ms --speculate --draft-max --step-tokens --inject --tokens "
+    "--generation-config --schedule --admission --kv-headroom --target-itl-ms --speculate --draft-max --draft-kv-memory --draft-accept --draft-hf-repo --draft-shape --step-tokens --inject --tokens "
     "--formats --layers --max-kl --max-queued --max-queue-ms --timeout-ms --max-timeout-ms --sse-ping-s "
     "--disk-cap --disk-reserve --disk-ttl --template-date --reasoning --reasoning-budget --reasoning-format --hf-repo --chat-template --chat-template-kwargs --drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape "
     "--at-once --ids --source --target --split --source-ids --target-id --sessions --session-ttl --session-memory --grammar-memory "
     "--beams --hypotheses --length-penalty --early-stopping --min-tokens --no-repeat-ngram-size").split()}
 WRONG |= {flag: "/no/such/folder/x" for flag in ("--text --recall --chat-template-file --config --api-key-file --out "
-                                                 "--keys --svg --slot-save-path --transcript").split()}
+                                                 "--keys --svg --slot-save-path --transcript --draft-model").split()}
 WRONG |= {"--stop": "", "--disk": "", "--admin-key": "", "--otlp-traces-endpoint": "", "--api-key": "a b",
           "--alias": "", "--tags": "", "--prompt": "", "--tenant": "", "--resume": "?"}
 

@@ -109,6 +109,18 @@ TEST(Allocation, NoneInAStepWithDrafts) {
   EXPECT_GT(engine->Stats().drafts.accepted, 100u);
 }
 
+TEST(Allocation, NoneInAStepWithADraftModel) {
+  EngineOptions options = TinyOptions();
+  options.kv_memory_bytes = 2 << 20;
+  options.draft_shape = options.shape;
+  options.draft_kv_memory_bytes = 2 << 20;
+  options.speculate = Speculate::kAlways;
+  const auto engine = LoadEngine(options);
+  AllocationsOfDecoding(*engine, 1, 5);
+  EXPECT_EQ(AllocationsOfDecoding(*engine, 1, 6), 0u);
+  EXPECT_GT(engine->Stats().drafts.accepted, 100u);
+}
+
 // Blocks are queued, sealed and handed over in decode steps.
 TEST(Allocation, NoneInADecodeStepWithADisk) {
   EngineOptions options = TinyOptions();

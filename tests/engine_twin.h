@@ -25,6 +25,7 @@ struct TwinCounts {
   uint64_t disk_tokens = 0, restarts = 0;
   uint64_t formats = 0;  // requests with a format
   DraftStats drafts;
+  uint64_t model_drafted = 0, model_accepted = 0;  // tokens of the draft model
 };
 
 class TwinRun {
@@ -35,6 +36,12 @@ class TwinRun {
   TwinRun& OnDisk() {
     on_disk_ = true;
     least_sequences_ = 3;  // steps of a whole block leave less room for forks of windows
+    return *this;
+  }
+
+  // Makes that from now on each round has a draft model: the same one, with a small cache.
+  TwinRun& WithDraftModel() {
+    has_draft_model_ = true;
     return *this;
   }
 
@@ -107,6 +114,12 @@ class TwinRun {
     // The other rounds draft what their conversations and predictions say.
     options.speculate = drafts_.Below(4) == 0 ? Speculate::kOff : Speculate::kAlways;
     options.draft_max = 1 + static_cast<uint32_t>(drafts_.Below(kMaxDraft));
+    if (has_draft_model_) {
+      options.draft_model = options.model;
+      options.draft_shape = options.shape;
+      options.draft_kv_memory_bytes = (1 + drafts_.Below(3)) << 20;
+      options.speculate = drafts_.Below(4) == 0 ? Speculate::kAuto : Speculate::kAlways;
+    }
     const std::vector<Target> targets = SupportedTargets();
     options.target = NameOf(targets[random_.Below(targets.size())]);
     options.threads = 1 + static_cast<uint32_t>(random_.Below(2));
@@ -193,6 +206,9 @@ class TwinRun {
     for (Asked& asked : batch) {
       const Answer& answer = asked.pending->Wait();
       counts_.reused_tokens += answer.receipt.cached_tokens();
+      constexpr auto kModel = static_cast<size_t>(DraftSource::kModel);
+      counts_.model_drafted += answer.receipt.draft.drafted[kModel];
+      counts_.model_accepted += answer.receipt.draft.accepted[kModel];
       const auto& miss = answer.receipt.miss;
       if (miss && miss->reason == MissReason::kWindow) ++counts_.window_misses;
       EXPECT_EQ(answer.receipt.cached_tokens() + answer.receipt.computed,
@@ -368,6 +384,7 @@ class TwinRun {
 
   uint32_t max_tokens_ = 384;  // of a sequence
   bool on_disk_ = false;
+  bool has_draft_model_ = false;
   std::optional<std::string> format_;     // absent: a random one for each round
   uint64_t least_sequences_ = 1;          // of the whole context, that the pool holds
   std::optional<uint32_t> block_tokens_;  // likewise

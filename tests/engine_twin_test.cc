@@ -39,6 +39,29 @@ TEST(EngineTwin, NoAnswerIsChangedByTheCache) {
 #endif
 }
 
+TEST(EngineTwin, NoAnswerIsChangedByADraftModel) {
+  TwinRun run(20261128);
+  const TwinCounts& counts = run.WithDraftModel().Compare(kTwinRows);
+  PrintTwin(counts);
+  std::printf("%llu of %llu tokens of the draft model are right\n",
+              static_cast<unsigned long long>(counts.model_accepted),
+              static_cast<unsigned long long>(counts.model_drafted));
+  EXPECT_EQ(counts.differ, 0u);
+  EXPECT_GT(counts.model_accepted, kTwinRows / 100);
+  EXPECT_GT(counts.model_drafted, counts.model_accepted);  // its KV is f16, whatever the model's is
+}
+
+TEST(EngineTwin, NoAnswerOfAnyFamilyIsChangedByADraftModel) {
+  for (const std::string& family : Families()) {
+    std::printf("%s: ", family.c_str());
+    TwinRun run(20261129);
+    const TwinCounts& counts = run.WithDraftModel().CompareFolder(kData + family, kTwinRows / 25);
+    PrintTwin(counts);
+    EXPECT_EQ(counts.differ, 0u) << family;
+    EXPECT_GT(counts.model_accepted, 0u) << family;
+  }
+}
+
 TEST(EngineTwin, NoAnswerOfAnyFamilyIsChangedByTheCache) {
   for (const std::string& family : Families()) {
     std::printf("%s: ", family.c_str());

@@ -56,7 +56,7 @@ class Speculation(WithDrafts):
         self.assertEqual(again["usage"]["completion_tokens"], TOKENS)
         draft = again["kvasir"]["draft"]
         self.assertGreater(draft["accepted"], TOKENS / 2)
-        self.assertEqual(draft["sources"], {"memory": draft["accepted"], "prediction": 0})
+        self.assertEqual(draft["sources"], {"memory": draft["accepted"], "prediction": 0, "model": 0})
         self.assertLess(draft["steps"], TOKENS / 2)
         self.assertEqual((again["timings"]["draft_n"], again["timings"]["draft_n_accepted"]),
                          (draft["drafted"], draft["accepted"]))

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <numeric>
 
 namespace kvasir {
 
@@ -13,17 +14,17 @@ enum class Speculate : uint8_t { kAuto, kAlways, kOff };
 inline constexpr uint32_t kMaxDraft = 32;  // tokens of a draft, at most
 
 // Where a draft comes from: what the namespace's cache has (or the answer's own tokens, where the
-// request shares nothing), or the prediction that came with the request.
-enum class DraftSource : uint8_t { kMemory, kPrediction };
-inline constexpr uint32_t kNumDraftSources = 2;
+// request shares nothing), the prediction that came with the request, or the draft model.
+enum class DraftSource : uint8_t { kMemory, kPrediction, kModel };
+inline constexpr uint32_t kNumDraftSources = 3;
 
 // What drafts did for one request.
 struct DraftReceipt {
   uint32_t steps = 0;                                            // of a choice, with drafted tokens
   std::array<uint32_t, kNumDraftSources> drafted{}, accepted{};  // tokens, by DraftSource
 
-  uint32_t all_drafted() const { return drafted[0] + drafted[1]; }
-  uint32_t all_accepted() const { return accepted[0] + accepted[1]; }
+  uint32_t all_drafted() const { return std::accumulate(drafted.begin(), drafted.end(), 0u); }
+  uint32_t all_accepted() const { return std::accumulate(accepted.begin(), accepted.end(), 0u); }
   void Add(const DraftReceipt& other) {
     steps += other.steps;
     for (uint32_t i = 0; i < kNumDraftSources; ++i) {

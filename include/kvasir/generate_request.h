@@ -93,6 +93,9 @@ struct GenerateRequest {
   // The answer that is taken, whatever is drawn: for measuring how fast a known answer comes.
   // REQUIRES: no beams and no format.
   std::vector<TokenId> replayed;
+  // The share of the draft model's tokens that are made right, in a replayed answer, and the others
+  // wrong. Absent: they are as the draft model says.
+  std::optional<double> replayed_accept;
   std::optional<uint32_t> chunk_tokens;  // prefill at most this many rows a step; at least 1
   // Work for later, which no client waits for: it runs while no other request waits or runs, and
   // ends with kCancelled as soon as one comes. It has no place in queues, takes nothing from what

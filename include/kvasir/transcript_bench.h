@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct TranscriptBenchOptions {
   std::vector<Transcript> transcripts;
   uint32_t at_once = 1;  // transcripts that are answered together; the last group may have fewer
   uint32_t repeats = 1;  // of all transcripts
+  std::optional<double> draft_accept;  // GenerateRequest::replayed_accept
   std::function<void(const std::string& what)> progress;
 };
 

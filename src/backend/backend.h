@@ -16,6 +16,8 @@
 
 namespace kvasir {
 
+class ThreadPool;
+
 // With fewer multiply-adds a phase runs on the calling thread, because sharing it costs more.
 inline constexpr uint64_t kMinParallelWork = 1 << 20;
 
@@ -46,7 +48,8 @@ struct BackendOptions {
   };
   std::optional<Encoder> encoder;
   Target target;
-  std::vector<uint32_t> cpus;  // as in RunnerOptions
+  std::vector<uint32_t> cpus;                     // as in RunnerOptions
+  std::shared_ptr<ThreadPool> workers = nullptr;  // as in RunnerOptions
 };
 
 // What is done to Q and K of a row before K is packed.

@@ -64,7 +64,10 @@ class CpuBackend final : public Backend {
         tensor_(TensorKernelsFor(options.target)),
         kernels_(AttentionKernelsFor(options.target)),
         decoder_(options, arena),
-        pool_(options.threads, &EnterComputeThread, options.cpus),
+        workers_(options.workers ? options.workers
+                                 : std::make_shared<ThreadPool>(options.threads,
+                                                                &EnterComputeThread, options.cpus)),
+        pool_(*workers_),
         product_(ProductOptions(options), arena, pool_),
         experts_(ExpertOptions(options), arena, pool_) {
     if (o_.encoder) encoder_.emplace(EncoderOptions(o_), arena);
@@ -366,7 +369,8 @@ class CpuBackend final : public Backend {
   AttentionSide decoder_;
   std::optional<AttentionSide> encoder_;
   AttentionSide* side_ = &decoder_;  // of the rows at hand
-  ThreadPool pool_;
+  const std::shared_ptr<ThreadPool> workers_;
+  ThreadPool& pool_;
   MatrixProduct product_;
   ExpertProduct experts_;
   std::span<const StepSequence> sequences_;

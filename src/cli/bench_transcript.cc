@@ -85,6 +85,14 @@ double TokensAStep(const TranscriptSpeed& speed) {
          static_cast<double>(speed.tokens - speed.drafts.all_accepted());
 }
 
+// Returns accepted tokens by their source, as receipts have them.
+nlohmann::ordered_json SourcesOf(const DraftReceipt& drafts) {
+  const auto of = [&](DraftSource source) { return drafts.accepted[static_cast<size_t>(source)]; };
+  return {{"memory", of(DraftSource::kMemory)},
+          {"prediction", of(DraftSource::kPrediction)},
+          {"model", of(DraftSource::kModel)}};
+}
+
 void PrintTranscriptsJson(const TranscriptReport& report) {
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const TranscriptSpeed& speed : report.speeds) {
@@ -99,7 +107,8 @@ void PrintTranscriptsJson(const TranscriptReport& report) {
                        {"speedup_max", speed.speedup_max},
                        {"tokens_a_step", TokensAStep(speed)},
                        {"drafted", speed.drafts.all_drafted()},
-                       {"accepted", speed.drafts.all_accepted()}});
+                       {"accepted", speed.drafts.all_accepted()},
+                       {"sources", SourcesOf(speed.drafts)}});
   }
   const nlohmann::ordered_json json = {
       {"results", results},        {"transcripts", report.num_transcripts},
@@ -134,13 +143,28 @@ std::vector<Flag> TranscriptFlags() {
           {"at-once", "N", "with --transcript: answer N of them together (default 1)"},
           {"speculate", "auto|always",
            "with --transcript: how long drafts are: auto (default: as long as is faster), always"},
-          {"draft-max", "N", "with --transcript: at most N tokens a draft, 0 to 32 (default 16)"}};
+          {"draft-max", "N", "with --transcript: at most N tokens a draft, 0 to 32 (default 16)"},
+          {"draft-model", "M", "with --transcript: a smaller model that drafts, as serve has it"},
+          {"draft-shape", "S", "with --transcript: a draft model of random weights, as --shape"},
+          {"draft-kv-memory", "SIZE",
+           "with --transcript: the most the cache of the draft model may take (default 256MiB)"},
+          {"draft-accept", "P",
+           "with --transcript: a share P of the draft model's tokens is made right, and the others "
+           "wrong"}};
 }
 
 Result<bool> ReplayTranscripts(const Args& args, const BenchOptions& options) {
   TranscriptBenchOptions transcripts{.engine = options.engine, .transcripts = {}};
   KV_ASSIGN(const uint64_t at_once,
             args.Uint("at-once", kParallelRange.least, kParallelRange.most, 1));
+  KV_ASSIGN(const float accept, args.Float("draft-accept", {0, 1}, 0));
+  if (args.Has("draft-accept")) {
+    if (!options.engine.draft_model && !options.engine.draft_shape) {
+      return Fail(Code::kInvalidArgument,
+                  "--draft-accept: needs --draft-model M or --draft-shape S");
+    }
+    transcripts.draft_accept = accept;
+  }
   const std::optional<std::string> path = args.Text("transcript");
   if (!path) return false;
   for (const char* other : {"p", "n", "d"}) {

@@ -102,6 +102,41 @@ Status ReadMemory(const Args& args, EngineOptions* options) {
   return {};
 }
 
+// Finds the draft model, and fetches it where --draft-hf-repo asks for that.
+Status ReadDraftModel(const Args& args, ModelUse use, EngineOptions* options) {
+  options->draft_shape = args.Text("draft-shape");
+  KV_ASSIGN(options->draft_kv_memory_bytes,
+            args.Bytes("draft-kv-memory", options->draft_kv_memory_bytes));
+  EngineOptions draft;
+  draft.warn = options->warn;
+  draft.model = args.Text("draft-model");
+  if (draft.model && draft.model->empty()) {
+    return Fail(Code::kInvalidArgument,
+                "--draft-model: is empty; give a folder or a GGUF file, or leave it out");
+  }
+  const auto fail = [](Error error, const char* field) {
+    if (error.field) error.field = field;
+    return tl::unexpected(std::move(error));
+  };
+  if (const auto repo = args.Text("draft-hf-repo")) {
+    if (draft.model) {
+      return Fail(Code::kInvalidArgument, "give only one of --draft-hf-repo and --draft-model");
+    }
+    if (const Status fetched = FetchModel(*repo, &draft); !fetched) {
+      return fail(fetched.error(), "draft-hf-repo");
+    }
+  } else if (draft.model) {
+    if (const Status found = FindInHubCache(use, &draft); !found) {
+      return fail(found.error(), "draft-model");
+    }
+  }
+  options->draft_model = draft.model;
+  if (args.Has("draft-kv-memory") && !options->draft_model && !options->draft_shape) {
+    return Fail(Code::kInvalidArgument, "--draft-kv-memory: needs --draft-model M");
+  }
+  return {};
+}
+
 // Reads the sizes of sequences, blocks, steps and drafts, and which blocks stay.
 Status ReadBlocks(const Args& args, EngineOptions* options) {
   if (args.Has("ctx-size")) {
@@ -198,6 +233,7 @@ Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwi
     if (said->insert(text).second) Log(LogLevel::kWarning, text);
   };
   KV_TRY(ReadModel(args, use, &options));
+  KV_TRY(ReadDraftModel(args, use, &options));
   KV_TRY(ReadFormats(args, &options));
   options.cache_dir = CacheDirOf(args);
   if (args.Has("threads")) {

@@ -21,6 +21,8 @@ struct Alias {
 constexpr Alias kAliases[] = {
     {"-m", "model"},
     {"-hf -hfr", "hf-repo"},
+    {"-md --model-draft --spec-draft-model", "draft-model"},
+    {"-hfd -hfrd --hf-repo-draft --spec-draft-hf", "draft-hf-repo"},
     {"-c --ctx-size", "ctx-size", "0"},
     {"-np --parallel", "parallel", "-1"},
     {"-t --threads", "threads", "-1"},
@@ -89,8 +91,9 @@ constexpr Refused kRefused[] = {
      "--media-path",
      "images, audio and video are not available"},
     {"--lora* --control-vector*", "adapters are not available; merge them into the weights"},
-    {"-md --model-draft *-draft --spec-* --no-spec-* -hfd -hfrd",
-     "a draft model is not available; --speculate drafts from what the cache has"},
+    {"*-draft --spec-* --no-spec-*",
+     "the draft model is computed as the model is; --draft-model and --draft-max say which and how "
+     "much"},
     {"--rope-* --yarn-*", "positions are as the model's files say"},
     {"--grammar --grammar-file -j --json-schema -jf --json-schema-file",
      "give it with each request: grammar, json_schema or response_format"},

@@ -23,6 +23,8 @@ const std::vector<Flag> kModelFlags = {{"model", "PATH", ""},
                                        {"no-page", "", "", FlagKind::kSwitch},
                                        {"speculate", "MODE", ""},
                                        {"draft-max", "N", ""},
+                                       {"draft-model", "M", ""},
+                                       {"draft-hf-repo", "REPO", ""},
                                        {"cors-origin", "URL", "", FlagKind::kList},
                                        {"sse-ping-s", "N", ""},
                                        {"kv-format", "F", ""},
@@ -71,6 +73,10 @@ TEST(FlagAliases, EachAliasIsTheFlagThatItStandsFor) {
       {"--repeat-penalty", "--repetition-penalty"},
       {"--n", "--hypotheses"},
       {"--spec-draft-n-max", "--draft-max"},
+      {"-md", "--draft-model"},
+      {"--model-draft", "--draft-model"},
+      {"--spec-draft-model", "--draft-model"},
+      {"-hfd", "--draft-hf-repo"},
       {"--draft", "--draft-max"},
       {"--draft-n", "--draft-max"},
       {"--cors-origins", "--cors-origin"},
@@ -206,9 +212,9 @@ TEST(FlagAliases, FlagsWhoseEffectIsNotThereAreUnsupportedWithAReason) {
   const std::pair<std::vector<std::string>, const char*> refused[] = {
       {{"--mmproj-url", "x"}, "--mmproj-url: images, audio and video are not available"},
       {{"--lora", "x"}, "--lora: adapters are not available; merge them into the weights"},
-      {{"--spec-draft-model", "x"},
-       "--spec-draft-model: a draft model is not available; --speculate drafts from what the cache "
-       "has"},
+      {{"--spec-draft-poll", "1"},
+       "--spec-draft-poll: the draft model is computed as the model is; --draft-model and "
+       "--draft-max say which and how much"},
       {{"--rope-scaling=yarn"}, "--rope-scaling: positions are as the model's files say"},
       {{"--cache-reuse", "256"},
        "--cache-reuse: only what a prompt has in common from its beginning is reused; give 0, or "

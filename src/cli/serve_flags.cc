@@ -143,7 +143,7 @@ std::vector<FlagGroup> ServeGroups() {
        "frequency-penalty seed generation-config timeout-ms"},
       {"Queue, turns and limits",
        "max-queued max-queue-ms max-timeout-ms schedule admission target-itl-ms speculate "
-       "draft-max drain-timeout-s"},
+       "draft-max draft-model draft-hf-repo draft-kv-memory drain-timeout-s"},
       {"Configuration, log and traces", "config log-level verbose otlp-traces-endpoint"}};
 }
 

@@ -73,6 +73,12 @@ std::vector<Flag> CacheFlags() {
        "tokens that the cache has seen to follow are computed ahead and checked: auto (default: "
        "where that is faster), always, off; no answer depends on it"},
       {"draft-max", "N", "at most N tokens ahead, 0 to 32 (default 16)"},
+      {"draft-model", "M",
+       "a smaller model with the same vocabulary, as --model: it drafts where the cache has "
+       "nothing"},
+      {"draft-hf-repo", "REPO", "as --draft-model, and fetches it first, as --hf-repo does"},
+      {"draft-kv-memory", "SIZE",
+       "the most the cache of the draft model may take (default 256MiB)"},
       Expert({"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"}),
       Expert({"step-tokens", "N",
               "at most N rows in a step (default 512, with sliding windows 448)"})};

@@ -6,6 +6,7 @@
 #include "base/cpu_topology.h"
 #include "base/result.h"
 #include "base/sizes.h"
+#include "engine/draft_parts.h"
 #include "engine/memory_plan.h"
 #include "engine/model_files.h"
 #include "engine/option_limits.h"
@@ -167,7 +168,7 @@ uint64_t ParametersOf(const ImportedModel& model) {
 Result<Assembly> Assemble(const EngineOptions& options, Need need) {
   KV_TRY(CheckOptions(options));
   KV_ASSIGN(ImportedModel model, OpenModel(options, need));
-  return Assemble(options, std::move(model));
+  return Assemble(options, std::move(model), need);
 }
 
 namespace {
@@ -188,7 +189,7 @@ uint32_t LogitRowsFor(const EngineOptions& options, Speculate speculate) {
 
 }  // namespace
 
-Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model) {
+Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model, Need need) {
   KV_ASSIGN(RunnerOptions runner, RunnerOptionsFor(options, model.config));
   if (options.weights && !HasQuantised(model)) {
     runner.weights = FindWeightChoice(*options.weights);
@@ -219,11 +220,10 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model) {
     long_rope_after = static_cast<uint32_t>(rope.original_max_positions);
   }
   const Speculate speculate = SpeculationFor(options, model.config);
-  const uint32_t logit_rows = LogitRowsFor(options, speculate);
+  const uint32_t logit_rows = runner.max_logit_rows = LogitRowsFor(options, speculate);
   runner.max_positions = ctx_size;
   // A source is read whole.
   if (model.config.encoder) runner.max_rows = std::max(runner.max_rows, ctx_size);
-  runner.max_logit_rows = logit_rows;
   KvCacheOptions cache{.layout = Runner::LayoutFor(model.config, runner),
                        .budget_bytes = options.kv_memory_bytes,
                        .hidden_size = model.config.hidden_size,
@@ -258,6 +258,7 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model) {
   KV_TRY(KvCache::CheckBudget(assembly.cache));
   assembly.cache_plan = KvCache::Plan(assembly.cache);
   KV_ASSIGN(assembly.disk, DiskOptionsFor(assembly, options));
+  KV_ASSIGN(assembly.draft, AssembleDraft(options, assembly, need));
   assembly.plan = PlanMemory(assembly, options);
   return assembly;
 }

@@ -1,6 +1,8 @@
 // Assembly: turns EngineOptions into the exact options of every part, and the plan of their memory.
 #pragma once
 
+#include <memory>
+
 #include "cache/kv_cache.h"
 #include "import/importer.h"
 #include "kvasir/engine_options.h"
@@ -22,7 +24,8 @@ struct Assembly {
   KvCacheOptions cache;  // the secret is still zero, and the tier not there
   Runner::Plan runner_plan{};
   CachePlan cache_plan{};
-  std::optional<DiskTierOptions> disk = {};  // without secret and Identity; absent: none is wanted
+  std::optional<DiskTierOptions> disk = {};   // without secret and Identity; absent: none is wanted
+  std::unique_ptr<Assembly> draft = nullptr;  // of the draft model; nullptr: there is none
   MemoryPlan plan;
 };
 
@@ -30,7 +33,8 @@ struct Assembly {
 // option and the values that are allowed.
 Result<Assembly> Assemble(const EngineOptions& options, Need need = Need::kWeights);
 // Assembles a model that was imported for `options` or for others of the same model and weights.
-Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model);
+Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model,
+                          Need need = Need::kWeights);
 
 // Returns the card without end tokens, which also depend on the tokenizer.
 ModelCard CardOf(const Assembly& assembly);

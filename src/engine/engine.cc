@@ -8,7 +8,9 @@
 #include "base/digest.h"
 #include "base/hex.h"
 #include "base/result.h"
+#include "base/thread_pool.h"
 #include "engine/assembly.h"
+#include "engine/draft_parts.h"
 #include "engine/engine_on_thread.h"
 #include "engine/generation_config.h"
 #include "engine/memory_plan.h"
@@ -68,6 +70,7 @@ SchedulerOptions SchedulerFor(const EngineOptions& options, const Assembly& asse
                              .tokenizer = parts.text.tokenizer.get(),
                              .speculate = assembly.speculate,
                              .draft_max = options.draft_max,
+                             .draft_model = parts.draft.parts,
                              .files = parts.files.get()};
   if (assembly.long_rope_after) {
     IdentityParts long_content = content;
@@ -111,6 +114,10 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
               ParseGenerationConfig(assembly.model.generation_config_json,
                                     (assembly.model.path / "generation_config.json").string()));
   }
+  if (assembly.draft) {
+    assembly.runner.workers = assembly.draft->runner.workers = std::make_shared<ThreadPool>(
+        assembly.runner.threads, &EnterComputeThread, assembly.runner.cpus);
+  }
   const ModelConfig config = assembly.model.config;
   KV_ASSIGN(parts.runner, Runner::Create(std::move(assembly.model), assembly.runner, progress));
 
@@ -122,7 +129,10 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   parts.card.no_text = parts.text.no_text;
   parts.card.unknown_template = parts.text.unknown_template;
   parts.card.text_notes = TextNotes(parts.text, parts.card.decoder_start.has_value());
-  parts.files = WatchFiles(*parts.runner, parts.plan, options);
+  if (assembly.draft) {
+    KV_ASSIGN(parts.draft, LoadDraft(std::move(*assembly.draft), tokenizer, secret, options));
+  }
+  parts.files = WatchFiles(*parts.runner, parts.draft.runner.get(), parts.plan, options);
   KV_TRY(parts.files->CheckAll());
   parts.card.weights_shared = parts.runner->image() != nullptr;
   const IdentityParts content = ContentParts(config, weights, tokenizer);

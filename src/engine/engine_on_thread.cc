@@ -42,6 +42,12 @@ EngineOnThread::EngineOnThread(Parts parts)
   KV_CHECK(cache.index_bytes == parts_.plan.index_bytes);
   KV_CHECK(cache.cursor_bytes == parts_.plan.cursor_bytes);
   KV_CHECK(cache.total_bytes() <= parts_.plan.kv_memory_bytes);
+  if (const DraftModelOnEngine& draft = parts_.draft; draft.runner) {
+    KV_CHECK(draft.runner->weights_bytes() == parts_.plan.draft_weights_bytes);
+    KV_CHECK(draft.cache->plan().total_bytes() == parts_.plan.draft_kv_bytes);
+    KV_CHECK(draft.runner->scratch_bytes() + scheduler_.draft_scratch_bytes() ==
+             parts_.plan.draft_scratch_bytes);
+  }
   scheduler_.set_on_stats([this](const EngineStats& stats) {
     const MutexLock lock(stats_mutex_);
     stats_ = stats;

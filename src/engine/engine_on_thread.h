@@ -21,6 +21,7 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "base/secret.h"
+#include "engine/draft_parts.h"
 #include "engine/model_files.h"
 #include "engine/start_parts.h"
 #include "import/file_watch.h"
@@ -51,6 +52,7 @@ class EngineOnThread final : public Engine {
     std::unique_ptr<FileWatch> files;
     Disk disk;  // the cache's tier
     std::unique_ptr<KvCache> cache;
+    DraftModelOnEngine draft;
     SchedulerOptions scheduler;
     Secret prompt_secret{};  // of SeenPrompts' hashes
     Secret cache_secret{};   // the cache's

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "engine/draft_parts.h"
 #include "engine/model_files.h"
 #include "grammar/stack_frame.h"
 #include "import/importer.h"
@@ -80,15 +81,20 @@ MemoryPlan PlanMemory(const Assembly& a, const EngineOptions& options) {
     plan.tier_buffer_bytes = DiskTier::BufferBytes(*a.disk);
     plan.tier_usable_bytes = DiskTier::UsableBytes(*a.disk);
   }
+  PlanDraft(a, options, plan);
   plan.total_bytes = plan.weights_bytes + plan.kv_bytes + plan.index_bytes + plan.cursor_bytes +
                      plan.scratch_bytes + plan.request_bytes + plan.session_bytes +
-                     plan.grammar_bytes + plan.tier_index_bytes + plan.tier_buffer_bytes;
+                     plan.grammar_bytes + plan.tier_index_bytes + plan.tier_buffer_bytes +
+                     plan.draft_weights_bytes + plan.draft_kv_bytes + plan.draft_scratch_bytes;
   const uint64_t tokenizer_bytes = TokenizerBytes(a.model);
   plan.process_bytes += 5 * tokenizer_bytes;
   if (options.grammar_memory_bytes > 0) {
     plan.process_bytes += kCompileBytes + options.parallel * kMostFrameBytes;
   }
   plan.load_peak_bytes = plan.total_bytes + a.runner_plan.load_bytes + 10 * tokenizer_bytes;
+  if (a.draft) {
+    plan.load_peak_bytes += a.draft->runner_plan.load_bytes + 10 * TokenizerBytes(a.draft->model);
+  }
   plan.kv_memory_bytes = options.kv_memory_bytes;
   plan.block_bytes = a.cache_plan.block_bytes;
   plan.block_tokens = options.block_tokens;

@@ -147,16 +147,19 @@ std::optional<ImageOptions> ImagesFor(const Assembly& assembly, const Digest& we
                       options.warn};
 }
 
-std::unique_ptr<FileWatch> WatchFiles(const Runner& runner, const MemoryPlan& plan,
-                                      const EngineOptions& options) {
+std::unique_ptr<FileWatch> WatchFiles(const Runner& runner, const Runner* draft,
+                                      const MemoryPlan& plan, const EngineOptions& options) {
   auto watch = std::make_unique<FileWatch>();
   const bool in_place = plan.mapped_bytes > 0;
-  for (const auto& file : runner.source().mapped_files) {
-    watch->Add(file, FileWatch::Path::kMustStay,
-               in_place ? FileWatch::Reads::kInEachStep : FileWatch::Reads::kWhileLoading);
-  }
-  if (runner.image() != nullptr) {
-    watch->Add(runner.image(), FileWatch::Path::kMayGo, FileWatch::Reads::kInEachStep);
+  for (const Runner* one : {&runner, draft}) {
+    if (one == nullptr) continue;
+    for (const auto& file : one->source().mapped_files) {
+      watch->Add(file, FileWatch::Path::kMustStay,
+                 in_place ? FileWatch::Reads::kInEachStep : FileWatch::Reads::kWhileLoading);
+    }
+    if (one->image() != nullptr) {
+      watch->Add(one->image(), FileWatch::Path::kMayGo, FileWatch::Reads::kInEachStep);
+    }
   }
   watch->set_on_change(options.on_model_change);
   return watch;

@@ -51,8 +51,9 @@ Identity IdentityFor(IdentityParts content, const MemoryPlan& plan, const KvLayo
 std::optional<ImageOptions> ImagesFor(const Assembly& assembly, const Digest& weights,
                                       const ServerSecret& secret, const EngineOptions& options);
 
-// Watches all files that the model was read from, and its image.
-std::unique_ptr<FileWatch> WatchFiles(const Runner& runner, const MemoryPlan& plan,
-                                      const EngineOptions& options);
+// Watches all files that the model was read from, and its image; those of the draft model too
+// (nullptr: there is none).
+std::unique_ptr<FileWatch> WatchFiles(const Runner& runner, const Runner* draft,
+                                      const MemoryPlan& plan, const EngineOptions& options);
 
 }  // namespace kvasir

@@ -69,8 +69,9 @@ Result<Answered> AnswerAll(Engine& engine, std::vector<GenerateRequest> requests
 // The answers of a group, each with a separate cache.
 class GroupReplay {
  public:
-  GroupReplay(Engine& engine, std::span<const Transcript> group, bool drafts, std::string salt)
-      : engine_(engine), group_(group), drafts_(drafts), salt_(std::move(salt)) {}
+  GroupReplay(Engine& engine, std::span<const Transcript> group, bool drafts,
+              std::optional<double> accept, std::string salt)
+      : engine_(engine), group_(group), drafts_(drafts), accept_(accept), salt_(std::move(salt)) {}
 
   // Reads the prompts.
   Status Begin() {
@@ -91,6 +92,7 @@ class GroupReplay {
       if (!answers) continue;
       request.max_tokens = static_cast<uint32_t>(group_[i].answer.size());
       request.replayed = group_[i].answer;
+      request.replayed_accept = accept_;
     }
     return AnswerAll(engine_, std::move(requests));
   }
@@ -98,6 +100,7 @@ class GroupReplay {
   Engine& engine_;
   const std::span<const Transcript> group_;
   const bool drafts_;
+  const std::optional<double> accept_;
   const std::string salt_;
 };
 
@@ -130,12 +133,12 @@ struct PassTimes {
   }
 };
 
-Status ReplayGroup(Engine& engine, std::span<const Transcript> group, uint64_t number,
-                   PassTimes (&passes)[2]) {
+Status ReplayGroup(Engine& engine, std::span<const Transcript> group, std::optional<double> accept,
+                   uint64_t number, PassTimes (&passes)[2]) {
   uint64_t tokens = 0;
   for (const Transcript& of : group) tokens += of.answer.size();
-  GroupReplay off(engine, group, false, fmt::format("off {}", number));
-  GroupReplay on(engine, group, true, fmt::format("on {}", number));
+  GroupReplay off(engine, group, false, accept, fmt::format("off {}", number));
+  GroupReplay on(engine, group, true, accept, fmt::format("on {}", number));
   KV_TRY(off.Begin());
   KV_TRY(on.Begin());
   for (PassTimes& pass : passes) {
@@ -153,7 +156,7 @@ Status ReplayGroup(Engine& engine, std::span<const Transcript> group, uint64_t n
 Status WarmUp(Engine& engine, Transcript of) {
   constexpr size_t kWarmTokens = 16;
   of.answer.resize(std::min(of.answer.size(), kWarmTokens));
-  GroupReplay warm(engine, std::span(&of, 1), true, "warm");
+  GroupReplay warm(engine, std::span(&of, 1), true, std::nullopt, "warm");
   KV_TRY(warm.Begin());
   return warm.Answer().map([](const Answered&) {});
 }
@@ -179,7 +182,8 @@ Result<TranscriptReport> RunTranscripts(const TranscriptBenchOptions& options) {
                                      repeat + 1, options.repeats));
       }
       const size_t count = std::min<size_t>(options.at_once, all.size() - begin);
-      KV_TRY(ReplayGroup(*engine, all.subspan(begin, count), number++, passes));
+      KV_TRY(
+          ReplayGroup(*engine, all.subspan(begin, count), options.draft_accept, number++, passes));
     }
   }
   return TranscriptReport{.speeds = {passes[0].Report(false), passes[1].Report(true)},

@@ -58,7 +58,8 @@ BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o,
           .attention_softcap = softcap,
           .encoder = std::move(encoder),
           .target = o.target,
-          .cpus = o.cpus};
+          .cpus = o.cpus,
+          .workers = o.workers};
 }
 
 class ComposedRunner final : public Runner {

@@ -20,6 +20,8 @@
 
 namespace kvasir {
 
+class ThreadPool;
+
 struct RunnerOptions {
   uint32_t threads = 1;
   uint32_t max_rows = 512;       // of a step; of an encoder's: at least its longest source
@@ -33,6 +35,9 @@ struct RunnerOptions {
   Target target = BestTarget();
   // Empty, or the processor of each thread. [0] is the caller's; the caller pins itself.
   std::vector<uint32_t> cpus;
+  // Workers that it shares with other runners, of as many threads and these cpus; null: it has its
+  // own. One runner at a time uses them.
+  std::shared_ptr<ThreadPool> workers;
 };
 
 // The bits of every result depend on weights, tokens and numerics version alone (docs/numerics.md).

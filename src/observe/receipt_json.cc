@@ -29,7 +29,8 @@ nlohmann::json DraftJson(const DraftReceipt& draft) {
           {"accepted", draft.all_accepted()},
           {"sources",
            {{"memory", draft.accepted[static_cast<size_t>(DraftSource::kMemory)]},
-            {"prediction", draft.accepted[static_cast<size_t>(DraftSource::kPrediction)]}}}};
+            {"prediction", draft.accepted[static_cast<size_t>(DraftSource::kPrediction)]},
+            {"model", draft.accepted[static_cast<size_t>(DraftSource::kModel)]}}}};
 }
 
 }  // namespace

@@ -23,18 +23,26 @@ void AnswerLengths::Add(uint32_t tenant, uint32_t tokens) {
   factor_ -= (factor_ - 1) * kDecay;
 }
 
-uint32_t AnswerLengths::Expected(uint32_t tenant, uint32_t so_far) const {
-  const Ring& ring = tenants_[tenant].size >= kEnough ? tenants_[tenant] : all_;
+double AnswerLengths::RestOf(const Ring& ring, uint32_t so_far) const {
   uint64_t sum = 0, count = 0;
   for (const uint32_t tokens : ring.all()) {
     if (tokens <= so_far) continue;
     sum += tokens;
     ++count;
   }
+  if (ring.size < kEnough) return unknown_;
   // Where no known answer was longer, this one is a new kind: it may go on as long again.
-  double rest = ring.size < kEnough ? unknown_ : std::max<uint32_t>(so_far, 1);
-  if (count > 0 && ring.size >= kEnough) rest = static_cast<double>(sum) / count - so_far;
+  if (count == 0) return std::max<uint32_t>(so_far, 1);
+  return static_cast<double>(sum) / static_cast<double>(count) - so_far;
+}
+
+uint32_t AnswerLengths::Expected(uint32_t tenant, uint32_t so_far) const {
+  const double rest = RestOf(knows_tenant(tenant) ? tenants_[tenant] : all_, so_far);
   return so_far + static_cast<uint32_t>(std::ceil(rest * factor_));
+}
+
+uint32_t AnswerLengths::ExpectedOfTenant(uint32_t tenant, uint32_t so_far) const {
+  return so_far + static_cast<uint32_t>(std::ceil(RestOf(tenants_[tenant], so_far)));
 }
 
 void AnswerLengths::RaiseFactor() { factor_ = std::min(factor_ * kRise, kMaxFactor); }

@@ -30,6 +30,9 @@ class AnswerLengths {
   // `unknown` more until there are kEnough. Times a factor that rises when running requests ran out
   // of memory, because then lengths were underestimated. More than so_far. O(kKept).
   uint32_t Expected(uint32_t tenant, uint32_t so_far) const;
+  // Returns the same by the tenant's answers alone, without the factor: what others do does not
+  // show.
+  uint32_t ExpectedOfTenant(uint32_t tenant, uint32_t so_far) const;
   // Returns whether Expected rests on answers that ended.
   bool knows(uint32_t tenant) const {
     return tenants_[tenant].size >= kEnough || all_.size >= kEnough;
@@ -46,6 +49,8 @@ class AnswerLengths {
     void Add(uint32_t tokens);
     std::span<const uint32_t> all() const { return {lengths.data(), size}; }
   };
+
+  double RestOf(const Ring& ring, uint32_t so_far) const;
 
   std::vector<Ring> tenants_;
   const uint32_t unknown_;

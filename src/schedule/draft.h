@@ -15,6 +15,7 @@ struct Draft {
   uint32_t num_tokens = 0;
   DraftSource source = DraftSource::kMemory;
   uint32_t num_equal = 0;  // tokens before it that are equal where it comes from
+  bool withheld = false;   // the draft model was ready, and was not asked
 
   std::span<const TokenId> all() const { return std::span(tokens).first(num_tokens); }
 };

@@ -11,8 +11,9 @@ constexpr double kKeptSpeed = 0.9;     // after each step
 // A mean counts as so many tokens: a few drafts of a request outweigh it.
 constexpr double kMeanWeight = 4, kDefaultWeight = 8;
 // What is right of drafts before anything was measured, by KindOf: 30 files rewritten as their
-// commits do, and quotes.
-constexpr double kDefaults[kNumDraftKinds] = {0.4, 0.6, 0.8, 0.9, 0.4, 0.6, 0.8, 0.9};
+// commits do, and quotes; of a draft model, a usual figure.
+constexpr double kDefaults[kNumDraftKinds] = {0.4, 0.6, 0.8, 0.9, 0.4, 0.6,
+                                              0.8, 0.9, 0.6, 0.6, 0.6, 0.6};
 
 }  // namespace
 

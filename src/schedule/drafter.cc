@@ -61,7 +61,6 @@ uint32_t Drafter::LongestDraft(const GenerateRequest& spec) const {
   return std::min({options_.draft_max, spec.draft_max.value_or(kMaxDraft), kMaxDraft});
 }
 
-// Returns how many tokens a draft may have now.
 uint32_t Drafter::MostTokens(const Request& request, const Sequence& sequence) const {
   const auto known = static_cast<uint32_t>(sequence.tokens.size());
   const auto below = [&](uint64_t limit) {
@@ -80,6 +79,7 @@ uint32_t Drafter::MostTokens(const Request& request, const Sequence& sequence) c
 void Drafter::Fill(const Request& request, Sequence& sequence) const {
   Draft& draft = sequence.draft;
   draft.num_tokens = 0;
+  draft.withheld = false;
   const uint32_t most = MostTokens(request, sequence);
   if (most == 0) return;
   if (options_.drafts) {

@@ -28,6 +28,8 @@ class Drafter {
 
   // Returns how many tokens a draft of the request may ever have.
   uint32_t LongestDraft(const GenerateRequest& spec) const;
+  // Returns how many tokens a draft may have now.
+  uint32_t MostTokens(const Request& request, const Sequence& sequence) const;
   // Fills in sequence.draft; without tokens where there is nothing to draft. O(tokens of the
   // prediction + kOwnTokens).
   void Fill(const Request& request, Sequence& sequence) const;
@@ -40,7 +42,6 @@ class Drafter {
   void CountUntried(Request& request, const Draft& draft);
 
  private:
-  uint32_t MostTokens(const Request& request, const Sequence& sequence) const;
   void FillFromMemory(const Request& request, const Sequence& sequence, uint32_t most,
                       Draft& draft) const;
   void FillFromPrediction(const Request& request, Sequence& sequence, uint32_t most,

@@ -34,11 +34,18 @@ std::function<void(Result<TierErased>)> PromiseIn(
 }  // namespace
 
 Erasures::Erasures(KvCache& cache, Tier* tier, uint64_t tier_answer_ns,
-                   std::vector<Identity> identities)
+                   std::vector<Identity> identities, const DraftModelParts& draft)
     : cache_(cache),
       tier_(tier),
       tier_answer_ns_(tier_answer_ns),
-      identities_(std::move(identities)) {}
+      identities_(std::move(identities)),
+      draft_cache_(draft.cache),
+      draft_identity_(draft.identity) {}
+
+bool Erasures::IsZeroed(const Erasing& erasing) const {
+  return cache_.IsZeroed(erasing.point) &&
+         (draft_cache_ == nullptr || draft_cache_->IsZeroed(erasing.draft_point));
+}
 
 void Erasures::Add(Erasing erasing, ErasureSink&& done) {
   erasures_.push_back(std::move(erasing));
@@ -49,6 +56,7 @@ void Erasures::Erase(std::string_view owner, ErasureSink&& done) {
   const CacheUsage before = cache_.usage();
   Erasing erasing;
   erasing.point = cache_.Forget(owner);
+  if (draft_cache_ != nullptr) erasing.draft_point = draft_cache_->Forget(owner);
   erasing.deadline_ns = MonotonicNs() + tier_answer_ns_;
   if (tier_ != nullptr) tier_->Erase(KvCache::OwnerOf(owner), PromiseIn(erasing.tier));
   const CacheUsage after = cache_.usage();
@@ -79,6 +87,14 @@ void Erasures::Forget(const ForgetRequest& request, const std::shared_ptr<const 
     erasing.erasure.tokens += one.erased_tokens;
     erasing.erasure.kept_shared += one.kept_shared;
   }
+  if (draft_cache_ != nullptr) {
+    const std::optional<NamespaceId> ns =
+        draft_cache_->FindNamespace(request.owner, draft_identity_, request.cache_salt);
+    if (ns) {
+      erasing.draft_point =
+          draft_cache_->Forget(*ns, request.ids, request.first, request.last, *kept).point;
+    }
+  }
   erasing.erasure.cursors = cursors_before - cache_.usage().num_cursors;
   Add(std::move(erasing), std::move(done));
 }
@@ -91,8 +107,7 @@ void Erasures::Flush(FlushSink&& done) {
 }
 
 bool Erasures::AreZeroed() const {
-  return std::ranges::all_of(
-      erasures_, [&](const Erasing& erasing) { return cache_.IsZeroed(erasing.point); });
+  return std::ranges::all_of(erasures_, [&](const Erasing& erasing) { return IsZeroed(erasing); });
 }
 
 void Erasures::Zero(uint64_t step_ns) {
@@ -100,7 +115,8 @@ void Erasures::Zero(uint64_t step_ns) {
   const uint64_t end_ns = MonotonicNs() + std::max(step_ns / kZeroingShare, kLeastZeroingNs);
   do {
     cache_.ZeroForgotten(kZeroedAtOnce);
-  } while (!cache_.IsZeroed(erasures_.back().point) && MonotonicNs() < end_ns);
+    if (draft_cache_ != nullptr) draft_cache_->ZeroForgotten(kZeroedAtOnce);
+  } while (!IsZeroed(erasures_.back()) && MonotonicNs() < end_ns);
 }
 
 void Erasures::FlushSealed() {
@@ -144,8 +160,7 @@ bool Erasures::TakeTierAnswers(Erasing& erasing) {
 // Returns whether the next erase is done.
 bool Erasures::IsDue() {
   try {
-    return !erasures_.empty() && cache_.IsZeroed(erasures_.front().point) &&
-           TakeTierAnswers(erasures_.front());
+    return !erasures_.empty() && IsZeroed(erasures_.front()) && TakeTierAnswers(erasures_.front());
   } catch (...) {  // no memory: tries again after the next step
     std::this_thread::sleep_for(kRetryPause);
     return false;

@@ -12,6 +12,7 @@
 
 #include "cache/kv_cache.h"
 #include "kvasir/engine.h"
+#include "schedule/scheduler_options.h"
 #include "tier/tier.h"
 
 namespace kvasir {
@@ -24,7 +25,9 @@ class Erasures {
  public:
   // `tier`: the cache's; nullptr: it has none. `identities`: those under which the cache has KV.
   // Cache and tier must outlive this.
-  Erasures(KvCache& cache, Tier* tier, uint64_t tier_answer_ns, std::vector<Identity> identities);
+  // `draft`: the cache of the draft model, whose blocks are forgotten too and not counted.
+  Erasures(KvCache& cache, Tier* tier, uint64_t tier_answer_ns, std::vector<Identity> identities,
+           const DraftModelParts& draft = {});
 
   // Begins to erase what an owner has, or a part of a prompt (Scheduler::Erase and Forget). If they
   // throw, the caller still owns `done`.
@@ -52,7 +55,8 @@ class Erasures {
 
  private:
   struct Erasing {
-    uint64_t point = 0;  // of KvCache::Forget
+    uint64_t point = 0;        // of KvCache::Forget
+    uint64_t draft_point = 0;  // the same of the draft model's cache
     Erasure erasure;
     // Answers of the tier that are not in `erasure` yet: one for each Identity.
     std::deque<std::future<Result<TierErased>>> tier;
@@ -67,6 +71,7 @@ class Erasures {
     FlushSink done;
   };
 
+  bool IsZeroed(const Erasing& erasing) const;
   void Add(Erasing erasing, ErasureSink&& done);
   bool IsDue();
   static bool TakeTierAnswers(Erasing& erasing);
@@ -75,6 +80,8 @@ class Erasures {
   Tier* const tier_;
   const uint64_t tier_answer_ns_;
   const std::vector<Identity> identities_;
+  KvCache* const draft_cache_;  // nullptr: there is none
+  const Identity draft_identity_;
   std::deque<Erasing> erasures_;
   std::deque<Flushing> flushes_;
 };

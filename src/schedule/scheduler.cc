@@ -32,7 +32,8 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
                options_.unknown_answer_tokens),
       chooser_(runner, options_.parallel, options_.end_tokens),
       drafter_(options_, cache, chooser_, tenants_),
-      erasures_(cache, options_.tier, options_.tier_answer_ns, Identities(options_)),
+      erasures_(cache, options_.tier, options_.tier_answer_ns, Identities(options_),
+                options_.draft_model),
       format_steps_(options_.format_steps),
       loads_(runner, cache, options_.tier, figures_, options_.max_rows),
       beams_(runner, cache, options_.target, options_.logit_rows),
@@ -43,6 +44,9 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
       workload_(options_, cache.layout(), requests_, tenants_, figures_) {
   KV_CHECK(options_.max_rows >= options_.parallel);
   accounts_over_quota_.reserve(options_.parallel);
+  if (options_.draft_model.runner != nullptr) {
+    draft_model_.emplace(options_.draft_model, options_, runner, drafter_, chooser_, tenants_);
+  }
   requests_.running.reserve(options_.parallel);
 }
 
@@ -76,11 +80,13 @@ Scheduler::Ended Scheduler::Step() {
     CommitRows();
     format_steps_.Share(requests_, tenants_);
     ComputeHeads();
+    if (draft_model_) draft_model_->Sweep(requests_.running);
     requests_.CollectEnded();
     step_ns = MonotonicNs() - start_ns;
     CountStep(step_ns);
   }
   ContinueFormats();
+  if (draft_model_) draft_model_->Sweep(requests_.running);
   erasures_.Zero(step_ns);
   if (zeroes_scratch_) ZeroScratch();
   loads_.Seal(!batch_.empty());
@@ -135,6 +141,7 @@ void Scheduler::PlanRows() {
   if (options_.speculate != Speculate::kOff) {
     ReserveDrafts();
     planner_.FillDrafts();
+    if (draft_model_) draft_model_->Fill(requests_.running, figures_.cost());
   }
   for (;;) {
     GrowReservations();

@@ -14,6 +14,7 @@
 #include "kvasir/engine.h"
 #include "model/runner.h"
 #include "schedule/beam_batch.h"
+#include "schedule/draft_model.h"
 #include "schedule/drafter.h"
 #include "schedule/erasures.h"
 #include "schedule/format_steps.h"
@@ -47,6 +48,8 @@ namespace kvasir {
 class Scheduler {
  public:
   Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options);
+  // Returns the bytes of the draft model's logits; 0: there is none.
+  uint64_t draft_scratch_bytes() const { return draft_model_ ? draft_model_->bytes() : 0; }
   // Return the exact bytes that the constructor will allocate for logits and sampling, and those
   // that it did allocate.
   static uint64_t ScratchBytes(uint32_t vocab_size, uint32_t hidden_size, uint32_t logit_rows,
@@ -204,6 +207,7 @@ class Scheduler {
   TenantBook tenants_;
   TokenChooser chooser_;  // before requests_, which hold rows of it
   Drafter drafter_;
+  std::optional<DraftModel> draft_model_;
   Erasures erasures_;
   FormatSteps format_steps_;
   TierLoads loads_;

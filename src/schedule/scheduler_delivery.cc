@@ -275,6 +275,7 @@ void Scheduler::EndWalks(std::span<Request* const> requests) {
 }
 
 void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
+  if (draft_model_) draft_model_->DropAll();
   EndWalks(requests_.StopSharing(owner, {}));
   erasures_.Erase(owner, std::move(done));
   requests_.retry_admission = true;
@@ -282,6 +283,7 @@ void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
 
 void Scheduler::Forget(const ForgetRequest& request, const std::shared_ptr<const KeptPrompts>& kept,
                        ErasureSink&& done) {
+  if (draft_model_) draft_model_->DropAll();
   EndWalks(requests_.StopSharing(request.owner, std::span(request.ids).first(request.last + 1)));
   erasures_.Forget(request, kept, std::move(done));
   requests_.retry_admission = true;
@@ -294,6 +296,7 @@ void Scheduler::ZeroScratch() {
   chooser_.Zero();
   beams_.Zero();
   runner_.ZeroScratch();
+  if (draft_model_) draft_model_->Zero();
   zeroes_scratch_ = false;
 }
 
@@ -334,6 +337,7 @@ void Scheduler::CountStep(uint64_t step_ns) {
 
 void Scheduler::CheckInvariants() const {
   cache_.CheckInvariants();
+  if (draft_model_) draft_model_->CheckInvariants();
   uint32_t choices = 0;
   for (const auto& request : requests_.running) {
     KV_CHECK(!request->answer.sequences.empty());

@@ -152,12 +152,14 @@ void Scheduler::SettleDrafts() {
 
 // Measures what drafting gives, in steps that decode alone: those with prompts take longer.
 void Scheduler::CountDrafts(uint64_t step_ns) {
+  if (draft_model_) step_ns += draft_model_->last_ns();
   if (options_.speculate != Speculate::kAuto || batch_.work().prefill_rows > 0) return;
   for (const StepBatch::Rows& rows : batch_.rows()) {
     if (!rows.decodes) continue;
     Request& request = *rows.request;
     const Draft& draft = rows.sequence->draft;
-    const bool drafted = rows.num_drafted > 0, could_draft = draft.num_tokens > 0;
+    const bool drafted = rows.num_drafted > 0;
+    const bool could_draft = draft.num_tokens > 0 || draft.withheld;
     if (could_draft && !drafted) drafter_.CountUntried(request, draft);
     request.answer.pace.AddStep(
         {.drafted = drafted,

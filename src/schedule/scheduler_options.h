@@ -19,6 +19,8 @@
 
 namespace kvasir {
 
+class KvCache;
+class Runner;
 struct Draft;
 struct Request;
 struct Sequence;
@@ -28,6 +30,14 @@ struct Sequence;
 struct LongRope {
   uint32_t after_tokens;
   Identity identity;
+};
+
+// A second model, which drafts for the first. All must outlive the scheduler.
+struct DraftModelParts {
+  Runner* runner = nullptr;  // nullptr: there is none
+  KvCache* cache = nullptr;
+  Identity identity{};
+  uint32_t ctx_size = 0, max_rows = 0;  // of a sequence; of a step
 };
 
 struct SchedulerOptions {
@@ -55,6 +65,7 @@ struct SchedulerOptions {
   uint64_t format_steps = 400'000;
   Speculate speculate = Speculate::kOff;
   uint32_t draft_max = 16;  // tokens of a draft, at most
+  DraftModelParts draft_model;
   // Fills in the tokens of drafts instead of the cache's memory and predictions; for tests.
   std::function<void(const Request&, const Sequence&, Draft&)> drafts;
   FileWatch* files = nullptr;  // what the runner reads; must outlive the scheduler

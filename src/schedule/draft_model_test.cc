@@ -1,0 +1,212 @@
+#include "schedule/draft_model.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "base/clock.h"
+#include "schedule/request_check.h"
+#include "schedule/request_limits_for_test.h"
+#include "schedule/scheduler.h"
+#include "testing/small_runner_for_test.h"
+
+namespace kvasir {
+namespace {
+
+struct ModelDrafts {
+  bool has_model = true;
+  uint32_t draft_vocab = kSmallVocab;
+  std::vector<uint32_t> draft_windows = {0};  // others than {0}: another model
+  uint32_t draft_blocks = 64;
+  uint32_t draft_ctx = kSmallContext;
+};
+
+FakeRunner::Options DraftRunnerOptions(const ModelDrafts& options) {
+  FakeRunner::Options draft = SmallRunnerOptions();
+  draft.vocab_size = options.draft_vocab;
+  draft.windows = options.draft_windows;
+  draft.max_rows = 128;
+  return draft;
+}
+
+// A scheduler with a model and a draft model, which it always asks.
+class ModelDrafting {
+ public:
+  explicit ModelDrafting(const ModelDrafts& options)
+      : runner_(SmallRunnerOptions()),
+        draft_runner_(DraftRunnerOptions(options)),
+        cache_(SmallCache(runner_)),
+        draft_cache_(*KvCache::Create({.layout = draft_runner_.layout(),
+                                       .budget_bytes = 1 << 24,
+                                       .hidden_size = FakeRunner::kHidden,
+                                       .num_cursors = 0,
+                                       .max_blocks = options.draft_blocks,
+                                       .secret = {},
+                                       .step_tokens = 128})),
+        scheduler_(runner_, *cache_, OptionsFor(options)) {
+    scheduler_.set_on_stats([this](const EngineStats& stats) { stats_ = stats; });
+  }
+
+  void Begin(uint32_t request, GenerateRequest spec) {
+    spec.tenant = "anna";
+    spec.ignore_eos = true;
+    auto checked = CheckRequest(
+        std::move(spec),
+        [this, request](const Event& event) {
+          for (const GeneratedToken& token : event.tokens)
+            answers[request + 100 * event.choice].push_back(token.id);
+          if (event.last) ended[request] = event;
+        },
+        LimitsFor(*cache_, kSmallContext, kSmallVocab, 4));
+    ASSERT_TRUE(checked);
+    (*checked)->id = RequestId{request};
+    (*checked)->seed = 7 + request;
+    (*checked)->times.submitted_ns = MonotonicNs();
+    scheduler_.Enqueue(std::move(*checked));
+  }
+  void Step() {
+    scheduler_.Step();
+    scheduler_.CheckInvariants();
+  }
+  void Run() {
+    while (!scheduler_.idle()) Step();
+  }
+  Scheduler& scheduler() { return scheduler_; }
+  KvCache& draft_cache() { return *draft_cache_; }
+  DraftReceipt DraftsOf(uint32_t request) const { return ended.at(request).receipt.draft; }
+
+  std::map<uint32_t, std::vector<TokenId>> answers;
+  std::map<uint32_t, Event> ended;
+
+ private:
+  SchedulerOptions OptionsFor(const ModelDrafts& options) {
+    SchedulerOptions scheduler{.parallel = 4,
+                               .max_rows = kSmallRows,
+                               .logit_rows = kSmallRows,
+                               .end_tokens = {},
+                               .speculate = Speculate::kAlways,
+                               .draft_max = 6};
+    if (options.has_model) {
+      scheduler.draft_model = {.runner = &draft_runner_,
+                               .cache = draft_cache_.get(),
+                               .ctx_size = options.draft_ctx,
+                               .max_rows = 128};
+    }
+    return scheduler;
+  }
+
+  FakeRunner runner_, draft_runner_;
+  const std::unique_ptr<KvCache> cache_, draft_cache_;
+  Scheduler scheduler_;
+  EngineStats stats_;
+};
+
+GenerateRequest DraftedSpec(uint32_t number) {
+  GenerateRequest spec;
+  spec.prompt = SmallPrompt(20 + 9 * number, static_cast<TokenId>(1 + number));
+  spec.max_tokens = 40;
+  spec.sampling.temperature = number % 2 == 0 ? 0.0f : 1.0f;
+  if (number == 2) spec.sampling.frequency_penalty = 0.7f;
+  if (number == 3) spec.n = 2;
+  if (number == 4) spec.reuse = Reuse::kNothing;
+  return spec;
+}
+
+std::map<uint32_t, std::vector<TokenId>> AnswersOf(ModelDrafting& drafting) {
+  for (uint32_t i = 0; i < 5; ++i) drafting.Begin(i, DraftedSpec(i));
+  drafting.Run();
+  return drafting.answers;
+}
+
+TEST(DraftModel, ChangesNoAnswerWhateverItIsLike) {
+  ModelDrafting plain({.has_model = false});
+  const auto expected = AnswersOf(plain);
+  constexpr auto kModel = static_cast<size_t>(DraftSource::kModel);
+  // The same model; another one; fewer and more words; little room; a short context.
+  const ModelDrafts kinds[] = {{},
+                               {.draft_windows = {16}},
+                               {.draft_vocab = 40},
+                               {.draft_vocab = 90},
+                               {.draft_blocks = 3},
+                               {.draft_ctx = 40}};
+  std::vector<uint32_t> accepted, drafted;
+  for (const ModelDrafts& kind : kinds) {
+    ModelDrafting drafting(kind);
+    EXPECT_EQ(AnswersOf(drafting), expected) << &kind - kinds;
+    DraftReceipt sum;
+    for (uint32_t i = 0; i < 5; ++i) sum.Add(drafting.DraftsOf(i));
+    drafted.push_back(sum.drafted[kModel]);
+    accepted.push_back(sum.accepted[kModel]);
+    EXPECT_EQ(drafting.draft_cache().usage().pinned_blocks, 0u);
+  }
+  // All of one's own draws are right, at any temperature and with penalties.
+  EXPECT_EQ(accepted[0], drafted[0]);
+  EXPECT_GT(accepted[0], 120u);
+  EXPECT_GT(drafted[1], 100u);
+  EXPECT_LT(accepted[1], drafted[1] / 4);
+  EXPECT_LT(drafted[4], drafted[0]);
+  EXPECT_GT(drafted[5], 0u);
+  EXPECT_LT(drafted[5], drafted[0]);
+}
+
+TEST(DraftModel, KeepsWhatItReadForTheNextTurnOfItsOwnerAlone) {
+  ModelDrafting drafting({});
+  drafting.Begin(0, DraftedSpec(0));
+  drafting.Run();
+  EXPECT_GT(drafting.draft_cache().usage().cached_tokens, 50u);
+  GenerateRequest next = DraftedSpec(0);
+  next.prompt.insert(next.prompt.end(), drafting.answers[0].begin(), drafting.answers[0].end());
+  const uint64_t committed = drafting.draft_cache().counters().committed_blocks;
+  drafting.Begin(1, next);
+  drafting.Run();
+  EXPECT_LE(drafting.draft_cache().counters().committed_blocks - committed, 4u);
+}
+
+TEST(DraftModel, IsErasedAndForgottenWithTheCache) {
+  for (const bool whole : {true, false}) {
+    for (const bool runs : {false, true}) {
+      ModelDrafting drafting({});
+      const GenerateRequest spec = DraftedSpec(0);
+      drafting.Begin(0, spec);
+      if (runs) {
+        while (drafting.answers[0].size() < 10) drafting.Step();
+      } else {
+        drafting.Run();
+      }
+      ASSERT_GT(drafting.draft_cache().usage().cached_tokens, 0u);
+      bool done = false;
+      const auto sink = [&](const Erasure&) {
+        done = true;
+        EXPECT_EQ(drafting.draft_cache().usage().cached_tokens, 0u);
+      };
+      if (whole) {
+        drafting.scheduler().Erase("anna", sink);
+      } else {
+        drafting.scheduler().Forget({.owner = "anna", .ids = spec.prompt, .first = 0, .last = 19},
+                                    std::make_shared<const KeptPrompts>(), sink);
+      }
+      EXPECT_EQ(drafting.draft_cache().usage().cached_tokens, 0u);
+      drafting.Run();
+      EXPECT_TRUE(done);
+      EXPECT_EQ(drafting.draft_cache().usage().cached_tokens, 0u) << "nothing is published later";
+      EXPECT_EQ(drafting.answers[0].size(), 40u);
+    }
+  }
+}
+
+TEST(DraftModel, ReplaysWithAShareThatIsRight) {
+  ModelDrafting drafting({.draft_windows = {16}});
+  GenerateRequest spec = DraftedSpec(0);
+  spec.max_tokens = 300;
+  for (TokenId i = 0; i < 300; ++i) spec.replayed.push_back(i * i * 7 % 61);
+  spec.replayed_accept = 0.7;
+  drafting.Begin(0, spec);
+  drafting.Run();
+  EXPECT_EQ(drafting.answers[0], spec.replayed);
+  const DraftReceipt drafts = drafting.DraftsOf(0);
+  // 2.5 tokens of a draft of 6 are right where each is with 0.7.
+  EXPECT_NEAR(drafts.all_accepted() / double(drafts.steps), 2.06, 0.4);
+}
+
+}  // namespace
+}  // namespace kvasir
