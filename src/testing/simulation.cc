@@ -97,8 +97,26 @@ class Simulation {
 
   SchedulerOptions SchedulerOptionsOf() {
     SchedulerOptions options = options_.scheduler;
+    if (options_.drafts != SimulatedDrafts::kNone) {
+      options.drafts = [this](const Request& request, const Sequence& sequence, Draft& draft) {
+        Fill(request, sequence.tokens.size(), draft);
+      };
+    }
     options.on_plan = [this](const View& view, const StepPlan& plan) { Look(view, plan); };
     return options;
+  }
+
+  // Drafts as many tokens as there may be. Which of them are right depends on their places alone.
+  void Fill(const Request& request, uint64_t position, Draft& draft) const {
+    const SimulatedDrafts kind = options_.drafts;
+    draft.num_equal = 8;
+    draft.num_tokens = options_.scheduler.draft_max;
+    for (uint32_t i = 0; i < draft.num_tokens; ++i, ++position) {
+      const bool is_right = kind == SimulatedDrafts::kRight ||
+                            (kind == SimulatedDrafts::kHalfRight &&
+                             DrawUniform(static_cast<uint64_t>(request.id), 0, position) < 0.75);
+      draft.tokens[i] = runner_.TokenAt(position + (is_right ? 0 : 1));
+    }
   }
 
   // Adds the plan to the digest, and notes whose rows the step will have.
@@ -115,7 +133,8 @@ class Simulation {
     for (size_t i = 0; i < plan.rows.size(); ++i) {
       add(plan.rows[i]);
       const uint32_t number = view.requests[view.sequences[i].request].tenant;
-      step_rows_[tenant_of_[number - 1]] += plan.rows[i];
+      step_rows_[tenant_of_[number - 1]] += plan.rows[i] + plan.draft_rows[i];
+      if (plan.draft_rows[i] > 0) add(plan.draft_rows[i]);
     }
   }
 

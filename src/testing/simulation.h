@@ -32,9 +32,14 @@ struct SimulatedRequest {
   uint32_t max_tokens = 0;  // what the request asks for; the trace says where its answer ends
 };
 
+// Whether drafted tokens are those of the answer: none is drafted; all are; none is; three of four
+// are.
+enum class SimulatedDrafts { kNone, kRight, kWrong, kHalfRight };
+
 struct SimulationOptions {
   MachineModel machine = kCpuMachine;
-  SchedulerOptions scheduler;  // on_plan is the simulation's own
+  SchedulerOptions scheduler;                       // on_plan is the simulation's own
+  SimulatedDrafts drafts = SimulatedDrafts::kNone;  // by scheduler.speculate and draft_max
   uint32_t num_blocks = 0;
   uint32_t block_tokens = 16;
   std::string eviction = "lru";

@@ -86,6 +86,39 @@ TEST(Simulation, SharedBlocksAreFound) {
   EXPECT_EQ(result.hit_tokens(), 3 * 1024u) << "all came at once, and none computed them again";
 }
 
+TEST(Simulation, DraftsPayWhereTheyAreRightAndCostNothingWhereTheyAreWrong) {
+  const auto trace = Conversations(100);
+  const auto requests = SampleRequests(trace, {.count = 60, .max_tokens = kMaxTokens});
+  const auto run = [&](SimulatedDrafts drafts, uint32_t parallel, Speculate speculate) {
+    SimulationOptions options = Saturated(parallel, 200);  // with 8 at once some are preempted
+    options.scheduler.logit_rows = 32;
+    options.scheduler.speculate = speculate;
+    options.drafts = drafts;
+    const SimulationResult result = Simulate(requests, options);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(result.answers[i].refused, result.answers[i].tokens == 0);
+      if (result.answers[i].refused) continue;
+      EXPECT_EQ(result.answers[i].tokens, requests[i].trace.output_tokens)
+          << static_cast<int>(drafts) << " " << parallel << " " << i;
+    }
+    return result;
+  };
+  for (const uint32_t parallel : {1u, 8u}) {
+    const auto speed = [&](SimulatedDrafts drafts, Speculate speculate = Speculate::kAuto) {
+      return run(drafts, parallel, speculate).tokens_per_s();
+    };
+    const double plain = speed(SimulatedDrafts::kNone);
+    EXPECT_GT(speed(SimulatedDrafts::kRight), (parallel == 1 ? 1.8 : 1.2) * plain) << parallel;
+    EXPECT_GT(speed(SimulatedDrafts::kHalfRight), 1.02 * plain) << parallel;
+    EXPECT_GT(speed(SimulatedDrafts::kWrong), 0.97 * plain) << parallel;
+    EXPECT_LT(speed(SimulatedDrafts::kWrong, Speculate::kAlways), 0.9 * plain) << parallel;
+  }
+  const auto first = run(SimulatedDrafts::kHalfRight, 8, Speculate::kAuto);
+  const auto again = run(SimulatedDrafts::kHalfRight, 8, Speculate::kAuto);
+  EXPECT_EQ(first.digest, again.digest);
+  EXPECT_GT(first.stats.drafts.accepted, 1000u);
+}
+
 TEST(Simulation, AFullQueueRefuses) {
   SimulationOptions options = Saturated(2, 100);
   options.concurrency = 0;
