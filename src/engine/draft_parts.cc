@@ -18,7 +18,9 @@ constexpr uint32_t kDraftStepTokens = 256;  // rows of a step that reads a promp
 // Says that an error is about the draft model.
 Error OfDraft(const Error& error) {
   Error said = error;
-  said.field = error.field == "kv_memory" ? "draft_kv_memory" : "draft_model";
+  said.field = error.field == "kv_memory" ? "draft_kv_memory"
+               : error.field == "shape"   ? "draft_shape"
+                                          : "draft_model";
   return said;
 }
 
