@@ -1,0 +1,211 @@
+#include "import/lora_parts.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <unordered_map>
+
+#include "base/result.h"
+#include "import/float_numbers.h"
+#include "import/gguf_blocks.h"
+
+namespace kvasir {
+namespace {
+
+// A part of a tensor that an adapter may change: rows [first_row, first_row + rows) of it.
+struct LoraPlace {
+  uint32_t layer;
+  LoraTarget target;
+  uint64_t first_row, rows, in;
+  bool rope_rows;
+};
+using LoraPlaces = std::unordered_map<std::string, std::vector<LoraPlace>>;
+
+// The parts of each tensor, by its name. Parts of a fused tensor follow each other.
+LoraPlaces LoraPlacesOf(const ModelConfig& config, NameStyle style) {
+  LoraPlaces places;
+  const Architecture& row = ArchitectureOf(config);
+  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+    for (const SlotNames& names : row.slots) {
+      const auto* found =
+          std::ranges::find(kLoraSlots, names.slot, &std::pair<Slot, LoraTarget>::first);
+      const SlotTraits& traits = TraitsOf(names.slot);
+      if (found == std::end(kLoraSlots) || !Holds(traits.condition, config, layer)) continue;
+      const std::string_view pattern = style == NameStyle::kGguf ? names.gguf : names.hf;
+      std::vector<LoraPlace>& parts = places[TensorName(pattern, layer)];
+      const uint64_t first = parts.empty() ? 0 : parts.back().first_row + parts.back().rows;
+      parts.push_back({layer, found->second, first, SizeOf(traits.rows, config),
+                       SizeOf(*traits.columns, config), traits.rope_rows});
+    }
+  }
+  return places;
+}
+
+// What a tensor is that no part of a layer takes.
+tl::unexpected<Error> NoLoraPlace(const StoredLora& lora, const std::string& where,
+                                  const ModelConfig& config) {
+  const auto has = [&](std::string_view part) {
+    return lora.shown.find(part) != std::string::npos;
+  };
+  if (has("expert") || has("_exps") || has("mlp.gate.") || has("gate_inp") || has("moe")) {
+    return Fail(Code::kUnsupported,
+                "{}: changes '{}': adapters of experts and routers are not supported", where,
+                lora.shown);
+  }
+  if (has("embed") || has("token_embd") || has("wte")) {
+    return Fail(Code::kUnsupported, "{}: changes '{}': adapters of the embedding are not supported",
+                where, lora.shown);
+  }
+  if (has("lm_head") || lora.shown.starts_with("output")) {
+    return Fail(Code::kUnsupported,
+                "{}: changes '{}': adapters of the output head are not supported", where,
+                lora.shown);
+  }
+  return Fail(Code::kInvalidArgument,
+              "{}: changes '{}', which {} with {} layers does not have; was the adapter trained "
+              "for another model?",
+              where, lora.shown, ArchitectureOf(config).hf_class, config.num_layers);
+}
+
+tl::unexpected<Error> WrongLoraShape(const StoredTensor& tensor, uint64_t rows, uint64_t columns) {
+  return Fail(Code::kInvalidArgument,
+              "{}: tensor '{}' has the shape [{}], but this model needs [{}, {}]; was the adapter "
+              "trained for another model?",
+              tensor.file, tensor.name, fmt::join(tensor.shape, ", "), rows, columns);
+}
+
+// Numbers of a tensor in f32.
+Result<std::vector<float>> WidenLora(const StoredTensor& tensor) {
+  if (!tensor.dtype) {
+    return Fail(Code::kUnsupported,
+                "{}: tensor '{}' is {}, which is not supported; numbers of adapters may be {}",
+                tensor.file, tensor.name, tensor.type, kWeightTypes);
+  }
+  const uint64_t count = tensor.shape[0] * tensor.shape[1];
+  std::vector<float> numbers(count);
+  bool finite = true;
+  if (!IsQuantised(*tensor.dtype)) {
+    finite = AllFinite(*tensor.dtype, tensor.bytes.data(), count);
+    if (finite) Widen(*tensor.dtype, tensor.bytes.data(), count, numbers.data());
+  } else {
+    const StoredBlock block = BlockOf(*tensor.dtype);
+    WeightGroup groups[256 / kGroup];
+    for (uint64_t at = 0; finite && at < count; at += block.columns) {
+      const std::byte* from = tensor.bytes.data() + at / block.columns * block.bytes;
+      finite = TakeApart(*tensor.dtype, from, groups);
+      for (uint64_t i = 0; i < block.columns; i += kGroup) {
+        WidenGroup(*tensor.dtype, groups[i / kGroup], numbers.data() + at + i);
+      }
+    }
+    finite = finite && AllFinite(DType::kF32, reinterpret_cast<std::byte*>(numbers.data()), count);
+  }
+  if (finite) return numbers;
+  return Fail(Code::kCorruption,
+              "{}: tensor '{}' holds NaN or infinity: the file is damaged or was exported wrongly; "
+              "fetch or export it again",
+              tensor.file, tensor.name);
+}
+
+Result<double> LoraScaleOf(const StoredLora& lora, uint32_t rank, const std::string& where) {
+  if (!lora.alpha) return 1.0;
+  const double divisor = lora.is_root ? std::sqrt(static_cast<double>(rank)) : rank;
+  // GGUF files have alpha in f32, so both kinds of files give the same scale.
+  const auto alpha = static_cast<double>(static_cast<float>(*lora.alpha));
+  const double scale = alpha / divisor;
+  if (std::isfinite(scale) && std::abs(scale) <= 1e6) return scale;
+  return Fail(Code::kInvalidArgument,
+              "{}: alpha of '{}' is {}, with rank {}; the scale of an adapter may be up to 1e6",
+              where, lora.shown, *lora.alpha, rank);
+}
+
+Result<uint32_t> LoraRankOf(const StoredLora& lora, const std::string& where) {
+  if (!lora.a || !lora.b) {
+    const StoredTensor& half = lora.a ? *lora.a : *lora.b;
+    return Fail(Code::kCorruption, "{}: tensor '{}' is there, but its other half, {}, is missing",
+                where, half.name, lora.a ? "lora_B" : "lora_A");
+  }
+  for (const StoredTensor* half : {&*lora.a, &*lora.b}) {
+    if (half->shape.size() == 2) continue;
+    return Fail(Code::kCorruption, "{}: tensor '{}' has {} dimensions, not 2", where, half->name,
+                half->shape.size());
+  }
+  const uint64_t rank = lora.a->shape[0];
+  if (rank < 1 || rank > kMaxLoraRank || rank != lora.b->shape[1]) {
+    return Fail(Code::kCorruption,
+                "{}: tensor '{}' has {} rows and '{}' {} columns; both must be the rank, from 1 to "
+                "{}",
+                where, lora.a->name, rank, lora.b->name, lora.b->shape[1], kMaxLoraRank);
+  }
+  if (lora.rank && *lora.rank != rank) {
+    return Fail(Code::kCorruption, "{}: tensor '{}' has rank {}, but adapter_config.json says {}",
+                where, lora.a->name, rank, *lora.rank);
+  }
+  return static_cast<uint32_t>(rank);
+}
+
+// Rows [first, first + rows) of B, in our order.
+std::vector<float> RowsOfB(const std::vector<float>& b, uint32_t rank, const LoraPlace& place,
+                           bool interleaved, uint32_t head_dim) {
+  std::vector<float> rows(place.rows * rank);
+  for (uint64_t row = 0; row < place.rows; ++row) {
+    uint64_t from = row;
+    if (interleaved && place.rope_rows) {  // as StoredRow of backend/packed_weights.cc
+      const uint64_t i = row % head_dim, half = head_dim / 2;
+      from = row - i + (i < half ? 2 * i : 2 * (i - half) + 1);
+    }
+    std::copy_n(b.data() + (place.first_row + from) * rank, rank, rows.data() + row * rank);
+  }
+  return rows;
+}
+
+}  // namespace
+
+Status AddHalf(std::string weight, std::string shown, bool is_b, StoredTensor tensor,
+               std::vector<StoredLora>& loras) {
+  auto found = std::ranges::find(loras, weight, &StoredLora::weight);
+  if (found == loras.end()) {
+    loras.push_back({.weight = std::move(weight), .shown = std::move(shown)});
+    found = loras.end() - 1;
+  }
+  std::optional<StoredTensor>& half = is_b ? found->b : found->a;
+  if (half) {
+    return Fail(Code::kCorruption, "{}: tensors '{}' and '{}' are the same one", tensor.file,
+                half->name, tensor.name);
+  }
+  half = std::move(tensor);
+  return {};
+}
+
+Result<LoraAdapter> BindLoras(const std::vector<StoredLora>& loras, NameStyle style,
+                              bool interleaved, const std::string& where,
+                              const ModelConfig& config) {
+  const LoraPlaces places = LoraPlacesOf(config, style);
+  LoraAdapter adapter;
+  for (const StoredLora& lora : loras) {
+    const auto found = places.find(lora.weight);
+    if (found == places.end()) return NoLoraPlace(lora, where, config);
+    const std::vector<LoraPlace>& parts = found->second;
+    KV_ASSIGN(const uint32_t rank, LoraRankOf(lora, where));
+    const uint64_t in = parts.front().in, out = parts.back().first_row + parts.back().rows;
+    if (lora.a->shape[1] != in) return WrongLoraShape(*lora.a, rank, in);
+    if (lora.b->shape[0] != out) return WrongLoraShape(*lora.b, out, rank);
+    KV_ASSIGN(const double scale, LoraScaleOf(lora, rank, where));
+    KV_ASSIGN(const std::vector<float> a, WidenLora(*lora.a));
+    KV_ASSIGN(const std::vector<float> b, WidenLora(*lora.b));
+    for (const LoraPlace& part : parts) {
+      adapter.pairs.push_back({.layer = part.layer,
+                               .target = part.target,
+                               .rank = rank,
+                               .in = static_cast<uint32_t>(in),
+                               .out = static_cast<uint32_t>(part.rows),
+                               .scale = scale,
+                               .a = a,
+                               .b = RowsOfB(b, rank, part, interleaved, config.head_dim)});
+    }
+  }
+  return adapter;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,51 @@
+// The steps of reading an adapter that both kinds of files share.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "import/lora.h"
+#include "import/tensor_binding.h"
+
+namespace kvasir {
+
+// The slots of the matrices that adapters may change, in the order of LoraTarget.
+inline constexpr std::pair<Slot, LoraTarget> kLoraSlots[] = {
+    {Slot::kQ, LoraTarget::kQ},       {Slot::kK, LoraTarget::kK},
+    {Slot::kV, LoraTarget::kV},       {Slot::kO, LoraTarget::kO},
+    {Slot::kGate, LoraTarget::kGate}, {Slot::kUp, LoraTarget::kUp},
+    {Slot::kDown, LoraTarget::kDown},
+};
+
+// LoraAdapter::numbers of pairs.
+Digest LoraNumbersDigest(const std::vector<LoraPair>& pairs);
+
+// The two halves of a change, as a file has them.
+struct StoredLora {
+  std::string weight;                  // the changed tensor's name in the architecture table
+  std::string shown;                   // that name in the file's words, for messages
+  std::optional<StoredTensor> a = {};  // [rank, in]
+  std::optional<StoredTensor> b = {};  // [out, rank]
+  std::optional<double> alpha = {};    // absent: the scale is 1
+  std::optional<uint32_t> rank = {};   // what the file says; absent: what the tensors say
+  bool is_root = false;                // alpha is divided by the root of the rank
+};
+
+// Puts half `is_b` of a change into `loras`, beside the other half of the same `weight`.
+// kCorruption: it is there already.
+Status AddHalf(std::string weight, std::string shown, bool is_b, StoredTensor tensor,
+               std::vector<StoredLora>& loras);
+
+// Makes pairs of the changes: finds their matrices in the architecture table, checks shapes and
+// numbers, widens them, and cuts a fused matrix into its parts. `interleaved`: rows of B of q and k
+// are stored as GGUF's `llama` stores the matrices' (MatrixSource). Errors as ReadLora.
+Result<LoraAdapter> BindLoras(const std::vector<StoredLora>& loras, NameStyle style,
+                              bool interleaved, const std::string& where,
+                              const ModelConfig& config);
+
+Result<LoraAdapter> ReadPeftLora(const std::filesystem::path& folder, const ModelConfig& config);
+Result<LoraAdapter> ReadGgufLora(const std::filesystem::path& path, const ModelConfig& config);
+
+}  // namespace kvasir
