@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/adapter_product.h"
 #include "backend/packed_weights.h"
 #include "backend/step.h"
 #include "block/kv_layout.h"
@@ -50,6 +51,8 @@ struct BackendOptions {
   Target target;
   std::vector<uint32_t> cpus;                     // as in RunnerOptions
   std::shared_ptr<ThreadPool> workers = nullptr;  // as in RunnerOptions
+  AdapterLimits adapters = {};
+  uint32_t ffn_size = 0;  // of a dense layer
 };
 
 // What is done to Q and K of a row before K is packed.
@@ -103,6 +106,17 @@ class Backend {
   virtual void MatMulGated(const PackedMatrix& gate, const PackedMatrix& up, Activation act,
                            const float* x, size_t x_stride, uint32_t rows, float* y,
                            size_t y_stride) = 0;
+  // As MatMulGated, or MatMulActivated where `gate` has no runs, for rows of which some have
+  // adapters: these add to the products before the activation. The other rows get the same bits as
+  // from those calls. y is not x.
+  virtual void MatMulAdapted(uint32_t layer, const PackedMatrix& gate, const PackedMatrix& up,
+                             Activation act, const float* x, size_t x_stride, uint32_t rows,
+                             float* y, size_t y_stride) = 0;
+  // Returns whether an adapter of a row changes a product of this input (StepSequence::adapters).
+  virtual bool Adapts(uint32_t layer, AdapterInput input) const = 0;
+  // Adds what the rows' adapters make of x to the products of x.
+  virtual void Adapt(uint32_t layer, AdapterInput input, const float* x, size_t x_stride,
+                     const AdapterOutputs& out) = 0;
   // y[row] = the sum over the row's chosen experts, in their order from 0, of weight times
   // down(act(gate x[row]) * (up x[row])); y may be x. A row whose router gives a number that is
   // not finite gets 0, and finite(row) is false.

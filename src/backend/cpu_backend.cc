@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "attention/kernels.h"
+#include "backend/adapter_product.h"
 #include "backend/backend.h"
 #include "backend/cpu_attention.h"
 #include "backend/expert_product.h"
@@ -22,15 +23,24 @@ struct Scratch {
     angles = arena.TakeArray<float>(o.ropes.size() * o.max_rows * o.head_dim);
     sequence_of = arena.TakeArray<uint32_t>(o.max_rows);
     finite = arena.TakeArray<bool>(o.max_rows);
+    const bool has_adapters = o.adapters != AdapterLimits{};
+    ffn_stride = RoundUp(o.ffn_size, kPanelOutputs) + kPanelOutputs;
+    ffn = arena.TakeArray<float>(has_adapters ? o.max_rows * ffn_stride : 0);
   }
 
   float* angles;          // [rope][row: max_rows][cos: head_dim/2, sin: head_dim/2]
   uint32_t* sequence_of;  // [row]
   bool* finite;           // [row]
+  size_t ffn_stride;
+  float* ffn;  // [row: max_rows]: products of `up` that wait for adapters
 };
 
 MatrixProduct::Options ProductOptions(const BackendOptions& o) {
   return {o.target, std::max(o.max_rows, o.max_logit_rows), o.quant_columns, o.threads};
+}
+
+AdapterProduct::Options AdapterOptions(const BackendOptions& o) {
+  return {o.target, o.max_rows, o.adapters};
 }
 
 ExpertProduct::Options ExpertOptions(const BackendOptions& o) {
@@ -69,6 +79,7 @@ class CpuBackend final : public Backend {
                                                                 &EnterComputeThread, options.cpus)),
         pool_(*workers_),
         product_(ProductOptions(options), arena, pool_),
+        adapters_(AdapterOptions(options), arena, pool_),
         experts_(ExpertOptions(options), arena, pool_) {
     if (o_.encoder) encoder_.emplace(EncoderOptions(o_), arena);
     for (const BackendOptions::Rope& rope : o_.ropes) {
@@ -81,6 +92,7 @@ class CpuBackend final : public Backend {
   void Begin(std::span<const StepSequence> sequences, uint32_t rows) override {
     SetRows(decoder_, sequences, rows);
     side_->attention.Begin(sequences);
+    adapters_.Begin(sequences);
     for (uint32_t rope = 0; rope < o_.ropes.size(); ++rope) FillAngles(rope);
   }
 
@@ -92,6 +104,7 @@ class CpuBackend final : public Backend {
   void BeginEncoder(std::span<const StepSequence> sources, uint32_t rows) override {
     SetRows(*encoder_, sources, rows);
     side_->attention.Begin(sources);
+    adapters_.Begin({});
   }
 
   void BeginSources(std::span<const StepSequence> sources, uint32_t rows) override {
@@ -159,6 +172,32 @@ class CpuBackend final : public Backend {
   void MatMulGated(const PackedMatrix& gate, const PackedMatrix& up, Activation act, const float* x,
                    size_t x_stride, uint32_t rows, float* y, size_t y_stride) override {
     product_.RunGated(gate, up, act, {x, x_stride, rows, y, y_stride, Into::kReplace});
+  }
+
+  void MatMulAdapted(uint32_t layer, const PackedMatrix& gate, const PackedMatrix& up,
+                     Activation act, const float* x, size_t x_stride, uint32_t rows, float* y,
+                     size_t y_stride) override {
+    const bool is_gated = gate.num_runs > 0;
+    float* const of_up = is_gated ? s_.ffn : y;
+    const size_t up_stride = is_gated ? s_.ffn_stride : y_stride;
+    if (is_gated) product_.Run(gate, {x, x_stride, rows, y, y_stride, Into::kReplace});
+    product_.Run(up, {x, x_stride, rows, of_up, up_stride, Into::kReplace});
+    adapters_.Add(layer, AdapterInput::kGateUp, x, x_stride,
+                  {{{y, y_stride}, {of_up, up_stride}, {}}});
+    ForRows(rows, up.outputs * 16, [&](uint32_t row) {
+      float* to = y + row * y_stride;
+      if (!is_gated) return tensor_.activate(act, up.outputs, to);
+      tensor_.gated(act, to, of_up + row * up_stride, up.outputs, to);
+    });
+  }
+
+  bool Adapts(uint32_t layer, AdapterInput input) const override {
+    return adapters_.Changes(layer, input);
+  }
+
+  void Adapt(uint32_t layer, AdapterInput input, const float* x, size_t x_stride,
+             const AdapterOutputs& out) override {
+    adapters_.Add(layer, input, x, x_stride, out);
   }
 
   void Experts(const PackedFfn& w, Routing routing, Activation act, const float* x, size_t stride,
@@ -233,7 +272,7 @@ class CpuBackend final : public Backend {
     return decoder_.attention.read_bytes() + (encoder_ ? encoder_->attention.read_bytes() : 0);
   }
   uint64_t weight_read_bytes() const override {
-    return product_.read_bytes() + experts_.read_bytes();
+    return product_.read_bytes() + adapters_.read_bytes() + experts_.read_bytes();
   }
 
   Status status() const override { return pool_.status(); }
@@ -372,6 +411,7 @@ class CpuBackend final : public Backend {
   const std::shared_ptr<ThreadPool> workers_;
   ThreadPool& pool_;
   MatrixProduct product_;
+  AdapterProduct adapters_;
   ExpertProduct experts_;
   std::span<const StepSequence> sequences_;
   uint32_t rows_ = 0;
@@ -384,6 +424,7 @@ uint64_t CpuBackendScratchBytes(const BackendOptions& options) {
   const Scratch scratch(options, counter);
   const CpuAttention attention(options, counter);
   const MatrixProduct::Scratch product(ProductOptions(options), counter);
+  const AdapterProduct::Scratch adapters(AdapterOptions(options), counter);
   const ExpertProduct::Scratch experts(ExpertOptions(options), counter);
   std::optional<CpuAttention> encoder;
   if (options.encoder) encoder.emplace(EncoderOptions(options), counter);

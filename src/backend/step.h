@@ -6,6 +6,7 @@
 #include <span>
 
 #include "attention/kernels.h"
+#include "backend/packed_adapter.h"
 #include "block/block_table.h"
 
 namespace kvasir {
@@ -30,6 +31,8 @@ struct StepSequence {
   // Tokens of the source, whose K and V the tables of `cross` groups hold: each row sees all of
   // them there. 0: the layout has no such groups.
   uint32_t source_tokens = 0;
+  // What the rows are computed with beside the model, by ascending digest; empty: nothing.
+  std::span<const AppliedAdapter> adapters = {};
 };
 
 // Rows [first_row, first_row + num_rows) of an encoder's step: a whole source. `tables`

@@ -59,7 +59,9 @@ BackendOptions BackendOptionsFor(const ModelConfig& c, const RunnerOptions& o,
           .encoder = std::move(encoder),
           .target = o.target,
           .cpus = o.cpus,
-          .workers = o.workers};
+          .workers = o.workers,
+          .adapters = o.adapters,
+          .ffn_size = c.ffn_size};
 }
 
 class ComposedRunner final : public Runner {
@@ -91,6 +93,7 @@ class ComposedRunner final : public Runner {
       KV_CHECK(s.position + s.num_rows <= options_.max_positions);
       KV_CHECK(weights_.positions == nullptr || s.position + s.num_rows <= c.max_positions);
       KV_CHECK((s.source_tokens > 0) == (layout_.num_cross_groups() > 0));
+      KV_CHECK(s.adapters.empty() || !c.encoder);
     }
     backend_->Begin(sequences, rows);
     Embed(weights_.embedding, weights_.positions, tokens);
@@ -216,13 +219,14 @@ class ComposedRunner final : public Runner {
   // a source, x += attention over it (norm(x)) between them. `layer`: of the KvLayout.
   void Layer(const PackedLayer& w, uint32_t layer, uint32_t rows) {
     Attention(w, layer, rows, BranchInput(w.spec, w.attention.norm, rows));
-    AddBranch(w.spec, w.attention.o, w.attention.post_norm, a_.attention, a_.attention_stride,
-              rows);
+    AddBranch(w.spec, {w.attention.o, layer, AdapterInput::kO}, w.attention.post_norm, a_.attention,
+              a_.attention_stride, rows);
     if (w.spec.cross) Cross(w, layer, rows);
     const float* input = BranchInput(w.spec, w.ffn.norm, rows);
     if (w.spec.ffn == FfnKind::kExperts) return Experts(w.spec, w.ffn, rows, input);
-    Ffn(w.spec, w.ffn, rows, input);
-    AddBranch(w.spec, w.ffn.down, w.ffn.post_norm, a_.ffn, a_.ffn_stride, rows);
+    Ffn(w.spec, w.ffn, layer, rows, input);
+    AddBranch(w.spec, {w.ffn.down, layer, AdapterInput::kDown}, w.ffn.post_norm, a_.ffn,
+              a_.ffn_stride, rows);
   }
 
   void Cross(const PackedLayer& w, uint32_t layer, uint32_t rows) {
@@ -233,7 +237,8 @@ class ComposedRunner final : public Runner {
              Backend::Into::kReplace);
     b.PrepareQueries(cross, a_.qkv, a_.qkv_stride);
     b.Attend(cross, a_.qkv, a_.qkv_stride, a_.attention, a_.attention_stride);
-    AddBranch(w.spec, w.cross.o, {}, a_.attention, a_.attention_stride, rows);
+    AddBranch(w.spec, {w.cross.o, layer, std::nullopt}, {}, a_.attention, a_.attention_stride,
+              rows);
   }
 
   // normed = norm(from).
@@ -248,16 +253,26 @@ class ComposedRunner final : public Runner {
     return a_.normed;
   }
 
+  // The last matrix of a branch, and what adapters call it.
+  struct BranchEnd {
+    const PackedMatrix& w;
+    uint32_t layer;
+    std::optional<AdapterInput> input;  // absent: adapters do not change it
+  };
+
   // x += m * norm(w y), with a norm after the branch and a multiplier where the model has them.
-  void AddBranch(const LayerSpec& spec, const PackedMatrix& w, const PackedNorm& norm,
+  void AddBranch(const LayerSpec& spec, const BranchEnd& end, const PackedNorm& norm,
                  const float* y, size_t y_stride, uint32_t rows) {
     Backend& b = *backend_;
     const auto multiplier = static_cast<float>(model_.config.residual_multiplier);
-    if (!NormsOutput(spec) && multiplier == 1) {
-      return b.MatMul(w, y, y_stride, rows, a_.x, a_.hidden_stride, Backend::Into::kAdd);
+    const bool is_direct = !NormsOutput(spec) && multiplier == 1;
+    float* const to = is_direct ? a_.x : a_.normed;
+    b.MatMul(end.w, y, y_stride, rows, to, a_.hidden_stride,
+             is_direct ? Backend::Into::kAdd : Backend::Into::kReplace);
+    if (end.input) {
+      b.Adapt(end.layer, *end.input, y, y_stride, {{{to, a_.hidden_stride}, {}, {}}});
     }
-    b.MatMul(w, y, y_stride, rows, a_.normed, a_.hidden_stride, Backend::Into::kReplace);
-    AddNormed(spec, norm, rows);
+    if (!is_direct) AddNormed(spec, norm, rows);
   }
 
   // x += m * norm(normed), as AddBranch.
@@ -281,13 +296,22 @@ class ComposedRunner final : public Runner {
     if (packed.spec.rotated) steps.rope = packed.spec.local_rope ? 1 : 0;
     Backend& b = *backend_;
     b.MatMul(w.qkv, input, a_.hidden_stride, rows, a_.qkv, a_.qkv_stride, Backend::Into::kReplace);
+    float* const k = a_.qkv + size_t{model_.config.num_heads} * model_.config.head_dim;
+    float* const v = k + size_t{model_.config.num_kv_heads} * model_.config.head_dim;
+    b.Adapt(layer, AdapterInput::kQkv, input, a_.hidden_stride,
+            {{{a_.qkv, a_.qkv_stride}, {k, a_.qkv_stride}, {v, a_.qkv_stride}}});
     b.RotateAndPack(layer, steps, a_.qkv, a_.qkv_stride);
     b.Attend(layer, a_.qkv, a_.qkv_stride, a_.attention, a_.attention_stride);
   }
 
   // ffn = what `down` multiplies.
-  void Ffn(const LayerSpec& spec, const PackedFfn& w, uint32_t rows, const float* input) {
+  void Ffn(const LayerSpec& spec, const PackedFfn& w, uint32_t layer, uint32_t rows,
+           const float* input) {
     Backend& b = *backend_;
+    if (b.Adapts(layer, AdapterInput::kGateUp)) {
+      return b.MatMulAdapted(layer, w.gate, w.up, spec.activation, input, a_.hidden_stride, rows,
+                             a_.ffn, a_.ffn_stride);
+    }
     switch (spec.ffn) {
       case FfnKind::kGated:
         return b.MatMulGated(w.gate, w.up, spec.activation, input, a_.hidden_stride, rows, a_.ffn,

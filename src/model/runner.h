@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/adapter_product.h"
 #include "backend/step.h"
 #include "backend/weight_choice.h"
 #include "block/kv_layout.h"
@@ -38,6 +39,7 @@ struct RunnerOptions {
   // Workers that it shares with other runners, of as many threads and these cpus; null: it has its
   // own. One runner at a time uses them.
   std::shared_ptr<ThreadPool> workers;
+  AdapterLimits adapters = {};  // of StepSequence::adapters
 };
 
 // The bits of every result depend on weights, tokens and numerics version alone (docs/numerics.md).

@@ -1,0 +1,69 @@
+// PackedAdapter: an adapter's matrices repacked into panels of 16 outputs.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/arena.h"
+#include "base/digest.h"
+#include "import/lora.h"
+#include "kvasir/status.h"
+
+namespace kvasir {
+
+// The products of a layer that have one input each: q, k and v; o; gate and up; down.
+enum class AdapterInput : uint8_t { kQkv, kO, kGateUp, kDown };
+inline constexpr uint32_t kNumAdapterInputs = 4;
+inline constexpr uint32_t kMaxAdapterOutputs = 3;  // matrices of one input
+
+// The change of one matrix: y += factor * B t, where t are `rank` of the numbers that A gives.
+struct PackedPair {
+  const std::byte* b = nullptr;  // panels of [out, rank], f32; nullptr: the matrix is not changed
+  uint32_t rank = 0, out = 0;
+  uint32_t first = 0;  // of t
+  double scale = 1;    // of the file
+};
+
+// What changes the products of one input. A of all its matrices follow each other, so that one
+// product gives t of all of them.
+struct PackedInput {
+  const std::byte* a = nullptr;  // panels of [rank, in], f32, of each pair; nullptr: no change
+  uint32_t panels = 0, in = 0;
+  std::array<PackedPair, kMaxAdapterOutputs> pairs;  // in the order of AdapterInput's comment
+};
+
+// Immutable; thread-safe.
+class PackedAdapter {
+ public:
+  // Returns what Create allocates, exactly. O(pairs).
+  static uint64_t BytesFor(const LoraAdapter& adapter);
+  // Packs the matrices. O(numbers). kExhausted: the memory is refused. REQUIRES: its layers are
+  // below num_layers.
+  static Result<std::shared_ptr<const PackedAdapter>> Create(const LoraAdapter& adapter,
+                                                             uint32_t num_layers);
+
+  const PackedInput& At(uint32_t layer, AdapterInput input) const {
+    return layers_[layer][static_cast<size_t>(input)];
+  }
+  uint64_t bytes() const { return arena_.used(); }
+
+ private:
+  using Layer = std::array<PackedInput, kNumAdapterInputs>;
+  static void Fill(const LoraAdapter& adapter, Arena& arena, std::vector<Layer>& layers);
+
+  std::vector<Layer> layers_;
+  Arena arena_;
+};
+
+// An adapter that rows are computed with, and how much of it. Rows with the same list get
+// the same bits.
+struct AppliedAdapter {
+  const PackedAdapter* adapter;
+  double scale;
+  Digest digest;  // LoraDigest
+};
+
+}  // namespace kvasir
