@@ -19,9 +19,10 @@ WRONG = {flag: "?" for flag in (
     "--formats --layers --max-kl --max-queued --max-queue-ms --timeout-ms --max-timeout-ms --sse-ping-s "
     "--disk-cap --disk-reserve --disk-ttl --template-date --reasoning --reasoning-budget --reasoning-format --hf-repo --chat-template --chat-template-kwargs --drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape "
     "--at-once --ids --source --target --split --source-ids --target-id --sessions --session-ttl --session-memory --grammar-memory "
+    "--lora --lora-scaled --lora-memory --max-lora-rank --max-loras "
     "--beams --hypotheses --length-penalty --early-stopping --min-tokens --no-repeat-ngram-size").split()}
 WRONG |= {flag: "/no/such/folder/x" for flag in ("--text --recall --chat-template-file --config --api-key-file --out "
-                                                 "--keys --svg --slot-save-path --transcript --draft-model").split()}
+                                                 "--keys --svg --slot-save-path --transcript --draft-model --lora-dir").split()}
 WRONG |= {"--stop": "", "--disk": "", "--admin-key": "", "--otlp-traces-endpoint": "", "--api-key": "a b",
           "--alias": "", "--tags": "", "--prompt": "", "--tenant": "", "--resume": "?"}
 
@@ -42,7 +43,7 @@ VALUES = {"--cache-dir": "{folder}", "--system": "You are a pirate."}
 
 # These take seconds, or serve until they are stopped: the other tests of the command see what the flags do.
 ELSEWHERE = {"plan": ["--cache-dir"],  # changes nothing there; the server's command line does as it is
-             "serve": ["--pin-threads", "--cache-dir", "--no-page", "--no-slots", "--prepare", "--verbose"],
+             "serve": ["--lora-init-without-apply", "--pin-threads", "--cache-dir", "--no-page", "--no-slots", "--prepare", "--verbose"],
              "selftest": ["--json", "--pin-threads", "--cache-dir"],
              "fsck": ["--json", "--cache-dir", "--remove-unreadable"], "eval": ["--json", "--pin-threads", "--cache-dir"],
              "sessions": ["--json", "--cache-dir", "--unreadable"]}

@@ -209,7 +209,7 @@ class RunTest(CliTest):
         answer = self.ok_json("run", "--ids", "1,3,352", "--max-tokens", "2", "--json", *SMALL)
         self.assertEqual(set(answer), {"text", "tokens", "finish_reason", "receipt", "timings"})
         receipt = answer["receipt"]
-        self.assertEqual(set(receipt), {"prompt_tokens", "computed", "reused", "miss", "ignored",
+        self.assertEqual(set(receipt), {"prompt_tokens", "computed", "reused", "miss", "ignored", "adapters",
                                         "preemptions", "recomputed", "saved_ms", "queue_ms", "shared_ms", "cache_ms",
                                         "load_ms", "compute_ms", "estimate_ms", "ttft_ms", "tpot_ms", "draft"})
         self.assertEqual(receipt["reused"], {"pool": 0, "partial": 0, "disk": 0, "remote": 0})

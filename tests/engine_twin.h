@@ -24,13 +24,14 @@ struct TwinCounts {
   uint64_t window_misses = 0;  // prompts whose prefix was there, and its window not
   uint64_t disk_tokens = 0, restarts = 0;
   uint64_t formats = 0;  // requests with a format
+  uint64_t adapted = 0;  // adapters of requests
   DraftStats drafts;
   uint64_t model_drafted = 0, model_accepted = 0;  // tokens of the draft model
 };
 
 class TwinRun {
  public:
-  explicit TwinRun(uint64_t seed) : random_(seed), drafts_(~seed) {}
+  explicit TwinRun(uint64_t seed) : random_(seed), drafts_(~seed), adapters_(seed * 3 + 1) {}
 
   // Makes that from now on each round has a disk, and its engine is started again now and then.
   TwinRun& OnDisk() {
@@ -120,6 +121,8 @@ class TwinRun {
       options.draft_kv_memory_bytes = (1 + drafts_.Below(3)) << 20;
       options.speculate = drafts_.Below(4) == 0 ? Speculate::kAuto : Speculate::kAlways;
     }
+    SetAdapters(options);
+    twin_options.adapters = options.adapters;
     const std::vector<Target> targets = SupportedTargets();
     options.target = NameOf(targets[random_.Below(targets.size())]);
     options.threads = 1 + static_cast<uint32_t>(random_.Below(2));
@@ -142,17 +145,23 @@ class TwinRun {
     }
     auto engine = LoadEngine(options);
     const auto twin = LoadEngine(twin_options);
+    for (Engine* each : {engine.get(), twin.get()}) LoadAdapters(*each);
     conversations_.clear();
     for (uint32_t batch = 0; batch < num_batches && !testing::Test::HasFailure(); ++batch) {
       RunBatch(*engine, *twin);
       // An index that skips its comparisons has no invariants to check.
       if (random_.Below(8) == 0 && !FaultsActive()) engine->CheckInvariants();
       if (random_.Below(20) == 0) engine->Erase("tenant-0");
+      if (!adapter_seeds_.empty() && adapters_.Below(8) == 0) {
+        adapter_seeds_[adapters_.Below(adapter_seeds_.size())] = 1 + adapters_.Below(4);
+        for (Engine* each : {engine.get(), twin.get()}) LoadAdapters(*each);
+      }
       if (on_disk_ && random_.Below(3) == 0) Flush(*engine);
       if (!on_disk_ || random_.Below(8) != 0) continue;
       Count(*engine);
       engine.reset();
       engine = LoadEngine(options);
+      LoadAdapters(*engine);
       ++counts_.restarts;
     }
     Count(*engine);
@@ -179,6 +188,38 @@ class TwinRun {
     EXPECT_LE(disk.used_bytes, disk.cap_bytes);
   }
 
+  // Gives half of the rounds two adapters, which other ones replace under the same names.
+  void SetAdapters(EngineOptions& options) {
+    adapter_seeds_.clear();
+    if (adapters_.Below(2) == 0) return;
+    options.adapters.loads_later = true;
+    options.adapters.max_loaded = 2;
+    adapter_seeds_ = {1, 2};
+  }
+
+  void LoadAdapters(Engine& engine) const {
+    for (size_t id = 0; id < adapter_seeds_.size(); ++id) {
+      const auto card = engine.LoadAdapter({.path = "",
+                                            .name = "adapter-" + std::to_string(id),
+                                            .scale = 0,
+                                            .seed = adapter_seeds_[id]},
+                                           Engine::AdapterNames::kMayReplace);
+      ASSERT_TRUE(card) << card.error().text();
+      ASSERT_EQ(card->id, id);
+    }
+  }
+
+  // Chooses none, one or both, at scales that come again.
+  void ChooseAdapters(GenerateRequest& request) {
+    if (adapter_seeds_.empty()) return;
+    const double scales[] = {0, 0, 1, -0.5};
+    request.adapters.emplace();
+    for (size_t id = 0; id < adapter_seeds_.size(); ++id) {
+      request.adapters->push_back({id, scales[adapters_.Below(std::size(scales))]});
+      counts_.adapted += request.adapters->back().scale != 0;
+    }
+  }
+
   static void Flush(Engine& engine) {
     std::promise<Result<TierFlushed>> told;
     engine.Flush([&](Result<TierFlushed> flushed) { told.set_value(std::move(flushed)); });
@@ -194,6 +235,7 @@ class TwinRun {
         asked.request.format = NextFormat();
         ++counts_.formats;
       }
+      ChooseAdapters(asked.request);
       if (drafts_.Below(4) == 0) AddPrediction(twin, asked.request);
       GenerateRequest request = asked.request;
       request.on_logits = Recorder(*asked.rows);
@@ -388,7 +430,8 @@ class TwinRun {
   std::optional<std::string> format_;     // absent: a random one for each round
   uint64_t least_sequences_ = 1;          // of the whole context, that the pool holds
   std::optional<uint32_t> block_tokens_;  // likewise
-  Random random_, drafts_;
+  Random random_, drafts_, adapters_;
+  std::vector<uint64_t> adapter_seeds_;  // of the round's adapters; empty: it has none
   std::vector<Conversation> conversations_;
   TwinCounts counts_;
 };
@@ -397,7 +440,7 @@ inline void PrintTwin(const TwinCounts& counts) {
   std::printf(
       "rows %llu differ %llu (reused tokens %llu, cursor hits %llu, evicted blocks %llu, "
       "cancelled %llu, window misses %llu, from disk %llu, restarts %llu, formats %llu, "
-      "drafted tokens accepted %llu of %llu)\n",
+      "adapters %llu, drafted tokens accepted %llu of %llu)\n",
       static_cast<unsigned long long>(counts.rows), static_cast<unsigned long long>(counts.differ),
       static_cast<unsigned long long>(counts.reused_tokens),
       static_cast<unsigned long long>(counts.cursor_hits),
@@ -407,6 +450,7 @@ inline void PrintTwin(const TwinCounts& counts) {
       static_cast<unsigned long long>(counts.disk_tokens),
       static_cast<unsigned long long>(counts.restarts),
       static_cast<unsigned long long>(counts.formats),
+      static_cast<unsigned long long>(counts.adapted),
       static_cast<unsigned long long>(counts.drafts.accepted),
       static_cast<unsigned long long>(counts.drafts.drafted));
 }

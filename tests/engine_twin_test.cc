@@ -36,6 +36,7 @@ TEST(EngineTwin, NoAnswerIsChangedByTheCache) {
 #ifndef KVASIR_SANITIZED  // too few rows to find each fault surely
   EXPECT_GT(counts.cursor_hits, 0u);
   EXPECT_GT(counts.formats, 0u);
+  EXPECT_GT(counts.adapted, 0u);
 #endif
 }
 
@@ -139,8 +140,9 @@ TEST(EngineTwin, NoAnswerIsChangedByAWindowOfAnyWidthInAnyFormat) {
 
 // Shows that the check can fail: each cache fault makes rows differ.
 TEST(EngineTwin, SeesInjectedFaults) {
-  for (const Fault fault : {Fault::kStaleBlock, Fault::kWrongPosition, Fault::kSkippedCompare,
-                            Fault::kAcceptedWrong, Fault::kKeptDraft}) {
+  for (const Fault fault :
+       {Fault::kStaleBlock, Fault::kWrongPosition, Fault::kSkippedCompare, Fault::kAcceptedWrong,
+        Fault::kKeptDraft, Fault::kForeignAdapter, Fault::kMatesAdapter}) {
     uint64_t differ = 0;
     for (uint64_t seed = 1; seed <= 3 && differ == 0; ++seed) {
       TwinRun run(seed);

@@ -45,7 +45,7 @@ class OpenAiClient(WithClient):
         usage = answer.usage
         self.assertEqual(usage.total_tokens, usage.prompt_tokens + usage.completion_tokens)
         receipt = answer.kvasir
-        self.assertEqual(set(receipt), {"prompt_tokens", "computed", "reused", "miss", "ignored",
+        self.assertEqual(set(receipt), {"prompt_tokens", "computed", "reused", "miss", "ignored", "adapters",
                                         "preemptions", "recomputed", "saved_ms", "queue_ms", "shared_ms", "cache_ms",
                                         "load_ms", "compute_ms", "estimate_ms", "ttft_ms", "tpot_ms", "draft"})
         cached = usage.prompt_tokens_details.cached_tokens
@@ -376,8 +376,8 @@ class OtherEndpoints(WithServer):
             self.assertEqual("error" in answer, status != 200)
         # What docs/api.md names as absent.
         for path in ("/embedding", "/embeddings", "/rerank", "/reranking",
-                     "/lora-adapters", "/models/load", "/ping", "/load", "/version", "/pooling", "/classify",
-                     "/score", "/v1/audio/speech", "/v1/load_lora_adapter", "/sleep"):
+                     "/models/load", "/ping", "/load", "/version", "/pooling", "/classify",
+                     "/score", "/v1/audio/speech", "/sleep"):
             self.refused(path, b"{}", status=404)
         self.refused("/props", b"{}", status=405)
         self.assertEqual(self.server.request("GET", "/v1/completions")[1]["allow"], "POST")

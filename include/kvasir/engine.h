@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvasir/adapters.h"
 #include "kvasir/disk.h"
 #include "kvasir/engine_event.h"
 #include "kvasir/engine_options.h"
@@ -47,8 +48,9 @@ struct ForgetRequest {
   std::optional<std::string> cache_salt;  // GenerateRequest::cache_salt
   std::vector<TokenId> ids;               // of the prompt, up to token `last` or longer
   uint32_t first = 0, last = 0;
-  // Other prompts of the same owner and salt: a block stays if one of them has all its tokens from
-  // the first one on.
+  std::string adapters;  // Receipt::adapter_digest of the prompt; "": it was read without adapters
+  // Other prompts of the same owner, salt and adapters: a block stays if one of them has all its
+  // tokens from the first one on.
   std::vector<std::vector<TokenId>> kept;
 };
 
@@ -129,6 +131,21 @@ class Engine {
   // go on, and share nothing from then on. O(tokens of `kept`) on the caller's thread. REQUIRES:
   // request.first <= request.last < request.ids.size().
   virtual void Forget(ForgetRequest request, ErasureSink done) = 0;
+  // Loads an adapter of the model, on the calling thread; steps go on meanwhile. kMayReplace: one
+  // of this name goes, and its id is the new one's. What fails changes nothing: kInvalidArgument
+  // for a name that is taken and for limits of EngineOptions::adapters, else as Load for a wrong
+  // file. kUnsupported: the engine was started without room for adapters.
+  enum class AdapterNames { kMustBeNew, kMayReplace };
+  virtual Result<AdapterCard> LoadAdapter(const AdapterSource& source, AdapterNames names) = 0;
+  // Requests that came before keep it. kNotFound: there is none of this name.
+  virtual Status UnloadAdapter(std::string_view name) = 0;
+  // Sets AdapterCard::scale: as chosen, 0 for the others. Errors as for GenerateRequest::adapters.
+  virtual Status SetAdapterScales(std::span<const AdapterChoice> choices) = 0;
+  virtual std::vector<AdapterCard> Adapters() const = 0;  // by id
+  // Fills in what a request is computed with: its adapters, where it says nothing, and their digest
+  // ("": there are none). From then on SubmitAll takes it with these very numbers, or refuses it
+  // (kUnavailable) where they were replaced. kInvalidArgument: as for GenerateRequest::adapters.
+  virtual Status ChooseAdapters(GenerateRequest& request) const = 0;
   // Calls `done` when all that the cache was given before is on the disk. kUnsupported: there is no
   // disk tier; kUnavailable: it cannot be written.
   virtual void Flush(FlushSink done) = 0;

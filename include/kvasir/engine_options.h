@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kvasir/adapters.h"
 #include "kvasir/disk.h"
 #include "kvasir/drafts.h"
 #include "kvasir/images.h"
@@ -89,6 +90,7 @@ struct EngineOptions {
   // Limit of the model images there; the least recently used are removed first. 0: no images are
   // kept. Without a secret in the state folder no images are kept either.
   uint64_t image_cap_bytes = kDefaultImageCapBytes;
+  AdapterOptions adapters;
   // Keeps the cache over restarts, encrypted under the secret of the state folder. Absent: it ends
   // with the process. Only with CacheMode::kPrefix, and a secret that lasts.
   std::optional<DiskOptions> disk;

@@ -23,6 +23,9 @@ inline constexpr EngineRange kStepTokensRange{1, 1 << 16};
 inline constexpr EngineRange kThreadsRange{1, 1024};
 inline constexpr EngineRange kBlockTokensRange{16, 1024};  // multiples of its least value
 
+inline constexpr EngineRange kMaxLoraRankRange{1, 1 << 12};
+inline constexpr EngineRange kMaxLorasRange{1, 256};
+
 inline constexpr double kMaxKvHeadroom = 0.5;  // kv_headroom: 0 to this
 inline constexpr uint64_t kMinRequestMemoryBytes = uint64_t{16} << 20;
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "kvasir/adapters.h"
 #include "kvasir/answer_format.h"
 #include "kvasir/request_trace.h"
 #include "kvasir/sampling_params.h"
@@ -84,6 +85,11 @@ struct GenerateRequest {
   // Events of choice 0 have `progress`, from the prompt's first step on.
   bool reports_progress = false;
   LlamaQuirks llama_quirks;
+  // Adapters that it is computed with, and no others; absent: those whose scale is not 0
+  // (AdapterCard::scale). Each id once; scales up to kMaxAdapterScale.
+  std::optional<std::vector<AdapterChoice>> adapters;
+  // Engine::ChooseAdapters: what `adapters` were then. Absent: whatever they are.
+  std::optional<std::string> adapter_digest;
   Reuse reuse = Reuse::kAll;
   bool use_disk = true;  // false: the disk is neither read nor written for it
   // Tokens of a draft, at most; 0: none. Absent: EngineOptions::draft_max, which limits it too.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kvasir/adapters.h"
 #include "kvasir/drafts.h"
 
 namespace kvasir {
@@ -23,12 +24,13 @@ enum class MissReason {
   kUnreadable,  // what the disk has of it is damaged, or could not be read
   // kDiverged, where more is known of a chat:
   kTemplateRewrote,  // the template renders a turn differently once it is not the last
-  kRetokenized       // the text is the same as the one that was cached; its ids are others
+  kRetokenized,      // the text is the same as the one that was cached; its ids are others
+  kAdapterChanged    // it was read with other adapters, or without
 };
-inline constexpr uint32_t kNumMissReasons = 12;
+inline constexpr uint32_t kNumMissReasons = 13;
 
 // "cold", "diverged", "evicted", "identity_changed", "disabled", "window", "rope_changed",
-// "pool_full", "overtaken", "unreadable", "template_rewrote", "retokenized".
+// "pool_full", "overtaken", "unreadable", "template_rewrote", "retokenized", "adapter_changed".
 const char* ToString(MissReason reason);
 
 struct Miss {
@@ -54,6 +56,10 @@ struct Receipt {
   // Request fields that the server does not read, and those that its prompt does not show.
   std::vector<std::string> ignored;
   bool clock_in_prompt = false;  // the chat template wrote the date or the time
+  // What it was computed with beside the model, and a digest of that in hex digits; both empty:
+  // nothing.
+  std::vector<UsedAdapter> adapters;
+  std::string adapter_digest;
   double saved_ms = 0;  // time to compute the reused tokens, at this engine's measured speed
   // The parts of ttft_ms: waiting for room; waiting for another request that computed what both
   // begin with; inside the cache; loading from a tier; everything else.

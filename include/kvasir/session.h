@@ -94,6 +94,7 @@ struct PathSpace {
   // GenerateRequest::cache_owner, else its tenant. Absent: an older version did not note it.
   std::optional<std::string> owner;
   std::optional<std::string> salt;  // GenerateRequest::cache_salt
+  std::string adapters = {};        // Receipt::adapter_digest; "": it was read without adapters
   bool operator==(const PathSpace&) const = default;
 };
 

@@ -41,7 +41,8 @@ AskedChat::AskedChat(SessionState state, const ModelView& model, TurnPreparer& p
 }
 
 void AskedChat::PrepareAfter(const GenerateRequest& request) {
-  request_ = {request.tenant, request.cache_owner, request.cache_salt, request.use_disk};
+  request_ = {request.tenant,   request.cache_owner, request.cache_salt,
+              request.use_disk, request.adapters,    request.adapter_digest};
 }
 
 uint64_t AskedChat::held_bytes() const {
@@ -172,9 +173,9 @@ Result<ChatPrompt> AskedChat::NextOfSession() {
   std::vector<SessionPath::Begin> begins = BeginsOf(shown, next.chat);
   std::vector<TokenId> ids(next.chat.ids.begin(),
                            next.chat.ids.begin() + ends[state.messages.size() - 1]);
-  KV_ASSIGN(state.paths,
-            AddPath(turn_->store(), state.paths, std::move(ids), std::move(begins),
-                    {request_->cache_owner.value_or(request_->tenant), request_->cache_salt}));
+  KV_ASSIGN(state.paths, AddPath(turn_->store(), state.paths, std::move(ids), std::move(begins),
+                                 {request_->cache_owner.value_or(request_->tenant),
+                                  request_->cache_salt, request_->adapter_digest.value_or("")}));
   KV_TRY(turn_->Replace(std::move(state)));
   return std::move(next.chat);
 }
@@ -185,6 +186,8 @@ GenerateRequest AskedChat::RequestFor(ChatPrompt prompt) const {
   request.cache_owner = request_->cache_owner;
   request.cache_salt = request_->cache_salt;
   request.use_disk = request_->use_disk;
+  request.adapters = request_->adapters;
+  request.adapter_digest = request_->adapter_digest;
   prompt.message_ends.pop_back();  // of the question
   prompt.ids.resize(prompt.message_ends.empty() ? 0 : prompt.message_ends.back());
   request.prompt = std::move(prompt.ids);

@@ -72,6 +72,8 @@ class AskedChat {
     std::string tenant;
     std::optional<std::string> cache_owner, cache_salt;
     bool use_disk;
+    std::optional<std::vector<AdapterChoice>> adapters;
+    std::optional<std::string> adapter_digest;
   };
   std::optional<Sharing> request_;
   std::string answer_;

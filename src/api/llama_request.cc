@@ -164,6 +164,16 @@ std::string GrammarOf(const GenerateRequest& request) {
   return is_gbnf ? request.format->text->text : "";
 }
 
+// The adapters that a request says.
+json ChoicesJson(const GenerateRequest& request) {
+  json list = json::array();
+  if (!request.adapters) return list;
+  for (const AdapterChoice& choice : *request.adapters) {
+    list.push_back({{"id", choice.id}, {"scale", choice.scale}});
+  }
+  return list;
+}
+
 }  // namespace
 
 SamplingParams LlamaSampling() {
@@ -262,7 +272,7 @@ json LlamaSettings(const GenerateRequest& request, const AnswerSpec& spec, const
           {"samplers", asked.samplers ? json(*asked.samplers) : json(kDefaultSamplers)},
           {"timings_per_token", spec.timings_per_token},
           {"post_sampling_probs", request.llama_quirks.sampled_logprobs},
-          {"lora", json::array()}};
+          {"lora", ChoicesJson(request)}};
 }
 
 }  // namespace kvasir

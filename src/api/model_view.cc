@@ -16,6 +16,7 @@ ModelView ViewOf(const Engine& engine, const ChatTemplate* own) {
   view.chat_template = own != nullptr ? own : engine.chat_template();
   view.sampling = card.sampling.Over({});
   view.ends = card.eos;
+  view.adapters = [&engine] { return engine.Adapters(); };
   view.vocab_size = card.vocab_size;
   view.ctx_size = card.ctx_size;
   view.max_ctx_size = card.max_positions;

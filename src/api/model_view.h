@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,8 @@ struct ModelView {
   const CallFormat* calls = nullptr;  // how answers call tools; null: they do not
   std::vector<TokenId> special_marks;  // special tokens that are marks of those two
   std::vector<TokenId> ends;           // tokens that end an answer
+  // The adapters that are loaded; empty: there is no engine that could have any.
+  std::function<std::vector<AdapterCard>()> adapters;
   uint32_t vocab_size = 0;
   uint32_t ctx_size = 0;
   uint32_t max_ctx_size = 0;     // the largest that this model allows

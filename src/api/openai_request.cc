@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "api/adapter_fields.h"
 #include "api/llama_request.h"
 #include "api/openai_writer.h"
 #include "api/raw_prompts.h"
@@ -181,6 +182,7 @@ Result<std::string> CheckModel(const std::string& name, const ModelView& model) 
   if (name == "default" || name.empty()) return model.names.front();
   const bool is_any = model.takes_any_name && name.size() <= kMaxAnyNameBytes;
   if (is_any || std::ranges::find(model.names, name) != model.names.end()) return name;
+  if (AdapterNamed(name, model)) return name;
   if (model.takes_any_name) {
     return FailField(Code::kNotFound, "model", "the name has {} bytes; give one of at most {}",
                      name.size(), kMaxAnyNameBytes);

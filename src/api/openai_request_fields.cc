@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "api/adapter_fields.h"
 #include "api/draft_fields.h"
 #include "api/format_fields.h"
 #include "api/logit_bias.h"
@@ -50,7 +51,6 @@ constexpr UnsupportedField kUnsupported[] = {
     {"include_stop_str_in_output"},
     {"truncate_prompt_tokens"},
     {"chat_template"},
-    {"lora"},
     {"prompt_embeds"},
     {"mm_processor_kwargs"},
 };
@@ -176,6 +176,7 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
   ReadCache(fields, request);
   ReadDraftFields(fields, model, request);
   spec->predicts = !request->prediction.empty();
+  ReadAdapters(fields, spec->model, model, request);
   bool skip_special = true;
   fields.Bool("skip_special_tokens", &skip_special);
   request->echo_special = !skip_special;

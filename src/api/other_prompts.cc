@@ -97,15 +97,14 @@ std::vector<std::vector<TokenId>> OtherPrompts::For(const ForgetRequest& request
     const SessionPaths& paths = scope_.others[k]->paths;
     const std::vector<size_t> shared = SharedLengths(paths, IdSpan(request.ids));
     for (size_t i = 0; i < paths.size(); ++i) {
-      const PathSpace& space = paths[i]->space;
       const uint32_t end = (*ends_)[k][i];
-      if (space.salt != request.cache_salt || scope_.OwnerOf(space) != request.owner) continue;
+      if (!scope_.IsIn(paths[i]->space, request)) continue;
       if (!is_whole(std::min<size_t>(shared[i], end))) continue;
       kept.push_back(IdsOf(paths, i));
       kept.back().resize(end);
     }
   }
-  if (!request.cache_salt && request.owner == scope_.cache_owner) {
+  if (scope_.IsIn({scope_.cache_owner, std::nullopt}, request)) {
     if (!unread_) FindUnread();
     for (const Ids& ids : *unread_) {
       if (is_whole(SharedLength(IdSpan(ids), IdSpan(request.ids)))) kept.push_back(ids);

@@ -27,6 +27,11 @@ struct ForgetScope {
   const std::string& OwnerOf(const PathSpace& space) const {
     return space.owner ? *space.owner : cache_owner;
   }
+  // Returns whether a request forgets from the namespace of a path.
+  bool IsIn(const PathSpace& space, const ForgetRequest& request) const {
+    return OwnerOf(space) == request.owner && space.salt == request.cache_salt &&
+           space.adapters == request.adapters;
+  }
 };
 
 // The prompts of the other sessions. Those that a session has not read yet are rendered, at most

@@ -21,7 +21,8 @@ bool Contains(Ids ids, const ForgetRequest& request) {
 // Whether one request forgets all that another one does.
 bool Covers(const ForgetRequest& one, const ForgetRequest& other) {
   return one.owner == other.owner && one.cache_salt == other.cache_salt &&
-         one.first <= other.first && one.last <= other.last && Contains(other.ids, one);
+         one.adapters == other.adapters && one.first <= other.first && one.last <= other.last &&
+         Contains(other.ids, one);
 }
 
 struct TokenRange {
@@ -65,6 +66,7 @@ class Requests {
                           .ids = std::move(ids),
                           .first = static_cast<uint32_t>(text.first),
                           .last = static_cast<uint32_t>(text.last),
+                          .adapters = space.adapters,
                           .kept = {}};
     const auto covers = [&](const ForgetRequest& other) { return Covers(other, request); };
     if (std::ranges::any_of(requests_, covers)) return;
@@ -89,10 +91,8 @@ std::vector<ForgottenPath> PathsWith(std::span<const ForgetRequest> requests,
   std::vector<ForgottenPath> forgotten;
   for (size_t i = 0; i < paths.size(); ++i) {
     const std::vector<TokenId> ids = IdsOf(paths, i);
-    const PathSpace& space = paths[i]->space;
     for (const ForgetRequest& request : requests) {
-      if (space.salt == request.cache_salt && scope.OwnerOf(space) == request.owner &&
-          Contains(ids, request)) {
+      if (scope.IsIn(paths[i]->space, request) && Contains(ids, request)) {
         forgotten.push_back({i, request.first});
       }
     }

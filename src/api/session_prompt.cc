@@ -293,7 +293,8 @@ AnswerIds IdsOfAnswer(std::span<const TokenId> ids, std::string_view text,
 }
 
 PathSpace SpaceOf(const GenerateRequest& request) {
-  return {request.cache_owner.value_or(request.tenant), request.cache_salt};
+  return {request.cache_owner.value_or(request.tenant), request.cache_salt,
+          request.adapter_digest.value_or("")};
 }
 
 namespace {

@@ -23,6 +23,8 @@ constexpr std::pair<std::string_view, Fault> kFaults[] = {
     {"lazy-forget", Fault::kLazyForget},
     {"erase-by-first", Fault::kEraseByFirst},
     {"erase-own-only", Fault::kEraseOwnOnly},
+    {"foreign-adapter", Fault::kForeignAdapter},
+    {"mates-adapter", Fault::kMatesAdapter},
     {"foreign-source", Fault::kForeignSource},
     {"accepted-wrong", Fault::kAcceptedWrong},
     {"kept-draft", Fault::kKeptDraft},

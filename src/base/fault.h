@@ -23,6 +23,8 @@ enum class Fault {
   kLazyForget,           // a forget leaves the blocks in the index
   kEraseByFirst,         // a forget takes all that begins with the text's first token
   kEraseOwnOnly,         // a forget leaves what others computed after the text
+  kForeignAdapter,       // prompts share KV whatever adapters computed it
+  kMatesAdapter,         // a row is computed with the adapters of the first one of its step
   kForeignSource,        // sources that differ in their last token alone share their KV
   kAcceptedWrong,        // a drafted token is taken though another one was drawn
   kKeptDraft,            // the KV of a drafted token that was not drawn stays in its place

@@ -64,7 +64,7 @@ class BlockSealerTest : public testing::Test {
       {.num_blocks = 8, .block_tokens = 16, .num_nodes = 16, .num_roots = 2, .seed = 5}};
   KvAccounts accounts_{1, 8};
   BlockUses uses_{layout_, 8};
-  Namespaces spaces_{1, index_.AddRoot({}), index_, accounts_};
+  Namespaces spaces_{{.all = 1}, index_.AddRoot({}), index_, accounts_};
   std::unique_ptr<BlockPool> pool_;
   std::unique_ptr<BlockOwners> owners_;
   std::unique_ptr<MemoryTier> tier_;

@@ -72,7 +72,7 @@ class CacheParts : public testing::Test {
   CursorStore cursors_{2, 16, kHidden};
   BlockUses uses_{layout_, kPartsBlocks};
   KvAccounts accounts_{2, kPartsBlocks};
-  Namespaces spaces_{2, index_.AddRoot({}), index_, accounts_};
+  Namespaces spaces_{{.all = 2}, index_.AddRoot({}), index_, accounts_};
   CacheCounters counters_;
   std::unique_ptr<BlockPool> pool_;
   std::unique_ptr<BlockOwners> owners_;

@@ -76,9 +76,10 @@ struct CachePlan {
 struct KvCacheOptions {
   KvLayout layout;
   uint64_t budget_bytes;
-  uint32_t hidden_size;          // numbers of a Cursor's hidden state, f32
-  uint32_t num_cursors = 256;    // 0 without reuse
-  uint32_t num_namespaces = 16;  // owners times Identities, at most
+  uint32_t hidden_size;                  // numbers of a Cursor's hidden state, f32
+  uint32_t num_cursors = 256;            // 0 without reuse
+  uint32_t num_namespaces = 16;          // owners times Identities, at most
+  uint32_t max_identities = UINT32_MAX;  // of an owner, without salts
   // At most this many blocks, whatever the budget: a cache without reuse can use only so many. In
   // [2, 2^31): a cache has at least two, and PrefixIndex marks roots by bit 31.
   uint32_t max_blocks = (uint32_t{1} << 30) - 1;
@@ -128,12 +129,15 @@ class KvCache {
   // while something uses or fills the namespace, and until the call after the next one. Two owners
   // never share a block, nor do two salts of an owner, nor a salt and none. A namespace without
   // blocks and users is recycled: when all num_namespaces are open, or kMaxSalts of this owner.
+  // Beyond max_identities of an owner its namespace without users that was opened longest ago is
+  // recycled, with its blocks. `plain`: the identity without adapters; absent: `identity`.
   // Where there is none to recycle, one without a salt takes the place of the salted one without
   // users that was opened longest ago, whose blocks are evicted. Else the result is kSharesNothing,
   // as if reuse were off. O(namespaces); O(blocks) to recycle.
   static constexpr uint32_t kMaxSalts = Namespaces::kMaxSalts;
   NamespaceId OpenNamespace(std::string_view owner, const Identity& identity,
-                            std::optional<std::string_view> salt = std::nullopt);
+                            std::optional<std::string_view> salt = std::nullopt,
+                            const std::optional<Identity>& plain = std::nullopt);
 
   // Returns the namespace that OpenNamespace would find open. Changes nothing. O(namespaces).
   std::optional<NamespaceId> FindNamespace(std::string_view owner, const Identity& identity,

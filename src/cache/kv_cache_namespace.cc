@@ -22,8 +22,10 @@ uint32_t KvCache::Probe(std::string_view owner, const Identity& identity,
 }
 
 NamespaceId KvCache::OpenNamespace(std::string_view owner, const Identity& identity,
-                                   std::optional<std::string_view> salt) {
+                                   std::optional<std::string_view> salt,
+                                   const std::optional<Identity>& plain) {
   Namespace wanted = Namespaces::Named(owner, identity, salt);
+  wanted.plain = plain.value_or(identity);
   wanted.account = accounts_.Open(wanted.owner);
   wanted.stores = tier_ != nullptr && tier_->OpenOwner(wanted.owner);
   if (const auto ns = namespaces_.Reopen(wanted)) return *ns;

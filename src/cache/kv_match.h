@@ -28,6 +28,7 @@ class MatchResult {
   //   window            more is cached, but not the window that its next token would see
   //   identity_changed  no whole block is cached, but the same owner has this prompt's beginning
   //                     under another Identity
+  //   adapter_changed   the same, and the Identities differ in the adapters alone
   //   diverged          the cached text continues with another token than this prompt
   //   rope_changed      more is cached, but rotated for sequences of another length
   //                     (MatchOptions::other_rope)

@@ -5,10 +5,10 @@
 
 namespace kvasir {
 
-Namespaces::Namespaces(uint32_t num_namespaces, NodeId root, const PrefixIndex& index,
+Namespaces::Namespaces(const NamespaceLimits& limits, NodeId root, const PrefixIndex& index,
                        const KvAccounts& accounts)
-    : index_(index), accounts_(accounts) {
-  entries_.reserve(size_t{num_namespaces} + 1);
+    : max_of_owner_(limits.of_owner), index_(index), accounts_(accounts) {
+  entries_.reserve(size_t{limits.all} + 1);
   entries_.push_back({.owner = {}, .identity = {}, .root = root});
 }
 
@@ -43,10 +43,15 @@ std::optional<NamespaceId> Namespaces::Reopen(const Namespace& wanted) {
 }
 
 std::optional<Namespaces::Place> Namespaces::PlaceFor(const Namespace& wanted) const {
-  uint32_t num_salted = 0;
+  uint32_t num_salted = 0, num_plain = 0;
   for (const Namespace& space : entries_) {
+    num_plain += space.owner == wanted.owner && !space.salt;
     const bool is_like = space.owner == wanted.owner && space.identity == wanted.identity;
     num_salted += is_like && space.salt.has_value();
+  }
+  if (!wanted.salt && num_plain >= max_of_owner_) {
+    const auto own = OldestOf(wanted.owner);
+    return own ? std::optional(Place{own}) : std::nullopt;
   }
   const bool too_many = wanted.salt.has_value() && num_salted >= kMaxSalts;
   if (entries_.size() < entries_.capacity() && !too_many) return Place{};
@@ -94,6 +99,19 @@ std::optional<NamespaceId> Namespaces::OldestSalted() const {
     const Namespace& space = entries_[i];
     if (!space.salt || space.users > 0 || space.opened + 1 == clock_) continue;
     if (accounts_.of(space.account).quota.guaranteed > 0) continue;
+    if (!best || space.opened < Of(*best).opened) best = NamespaceId(i);
+  }
+  return best;
+}
+
+// Returns the owner's namespace without salt and users that was opened longest ago, with or without
+// blocks: clients choose scales of adapters freely, and each scale has a separate Identity.
+std::optional<NamespaceId> Namespaces::OldestOf(const Digest& owner) const {
+  std::optional<NamespaceId> best;
+  for (size_t i = 1; i < entries_.size(); ++i) {
+    const Namespace& space = entries_[i];
+    if (space.salt || space.owner != owner) continue;
+    if (space.users > 0 || space.opened + 1 == clock_) continue;
     if (!best || space.opened < Of(*best).opened) best = NamespaceId(i);
   }
   return best;

@@ -22,6 +22,7 @@ struct Namespace {
   AccountId account = kNobody;
   std::optional<Digest> salt = {};
   Identity identity;
+  Identity plain{};  // the identity of the same without adapters: differs from `identity` with them
   NodeId root{};
   uint32_t epoch = 0;   // times erased
   uint32_t users = 0;   // holds of matches and sequences, those from before an erasure too
@@ -33,6 +34,12 @@ struct Namespace {
   }
 };
 
+// How many namespaces there are.
+struct NamespaceLimits {
+  uint32_t all;
+  uint32_t of_owner = UINT32_MAX;  // without a salt: Identities under which an owner has KV
+};
+
 // A table of a fixed size. It says which entry a new namespace takes; the caller empties that one
 // and gives it its root. Allocates only in its constructor. One thread at a time.
 class Namespaces {
@@ -40,7 +47,7 @@ class Namespaces {
   static constexpr uint32_t kMaxSalts = 8;  // of an owner and Identity
 
   // `root`: of kSharesNothing. `index` and `accounts` must outlive this.
-  Namespaces(uint32_t num_namespaces, NodeId root, const PrefixIndex& index,
+  Namespaces(const NamespaceLimits& limits, NodeId root, const PrefixIndex& index,
              const KvAccounts& accounts);
   static uint64_t BytesFor(uint32_t num_namespaces) {
     return (uint64_t{num_namespaces} + 1) * sizeof(Namespace);
@@ -68,7 +75,9 @@ class Namespaces {
  private:
   std::optional<NamespaceId> Recyclable(const Namespace* like) const;
   std::optional<NamespaceId> OldestSalted() const;
+  std::optional<NamespaceId> OldestOf(const Digest& owner) const;
 
+  const uint32_t max_of_owner_;
   const PrefixIndex& index_;
   const KvAccounts& accounts_;
   std::vector<Namespace> entries_;  // reserved at construction

@@ -15,8 +15,9 @@ class NamespacesTest : public testing::Test {
  protected:
   // Returns nothing where there is no room.
   std::optional<NamespaceId> Open(std::string_view owner,
-                                  std::optional<std::string_view> salt = std::nullopt) {
-    Namespace wanted = Namespaces::Named(owner, IdentityNamed(1), salt);
+                                  std::optional<std::string_view> salt = std::nullopt,
+                                  uint8_t identity = 1) {
+    Namespace wanted = Namespaces::Named(owner, IdentityNamed(identity), salt);
     wanted.account = accounts_.Open(wanted.owner);
     if (const auto ns = spaces_.Reopen(wanted)) return ns;
     const auto place = spaces_.PlaceFor(wanted);
@@ -34,7 +35,9 @@ class NamespacesTest : public testing::Test {
                       .num_roots = kNumNamespaces + 1,
                       .seed = 5}};
   KvAccounts accounts_{kNumNamespaces, 32};
-  Namespaces spaces_{kNumNamespaces, index_.AddRoot({}), index_, accounts_};
+  static constexpr uint32_t kMaxIdentities = 5;
+  Namespaces spaces_{
+      {.all = kNumNamespaces, .of_owner = kMaxIdentities}, index_.AddRoot({}), index_, accounts_};
 };
 
 TEST_F(NamespacesTest, FindsANamespaceByOwnerIdentityAndSalt) {
@@ -83,6 +86,24 @@ TEST_F(NamespacesTest, ASaltGivesWayToANamespaceWithoutOne) {
   EXPECT_EQ(spaces_.Of(salted[1]).epoch, epoch);  // holds from before stay stale
   accounts_.SetQuota(spaces_.Of(salted[2]).account, {.guaranteed = 1});
   EXPECT_FALSE(Open("carol"));
+}
+
+// Clients choose scales of adapters freely, and each has an Identity.
+TEST_F(NamespacesTest, BeyondItsIdentitiesAnOwnerLosesTheOldestOfItsOwnThatIsIdle) {
+  const auto bob = *Open("bob");
+  std::vector<NamespaceId> opened;
+  for (uint8_t i = 1; i <= kMaxIdentities; ++i) {
+    opened.push_back(*Open("alice", std::nullopt, i));
+    Fill(opened.back());
+  }
+  Fill(bob);
+  spaces_.Of(opened[0]).users = 1;
+  EXPECT_EQ(Open("alice", std::nullopt, 6), opened[1]) << "with its blocks, though there is room";
+  EXPECT_EQ(Open("alice", std::nullopt, 7), opened[2]);
+  EXPECT_EQ(Open("bob"), bob);
+  for (const NamespaceId ns : opened) spaces_.Of(ns).users = 1;
+  EXPECT_FALSE(Open("alice", std::nullopt, 8)) << "all are in use";
+  EXPECT_TRUE(Open("carol", std::nullopt, 8));
 }
 
 }  // namespace

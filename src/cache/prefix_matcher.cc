@@ -240,8 +240,9 @@ std::optional<Miss> PrefixMatcher::Explain(NamespaceId ns, NodeId node,
       BeginningHeld(parts_.namespaces.Of(options.other_rope).root, prompt) > num_covered) {
     return miss(MissReason::kRopeChanged);
   }
-  if (begin == 0 && OtherIdentityHas(ns, rest, num_covered, source)) {
-    return miss(MissReason::kIdentityChanged);
+  if (begin == 0) {
+    const auto reason = OtherIdentityHas(ns, rest, num_covered, source);
+    if (reason) return miss(*reason);
   }
   if (num_covered == 0) return miss(MissReason::kCold);
   const auto best = parts_.index.BestPartial(node, rest);
@@ -251,19 +252,26 @@ std::optional<Miss> PrefixMatcher::Explain(NamespaceId ns, NodeId node,
   return std::nullopt;
 }
 
-// Whether a namespace of the same owner with another Identity holds a first block or tail that is a
-// beginning of this prompt, longer than num_covered.
-bool PrefixMatcher::OtherIdentityHas(NamespaceId ns, std::span<const TokenId> begin,
-                                     uint32_t num_covered, const SourceKey* source) const {
+// Returns what differs where a namespace of the same owner with another Identity holds a first
+// block or tail that is a beginning of this prompt, longer than num_covered: the adapter, or
+// anything.
+std::optional<MissReason> PrefixMatcher::OtherIdentityHas(NamespaceId ns,
+                                                          std::span<const TokenId> begin,
+                                                          uint32_t num_covered,
+                                                          const SourceKey* source) const {
+  const Namespace& own = parts_.namespaces.Of(ns);
+  std::optional<MissReason> reason;
   for (size_t i = 1; i < parts_.namespaces.size(); ++i) {
     const Namespace& space = parts_.namespaces.Of(NamespaceId(i));
-    if (NamespaceId(i) == ns || !space.HasOwnerOf(parts_.namespaces.Of(ns))) continue;
+    if (NamespaceId(i) == ns || !space.HasOwnerOf(own)) continue;
     const NodeId root = space.root;
     const auto node = source == nullptr ? root : FindSource(parts_.index, root, *source);
     if (!node) continue;
-    if (BeginningHeld(*node, begin) > num_covered) return true;
+    if (BeginningHeld(*node, begin) <= num_covered) continue;
+    if (space.plain == own.plain) return MissReason::kAdapterChanged;
+    reason = MissReason::kIdentityChanged;
   }
-  return false;
+  return reason;
 }
 
 // Walks over whole blocks of the prompt below `node`; returns the last one and the blocks' tokens.

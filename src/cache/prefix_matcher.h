@@ -67,8 +67,8 @@ class PrefixMatcher {
                               uint32_t num_covered, const MatchOptions& options,
                               const SourceKey* source) const;
   MissReason WhySourceIsMissing(NamespaceId ns, const SourceKey& key) const;
-  bool OtherIdentityHas(NamespaceId ns, std::span<const TokenId> prompt, uint32_t num_covered,
-                        const SourceKey* source) const;
+  std::optional<MissReason> OtherIdentityHas(NamespaceId ns, std::span<const TokenId> prompt,
+                                             uint32_t num_covered, const SourceKey* source) const;
   std::pair<NodeId, uint32_t> Walk(NodeId node, std::span<const TokenId> prompt) const;
   uint32_t BeginningHeld(NodeId node, std::span<const TokenId> prompt) const;
 

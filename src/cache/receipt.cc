@@ -30,6 +30,8 @@ const char* ToString(MissReason reason) {
       return "template_rewrote";
     case MissReason::kRetokenized:
       return "retokenized";
+    case MissReason::kAdapterChanged:
+      return "adapter_changed";
   }
   return "unknown";
 }

@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/result.h"
+#include "cli/adapter_flags.h"
 #include "cli/hub_model.h"
 #include "cli/machine_limits.h"
 #include "cli/progress.h"
@@ -244,6 +245,7 @@ Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwi
   KV_TRY(ReadMemory(args, &options));
   KV_TRY(ReadBlocks(args, &options));
   KV_TRY(ReadScheduling(args, &options));
+  KV_TRY(ReadAdapterFlags(args, &options));
   static constexpr std::string_view kGenerationConfigs[] = {"auto", "none"};
   KV_ASSIGN(const std::string generation,
             args.OneOf("generation-config", kGenerationConfigs, "auto"));

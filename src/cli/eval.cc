@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/result.h"
+#include "cli/adapter_flags.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/generation.h"
@@ -372,7 +373,8 @@ Command EvalCommand() {
               "average no probability changes by more than 5 percentage points)"},
              {"svg", "FILE", "a plot"},
              {"json", "", "one object with every figure", FlagKind::kSwitch}},
-            LoadFlags()}),
+            LoadFlags(),
+            AdapterFlags()}),
       RunEval,
       "KL is sum p (log p - log q) with p of f32 KV and q of the format, the same weights; errors "
       "are standard errors over tokens. What is found is kept in the cache folder, and 'kvasir "

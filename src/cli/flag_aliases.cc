@@ -90,7 +90,7 @@ constexpr Refused kRefused[] = {
     {"-mm --mmproj* -mmu -mmdev --image-min-tokens --image-max-tokens --mtmd-* --video-* "
      "--media-path",
      "images, audio and video are not available"},
-    {"--lora* --control-vector*", "adapters are not available; merge them into the weights"},
+    {"--control-vector*", "control vectors are not available"},
     {"*-draft --spec-* --no-spec-*",
      "the draft model is computed as the model is; --draft-model and --draft-max say which and how "
      "much"},

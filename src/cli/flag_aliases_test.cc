@@ -211,7 +211,7 @@ TEST(FlagAliases, KindsOfSpeculationAreOnOrOff) {
 TEST(FlagAliases, FlagsWhoseEffectIsNotThereAreUnsupportedWithAReason) {
   const std::pair<std::vector<std::string>, const char*> refused[] = {
       {{"--mmproj-url", "x"}, "--mmproj-url: images, audio and video are not available"},
-      {{"--lora", "x"}, "--lora: adapters are not available; merge them into the weights"},
+      {{"--control-vector", "x"}, "--control-vector: control vectors are not available"},
       {{"--spec-draft-poll", "1"},
        "--spec-draft-poll: the draft model is computed as the model is; --draft-model and "
        "--draft-max say which and how much"},

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/result.h"
+#include "cli/adapter_flags.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/generation.h"
@@ -141,6 +142,7 @@ Command LogitsCommand() {
               FlagKind::kSwitch},
              {"out", "x.npy", "write [positions][vocab] there; else print the likeliest"}},
             LoadFlags(),
+            AdapterFlags(),
             CacheFlags()}),
       RunLogits};
 }

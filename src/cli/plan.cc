@@ -6,6 +6,7 @@
 
 #include "base/memory_limit.h"
 #include "base/result.h"
+#include "cli/adapter_flags.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "plan/plan_json.h"
@@ -27,6 +28,9 @@ void PrintTable(const MemoryPlan& plan, uint64_t disk_cap_bytes) {
   bytes("requests", plan.request_bytes, "being read, waiting and running; at most");
   bytes("sessions", plan.session_bytes, "their text and ids; at most");
   bytes("grammars", plan.grammar_bytes, "formats of answers and their masks; at most");
+  if (plan.adapter_bytes > 0) {
+    bytes("adapters", plan.adapter_bytes, "matrices of adapters that are loaded; at most");
+  }
   if (plan.tier_index_bytes > 0) {
     bytes("disk index", plan.tier_index_bytes, "where each block on the disk lies");
     bytes("disk buffers", plan.tier_buffer_bytes, "blocks on their way to and from the disk");
@@ -157,6 +161,7 @@ Command PlanCommand() {
                  {"config", "F.json",
                   "the config file of 'kvasir serve'; flags on the command line win"}},
                 ModelFlags(),
+                AdapterFlags(),
                 CacheDirFlags(),
                 CacheFlags(),
                 DiskFlags(DiskDefault::kCacheFolder),

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/result.h"
+#include "cli/adapter_flags.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/interrupt.h"
@@ -34,7 +35,8 @@ Status InjectNamed(const Args& args) {
 Status CheckInjected(const Args& args, const Lab& lab) {
   constexpr Fault kOfDecoders[] = {
       Fault::kUncheckedPayloadTag, Fault::kUncheckedSlot, Fault::kKeptKey,       Fault::kLazyForget,
-      Fault::kEraseByFirst,        Fault::kEraseOwnOnly,  Fault::kAcceptedWrong, Fault::kKeptDraft};
+      Fault::kEraseByFirst,        Fault::kEraseOwnOnly,  Fault::kAcceptedWrong, Fault::kKeptDraft,
+      Fault::kForeignAdapter,      Fault::kMatesAdapter};
   const bool looked_for = lab.has_encoder() ? std::ranges::none_of(kOfDecoders, FaultActive)
                                             : !FaultActive(Fault::kForeignSource);
   if (looked_for) return {};
@@ -130,7 +132,8 @@ Command SelftestCommand() {
       Join({{{"inject", "FAULT", "break something on purpose; the test must fail: " + FaultNames()},
              {"json", "", "one object: checks, rows, differ, passed", FlagKind::kSwitch},
              {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"}},
-            LoadFlags()}),
+            LoadFlags(),
+            AdapterFlags()}),
       RunSelftest};
 }
 

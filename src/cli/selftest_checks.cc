@@ -273,11 +273,12 @@ std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& 
       {"forked", Forked},   {"evicted", Evicted},     {"preempted", Preempted},
       {"shared", Shared},   {"restarted", Restarted}, {"loading", Loading},
       {"damaged", Damaged}, {"erased", Erased},       {"forgotten", Forgotten},
-      {"tenants", Tenants}, {"drafted", Drafted},     {"crossed", Crossed},
-      {"cross", Cross}};
-  // Without KV nothing can be computed from a source, no disk keeps any, and nothing is drafted.
+      {"tenants", Tenants}, {"drafted", Drafted},     {"adapters", Adapters},
+      {"crossed", Crossed}, {"cross", Cross}};
+  // Without KV nothing can be computed from a source, no disk keeps any, nothing is drafted, and
+  // there are no adapters.
   static constexpr Run kWithoutEncoder[] = {Textbook, Restarted, Loading, Damaged,
-                                            Erased,   Forgotten, Drafted};
+                                            Erased,   Forgotten, Drafted, Adapters};
   std::vector<Check> checks;
   for (const auto& [name, run] : kChecks) {
     if (run == Crossed && !lab.rope_switch()) continue;

@@ -112,6 +112,10 @@ Status Cross(Lab& lab, Check& check);
 // Checks drafts: some tokens are right, some wrong.
 Status Drafted(Lab& lab, Check& check);
 
+// Checks prompts that are computed with different adapters, and without. REQUIRES: the model has no
+// encoder.
+Status Adapters(Lab& lab, Check& check);
+
 // Checks with a disk, in a temporary folder.
 Status Restarted(Lab& lab, Check& check);
 Status Loading(Lab& lab, Check& check);

@@ -13,6 +13,7 @@
 #include "base/memory_limit.h"
 #include "base/result.h"
 #include "chat/builtin_templates.h"
+#include "cli/adapter_flags.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/interrupt.h"
@@ -130,6 +131,7 @@ Result<int> RunServe(const Args& given) {
   if (const auto path = args.Text("config")) KV_TRY(args.MergeConfig(*path, ServeFlags()));
   SetLogStyle(LogStyle::kServer);
   KV_ASSIGN(EngineOptions engine_options, EngineOptionsOf(args, DiskDefault::kCacheFolder));
+  ReadServeAdapterFlags(args, &engine_options);
   WarnOfThreads(engine_options);
   engine_options.on_model_change = [](const std::string& text) { Log(LogLevel::kWarning, text); };
   KV_ASSIGN(ServerOptions options, ServerOptionsOf(args));

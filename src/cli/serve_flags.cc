@@ -10,6 +10,7 @@
 #include "access/keys_file.h"
 #include "base/log.h"
 #include "base/result.h"
+#include "cli/adapter_flags.h"
 #include "cli/build_info.h"
 #include "cli/sampling_flags.h"
 #include "cli/shared_flags.h"
@@ -116,6 +117,8 @@ std::vector<Flag> ServeFlags() {
        DefaultFlags(),
        GenerationConfigFlags(),
        LoadFlags(),
+       AdapterFlags(),
+       ServeAdapterFlags(),
        CacheFlags(),
        SchedulingFlags(),
        QueueFlags(),
@@ -134,6 +137,8 @@ std::vector<FlagGroup> ServeGroups() {
        "kv-memory parallel kv-format kv-skip-layers cache eviction request-memory session-memory "
        "grammar-memory allow-overcommit"},
       {"Disk", "disk disk-cap disk-ttl disk-reserve cache-dir image-cap"},
+      {"Adapters",
+       "lora lora-scaled lora-init-without-apply lora-dir lora-memory max-lora-rank max-loras"},
       {"Access", "api-key api-key-file keys admin-key cors-origin allowed-host"},
       {"Chats",
        "chat-template chat-template-file chat-template-kwargs template-date reasoning "
@@ -267,6 +272,7 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   KV_ASSIGN(options.session_ttl_hours,
             args.Uint("session-ttl", 0, 87'600, options.session_ttl_hours));
   options.prepare = args.Has("prepare");
+  options.lora_dir = args.Text("lora-dir");
   options.cors_origins = args.List("cors-origin");
   options.has_slots = !args.Has("no-slots");
   options.has_page = !args.Has("no-page");

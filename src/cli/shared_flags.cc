@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/adapter_flags.h"
 #include "cli/sampling_flags.h"
 #include "cli/template_flags.h"
 #include "kvasir/engine_options.h"
@@ -139,7 +140,7 @@ std::vector<Flag> DiskFlags(DiskDefault otherwise) {
 
 std::vector<Flag> AnswerFlags() {
   return Join({FetchFlags(), TemplateFlags(), SamplingFlags(), GenerationConfigFlags(), LoadFlags(),
-               CacheFlags(), DiskFlags(DiskDefault::kNone)});
+               AdapterFlags(), CacheFlags(), DiskFlags(DiskDefault::kNone)});
 }
 
 std::vector<Flag> AbsentFlags() {

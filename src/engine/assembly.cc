@@ -6,6 +6,7 @@
 #include "base/cpu_topology.h"
 #include "base/result.h"
 #include "base/sizes.h"
+#include "engine/adapter_store.h"
 #include "engine/draft_parts.h"
 #include "engine/memory_plan.h"
 #include "engine/model_files.h"
@@ -78,6 +79,9 @@ Result<RunnerOptions> RunnerOptionsFor(const EngineOptions& options, const Model
     }
   }
   runner.max_rows = std::max(StepTokens(options, config), options.parallel);
+  if (options.adapters.any()) {
+    runner.adapters = {options.adapters.max_rank, options.adapters.max_loaded};
+  }
   runner.block_tokens = options.block_tokens;
   const std::optional<KvFormats> formats = ParseKvFormats(options.kv_format);
   if (!formats) {
@@ -163,6 +167,20 @@ uint64_t ParametersOf(const ImportedModel& model) {
   return sum;
 }
 
+// Blocks end with their sequence, so the pool needs at most all sequences of the largest size.
+uint32_t MostBlocksWithoutReuse(const EngineOptions& options, const KvCacheOptions& cache,
+                                uint32_t ctx_size) {
+  uint64_t tokens = ctx_size;
+  if (options.cache_mode == CacheMode::kNone) {
+    tokens = std::min<uint64_t>(tokens, kMaxTokensWithoutCache);
+  }
+  const KvDemand demand{
+      .prompt_tokens = 0, .tokens = static_cast<uint32_t>(tokens), .n = options.parallel};
+  const uint64_t blocks = demand.blocks(cache.layout, cache.step_tokens) +
+                          options.parallel * cache.layout.SourceBlocks(ctx_size);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(blocks, 2, cache.max_blocks));
+}
+
 }  // namespace
 
 Result<Assembly> Assemble(const EngineOptions& options, Need need) {
@@ -227,7 +245,8 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model, Nee
   KvCacheOptions cache{.layout = Runner::LayoutFor(model.config, runner),
                        .budget_bytes = options.kv_memory_bytes,
                        .hidden_size = model.config.hidden_size,
-                       .num_namespaces = options.max_tenants * (long_rope_after ? 2 : 1),
+                       .num_namespaces = NamespacesFor(options, long_rope_after.has_value()),
+                       .max_identities = IdentitiesFor(options, long_rope_after.has_value()),
                        .secret = {},
                        // A load extends a sequence by whole blocks.
                        .step_tokens = options.disk ? std::max(runner.max_rows, options.block_tokens)
@@ -235,25 +254,16 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model, Nee
                        .reuse = options.cache_mode == CacheMode::kPrefix,
                        .eviction = FindEvictionChoice(options.eviction),
                        .continues = speculate != Speculate::kOff};
-  if (!cache.reuse) {
-    // Blocks end with their sequence, so the pool needs at most all sequences of the largest size.
-    uint64_t tokens = ctx_size;
-    if (options.cache_mode == CacheMode::kNone) {
-      tokens = std::min<uint64_t>(tokens, kMaxTokensWithoutCache);
-    }
-    const KvDemand demand{
-        .prompt_tokens = 0, .tokens = static_cast<uint32_t>(tokens), .n = options.parallel};
-    const uint64_t blocks = demand.blocks(cache.layout, cache.step_tokens) +
-                            options.parallel * cache.layout.SourceBlocks(ctx_size);
-    cache.max_blocks = static_cast<uint32_t>(std::clamp<uint64_t>(blocks, 2, cache.max_blocks));
-  }
+  if (!cache.reuse) cache.max_blocks = MostBlocksWithoutReuse(options, cache, ctx_size);
+  KV_ASSIGN(std::vector<LoraAdapter> adapters, ReadAdapters(options.adapters, model.config));
   Assembly assembly{.model = std::move(model),
                     .ctx_size = ctx_size,
                     .long_rope_after = long_rope_after,
                     .speculate = speculate,
                     .logit_rows = logit_rows,
                     .runner = runner,
-                    .cache = std::move(cache)};
+                    .cache = std::move(cache),
+                    .adapters = std::move(adapters)};
   assembly.runner_plan = Runner::PlanFor(assembly.model, runner);
   KV_TRY(KvCache::CheckBudget(assembly.cache));
   assembly.cache_plan = KvCache::Plan(assembly.cache);

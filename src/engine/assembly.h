@@ -5,6 +5,7 @@
 
 #include "cache/kv_cache.h"
 #include "import/importer.h"
+#include "import/lora.h"
 #include "kvasir/engine_options.h"
 #include "kvasir/model_card.h"
 #include "kvasir/plan.h"
@@ -26,6 +27,7 @@ struct Assembly {
   CachePlan cache_plan{};
   std::optional<DiskTierOptions> disk = {};   // without secret and Identity; absent: none is wanted
   std::unique_ptr<Assembly> draft = nullptr;  // of the draft model; nullptr: there is none
+  std::vector<LoraAdapter> adapters = {};     // of EngineOptions::adapters::load
   MemoryPlan plan;
 };
 

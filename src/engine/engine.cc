@@ -51,8 +51,7 @@ Result<std::vector<MemoryPlan>> Engine::PlanFormats(EngineOptions options,
 namespace {
 
 SchedulerOptions SchedulerFor(const EngineOptions& options, const Assembly& assembly,
-                              const IdentityParts& content, const Identity& identity,
-                              const EngineOnThread::Parts& parts) {
+                              const Identity& identity, const EngineOnThread::Parts& parts) {
   SchedulerOptions scheduler{.cache_mode = options.cache_mode,
                              .schedule = options.schedule,
                              .admission = options.admission,
@@ -66,6 +65,7 @@ SchedulerOptions SchedulerFor(const EngineOptions& options, const Assembly& asse
                              .target = assembly.runner.target,
                              .tier = parts.disk.tier.get(),
                              .identity = identity,
+                             .identify = parts.identify,
                              .end_tokens = parts.card.eos,
                              .tokenizer = parts.text.tokenizer.get(),
                              .speculate = assembly.speculate,
@@ -73,13 +73,27 @@ SchedulerOptions SchedulerFor(const EngineOptions& options, const Assembly& asse
                              .draft_model = parts.draft.parts,
                              .files = parts.files.get()};
   if (assembly.long_rope_after) {
-    IdentityParts long_content = content;
-    long_content.config += " rope=long";
-    scheduler.long_rope = {
-        *assembly.long_rope_after,
-        IdentityFor(std::move(long_content), assembly.plan, parts.cache->layout())};
+    scheduler.long_rope = {*assembly.long_rope_after, parts.identify(Digest{}, true)};
   }
   return scheduler;
+}
+
+// Makes the workers of two runners, of which one computes at a time.
+void ShareWorkers(RunnerOptions& one, RunnerOptions& other) {
+  one.workers = other.workers =
+      std::make_shared<ThreadPool>(one.threads, &EnterComputeThread, one.cpus);
+}
+
+// Returns the adapters of the start. nullptr: there are none, and none may come.
+Result<std::unique_ptr<AdapterStore>> AdaptersFor(const EngineOptions& options,
+                                                  const Assembly& assembly,
+                                                  const ModelConfig& config,
+                                                  const EngineOnThread::Parts& parts) {
+  if (!options.adapters.any()) return nullptr;
+  auto store = std::make_unique<AdapterStore>(options.adapters, config, assembly.plan.adapter_bytes,
+                                              std::vector{parts.card.id}, parts.identify);
+  KV_TRY(AddAdapters(options.adapters, assembly.adapters, *store));
+  return store;
 }
 
 }  // namespace
@@ -114,10 +128,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
               ParseGenerationConfig(assembly.model.generation_config_json,
                                     (assembly.model.path / "generation_config.json").string()));
   }
-  if (assembly.draft) {
-    assembly.runner.workers = assembly.draft->runner.workers = std::make_shared<ThreadPool>(
-        assembly.runner.threads, &EnterComputeThread, assembly.runner.cpus);
-  }
+  if (assembly.draft) ShareWorkers(assembly.runner, assembly.draft->runner);
   const ModelConfig config = assembly.model.config;
   KV_ASSIGN(parts.runner, Runner::Create(std::move(assembly.model), assembly.runner, progress));
 
@@ -141,7 +152,12 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   KV_ASSIGN(parts.disk, DiskFor(assembly, secret, identity, options));
   cache.tier = parts.disk.tier.get();
   KV_ASSIGN(parts.cache, KvCache::Create(std::move(cache)));
-  parts.scheduler = SchedulerFor(options, assembly, content, identity, parts);
+  parts.identify = [content, plan = assembly.plan, layout = parts.cache->layout()](
+                       const Digest& adapters, bool is_long) {
+    return IdentityWith(content, adapters, is_long, plan, layout);
+  };
+  parts.scheduler = SchedulerFor(options, assembly, identity, parts);
+  KV_ASSIGN(parts.adapters, AdaptersFor(options, assembly, config, parts));
   auto engine = std::make_unique<EngineOnThread>(std::move(parts));
   KV_TRY(engine->Start());
   malloc_trim(0);  // returns the memory of parsing the tokenizer to the system

@@ -21,6 +21,7 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "base/secret.h"
+#include "engine/adapter_store.h"
 #include "engine/draft_parts.h"
 #include "engine/model_files.h"
 #include "engine/start_parts.h"
@@ -54,8 +55,10 @@ class EngineOnThread final : public Engine {
     std::unique_ptr<KvCache> cache;
     DraftModelOnEngine draft;
     SchedulerOptions scheduler;
-    Secret prompt_secret{};  // of SeenPrompts' hashes
-    Secret cache_secret{};   // the cache's
+    AdapterStore::Identify identify;
+    std::unique_ptr<AdapterStore> adapters;  // nullptr: no room for any
+    Secret prompt_secret{};                  // of SeenPrompts' hashes
+    Secret cache_secret{};                   // the cache's
   };
 
   explicit EngineOnThread(Parts parts);
@@ -90,6 +93,11 @@ class EngineOnThread final : public Engine {
   void CountMiss(MissReason reason, uint32_t computed_tokens) override;
   Status SetTenants(const TenantTable& tenants) override;
   Status CheckModel() override { return parts_.files->CheckLately(); }
+  Result<AdapterCard> LoadAdapter(const AdapterSource& source, AdapterNames names) override;
+  Status UnloadAdapter(std::string_view name) override;
+  Status SetAdapterScales(std::span<const AdapterChoice> choices) override;
+  std::vector<AdapterCard> Adapters() const override;
+  Status ChooseAdapters(GenerateRequest& request) const override;
   EngineStats Stats() const override;
   const MemoryPlan& plan() const override { return parts_.plan; }
   const ModelCard& card() const override { return parts_.card; }
@@ -159,6 +167,10 @@ class EngineOnThread final : public Engine {
     return parts_.options.cache_mode == CacheMode::kPrefix && spec.reuse != Reuse::kNothing;
   }
   uint32_t TokensFromDisk(const Request& request) const;
+  Result<std::shared_ptr<const AdapterSet>> AdaptersOf(const GenerateRequest& spec) const;
+  Status TakeAdapters(Request& request) const;
+  SeenPrompts::Beginnings BeginningsOf(const Request& request,
+                                       std::span<const TokenId> tokens) const;
   void RememberAnswers(const Request& request);
   void CountEnded(const Scheduler::Ended& ended);
   void Run();

@@ -37,6 +37,15 @@ Result<uint64_t> RandomSeed() {
 
 }  // namespace
 
+// Returns what is noted of tokens of a request; nothing where no other prompt is found by them.
+SeenPrompts::Beginnings EngineOnThread::BeginningsOf(const Request& request,
+                                                     std::span<const TokenId> tokens) const {
+  // Prompts with a source are found by the source alone.
+  if (!SharesCache(request.spec) || !request.spec.source.empty()) return {};
+  return SeenPrompts::Of(prompt_key_, request.cache_owner(), request.spec.cache_salt, tokens,
+                         request.adapter_digest());
+}
+
 // The next turn of a chat begins with this one's prompt and answer. (The last token has no KV.)
 void EngineOnThread::RememberAnswers(const Request& request) {
   if (request.is_erased || !SharesCache(request.spec) || !request.spec.source.empty()) return;
@@ -44,8 +53,7 @@ void EngineOnThread::RememberAnswers(const Request& request) {
     for (const auto& sequence : request.answer.sequences) {
       if (sequence->tokens.size() <= request.prompt_tokens()) continue;
       const std::span<const TokenId> known(sequence->tokens.data(), sequence->tokens.size() - 1);
-      const SeenPrompts::Beginnings text =
-          SeenPrompts::Of(prompt_key_, request.cache_owner(), request.spec.cache_salt, known);
+      const SeenPrompts::Beginnings text = BeginningsOf(request, known);
       const std::vector<uint32_t> points = parts_.cache->ResumePointsOf(text.tokens, {});
       const MutexLock lock(mutex_);
       seen_prompts_.Add(text, points);
@@ -90,6 +98,7 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     const auto one = [sink, i](const Event& event) { sink(i, event); };
     limits.num_blocks = MostBlocksOf(requests[i]);
     KV_ASSIGN(auto request, CheckRequest(std::move(requests[i]), one, limits));
+    KV_TRY(TakeAdapters(*request));
     if (request->spec.compiled_format) {
       request->format = *request->spec.compiled_format;
     } else if (request->spec.format) {
@@ -106,11 +115,7 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
     request->times.submitted_ns = MonotonicNs();
     bytes += request->bytes = BytesOf(*request);
     if (request->spec.on_trace) request->tracing.trace = NewTrace();
-    // Prompts with a source are found by the source alone.
-    beginnings.push_back(SharesCache(request->spec) && request->spec.source.empty()
-                             ? SeenPrompts::Of(prompt_key_, request->cache_owner(),
-                                               request->spec.cache_salt, request->spec.prompt)
-                             : SeenPrompts::Beginnings());
+    beginnings.push_back(BeginningsOf(*request, request->spec.prompt));
     request->wait.seen_tokens = TokensFromDisk(*request);
     checked.push_back(std::move(request));
   }
@@ -192,7 +197,7 @@ uint32_t EngineOnThread::TokensFromDisk(const Request& request) const {
   std::optional<Digest> salt;
   if (request.spec.cache_salt) salt = Sha256Of(*request.spec.cache_salt);
   const BlockKey root = RootKeyOf(parts_.cache_secret, request.cache_owner(), salt,
-                                  is_long ? long_rope->identity : parts_.scheduler.identity);
+                                  IdentityOf(parts_.scheduler, request.adapters.get(), is_long));
   const uint32_t tokens = TokensInTier(*parts_.disk.tier, parts_.cache->layout(), root, prompt);
   if (tokens == 0) return 0;
   double row_ns;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "engine/adapter_store.h"
 #include "engine/draft_parts.h"
 #include "engine/model_files.h"
 #include "grammar/stack_frame.h"
@@ -75,6 +76,7 @@ MemoryPlan PlanMemory(const Assembly& a, const EngineOptions& options) {
                            (kSequenceBytesPerToken + (searches ? kHypothesisBytesPerToken : 0));
   plan.session_bytes = options.session_memory_bytes;
   plan.grammar_bytes = options.grammar_memory_bytes;
+  plan.adapter_bytes = AdapterBudget(options.adapters, a.adapters);
   if (a.disk) {
     plan.tier_index_bytes =
         DiskTier::IndexBytes(*a.disk) + KvCache::WriteQueueBytes(a.cache_plan.num_blocks);
@@ -84,8 +86,9 @@ MemoryPlan PlanMemory(const Assembly& a, const EngineOptions& options) {
   PlanDraft(a, options, plan);
   plan.total_bytes = plan.weights_bytes + plan.kv_bytes + plan.index_bytes + plan.cursor_bytes +
                      plan.scratch_bytes + plan.request_bytes + plan.session_bytes +
-                     plan.grammar_bytes + plan.tier_index_bytes + plan.tier_buffer_bytes +
-                     plan.draft_weights_bytes + plan.draft_kv_bytes + plan.draft_scratch_bytes;
+                     plan.grammar_bytes + plan.adapter_bytes + plan.tier_index_bytes +
+                     plan.tier_buffer_bytes + plan.draft_weights_bytes + plan.draft_kv_bytes +
+                     plan.draft_scratch_bytes;
   const uint64_t tokenizer_bytes = TokenizerBytes(a.model);
   plan.process_bytes += 5 * tokenizer_bytes;
   if (options.grammar_memory_bytes > 0) {

@@ -56,6 +56,13 @@ Status CheckOptions(const EngineOptions& options) {
     return FailField(Code::kInvalidArgument, "block_tokens", "{} is not a multiple of {} up to {}",
                      options.block_tokens, kRunTokens, kBlockTokensRange.most);
   }
+  KV_TRY(InRange("max_lora_rank", options.adapters.max_rank, kMaxLoraRankRange));
+  KV_TRY(InRange("max_loras", options.adapters.max_loaded, kMaxLorasRange));
+  if (options.adapters.load.size() > options.adapters.max_loaded) {
+    return FailField(Code::kInvalidArgument, "lora",
+                     "{} adapters; --max-loras allows {}; give more", options.adapters.load.size(),
+                     options.adapters.max_loaded);
+  }
   if (FindEvictionChoice(options.eviction) == nullptr) {
     return FailField(Code::kInvalidArgument, "eviction", "unknown policy '{}' (known: {})",
                      options.eviction, EvictionNames());

@@ -133,6 +133,13 @@ Identity IdentityFor(IdentityParts content, const MemoryPlan& plan, const KvLayo
   return IdentityOf(content);
 }
 
+Identity IdentityWith(IdentityParts content, const Digest& adapters, bool is_long,
+                      const MemoryPlan& plan, const KvLayout& layout) {
+  content.adapter = adapters;
+  if (is_long) content.config += " rope=long";
+  return IdentityFor(std::move(content), plan, layout);
+}
+
 std::optional<ImageOptions> ImagesFor(const Assembly& assembly, const Digest& weights,
                                       const ServerSecret& secret, const EngineOptions& options) {
   const std::filesystem::path cache_dir = CacheDir(options.cache_dir);

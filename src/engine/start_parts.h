@@ -45,6 +45,10 @@ Result<Disk> DiskFor(const Assembly& assembly, const ServerSecret& secret, const
 IdentityParts ContentParts(const ModelConfig& config, const Digest& weights,
                            const Tokenizer* tokenizer);
 Identity IdentityFor(IdentityParts content, const MemoryPlan& plan, const KvLayout& layout);
+// Returns the same of KV that is computed with adapters of this digest (zero: without), or rotated
+// by the long factors of RoPE longrope.
+Identity IdentityWith(IdentityParts content, const Digest& adapters, bool is_long,
+                      const MemoryPlan& plan, const KvLayout& layout);
 
 // Absent when there is nothing to keep (a shape's weights are generated), no folder, or no stored
 // secret that the next start could verify the image with.

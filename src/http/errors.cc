@@ -49,6 +49,8 @@ constexpr FieldRow kFields[] = {
     {"origin", {Code::kPermissionDenied, 403, "origin_not_allowed"}},
     {"api_key", {Code::kPermissionDenied, 401, "invalid_api_key"}},
     {"model", {Code::kNotFound, 404, "model_not_found"}, FieldRow::kBody},
+    {"lora_path", {Code::kPermissionDenied, 403, "lora_dir"}, FieldRow::kBody},
+    {"lora_name", {Code::kPermissionDenied, 403, "lora_dir"}, FieldRow::kBody},
     {"action", {Code::kInvalidArgument, 400, "invalid_argument"}},
     {"slots", {Code::kUnsupported, 501, "unsupported"}},
     {"infill", {Code::kUnsupported, 501, "unsupported"}},

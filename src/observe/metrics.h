@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "kvasir/adapters.h"
 #include "kvasir/engine_options.h"
 #include "kvasir/engine_stats.h"
 #include "kvasir/model_card.h"
@@ -38,6 +40,7 @@ struct MetricsView {
   uint64_t grammar_bytes = 0;                                      // in use
   uint64_t sessions = 0, session_bytes = 0, sessions_expired = 0;  // expired: since the start
   ProcessUsage process;
+  std::vector<AdapterCard> adapters = {};
   std::optional<TierStats> disk = {};  // absent: there is no disk tier
   std::optional<double> read_limit;    // bytes a second that this machine can read; absent: unknown
 };

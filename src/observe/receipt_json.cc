@@ -33,6 +33,14 @@ nlohmann::json DraftJson(const DraftReceipt& draft) {
             {"model", draft.accepted[static_cast<size_t>(DraftSource::kModel)]}}}};
 }
 
+nlohmann::json AdaptersJson(const std::vector<UsedAdapter>& adapters) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const UsedAdapter& used : adapters) {
+    list.push_back({{"name", used.name}, {"scale", used.scale}, {"digest", used.digest}});
+  }
+  return list;
+}
+
 }  // namespace
 
 nlohmann::json ReceiptJson(const Receipt& receipt) {
@@ -47,6 +55,7 @@ nlohmann::json ReceiptJson(const Receipt& receipt) {
                          {"recomputed", receipt.recomputed},
                          {"miss", MissJson(receipt.miss)},
                          {"ignored", receipt.ignored},
+                         {"adapters", AdaptersJson(receipt.adapters)},
                          {"saved_ms", RoundMs(receipt.saved_ms)},
                          {"queue_ms", RoundMs(receipt.queue_ms)},
                          {"shared_ms", RoundMs(receipt.shared_ms)},

@@ -1,6 +1,7 @@
 // Series with vLLM's names, meanings and buckets (vLLM 0.32), so that its dashboards work.
 #include <fmt/format.h>
 
+#include "base/clock.h"
 #include "observe/metric_series.h"
 
 namespace kvasir {
@@ -25,6 +26,22 @@ void WriteConfig(const MetricsView& view, SeriesWriter& out) {
        {"prefix_caching_hash_algo", "sha256"},
        {"gpu_memory_utilization", "None"},
        {"sliding_window", "None"}});
+}
+
+// Joins the names of adapters that have requests of one kind.
+std::string NamesWith(const std::vector<AdapterCard>& adapters, uint32_t AdapterCard::*requests) {
+  std::string names;
+  for (const AdapterCard& card : adapters) {
+    if (card.*requests > 0) names += (names.empty() ? "" : ",") + card.name;
+  }
+  return names;
+}
+
+void WriteAdapters(const MetricsView& view, SeriesWriter& out) {
+  if (!view.options.adapters.any()) return;
+  out.Write(static_cast<double>(UnixS()), {std::to_string(view.options.adapters.max_loaded),
+                                           NamesWith(view.adapters, &AdapterCard::running),
+                                           NamesWith(view.adapters, &AdapterCard::waiting)});
 }
 
 void WriteHits(const MetricsView& view, SeriesWriter& out) {
@@ -110,6 +127,10 @@ constexpr MetricSeries kVllmSeries[] = {
      "Share of blocks that sequences use; 1 is all.", WriteUsage},
     {"vllm:cache_config_info", MetricType::Gauge, "", "engine",
      "1; its labels are the configuration of the cache, as vLLM names it.", WriteConfig},
+    {"vllm:lora_requests_info", MetricType::Gauge,
+     "max_lora,running_lora_adapters,waiting_lora_adapters", "engine",
+     "The time; its labels are the adapters that requests have. Absent without adapters.",
+     WriteAdapters},
     {"vllm:prefix_cache_queries_total", MetricType::Counter, "", "cache",
      "Prompt tokens that were looked up in the cache.", Of<&Stats::prompt_tokens>},
     {"vllm:prefix_cache_hits_total", MetricType::Counter, "", "cache",

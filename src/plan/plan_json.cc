@@ -26,6 +26,7 @@ nlohmann::ordered_json PlanJson(const MemoryPlan& plan) {
       {"request_bytes", plan.request_bytes},
       {"session_bytes", plan.session_bytes},
       {"grammar_bytes", plan.grammar_bytes},
+      {"adapter_bytes", plan.adapter_bytes},
       {"tier_index_bytes", plan.tier_index_bytes},
       {"tier_buffer_bytes", plan.tier_buffer_bytes},
       {"draft_weights_bytes", plan.draft_weights_bytes},

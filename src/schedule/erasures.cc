@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/hex.h"
 #include "base/result.h"
 
 namespace kvasir {
@@ -33,12 +34,12 @@ std::function<void(Result<TierErased>)> PromiseIn(
 
 }  // namespace
 
-Erasures::Erasures(KvCache& cache, Tier* tier, uint64_t tier_answer_ns,
-                   std::vector<Identity> identities, const DraftModelParts& draft)
+Erasures::Erasures(KvCache& cache, Tier* tier, uint64_t tier_answer_ns, IdentitiesOf identities_of,
+                   const DraftModelParts& draft)
     : cache_(cache),
       tier_(tier),
       tier_answer_ns_(tier_answer_ns),
-      identities_(std::move(identities)),
+      identities_of_(std::move(identities_of)),
       draft_cache_(draft.cache),
       draft_identity_(draft.identity) {}
 
@@ -71,7 +72,8 @@ void Erasures::Forget(const ForgetRequest& request, const std::shared_ptr<const 
   const uint64_t cursors_before = cache_.usage().num_cursors;
   Erasing erasing;
   erasing.deadline_ns = MonotonicNs() + tier_answer_ns_;
-  for (const Identity& identity : identities_) {
+  const auto adapters = FromHex<sizeof(Digest)>(request.adapters, HexCase::kLower);
+  for (const Identity& identity : identities_of_(adapters.value_or(Digest{}))) {
     if (tier_ != nullptr) {
       tier_->Forget(cache_.FactsToForget(request.owner, identity, request.cache_salt, request.ids,
                                          request.first, request.last, kept),

@@ -23,10 +23,12 @@ namespace kvasir {
 // tier_answer_ns. Engine thread only.
 class Erasures {
  public:
-  // `tier`: the cache's; nullptr: it has none. `identities`: those under which the cache has KV.
-  // Cache and tier must outlive this.
+  // The Identities under which the cache has KV that was computed with adapters of this digest.
+  using IdentitiesOf = std::function<std::vector<Identity>(const Digest& adapters)>;
+
+  // `tier`: the cache's; nullptr: it has none. Cache and tier must outlive this.
   // `draft`: the cache of the draft model, whose blocks are forgotten too and not counted.
-  Erasures(KvCache& cache, Tier* tier, uint64_t tier_answer_ns, std::vector<Identity> identities,
+  Erasures(KvCache& cache, Tier* tier, uint64_t tier_answer_ns, IdentitiesOf identities_of,
            const DraftModelParts& draft = {});
 
   // Begins to erase what an owner has, or a part of a prompt (Scheduler::Erase and Forget). If they
@@ -79,7 +81,7 @@ class Erasures {
   KvCache& cache_;
   Tier* const tier_;
   const uint64_t tier_answer_ns_;
-  const std::vector<Identity> identities_;
+  const IdentitiesOf identities_of_;
   KvCache* const draft_cache_;  // nullptr: there is none
   const Identity draft_identity_;
   std::deque<Erasing> erasures_;

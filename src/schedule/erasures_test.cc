@@ -86,7 +86,8 @@ class ErasuresTest : public testing::Test {
 };
 
 TEST_F(ErasuresTest, ReportsAnEraseWhenItsBlocksAreZeroed) {
-  Erasures erasures(*pool_only_, nullptr, kAnswerNs, {Identity{}});
+  Erasures erasures(*pool_only_, nullptr, kAnswerNs,
+                    [](const Digest&) { return std::vector{Identity{}}; });
   Fill(*pool_only_, "a", 1);
   Fill(*pool_only_, "b", 2);
   erasures.Erase("a", Keep());
@@ -103,7 +104,8 @@ TEST_F(ErasuresTest, ReportsAnEraseWhenItsBlocksAreZeroed) {
 }
 
 TEST_F(ErasuresTest, ForgetsAPartOfAPrompt) {
-  Erasures erasures(*pool_only_, nullptr, kAnswerNs, {Identity{}});
+  Erasures erasures(*pool_only_, nullptr, kAnswerNs,
+                    [](const Digest&) { return std::vector{Identity{}}; });
   Fill(*pool_only_, "a", 1);
   const ForgetRequest request{.owner = "a",
                               .cache_salt = {},
@@ -118,7 +120,8 @@ TEST_F(ErasuresTest, ForgetsAPartOfAPrompt) {
 }
 
 TEST_F(ErasuresTest, WaitsForTheTiersAnswer) {
-  Erasures erasures(*with_tier_, &tier_, kAnswerNs, {Identity{}});
+  Erasures erasures(*with_tier_, &tier_, kAnswerNs,
+                    [](const Digest&) { return std::vector{Identity{}}; });
   erasures.Erase("a", Keep());
   erasures.Zero(0);
   EXPECT_TRUE(erasures.AreZeroed());
@@ -130,7 +133,8 @@ TEST_F(ErasuresTest, WaitsForTheTiersAnswer) {
 }
 
 TEST_F(ErasuresTest, ATierThatDoesNotAnswerIsAnErrorInTheReport) {
-  Erasures erasures(*with_tier_, &tier_, kAnswerNs, {Identity{}});
+  Erasures erasures(*with_tier_, &tier_, kAnswerNs,
+                    [](const Digest&) { return std::vector{Identity{}}; });
   erasures.Erase("a", Keep());
   erasures.Zero(0);
   clock_.Advance(std::chrono::nanoseconds(kAnswerNs));
@@ -141,7 +145,8 @@ TEST_F(ErasuresTest, ATierThatDoesNotAnswerIsAnErrorInTheReport) {
 
 // Time goes on while it reports: an erase becomes due between two looks at the clock.
 TEST_F(ErasuresTest, NothingIsReportedOfWhichTheCallerWasNotTold) {
-  Erasures erasures(*with_tier_, &tier_, kAnswerNs, {Identity{}});
+  Erasures erasures(*with_tier_, &tier_, kAnswerNs,
+                    [](const Digest&) { return std::vector{Identity{}}; });
   const auto next = [&](const Erasure& erasure) {
     clock_.Advance(std::chrono::nanoseconds(kAnswerNs));
     Keep()(erasure);
@@ -157,7 +162,8 @@ TEST_F(ErasuresTest, NothingIsReportedOfWhichTheCallerWasNotTold) {
 }
 
 TEST_F(ErasuresTest, EndTierWaitsShortensTheWaits) {
-  Erasures erasures(*with_tier_, &tier_, kAnswerNs, {Identity{}});
+  Erasures erasures(*with_tier_, &tier_, kAnswerNs,
+                    [](const Digest&) { return std::vector{Identity{}}; });
   erasures.Erase("a", Keep());
   erasures.Flush(KeepFlush());
   erasures.Zero(0);
@@ -170,7 +176,8 @@ TEST_F(ErasuresTest, EndTierWaitsShortensTheWaits) {
 }
 
 TEST_F(ErasuresTest, ASinkThatThrowsIsCalledAgain) {
-  Erasures erasures(*pool_only_, nullptr, kAnswerNs, {Identity{}});
+  Erasures erasures(*pool_only_, nullptr, kAnswerNs,
+                    [](const Digest&) { return std::vector{Identity{}}; });
   uint32_t calls = 0;
   erasures.Erase("a", [&](const Erasure&) {
     if (++calls == 1) throw std::bad_alloc();
@@ -183,7 +190,8 @@ TEST_F(ErasuresTest, ASinkThatThrowsIsCalledAgain) {
 }
 
 TEST_F(ErasuresTest, FlushesWhenAllBlocksWereHandedOver) {
-  Erasures erasures(*with_tier_, &tier_, kAnswerNs, {Identity{}});
+  Erasures erasures(*with_tier_, &tier_, kAnswerNs,
+                    [](const Digest&) { return std::vector{Identity{}}; });
   Fill(*with_tier_, "a", 1);
   erasures.Flush(KeepFlush());
   erasures.FlushSealed();

@@ -12,6 +12,7 @@
 #include "cache/kv_cache.h"
 #include "kvasir/engine.h"
 #include "sampling/beam_search.h"
+#include "schedule/adapter_set.h"
 #include "schedule/answer_events.h"
 #include "schedule/answer_formats.h"
 #include "schedule/draft_pace.h"
@@ -129,6 +130,7 @@ struct Request {
   RequestId id{};
   GenerateRequest spec;
   CompiledFormat format;             // of spec
+  AdapterSeat adapters;              // of spec
   const TokenTrie* words = nullptr;  // of the engine, for SamplingParams::infill
   EventSink sink;
   uint64_t seed = 0;
@@ -159,8 +161,10 @@ struct Request {
   const std::string& cache_owner() const {
     return spec.cache_owner ? *spec.cache_owner : spec.tenant;
   }
+  Digest adapter_digest() const { return adapters.get() ? adapters.get()->digest : Digest{}; }
   bool SharesCacheWith(const Request& other) const {
-    return cache_owner() == other.cache_owner() && spec.cache_salt == other.spec.cache_salt;
+    return cache_owner() == other.cache_owner() && spec.cache_salt == other.spec.cache_salt &&
+           adapter_digest() == other.adapter_digest();
   }
   // Returns whether it uses and fills the cache. What came before an erase must not be found after
   // it, even if it is matched again.

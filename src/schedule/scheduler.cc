@@ -15,9 +15,15 @@ namespace {
 
 constexpr double kProgressMs = 1e-6;  // of a nanosecond
 
-std::vector<Identity> Identities(const SchedulerOptions& options) {
-  std::vector<Identity> identities = {options.identity};
-  if (options.long_rope) identities.push_back(options.long_rope->identity);
+// Returns all Identities of KV that is computed with adapters of a digest, or without (zero).
+std::vector<Identity> Identities(const SchedulerOptions& options, const Digest& adapters) {
+  if (adapters == Digest{} || !options.identify) {
+    std::vector<Identity> identities = {options.identity};
+    if (options.long_rope) identities.push_back(options.long_rope->identity);
+    return identities;
+  }
+  std::vector<Identity> identities = {options.identify(adapters, false)};
+  if (options.long_rope) identities.push_back(options.identify(adapters, true));
   return identities;
 }
 
@@ -32,8 +38,10 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
                options_.unknown_answer_tokens),
       chooser_(runner, options_.parallel, options_.end_tokens),
       drafter_(options_, cache, chooser_, tenants_),
-      erasures_(cache, options_.tier, options_.tier_answer_ns, Identities(options_),
-                options_.draft_model),
+      erasures_(
+          cache, options_.tier, options_.tier_answer_ns,
+          [this](const Digest& adapters) { return Identities(options_, adapters); },
+          options_.draft_model),
       format_steps_(options_.format_steps),
       loads_(runner, cache, options_.tier, figures_, options_.max_rows),
       beams_(runner, cache, options_.target, options_.logit_rows),

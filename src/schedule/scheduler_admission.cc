@@ -202,6 +202,7 @@ void Scheduler::StartRunning(Request& request, const Known& known, MatchResult m
     TraceResume(request, start_ns);
   } else {
     request.times.admitted_ns = start_ns;
+    request.adapters.Run();
     ExplainMatch(request, match);
     figures_.stats().reused_source_tokens += request.receipt.source_reused;
     if (const auto reason = std::exchange(request.wait.tier_miss, std::nullopt)) {
@@ -361,12 +362,14 @@ MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, 
   if (source.size() > 1 && FaultActive(Fault::kForeignSource)) {
     options.source.ids = options.source.ids.first(source.size() - 1);
   }
-  const auto open = [&](const Identity& identity) {
-    return cache_.OpenNamespace(request.cache_owner(), identity, request.spec.cache_salt);
+  const auto open = [&](bool long_rope) {
+    return cache_.OpenNamespace(request.cache_owner(),
+                                IdentityOf(options_, request.adapters.get(), long_rope),
+                                request.spec.cache_salt, IdentityOf(options_, nullptr, long_rope));
   };
-  NamespaceId ns = open(options_.identity);
+  NamespaceId ns = open(false);
   if (options_.long_rope) {
-    options.other_rope = open(options_.long_rope->identity);
+    options.other_rope = open(true);
     if (is_long) std::swap(ns, options.other_rope);
   }
   return figures_.TimedCache([&] { return cache_.Match(ns, tokens, options); });

@@ -57,6 +57,8 @@ struct SchedulerOptions {
   // How long a flush or an erasure waits for the tier, which may never answer.
   uint64_t tier_answer_ns = 60'000'000'000;
   Identity identity{};
+  // The Identity of KV that is computed with adapters of this digest. Empty: only that without.
+  std::function<Identity(const Digest& adapters, bool is_long)> identify;
   std::optional<LongRope> long_rope;  // absent: the length does not change the rotation
   std::vector<TokenId> end_tokens;    // ascending
   const Tokenizer* tokenizer = nullptr;

@@ -21,8 +21,9 @@ uint32_t SeenPrompts::EpochOf(std::string_view owner) {
 
 SeenPrompts::Beginnings SeenPrompts::Of(const HmacKey& key, std::string_view owner,
                                         std::optional<std::string_view> salt,
-                                        std::span<const TokenId> prompt) {
-  const std::string name = std::to_string(owner.size()) + (salt ? '+' : ':') + std::string(owner);
+                                        std::span<const TokenId> prompt, const Digest& adapters) {
+  std::string name = std::to_string(owner.size()) + (salt ? '+' : ':') + std::string(owner);
+  if (adapters != Digest{}) name.append(adapters.begin(), adapters.end());
   const Digest digest = key.Of(std::as_bytes(std::span(name)),
                                std::as_bytes(std::span(salt.value_or(std::string_view()))));
   uint64_t start_and_key[2];

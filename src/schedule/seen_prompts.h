@@ -24,7 +24,8 @@ class SeenPrompts {
   explicit SeenPrompts(uint64_t cache_tokens);
 
   // Hashes of everything up to the end of each whole chunk of a prompt, and of the whole prompt.
-  // Prompts of two owners, or of two salts of one (or a salt and none), have none in common: their
+  // Prompts of two owners, of two salts of one (or a salt and none), or with other adapters (a
+  // digest of them; zero: none), have none in common: their
   // chains start at digests under a key that no caller knows, so none can choose a salt that makes
   // them meet.
   struct Beginnings {
@@ -33,8 +34,8 @@ class SeenPrompts {
     std::vector<uint64_t> hashes;
   };
   static Beginnings Of(const HmacKey& key, std::string_view owner,
-                       std::optional<std::string_view> salt,
-                       std::span<const TokenId> prompt);  // O(tokens)
+                       std::optional<std::string_view> salt, std::span<const TokenId> prompt,
+                       const Digest& adapters = {});  // O(tokens)
 
   // Tokens of the longest beginning that was added. O(hashes).
   uint32_t SeenTokens(const Beginnings& prompt) const;

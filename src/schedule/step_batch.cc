@@ -1,8 +1,17 @@
 #include "schedule/step_batch.h"
 
+#include "base/fault.h"
 #include "base/wipe.h"
 
 namespace kvasir {
+namespace {
+
+std::span<const AppliedAdapter> AppliedTo(const Request& request) {
+  if (request.adapters.get() == nullptr) return {};
+  return request.adapters.get()->applied;
+}
+
+}  // namespace
 
 StepBatch::StepBatch(Runner& runner, const KvLayout& layout, uint32_t max_rows, uint32_t parallel)
     : runner_(runner) {
@@ -55,7 +64,9 @@ void StepBatch::AddRows(Rows& rows, uint32_t shift) {
                         .first_row = rows.first_row,
                         .num_rows = rows.num_rows,
                         .long_rope = rows.sequence->long_rope,
-                        .source_tokens = kv.source_tokens()});
+                        .source_tokens = kv.source_tokens(),
+                        .adapters = AppliedTo(*rows.request)});
+  if (FaultActive(Fault::kMatesAdapter)) sequences_.back().adapters = sequences_[0].adapters;
   const auto begin = rows.sequence->tokens.begin() + rows.position;
   tokens_.insert(tokens_.end(), begin, begin + (rows.num_rows - rows.num_drafted));
   const auto drafted = rows.sequence->draft.all().first(rows.num_drafted);

@@ -63,7 +63,7 @@ void StepPlanner::Probe() {
     const bool is_long = options_.IsLong(request->prompt_tokens());
     request->wait.resident_tokens = figures_.TimedCache([&] {
       return cache_.Probe(request->cache_owner(),
-                          is_long ? options_.long_rope->identity : options_.identity,
+                          IdentityOf(options_, request->adapters.get(), is_long),
                           request->spec.cache_salt, request->spec.prompt);
     });
     if (++probed == SchedulingPolicy::kMaxCompared) return;

@@ -73,6 +73,29 @@ class FakeEngine : public Engine {
     tenants = given;
     return {};
   }
+  Result<AdapterCard> LoadAdapter(const AdapterSource& source, AdapterNames) override {
+    adapters.push_back({.id = adapters.size(),
+                        .name = source.name.value_or(source.path),
+                        .path = source.path,
+                        .is_model = source.name.has_value(),
+                        .scale = source.scale});
+    return adapters.back();
+  }
+  Status UnloadAdapter(std::string_view name) override {
+    const bool is_gone = std::erase_if(adapters, [&](const auto& a) { return a.name == name; }) > 0;
+    if (is_gone) return {};
+    return tl::unexpected(Error{Code::kNotFound, "no such adapter"});
+  }
+  Status SetAdapterScales(std::span<const AdapterChoice> choices) override {
+    scales.assign(choices.begin(), choices.end());
+    return {};
+  }
+  std::vector<AdapterCard> Adapters() const override { return adapters; }
+  Status ChooseAdapters(GenerateRequest& request) const override {
+    if (!request.adapters) request.adapters.emplace();
+    request.adapter_digest = request.adapters->empty() ? "" : "digest";
+    return {};
+  }
   Status CheckModel() override { return model_status; }
   uint64_t GrammarBytes() const override { return 0; }
   EngineStats Stats() const override { return stats; }
@@ -95,6 +118,8 @@ class FakeEngine : public Engine {
   const char* target() const override { return "fake"; }
   void CheckInvariants() override {}
 
+  std::vector<AdapterCard> adapters;
+  std::vector<AdapterChoice> scales;  // of the last SetAdapterScales
   EngineStats stats;
   Status model_status, room;
   std::optional<TierStats> disk;

@@ -29,6 +29,12 @@ std::string FingerprintOf(const Engine& engine) {
   return "fp_" + ToHex(Sha256Of(whole)).substr(0, 12);
 }
 
+// The same of an answer that is computed with adapters; `adapters`: Receipt::adapter_digest.
+std::string FingerprintWith(const std::string& plain, const std::string& adapters) {
+  if (adapters.empty()) return plain;
+  return "fp_" + ToHex(Sha256Of(plain + adapters)).substr(0, 12);
+}
+
 }  // namespace
 
 GenerationStarter::GenerationStarter(const ServerOptions& options, const Engine& engine,
@@ -81,11 +87,19 @@ Outcome GenerationStarter::Start(Result<GenerationCall> call, const Call& from,
                                  std::string prompt_field) {
   if (!call) return ErrorResponse(call.error());
   GenerationStart start;
-  call->spec.fingerprint = fingerprint_;
+  for (GenerateRequest& request : call->requests) {
+    if (const Status chosen = engine_.ChooseAdapters(request); !chosen) {
+      return ErrorResponse(chosen.error());
+    }
+  }
+  const std::string adapters =
+      call->requests.empty() ? "" : call->requests.front().adapter_digest.value_or("");
+  call->spec.fingerprint = FingerprintWith(fingerprint_, adapters);
   NoteUnseen(call->unseen);
-  // A session's prompts belong to the session, and what shares nothing belongs to no slot.
+  // A session's prompts belong to the session; what shares nothing, or is computed with adapters,
+  // belongs to no slot.
   const bool has_slot = call->requests.size() == 1 && !call->spec.session &&
-                        call->requests.front().reuse != Reuse::kNothing;
+                        call->requests.front().reuse != Reuse::kNothing && adapters.empty();
   const std::optional<uint32_t> slot = has_slot ? call->slot : std::nullopt;
   start.requests = std::move(call->requests);
   start.prompt_field = std::move(prompt_field);

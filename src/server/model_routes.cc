@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "api/adapter_fields.h"
 #include "api/openai_request.h"
 #include "base/clock.h"
 #include "http/errors.h"
@@ -33,6 +34,17 @@ json ModelEntry(const std::string& name, const std::vector<std::string>& names,
             {"n_params", card.parameters}}}};
 }
 
+// An adapter that requests name as a model, as vLLM shows it.
+json AdapterEntry(const AdapterCard& adapter, const Call& call, int64_t created) {
+  json entry =
+      ModelEntry(adapter.name, {adapter.name}, call.options.tags, call.engine.card(), created);
+  entry["parent"] = call.model.names.front();
+  entry["meta"]["lora_id"] = adapter.id;
+  entry["meta"]["lora_rank"] = adapter.rank;
+  entry["meta"]["digest"] = adapter.digest;
+  return entry;
+}
+
 }  // namespace
 
 void AddModelRoutes(RouteTable* table) {
@@ -41,9 +53,12 @@ void AddModelRoutes(RouteTable* table) {
             .method = "GET",
             .handler = [created](const Call& call) -> Outcome {
               const std::vector<std::string>& names = call.model.names;
-              const json entry =
-                  ModelEntry(names.front(), names, call.options.tags, call.engine.card(), created);
-              return JsonResponse({{"object", "list"}, {"data", json::array({entry})}});
+              json data = json::array({ModelEntry(names.front(), names, call.options.tags,
+                                                  call.engine.card(), created)});
+              for (const AdapterCard& card : call.engine.Adapters()) {
+                if (card.is_model) data.push_back(AdapterEntry(card, call, created));
+              }
+              return JsonResponse({{"object", "list"}, {"data", std::move(data)}});
             },
             .description = {.summary = "The names of the model."}};
   table->Add(row);
@@ -52,6 +67,9 @@ void AddModelRoutes(RouteTable* table) {
     const std::string_view segment = call.path.substr(call.path.find("models/") + 7);
     const auto name = CheckModel(PercentDecoded(segment), call.model);
     if (!name) return ErrorResponse(name.error());
+    if (const auto card = AdapterNamed(*name, call.model)) {
+      return JsonResponse(AdapterEntry(*card, call, created));
+    }
     return JsonResponse(
         ModelEntry(*name, call.model.names, call.options.tags, call.engine.card(), created));
   };

@@ -88,7 +88,9 @@ ordered_json Operation(const Route& route) {
   ordered_json parameters = ParametersOf(route);
   if (!parameters.empty()) operation["parameters"] = std::move(parameters);
   if (!described.properties.empty()) {
-    ordered_json content = {{"application/json", {{"schema", BodySchema(described)}}}};
+    ordered_json schema = BodySchema(described);
+    if (described.takes_list) schema = {{"type", "array"}, {"items", std::move(schema)}};
+    ordered_json content = {{"application/json", {{"schema", std::move(schema)}}}};
     if (described.takes_form) {
       const ordered_json form = {{"schema", {{"type", "object"}}}};
       content["application/x-www-form-urlencoded"] = content["multipart/form-data"] = form;

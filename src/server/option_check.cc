@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "access/browser_rules.h"
 #include "base/result.h"
@@ -61,6 +62,11 @@ Status CheckOptions(const ServerOptions& options) {
   if (fault) return FailField(Code::kInvalidArgument, "admin_key", "the key {}", *fault);
   if (options.otlp_traces_endpoint) {
     KV_TRY(ParseCollectorAddress(*options.otlp_traces_endpoint));
+  }
+  std::error_code error;
+  if (options.lora_dir && !std::filesystem::is_directory(*options.lora_dir, error)) {
+    return FailField(Code::kInvalidArgument, "lora_dir", "'{}' is not a folder; give one",
+                     *options.lora_dir);
   }
   KV_TRY(CheckCorsOrigins(options.cors_origins));
   return CheckAllowedHosts(options.allowed_hosts);

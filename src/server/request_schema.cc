@@ -41,7 +41,9 @@ constexpr const char* kUnlimited =
     "prediction":{"type":"object","required":["type","content"],"properties":
     {"type":{"enum":["content"]},"content":{"type":["string","array"]}}},
     "priority":{"type":"integer"},"cache_prompt":{"type":"boolean"},
-    "cache":{"type":"object"},"user":{"type":"string"},"model":{"type":"string"},
+    "cache":{"type":"object"},"lora":{"type":"array","items":{"type":"object",
+    "required":["id","scale"],"properties":{"id":{"type":"integer","minimum":0},
+    "scale":{"type":"number","minimum":-100,"maximum":100}}}},"user":{"type":"string"},"model":{"type":"string"},
     "skip_special_tokens":{"type":"boolean"},"return_token_ids":{"type":"boolean"},
     "return_tokens":{"type":"boolean"},"timings_per_token":{"type":"boolean"},
     "return_progress":{"type":"boolean"},"verbose":{"type":"boolean"},

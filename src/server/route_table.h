@@ -40,6 +40,7 @@ struct Description {
   const char* content_type = nullptr;  // of an answer that is not JSON
   bool streams = false;                // the answer may be a stream of events
   bool takes_form = false;             // the body may be a form
+  bool takes_list = false;             // the body is a list of objects with these properties
   bool has_page = false;               // browsers get a page
 };
 

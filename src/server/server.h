@@ -81,6 +81,8 @@ struct ServerOptions {
   bool has_slots = true;                   // else /slots is 501
   // A folder for files of slots (server/slots.h); absent: actions on slots are 501.
   std::optional<std::string> slot_save_path;
+  // A folder; below it POST /v1/load_lora_adapter may load adapters. Absent: it is 403.
+  std::optional<std::string> lora_dir;
   bool prepare = false;  // after chat completions, next turns are prepared (api/turn_preparer.h)
   std::string summary;   // lines for stderr, before `listening on`
   std::string version = "unknown";  // shown by /props and the Server header

@@ -1,5 +1,6 @@
 // The list of protocols. A new one is its own file, and a line here.
 #include "base/result.h"
+#include "server/adapter_routes.h"
 #include "server/anthropic_routes.h"
 #include "server/cache_routes.h"
 #include "server/llama_routes.h"
@@ -25,6 +26,7 @@ Status Service::AddRoutes() {
   AddLlamaRoutes(options_, generations_, &routes_);
   AddSessionRoutes({generations_, preparer_, sessions_, pieces_}, &routes_);
   AddModelRoutes(&routes_);
+  AddAdapterRoutes(keys_, &routes_);
   AddCacheRoutes(engine_, keys_, activity_, {sessions_, pieces_, slots_, preparer_}, &routes_);
   AddSlotRoutes({generations_, keys_, sessions_, pieces_, slots_}, &routes_);
   AddTextRoutes(&routes_);

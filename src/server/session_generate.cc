@@ -71,10 +71,18 @@ Status SetReadingOf(const SessionSetup& setup, PromptThought thought, const Mode
   return SetReading(tools, thought, model, chat);
 }
 
-// Sets whose cache the request uses.
-void SetOwner(const Call& call, GenerateRequest* request) {
-  request->tenant = call.tenant();
-  if (call.caller.entry) request->cache_owner = call.caller.entry->rules.cache_owner;
+// Sets whose cache the request uses, and chooses its adapters: its KV is found by both.
+Status SetSpace(const Call& call, GenerateRequest& request) {
+  request.tenant = call.tenant();
+  if (call.caller.entry) request.cache_owner = call.caller.entry->rules.cache_owner;
+  return call.engine.ChooseAdapters(request);
+}
+
+// Notes what a session will have read, and where its KV is.
+Status NoteRequest(const Call& call, const std::vector<SessionPath::Begin>& begins,
+                   GenerateRequest& request, SessionState* state) {
+  KV_TRY(SetSpace(call, request));
+  return NotePrompt(*call.turn, request, begins, state);
 }
 
 }  // namespace
@@ -124,8 +132,7 @@ Outcome SessionGenerator::Generate(const Call& call) {
     return ErrorResponse(read.error());
   }
   const auto reading = chat->spec.reading;
-  SetOwner(call, &request);
-  if (const Status noted = NotePrompt(*call.turn, request, begins, &*state); !noted) {
+  if (const Status noted = NoteRequest(call, begins, request, &*state); !noted) {
     return ErrorResponse(noted.error());
   }
   Outcome outcome = generations_.Start(EndChat(std::move(*chat), call.model), call, "messages");
@@ -159,7 +166,7 @@ void SessionGenerator::PrepareAppended(const Call& call) {
   if (call.engine.options().cache_mode != CacheMode::kPrefix || request.reuse == Reuse::kNothing) {
     return;
   }
-  SetOwner(call, &request);
+  if (!SetSpace(call, request)) return;
   AskedChat asked(*entry->state, call.model, preparer_);
   asked.PrepareAfter(request);
   asked.Take(call.turn);

@@ -185,6 +185,7 @@ Outcome SlotHandlers::Restore(const Call& call, uint32_t slot, const std::string
   request.tenant = call.tenant();
   request.prompt = path->ids;
   request.cache_salt = path->space.salt;
+  request.adapters.emplace();  // a slot has what the model alone computed
   request.max_tokens = 0;
   if (call.caller.entry) request.cache_owner = call.caller.entry->rules.cache_owner;
   path->space = SpaceOf(request);

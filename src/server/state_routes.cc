@@ -116,6 +116,7 @@ Outcome StateHandlers::Metrics(const Call& call) {
                    .session_bytes = sessions.bytes,
                    .sessions_expired = sessions.expired,
                    .process = ReadProcessUsage(),
+                   .adapters = call.engine.Adapters(),
                    .disk = call.engine.DiskStats(),
                    .read_limit = call.options.read_limit};
   if (from_.spans) view.spans = from_.spans->counts();

@@ -47,6 +47,7 @@ ordered_json JsonOf(const SessionPath& path) {
                        {"begins", std::move(begins)}};
   if (path.space.owner) body["cache_owner"] = *path.space.owner;
   if (path.space.salt) body["cache_salt"] = *path.space.salt;
+  if (!path.space.adapters.empty()) body["adapters"] = path.space.adapters;
   return body;
 }
 
@@ -196,6 +197,7 @@ Status ReadPath(const ordered_json& json, const std::string& place, Numbers& num
     return {};
   });
   reader.Text("cache_owner", &owner).Text("cache_salt", &salt);
+  reader.Text("adapters", &path->space.adapters);
   if (!owner.empty()) path->space.owner = std::move(owner);
   if (json.is_object() && json.contains("cache_salt")) path->space.salt = std::move(salt);
   if (path->shared > 0 && (path->parent >= before.size() || path->shared > before[path->parent])) {

@@ -77,7 +77,7 @@ SessionPath::~SessionPath() { Wipe(&ids); }
 uint64_t SessionPath::HeldBytes() const {
   return kSharedBytes + sizeof(*this) + ids.capacity() * sizeof(TokenId) +
          begins.capacity() * sizeof(begins[0]) + (space.owner ? HeapBytes(*space.owner) : 0) +
-         (space.salt ? HeapBytes(*space.salt) : 0);
+         (space.salt ? HeapBytes(*space.salt) : 0) + HeapBytes(space.adapters);
 }
 
 uint64_t SessionState::HeldBytes() const {

@@ -1,0 +1,147 @@
+#include "engine/adapter_store.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "import/importer.h"
+#include "import/tiny_models_for_test.h"
+
+namespace kvasir {
+namespace {
+
+ModelConfig TinyConfig() {
+  auto model = ImportModel(TinyModelPath("tiny-gqa"));
+  EXPECT_TRUE(model) << (model ? "" : model.error().text());
+  return model->config;
+}
+
+class AdapterStoreTest : public testing::Test {
+ protected:
+  using Names = AdapterStore::Names;
+
+  AdapterStoreTest() : config_(TinyConfig()) {
+    options_.max_loaded = 3;
+    bytes_ = PackedAdapter::BytesFor(SyntheticLora(config_, 8, 1));
+  }
+  AdapterStore Make(uint64_t budget_bytes) const {
+    return AdapterStore(options_, config_, budget_bytes, {"model"},
+                        [](const Digest& adapters, bool is_long) {
+                          Identity identity = adapters;
+                          identity[0] ^= is_long;
+                          return identity;
+                        });
+  }
+  static AdapterSource Source(const std::string& name, uint64_t seed, double scale = 0) {
+    return {.path = "", .name = name, .scale = scale, .seed = seed};
+  }
+  template <typename T>
+  static void ExpectWrong(const Result<T>& result, Code code, const std::string& part) {
+    ASSERT_FALSE(result) << part;
+    EXPECT_EQ(result.error().code, code) << result.error().text();
+    EXPECT_NE(result.error().text().find(part), std::string::npos) << result.error().text();
+  }
+
+  ModelConfig config_;
+  AdapterOptions options_;
+  uint64_t bytes_ = 0;
+};
+
+TEST_F(AdapterStoreTest, IdsCountUpAndNamesAreFoundOnce) {
+  AdapterStore store = Make(10 * bytes_);
+  ASSERT_EQ(store.Load(Source("a", 1, 0.5), Names::kMustBeNew)->id, 0u);
+  ASSERT_EQ(store.Load(Source("b", 2), Names::kMustBeNew)->id, 1u);
+  ExpectWrong(store.Load(Source("a", 3), Names::kMustBeNew), Code::kInvalidArgument,
+              "'a' is taken");
+  ExpectWrong(store.Load(Source("model", 3), Names::kMayReplace), Code::kInvalidArgument,
+              "taken by the model");
+  const std::string digest = store.Cards()[0].digest;
+  const auto replaced = store.Load(Source("a", 3), Names::kMayReplace);
+  ASSERT_TRUE(replaced);
+  EXPECT_EQ(replaced->id, 0u);
+  EXPECT_NE(replaced->digest, digest) << "other weights under an old name are another adapter";
+  ASSERT_TRUE(store.Unload("b"));
+  ExpectWrong(store.Unload("b"), Code::kNotFound, "'b'");
+  EXPECT_EQ(store.Load(Source("b", 2), Names::kMustBeNew)->id, 2u) << "ids are not used again";
+  ASSERT_TRUE(store.Load(Source("c", 4), Names::kMustBeNew));
+  ExpectWrong(store.Load(Source("d", 5), Names::kMustBeNew), Code::kInvalidArgument, "--max-loras");
+}
+
+TEST_F(AdapterStoreTest, TheBudgetCountsWhatRequestsStillHave) {
+  AdapterStore store = Make(2 * bytes_);
+  ASSERT_TRUE(store.Load(Source("a", 1), Names::kMustBeNew));
+  ASSERT_TRUE(store.Load(Source("b", 2), Names::kMustBeNew));
+  ExpectWrong(store.Load(Source("c", 3), Names::kMustBeNew), Code::kInvalidArgument,
+              "--lora-memory");
+  EXPECT_EQ(store.Cards().size(), 2u) << "nothing stays half loaded";
+  auto set = *store.SetFor(std::vector<AdapterChoice>{{0, 1}});
+  ASSERT_TRUE(store.Unload("a"));
+  ExpectWrong(store.Load(Source("c", 3), Names::kMustBeNew), Code::kInvalidArgument,
+              "--lora-memory");
+  EXPECT_EQ(set->applied.front().adapter->bytes(), bytes_);
+  set.reset();
+  EXPECT_TRUE(store.Load(Source("c", 3), Names::kMustBeNew));
+}
+
+TEST_F(AdapterStoreTest, AListIsKnownByItsNumbersAndScales) {
+  AdapterStore store = Make(10 * bytes_);
+  ASSERT_TRUE(store.Load(Source("a", 1), Names::kMustBeNew));
+  ASSERT_TRUE(store.Load(Source("b", 2), Names::kMustBeNew));
+  ASSERT_TRUE(store.Load(Source("same as a", 1), Names::kMustBeNew));
+  const auto digest = [&](std::vector<AdapterChoice> choices) {
+    const auto set = store.SetFor(std::move(choices));
+    EXPECT_TRUE(set);
+    return *set ? (*set)->digest : Digest{};
+  };
+  EXPECT_EQ(digest({}), Digest{});
+  EXPECT_EQ(digest({{0, 0}}), Digest{}) << "scale 0 drops out";
+  EXPECT_EQ(digest({{0, 1}, {1, 0}}), digest({{0, 1}}));
+  EXPECT_EQ(digest({{0, 1}, {1, 2}}), digest({{1, 2}, {0, 1}})) << "the order says nothing";
+  EXPECT_EQ(digest({{0, 1}}), digest({{2, 1}})) << "nor does the name";
+  EXPECT_NE(digest({{0, 1}}), digest({{0, 1}, {2, 1}}));
+  EXPECT_NE(digest({{0, 1}}), digest({{0, 0.5}}));
+  EXPECT_NE(digest({{0, 1}}), digest({{1, 1}}));
+  const auto set = *store.SetFor(std::vector<AdapterChoice>{{1, 2}, {0, 1}});
+  EXPECT_EQ(set->identity, set->digest);
+  EXPECT_NE(set->long_identity, set->identity);
+  EXPECT_LT(set->applied[0].digest, set->applied[1].digest);
+  EXPECT_EQ(set->used[0].name, "b");
+  EXPECT_EQ(set->used[0].scale, 2);
+}
+
+TEST_F(AdapterStoreTest, RequestsThatSayNothingGetTheSetScales) {
+  AdapterStore store = Make(10 * bytes_);
+  ASSERT_TRUE(store.Load(Source("a", 1, 1), Names::kMustBeNew));
+  ASSERT_TRUE(store.Load(Source("b", 2), Names::kMustBeNew));
+  EXPECT_EQ((*store.SetFor(std::nullopt))->choices, (std::vector<AdapterChoice>{{0, 1}}));
+  const AdapterChoice b[] = {{1, -2}};
+  ASSERT_TRUE(store.SetScales(b));
+  EXPECT_EQ((*store.SetFor(std::nullopt))->choices, (std::vector<AdapterChoice>{{1, -2}}));
+  EXPECT_EQ(store.Cards()[0].scale, 0);
+  ASSERT_TRUE(store.SetScales({}));
+  EXPECT_EQ(*store.SetFor(std::nullopt), nullptr);
+}
+
+TEST_F(AdapterStoreTest, WrongChoicesAndSourcesAreNamed) {
+  options_.max_rank = 4;
+  AdapterStore strict = Make(10 * bytes_);
+  ExpectWrong(strict.Load(Source("a", 1), Names::kMustBeNew), Code::kInvalidArgument,
+              "rank of 8 is more than the 4 of --max-lora-rank");
+  options_.max_rank = 64;
+  AdapterStore store = Make(10 * bytes_);
+  ExpectWrong(store.Load(Source("a", 1, 101), Names::kMustBeNew), Code::kInvalidArgument, "101");
+  ExpectWrong(store.Load({.path = "/no/such", .name = "a"}, Names::kMustBeNew), Code::kNotFound,
+              "/no/such");
+  ASSERT_TRUE(store.Load(Source("a", 1), Names::kMustBeNew));
+  const auto choose = [&](std::vector<AdapterChoice> choices) {
+    return store.SetFor(std::move(choices));
+  };
+  ExpectWrong(choose({{7, 1}}), Code::kInvalidArgument, "lora: no adapter with the id 7");
+  ExpectWrong(choose({{0, 1}, {0, 2}}), Code::kInvalidArgument, "the id 0 occurs twice");
+  ExpectWrong(choose({{0, 100.5}}), Code::kInvalidArgument, "100.5");
+  ExpectWrong(choose({{0, std::numeric_limits<double>::quiet_NaN()}}), Code::kInvalidArgument,
+              "scale");
+}
+
+}  // namespace
+}  // namespace kvasir

@@ -1,0 +1,302 @@
+#!/usr/bin/env python3
+"""Adapters of a real server: which requests get which, loading and unloading, who may, what is refused.
+
+    server_adapters_test.py [KVASIR_BINARY] [unittest arguments]
+"""
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import tempfile
+import unittest
+
+import numpy
+
+from server_harness import BINARY, ROOT, Server
+
+BASE = ROOT / "tests" / "data" / "tiny-gqa"
+DEMO = ROOT / "models" / "kvasir-demo"  # chats
+IDS = [5, 2, 9, 11, 3, 8, 40, 17, 21, 30, 4, 6, 2, 9, 11, 3, 8, 40, 17, 21, 30, 4, 6]
+
+
+def write_adapter(folder, seed, targets=("q_proj", "v_proj", "down_proj"), rank=4, base=BASE):
+    """An adapter of the base with random numbers, as PEFT saves it."""
+    config = json.loads((base / "config.json").read_text())
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    head_dim = config.get("head_dim") or hidden // heads
+    sizes = {"q_proj": (heads * head_dim, hidden, "self_attn"),
+             "v_proj": (config["num_key_value_heads"] * head_dim, hidden, "self_attn"),
+             "down_proj": (hidden, config["intermediate_size"], "mlp")}
+    random = numpy.random.default_rng(seed)
+    header, data = {}, b""
+    for layer in range(config["num_hidden_layers"]):
+        for target in targets:
+            out, into, block = sizes[target]
+            for half, shape in ("A", (rank, into)), ("B", (out, rank)):
+                numbers = random.uniform(-0.3, 0.3, shape).astype("<f4").tobytes()
+                header[f"base_model.model.model.layers.{layer}.{block}.{target}.lora_{half}.weight"] = {
+                    "dtype": "F32", "shape": list(shape), "data_offsets": [len(data), len(data) + len(numbers)]}
+                data += numbers
+    text = json.dumps(header).encode()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": rank, "lora_alpha": 8}))
+    return folder
+
+
+def kvasir(*arguments):
+    return subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+
+
+class AdaptersTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.dir = pathlib.Path(cls.folder.name) / "adapters"
+        for seed, name in enumerate(["a", "b", "c"]):
+            write_adapter(cls.dir / name, seed)
+        cls.outside = write_adapter(pathlib.Path(cls.folder.name) / "outside", 9)
+        os.symlink(cls.outside, cls.dir / "link")
+        cls.server = cls.start("--lora", f"alpha={cls.dir / 'a'}", "--lora-dir", str(cls.dir))
+
+    @classmethod
+    def start(cls, *flags):
+        return Server("--model", str(BASE), "--kv-memory", "16MiB", "--threads", "1", *flags)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+        cls.folder.cleanup()
+
+    def post(self, path, body, status=200, server=None, headers=None):
+        got, _, answer = (server or self.server).request("POST", path, json.dumps(body).encode(), headers=headers)
+        self.assertEqual(got, status, answer)
+        return answer
+
+    def get(self, path, server=None, headers=None):
+        status, _, answer = (server or self.server).request("GET", path, headers=headers)
+        self.assertEqual(status, 200, answer)
+        return answer
+
+    def ask(self, server=None, **fields):
+        body = {"prompt": IDS, "max_tokens": 12, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+        answer = self.post("/v1/completions", body | fields, server=server)
+        return answer["choices"][0]["token_ids"], answer["kvasir"], answer
+
+    def test_a_name_is_a_model_and_a_list_says_it_all(self):
+        models = {entry["id"]: entry for entry in self.get("/v1/models")["data"]}
+        self.assertEqual(models["alpha"]["parent"], "tiny-gqa")
+        self.assertEqual(self.get("/v1/models/alpha")["id"], "alpha")
+        base, receipt, plain = self.ask()
+        self.assertEqual(receipt["adapters"], [])
+        tuned, receipt, answer = self.ask(model="alpha")
+        self.assertNotEqual(tuned, base)
+        self.assertEqual([(a["name"], a["scale"]) for a in receipt["adapters"]], [("alpha", 1)])
+        self.assertEqual(receipt["miss"]["reason"], "adapter_changed")
+        self.assertEqual(sum(receipt["reused"].values()), 0)
+        self.assertNotEqual(answer["system_fingerprint"], plain["system_fingerprint"])
+        same, receipt, _ = self.ask(lora=[{"id": 0, "scale": 1}])
+        self.assertEqual(same, tuned)
+        self.assertGreater(sum(receipt["reused"].values()), 0)
+        self.assertEqual(self.ask(lora=[])[0], base)
+        self.assertEqual(self.ask(model="alpha", lora=[])[0], base)
+        self.assertEqual(self.ask(lora=[{"id": 0, "scale": 0}])[1]["adapters"], [])
+        self.assertIn("lora_requests_info", self.server.request("GET", "/metrics")[2])
+
+    def test_wrong_lists_are_400_and_name_what_is_wrong(self):
+        for lora, says in (({"id": 0}, "not a list"), ([{"scale": 1}], "id"), ([{"id": 0}], "scale"),
+                           ([{"id": 99, "scale": 1}], "99"), ([{"id": 0, "scale": 101}], "101"),
+                           ([{"id": 0, "scale": 1}, {"id": 0, "scale": 2}], "twice"), ([3], "id")):
+            error = self.post("/v1/completions", {"prompt": IDS, "lora": lora}, 400)["error"]
+            self.assertEqual(error["param"], "lora", error)
+            self.assertIn(says, error["message"])
+        self.post("/v1/completions", {"prompt": IDS, "model": "beta"}, 404)
+
+    def test_adapters_are_loaded_replaced_and_unloaded(self):
+        load = {"lora_name": "beta", "lora_path": "b"}
+        card = self.post("/v1/load_lora_adapter", load)
+        self.assertIn("beta", [entry["id"] for entry in self.get("/v1/models")["data"]])
+        first = self.ask(model="beta")[0]
+        self.assertIn("taken", self.post("/v1/load_lora_adapter", load, 400)["error"]["message"])
+        replaced = self.post("/v1/load_lora_adapter", load | {"lora_path": str(self.dir / "c"), "load_inplace": True})
+        self.assertEqual(replaced["id"], card["id"])
+        self.assertNotEqual(replaced["digest"], card["digest"])
+        second, receipt, _ = self.ask(model="beta")
+        self.assertNotEqual(second, first)
+        self.assertEqual(sum(receipt["reused"].values()), 0)
+        self.post("/v1/load_lora_adapter", load | {"load_inplace": True})
+        again, receipt, _ = self.ask(model="beta")
+        self.assertEqual(again, first)
+        self.assertGreater(sum(receipt["reused"].values()), 0)  # the same numbers are the same adapter
+        self.post("/v1/unload_lora_adapter", {"lora_name": "beta"})
+        self.post("/v1/unload_lora_adapter", {"lora_name": "beta"}, 404)
+        self.post("/v1/completions", {"prompt": IDS, "model": "beta"}, 404)
+
+    def test_what_cannot_be_loaded_is_refused_and_leaves_nothing(self):
+        before = self.get("/lora-adapters")
+        for path, status in (("../outside", 403), (str(self.outside), 403), ("link", 403), ("none", 404), (".", 403)):
+            self.post("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": path}, status)
+        for name, status in (("alpha", 400), ("tiny-gqa", 400), ("", 400)):
+            self.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": "b"}, status)
+        broken = self.dir / "broken"
+        shutil.copytree(self.dir / "b", broken)
+        (broken / "adapter_config.json").write_text('{"peft_type": "LORA", "use_dora": true}')
+        error = self.post("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "broken"}, 400)["error"]
+        self.assertIn("use_dora", error["message"])
+        self.assertEqual(self.get("/lora-adapters"), before)
+
+    def test_scales_of_the_server_apply_to_requests_that_say_nothing(self):
+        server = self.start("--lora", str(self.dir / "a"), "--lora-scaled", f"{self.dir / 'b'}:0.5")
+        try:
+            base = self.ask(server, lora=[])[0]
+            both, receipt, _ = self.ask(server)
+            self.assertEqual([(a["name"], a["scale"]) for a in receipt["adapters"]], [("a", 1), ("b", 0.5)])
+            self.assertNotEqual(both, base)
+            self.post("/lora-adapters", [{"id": 1, "scale": 2}], server=server)
+            self.assertEqual([card["scale"] for card in self.get("/lora-adapters", server)], [0, 2])
+            self.assertEqual(self.ask(server)[1]["adapters"][0]["name"], "b")
+            self.post("/lora-adapters", [], server=server)
+            self.assertEqual(self.ask(server)[0], base)
+            self.post("/lora-adapters", [{"id": 7, "scale": 1}], 400, server=server)
+            self.post("/lora-adapters", {"id": 1}, 400, server=server)
+            self.post("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "b"}, 403, server=server)
+        finally:
+            server.stop()
+
+    def test_with_several_keys_changes_are_the_administrators(self):
+        server = self.start("--lora", f"alpha={self.dir / 'a'}", "--lora-dir", str(self.dir), "--api-key", "one",
+                            "--api-key", "two", "--admin-key", "boss")
+        one, boss = {"Authorization": "Bearer one"}, {"Authorization": "Bearer boss"}
+        try:
+            self.assertNotIn("path", self.get("/lora-adapters", server, one)[0])
+            self.assertIn("path", self.get("/lora-adapters", server, boss)[0])
+            load = {"lora_name": "beta", "lora_path": "b"}
+            self.post("/lora-adapters", [], 403, server, one)
+            self.post("/v1/load_lora_adapter", load, 403, server, one)
+            self.post("/v1/load_lora_adapter", load, 200, server, boss)
+            self.post("/v1/unload_lora_adapter", {"lora_name": "beta"}, 403, server, one)
+            self.post("/v1/unload_lora_adapter", {"lora_name": "beta"}, 200, server, boss)
+        finally:
+            server.stop()
+
+    def test_a_wrong_adapter_ends_a_start(self):
+        for flags, says in ((["--lora", str(self.dir / "none")], "does not exist"),
+                            (["--lora", f"tiny-gqa={self.dir / 'a'}"], "taken"),
+                            (["--lora", f"x={self.dir / 'a'}", "--lora", f"x={self.dir / 'b'}"], "taken"),
+                            (["--lora", str(self.dir / "a"), "--max-lora-rank", "2"], "--max-lora-rank"),
+                            (["--lora", str(self.dir / "a"), "--lora-memory", "1KiB"], "--lora-memory")):
+            done = kvasir("run", "--model", str(BASE), "--ids", "5,2", "--max-tokens", "1", *flags)
+            self.assertEqual(done.returncode, 2, (flags, done.stderr))
+            self.assertIn(says, done.stderr)
+
+    def test_commands_apply_every_adapter_and_plan_counts_it(self):
+        run = ["run", "--model", str(BASE), "--ids", ",".join(map(str, IDS)), "--max-tokens", "12", "--temperature", "0",
+               "--ignore-eos", "--json"]
+        tuned = json.loads(kvasir(*run, "--lora", f"alpha={self.dir / 'a'}").stdout)
+        self.assertEqual(tuned["tokens"], self.ask(model="alpha")[0])
+        self.assertEqual(tuned["receipt"]["adapters"][0]["name"], "alpha")
+        plan = json.loads(kvasir("plan", "--json", "--model", str(BASE), "--lora", str(self.dir / "a")).stdout)
+        self.assertGreater(plan["adapter_bytes"], 0)
+        self.assertEqual(plan["adapter_bytes"], self.get("/lora-adapters")[0]["bytes"])
+
+
+class SessionsTest(unittest.TestCase):
+    """Sessions of a model that chats, with an adapter of the start."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.dir = pathlib.Path(self.folder.name)
+        for seed, name in enumerate(["a", "b"]):
+            write_adapter(self.dir / name, seed, base=DEMO)
+        self.server = Server("--model", str(DEMO), "--kv-memory", "32MiB", "--threads", "1", "--lora",
+                             f"alpha={self.dir / 'a'}", "--lora-dir", str(self.dir))
+        self.addCleanup(self.server.stop)
+
+    def call(self, path, body, method="POST", status=200):
+        got, _, answer = self.server.request(method, path, body)
+        self.assertEqual(got, status, answer)
+        return answer
+
+    def make(self, **fields):
+        made = self.call("/v1/sessions", {"sampling": {"temperature": 0, "max_tokens": 12}} | fields, status=201)
+        return "/v1/sessions/" + made["id"]
+
+    def turn(self, path, text, **fields):
+        return self.call(path + "/generate", {"messages": [{"role": "user", "content": text}]} | fields)["kvasir"]
+
+    def reused(self, receipt):
+        return sum(receipt["reused"].values())
+
+    def swap(self, old, new):
+        """Unloads an adapter, and loads the first one's files under another name."""
+        self.call("/v1/unload_lora_adapter", {"lora_name": old})
+        self.call("/v1/load_lora_adapter", {"lora_name": new, "lora_path": "a"})
+
+    SECRET = "My name is Mira. I live in Oslo. My cat is called Pixel. What is the name of my cat?"
+
+    def test_turns_find_their_adapters_blocks_and_no_others(self):
+        path = self.make(model="alpha")
+        first = self.turn(path, self.SECRET)
+        self.assertEqual([a["name"] for a in first["adapters"]], ["alpha"])
+        second = self.turn(path, "And where do I live?")
+        self.assertGreater(self.reused(second), 20)
+        third = self.turn(path, "Who am I?", lora=[])
+        self.assertEqual((third["adapters"], third["miss"]["reason"]), ([], "adapter_changed"))
+        self.assertEqual(self.reused(third), 0)
+        self.assertEqual(self.turn(path, "Why?", lora=[{"id": 0, "scale": 0.5}])["miss"]["reason"], "adapter_changed")
+
+    def test_a_forget_takes_what_was_read_with_an_adapter_that_is_unloaded(self):
+        for forgets in (False, True):
+            name = f"alpha{forgets}"
+            self.call("/v1/load_lora_adapter", {"lora_name": name, "lora_path": "a"})
+            path = self.make(model=name)
+            self.turn(path, self.SECRET)
+            self.turn(path, self.SECRET, lora=[])
+            self.swap(name, name + "2")
+            if forgets:
+                self.assertGreater(self.call(path + "/forget", {"index": 0})["erased_blocks"], 0)
+                self.call(path, None, "DELETE")
+            for asked in ({"model": name + "2"}, {"lora": []}):
+                receipt = self.call("/v1/chat/completions", {
+                    "messages": [{"role": "user", "content": self.SECRET}], "max_tokens": 0} | asked)["kvasir"]
+                if forgets:
+                    self.assertLess(self.reused(receipt), 32, (asked, receipt))
+                else:
+                    self.assertGreater(self.reused(receipt), 32, (asked, receipt))
+                self.call("/v1/cache", None, "DELETE") if asked == {"lora": []} else None
+            self.call("/v1/unload_lora_adapter", {"lora_name": name + "2"})
+
+    def test_an_erase_covers_every_adapter(self):
+        ask = {"messages": [{"role": "user", "content": self.SECRET}], "max_tokens": 0}
+        choices = ({"model": "alpha"}, {"lora": [{"id": 0, "scale": 0.5}]}, {})
+        for choice in choices:
+            self.call("/v1/chat/completions", ask | choice)
+        for choice in choices:
+            self.assertGreater(self.reused(self.call("/v1/chat/completions", ask | choice)["kvasir"]), 20)
+        self.call("/v1/cache", None, "DELETE")
+        for choice in choices:
+            self.assertEqual(self.reused(self.call("/v1/chat/completions", ask | choice)["kvasir"]), 0)
+
+    def test_the_next_turn_is_prepared_with_the_sessions_adapter(self):
+        path = self.make(model="alpha", prepare=True)
+        before = self.server.metric("kvasir_prepared_tokens_total")
+        self.turn(path, self.SECRET)
+        self.server.until("prepared", lambda: self.server.metric("kvasir_prepared_tokens_total") > before)
+        receipt = self.turn(path, "Who are you?")
+        self.assertLess(receipt["computed"], 24, receipt)
+        self.assertEqual([a["name"] for a in receipt["adapters"]], ["alpha"])
+
+    def test_a_session_of_an_unloaded_adapter_is_404_until_it_is_there(self):
+        path = self.make(model="alpha")
+        self.turn(path, self.SECRET)
+        self.call("/v1/unload_lora_adapter", {"lora_name": "alpha"})
+        self.call(path + "/generate", {"messages": [{"role": "user", "content": "Why?"}]}, status=404)
+        self.call("/v1/load_lora_adapter", {"lora_name": "alpha", "lora_path": "a"})
+        self.assertGreater(self.reused(self.turn(path, "Why?")), 20)
+
+
+if __name__ == "__main__":
+    unittest.main()
