@@ -112,7 +112,8 @@ class AdaptersTest(unittest.TestCase):
             error = self.post("/v1/completions", {"prompt": IDS, "lora": lora}, 400)["error"]
             self.assertEqual(error["param"], "lora", error)
             self.assertIn(says, error["message"])
-        self.post("/v1/completions", {"prompt": IDS, "model": "beta"}, 404)
+        error = self.post("/v1/completions", {"prompt": IDS, "model": "gamma"}, 404)["error"]
+        self.assertIn("known: tiny-gqa, alpha", error["message"])
 
     def test_adapters_are_loaded_replaced_and_unloaded(self):
         load = {"lora_name": "beta", "lora_path": "b"}

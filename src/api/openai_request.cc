@@ -187,10 +187,14 @@ Result<std::string> CheckModel(const std::string& name, const ModelView& model) 
     return FailField(Code::kNotFound, "model", "the name has {} bytes; give one of at most {}",
                      name.size(), kMaxAnyNameBytes);
   }
+  std::vector<std::string> known = model.names;
+  for (AdapterCard& card : model.adapters ? model.adapters() : std::vector<AdapterCard>()) {
+    if (card.is_model) known.push_back(std::move(card.name));
+  }
   return FailField(Code::kNotFound, "model",
                    "unknown model \"{}\" (known: {}); a server that is started with --alias '*' "
                    "accepts every name",
-                   name, fmt::join(model.names, ", "));
+                   name, fmt::join(known, ", "));
 }
 
 Result<std::vector<TokenId>> EncodeText(std::string_view text, const std::string& field,
