@@ -2,13 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include "cli/shared_flags.h"
+#include <algorithm>
+#include <iterator>
 
 namespace kvasir::cli {
 namespace {
 
 Result<EngineOptions> Read(std::vector<std::string> arguments) {
-  const std::vector<Flag> flags = Join({AdapterFlags(), ServeAdapterFlags()});
+  std::vector<Flag> flags = AdapterFlags();
+  std::ranges::copy(ServeAdapterFlags(), std::back_inserter(flags));
   EngineOptions options;
   const auto args = ParseArgs("serve", flags, std::move(arguments));
   if (!args) return tl::unexpected(args.error());
