@@ -13,6 +13,8 @@ namespace {
 
 // The budget with --lora-dir and without --lora-memory.
 constexpr uint64_t kLaterAdapterBytes = uint64_t{256} << 20;
+constexpr size_t kMostNameBytes = 256;
+constexpr std::string_view kAnyModel = "default";  // the model, whatever its name, in requests
 // Ids of namespaces have 16 bits. Beyond these, owners share what is left.
 constexpr uint32_t kMostNamespaces = 65'000;
 
@@ -127,6 +129,16 @@ std::string AdapterStore::NameOf(const AdapterSource& source) {
 }
 
 Status AdapterStore::CheckLimits(const AdapterSource& source, const LoraAdapter& adapter) const {
+  if (source.name == kAnyModel) {
+    return FailField(Code::kInvalidArgument, "lora_name",
+                     "the name '{}' is taken: it stands for the model; give another one",
+                     kAnyModel);
+  }
+  if (source.name && (source.name->empty() || source.name->size() > kMostNameBytes)) {
+    return FailField(Code::kInvalidArgument, "lora_name",
+                     "the name has {} bytes; give one of 1 to {}", source.name->size(),
+                     kMostNameBytes);
+  }
   if (adapter.max_rank() > options_.max_rank) {
     return Fail(Code::kInvalidArgument,
                 "{}: its rank of {} is more than the {} of --max-lora-rank; give that more",

@@ -130,6 +130,10 @@ TEST_F(AdapterStoreTest, WrongChoicesAndSourcesAreNamed) {
   options_.max_rank = 64;
   AdapterStore store = Make(10 * bytes_);
   ExpectWrong(store.Load(Source("a", 1, 101), Names::kMustBeNew), Code::kInvalidArgument, "101");
+  ExpectWrong(store.Load(Source("default", 1), Names::kMustBeNew), Code::kInvalidArgument,
+              "stands for the model");
+  ExpectWrong(store.Load(Source(std::string(257, 'a'), 1), Names::kMustBeNew),
+              Code::kInvalidArgument, "257 bytes");
   ExpectWrong(store.Load({.path = "/no/such", .name = "a"}, Names::kMustBeNew), Code::kNotFound,
               "/no/such");
   ASSERT_TRUE(store.Load(Source("a", 1), Names::kMustBeNew));
