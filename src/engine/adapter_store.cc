@@ -182,13 +182,14 @@ Result<AdapterCard> AdapterStore::Add(const AdapterSource& source, const LoraAda
                                       Names names) {
   KV_TRY(CheckLimits(source, adapter));
   KV_ASSIGN(auto packed, PackWithin(budget_, adapter, config_.num_layers));
+  const uint64_t bytes = packed->bytes();
   Loaded loaded{.card = {.name = NameOf(source),
                          .path = source.path,
                          .is_model = source.name.has_value(),
                          .scale = source.scale,
                          .digest = ToHex(LoraDigest(adapter, 1)),
                          .rank = adapter.max_rank(),
-                         .bytes = packed->bytes()},
+                         .bytes = bytes},
                 .facts = WithoutNumbers(adapter),
                 .packed = std::move(packed)};
   const MutexLock lock(mutex_);

@@ -94,7 +94,7 @@ TEST(Simulation, DraftsPayWhereTheyAreRightAndCostNothingWhereTheyAreWrong) {
     options.scheduler.logit_rows = 32;
     options.scheduler.speculate = speculate;
     options.drafts = drafts;
-    const SimulationResult result = Simulate(requests, options);
+    SimulationResult result = Simulate(requests, options);
     for (size_t i = 0; i < requests.size(); ++i) {
       EXPECT_EQ(result.answers[i].refused, result.answers[i].tokens == 0);
       if (result.answers[i].refused) continue;
