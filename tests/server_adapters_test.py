@@ -148,6 +148,23 @@ class AdaptersTest(unittest.TestCase):
         self.assertIn("use_dora", error["message"])
         self.assertEqual(self.get("/lora-adapters"), before)
 
+    def test_a_plan_has_the_servers_bytes(self):
+        flags = ["--model", str(BASE), "--kv-memory", "16MiB", "--threads", "1", "--lora", f"alpha={self.dir / 'a'}",
+                 "--lora-dir", str(self.dir)]
+        done = subprocess.run([BINARY, "plan", "--json", *flags], capture_output=True, text=True, timeout=60)
+        plan, state = json.loads(done.stdout), self.get("/v1/cache")
+        for name in ("adapter_bytes", "scratch_bytes", "index_bytes"):
+            self.assertEqual(plan[name], state[name], name)
+        self.assertEqual(plan["adapter_bytes"], 256 << 20)
+
+    def test_a_draft_model_of_another_shape_has_none(self):
+        server = self.start("--lora", f"alpha={self.dir / 'a'}", "--draft-model", str(BASE.parent / "tiny-mqa"),
+                            "--draft-kv-memory", "4MiB", "--speculate", "always")
+        try:
+            self.assertEqual(self.ask(server, model="alpha")[0], self.ask(model="alpha", cache_prompt=False)[0])
+        finally:
+            server.stop()
+
     def test_scales_of_the_server_apply_to_requests_that_say_nothing(self):
         server = self.start("--lora", str(self.dir / "a"), "--lora-scaled", f"{self.dir / 'b'}:0.5")
         try:
@@ -185,12 +202,16 @@ class AdaptersTest(unittest.TestCase):
     def test_a_wrong_adapter_ends_a_start(self):
         for flags, says in ((["--lora", str(self.dir / "none")], "does not exist"),
                             (["--lora", f"tiny-gqa={self.dir / 'a'}"], "taken"),
+                            (["--lora", f"default={self.dir / 'a'}"], "taken"),
                             (["--lora", f"x={self.dir / 'a'}", "--lora", f"x={self.dir / 'b'}"], "taken"),
                             (["--lora", str(self.dir / "a"), "--max-lora-rank", "2"], "--max-lora-rank"),
                             (["--lora", str(self.dir / "a"), "--lora-memory", "1KiB"], "--lora-memory")):
             done = kvasir("run", "--model", str(BASE), "--ids", "5,2", "--max-tokens", "1", *flags)
             self.assertEqual(done.returncode, 2, (flags, done.stderr))
             self.assertIn(says, done.stderr)
+        done = kvasir("serve", "--model", str(BASE), "--port", "0", "--alias", "x", "--lora", f"x={self.dir / 'a'}")
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("taken", done.stderr)
 
     def test_commands_apply_every_adapter_and_plan_counts_it(self):
         run = ["run", "--model", str(BASE), "--ids", ",".join(map(str, IDS)), "--max-tokens", "12", "--temperature", "0",

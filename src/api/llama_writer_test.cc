@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "api/written_answer.h"
+#include "server/fake_engine_for_test.h"
 
 namespace kvasir {
 namespace {

@@ -18,6 +18,7 @@ Namespace Namespaces::Named(std::string_view owner, const Identity& identity,
   const bool shared = FaultActive(Fault::kForeignNamespace);
   Namespace named{.owner = Sha256Of(shared ? std::string_view() : owner),
                   .identity = shared ? kNoIdentity : identity};
+  named.plain = named.identity;
   if (salt && !shared) named.salt = Sha256Of(*salt);
   return named;
 }
@@ -43,14 +44,20 @@ std::optional<NamespaceId> Namespaces::Reopen(const Namespace& wanted) {
 }
 
 std::optional<Namespaces::Place> Namespaces::PlaceFor(const Namespace& wanted) const {
-  uint32_t num_salted = 0, num_plain = 0;
+  uint32_t num_salted = 0, num_plain = 0, num_adapted = 0;
   for (const Namespace& space : entries_) {
     num_plain += space.owner == wanted.owner && !space.salt;
     const bool is_like = space.owner == wanted.owner && space.identity == wanted.identity;
     num_salted += is_like && space.salt.has_value();
+    num_adapted += space.owner == wanted.owner && space.salt && space.is_adapted();
+  }
+  // Salts times scales of adapters: as many as salts without.
+  if (wanted.salt && wanted.is_adapted() && num_adapted >= kMaxSalts) {
+    const auto own = OldestOf(wanted.owner, true);
+    return own ? std::optional(Place{own}) : std::nullopt;
   }
   if (!wanted.salt && num_plain >= max_of_owner_) {
-    const auto own = OldestOf(wanted.owner);
+    const auto own = OldestOf(wanted.owner, false);
     return own ? std::optional(Place{own}) : std::nullopt;
   }
   const bool too_many = wanted.salt.has_value() && num_salted >= kMaxSalts;
@@ -104,13 +111,15 @@ std::optional<NamespaceId> Namespaces::OldestSalted() const {
   return best;
 }
 
-// Returns the owner's namespace without salt and users that was opened longest ago, with or without
-// blocks: clients choose scales of adapters freely, and each scale has a separate Identity.
-std::optional<NamespaceId> Namespaces::OldestOf(const Digest& owner) const {
+// Returns the owner's namespace without users that was opened longest ago, with or without blocks,
+// of those without a salt, or of those with salt and adapters: clients choose scales of adapters
+// freely, and each scale has a separate Identity.
+std::optional<NamespaceId> Namespaces::OldestOf(const Digest& owner, bool salted) const {
   std::optional<NamespaceId> best;
   for (size_t i = 1; i < entries_.size(); ++i) {
     const Namespace& space = entries_[i];
-    if (space.salt || space.owner != owner) continue;
+    if (space.owner != owner || space.salt.has_value() != salted) continue;
+    if (salted && !space.is_adapted()) continue;
     if (space.users > 0 || space.opened + 1 == clock_) continue;
     if (!best || space.opened < Of(*best).opened) best = NamespaceId(i);
   }

@@ -32,6 +32,7 @@ struct Namespace {
   bool HasOwnerOf(const Namespace& other) const {
     return owner == other.owner && salt == other.salt;
   }
+  bool is_adapted() const { return identity != plain; }
 };
 
 // How many namespaces there are.
@@ -75,7 +76,7 @@ class Namespaces {
  private:
   std::optional<NamespaceId> Recyclable(const Namespace* like) const;
   std::optional<NamespaceId> OldestSalted() const;
-  std::optional<NamespaceId> OldestOf(const Digest& owner) const;
+  std::optional<NamespaceId> OldestOf(const Digest& owner, bool salted) const;
 
   const uint32_t max_of_owner_;
   const PrefixIndex& index_;

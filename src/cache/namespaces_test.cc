@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "cache/cache_driver_for_test.h"
 
@@ -16,8 +18,9 @@ class NamespacesTest : public testing::Test {
   // Returns nothing where there is no room.
   std::optional<NamespaceId> Open(std::string_view owner,
                                   std::optional<std::string_view> salt = std::nullopt,
-                                  uint8_t identity = 1) {
+                                  uint8_t identity = 1, uint8_t plain = 0) {
     Namespace wanted = Namespaces::Named(owner, IdentityNamed(identity), salt);
+    if (plain > 0) wanted.plain = IdentityNamed(plain);
     wanted.account = accounts_.Open(wanted.owner);
     if (const auto ns = spaces_.Reopen(wanted)) return ns;
     const auto place = spaces_.PlaceFor(wanted);
@@ -104,6 +107,21 @@ TEST_F(NamespacesTest, BeyondItsIdentitiesAnOwnerLosesTheOldestOfItsOwnThatIsIdl
   for (const NamespaceId ns : opened) spaces_.Of(ns).users = 1;
   EXPECT_FALSE(Open("alice", std::nullopt, 8)) << "all are in use";
   EXPECT_TRUE(Open("carol", std::nullopt, 8));
+}
+
+// Salts times scales would leave no namespace to others.
+TEST_F(NamespacesTest, SaltsWithAdaptersAreAsManyAsSaltsWithout) {
+  std::vector<NamespaceId> opened;
+  for (uint8_t i = 0; i < Namespaces::kMaxSalts; ++i) {
+    opened.push_back(*Open("alice", "a" + std::to_string(i), 2 + i, 1));
+    Fill(opened.back());
+  }
+  const auto plain = *Open("alice", "a0");
+  EXPECT_TRUE(std::ranges::find(opened, plain) == opened.end()) << "it has no adapters";
+  spaces_.Of(opened[0]).users = 1;
+  EXPECT_EQ(Open("alice", "b", 50, 1), opened[1]) << "with its blocks";
+  for (const NamespaceId ns : opened) spaces_.Of(ns).users = 1;
+  EXPECT_FALSE(Open("alice", "c", 51, 1)) << "all are in use";
 }
 
 }  // namespace

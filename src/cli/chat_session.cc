@@ -175,6 +175,7 @@ Status ChatSession::Answer(TurnPtr turn, SessionState state) {
   request.message_ends = std::move(prompt.chat.message_ends);
   request.clock_in_prompt = prompt.chat.clock_in_prompt;
   request.identity_changed = state.identity_changed;
+  KV_TRY(engine_.ChooseAdapters(request));
   KV_TRY(NotePrompt(*turn, request, begins, &state));
   SessionAnswer answer(std::move(turn), std::move(state), request, std::move(begins),
                        OnHangUp::kDropAnswer, *model_.tokenizer);

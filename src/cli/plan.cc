@@ -106,8 +106,9 @@ void PrintMachine(const MemoryPlan& plan, std::optional<uint64_t> least) {
 Result<int> RunPlan(const Args& given) {
   Args args = given;
   if (const auto path = args.Text("config")) KV_TRY(args.MergeConfig(*path, ServeCommand().flags));
-  KV_ASSIGN(const EngineOptions options,
+  KV_ASSIGN(EngineOptions options,
             EngineOptionsOf(args, DiskDefault::kCacheFolder, ModelUse::kPlan));
+  ReadServeAdapterFlags(args, &options);
   // The server would make the folder.
   std::error_code error;
   if (options.disk && options.disk->folder && fs::exists(*options.disk->folder, error) &&
@@ -162,6 +163,7 @@ Command PlanCommand() {
                   "the config file of 'kvasir serve'; flags on the command line win"}},
                 ModelFlags(),
                 AdapterFlags(),
+                ServeAdapterFlags(),
                 CacheDirFlags(),
                 CacheFlags(),
                 DiskFlags(DiskDefault::kCacheFolder),

@@ -1,11 +1,16 @@
 // The check of adapters: prompts that are the same, each with other adapters or none.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/result.h"
 #include "cli/selftest_run.h"
 
 namespace kvasir::cli {
 namespace {
+
+constexpr uint32_t kRank = 8;                         // of adapters with a seed
+constexpr uint64_t kMemoryBytes = uint64_t{2} << 30;  // two of a model of 70B take 0.8 GB
 
 // Returns whether a row that both have differs.
 bool Differ(const Generated& one, const Generated& other) {
@@ -21,7 +26,8 @@ Result<std::unique_ptr<Engine>> LoadWithTwo(const Lab& lab, std::vector<AdapterC
   EngineOptions options = lab.options();
   options.adapters.loads_later = true;
   options.adapters.max_loaded += 2;
-  options.adapters.memory_bytes.reset();
+  options.adapters.max_rank = std::max(options.adapters.max_rank, kRank);
+  options.adapters.memory_bytes = options.adapters.memory_bytes.value_or(0) + kMemoryBytes;
   KV_ASSIGN(auto engine, lab.Load(options));
   for (const uint64_t seed : {1, 2}) {
     const AdapterSource source{

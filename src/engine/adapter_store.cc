@@ -195,7 +195,14 @@ Result<AdapterCard> AdapterStore::Add(const AdapterSource& source, const LoraAda
   const MutexLock lock(mutex_);
   KV_ASSIGN(const std::optional<uint64_t> replaced, Replaced(loaded.card.name, names));
   loaded.card.id = replaced.value_or(next_id_);
-  if (!replaced) ++next_id_;
+  if (!replaced) {
+    ++next_id_;
+  } else {  // scale and figures are the name's, whatever has it
+    const Loaded& old = loaded_.at(*replaced);
+    loaded.card.scale = old.card.scale;
+    loaded.card.is_model = loaded.card.is_model || old.card.is_model;
+    loaded.uses = old.uses;
+  }
   const AdapterCard card = loaded.card;
   loaded_.insert_or_assign(card.id, std::move(loaded));
   return card;

@@ -55,6 +55,7 @@ EngineOptions DraftOptions(const EngineOptions& options) {
   draft.step_tokens = std::max(kDraftStepTokens, options.parallel * DraftModel::kMostBehind);
   draft.speculate = Speculate::kOff;
   draft.disk.reset();
+  draft.adapters = {};
   draft.warn = nullptr;
   return draft;
 }

@@ -11,6 +11,10 @@ tl::unexpected<Error> NoRoomForAdapters() {
               "--lora-dir");
 }
 
+tl::unexpected<Error> ReplacedMeanwhile() {
+  return Fail(Code::kUnavailable, "an adapter of the request was replaced meanwhile; try again");
+}
+
 }  // namespace
 
 Result<AdapterCard> EngineOnThread::LoadAdapter(const AdapterSource& source, AdapterNames names) {
@@ -46,7 +50,9 @@ Result<std::shared_ptr<const AdapterSet>> EngineOnThread::AdaptersOf(
 
 Status EngineOnThread::ChooseAdapters(GenerateRequest& request) const {
   KV_ASSIGN(const auto set, AdaptersOf(request));
-  request.adapter_digest = set ? ToHex(set->digest) : "";
+  std::string digest = set ? ToHex(set->digest) : "";
+  if (request.adapter_digest && *request.adapter_digest != digest) return ReplacedMeanwhile();
+  request.adapter_digest = std::move(digest);
   if (request.adapters) return {};
   request.adapters.emplace();
   if (set) *request.adapters = set->choices;
@@ -58,7 +64,7 @@ Status EngineOnThread::TakeAdapters(Request& request) const {
   KV_ASSIGN(const auto set, AdaptersOf(request.spec));
   const std::string digest = set ? ToHex(set->digest) : "";
   if (request.spec.adapter_digest && *request.spec.adapter_digest != digest) {
-    return Fail(Code::kUnavailable, "an adapter of the request was replaced meanwhile; try again");
+    return ReplacedMeanwhile();
   }
   if (!set) return {};
   request.receipt.adapters = set->used;

@@ -147,6 +147,7 @@ void DraftModel::FindWishes(std::span<const std::unique_ptr<Request>> running) {
   wishes_.clear();
   for (const auto& request : running) {
     if (request->done() || !request->answer.prompt_done || request->room.is_starved) continue;
+    if (request->is_erased) continue;  // what was dropped of it is not read again
     for (const auto& sequence : request->answer.sequences) {
       Draft& draft = sequence->draft;
       if (sequence->done || sequence->num_pending() != 1 || sequence->waits_for_format() ||
@@ -386,7 +387,7 @@ void DraftModel::Draw() {
     Slot& slot = *in_step_[i];
     if (!slot.goes_on) continue;
     chooser_.Add(*slot.request, slot.shadow, hidden_[i],
-                 std::span<const float>(logits_).subspan(i * stride, vocab_size_));
+                 std::span<const float>(logits_).subspan(i * stride, vocab_size_), true);
   }
   chooser_.Run(format_steps_);
   for (TokenChooser::Draw& draw : chooser_.draws()) UseDrawn(draw);

@@ -63,13 +63,18 @@ void TokenChooser::Clear() {
 }
 
 void TokenChooser::Add(Request& request, Sequence& sequence, const float* hidden,
-                       std::span<const float> logits) {
+                       std::span<const float> logits, bool is_drafted) {
   if (sequence.format && !sequence.format_choice) {
     sequence.format_choice = std::make_unique<FormatChoice>(
         *sequence.format, std::span<const TokenId>(sequence.tokens).subspan(sequence.format_end),
         *request.format.masks, held_rows_.Take());
   }
-  draws_.push_back({&request, &sequence, hidden, logits, std::nullopt});
+  draws_.push_back({.request = &request,
+                    .sequence = &sequence,
+                    .hidden = hidden,
+                    .logits = logits,
+                    .id = std::nullopt,
+                    .is_drafted = is_drafted});
 }
 
 void TokenChooser::Run(std::span<const double> format_steps) {
@@ -102,7 +107,7 @@ void TokenChooser::RunDraw(Draw& draw, uint32_t sampler) {
   Choose(draw, sampler);
   if (!draw.id) return;
   draw.token.id = *draw.id;
-  if (!request.spec.logprobs) return;
+  if (!request.spec.logprobs || draw.is_drafted) return;
   if (request.spec.llama_quirks.sampled_logprobs) {
     const std::span<const uint64_t> legal = draw.sequence->format_choice
                                                 ? draw.sequence->format_choice->legal()

@@ -29,6 +29,7 @@ class TokenChooser {
     std::span<const float> logits;   // [vocab]
     std::optional<TokenId> id;       // absent: no token could be drawn
     bool is_stuck = false;           // since the format has none; else a logit is not finite
+    bool is_drafted = false;         // only its id is of use
     bool waits = false;              // it is not known yet which tokens the format has
     WalkSteps steps = WalkSteps(0);  // to find that out
     GeneratedToken token;            // with its logprobs, if they are asked for
@@ -46,8 +47,8 @@ class TokenChooser {
   void Clear();
   // Adds a choice, whose last token is computed, to the batch. `hidden` and `logits` belong to that
   // token and must outlive the batch.
-  void Add(Request& request, Sequence& sequence, const float* hidden,
-           std::span<const float> logits);
+  void Add(Request& request, Sequence& sequence, const float* hidden, std::span<const float> logits,
+           bool is_drafted = false);
   // Draws the batch. `format_steps`: [tenants], for each draw of a format.
   void Run(std::span<const double> format_steps);
   std::span<Draw> draws() { return draws_; }

@@ -88,9 +88,13 @@ class AdapterHandlers {
 
 // An error of Engine::LoadAdapter as one of the body's fields.
 Error LoadError(Error error) {
+  if (error.code == Code::kModelChanged) {
+    error = {Code::kInvalidArgument, "the adapter's files changed while they were read; try again"};
+  }
   if (error.code == Code::kCorruption || error.code == Code::kNotFound) {
     error.code = Code::kInvalidArgument;
   }
+  if (error.code == Code::kExhausted) error.code = Code::kUnavailable;  // the system's memory
   if (!error.field) error.field = "lora_path";
   return error;
 }

@@ -54,9 +54,25 @@ SessionLimits SessionLimitsOf(const ServerOptions& options, const Engine& engine
 
 }  // namespace
 
+namespace {
+
+// An adapter that has a name of the model could not be chosen.
+Status CheckAdapterNames(const Engine& engine, const std::vector<std::string>& names) {
+  for (const AdapterCard& card : engine.Adapters()) {
+    if (!card.is_model || std::ranges::find(names, card.name) == names.end()) continue;
+    return FailField(Code::kInvalidArgument, "lora",
+                     "the name '{}' is taken by the model; give the adapter another one",
+                     card.name);
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Service>> Service::Make(const ServerOptions& options, Engine& engine) {
   KV_TRY(CheckSlots(options, engine));
   KV_ASSIGN(ServedModel model, ServedModel::Make(options, engine));
+  KV_TRY(CheckAdapterNames(engine, model.view().names));
   std::array<uint8_t, 8> random;
   KV_TRY(FillRandom(random));
   std::shared_ptr<SpanExporter> spans;

@@ -15,6 +15,7 @@
 #include "session/row_statement.h"
 #include "tier/key_files.h"
 #include "tier/set_aside.h"
+#include "tier/spare_file.h"
 #include "tier/store_files.h"
 
 namespace kvasir {
