@@ -71,12 +71,16 @@ std::vector<Flag> AdapterFlags() {
           {"max-loras", "N", "adapters that are loaded at once (default 8)"}};
 }
 
+Flag LoraDirFlag() {
+  return {"lora-dir", "DIR",
+          "POST /v1/load_lora_adapter may load adapters that are in this folder"};
+}
+
 std::vector<Flag> ServeAdapterFlags() {
-  return {
-      {"lora-init-without-apply", "",
-       "requests that say nothing of adapters get none, until POST /lora-adapters",
-       FlagKind::kSwitch},
-      {"lora-dir", "DIR", "POST /v1/load_lora_adapter may load adapters that are in this folder"}};
+  return {{"lora-init-without-apply", "",
+           "requests that say nothing of adapters get none, until POST /lora-adapters",
+           FlagKind::kSwitch},
+          LoraDirFlag()};
 }
 
 Status ReadAdapterFlags(const Args& args, EngineOptions* options) {

@@ -10,7 +10,8 @@
 namespace kvasir::cli {
 
 std::vector<Flag> AdapterFlags();       // of all commands that run a model
-std::vector<Flag> ServeAdapterFlags();  // of the server alone
+Flag LoraDirFlag();                     // of the server and of plan
+std::vector<Flag> ServeAdapterFlags();  // of the server, with LoraDirFlag
 
 // Reads them. kInvalidArgument names the flag.
 Status ReadAdapterFlags(const Args& args, EngineOptions* options);

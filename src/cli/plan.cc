@@ -109,8 +109,11 @@ Result<int> RunPlan(const Args& given) {
   KV_ASSIGN(EngineOptions options,
             EngineOptionsOf(args, DiskDefault::kCacheFolder, ModelUse::kPlan));
   ReadServeAdapterFlags(args, &options);
-  // The server would make the folder.
   std::error_code error;
+  if (const auto folder = args.Text("lora-dir"); folder && !fs::is_directory(*folder, error)) {
+    return FailField(Code::kInvalidArgument, "lora-dir", "{} is not a folder", *folder);
+  }
+  // The server would make the folder.
   if (options.disk && options.disk->folder && fs::exists(*options.disk->folder, error) &&
       !fs::is_directory(*options.disk->folder, error)) {
     return FailField(Code::kInvalidArgument, "disk", "{} is not a folder", *options.disk->folder);
@@ -163,7 +166,7 @@ Command PlanCommand() {
                   "the config file of 'kvasir serve'; flags on the command line win"}},
                 ModelFlags(),
                 AdapterFlags(),
-                ServeAdapterFlags(),
+                {LoraDirFlag()},
                 CacheDirFlags(),
                 CacheFlags(),
                 DiskFlags(DiskDefault::kCacheFolder),
