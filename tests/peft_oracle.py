@@ -34,13 +34,19 @@ HIDDEN, HEADS, KV_HEADS, INNER, LAYERS, VOCAB = 64, 4, 2, 96, 3, 160
 IDS = [int(i) for i in np.random.default_rng(5).integers(0, VOCAB, 50)]
 
 
-def base_model(family="Llama"):
+def base_model(family="Llama", **more):
     torch.manual_seed(11)
+    sizes = {"vocab_size": VOCAB, "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": LAYERS,
+             "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "max_position_embeddings": 256,
+             "tie_word_embeddings": False}
+    if family == "GPT2":
+        sizes = {"vocab_size": VOCAB, "n_embd": HIDDEN, "n_layer": LAYERS, "n_head": HEADS, "n_positions": 256}
     config = getattr(transformers, f"{family}Config")(
-        vocab_size=VOCAB, hidden_size=HIDDEN, intermediate_size=INNER, num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, max_position_embeddings=256,
-        tie_word_embeddings=False, initializer_range=0.15, bos_token_id=1, eos_token_id=2, pad_token_id=0)
-    model = getattr(transformers, f"{family}ForCausalLM")(config)
+        **sizes, initializer_range=0.15, bos_token_id=1, eos_token_id=2, pad_token_id=0, **more)
+    head = "GPT2LMHeadModel" if family == "GPT2" else f"{family}ForCausalLM"
+    model = getattr(transformers, head)(config)
+    if family == "Mixtral":
+        model.set_experts_implementation("eager")  # the other one has no float64
     for name, weight in model.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(weight, std=0.1)
@@ -136,8 +142,8 @@ class PeftTest(unittest.TestCase):
         self.assertLessEqual(off, TOLERANCE)
         print(f"{self._testMethodName}: off by {off:.1e}; the adapter changes logits by {abs(want - base).max():.2f}")
 
-    def compare(self, family="Llama", **fields):
-        model = base_model(family)
+    def compare(self, family="Llama", sizes=None, **fields):
+        model = base_model(family, **(sizes or {}))
         path = self.save(model)
         base = logits_of(model)
         self.assertLessEqual(abs(kvasir(path) - base).max(), TOLERANCE, "the model alone")
@@ -170,6 +176,15 @@ class PeftTest(unittest.TestCase):
 
     def test_fused_matrices_of_phi3(self):
         self.compare("Phi3", target_modules=["qkv_proj", "o_proj", "gate_up_proj", "down_proj"])
+
+    def test_gpt2_whose_matrices_are_stored_transposed(self):
+        self.compare("GPT2", target_modules=["c_attn", "c_proj", "c_fc"], fan_in_fan_out=True)
+
+    def test_gemma2_whose_branches_end_with_norms(self):
+        self.compare("Gemma2", {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 16})
+
+    def test_attention_of_mixtral(self):
+        self.compare("Mixtral", {"num_local_experts": 4}, target_modules=ALL[:4])
 
     def test_two_at_their_scales(self):
         model = base_model()

@@ -6,10 +6,13 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import struct
 import subprocess
 import tempfile
+import threading
+import time
 import unittest
 
 import numpy
@@ -164,6 +167,58 @@ class AdaptersTest(unittest.TestCase):
             self.assertEqual(self.ask(server, model="alpha")[0], self.ask(model="alpha", cache_prompt=False)[0])
         finally:
             server.stop()
+
+    def test_a_full_memory_is_400_and_leaves_nothing(self):
+        server = self.start("--lora-dir", str(self.dir), "--lora-memory", "32KiB")
+        try:
+            self.post("/v1/load_lora_adapter", {"lora_name": "first", "lora_path": "a"}, server=server)
+            taken = self.get("/lora-adapters", server)[0]["bytes"]
+            self.assertLess(taken, 32 << 10)
+            error = self.post("/v1/load_lora_adapter", {"lora_name": "second", "lora_path": "b"}, 400, server)["error"]
+            self.assertEqual(error["param"], "lora_path")
+            self.assertIn("--lora-memory", error["message"])
+            self.assertEqual([card["name"] for card in self.get("/lora-adapters", server)], ["first"])
+            self.post("/v1/unload_lora_adapter", {"lora_name": "first"}, server=server)
+            self.post("/v1/load_lora_adapter", {"lora_name": "second", "lora_path": "b"}, server=server)
+            self.assertEqual(self.ask(server, model="second")[1]["adapters"][0]["name"], "second")
+        finally:
+            server.stop()
+
+    def test_more_adapters_than_max_loras_are_400(self):
+        server = self.start("--lora-dir", str(self.dir), "--max-loras", "1")
+        try:
+            self.post("/v1/load_lora_adapter", {"lora_name": "first", "lora_path": "a"}, server=server)
+            error = self.post("/v1/load_lora_adapter", {"lora_name": "second", "lora_path": "b"}, 400, server)["error"]
+            self.assertIn("--max-loras", error["message"])
+        finally:
+            server.stop()
+
+    def test_metrics_name_the_adapters_of_requests(self):
+        def labels():
+            text = self.get("/metrics")
+            (line,) = [line for line in text.splitlines() if line.startswith("vllm:lora_requests_info")]
+            return dict(re.findall(r'(\w+)="([^"]*)"', line)), float(line.rsplit(" ", 1)[1])
+        shown, value = labels()
+        self.assertEqual(shown["max_lora"], "8")
+        self.assertLess(abs(value - time.time()), 60)
+        is_seen = threading.Event()
+
+        def go_on():
+            while not is_seen.is_set():
+                self.ask(model="alpha", max_tokens=200)
+        asker = threading.Thread(target=go_on)
+        asker.start()
+        try:
+            self.server.until("a request runs", lambda: labels()[0]["running_lora_adapters"] == "alpha")
+        finally:
+            is_seen.set()
+            asker.join()
+        self.server.until("nothing runs", lambda: labels()[0]["running_lora_adapters"] == "")
+        plain = self.start()
+        try:
+            self.assertNotIn("lora_requests_info{", self.get("/metrics", plain))
+        finally:
+            plain.stop()
 
     def test_scales_of_the_server_apply_to_requests_that_say_nothing(self):
         server = self.start("--lora", str(self.dir / "a"), "--lora-scaled", f"{self.dir / 'b'}:0.5")
