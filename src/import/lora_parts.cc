@@ -160,12 +160,21 @@ std::vector<float> RowsOfB(const std::vector<float>& b, uint32_t rank, const Lor
   return rows;
 }
 
+// The most weights of one adapter: seven of each layer are of use, and each is compared with all
+// before it.
+constexpr size_t kMostWeights = 20'000;
+
 }  // namespace
 
 Status AddHalf(std::string weight, std::string shown, bool is_b, StoredTensor tensor,
                std::vector<StoredLora>& loras) {
   auto found = std::ranges::find(loras, weight, &StoredLora::weight);
   if (found == loras.end()) {
+    if (loras.size() == kMostWeights) {
+      return Fail(Code::kCorruption,
+                  "{}: has adapters of more than {} weights; no model has so many", tensor.file,
+                  kMostWeights);
+    }
     loras.push_back({.weight = std::move(weight), .shown = std::move(shown)});
     found = loras.end() - 1;
   }
