@@ -47,11 +47,16 @@ class Damage(WithHome):
             server.kill()
             server = self.serve()
             for ids in self.PROMPTS:
-                computed = self.check(server, ids)["computed"]
+                receipt = self.check(server, ids)
                 if sees_all:
-                    self.assertEqual(computed, len(ids) - whole_blocks(ids))
+                    self.assert_loads(receipt, ids)
             server.kill()
             return receipts
+
+    def assert_loads(self, receipt, ids):
+        """All whole blocks come from the disk, but those that a busy machine computes because that is quicker."""
+        if receipt["computed"] != len(ids) - whole_blocks(ids):
+            self.assertEqual(receipt["miss"]["reason"], "overtaken", receipt)
 
     def all_tokens(self):
         return 592 + 496 - 192 + 96 - 0
@@ -164,7 +169,7 @@ class Damage(WithHome):
                  "a FIFO": lambda s: (about(s).unlink(missing_ok=True), os.mkfifo(about(s)))}
         for name, damage in cases.items():
             receipts = self.check_damaged(f"about.json {name}", damage)
-            self.assertEqual(receipts[0]["reused"]["disk"], 592, name)
+            self.assert_loads(receipts[0], self.PROMPTS[0])
 
     def test_an_about_json_that_lies(self):
         for lie in ({"load_bytes_s": 1e-300}, {"load_bytes_s": 1e300}, {"last_hour": (1 << 64) - 1}, {"hits": (1 << 64) - 1},

@@ -137,7 +137,7 @@ class Engine {
   // file. kUnsupported: the engine was started without room for adapters.
   enum class AdapterNames { kMustBeNew, kMayReplace };
   virtual Result<AdapterCard> LoadAdapter(const AdapterSource& source, AdapterNames names) = 0;
-  // Requests that came before keep it. kNotFound: there is none of this name.
+  // Requests that were submitted before keep the adapter. kNotFound: no adapter has this name.
   virtual Status UnloadAdapter(std::string_view name) = 0;
   // Sets AdapterCard::scale: as chosen, 0 for the others. Errors as for GenerateRequest::adapters.
   virtual Status SetAdapterScales(std::span<const AdapterChoice> choices) = 0;

@@ -39,7 +39,7 @@ struct ModelView {
   const CallFormat* calls = nullptr;  // how answers call tools; null: they do not
   std::vector<TokenId> special_marks;  // special tokens that are marks of those two
   std::vector<TokenId> ends;           // tokens that end an answer
-  // The adapters that are loaded; empty: there is no engine that could have any.
+  // Returns the adapters that are loaded. Empty in a view without an engine.
   std::function<std::vector<AdapterCard>()> adapters;
   uint32_t vocab_size = 0;
   uint32_t ctx_size = 0;

@@ -129,8 +129,9 @@ class KvCache {
   // while something uses or fills the namespace, and until the call after the next one. Two owners
   // never share a block, nor do two salts of an owner, nor a salt and none. A namespace without
   // blocks and users is recycled: when all num_namespaces are open, or kMaxSalts of this owner.
-  // Beyond max_identities of an owner its namespace without users that was opened longest ago is
-  // recycled, with its blocks. `plain`: the identity without adapters; absent: `identity`.
+  // Beyond max_identities of an owner, or kMaxSalts with adapters, its namespace of that kind
+  // without users that was opened longest ago is recycled, with its blocks. `plain`: the identity
+  // without adapters; absent: `identity`.
   // Where there is none to recycle, one without a salt takes the place of the salted one without
   // users that was opened longest ago, whose blocks are evicted. Else the result is kSharesNothing,
   // as if reuse were off. O(namespaces); O(blocks) to recycle.

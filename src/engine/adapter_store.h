@@ -52,7 +52,8 @@ class AdapterStore {
   Result<AdapterCard> Load(const AdapterSource& source, Names names);
   // Adds an adapter that was read already. Errors as Load.
   Result<AdapterCard> Add(const AdapterSource& source, const LoraAdapter& adapter, Names names);
-  // Removes an adapter. kNotFound: there is none of this name. Requests under way keep it.
+  // Removes an adapter. Requests that were submitted before keep it. kNotFound: no adapter has this
+  // name.
   Status Unload(std::string_view name);
   // Sets the scales of requests that say nothing of adapters; those of others become 0. Errors as
   // SetFor's.

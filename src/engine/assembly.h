@@ -26,7 +26,7 @@ struct Assembly {
   Runner::Plan runner_plan{};
   CachePlan cache_plan{};
   std::optional<DiskTierOptions> disk = {};   // without secret and Identity; absent: none is wanted
-  std::unique_ptr<Assembly> draft = nullptr;  // of the draft model; nullptr: there is none
+  std::unique_ptr<Assembly> draft = nullptr;  // nullptr: no draft model is wanted
   std::vector<LoraAdapter> adapters = {};     // of EngineOptions::adapters::load
   MemoryPlan plan;
 };

@@ -28,7 +28,7 @@ Status CheckDraftVocabulary(const Tokenizer* model, const Tokenizer* draft);
 
 // The draft model, ready to run.
 struct DraftModelOnEngine {
-  std::unique_ptr<Runner> runner;  // nullptr: there is none
+  std::unique_ptr<Runner> runner;  // nullptr without a draft model
   std::unique_ptr<KvCache> cache;
   DraftModelParts parts;
 };

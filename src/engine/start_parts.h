@@ -55,8 +55,8 @@ Identity IdentityWith(IdentityParts content, const Digest& adapters, bool is_lon
 std::optional<ImageOptions> ImagesFor(const Assembly& assembly, const Digest& weights,
                                       const ServerSecret& secret, const EngineOptions& options);
 
-// Watches all files that the model was read from, and its image; those of the draft model too
-// (nullptr: there is none).
+// Watches all files that the model was read from, and its image; those of the draft model too.
+// `draft`: nullptr without one.
 std::unique_ptr<FileWatch> WatchFiles(const Runner& runner, const Runner* draft,
                                       const MemoryPlan& plan, const EngineOptions& options);
 

@@ -74,7 +74,7 @@ Result<LoraAdapter> ReadGgufLora(const std::filesystem::path& path, const ModelC
   KV_ASSIGN(GgufFile gguf, ParseGguf(mapped->bytes(), file));
   KV_TRY(CheckLoraKind(gguf, file, config));
   KV_ASSIGN(const std::optional<double> alpha, GgufAlphaOf(gguf, file));
-  std::vector<StoredLora> loras;
+  StoredLoras loras;
   for (StoredTensor& tensor : gguf.tensors) {
     const bool is_b = tensor.name.ends_with(kGgufB);
     if (!is_b && !tensor.name.ends_with(kGgufA)) {
@@ -85,7 +85,7 @@ Result<LoraAdapter> ReadGgufLora(const std::filesystem::path& path, const ModelC
     const std::string weight = tensor.name.substr(0, tensor.name.size() - kGgufA.size());
     KV_TRY(AddHalf(weight, weight, is_b, std::move(tensor), loras));
   }
-  for (StoredLora& lora : loras) lora.alpha = alpha;
+  for (auto& [weight, lora] : loras) lora.alpha = alpha;
   KV_ASSIGN(LoraAdapter adapter,
             BindLoras(loras, NameStyle::kGguf, StoresInterleaved(config), file, config));
   KV_TRY(CheckWhileLoading({&mapped, 1}));

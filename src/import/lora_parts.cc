@@ -160,25 +160,12 @@ std::vector<float> RowsOfB(const std::vector<float>& b, uint32_t rank, const Lor
   return rows;
 }
 
-// The most weights of one adapter: seven of each layer are of use, and each is compared with all
-// before it.
-constexpr size_t kMostWeights = 20'000;
-
 }  // namespace
 
-Status AddHalf(std::string weight, std::string shown, bool is_b, StoredTensor tensor,
-               std::vector<StoredLora>& loras) {
-  auto found = std::ranges::find(loras, weight, &StoredLora::weight);
-  if (found == loras.end()) {
-    if (loras.size() == kMostWeights) {
-      return Fail(Code::kCorruption,
-                  "{}: has adapters of more than {} weights; no model has so many", tensor.file,
-                  kMostWeights);
-    }
-    loras.push_back({.weight = std::move(weight), .shown = std::move(shown)});
-    found = loras.end() - 1;
-  }
-  std::optional<StoredTensor>& half = is_b ? found->b : found->a;
+Status AddHalf(const std::string& weight, std::string shown, bool is_b, StoredTensor tensor,
+               StoredLoras& loras) {
+  StoredLora& lora = loras.try_emplace(weight, StoredLora{.shown = std::move(shown)}).first->second;
+  std::optional<StoredTensor>& half = is_b ? lora.b : lora.a;
   if (half) {
     return Fail(Code::kCorruption, "{}: tensors '{}' and '{}' are the same one", tensor.file,
                 half->name, tensor.name);
@@ -187,13 +174,12 @@ Status AddHalf(std::string weight, std::string shown, bool is_b, StoredTensor te
   return {};
 }
 
-Result<LoraAdapter> BindLoras(const std::vector<StoredLora>& loras, NameStyle style,
-                              bool interleaved, const std::string& where,
-                              const ModelConfig& config) {
+Result<LoraAdapter> BindLoras(const StoredLoras& loras, NameStyle style, bool interleaved,
+                              const std::string& where, const ModelConfig& config) {
   const LoraPlaces places = LoraPlacesOf(config, style);
   LoraAdapter adapter;
-  for (const StoredLora& lora : loras) {
-    const auto found = places.find(lora.weight);
+  for (const auto& [weight, lora] : loras) {
+    const auto found = places.find(weight);
     if (found == places.end()) return NoLoraPlace(lora, where, config);
     const std::vector<LoraPlace>& parts = found->second;
     KV_ASSIGN(const uint32_t rank, LoraRankOf(lora, where));

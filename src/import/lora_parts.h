@@ -1,6 +1,7 @@
 // The steps of reading an adapter that both kinds of files share.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -24,8 +25,7 @@ Digest LoraNumbersDigest(const std::vector<LoraPair>& pairs);
 
 // The two halves of a change, as a file has them.
 struct StoredLora {
-  std::string weight;                  // the changed tensor's name in the architecture table
-  std::string shown;                   // that name in the file's words, for messages
+  std::string shown;                   // the changed tensor's name in the file's words
   std::optional<StoredTensor> a = {};  // [rank, in]
   std::optional<StoredTensor> b = {};  // [out, rank]
   std::optional<double> alpha = {};    // absent: the scale is 1
@@ -33,17 +33,19 @@ struct StoredLora {
   bool is_root = false;                // alpha is divided by the root of the rank
 };
 
+// By the changed tensor's name in the architecture table.
+using StoredLoras = std::map<std::string, StoredLora>;
+
 // Puts half `is_b` of a change into `loras`, beside the other half of the same `weight`.
-// kCorruption: it is there already.
-Status AddHalf(std::string weight, std::string shown, bool is_b, StoredTensor tensor,
-               std::vector<StoredLora>& loras);
+// kCorruption: that half is there already. O(log tensors).
+Status AddHalf(const std::string& weight, std::string shown, bool is_b, StoredTensor tensor,
+               StoredLoras& loras);
 
 // Makes pairs of the changes: finds their matrices in the architecture table, checks shapes and
 // numbers, widens them, and cuts a fused matrix into its parts. `interleaved`: rows of B of q and k
 // are stored as GGUF's `llama` stores the matrices' (MatrixSource). Errors as ReadLora.
-Result<LoraAdapter> BindLoras(const std::vector<StoredLora>& loras, NameStyle style,
-                              bool interleaved, const std::string& where,
-                              const ModelConfig& config);
+Result<LoraAdapter> BindLoras(const StoredLoras& loras, NameStyle style, bool interleaved,
+                              const std::string& where, const ModelConfig& config);
 
 Result<LoraAdapter> ReadPeftLora(const std::filesystem::path& folder, const ModelConfig& config);
 Result<LoraAdapter> ReadGgufLora(const std::filesystem::path& path, const ModelConfig& config);

@@ -83,6 +83,9 @@ Result<PeftConfig> ParsePeftConfig(const std::string& text, const std::string& f
   config.is_root = fields.Flag("use_rslora", false);
   KV_TRY(fields.status());
   const json* ranks = fields.Find("rank_pattern");
+  if (ranks != nullptr && !ranks->is_object()) {
+    return Fail(Code::kInvalidArgument, "{}: rank_pattern must be an object", file);
+  }
   config.has_rank_pattern = ranks != nullptr && !ranks->empty();
   const json* alphas = fields.Find("alpha_pattern");
   if (alphas == nullptr) return config;
@@ -188,13 +191,13 @@ Result<LoraAdapter> ReadPeftLora(const fs::path& folder, const ModelConfig& conf
   KV_TRY(CheckNoLfsPointer(mapped->bytes(), file));
   KV_ASSIGN(std::vector<StoredTensor> tensors, ParseSafetensors(mapped->bytes(), file));
   const Architecture& row = ArchitectureOf(config);
-  std::vector<StoredLora> loras;
+  StoredLoras loras;
   for (StoredTensor& tensor : tensors) {
     KV_ASSIGN(PeftName name, ParsePeftName(tensor.name, file));
-    std::string weight = PeftTableName(name.module, row) + ".weight";
-    KV_TRY(AddHalf(std::move(weight), std::move(name.module), name.is_b, std::move(tensor), loras));
+    const std::string weight = PeftTableName(name.module, row) + ".weight";
+    KV_TRY(AddHalf(weight, std::move(name.module), name.is_b, std::move(tensor), loras));
   }
-  for (StoredLora& lora : loras) {
+  for (auto& [weight, lora] : loras) {
     KV_ASSIGN(lora.alpha, PeftAlphaOf(peft, lora.shown, config_path.string()));
     lora.is_root = peft.is_root;
     if (!peft.has_rank_pattern) lora.rank = peft.rank;

@@ -289,7 +289,8 @@ bool DraftModel::AddRows(Slot& slot, std::span<const TokenId> tokens) {
   return true;
 }
 
-// Runs the step; false: there is none, or nothing of it may be used. Commits rows of known tokens.
+// Runs the step and commits its rows of known tokens. Returns false where no sequence is in the
+// step, or the step failed.
 bool DraftModel::RunRows(bool draws) {
   if (in_step_.empty()) return false;
   const uint64_t start_ns = MonotonicNs();

@@ -82,7 +82,7 @@ class Erasures {
   Tier* const tier_;
   const uint64_t tier_answer_ns_;
   const IdentitiesOf identities_of_;
-  KvCache* const draft_cache_;  // nullptr: there is none
+  KvCache* const draft_cache_;  // nullptr without a draft model
   const Identity draft_identity_;
   std::deque<Erasing> erasures_;
   std::deque<Flushing> flushes_;
