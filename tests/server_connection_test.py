@@ -120,6 +120,17 @@ class Connections(WithServer):
         self.assertNotIn(b"Transfer-Encoding", head)
         self.assertEqual(json.loads(text), whole)
 
+    def test_a_half_closed_client_gets_the_whole_of_a_long_answer(self):
+        body = {"content": "a1" * 500000}  # its answer fills the buffers of both sockets
+        with self.server.open() as s:
+            s.sendall(post_bytes("/tokenize", body, "Connection: close"))
+            begin = s.recv(1)
+            time.sleep(0.1)
+            s.shutdown(socket.SHUT_WR)
+            time.sleep(0.1)
+            answer = begin + read_all(s)
+        self.assertTrue(answer.endswith(b"\r\n0\r\n\r\n"), answer[-100:])
+
     def test_slow_pieces_and_expect_continue(self):
         data = post_bytes("/tokenize", {"content": "Hi."}, "Expect: 100-continue", "Connection: close")
         head, body = data.split(b"\r\n\r\n", 1)

@@ -157,7 +157,7 @@ class Connection : public ConnectionHandle,
   void OnSome(ErrorCode ec, size_t bytes) {
     if (state_ == State::kClosed) return;
     // A half-closed connection ends a generation; the client can still read other answers.
-    if (ec == asio::error::eof && exchange_ && exchange_->AwaitsReply()) {
+    if (ec == asio::error::eof && exchange_ && !exchange_->EndsWithClient()) {
       half_closed_ = true;
       return;
     }

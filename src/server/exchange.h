@@ -79,9 +79,11 @@ class Exchange : public AnswerClient, public std::enable_shared_from_this<Exchan
   // Ends a generation whose key is not valid any more.
   void CheckKey();
 
-  // Tells whether the answer is still being made, by something else than an engine: then it is sent
-  // even if the client has closed its side.
-  bool AwaitsReply() const { return awaiting_ && !parts_.service.Generates(request_); }
+  // Tells whether an engine makes the answer: then it ends when the client closes its side. Any other
+  // answer, and one that is made, is sent all the same, since the client may still read.
+  bool EndsWithClient() const {
+    return answer_ || (awaiting_ && parts_.service.Generates(request_));
+  }
   // Releases memory of what was sent.
   void OnSent();
   // Ends the exchange after its answer was written. Returns whether the client may send another
