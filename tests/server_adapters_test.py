@@ -24,7 +24,7 @@ DEMO = ROOT / "models" / "kvasir-demo"  # chats
 IDS = [5, 2, 9, 11, 3, 8, 40, 17, 21, 30, 4, 6, 2, 9, 11, 3, 8, 40, 17, 21, 30, 4, 6]
 
 
-def write_adapter(folder, seed, targets=("q_proj", "v_proj", "down_proj"), rank=4, base=BASE):
+def write_adapter(folder, seed, targets=("q_proj", "v_proj", "down_proj"), rank=4, base=BASE, largest=0.3):
     """An adapter of the base with random numbers, as PEFT saves it."""
     config = json.loads((base / "config.json").read_text())
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
@@ -38,7 +38,7 @@ def write_adapter(folder, seed, targets=("q_proj", "v_proj", "down_proj"), rank=
         for target in targets:
             out, into, block = sizes[target]
             for half, shape in ("A", (rank, into)), ("B", (out, rank)):
-                numbers = random.uniform(-0.3, 0.3, shape).astype("<f4").tobytes()
+                numbers = random.uniform(-largest, largest, shape).astype("<f4").tobytes()
                 header[f"base_model.model.model.layers.{layer}.{block}.{target}.lora_{half}.weight"] = {
                     "dtype": "F32", "shape": list(shape), "data_offsets": [len(data), len(data) + len(numbers)]}
                 data += numbers
@@ -140,7 +140,8 @@ class AdaptersTest(unittest.TestCase):
 
     def test_what_cannot_be_loaded_is_refused_and_leaves_nothing(self):
         before = self.get("/lora-adapters")
-        for path, status in (("../outside", 403), (str(self.outside), 403), ("link", 403), ("none", 404), (".", 403)):
+        for path, status in (("../outside", 403), (str(self.outside), 403), ("link", 403), ("none", 404), (".", 403),
+                             ("b\0c", 400)):
             self.post("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": path}, status)
         for name, status in (("alpha", 400), ("tiny-gqa", 400), ("", 400)):
             self.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": "b"}, status)
@@ -150,6 +151,17 @@ class AdaptersTest(unittest.TestCase):
         error = self.post("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "broken"}, 400)["error"]
         self.assertIn("use_dora", error["message"])
         self.assertEqual(self.get("/lora-adapters"), before)
+
+    def test_numbers_that_are_not_finite_name_the_adapters(self):
+        write_adapter(self.dir / "huge", 3, largest=1e30)
+        card = self.post("/v1/load_lora_adapter", {"lora_name": "huge", "lora_path": "huge"})
+        try:
+            error = self.post("/completion", {"prompt": IDS, "n_predict": 2, "lora": [{"id": card["id"], "scale": 1}]},
+                              400)["error"]
+            self.assertIn("with these adapters and scales", error["message"])
+            self.post("/completion", {"prompt": IDS, "n_predict": 2, "lora": []})
+        finally:
+            self.post("/v1/unload_lora_adapter", {"lora_name": "huge"})
 
     def test_a_plan_has_the_servers_bytes(self):
         flags = ["--model", str(BASE), "--kv-memory", "16MiB", "--threads", "1", "--lora", f"alpha={self.dir / 'a'}",

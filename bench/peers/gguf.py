@@ -49,6 +49,7 @@ class Model:
     weight_bytes: int  # that one token reads: a tied embedding once, of experts the chosen ones
     window: int = 0
     window_layers: int = 0
+    ffn: int = 0
 
     def layer_tokens(self, tokens):
         """What all layers see of so many tokens."""
@@ -134,4 +135,5 @@ def read(path):
         weight_bytes=sum(b for _, b in tensors.values()) - unread,
         window=window,
         window_layers=window and layers - layers // FULL_EVERY.get(arch, layers + 1),
+        ffn=keys.get(f"{arch}.feed_forward_length", 0),
     )

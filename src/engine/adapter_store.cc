@@ -125,7 +125,8 @@ AdapterStore::AdapterStore(const AdapterOptions& options, ModelConfig config, ui
 std::string AdapterStore::NameOf(const AdapterSource& source) {
   if (source.name) return *source.name;
   const std::filesystem::path path = std::filesystem::path(source.path).lexically_normal();
-  return path.has_filename() ? path.stem().string() : path.parent_path().filename().string();
+  if (path.extension() == ".gguf") return path.stem().string();
+  return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
 }
 
 Status AdapterStore::CheckLimits(const AdapterSource& source, const LoraAdapter& adapter) const {

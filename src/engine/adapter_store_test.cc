@@ -122,6 +122,16 @@ TEST_F(AdapterStoreTest, RequestsThatSayNothingGetTheSetScales) {
   EXPECT_EQ(*store.SetFor(std::nullopt), nullptr);
 }
 
+TEST_F(AdapterStoreTest, AnAdapterWithoutANameHasThatOfItsFile) {
+  AdapterStore store = Make(10 * bytes_);
+  for (const auto& [path, name] : {std::pair("/x/epoch.1", "epoch.1"), std::pair("x/a.gguf", "a"),
+                                   std::pair("x/epoch.2/", "epoch.2")}) {
+    const auto card = store.Load({.path = path, .seed = 1}, Names::kMustBeNew);
+    ASSERT_TRUE(card) << card.error().text();
+    EXPECT_EQ(card->name, name);
+  }
+}
+
 TEST_F(AdapterStoreTest, WrongChoicesAndSourcesAreNamed) {
   options_.max_rank = 4;
   AdapterStore strict = Make(10 * bytes_);

@@ -64,8 +64,8 @@ Status CheckPlainPeft(const Fields& fields, const std::string& file) {
 Result<Regex> PeftModulesOf(const std::string& key, const std::string& file) {
   auto regex = Regex::Compile(key.starts_with('^') ? "(?:" + key + ")" : "^(.*\\.)?(" + key + ")$");
   if (regex) return regex;
-  return Fail(Code::kUnsupported, "{}: alpha_pattern '{}': this pattern is not supported: {}", file,
-              key, regex.error().message);
+  return Fail(Code::kUnsupported,
+              "{}: alpha_pattern '{}': is not a regular expression that is supported", file, key);
 }
 
 Result<PeftConfig> ParsePeftConfig(const std::string& text, const std::string& file) {

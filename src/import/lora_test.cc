@@ -253,6 +253,8 @@ TEST_F(Loras, WhatKvasirDoesNotComputeIsRefusedByName) {
   ExpectError(with(R"({"peft_type": "LORA", "r": 0})"), kInvalidArgument, {"r is 0"});
   ExpectError(with(R"({"peft_type": "LORA", "r": 2, "alpha_pattern": {"q_proj": "x"}})"),
               kInvalidArgument, {"alpha_pattern", "q_proj"});
+  ExpectError(with(R"({"peft_type": "LORA", "r": 2, "alpha_pattern": {"(": 1}})"), kUnsupported,
+              {"alpha_pattern '('", "not a regular expression"});
   ExpectError(
       with(R"({"peft_type": "LORA", "r": 2, "alpha_pattern": {"q_proj": 1, "proj|q_proj": 2}})"),
       kInvalidArgument, {"two keys", "q_proj"});

@@ -35,11 +35,13 @@ struct DraftModel::Slot {
   bool has_kv = false;
   uint32_t ask_at = 0;  // answer tokens
   KvSequence kv;
-  Sequence shadow;         // its tokens, and its place in the format
-  uint32_t num_known = 0;  // of shadow.tokens: not drafted
-  uint32_t most = 0;       // tokens of its draft
-  double chance = 0;       // that a drafted token is right
-  bool goes_on = false;    // its draft may get longer in this Fill
+  Sequence shadow;          // its tokens, and its place in the format
+  uint32_t num_known = 0;   // of shadow.tokens: not drafted
+  uint32_t most = 0;        // tokens of its draft
+  double chance = 0;        // that a drafted token is right
+  bool reads = false;       // in this Fill
+  bool unreadable = false;  // a token is beyond the model's vocabulary
+  bool goes_on = false;     // its draft may get longer in this Fill
   bool is_behind() const { return has_kv && num_known - kv.num_committed() > kMostBehind; }
 };
 
@@ -75,7 +77,7 @@ void DraftModel::Release(Slot& slot) {
   slot.shadow.format_choice.reset();
   Wipe(&slot.shadow.tokens);
   slot.id.reset();
-  slot.has_kv = false;
+  slot.has_kv = slot.unreadable = false;
   slot.num_known = slot.ask_at = 0;
 }
 
@@ -161,7 +163,8 @@ void DraftModel::FindWishes(std::span<const std::unique_ptr<Request>> running) {
       slot.request = request.get();
       slot.sequence = sequence.get();
       slot.most = most;
-      if (!CanRead(std::span(known).subspan(slot.num_known))) continue;
+      slot.unreadable = slot.unreadable || !CanRead(std::span(known).subspan(slot.num_known));
+      if (slot.unreadable) continue;
       if (slot.has_kv) Accept(slot, known, cache_);
       std::vector<TokenId>& tokens = slot.shadow.tokens;
       if (tokens.capacity() < known.capacity() + kMaxDraft) {
@@ -230,21 +233,26 @@ bool DraftModel::Begin(Slot& slot, const StepCost& cost) {
   if (so_far < slot.ask_at) return false;
   slot.ask_at = so_far + kAskAgainTokens;
   const std::string& owner = request.cache_owner();
+  Pace pace;
+  double left = 0;  // tokens of the answer
+  if (!always) {
+    const Slot* const slots[] = {&slot};
+    pace = PaceOf(slots, cost);
+    const uint32_t expected = tenants_.lengths().ExpectedOfTenant(request.tenant, so_far);
+    left = std::min(expected, request.max_tokens) - std::min(so_far, expected);
+    if (pace.longest == 0 || left * pace.saved_ns <= 0) return false;
+  }
   MatchOptions options{.reuse = request.shares(), .use_cursor = false, .use_tier = false};
   options.account = cache_.OpenAccount(owner);
   MatchResult match = cache_.Match(cache_.OpenNamespace(owner, identity_, spec.cache_salt),
                                    slot.sequence->tokens, options);
   if (!always) {
-    const Slot* const slots[] = {&slot};
-    const Pace pace = PaceOf(slots, cost);
-    const uint32_t expected = tenants_.lengths().ExpectedOfTenant(request.tenant, so_far);
-    const double left = std::min(expected, request.max_tokens) - std::min(so_far, expected);
     const uint32_t unread = slot.num_known - match.num_reused();
     const uint32_t rows = std::min(unread, max_rows_);
     const double read_ns = cost_.knows_anything()
                                ? cost_.PredictNs({.prefill_rows = rows}) * unread / rows
                                : StepNs(unread, cost);
-    if (pace.longest == 0 || left * pace.saved_ns <= read_ns) return false;
+    if (left * pace.saved_ns <= read_ns) return false;
   }
   const uint32_t reserve = std::min(request.prompt_tokens() + request.max_tokens, context_);
   slot.kv = cache_.Fetch(std::move(match), reserve + kMaxDraft);
@@ -256,11 +264,11 @@ void DraftModel::Fill(std::span<const std::unique_ptr<Request>> running, const S
   last_ns_ = 0;
   const bool always = options_.speculate == Speculate::kAlways;
   if (!always && !cost.knows_anything()) return;
-  const uint64_t start_ns = MonotonicNs();
   FindWishes(running);
   std::erase_if(wishes_, [&](Slot* slot) { return !slot->has_kv && !Begin(*slot, cost); });
   if (wishes_.empty()) return;
-  Read(cost);
+  ReadPrompts(cost);
+  const uint64_t start_ns = MonotonicNs();
   std::erase_if(wishes_, [&](Slot* slot) {
     if (!slot->has_kv || slot->is_behind()) return true;
     slot->sequence->draft.withheld = !drafter_.MayDraft(*slot->request);
@@ -273,6 +281,18 @@ void DraftModel::Fill(std::span<const std::unique_ptr<Request>> running, const S
   last_ns_ = MonotonicNs() - start_ns;
   for (const Slot* slot : wishes_) {
     tenants_.Charge(slot->request->tenant, static_cast<double>(last_ns_) / wishes_.size());
+  }
+}
+
+// Reads what KV of sequences lacks, and charges their tenants for it.
+void DraftModel::ReadPrompts(const StepCost& cost) {
+  const uint64_t start_ns = MonotonicNs();
+  for (Slot* slot : wishes_) slot->reads = slot->is_behind();
+  const auto readers = std::ranges::count_if(wishes_, [](Slot* slot) { return slot->reads; });
+  Read(cost);
+  const auto ns = static_cast<double>(MonotonicNs() - start_ns);
+  for (const Slot* slot : wishes_) {
+    if (slot->reads) tenants_.Charge(slot->request->tenant, ns / readers);
   }
 }
 

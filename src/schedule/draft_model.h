@@ -43,7 +43,7 @@ class DraftModel {
   // Fills in the drafts of running sequences that decode and have none. `cost`: of the model's
   // steps.
   void Fill(std::span<const std::unique_ptr<Request>> running, const StepCost& cost);
-  // Returns how long the last Fill took.
+  // Returns how long the last Fill took to draft, without what it read of prompts.
   uint64_t last_ns() const { return last_ns_; }
   // Gives back the KV of sequences that ended or do not run any more. What they have stays in its
   // cache, for the next turn.
@@ -69,6 +69,7 @@ class DraftModel {
   bool CanRead(std::span<const TokenId> tokens) const;
   double StepNs(uint32_t rows, const StepCost& cost) const;
   Pace PaceOf(std::span<const Slot* const> slots, const StepCost& cost) const;
+  void ReadPrompts(const StepCost& cost);
   void Read(const StepCost& cost);
   void DraftTokens(uint32_t longest);
   bool AddRows(Slot& slot, std::span<const TokenId> tokens);

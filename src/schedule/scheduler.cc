@@ -197,7 +197,7 @@ void Scheduler::CommitSources() {
     Request& request = *rows.request;
     if (request.done()) continue;
     if (!runner_.source_finite(i)) {
-      const Error error{Code::kCorruption, "model: the activations of the source are not finite"};
+      const Error error = NotFinite(request, "the activations of the source are");
       EndRequest(request, FinishReason::kError, &error);
       continue;
     }
@@ -243,9 +243,18 @@ void Scheduler::ComputeRows() {
   }
 }
 
-Error Scheduler::NotFinite(uint32_t position, TokenId id) {
-  return {Code::kCorruption,
-          fmt::format("model: the activations of token {} (id {}) are not finite", position, id)};
+Error Scheduler::NotFinite(const Request& request, std::string_view what) {
+  if (!request.adapters.get()) {
+    return {Code::kCorruption, fmt::format("model: {} not finite", what)};
+  }
+  return {Code::kInvalidArgument,
+          fmt::format("with these adapters and scales {} not finite; lower the scales", what),
+          "lora"};
+}
+
+Error Scheduler::RowNotFinite(const Request& request, const Sequence& sequence, uint32_t position) {
+  return NotFinite(request, fmt::format("the activations of token {} (id {}) are", position,
+                                        sequence.tokens[position]));
 }
 
 void Scheduler::CommitRows() {
@@ -258,7 +267,7 @@ void Scheduler::CommitRows() {
     // A drafted row counts once its token was drawn.
     for (uint32_t i = 0; i < rows.num_rows - rows.num_drafted && !request.done(); ++i) {
       if (runner_.finite(rows.first_row + i)) continue;
-      const Error error = NotFinite(rows.position + i, sequence.tokens[rows.position + i]);
+      const Error error = RowNotFinite(request, sequence, rows.position + i);
       EndRequest(request, FinishReason::kError, &error);
     }
     if (request.done()) continue;

@@ -159,7 +159,8 @@ class Scheduler {
   void ExtendRows();
   void ComputeRows();
   void CommitRows();
-  static Error NotFinite(uint32_t position, TokenId id);
+  static Error NotFinite(const Request& request, std::string_view what);
+  static Error RowNotFinite(const Request& request, const Sequence& sequence, uint32_t position);
   void StartChoices(Request& request, Sequence& first, const float* hidden);
   void AddHeads(const StepBatch::Rows& rows, bool ends_prompt);
   void ComputeHeads();

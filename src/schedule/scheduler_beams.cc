@@ -9,7 +9,7 @@ void Scheduler::UseBeams(const BeamBatch::Step& step) {
   Request& request = *step.request;
   if (request.done()) return;
   if (!step.finite) {
-    const Error error{Code::kCorruption, "model: a logit is not finite"};
+    const Error error = NotFinite(request, "a logit is");
     return EndRequest(request, FinishReason::kError, &error);
   }
   NoteToken(request, request.times.last_token_ns);

@@ -52,7 +52,7 @@ void Scheduler::UseDraw(TokenChooser::Draw& draw) {
                                                 "tokens; change the schema "
                                                 "or grammar",
                                                 sequence.tokens.size() - request.prompt_tokens())}
-                            : Error{Code::kCorruption, "model: a logit is not finite"};
+                            : NotFinite(request, "a logit is");
     EndRequest(request, FinishReason::kError, &error);
     return;
   }

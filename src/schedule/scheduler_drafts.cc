@@ -80,7 +80,7 @@ bool Scheduler::AddNextDrafted(std::span<const Head> heads) {
     if (!check.is_open || head.position != check.position + check.num_right) continue;
     if (check.num_right > 0 && !runner_.finite(check.first_row + check.num_right)) {
       SettleDraft(*head.request, sequence);
-      const Error error = NotFinite(head.position, sequence.tokens[head.position]);
+      const Error error = RowNotFinite(*head.request, sequence, head.position);
       EndRequest(*head.request, FinishReason::kError, &error);
       continue;
     }

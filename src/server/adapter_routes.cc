@@ -136,6 +136,7 @@ Outcome AdapterHandlers::Load(const Call& call) {
   fields.String("lora_path", &path);
   fields.Bool("load_inplace", &replaces);
   if (name.empty()) fields.Fail("lora_name", "is missing; give the adapter's name");
+  if (path.find('\0') != path.npos) fields.Fail("lora_path", "has a character U+0000");
   if (path.empty()) fields.Fail("lora_path", "is missing; give a path in the folder of --lora-dir");
   if (fields.error()) return ErrorResponse(*fields.error());
   if (!call.options.lora_dir) {

@@ -79,8 +79,8 @@ class Exchange : public AnswerClient, public std::enable_shared_from_this<Exchan
   // Ends a generation whose key is not valid any more.
   void CheckKey();
 
-  // Tells whether an engine makes the answer: then it ends when the client closes its side. Any other
-  // answer, and one that is made, is sent all the same, since the client may still read.
+  // Tells whether an engine makes the answer: then it ends when the client closes its side. Any
+  // other answer, and one that is made, is sent all the same, since the client may still read.
   bool EndsWithClient() const {
     return answer_ || (awaiting_ && parts_.service.Generates(request_));
   }
