@@ -25,7 +25,7 @@ compile() {
   "$cxx" "${flags[@]}" "${@:2}" -c "$1" -o "$object"
 }
 # The sources that CMake makes for a target (cmake/kvasir.cmake).
-for header in tensor/kernels tensor/quant_slice attention/kernels; do
+for header in tensor/kernels tensor/exp_sum tensor/quant_slice attention/kernels; do
   for target in scalar neon; do
     source=$out/${header//\//_}_$target.cc
     [ -f "$source" ] || printf '#include "%s-inl.h"\n' "$header" >"$source"
@@ -35,8 +35,8 @@ for header in tensor/kernels tensor/quant_slice attention/kernels; do
   done
 done
 for source in src/simd/*.cc src/format/*.cc src/tensor/*.cc src/attention/*.cc \
-  src/block/block_layout.cc src/base/arena.cc src/base/cpu_topology.cc \
-  src/sampling/{sampler,sampler_definition_test,logit_scan,weight_order,weighted_draw}.cc; do
+  src/block/block_layout.cc src/base/{arena,cpu_topology,memory_limit,system_files}.cc \
+  src/sampling/{sampler,sampler_definition_test,infill_cut,logit_scan,weight_order,weighted_draw}.cc; do
   case $source in
     */logit_scan.cc) compile "$source" -O3 -fno-trapping-math ;;
     *) compile "$source" ;;

@@ -66,12 +66,17 @@ Result<Answered> AnswerAll(Engine& engine, std::vector<GenerateRequest> requests
   return answered;
 }
 
-// The answers of a group, each with a separate cache.
+// The answers of a group, each with a separate cache, which is erased in the end.
 class GroupReplay {
  public:
   GroupReplay(Engine& engine, std::span<const Transcript> group, bool drafts,
-              std::optional<double> accept, std::string salt)
-      : engine_(engine), group_(group), drafts_(drafts), accept_(accept), salt_(std::move(salt)) {}
+              std::optional<double> accept)
+      : engine_(engine), group_(group), drafts_(drafts), accept_(accept) {}
+  ~GroupReplay() {
+    for (size_t i = 0; i < group_.size(); ++i) engine_.Erase(OwnerOf(i));
+  }
+  GroupReplay(const GroupReplay&) = delete;
+  GroupReplay& operator=(const GroupReplay&) = delete;
 
   // Reads the prompts.
   Status Begin() {
@@ -80,11 +85,12 @@ class GroupReplay {
   Result<Answered> Answer() { return Run(true); }
 
  private:
+  std::string OwnerOf(size_t i) const { return fmt::format("{} {}", drafts_ ? "on" : "off", i); }
   Result<Answered> Run(bool answers) {
     std::vector<GenerateRequest> requests(group_.size());
     for (size_t i = 0; i < group_.size(); ++i) {
       GenerateRequest& request = requests[i];
-      request.cache_salt = fmt::format("{} {}", salt_, i);
+      request.cache_owner = OwnerOf(i);
       request.prompt = group_[i].prompt;
       request.max_tokens = 0;
       request.ignore_eos = true;
@@ -101,7 +107,6 @@ class GroupReplay {
   const std::span<const Transcript> group_;
   const bool drafts_;
   const std::optional<double> accept_;
-  const std::string salt_;
 };
 
 // Times of one kind of pass: the first one, or the one that asks the same again.
@@ -137,8 +142,8 @@ Status ReplayGroup(Engine& engine, std::span<const Transcript> group, std::optio
                    uint64_t number, PassTimes (&passes)[2]) {
   uint64_t tokens = 0;
   for (const Transcript& of : group) tokens += of.answer.size();
-  GroupReplay off(engine, group, false, accept, fmt::format("off {}", number));
-  GroupReplay on(engine, group, true, accept, fmt::format("on {}", number));
+  GroupReplay off(engine, group, false, accept);
+  GroupReplay on(engine, group, true, accept);
   KV_TRY(off.Begin());
   KV_TRY(on.Begin());
   for (PassTimes& pass : passes) {
@@ -156,7 +161,7 @@ Status ReplayGroup(Engine& engine, std::span<const Transcript> group, std::optio
 Status WarmUp(Engine& engine, Transcript of) {
   constexpr size_t kWarmTokens = 16;
   of.answer.resize(std::min(of.answer.size(), kWarmTokens));
-  GroupReplay warm(engine, std::span(&of, 1), true, std::nullopt, "warm");
+  GroupReplay warm(engine, std::span(&of, 1), true, std::nullopt);
   KV_TRY(warm.Begin());
   return warm.Answer().map([](const Answered&) {});
 }
