@@ -187,17 +187,20 @@ Result<LoraAdapter> BindLoras(const StoredLoras& loras, NameStyle style, bool in
     if (lora.a->shape[1] != in) return WrongLoraShape(*lora.a, rank, in);
     if (lora.b->shape[0] != out) return WrongLoraShape(*lora.b, out, rank);
     KV_ASSIGN(const double scale, LoraScaleOf(lora, rank, where));
-    KV_ASSIGN(const std::vector<float> a, WidenLora(*lora.a));
-    KV_ASSIGN(const std::vector<float> b, WidenLora(*lora.b));
+    KV_ASSIGN(std::vector<float> a, WidenLora(*lora.a));
+    KV_ASSIGN(std::vector<float> b, WidenLora(*lora.b));
     for (const LoraPlace& part : parts) {
-      adapter.pairs.push_back({.layer = part.layer,
-                               .target = part.target,
-                               .rank = rank,
-                               .in = static_cast<uint32_t>(in),
-                               .out = static_cast<uint32_t>(part.rows),
-                               .scale = scale,
-                               .a = a,
-                               .b = RowsOfB(b, rank, part, interleaved, config.head_dim)});
+      const bool is_last = &part == &parts.back();
+      const bool is_whole = parts.size() == 1 && !(interleaved && part.rope_rows);
+      adapter.pairs.push_back(
+          {.layer = part.layer,
+           .target = part.target,
+           .rank = rank,
+           .in = static_cast<uint32_t>(in),
+           .out = static_cast<uint32_t>(part.rows),
+           .scale = scale,
+           .a = is_last ? std::move(a) : a,
+           .b = is_whole ? std::move(b) : RowsOfB(b, rank, part, interleaved, config.head_dim)});
     }
   }
   return adapter;
