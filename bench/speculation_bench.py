@@ -61,6 +61,7 @@ KINDS = {"edit": EDITS,
 def answer(client, body):
     """(text, tokens, seconds from the first event to the last)"""
     body = json.dumps(body | {"stream": True, "stream_options": {"include_usage": True}})
+    client.connection.close()  # llama-server closes what was idle while the others answered
     client.connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
     response = client.connection.getresponse()
     if response.status != 200:

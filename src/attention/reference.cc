@@ -6,6 +6,7 @@
 
 #include "attention/kernels.h"
 #include "simd/half.h"
+#include "tensor/reference.h"
 
 namespace kvasir::reference {
 namespace {
@@ -108,20 +109,6 @@ float Exp(float x) {
     p = std::fma(p, r, c);
   const float half = std::nearbyintf(n * 0.5f);
   return p * PowerOfTwo(half) * PowerOfTwo(n - half);
-}
-
-float Tanh(float x) {
-  const float magnitude = std::fabs(x), z = x * x;
-  if (magnitude > 0.625f) {
-    const float y = 1.0f - 2.0f / (Exp(magnitude + magnitude) + 1.0f);
-    return x < 0 ? 0.0f - y : y;
-  }
-  float p = -5.7049783601537e-3f;
-  for (float c :
-       {2.06390787275645e-2f, -5.37397121520788e-2f, 1.33314421574700e-1f, -3.33332819401791e-1f}) {
-    p = std::fma(p, z, c);
-  }
-  return std::fma(x * z, p, x);
 }
 
 Rounded RoundToInt16(std::span<const float> x) {

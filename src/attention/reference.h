@@ -30,9 +30,6 @@ struct Rounded {
 };
 Rounded RoundToInt16(std::span<const float> x);
 
-// tanh x as the kernels compute it (kernels: Tanh in simd/tanh16-inl.h).
-float Tanh(float x);
-
 // e^x as the kernels compute it (kernels: Exp in simd/vec16-inl.h).
 float Exp(float x);
 
