@@ -29,7 +29,8 @@ Answer::Answer(AnswerSpec spec, size_t num_prompts, std::string id, int64_t crea
                 receipts_.size() * (sizeof(Receipt) + sizeof(Timings));
   for (const std::string& text : spec_.echo) held_bytes_ += sizeof(text) + text.capacity();
   for (size_t i = 0; spec_.reading && i < choices_.size(); ++i) {
-    choices_[i].read.reset(new Pieces{AnswerPieces(spec_.reading, id_, static_cast<uint32_t>(i))});
+    choices_[i].read.reset(
+        new Pieces{AnswerPieces(spec_.reading, id_, static_cast<uint32_t>(i), spec_.call_prefix)});
     held_bytes_ += sizeof(Pieces) + choices_[i].read->pieces.held_bytes();
   }
   scored_prompts_.resize(spec_.scored_from.size());
@@ -122,7 +123,9 @@ void Answer::Collect(Choice* choice, const Event& event, std::vector<AnswerEvent
         break;
       case AnswerEvent::Kind::kCallBegin:
         choice->read->calls.push_back({std::move(piece.text), "", std::move(piece.id)});
-        held_bytes_ += sizeof(ToolCall) + choice->read->calls.back().name.capacity();
+        choice->read->calls_at.push_back(choice->text.size());
+        held_bytes_ +=
+            sizeof(ToolCall) + sizeof(size_t) + choice->read->calls.back().name.capacity();
         break;
       case AnswerEvent::Kind::kArguments:
         choice->read->calls.back().arguments += piece.text;

@@ -44,8 +44,9 @@ struct AnswerSpec {
   std::vector<TokenId> scored_from;
   uint64_t scored_tokens = 0;
   const char* id_prefix = "cmpl-";
-  std::string model;        // the name in the answer
-  std::string fingerprint;  // of all that decides its bits, the request apart
+  const char* call_prefix = "call_";  // of calls' ids
+  std::string model;                  // the name in the answer
+  std::string fingerprint;            // of all that decides its bits, the request apart
   std::optional<SessionPlace> session;
 };
 
@@ -57,6 +58,7 @@ class Answer {
     AnswerPieces pieces;
     std::string reasoning = "";
     std::vector<ToolCall> calls = {};
+    std::vector<size_t> calls_at = {};  // bytes of content before each of them
   };
   // A choice. Text, calls, ids and scored tokens are kept unless the answer streams.
   struct Choice {

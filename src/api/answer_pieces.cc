@@ -27,9 +27,10 @@ bool IsWord(std::string_view id) {
 }  // namespace
 
 AnswerPieces::AnswerPieces(std::shared_ptr<const AnswerReading> reading, std::string answer_id,
-                           uint32_t choice)
+                           uint32_t choice, const char* call_prefix)
     : reading_(std::move(reading)),
       answer_id_(std::move(answer_id)),
+      call_prefix_(call_prefix),
       choice_(choice),
       parser_(reading_),
       thoughts_(ThoughtsOnly(*reading_)) {}
@@ -60,7 +61,7 @@ std::string AnswerPieces::CallId(const std::string& written) {
                              : !written.empty() && written.size() <= kMaxWrittenId;
   if (fits && IsWord(written)) return written;
   const std::string id = ToHex(Sha256Of(fmt::format("{} {} {}", answer_id_, choice_, index)));
-  return is_short ? id.substr(0, kShortIdDigits) : "call_" + id.substr(0, kIdDigits);
+  return is_short ? id.substr(0, kShortIdDigits) : call_prefix_ + id.substr(0, kIdDigits);
 }
 
 }  // namespace kvasir

@@ -15,8 +15,9 @@ namespace kvasir {
 // their place, unless the model wrote one that its template takes. One thread at a time.
 class AnswerPieces {
  public:
-  AnswerPieces(std::shared_ptr<const AnswerReading> reading, std::string answer_id,
-               uint32_t choice);
+  // `call_prefix`: of the ids; it lives for ever.
+  AnswerPieces(std::shared_ptr<const AnswerReading> reading, std::string answer_id, uint32_t choice,
+               const char* call_prefix = "call_");
 
   // Returns what the event makes certain; everything when it ends the choice. O(the event),
   // amortised.
@@ -32,6 +33,7 @@ class AnswerPieces {
 
   std::shared_ptr<const AnswerReading> reading_;
   std::string answer_id_;
+  const char* call_prefix_;
   uint32_t choice_, num_ids_ = 0;
   AnswerParser parser_;
   // Reads the texts of tokens: those of events wait where a stop string may begin.

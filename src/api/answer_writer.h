@@ -31,6 +31,9 @@ class AnswerWriter {
   virtual std::string EndEvents(const Answer& answer, size_t prompt) = 0;
   // Returns the whole stream of a request that has nothing to generate, if there are such.
   virtual std::string EmptyStream(const Answer& /*answer*/) const { return ""; }
+  // Returns what a stream says after a while without an event, so that no proxy on the way, nor the
+  // client, ends it.
+  virtual std::string PingEvent(const Answer& /*answer*/) { return ": ping\n\n"; }
   // Returns the event that ends a stream which had begun before the error.
   virtual std::string ErrorEvent(const Error& error) const = 0;
   // Returns the whole answer, unless it streams; both must outlive the result.

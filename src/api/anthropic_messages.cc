@@ -2,180 +2,231 @@
 
 #include <fmt/format.h>
 
-#include <string_view>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "api/anthropic_blocks.h"
+#include "api/anthropic_writer.h"
 #include "base/result.h"
-#include "http/json_body.h"
 
 namespace kvasir {
 namespace {
 
-Result<std::string_view> TextAt(const JsonValue& object, const char* name, const std::string& at) {
-  const JsonValue* value = object.Find(name);
-  if (value && value->is_string()) return value->text();
-  return FailField(Code::kInvalidArgument, at + "." + name, "{}, where a text must be",
-                   value ? fmt::format("is {}", KindOf(*value)) : "is missing");
-}
+using Member = JsonValue::Member;
 
-// A text, or the texts of blocks of type text, joined.
-Result<std::string> TextOfBlocks(const JsonValue& content, const std::string& at) {
-  if (content.is_string()) return std::string(content.text());
-  if (!content.is_array()) {
-    return FailField(Code::kInvalidArgument, at, "is {}, not a text or a list of blocks",
-                     KindOf(content));
-  }
-  std::string joined;
-  for (size_t i = 0; i < content.size(); ++i) {
-    const std::string place = fmt::format("{}[{}]", at, i);
-    KV_ASSIGN(const std::string_view type, TextAt(content.items()[i], "type", place));
-    if (type != "text") {
-      return FailField(Code::kUnsupported, place, "blocks of type \"{}\" are not available here",
-                       type.substr(0, 64));
-    }
-    KV_ASSIGN(const std::string_view text, TextAt(content.items()[i], "text", place));
-    joined += text;
-  }
-  return joined;
-}
+// Fields that a chat completion has by the same name.
+constexpr std::string_view kSameFields[] = {"model",       "stream",
+                                            "temperature", "top_p",
+                                            "top_k",       "min_p",
+                                            "seed",        "repetition_penalty",
+                                            "ignore_eos",  "presence_penalty",
+                                            "min_tokens",  "frequency_penalty",
+                                            "priority",    "timeout_ms",
+                                            "cache_salt",  "cache_prompt",
+                                            "cache",       "lora",
+                                            "speculative", "chat_template_name",
+                                            "id_slot",     "speculative.n_max"};
 
-// Writes the messages of one message: its texts, thoughts and calls are one, and each result of a
-// tool is a separate one.
-class MessageWriter {
- public:
-  MessageWriter(std::string_view role, std::string* out) : role_(role), out_(out) {}
-
-  Status Block(const JsonValue& block, const std::string& at) {
-    KV_ASSIGN(const std::string_view type, TextAt(block, "type", at));
-    if (type == "text") return Append(block, "text", at, &text_);
-    if (type == "thinking") return Append(block, "thinking", at, &thought_);
-    if (type == "redacted_thinking") return {};  // only its makers can read it
-    if (type == "tool_use") return Call(block, at);
-    if (type == "tool_result") return ToolResult(block, at);
-    return FailField(Code::kUnsupported, at,
-                     "blocks of type \"{}\" are not available: models read text",
-                     type.substr(0, 64));
-  }
-  void Say(std::string_view text) {
-    text_ += text;
-    has_any_ = true;
-  }
-
-  void End() {
-    if (!has_any_) return;
-    Begin();
-    *out_ += fmt::format(R"({{"role":{},"content":{})", Quoted(role_), Quoted(text_));
-    if (!thought_.empty()) *out_ += ",\"reasoning_content\":" + Quoted(thought_);
-    if (!calls_.empty()) *out_ += ",\"tool_calls\":[" + calls_ + "]";
-    *out_ += '}';
-    text_.clear(), thought_.clear(), calls_.clear();
-    has_any_ = false;
-  }
-
- private:
-  void Begin() {
-    if (out_->back() != '[') *out_ += ',';
-  }
-
-  Status Append(const JsonValue& block, const char* name, const std::string& at,
-                std::string* text) {
-    KV_ASSIGN(const std::string_view more, TextAt(block, name, at));
-    *text += more;
-    has_any_ = true;
-    return {};
-  }
-
-  Status Call(const JsonValue& block, const std::string& at) {
-    KV_ASSIGN(const std::string_view name, TextAt(block, "name", at));
-    KV_ASSIGN(const std::string_view id, TextAt(block, "id", at));
-    const JsonValue* input = block.Find("input");
-    if (!input || !input->is_object()) {
-      return FailField(Code::kInvalidArgument, at + ".input", "is not an object");
-    }
-    calls_ +=
-        fmt::format(R"({}{{"id":{},"type":"function","function":{{"name":{},"arguments":{}}}}})",
-                    calls_.empty() ? "" : ",", Quoted(id), Quoted(name), Quoted(TextOf(*input)));
-    has_any_ = true;
-    return {};
-  }
-
-  Status ToolResult(const JsonValue& block, const std::string& at) {
-    KV_ASSIGN(const std::string_view id, TextAt(block, "tool_use_id", at));
-    const JsonValue* content = block.Find("content");
-    std::string text;
-    if (content && !content->is_null()) {
-      KV_ASSIGN(text, TextOfBlocks(*content, at + ".content"));
-    }
-    End();
-    Begin();
-    *out_ += fmt::format(R"({{"role":"tool","tool_call_id":{},"content":{}}})", Quoted(id),
-                         Quoted(text));
-    return {};
-  }
-
-  const std::string_view role_;
-  std::string* const out_;
-  std::string text_, thought_, calls_;
-  bool has_any_ = false;
+constexpr ChatNames::Field kOtherNames[] = {
+    {"stop", "stop_sequences"},
+    {"response_format.json_schema.schema", "output_config.format.schema"},
+    {"max_reasoning_tokens", "thinking.budget_tokens"},
 };
 
-Status WriteMessage(const JsonValue& message, const std::string& at, std::string* out) {
-  KV_ASSIGN(const std::string_view role, TextAt(message, "role", at));
-  if (role != "user" && role != "assistant") {
-    return FailField(Code::kInvalidArgument, at + ".role", "is not \"user\" or \"assistant\"");
+// Makes the chat's object of the body's fields.
+class AnthropicReader {
+ public:
+  AnthropicReader(const JsonValue& body, const ModelView& model, AnthropicChat* made)
+      : fields_(body), model_(model), made_(*made), tree_(made->chat.tree) {}
+
+  Status Read(ReadFor purpose);
+
+ private:
+  void Put(std::string_view key, const JsonValue& value) { members_.push_back({key, value}); }
+  Status ReadTools();
+  Result<JsonValue> ToolOf(const JsonValue& tool, const std::string& path);
+  void ReadToolChoice();
+  void ReadThinking();
+  void ReadOutput();
+
+  JsonFields fields_;
+  const ModelView& model_;
+  AnthropicChat& made_;
+  JsonTree& tree_;
+  std::vector<Member> members_;  // of the chat completion
+  std::vector<Member> variables_;
+};
+
+Status AnthropicReader::Read(ReadFor purpose) {
+  if (fields_.Find("thread")) {
+    return FailField(Code::kUnsupported, std::string(kThreadField),
+                     "no conversation is stored: send all of its messages, without this field");
   }
-  const JsonValue* content = message.Find("content");
-  MessageWriter writer(role, out);
-  if (content && content->is_array()) {
-    for (size_t i = 0; i < content->size(); ++i) {
-      KV_TRY(writer.Block(content->items()[i], fmt::format("{}.content[{}]", at, i)));
-    }
-  } else {
-    KV_ASSIGN(const std::string_view text, TextAt(message, "content", at));
-    writer.Say(text);
+  KV_TRY(ReadTools());
+  const bool has_tools = !members_.empty();
+  KV_ASSIGN(const TemplateForm form, FormFor(fields_, model_, has_tools));
+  AnthropicBlocks blocks(form, &tree_, &fields_);
+  if (const JsonValue* system = fields_.Find("system")) KV_TRY(blocks.ReadSystem(*system));
+  KV_TRY(blocks.ReadMessages(fields_.Find("messages")));
+  if (made_.mark) made_.mark->message = 0;  // of a tool, which the first message shows
+  if (blocks.mark()) made_.mark = blocks.mark();
+  KV_ASSIGN(const auto mark, ReadMark(fields_, "cache_control"));
+  if (mark) made_.mark = {.message = blocks.num_messages() - 1, .for_an_hour = *mark};
+  Put("messages", blocks.End(&made_.chat.names));
+  for (const std::string_view name : kSameFields) {
+    if (const JsonValue* value = fields_.Find(name)) Put(name, *value);
   }
-  writer.End();
+  uint32_t most = 0;
+  fields_.Unsigned("max_tokens", 0, UINT32_MAX, &most);
+  if (fields_.Has("max_tokens")) {
+    Put("max_tokens", JsonValue(int64_t{most}));
+  } else if (purpose == ReadFor::kAnswer) {
+    fields_.Fail("max_tokens", "is missing; give the most tokens that the answer may have");
+  }
+  if (const JsonValue* stop = fields_.Find("stop_sequences")) Put("stop", *stop);
+  ReadToolChoice();
+  ReadThinking();
+  ReadOutput();
+  fields_.Find("metadata");  // the tenant comes from the credential, never from here
+  if (fields_.error()) return tl::unexpected(*fields_.error());
+  if (!variables_.empty()) Put("chat_template_kwargs", tree_.Object(std::move(variables_)));
+  made_.chat.fields = tree_.Object(std::move(members_));
+  made_.chat.names.fields.assign(std::begin(kOtherNames), std::end(kOtherNames));
+  made_.chat.ignored = fields_.Unread();
   return {};
+}
+
+// Tools that have no schema run at Anthropic's servers: they are left out.
+Status AnthropicReader::ReadTools() {
+  const JsonValue* tools = fields_.Find("tools");
+  if (!tools) return {};
+  if (!tools->is_array()) {
+    return FailField(Code::kInvalidArgument, "tools", "is {}, not a list of tools", KindOf(*tools));
+  }
+  std::vector<JsonValue> made;
+  for (size_t i = 0; i < tools->size(); ++i) {
+    const JsonValue& tool = tools->items()[i];
+    const std::string path = fmt::format("tools[{}]", i);
+    if (tool.is_object() && tool.Find("input_schema")) {
+      KV_ASSIGN(made.emplace_back(), ToolOf(tool, path));
+    } else if (tool.is_object() && tool.Find("type")) {
+      fields_.TakeUnread(std::span(&path, 1));
+    } else {
+      return FailField(Code::kInvalidArgument, path + ".input_schema",
+                       "is missing, where the schema of the tool's input must be");
+    }
+  }
+  if (!made.empty()) Put("tools", tree_.Array(made));
+  return {};
+}
+
+Result<JsonValue> AnthropicReader::ToolOf(const JsonValue& tool, const std::string& path) {
+  JsonFields fields(tool, path + ".");
+  KV_ASSIGN(const std::string_view name, NeededText(fields, "name"));
+  std::string_view type = "custom";
+  fields.Text("type", &type);
+  std::vector<Member> function = {{"name", tree_.String(name)}};
+  std::string_view description;
+  fields.Text("description", &description);
+  if (fields.Has("description")) {
+    function.push_back({"description", tree_.String(description)});
+  }
+  const JsonValue* schema = fields.Find("input_schema");
+  if (!schema || !schema->is_object()) fields.Fail("input_schema", "is not an object");
+  if (schema) function.push_back({"parameters", *schema});
+  bool is_strict = false;
+  fields.Bool("strict", &is_strict);
+  if (is_strict) function.push_back({"strict", JsonValue(true)});
+  KV_ASSIGN(const auto mark, ReadMark(fields, "cache_control"));
+  if (mark) made_.mark = {.message = 0, .for_an_hour = *mark};
+  if (fields.error()) return tl::unexpected(*fields.error());
+  fields_.TakeUnread(fields);
+  return tree_.Object(
+      {{"type", tree_.String("function")}, {"function", tree_.Object(std::move(function))}});
+}
+
+void AnthropicReader::ReadToolChoice() {
+  const JsonValue* choice = fields_.Find("tool_choice");
+  if (!choice) return;
+  JsonFields inner(*choice, "tool_choice.");
+  std::string_view type, name;
+  inner.Text("type", &type);
+  inner.Text("name", &name);
+  bool one_call = false;
+  inner.Bool("disable_parallel_tool_use", &one_call);
+  if (one_call) Put("parallel_tool_calls", JsonValue(false));
+  if (type == "auto" || type == "none") {
+    Put("tool_choice", tree_.String(type));
+  } else if (type == "any") {
+    Put("tool_choice", tree_.String("required"));
+  } else if (type == "tool" && !name.empty()) {
+    Put("tool_choice", tree_.Object({{"type", tree_.String("function")},
+                                     {"function", tree_.Object({{"name", tree_.String(name)}})}}));
+  } else if (type == "tool") {
+    inner.Fail("name", "is missing, where the name of a tool must be");
+  } else {
+    inner.Fail("type", "is not \"auto\", \"any\", \"tool\" or \"none\"");
+  }
+  if (inner.error()) return fields_.Fail(*inner.error());
+  fields_.TakeUnread(inner);
+}
+
+// Says whether the template has the model think. Without marks of thoughts a budget says nothing.
+void AnthropicReader::ReadThinking() {
+  if (const JsonValue* given = fields_.Find("chat_template_kwargs")) {
+    if (!given->is_object()) return fields_.Fail("chat_template_kwargs", "must be an object");
+    variables_.assign(given->members().begin(), given->members().end());
+  }
+  const JsonValue* thinking = fields_.Find("thinking");
+  if (!thinking) return;
+  JsonFields inner(*thinking, "thinking.");
+  std::string_view type;
+  inner.Text("type", &type);
+  const bool is_on = type == "enabled";
+  if (is_on || type == "disabled") {
+    variables_.push_back({"enable_thinking", JsonValue(is_on)});
+  } else if (type != "adaptive" && type != "between_tools") {
+    inner.Fail("type", "is not \"enabled\", \"disabled\", \"adaptive\" or \"between_tools\"");
+  }
+  if (is_on && model_.think) {
+    const auto budget = inner.Integer("budget_tokens", 0, UINT32_MAX);
+    if (budget) Put("max_reasoning_tokens", JsonValue(*budget));
+  }
+  if (inner.error()) return fields_.Fail(*inner.error());
+  fields_.TakeUnread(inner);
+}
+
+void AnthropicReader::ReadOutput() {
+  const JsonValue* output = fields_.Find("output_config");
+  if (!output) return;
+  JsonFields inner(*output, "output_config.");
+  if (const JsonValue* format = inner.Find("format")) {
+    JsonFields form(*format, "output_config.format.");
+    std::string_view type;
+    form.Text("type", &type);
+    const JsonValue* schema = form.Find("schema");
+    if (type != "json_schema") form.Fail("type", "is not \"json_schema\"");
+    if (!schema || !schema->is_object()) form.Fail("schema", "must be a JSON Schema");
+    if (form.error()) return fields_.Fail(*form.error());
+    fields_.TakeUnread(form);
+    Put("response_format", tree_.Object({{"type", tree_.String("json_schema")},
+                                         {"json_schema", tree_.Object({{"schema", *schema}})}}));
+  }
+  if (!output->is_object()) fields_.Fail("output_config", "must be an object");
+  fields_.TakeUnread(inner);
 }
 
 }  // namespace
 
-Result<std::string> ChatBodyOf(const JsonValue& body) {
-  std::string out = "{\"messages\":[";
-  const JsonValue* system = body.Find("system");
-  if (system && !system->is_null()) {
-    KV_ASSIGN(const std::string text, TextOfBlocks(*system, "system"));
-    out += fmt::format(R"({{"role":"system","content":{}}})", Quoted(text));
-  }
-  const JsonValue* messages = body.Find("messages");
-  if (!messages || !messages->is_array() || messages->size() == 0) {
-    return FailField(Code::kInvalidArgument, "messages", "is not a list of messages");
-  }
-  for (size_t i = 0; i < messages->size(); ++i) {
-    KV_TRY(WriteMessage(messages->items()[i], fmt::format("messages[{}]", i), &out));
-  }
-  out += ']';
-  const JsonValue* tools = body.Find("tools");
-  if (tools && !tools->is_null()) {
-    if (!tools->is_array()) {
-      return FailField(Code::kInvalidArgument, "tools", "is not a list of tools");
-    }
-    out += ",\"tools\":[";
-    for (size_t i = 0; i < tools->size(); ++i) {
-      const JsonValue& tool = tools->items()[i];
-      KV_ASSIGN(const std::string_view name, TextAt(tool, "name", fmt::format("tools[{}]", i)));
-      out += fmt::format(R"({}{{"type":"function","function":{{"name":{})", i == 0 ? "" : ",",
-                         Quoted(name));
-      const std::pair<const char*, const char*> parts[] = {{"description", "description"},
-                                                           {"input_schema", "parameters"}};
-      for (const auto& [theirs, ours] : parts) {
-        const JsonValue* value = tool.Find(theirs);
-        if (value && !value->is_null()) out += fmt::format(",\"{}\":{}", ours, TextOf(*value));
-      }
-      out += "}}";
-    }
-    out += ']';
-  }
-  return out + "}";
+Result<AnthropicChat> TranslateMessages(std::string_view body, const ModelView& model,
+                                        ReadFor purpose) {
+  KV_ASSIGN(JsonBody parsed, ParseBody(body));
+  AnthropicChat made;
+  made.chat.tree = std::move(parsed.tree);
+  KV_TRY(AnthropicReader(parsed.fields, model, &made).Read(purpose));
+  return made;
 }
 
 }  // namespace kvasir

@@ -1,17 +1,35 @@
-// The prompt of Anthropic's /v1/messages as the chat that it means.
+// The request of Anthropic's /v1/messages as the chat that it means.
 #pragma once
 
-#include <string>
+#include <cstdint>
+#include <optional>
+#include <string_view>
 
-#include "base/json_tree.h"
+#include "api/model_view.h"
+#include "api/translated_chat.h"
 #include "kvasir/status.h"
 
 namespace kvasir {
 
-// Returns the body of a chat completion with the messages and tools of a body of /v1/messages:
-// `system` comes first, `tool_use` are tool calls, `tool_result` are messages of the role tool,
-// `thinking` is reasoning_content. kInvalidArgument or kUnsupported (images, documents) names the
-// field.
-Result<std::string> ChatBodyOf(const JsonValue& body);
+// `cache_control`: what is to be kept, and how long.
+struct CacheMark {
+  size_t message = 0;  // of the chat: up to its end
+  bool for_an_hour = false;
+};
+
+struct AnthropicChat {
+  TranslatedChat chat;
+  std::optional<CacheMark> mark;  // the last one
+};
+
+// What a body is read for: a count of its tokens needs no max_tokens.
+enum class ReadFor { kAnswer, kCount };
+
+// Makes the chat of a body: `system` comes first, without the blocks that are the gateway's;
+// results of tools are messages of the role tool, before the text beside them; texts are joined by
+// line ends. Fields that have the same name and meaning in chat completions go there, Kvasir's
+// additions too. kInvalidArgument or kUnsupported (images, documents) names the field.
+Result<AnthropicChat> TranslateMessages(std::string_view body, const ModelView& model,
+                                        ReadFor purpose);
 
 }  // namespace kvasir

@@ -237,7 +237,10 @@ Error EncodeError(const Error& error, const std::string& field, size_t most_toke
   if (error.code != Code::kExhausted) return {error.code, error.text(), field};
   return {Code::kInvalidArgument,
           fmt::format("has more than {} tokens; the context has {}", most_tokens, model.ctx_size),
-          field};
+          field,
+          {},
+          {},
+          Cause::kContext};
 }
 
 }  // namespace kvasir

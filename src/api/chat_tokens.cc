@@ -9,9 +9,13 @@ namespace kvasir {
 
 Result<size_t> CountChatTokens(std::string_view body, const ModelView& model) {
   KV_ASSIGN(JsonBody parsed, ParseBody(body, kChatIds));
-  if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
   JsonFields fields(parsed.fields);
-  KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, &parsed.tree, model));
+  return CountChatTokens(fields, &parsed.tree, model);
+}
+
+Result<size_t> CountChatTokens(JsonFields& fields, JsonTree* tree, const ModelView& model) {
+  if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
+  KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, tree, model));
   const auto prompt = EncodeChat(chat, model);
   if (prompt) return prompt->ids.size();
   return tl::unexpected(EncodeError(prompt.error(), "messages", model.max_text_tokens(), model));

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "api/model_view.h"
+#include "http/json_body.h"
 #include "kvasir/status.h"
 
 namespace kvasir {
@@ -12,5 +13,7 @@ namespace kvasir {
 // Counts the tokens that the prompt of a chat completion's body has. Errors: those of the chat
 // completion itself. O(text).
 Result<size_t> CountChatTokens(std::string_view body, const ModelView& model);
+// Counts those of the chat that `fields` say. `tree`: as RenderMessages takes it.
+Result<size_t> CountChatTokens(JsonFields& fields, JsonTree* tree, const ModelView& model);
 
 }  // namespace kvasir

@@ -276,11 +276,9 @@ Result<GenerationCall> EndChat(OpenAiCall call, const ModelView& model) {
   return End(std::move(call), /*chat=*/true, model);
 }
 
-Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model) {
-  KV_ASSIGN(JsonBody parsed, ParseBody(body, kChatIds));
-  JsonFields fields(parsed.fields);
+Result<OpenAiCall> ReadChat(JsonFields& fields, JsonTree* tree, const ModelView& model) {
   KV_ASSIGN(OpenAiCall call, BeginChat(fields, model));
-  KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, &parsed.tree, model));
+  KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, tree, model));
   if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
   auto encoded = EncodeChat(chat, model);
   if (!encoded)
@@ -288,6 +286,13 @@ Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& 
   ChatPrompt prompt = std::move(*encoded);
   KV_TRY(SetReading(fields.Find("tools"), prompt.thought, model, &call));
   KV_TRY(SetPrompt(std::move(prompt), fields, model, &call));
+  return call;
+}
+
+Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model) {
+  KV_ASSIGN(JsonBody parsed, ParseBody(body, kChatIds));
+  JsonFields fields(parsed.fields);
+  KV_ASSIGN(OpenAiCall call, ReadChat(fields, &parsed.tree, model));
   return EndChat(std::move(call), model);
 }
 

@@ -52,7 +52,11 @@ struct OpenAiCall {
 Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& model);
 Result<GenerationCall> ParseCompletionRequest(std::string_view body, const ModelView& model);
 
-// Does the parts of ParseChatRequest, for prompts that are made otherwise. BeginChat reads all
+// Reads the fields of a chat completion, all but the form of its answer. `tree`: as RenderMessages
+// takes it.
+Result<OpenAiCall> ReadChat(JsonFields& fields, JsonTree* tree, const ModelView& model);
+
+// Does the parts of ReadChat, for prompts that are made otherwise. BeginChat reads all
 // fields but those of the prompt and makes one request; SetPrompt checks the prompt's length and
 // gives the request its prompt, and the names of the fields that were not read until then and of
 // what the prompt does not show.

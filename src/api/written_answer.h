@@ -37,6 +37,7 @@ class WrittenAnswer {
   bool done() const { return answer_.open_prompts() == 0 || error_; }
   // Returns the first error. Later events are ignored; the caller should cancel the other requests.
   const std::optional<Error>& error() const { return error_; }
+  std::string PingEvent() const { return writer_->PingEvent(answer_); }
   std::string ErrorEvent(const Error& error) const { return writer_->ErrorEvent(error); }
   // Returns the whole stream of a request without prompts.
   std::string EmptyStream() const { return writer_->EmptyStream(answer_); }

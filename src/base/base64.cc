@@ -8,11 +8,12 @@ namespace {
 
 constexpr uint8_t kNoDigit = 64;
 
+constexpr std::string_view kDigits =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
 constexpr std::array<uint8_t, 256> Digits() {
   std::array<uint8_t, 256> digits{};
   digits.fill(kNoDigit);
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   for (size_t i = 0; i < kDigits.size(); ++i) {
     digits[static_cast<uint8_t>(kDigits[i])] = static_cast<uint8_t>(i);
   }
@@ -37,6 +38,22 @@ std::optional<std::string> DecodeBase64(std::string_view text) {
     bytes.push_back(static_cast<char>(held >> bits & 0xFF));
   }
   return bytes;
+}
+
+std::string EncodeBase64(std::string_view bytes) {
+  std::string text;
+  text.reserve((bytes.size() + 2) / 3 * 4);
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    const std::string_view three = bytes.substr(i, 3);
+    uint32_t bits = 0;
+    for (size_t j = 0; j < 3; ++j) {
+      bits = bits << 8 | (j < three.size() ? static_cast<uint8_t>(three[j]) : 0);
+    }
+    for (size_t j = 0; j < 4; ++j) {
+      text += j <= three.size() ? kDigits[bits >> (18 - 6 * j) & 63] : '=';
+    }
+  }
+  return text;
 }
 
 }  // namespace kvasir

@@ -10,4 +10,7 @@ namespace kvasir {
 // Returns the bytes; `=` at the end may be missing. Absent: another character is in the text.
 std::optional<std::string> DecodeBase64(std::string_view text);
 
+// Returns the text, with `=` at its end.
+std::string EncodeBase64(std::string_view bytes);
+
 }  // namespace kvasir

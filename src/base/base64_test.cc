@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <initializer_list>
+#include <string_view>
 #include <utility>
 
 namespace kvasir {
@@ -20,8 +21,11 @@ TEST(Base64, DecodesTheVectorsOfItsStandard) {
                                                                   {"Zm9vYmFy", "foobar"},
                                                                   {"Zm9vYg", "foob"}}) {
     EXPECT_EQ(DecodeBase64(text), bytes) << text;
+    const bool is_padded = std::string_view(text).size() % 4 == 0;
+    EXPECT_TRUE(!is_padded || EncodeBase64(bytes) == text) << text;
   }
   EXPECT_EQ(DecodeBase64("+/+/"), "\xFB\xFF\xBF");
+  EXPECT_EQ(EncodeBase64("\xFB\xFF\xBF"), "+/+/");
 }
 
 TEST(Base64, RefusesOtherCharacters) {

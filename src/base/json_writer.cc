@@ -17,7 +17,12 @@ void AppendQuoted(std::string_view text, std::string* out) {
   *out += '"';
 }
 
-void AppendText(const JsonValue& value, std::string* out) {
+// What stands between items, and between a key and its value.
+struct Separators {
+  std::string_view comma, colon;
+};
+
+void AppendText(const JsonValue& value, Separators between, std::string* out) {
   switch (value.kind()) {
     case JsonValue::Kind::kNull:
       *out += "null";
@@ -41,18 +46,18 @@ void AppendText(const JsonValue& value, std::string* out) {
     case JsonValue::Kind::kArray:
       *out += '[';
       for (const JsonValue& item : value.items()) {
-        if (&item != value.items().data()) *out += ',';
-        AppendText(item, out);
+        if (&item != value.items().data()) *out += between.comma;
+        AppendText(item, between, out);
       }
       *out += ']';
       return;
     case JsonValue::Kind::kObject:
       *out += '{';
       for (const JsonValue::Member& member : value.members()) {
-        if (&member != value.members().data()) *out += ',';
+        if (&member != value.members().data()) *out += between.comma;
         AppendQuoted(member.key, out);
-        *out += ':';
-        AppendText(member.value, out);
+        *out += between.colon;
+        AppendText(member.value, between, out);
       }
       *out += '}';
       return;
@@ -71,7 +76,13 @@ std::string DumpOrdered(const ordered_json& value) {
 
 std::string TextOf(const JsonValue& value) {
   std::string text;
-  AppendText(value, &text);
+  AppendText(value, {",", ":"}, &text);
+  return text;
+}
+
+std::string SpacedTextOf(const JsonValue& value) {
+  std::string text;
+  AppendText(value, {", ", ": "}, &text);
   return text;
 }
 

@@ -22,6 +22,8 @@ std::string Dump(const Json& value) {
   return DumpOrdered(value);
 }
 std::string TextOf(const JsonValue& value);  // objects keep the order of their keys
+// Returns the same with a space after each comma and colon, as models write JSON.
+std::string SpacedTextOf(const JsonValue& value);
 
 // `text` as a JSON string, with its quotes; bytes that are not UTF-8 become U+FFFD.
 std::string Quoted(std::string_view text);

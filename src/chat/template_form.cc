@@ -82,6 +82,18 @@ bool ShowsMessage(const std::optional<RenderedChat>& chat, uint32_t index) {
          });
 }
 
+// Whether the chat has these texts in this order.
+bool ShowsInOrder(const std::optional<RenderedChat>& chat,
+                  std::initializer_list<std::string_view> texts) {
+  size_t at = 0;
+  for (const std::string_view text : texts) {
+    at = chat ? chat->text.find(text, at) : std::string::npos;
+    if (at == std::string::npos) return false;
+    at += text.size();
+  }
+  return true;
+}
+
 bool ShowsCalls(const std::optional<RenderedChat>& chat) {
   return Shows(chat, Part::Kind::kCallName) && Shows(chat, Part::Kind::kCallArguments);
 }
@@ -154,6 +166,17 @@ TemplateForm FindTemplateForm(const TryRender& render, std::string_view source) 
   form.shows_system = ShowsMessage(tried.Try({system, question}, Tools::kNone), 0);
   form.shows_late_system = ShowsMessage(
       tried.Try({question, tried.Says("assistant", "Hi."), system, again}, Tools::kNone), 2);
+  const JsonValue answer = tried.Says("assistant", "Hi."), more = tried.Says("assistant", "Yes?");
+  form.takes_late_system =
+      ShowsInOrder(tried.Try({question, system}, Tools::kNone), {"Hello", "Be kind."}) &&
+      ShowsInOrder(tried.Try({question, system, answer, again}, Tools::kNone),
+                   {"Hello", "Be kind.", "Hi.", "And now?"}) &&
+      ShowsInOrder(tried.Try({question, answer, system, again}, Tools::kNone),
+                   {"Hello", "Hi.", "Be kind.", "And now?"});
+  form.takes_same_role_twice =
+      ShowsInOrder(tried.Try({question, again}, Tools::kNone), {"Hello", "And now?"}) &&
+      ShowsInOrder(tried.Try({question, answer, more, again}, Tools::kNone),
+                   {"Hello", "Hi.", "Yes?", "And now?"});
   const auto results = TryForm(tried, form.calls, form.null_content);
   form.shows_results = std::ranges::any_of(results, [](const auto& chat) {
     return chat && chat->message_end.size() > 2 && ShowsMessage(chat, 2);

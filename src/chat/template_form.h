@@ -23,6 +23,9 @@ struct TemplateForm {
   // What it shows. What it does not is `unseen` (RenderedChat).
   bool shows_tools = false, shows_calls = false, shows_several_calls = false;
   bool shows_results = false, shows_system = false, shows_late_system = false;
+  // It shows a system message that comes after others, and shows it where it stands; it takes two
+  // messages of the user in a row, and two of the assistant.
+  bool takes_late_system = false, takes_same_role_twice = false;
 };
 
 // Tries the template with a few small chats. `render` renders messages with tools, or with null.

@@ -4,47 +4,53 @@
 #include <string>
 #include <utility>
 
-#include "api/anthropic_messages.h"
-#include "api/chat_tokens.h"
+#include "api/anthropic_request.h"
 #include "http/errors.h"
-#include "http/json_body.h"
+#include "server/request_schema.h"
 
 namespace kvasir {
 namespace {
 
-constexpr const char* kMessagesSchema =
-    R"("model":{"type":"string"},"system":{"type":["string","array"]},
-    "messages":{"type":"array","minItems":1,"items":{"type":"object","required":["role","content"],
-    "properties":{"role":{"enum":["user","assistant"]},"content":{"type":["string","array"]}}}},
-    "tools":{"type":"array","items":{"type":"object","required":["name"]}})";
-
 Outcome CountMessages(const Call& call) {
-  std::string chat;
-  {
-    const auto body = ParseBody(call.request.body);
-    if (!body) return ErrorResponse(body.error());
-    auto converted = ChatBodyOf(body->fields);
-    if (!converted) return ErrorResponse(converted.error());
-    chat = std::move(*converted);
-  }
-  const auto tokens = CountChatTokens(chat, call.model);
+  const auto tokens = CountMessagesTokens(call.request.body, call.own_model());
   if (!tokens) return ErrorResponse(tokens.error());
   return JsonResponse({{"input_tokens", *tokens}});
 }
 
 }  // namespace
 
-void AddAnthropicRoutes(RouteTable* table) {
+void AddAnthropicRoutes(GenerationStarter& generations, TurnPreparer& preparer, RouteTable* table) {
+  table->Add({.path = "/v1/messages",
+              .method = "POST",
+              .handler = [&generations, &preparer](const Call& call) -> Outcome {
+                std::string chat;
+                auto parsed = ParseMessagesRequest(call.request.body, call.own_model(), &chat);
+                Outcome outcome = generations.Start(std::move(parsed), call, "messages");
+                generations.FollowChat(chat, call, preparer, &outcome);
+                return outcome;
+              },
+              .access = Access::kTenant,
+              .work = Route::kGeneration,
+              .for_model = Route::kTextModel,
+              .errors = Route::kAnthropicErrors,
+              .description = {
+                  .summary = "Answers a chat, as Anthropic's API does.",
+                  .properties = JoinedFields({AnthropicPromptSchema(), AnthropicAnswerSchema()}),
+                  .required = R"(["messages","max_tokens"])",
+                  .streams = true}});
   table->Add({.path = "/v1/messages/count_tokens",
               .method = "POST",
               .handler = CountMessages,
               .access = Access::kTenant,
               .work = Route::kPrepared,
+              .errors = Route::kAnthropicErrors,
               .description = {.summary = "How many tokens the prompt of a call of Anthropic's has.",
-                              .properties = kMessagesSchema,
+                              .properties = AnthropicPromptSchema(),
                               .required = R"(["messages"])"}});
-  for (const char* path : {"/v1/messages", "/v1/messages/batches", "/v1/messages/batches/*"}) {
-    table->Add(NotYet(path));
+  for (const char* path : {"/v1/messages/batches", "/v1/messages/batches/*"}) {
+    Route batches = NotYet(path);
+    batches.errors = Route::kAnthropicErrors;
+    table->Add(std::move(batches));
   }
 }
 

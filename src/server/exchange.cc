@@ -265,7 +265,7 @@ void Exchange::CheckKey() {
   }
 }
 
-// Sends a comment now and then in a stream that is silent, so that no proxy on the way ends it.
+// Sends something now and then in a stream that is silent.
 void Exchange::AwaitPing() {
   if (!answer_ || !answer_->written().streams() || parts_.options.sse_ping_s == 0) return;
   ping_.expires_after(std::chrono::seconds(parts_.options.sse_ping_s));
@@ -281,7 +281,7 @@ void Exchange::Ping() {
   if (!answer_) return;
   if (!writer_.writing() && answer_->generates()) {
     if (!begun_) BeginStream();
-    writer_.PutStreamText(": ping\n\n");
+    writer_.PutStreamText(answer_->written().PingEvent());
     Send();
   }
   AwaitPing();

@@ -161,6 +161,16 @@ void GenerationStarter::Follow(std::shared_ptr<AskedChat> chat, bool explains, b
   start->chat = std::move(chat);
 }
 
+void GenerationStarter::FollowChat(const std::string& body, const Call& from,
+                                   TurnPreparer& preparer, Outcome* outcome) const {
+  auto* start = std::get_if<GenerationStart>(outcome);
+  if (!start || body.size() > AskedChat::kMaxBodyBytes) return;
+  const bool has_answers = body.find("\"assistant\"") != body.npos;
+  const GenerateRequest& request = start->requests.front();
+  const bool prepares = from.options.prepare && request.n == 1 && request.max_tokens > 0;
+  Follow(std::make_shared<AskedChat>(body, from.model, preparer), has_answers, prepares, start);
+}
+
 void GenerationStarter::LimitTime(const HttpRequest& head, GenerateRequest* request) const {
   std::optional<uint64_t>& limit = request->timeout_ms;
   if (const auto ms = ParseUint(head.timeout_ms)) limit = std::min(limit.value_or(*ms), *ms);

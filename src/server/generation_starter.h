@@ -32,6 +32,9 @@ class GenerationStarter {
   // prepares the next turn.
   void Follow(std::shared_ptr<AskedChat> chat, bool explains, bool prepares,
               GenerationStart* start) const;
+  // Keeps a chat completion, by its body, unless `outcome` is an error. The others must outlive it.
+  void FollowChat(const std::string& body, const Call& from, TurnPreparer& preparer,
+                  Outcome* outcome) const;
   // Sets the smallest of the times that the body, the header and the operator allow.
   void LimitTime(const HttpRequest& head, GenerateRequest* request) const;
 

@@ -1,5 +1,8 @@
 #include "server/model_routes.h"
 
+#include <fmt/chrono.h>
+
+#include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,6 +18,7 @@ namespace {
 
 using nlohmann::json;
 
+// As OpenAI's and as Anthropic's API have it: both read the members that they know.
 json ModelEntry(const std::string& name, const std::vector<std::string>& names,
                 const std::vector<std::string>& tags, const ModelCard& card, int64_t created) {
   return {{"id", name},
@@ -22,6 +26,11 @@ json ModelEntry(const std::string& name, const std::vector<std::string>& names,
           {"tags", tags},
           {"object", "model"},
           {"created", created},
+          {"type", "model"},
+          {"display_name", name},
+          {"created_at", fmt::format("{:%FT%TZ}", fmt::gmtime(std::time_t{created}))},
+          {"lifecycle", "active"},
+          {"max_input_tokens", card.ctx_size},
           {"owned_by", "kvasir"},
           {"kind", card.decoder_start ? "translation" : "text"},
           {"max_model_len", card.ctx_size},
@@ -58,7 +67,11 @@ void AddModelRoutes(RouteTable* table) {
               for (const AdapterCard& card : call.engine.Adapters()) {
                 if (card.is_model) data.push_back(AdapterEntry(card, call, created));
               }
-              return JsonResponse({{"object", "list"}, {"data", std::move(data)}});
+              return JsonResponse({{"object", "list"},
+                                   {"first_id", data.front().at("id")},
+                                   {"last_id", data.back().at("id")},
+                                   {"has_more", false},
+                                   {"data", data}});
             },
             .description = {.summary = "The names of the model."}};
   table->Add(row);

@@ -8,7 +8,6 @@
 #include <string>
 #include <utility>
 
-#include "api/asked_chat.h"
 #include "api/chat_tokens.h"
 #include "api/openai_request.h"
 #include "api/request_limits.h"
@@ -28,14 +27,7 @@ class OpenAiHandlers {
     const std::string& body = call.request.body;
     Outcome outcome =
         generations_.Start(ParseChatRequest(body, call.own_model()), call, "messages");
-    auto* start = std::get_if<GenerationStart>(&outcome);
-    if (start && body.size() <= AskedChat::kMaxBodyBytes) {
-      const bool has_answers = body.find("\"assistant\"") != body.npos;
-      const GenerateRequest& request = start->requests.front();
-      const bool prepares = call.options.prepare && request.n == 1 && request.max_tokens > 0;
-      generations_.Follow(std::make_shared<AskedChat>(body, call.model, preparer_), has_answers,
-                          prepares, start);
-    }
+    generations_.FollowChat(body, call, preparer_, &outcome);
     return outcome;
   }
 
@@ -98,9 +90,7 @@ void AddOpenAiRoutes(GenerationStarter& generations, TurnPreparer& preparer, Rou
                                                           SpecialsSchema(), own_fields}),
                               .required = R"(["prompt"])",
                               .streams = true}});
-  for (const char* path : {"/v1/embeddings", "/v1/responses", "/v1/responses/*"}) {
-    table->Add(NotYet(path));
-  }
+  table->Add(NotYet("/v1/embeddings"));
 }
 
 }  // namespace kvasir

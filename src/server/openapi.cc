@@ -105,8 +105,10 @@ ordered_json Operation(const Route& route) {
   if (described.has_page) done["content"]["text/html"] = ordered_json::object();
   if (described.streams) done["content"]["text/event-stream"] = ordered_json::object();
   operation["responses"] = {{described.status, std::move(done)}};
-  const char* error =
-      route.plain_errors ? "#/components/schemas/PlainError" : "#/components/schemas/Error";
+  static constexpr const char* kErrors[] = {
+      "#/components/schemas/Error", "#/components/schemas/PlainError",
+      "#/components/schemas/AnthropicError", "#/components/schemas/Error"};
+  const char* error = kErrors[route.errors];
   operation["responses"]["4XX"] = AnswerOf("refused", error);
   operation["responses"]["5XX"] = AnswerOf("not now, or failed", error);
   return operation;
@@ -137,6 +139,12 @@ std::string OpenApiText(const RouteTable& table, const std::string& version) {
   schemas["PlainError"] = {{"type", "object"},
                            {"required", {"error"}},
                            {"properties", {{"error", {{"type", "string"}}}}}};
+  schemas["AnthropicError"] = {
+      {"type", "object"},
+      {"required", {"type", "error", "request_id"}},
+      {"properties",
+       {{"type", {{"const", "error"}}},
+        {"error", {{"type", "object"}, {"required", {"type", "message"}}}}}}};
   schemas["Session"] = {{"type", "object"},
                         {"required", {"id", "object", "created", "model", "messages", "tokens"}},
                         {"properties",

@@ -20,7 +20,7 @@ TEST_F(OpenApiTest, ARouteIsDescribedByWhatItsProtocolSays) {
   server_->table.Add({.path = "/a/{id}/{index}",
                       .method = "POST",
                       .handler = {},
-                      .plain_errors = true,
+                      .errors = Route::kPlainErrors,
                       .description = {.summary = "Does it.",
                                       .properties = R"("x":{"type":"string"},"y":{"enum":[1]})",
                                       .required = R"(["x"])",

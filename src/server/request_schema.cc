@@ -109,6 +109,54 @@ std::string MessagesSchema() {
   return JoinedFields({kMessagesField, kToolsField, kTemplateFields});
 }
 
+std::string AnthropicPromptSchema() {
+  return R"("model":{"type":"string"},"system":{"type":["string","array"]},
+    "messages":{"type":"array","minItems":1,"items":{"type":"object","required":["role","content"],
+    "properties":{"role":{"enum":["user","assistant","system"]},
+    "content":{"type":["string","array"]}}}},
+    "tools":{"type":"array","items":{"type":"object",
+    "properties":{"input_schema":{"type":"object"}}}},
+    "thinking":{"type":"object","required":["type"],
+    "properties":{"type":{"enum":["enabled","disabled","adaptive","between_tools"]}}},
+    "cache_control":{"type":"object"},"chat_template_kwargs":{"type":"object"},
+    "chat_template_name":{"type":"string"})";
+}
+
+std::string AnthropicAnswerSchema() {
+  return JoinedFields({
+      R"("max_tokens":{"type":"integer","minimum":0},"stream":{"type":"boolean"},
+      "tool_choice":{"type":"object","required":["type"],
+      "properties":{"type":{"enum":["auto","any","tool","none"]},"name":{"type":"string"},
+      "disable_parallel_tool_use":{"type":"boolean"}}},
+      "output_config":{"type":"object","properties":{"format":{"type":"object",
+      "required":["type","schema"],"properties":{"type":{"enum":["json_schema"]},
+      "schema":{"type":"object"}}}}},"metadata":{"type":"object"})",
+      Number("temperature", kTemperatureRange),
+      R"("top_k":{"type":"integer","minimum":-1})",
+      Number("top_p", kProbabilityRange),
+      fmt::format(R"("stop_sequences":{{"type":"array","maxItems":{},
+                  "items":{{"type":"string","minLength":1}}}})",
+                  kMaxStops),
+  });
+}
+
+std::string ResponsesSchema() {
+  return JoinedFields({
+      R"("model":{"type":"string"},"instructions":{"type":["string","array"]},
+      "input":{"type":["string","array"],"minItems":1,"items":{"type":"object"}},
+      "max_output_tokens":{"type":"integer","minimum":0},"stream":{"type":"boolean"},
+      "store":{"type":"boolean"},"parallel_tool_calls":{"type":"boolean"},
+      "tools":{"type":"array","items":{"type":"object","required":["type"],
+      "properties":{"type":{"type":"string"}}}},
+      "tool_choice":{"anyOf":[{"enum":["none","auto","required"]},{"type":"object",
+      "required":["type","name"]}]},"text":{"type":"object"},"reasoning":{"type":"object"},
+      "include":{"type":"array","items":{"type":"string","minLength":1}},
+      "chat_template_kwargs":{"type":"object"},"chat_template_name":{"type":"string"})",
+      Number("temperature", kTemperatureRange),
+      Number("top_p", kProbabilityRange),
+  });
+}
+
 std::string AnyPromptSchema() {
   return R"("prompt":{"type":["string","array","object"],"minLength":1,"minItems":1,
       "properties":{"prompt_string":{"type":["string","array"],"minLength":1,"minItems":1}}})";

@@ -10,11 +10,14 @@ namespace kvasir {
 // Each function returns properties of a body, as JSON Schema without the braces. The limits are the
 // constants that the parsers check (kvasir/sampling_ranges.h, api/request_limits.h).
 
-std::string SamplingSchema();   // how to generate
-std::string AnswerSchema();     // what the answer to a chat has apart from its content
-std::string MessagesSchema();   // a chat's messages, its tools, and what its template reads
-std::string AnyPromptSchema();  // a prompt in each of llama.cpp's forms
-std::string SpecialsSchema();   // special tokens in texts
+std::string SamplingSchema();         // how to generate
+std::string AnswerSchema();           // what the answer to a chat has apart from its content
+std::string MessagesSchema();         // a chat's messages, its tools, and what its template reads
+std::string AnthropicPromptSchema();  // what the prompt of /v1/messages comes from
+std::string AnthropicAnswerSchema();  // how it is answered
+std::string ResponsesSchema();        // a body of /v1/responses
+std::string AnyPromptSchema();        // a prompt in each of llama.cpp's forms
+std::string SpecialsSchema();         // special tokens in texts
 // Joins several of them.
 std::string JoinedFields(std::initializer_list<std::string_view> schemas);
 

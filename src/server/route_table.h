@@ -71,8 +71,11 @@ struct Route {
   // forget compares it with the others; those that a list reads.
   enum Reads { kNoSession, kOneSession, kAllSessions, kListedSessions };
   Reads reads = kNoSession;
-  bool is_page = false;       // only for browsers, which prefer it to the path's other route
-  bool plain_errors = false;  // {"error": "text"}, for clients of LibreTranslate
+  bool is_page = false;  // only for browsers, which prefer it to the path's other route
+  // The form of errors: OpenAI's; {"error": "text"}, as clients of LibreTranslate read it;
+  // Anthropic's; OpenAI's with the codes of its Responses.
+  enum Errors { kOpenAiErrors, kPlainErrors, kAnthropicErrors, kResponsesErrors };
+  Errors errors = kOpenAiErrors;
   // Reads the key in a body, where the request's head may lack it; nullptr: keys are in heads.
   std::string (*key_in_body)(std::string_view body, std::string_view content_type) = nullptr;
   Description description = {};

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "api/anthropic_writer.h"
+#include "api/responses_writer.h"
+#include "base/json_writer.h"
 #include "base/sizes.h"
 #include "http/errors.h"
 #include "server/refusals.h"
@@ -175,9 +178,19 @@ std::optional<HttpResponse> Service::TakeKey(HttpRequest* request) const {
 void Service::ShapeError(const HttpRequest& request, HttpResponse* response) const {
   if (!response->refusal) return;
   const Route* route = routes_.FindPath(PathOf(request.target));
-  if (route == nullptr || !route->plain_errors) return;
-  const nlohmann::json body = nlohmann::json::parse(response->body, nullptr, false);
-  response->body = nlohmann::json{{"error", body.at("error").at("message")}}.dump();
+  if (route == nullptr || route->errors == Route::kOpenAiErrors) return;
+  nlohmann::json body = nlohmann::json::parse(response->body, nullptr, false);
+  nlohmann::json& error = body.at("error");
+  if (route->errors == Route::kPlainErrors) {
+    error = nlohmann::json(error.at("message"));
+  } else if (route->errors == Route::kResponsesErrors) {
+    error["code"] = ResponsesErrorCode(error);
+  } else {
+    error = AnthropicError(error, response->status);
+    body["type"] = "error";
+    body["request_id"] = request.id;
+  }
+  response->body = Dump(body);
 }
 
 }  // namespace kvasir

@@ -8,6 +8,7 @@
 #include "server/openai_routes.h"
 #include "server/openapi.h"
 #include "server/page_routes.h"
+#include "server/responses_routes.h"
 #include "server/service.h"
 #include "server/session_routes.h"
 #include "server/slot_routes.h"
@@ -33,7 +34,8 @@ Status Service::AddRoutes() {
   AddStateRoutes({keys_, sessions_, spans_, is_stopping}, model_.view(), &routes_);
   AddListRoutes(&routes_);
   AddPageRoutes(options_, &routes_);
-  AddAnthropicRoutes(&routes_);
+  AddResponsesRoutes(generations_, preparer_, &routes_);
+  AddAnthropicRoutes(generations_, preparer_, &routes_);
   return {};
 }
 

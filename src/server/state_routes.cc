@@ -75,7 +75,10 @@ Outcome StateHandlers::Props(const Call& call) {
       {"target", call.engine.target()},
   };
   if (chat_template != nullptr) {
-    body["chat_template_caps"] = CapsJson(*chat_template->Choose(std::nullopt, true));
+    const ChatTemplate& chosen = *chat_template->Choose(std::nullopt, /*has_tools=*/true);
+    body["chat_template_caps"] = CapsJson(chosen);
+    body["late_system"] = chosen.form().takes_late_system;
+    body["same_role_twice"] = chosen.form().takes_same_role_twice;
     const ChatTemplate* with_tools = chat_template->Choose("tool_use", /*has_tools=*/true);
     if (with_tools) body["chat_template_tool_use"] = with_tools->source();
   }

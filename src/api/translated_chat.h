@@ -1,0 +1,89 @@
+// TranslatedChat: a request of another protocol, as a chat completion has it.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/model_view.h"
+#include "api/openai_request.h"
+#include "chat/template_form.h"
+#include "http/json_body.h"
+#include "kvasir/status.h"
+
+namespace kvasir {
+
+// What a request calls the parts of the chat that it has become.
+struct ChatNames {
+  struct Message {
+    std::string path;                // "messages[3]"
+    std::string thought;             // "messages[3].content[0]"
+    std::vector<std::string> calls;  // "messages[3].content[1]"
+  };
+  struct Field {
+    std::string_view ours, theirs;
+  };
+  std::vector<Message> messages;
+  std::vector<Field> fields;  // those that have another name, and what they begin with
+
+  // Returns the request's name of a field of the chat, which an error or `ignored` has.
+  std::string Of(std::string_view field) const;
+};
+
+// A message of another protocol.
+struct TranslatedMessage {
+  std::string role;  // of a chat completion
+  std::string text, thought;
+  std::vector<JsonValue> calls;  // as `tool_calls` have them
+  std::string call_id;           // of the role tool
+  ChatNames::Message name;
+
+  // Adds a text after a line end.
+  void AddText(std::string_view more);
+};
+
+// Makes the messages of a chat. What the template refuses is joined: a system message that comes
+// late to the user's message before it, between <system> marks, and neighbours of one role. A late
+// system message never moves to the head: what was cached before it would be lost.
+class ChatBuilder {
+ public:
+  // `form`: of the template; it and `tree` must outlive this.
+  ChatBuilder(const TemplateForm& form, JsonTree* tree) : form_(form), tree_(tree) {}
+
+  // Returns which message of the chat it is now.
+  size_t Add(TranslatedMessage message);
+  // Returns a call of `name`; `arguments` is an object.
+  JsonValue Call(std::string_view id, std::string_view name, const JsonValue& arguments) const;
+  size_t size() const { return messages_.size(); }
+  bool is_last(std::string_view role) const {
+    return !messages_.empty() && messages_.back().role == role;
+  }
+  // Returns `messages`, and moves their names to *names.
+  JsonValue End(ChatNames* names);
+
+ private:
+  const TemplateForm& form_;
+  JsonTree* const tree_;
+  std::vector<TranslatedMessage> messages_;
+};
+
+struct TranslatedChat {
+  JsonTree tree;
+  JsonValue fields;  // of a chat completion
+  ChatNames names;
+  std::vector<std::string> ignored;  // by the request's names
+};
+
+// Returns the form of the template that the chat is rendered with; that of no template, where there
+// is none. kInvalidArgument: `chat_template_name` is unknown.
+Result<TemplateForm> FormFor(JsonFields& fields, const ModelView& model, bool has_tools);
+
+// Reads the chat as ReadChat does; errors and `ignored` have the request's names. Errors of a
+// prompt that does not fit the context have `excess`.
+Result<OpenAiCall> ReadTranslated(TranslatedChat& chat, const ModelView& model);
+// Counts the tokens of its prompt.
+Result<size_t> CountTranslated(TranslatedChat& chat, const ModelView& model);
+
+}  // namespace kvasir
