@@ -6,7 +6,6 @@
 
 #include "attention/kernels.h"
 #include "simd/half.h"
-#include "tensor/reference.h"
 
 namespace kvasir::reference {
 namespace {
@@ -15,6 +14,21 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 float PowerOfTwo(float n) {
   return FloatOf(static_cast<uint32_t>(static_cast<int>(n) + 127) << 23);
+}
+
+// tanh x as the kernels compute it (simd/tanh16-inl.h).
+float TanhOfScore(float x) {
+  const float magnitude = std::fabs(x), z = x * x;
+  if (magnitude > 0.625f) {
+    const float y = 1.0f - 2.0f / (Exp(magnitude + magnitude) + 1.0f);
+    return x < 0 ? 0.0f - y : y;
+  }
+  float p = -5.7049783601537e-3f;
+  for (float c :
+       {2.06390787275645e-2f, -5.37397121520788e-2f, 1.33314421574700e-1f, -3.33332819401791e-1f}) {
+    p = std::fma(p, z, c);
+  }
+  return std::fma(x * z, p, x);
 }
 
 struct Partial {
@@ -74,7 +88,7 @@ Partial Span(std::span<const float> q, const Numbers& k, const Numbers& v, uint3
     for (uint32_t t = tile; t < stop; ++t) {
       const float plain = Sees(seen, t) ? Score(q, q16, k, t) : kMinusInfinity;
       const bool capped = softcap != 0 && Sees(seen, t);
-      score.push_back(capped ? softcap * Tanh(plain) + (plain - plain) : plain);
+      score.push_back(capped ? softcap * TanhOfScore(plain) + (plain - plain) : plain);
     }
     const float top = *std::max_element(score.begin(), score.end());
     if (top > p.m) {
