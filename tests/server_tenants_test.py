@@ -112,6 +112,12 @@ class SeveralKeys(WithServer):
         self.assertGreater(cached(self.ask("beta", "POST", "/v1/completions", PROMPT)[1]), 90)
         self.assertEqual(cached(self.ask("alpha", "POST", "/v1/completions", PROMPT)[1]), 0)
 
+    def test_an_erasure_of_what_is_mistyped_erases_nothing(self):
+        self.ask("alpha", "POST", "/v1/completions", PROMPT)
+        for key in ("alpha", "root"):
+            self.assertEqual(self.ask(key, "DELETE", "/v1/cache?tennant=alpha")[0], 400)
+        self.assertGreater(cached(self.ask("alpha", "POST", "/v1/completions", PROMPT)[1]), 90)
+
     def test_a_full_queue_says_nothing_of_whose_it_is(self):
         # One body for more prompts than there is room beside what runs.
         long = {"prompt": [[5]] * 200, "max_tokens": 500, "ignore_eos": True, "stream": True}

@@ -67,6 +67,12 @@ std::optional<HttpResponse> CacheEraser::CheckOther(const std::string& field,
 // Without a query the caller's own cache is erased; ?tenant=T and ?share_group=G name others. The
 // file of --keys may lack them: what is stored stays when the file changes.
 Outcome CacheEraser::Erase(const Call& call) {
+  if (auto unknown = UnknownQuery(call.request.target, {"tenant", "share_group"})) {
+    return ErrorResponse({.code = Code::kInvalidArgument,
+                          .message = "is not a parameter of this path; give tenant or share_group, "
+                                     "or neither: then the caller's own cache is erased",
+                          .field = std::move(*unknown)});
+  }
   auto tenant = QueryValue(call.request.target, "tenant");
   const auto group = QueryValue(call.request.target, "share_group");
   if (!tenant && !group && !call.caller.tenant) return NoTenant();

@@ -47,7 +47,12 @@ std::string PercentDecoded(std::string_view text) {
   return out;
 }
 
-std::optional<std::string> QueryValue(std::string_view target, std::string_view name) {
+namespace {
+
+// Returns the value of the first field in a query whose name `is_wanted`, with that name.
+template <typename IsWanted>
+std::optional<std::pair<std::string_view, std::string_view>> FindInQuery(std::string_view target,
+                                                                         IsWanted is_wanted) {
   const size_t begin = target.find('?');
   if (begin == target.npos) return std::nullopt;
   std::string_view query = target.substr(begin + 1);
@@ -55,10 +60,27 @@ std::optional<std::string> QueryValue(std::string_view target, std::string_view 
     const std::string_view field = query.substr(0, query.find('&'));
     query.remove_prefix(std::min(query.size(), field.size() + 1));
     const size_t equals = std::min(field.find('='), field.size());
-    if (field.substr(0, equals) != name) continue;
-    return PercentDecoded(field.substr(std::min(equals + 1, field.size())));
+    const std::string_view name = field.substr(0, equals);
+    if (is_wanted(name)) {
+      return std::pair(name, field.substr(std::min(equals + 1, field.size())));
+    }
   }
   return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> QueryValue(std::string_view target, std::string_view name) {
+  const auto found = FindInQuery(target, [&](std::string_view one) { return one == name; });
+  return found ? std::optional(PercentDecoded(found->second)) : std::nullopt;
+}
+
+std::optional<std::string> UnknownQuery(std::string_view target,
+                                        std::initializer_list<std::string_view> known) {
+  const auto found = FindInQuery(target, [&](std::string_view one) {
+    return !one.empty() && std::ranges::find(known, one) == known.end();
+  });
+  return found ? std::optional(PercentDecoded(found->first)) : std::nullopt;
 }
 
 HttpResponse JsonResponse(const nlohmann::json& body) {

@@ -1,6 +1,7 @@
 // Call: a routed request, and what every handler may use to answer it.
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -41,6 +42,9 @@ std::string_view PathOf(std::string_view target);
 std::string_view SegmentOf(std::string_view path, size_t index);
 // Returns the value of a field in a target's query; absent: not there.
 std::optional<std::string> QueryValue(std::string_view target, std::string_view name);
+// Returns the first name in a target's query that is not one of `known`; absent: all are.
+std::optional<std::string> UnknownQuery(std::string_view target,
+                                        std::initializer_list<std::string_view> known);
 // Returns the text of a path segment: "%2F" is "/".
 std::string PercentDecoded(std::string_view text);
 
