@@ -27,7 +27,7 @@ PLAN_KEYS = ["weights_bytes", "mapped_bytes", "kv_bytes", "index_bytes", "cursor
              "kv_memory_bytes", "tier_usable_bytes", "block_bytes", "block_tokens",
              "num_blocks", "kv_bytes_per_token", "max_tokens", "groups",
              "sequence_tokens", "sequence_bytes", "sequences", "ctx_size", "parallel", "kv_format", "eviction",
-             "weights", "weights_assumed", "context_kv_memory_bytes"]
+             "retention", "retention_bytes", "retained_sequence_bytes", "weights", "weights_assumed", "context_kv_memory_bytes"]
 
 
 class LogitsTest(CliTest):

@@ -196,11 +196,17 @@ class Completion(WithServer):
                       samplers=["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc",
                                 "temperature"])
         for name, value in (("dry_multiplier", 0.8), ("xtc_probability", 0.5), ("mirostat", 1), ("typical_p", 0.5),
-                            ("dynatemp_range", 0.5), ("samplers", ["other"]), ("n_keep", 4),
+                            ("dynatemp_range", 0.5), ("samplers", ["other"]), ("n_keep", -2),
                             ("n_cache_reuse", 256)):
             self.refused("/completion", {"prompt": "x", name: value}, name)
-        ignored = self.complete(n_predict=1, strange=1)["kvasir"]["ignored"]
-        self.assertEqual(ignored, ["strange"])
+        ignored = self.complete(n_predict=1, strange=1, n_keep=4, n_discard=2)["kvasir"]["ignored"]
+        self.assertEqual(sorted(ignored), ["n_discard", "strange"])
+
+    def test_a_context_that_shifts_keeps_the_first_tokens(self):
+        body = self.complete(prompt=list(range(5, 45)), n_predict=3000, n_keep=8, ignore_eos=True,
+                             cache={"retention": {"policy": "sinks+window", "budget": 64}})
+        self.assertEqual((body["tokens_predicted"], body["truncated"]), (3000, True))
+        self.assertEqual(body["kvasir"]["retention"]["sinks"], 8)
 
     def test_seed_minus_one_is_random_everywhere(self):
         for seed, texts in ((-1, 3), (7, 1)):

@@ -11,6 +11,7 @@
 #include "kvasir/disk.h"
 #include "kvasir/drafts.h"
 #include "kvasir/images.h"
+#include "kvasir/retention.h"
 
 namespace kvasir {
 
@@ -75,6 +76,7 @@ struct EngineOptions {
   Schedule schedule = Schedule::kFair;
   Admission admission = Admission::kExpected;
   double kv_headroom = 0.05;  // share of the pool that admission leaves to those that run
+  RetentionChoice retention;  // of requests that do not say
   Speculate speculate = Speculate::kAuto;
   uint32_t draft_max = 16;  // tokens of a draft, at most kMaxDraft; 0: no drafts
   // A second, smaller model with the same vocabulary, as `model`: it drafts where the cache and a

@@ -9,6 +9,7 @@
 #include "kvasir/histogram.h"
 #include "kvasir/request_stats.h"
 #include "kvasir/request_trace.h"
+#include "kvasir/retention.h"
 #include "kvasir/tenant.h"
 
 namespace kvasir {
@@ -27,6 +28,10 @@ struct EngineStats : CacheCounters {
   uint64_t cached_tokens = 0, live_tokens = 0, cursors = 0;
   uint64_t preemptions[kNumCountedCauses] = {};  // of requests, by PreemptCause
   uint64_t prepared_tokens = 0;                  // computed for requests with only_when_idle
+  // Tokens that the last token of a choice did not see, and tokens that did not see all before
+  // them, of choices that ended.
+  uint64_t retention_dropped[kNumRetentions] = {};
+  uint64_t retention_inexact = 0;
   // Sources that an encoder read, and tokens of those whose KV was in the cache.
   uint64_t encoder_passes = 0, reused_source_tokens = 0;
   uint64_t hypotheses = 0;  // that are alive: beams of searches that run

@@ -13,6 +13,7 @@
 #include "kvasir/adapters.h"
 #include "kvasir/answer_format.h"
 #include "kvasir/request_trace.h"
+#include "kvasir/retention.h"
 #include "kvasir/sampling_params.h"
 #include "kvasir/types.h"
 
@@ -32,6 +33,8 @@ struct LlamaQuirks {
   bool sampled_logprobs = false;
   // From the first token on: after it, a choice whose text has a line end finishes with kLength.
   std::optional<uint64_t> line_timeout_ms;
+  // RetentionChoice::keep, where the server's default or the request drops tokens at all.
+  std::optional<int32_t> n_keep;
   // After the answer's first line end, a line with fewer spaces and tabs ends the choice (kLength);
   // its text ends with them. 0: no limit.
   uint32_t min_indent = 0;
@@ -92,6 +95,10 @@ struct GenerateRequest {
   std::optional<std::string> adapter_digest;
   Reuse reuse = Reuse::kAll;
   bool use_disk = true;  // false: the disk is neither read nor written for it
+  // What its sequences keep of themselves; absent: EngineOptions::retention. With another policy
+  // than kFull max_tokens is clipped to kMaxRetainedTokens alone; where it is the largest number,
+  // the answer may have as many tokens as the context.
+  std::optional<RetentionChoice> retention;
   // Tokens of a draft, at most; 0: none. Absent: EngineOptions::draft_max, which limits it too.
   std::optional<uint32_t> draft_max;
   // What the answer may begin with or quote: drafted, never believed.

@@ -35,6 +35,9 @@ struct ModelCard {
   // The model's chat template, where it is a bare word that names no built-in one: then there is
   // none.
   std::optional<std::string> unknown_template;
+  // Why no sequence may drop tokens (RetentionChoice): "models with an encoder ..."; empty: they
+  // may.
+  std::string no_retention;
   // A sentence for each part of text that the model lacks (tokenizer, chat template): what to do.
   std::vector<std::string> text_notes;
   // The weights are mapped from a model image, so other engines of the model share their memory.

@@ -60,9 +60,14 @@ struct MemoryPlan {
   uint64_t sequence_tokens = 0, sequence_bytes = 0, sequences = 0;
   uint32_t ctx_size = 0;
   uint32_t parallel = 0;
-  std::string model;             // the name of its folder or file
-  std::string kv_format;         // "int8", "k=int8,v=f16", "int8; f16 in layers 0, 15"
-  std::string eviction;          // the policy's name: "lru"
+  std::string model;      // the name of its folder or file
+  std::string kv_format;  // "int8", "k=int8,v=f16", "int8; f16 in layers 0, 15"
+  std::string eviction;   // the policy's name: "lru"
+  // What sequences keep where a request does not say: "full", "sinks+window:budget=2048,sinks=4";
+  // memory for that beside the pool; the bytes of the blocks of a sequence that keeps no more than
+  // that from its first token on, however long it gets (0: it keeps all).
+  std::string retention = "full";
+  uint64_t retention_bytes = 0, retained_sequence_bytes = 0;
   std::string weights;           // the format that computes: "bf16", "q8_0"
   bool weights_assumed = false;  // only a config.json is there, and it says the stored type
   // Where max_tokens is less than ctx_size: the least kv_memory_bytes whose pool holds a context.

@@ -8,6 +8,7 @@
 
 #include "kvasir/adapters.h"
 #include "kvasir/drafts.h"
+#include "kvasir/retention.h"
 
 namespace kvasir {
 
@@ -68,6 +69,7 @@ struct Receipt {
   std::optional<double> estimate_ms;  // of ttft_ms, when it was submitted; absent: unknown
   double tpot_ms = 0;                 // mean time per later token
   DraftReceipt draft;
+  std::optional<RetentionReceipt> retention;  // absent: it kept all
 
   // Joins the receipt of another prompt of the same request: sums of tokens, of preemptions and of
   // saved time, the first miss, and the times of the prompt whose first token came first.

@@ -31,8 +31,6 @@ struct SwitchedOff {
   double off;
 };
 constexpr SwitchedOff kSwitchedOff[] = {
-    {"n_keep", 0},
-    {"n_discard", 0},
     {"n_cache_reuse", 0},
 };
 
@@ -56,6 +54,9 @@ void RefuseSwitchedOn(JsonFields& fields) {
 void ReadLlamaFields(JsonFields& fields, GenerateRequest* request, AnswerSpec* spec,
                      LlamaSpec* llama) {
   fields.Unsigned("n_cmpl", 1, kMaxChoices, &request->n);
+  if (const auto keep = fields.Integer("n_keep", -1, INT32_MAX)) {
+    request->llama_quirks.n_keep = static_cast<int32_t>(*keep);
+  }
   spec->n = request->n;
   auto& seed = request->sampling.seed;
   if (seed == kRandomSeed || seed == static_cast<uint64_t>(-1)) seed.reset();
@@ -200,7 +201,7 @@ Result<GenerationCall> ParseLlamaRequest(std::string_view body, const ModelView&
   RawPrompts prompts;
   for (const JsonValue* one : list) {
     KV_ASSIGN(prompts.emplace_back(), IdsOf(*one, options, model));
-    KV_TRY(CheckLength(prompts.back().size(), begun.request.max_tokens, "prompt", model));
+    KV_TRY(CheckLength(prompts.back().size(), begun.request, "prompt", model));
   }
   return Finish(std::move(begun), std::move(prompts), fields, model);
 }
@@ -212,7 +213,7 @@ Result<GenerationCall> ParseInfillRequest(std::string_view body, const ModelView
   KV_ASSIGN(Begun begun, Begin(fields, model));
   RawPrompts prompts(1);
   KV_ASSIGN(prompts[0], InfillPrompt(fields, model));
-  KV_TRY(CheckLength(prompts[0].size(), begun.request.max_tokens, "input_prefix", model));
+  KV_TRY(CheckLength(prompts[0].size(), begun.request, "input_prefix", model));
   // What follows the middle in a file of the training data ends it.
   for (const auto& mark : {model.fim.repo, model.fim.file, model.fim.pad}) {
     if (mark) begun.request.stop_ids.push_back(*mark);
@@ -261,7 +262,7 @@ json LlamaSettings(const GenerateRequest& request, const AnswerSpec& spec, const
           {"stop", request.stop},
           {"max_tokens", max_tokens},
           {"n_predict", max_tokens},
-          {"n_keep", 0},
+          {"n_keep", request.llama_quirks.n_keep.value_or(0)},
           {"n_discard", 0},
           {"ignore_eos", request.ignore_eos},
           {"stream", spec.stream},

@@ -126,6 +126,8 @@ json LlamaWriter::FinalFields(const Answer& answer, size_t index) const {
   const uint64_t tokens = prompt_tokens + choice.num_tokens;
   const bool is_length = choice.finish == FinishReason::kLength;
   const bool by_word = IsByWord(choice.finish, choice.stop_match);
+  const auto& retention = answer.ReceiptOf(prompt).retention;
+  const bool is_cut = retention ? retention->dropped > 0 : is_length && tokens >= spec_.ctx_size;
   json fields = {{"index", index},
                  {"id_slot", spec_.id_slot},
                  {"stop", true},
@@ -135,7 +137,7 @@ json LlamaWriter::FinalFields(const Answer& answer, size_t index) const {
                  // The last token of an answer has no KV.
                  {"tokens_cached", tokens - (choice.num_tokens > 0 ? 1 : 0)},
                  {"has_new_line", static_cast<bool>(has_new_line_[index])},
-                 {"truncated", is_length && tokens >= spec_.ctx_size},
+                 {"truncated", is_cut},
                  {"stop_type", StopType(choice.finish, choice.stop_match)},
                  {"stopping_word", by_word ? *choice.stop_match : ""},
                  {"system_fingerprint", answer.spec().fingerprint},

@@ -240,7 +240,7 @@ Status SetPrompt(ChatPrompt prompt, const JsonFields& fields, const ModelView& m
   GenerateRequest& request = call->requests.front();
   request.prompt = std::move(prompt.ids);
   request.message_ends = std::move(prompt.message_ends);
-  KV_TRY(CheckLength(request.prompt.size(), request.max_tokens, "messages", model));
+  KV_TRY(CheckLength(request.prompt.size(), request, "messages", model));
   request.clock_in_prompt = prompt.clock_in_prompt;
   request.ignored = fields.Unread();
   std::ranges::copy(PathsOf(prompt.unseen), std::back_inserter(request.ignored));
@@ -326,7 +326,7 @@ Result<GenerationCall> ParseCompletionRequest(std::string_view body, const Model
   RawPrompts prompts;
   for (const JsonValue* one : list) {
     KV_ASSIGN(prompts.emplace_back(), IdsOf(*one, options, model));
-    KV_TRY(CheckLength(prompts.back().size(), request.max_tokens, "prompt", model));
+    KV_TRY(CheckLength(prompts.back().size(), request, "prompt", model));
   }
   if (echo) {
     KV_ASSIGN(call.spec.echo, EchoOf(list, prompts, model));

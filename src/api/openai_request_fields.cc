@@ -109,6 +109,41 @@ void ReadLengths(JsonFields& fields, GenerateRequest* request) {
   }
 }
 
+// Reads a policy's name, or an object with it and its numbers.
+void ReadRetention(JsonFields& cache, GenerateRequest* request) {
+  const JsonValue* value = cache.Find("retention");
+  if (!value) return;
+  RetentionChoice& choice = request->retention.emplace();
+  const auto take = [&](JsonFields& fields, const char* name, const JsonValue& policy) {
+    const auto known = policy.is_string() ? ParseRetention(policy.text()) : std::nullopt;
+    if (known) {
+      choice.policy = *known;
+    } else {
+      fields.Fail(name, fmt::format("is {}, not one of {}",
+                                    policy.is_string() ? "'" + std::string(policy.text()) + "'"
+                                                       : std::string(KindOf(policy)),
+                                    RetentionNames()));
+    }
+  };
+  if (!value->is_object()) return take(cache, "retention", *value);
+  JsonFields fields(*value, "cache.retention.");
+  const JsonValue* policy = fields.Find("policy");
+  if (!policy) {
+    return cache.Fail("retention", fmt::format("has no policy; give one of {}", RetentionNames()));
+  }
+  take(fields, "policy", *policy);
+  for (const auto& [name, number] : {std::pair{"budget", &choice.budget},
+                                     {"sinks", &choice.sinks},
+                                     {"exact_tokens", &choice.exact_tokens}}) {
+    const auto given = fields.Integer(name, 0, kMaxRetainedTokens);
+    if (given) *number = static_cast<uint32_t>(*given);
+  }
+  for (const std::string& name : fields.Unread()) {
+    fields.Fail(name, "unknown field (known: policy, budget, sinks, exact_tokens)");
+  }
+  if (fields.error()) cache.Fail(*fields.error());
+}
+
 void ReadCache(JsonFields& fields, GenerateRequest* request) {
   const JsonValue* cache = fields.Find("cache");
   if (!cache) return;
@@ -117,7 +152,10 @@ void ReadCache(JsonFields& fields, GenerateRequest* request) {
   }
   JsonFields inner(*cache, "cache.");
   inner.Bool("disk", &request->use_disk);
-  for (const std::string& name : inner.Unread()) inner.Fail(name, "unknown field (known: disk)");
+  ReadRetention(inner, request);
+  for (const std::string& name : inner.Unread()) {
+    inner.Fail(name, "unknown field (known: disk, retention)");
+  }
   if (inner.error()) fields.Fail(*inner.error());
 }
 

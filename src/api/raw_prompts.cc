@@ -150,4 +150,11 @@ Status CheckLength(size_t tokens, uint32_t max_tokens, const std::string& field,
   return refused;
 }
 
+Status CheckLength(size_t tokens, const GenerateRequest& request, const std::string& field,
+                   const ModelView& model) {
+  const bool is_exact =
+      !request.retention || request.retention->exact_tokens.value_or(UINT32_MAX) >= tokens;
+  return is_exact ? CheckLength(tokens, request.max_tokens, field, model) : Status();
+}
+
 }  // namespace kvasir

@@ -37,5 +37,9 @@ Result<std::vector<std::string>> EchoOf(std::span<const JsonValue* const> list,
 // the context with an answer.
 Status CheckLength(size_t tokens, uint32_t max_tokens, const std::string& field,
                    const ModelView& model);
+// Checks a prompt of a request. One of which the last tokens are not exact need not fit: the engine
+// knows its limits.
+Status CheckLength(size_t tokens, const GenerateRequest& request, const std::string& field,
+                   const ModelView& model);
 
 }  // namespace kvasir

@@ -36,6 +36,7 @@ CpuAttention::CpuAttention(const BackendOptions& options, Arena& arena)
   for (const KvKind& kind : options.layout.kinds()) {
     plans_.push_back({.window = kind.reach.window,
                       .of_source = kind.reach.kind == KvReach::Kind::kCross,
+                      .is_full = kind.reach.kind == KvReach::Kind::kFull,
                       .group = kind.first_group,
                       .rows = arena.TakeArray<Row>(options.max_rows),
                       .items = arena.TakeArray<Item>(uint64_t{max_units_} +
@@ -59,6 +60,12 @@ uint32_t CpuAttention::Limit(const Plan& plan, const StepSequence& sequence, uin
   return later_chunk && FaultActive(Fault::kChunkEdge) ? limit - 1 : limit;
 }
 
+// The first token of the sequence's tables that a row sees whose own is the last below `limit`.
+uint32_t CpuAttention::FirstSeen(const Plan& plan, const StepSequence& sequence, uint32_t limit) {
+  if (!plan.is_full) return BeginOf(limit, plan.window);
+  return std::max(sequence.begin, BeginOf(limit, sequence.window));
+}
+
 void CpuAttention::Begin(std::span<const StepSequence> sequences) {
   sequences_ = sequences;
   for (Plan& plan : plans_) Fill(plan, sequences);
@@ -69,10 +76,13 @@ void CpuAttention::Fill(Plan& plan, std::span<const StepSequence> sequences) {
   plan.work = plan.head_tokens = 0;
   uint32_t spans = 0;
   for (const StepSequence& sequence : sequences) {
-    uint64_t seen = Limit(plan, sequence, sequence.num_rows - 1);
-    if (plan.window > 0) seen = std::min<uint64_t>(seen, plan.window);
+    const uint32_t last = Limit(plan, sequence, sequence.num_rows - 1);
+    uint64_t seen = last - FirstSeen(plan, sequence, last);
+    if (plan.is_full) {
+      for (const StepRun& run : sequence.runs) seen += run.last - run.first;
+    }
     plan.work += sequence.num_rows * seen * o_.heads * o_.head_dim * 2;
-    if (sequence.num_rows > kMaxDecodeRows) continue;
+    if (sequence.num_rows > kMaxDecodeRows || IsBounded(plan, sequence)) continue;
     for (uint32_t i = 0; i < sequence.num_rows; ++i) {
       const uint32_t limit = Limit(plan, sequence, i), begin = BeginOf(limit, plan.window);
       plan.rows[plan.num_rows++] = {&sequence, sequence.first_row + i, begin, limit, kNoUnit, 0};
@@ -89,27 +99,32 @@ void CpuAttention::Fill(Plan& plan, std::span<const StepSequence> sequences) {
   }
   for (uint32_t i = with_units; i < plan.num_rows; ++i) {
     const Row& row = plan.rows[i];
-    plan.items[plan.num_items++] = {nullptr, i, 1, row.begin / kAttentionSpan, Spans(row.limit), 0};
+    plan.items[plan.num_items++] = {nullptr,          i, 1,          row.begin / kAttentionSpan,
+                                    Spans(row.limit), 0, o_.kv_heads};
   }
   for (const StepSequence& sequence : sequences) {
-    if (sequence.num_rows > kMaxDecodeRows) AddPrefill(plan, sequence);
+    if (sequence.num_rows > kMaxDecodeRows || IsBounded(plan, sequence)) AddWhole(plan, sequence);
   }
   for (uint32_t i = 0; i < plan.num_items; ++i) {
     const Item& item = plan.items[i];
-    plan.head_tokens += uint64_t{TokensOf(plan, item)} * (item.sequence ? 1 : o_.kv_heads);
+    plan.head_tokens += uint64_t{TokensOf(plan, item)} * item.heads;
   }
 }
 
-// The tokens of its spans that any of its rows sees.
+// The tokens of its spans and runs that any of its rows sees.
 uint32_t CpuAttention::TokensOf(const Plan& plan, const Item& item) const {
-  uint32_t limit = 0, begin = ~uint32_t{0};
+  uint32_t limit = 0, begin = ~uint32_t{0}, of_runs = 0;
   for (uint32_t i = item.first; i < item.first + item.rows; ++i) {
-    const uint32_t of_row = item.sequence ? Limit(plan, *item.sequence, i) : plan.rows[i].limit;
+    const StepSequence& sequence = item.sequence ? *item.sequence : *plan.rows[i].sequence;
+    const uint32_t of_row = item.sequence ? Limit(plan, sequence, i) : plan.rows[i].limit;
     limit = std::max(limit, of_row);
-    begin = std::min(begin, BeginOf(of_row, plan.window));
+    begin = std::min(begin, FirstSeen(plan, sequence, of_row));
+  }
+  if (item.sequence && plan.is_full) {
+    for (const StepRun& run : item.sequence->runs) of_runs += run.last - run.first;
   }
   begin = std::max(begin, item.span_begin * kAttentionSpan);
-  return std::max(begin, std::min(limit, item.span_end * kAttentionSpan)) - begin;
+  return of_runs + std::max(begin, std::min(limit, item.span_end * kAttentionSpan)) - begin;
 }
 
 // Rows that see from the same span on and whose first blocks there are the same become neighbours;
@@ -168,7 +183,7 @@ void CpuAttention::AddRange(Plan& plan, uint32_t begin, uint32_t end, uint32_t s
     const uint32_t rows = std::min(max_rows, end - first);
     for (uint32_t at = span; at < until; at += plan.spans_of_item) {
       const uint32_t stop = std::min(until, at + plan.spans_of_item);
-      plan.items[plan.num_items++] = {nullptr, first, rows, at, stop, 0};
+      plan.items[plan.num_items++] = {nullptr, first, rows, at, stop, 0, o_.kv_heads};
     }
   }
   if (end - begin == 1) return;
@@ -179,16 +194,27 @@ void CpuAttention::AddRange(Plan& plan, uint32_t begin, uint32_t end, uint32_t s
   }
 }
 
-void CpuAttention::AddPrefill(Plan& plan, const StepSequence& sequence) const {
-  const uint32_t block = std::max(1u, kMaxQueries / group_);
+// Items of all rows of a sequence. Decode rows are few, so that more heads fit into an item: as
+// many as leave one for each thread, since neighbours are read faster together.
+void CpuAttention::AddWhole(Plan& plan, const StepSequence& sequence) const {
+  if (sequence.num_rows > kMaxDecodeRows) {
+    return AddRows(plan, sequence, std::max(1u, kMaxQueries / group_), 1);
+  }
+  const auto heads = static_cast<uint32_t>(CeilDiv(o_.kv_heads, o_.threads));
+  AddRows(plan, sequence, sequence.num_rows, heads);
+}
+
+void CpuAttention::AddRows(Plan& plan, const StepSequence& sequence, uint32_t rows_of_item,
+                           uint32_t heads) const {
   // The last rows see most, so they come first: otherwise one thread would end with a long item.
   for (uint32_t end = sequence.num_rows; end > 0;) {
-    const uint32_t rows = std::min(block, end);
+    const uint32_t rows = std::min(rows_of_item, end);
     end -= rows;
-    const uint32_t first = BeginOf(Limit(plan, sequence, end), plan.window) / kAttentionSpan;
+    const uint32_t first = FirstSeen(plan, sequence, Limit(plan, sequence, end)) / kAttentionSpan;
     const uint32_t spans = Spans(Limit(plan, sequence, end + rows - 1));
-    for (uint32_t head = 0; head < o_.kv_heads; ++head) {
-      plan.items[plan.num_items++] = {&sequence, end, rows, first, spans, head};
+    for (uint32_t head = 0; head < o_.kv_heads; head += heads) {
+      plan.items[plan.num_items++] = {
+          &sequence, end, rows, first, spans, head, std::min(heads, o_.kv_heads - head)};
     }
   }
 }
@@ -251,7 +277,7 @@ AttentionKernels::Args CpuAttention::ArgsOf(const Call& call, const StepSequence
 
 void CpuAttention::RunItem(const Call& call, const Plan& plan, const Item& item, uint32_t thread) {
   if (item.sequence == nullptr) return RunDecode(call, plan, item, thread);
-  RunPrefill(call, plan, item, thread);
+  RunRows(call, plan, item, thread);
 }
 
 // The queries of an item's rows, and where their sums go (AttentionKernels::Args).
@@ -287,22 +313,55 @@ void CpuAttention::RunDecode(const Call& call, const Plan& plan, const Item& ite
   }
 }
 
-void CpuAttention::RunPrefill(const Call& call, const Plan& plan, const Item& item,
-                              uint32_t thread) {
+void CpuAttention::RunRows(const Call& call, const Plan& plan, const Item& item, uint32_t thread) {
   Queries queries;
+  const StepSequence& sequence = *item.sequence;
+  const uint32_t heads = item.heads * group_;
   float* scratch = thread_partials_ + size_t{thread} * max_queries_ * partial_floats_;
   for (uint32_t i = 0; i < item.rows; ++i) {
-    queries.q[i] = call.q + (item.sequence->first_row + item.first + i) * call.q_stride;
-    queries.limit[i] = Limit(plan, *item.sequence, item.first + i);
-    queries.begin[i] = BeginOf(queries.limit[i], plan.window);
-    queries.partial[i] = scratch + size_t{i} * group_ * partial_floats_;
-    for (uint32_t g = 0; g < group_; ++g) Clear(queries.partial[i] + size_t{g} * partial_floats_);
+    queries.q[i] = call.q + (sequence.first_row + item.first + i) * call.q_stride;
+    queries.limit[i] = Limit(plan, sequence, item.first + i);
+    queries.begin[i] = FirstSeen(plan, sequence, queries.limit[i]);
+    queries.partial[i] = scratch + size_t{i} * heads * partial_floats_;
+    for (uint32_t h = 0; h < heads; ++h) Clear(queries.partial[i] + size_t{h} * partial_floats_);
   }
-  Run(call, plan, item, *item.sequence, {item.head, item.head + 1}, queries, 0, thread);
-  for (uint32_t i = 0; i < item.rows * group_; ++i) {
-    const size_t row = item.sequence->first_row + item.first + i / group_;
-    FinishHead(call, scratch + size_t{i} * partial_floats_, row, item.head * group_ + i % group_);
+  if (plan.is_full) {
+    for (const StepRun& run : sequence.runs) AttendRun(call, item, run, queries, thread);
   }
+  Run(call, plan, item, sequence, {item.head, item.head + item.heads}, queries, 0, thread);
+  for (uint32_t i = 0; i < item.rows * heads; ++i) {
+    const size_t row = sequence.first_row + item.first + i / heads;
+    FinishHead(call, scratch + size_t{i} * partial_floats_, row, item.head * group_ + i % heads);
+  }
+}
+
+// Attends with an item's queries to a run before its sequence's tables.
+void CpuAttention::AttendRun(const Call& call, const Item& item, const StepRun& run,
+                             Queries queries, uint32_t thread) {
+  const KvLayout::Place place = o_.layout.place(call.layer);
+  const PagedKv kv(run.tables[place.group].bases().data(), o_.layout.layout(place.group),
+                   place.slot);
+  for (uint32_t i = 0; i < item.rows; ++i) {
+    const size_t row = item.sequence->first_row + item.first + i;
+    if (run.query_position) queries.q[i] = call.out + row * call.out_stride;
+    queries.limit[i] = run.last;
+    queries.begin[i] = run.first;
+  }
+  AttentionKernels::Args args{};
+  args.kv = &kv;
+  args.scratch = &scratch_[thread];
+  args.group = group_;
+  args.softcap = o_.attention_softcap;
+  args.rows = item.rows;
+  args.kv_head_begin = item.head;
+  args.kv_head_end = item.head + item.heads;
+  args.span_begin = run.first / kAttentionSpan;
+  args.span_end = Spans(run.last);
+  args.q = queries.q;
+  args.limit = queries.limit;
+  args.begin = queries.begin;
+  args.partial = queries.partial;
+  kernels_.attend(args);
 }
 
 // Attends with an item's queries to its spans of a sequence, in some KV heads.
@@ -318,7 +377,7 @@ void CpuAttention::Run(const Call& call, const Plan& plan, const Item& item,
   args.span_end = item.span_end;
   args.q = queries.q;
   args.limit = queries.limit;
-  if (plan.window > 0) args.begin = queries.begin;
+  if (plan.window > 0 || IsBounded(plan, sequence)) args.begin = queries.begin;
   args.partial = queries.partial;
   args.span_stride = span_stride;
   kernels_.attend(args);
@@ -339,7 +398,7 @@ void CpuAttention::SumWeights(const Call& call, const Plan& plan, const StepSequ
   args.kv_head_end = head + 1;
   args.q = q;
   args.limit = limit;
-  if (plan.window > 0) args.begin = begin;
+  if (plan.window > 0 || IsBounded(plan, sequence)) args.begin = begin;
   const uint32_t block = std::max(1u, kMaxQueries / group_);
   for (uint32_t first = 0; first < sequence.num_rows; first += block) {
     args.rows = std::min(block, sequence.num_rows - first);
@@ -348,7 +407,7 @@ void CpuAttention::SumWeights(const Call& call, const Plan& plan, const StepSequ
       q[i] = call.q + row * call.q_stride;
       softmax[i] = softmax_ + (row * o_.heads + size_t{head} * group_) * 2;
       limit[i] = Limit(plan, sequence, first + i);
-      begin[i] = BeginOf(limit[i], plan.window);
+      begin[i] = FirstSeen(plan, sequence, limit[i]);
     }
     args.span_end = Spans(limit[args.rows - 1]);
     kernels_.sum_weights(args, softmax, &sums);

@@ -13,8 +13,8 @@ namespace kvasir {
 
 // Decode rows are split by spans of context, with all kv heads in an item. Rows of several
 // sequences that share blocks share an item, so that K and V are loaded once for all of them.
-// Prefill rows are split by rows and kv heads. The bits do not depend on the split. One thread at a
-// time.
+// Prefill rows are split by rows and kv heads, and so are all rows of a bounded sequence, whose
+// runs an item walks in order. The bits do not depend on the split. One thread at a time.
 class CpuAttention {
  public:
   CpuAttention(const BackendOptions& options, Arena& arena);
@@ -52,17 +52,18 @@ class CpuAttention {
     uint32_t shared;
   };
   // Rows of decode [first, first + rows) of the plan over some spans, all kv heads (`sequence`
-  // null); or rows of a sequence over all spans, kv head `head`.
+  // null); or rows of a sequence over all spans and runs, `heads` kv heads from `head` on.
   struct Item {
     const StepSequence* sequence;
     uint32_t first, rows;
     uint32_t span_begin, span_end;
-    uint32_t head;
+    uint32_t head, heads;
   };
   // The work of a step for the groups of one kind.
   struct Plan {
     uint32_t window;  // 0: all tokens up to the row's
     bool of_source;   // reach kCross: all tokens of the source
+    bool is_full;     // reach kFull: StepSequence::is_bounded says whether rows see all
     uint32_t group;   // the first of them: where the others share blocks, this one does
     Row* rows;
     Item* items;
@@ -73,10 +74,15 @@ class CpuAttention {
   };
 
   uint32_t Limit(const Plan& plan, const StepSequence& sequence, uint32_t row) const;
+  static bool IsBounded(const Plan& plan, const StepSequence& sequence) {
+    return plan.is_full && sequence.is_bounded();
+  }
+  static uint32_t FirstSeen(const Plan& plan, const StepSequence& sequence, uint32_t limit);
   void Fill(Plan& plan, std::span<const StepSequence> sequences);
   uint32_t SortRows(Plan& plan) const;
   void AddRange(Plan& plan, uint32_t begin, uint32_t end, uint32_t span) const;
-  void AddPrefill(Plan& plan, const StepSequence& sequence) const;
+  void AddRows(Plan& plan, const StepSequence& sequence, uint32_t rows, uint32_t heads) const;
+  void AddWhole(Plan& plan, const StepSequence& sequence) const;
   void AttendAll(const Call& call, const Plan& plan, ThreadPool& pool);
   uint32_t TokensOf(const Plan& plan, const Item& item) const;
   PagedKv KvOf(const Call& call, const StepSequence& sequence) const;
@@ -88,7 +94,9 @@ class CpuAttention {
     uint32_t begin, end;  // KV heads
   };
   void RunDecode(const Call& call, const Plan& plan, const Item& item, uint32_t thread);
-  void RunPrefill(const Call& call, const Plan& plan, const Item& item, uint32_t thread);
+  void RunRows(const Call& call, const Plan& plan, const Item& item, uint32_t thread);
+  void AttendRun(const Call& call, const Item& item, const StepRun& run, Queries queries,
+                 uint32_t thread);
   void Run(const Call& call, const Plan& plan, const Item& item, const StepSequence& sequence,
            Heads heads, const Queries& queries, size_t span_stride, uint32_t thread);
   void SumWeights(const Call& call, const Plan& plan, const StepSequence& sequence, uint32_t head,

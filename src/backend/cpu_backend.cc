@@ -11,6 +11,7 @@
 #include "base/fault.h"
 #include "base/thread_pool.h"
 #include "format/pack.h"
+#include "import/model_config.h"
 #include "simd/math.h"
 #include "tensor/kernels.h"
 
@@ -207,7 +208,8 @@ class CpuBackend final : public Backend {
     experts_.Run(w.experts, routing, act, {x, stride, rows, y, s_.finite});
   }
 
-  void RotateAndPack(uint32_t layer, const HeadSteps& steps, float* qkv, size_t stride) override {
+  void RotateAndPack(uint32_t layer, const HeadSteps& steps, float* qkv, size_t stride, float* out,
+                     size_t out_stride) override {
     const BackendOptions& o = side_->o;
     const KvLayout::Place place = o.layout.place(layer);
     const uint32_t width = (o.heads + 2 * o.kv_heads) * o.head_dim;
@@ -219,6 +221,9 @@ class CpuBackend final : public Backend {
         NormHeads(steps, o.kv_heads, steps.k_norm, k);
       }
       if (!tensor_.all_finite(q, width)) s_.finite[row] = false;
+      if (place.group < o.layout.num_full_groups()) {
+        PrepareRunQuery(place, steps, row, q, out + row * out_stride);
+      }
       if (steps.rope) {
         const auto rotated = static_cast<uint32_t>(2 * o_.ropes[*steps.rope].frequencies.size());
         const float* cos = AnglesOf(*steps.rope, row);
@@ -310,6 +315,25 @@ class CpuBackend final : public Backend {
     kernels_.scale(q, scale, o.heads * o.head_dim, q);
   }
 
+  // Writes a row's query for its run with a query position, if there is one. q: not rotated yet.
+  void PrepareRunQuery(KvLayout::Place place, const HeadSteps& steps, uint32_t row, const float* q,
+                       float* to) const {
+    const BackendOptions& o = side_->o;
+    const StepSequence& sequence = sequences_[s_.sequence_of[row]];
+    for (const StepRun& run : sequence.runs) {
+      if (!run.query_position) continue;
+      std::copy_n(q, size_t{o.heads} * o.head_dim, to);
+      if (steps.rope) {
+        const BackendOptions::Rope& rope = o_.ropes[*steps.rope];
+        const auto half = static_cast<uint32_t>(rope.frequencies.size());
+        float angles[ConfigLimits::kHeadDim];
+        FillRow(rope, sequence.long_rope, *run.query_position, angles);
+        tensor_.rope(to, o.heads, o.head_dim, 2 * half, angles, angles + half);
+      }
+      PrepareQuery(place, to);
+    }
+  }
+
   float* AnglesOf(uint32_t rope, uint32_t row) const {
     return s_.angles + (size_t{rope} * o_.max_rows + row) * o_.head_dim;
   }
@@ -318,17 +342,23 @@ class CpuBackend final : public Backend {
     const BackendOptions::Rope& rope = o_.ropes[index];
     const auto half = static_cast<uint32_t>(rope.frequencies.size());
     ForRows(rows_, half * 64, [&](uint32_t row) {
-      float* cos = AnglesOf(index, row);
       const bool is_long = sequences_[s_.sequence_of[row]].long_rope;
-      const std::vector<double>& frequencies =
-          is_long && !rope.long_frequencies.empty() ? rope.long_frequencies : rope.frequencies;
-      for (uint32_t i = 0; i < half; ++i) {
-        double sin_i, cos_i;
-        SinCos(Position(row) * frequencies[i], &sin_i, &cos_i);
-        cos[i] = static_cast<float>(cos_i * rope.magnitude);
-        cos[half + i] = static_cast<float>(sin_i * rope.magnitude);
-      }
+      FillRow(rope, is_long, Position(row), AnglesOf(index, row));
     });
+  }
+
+  // Writes [cos][sin] of a position's angles.
+  static void FillRow(const BackendOptions::Rope& rope, bool is_long, uint32_t position,
+                      float* cos) {
+    const size_t half = rope.frequencies.size();
+    const std::vector<double>& frequencies =
+        is_long && !rope.long_frequencies.empty() ? rope.long_frequencies : rope.frequencies;
+    for (size_t i = 0; i < half; ++i) {
+      double sin_i, cos_i;
+      SinCos(position * frequencies[i], &sin_i, &cos_i);
+      cos[i] = static_cast<float>(cos_i * rope.magnitude);
+      cos[half + i] = static_cast<float>(sin_i * rope.magnitude);
+    }
   }
 
   // RMSNorm of each head, or of all together, in place.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "attention/kernels.h"
@@ -10,6 +11,16 @@
 #include "block/block_table.h"
 
 namespace kvasir {
+
+// Cached tokens that rows see before their sequence's tables, in layers of `full` groups: slots
+// [first, last) of other tables, whatever positions those tokens have in the text. Keys stay as
+// they were rotated; a run that is seen from another place than the row's is asked by the query
+// rotated to that place. No more than one run of a sequence has a query position.
+struct StepRun {
+  std::span<const BlockTable> tables;  // [full groups]
+  uint32_t first, last;
+  std::optional<uint32_t> query_position;  // absent: the row's position
+};
 
 // Rows [first_row, first_row + num_rows) of a step: tokens at positions position, position + 1, ...
 // of one sequence. `tables` [layer groups] have room for position + num_rows tokens each; tokens
@@ -33,6 +44,15 @@ struct StepSequence {
   uint32_t source_tokens = 0;
   // What the rows are computed with beside the model, by ascending digest; empty: nothing.
   std::span<const AppliedAdapter> adapters = {};
+  // What rows see in layers of `full` groups: `runs` in order, and then of the tables the last
+  // `window` tokens, their own included (0: no limit), from token `begin` on. The softmax walks
+  // each run by its own tiles and merges them in order. REQUIRES: no token_sums with runs.
+  std::span<const StepRun> runs = {};
+  uint32_t window = 0;
+  uint32_t begin = 0;
+
+  // Returns whether a row may see less than all tokens before it.
+  bool is_bounded() const { return window > 0 || begin > 0 || !runs.empty(); }
 };
 
 // Rows [first_row, first_row + num_rows) of an encoder's step: a whole source. `tables`

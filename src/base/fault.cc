@@ -28,6 +28,9 @@ constexpr std::pair<std::string_view, Fault> kFaults[] = {
     {"foreign-source", Fault::kForeignSource},
     {"accepted-wrong", Fault::kAcceptedWrong},
     {"kept-draft", Fault::kKeptDraft},
+    {"unshifted-sinks", Fault::kUnshiftedSinks},
+    {"late-drop", Fault::kLateDrop},
+    {"foreign-resume", Fault::kForeignResume},
 };
 
 }  // namespace

@@ -28,6 +28,9 @@ enum class Fault {
   kForeignSource,        // sources that differ in their last token alone share their KV
   kAcceptedWrong,        // a drafted token is taken though another one was drawn
   kKeptDraft,            // the KV of a drafted token that was not drawn stays in its place
+  kUnshiftedSinks,       // after a hit the first tokens are asked from the row's position
+  kLateDrop,             // the rows of a step drop tokens when its first row does
+  kForeignResume,        // a prompt takes exact KV of what it would compute inexactly
   // The disk tier's, for its tests alone: no name selects them.
   kStoredBeforeSync,     // a record is called stored when it is written, not when it is synced
   kBelievedSync,         // a failed sync counts as done

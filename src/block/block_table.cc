@@ -44,7 +44,7 @@ void BlockTable::PopBack() {
 void BlockTable::DropBefore(size_t index) {
   KV_CHECK(index <= size());
   if (index <= first_) return;
-  for (size_t i = first_; i < index; ++i) refs_[i].Reset();
+  for (size_t i = index; i-- > first_;) refs_[i].Reset();  // leaves first, as in Clear
   first_ = index;
   if (first_ < size()) FillGap();
 }

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -120,10 +121,17 @@ struct CacheDriver {
       if (p < begin) continue;
       for (uint32_t group = 0; group < layout.num_own_groups(); ++group) {
         if (check && p < WindowBegin(end, layout.group(group).reach.window)) continue;
-        const BlockTable& table = sequence.tables()[group];
-        const uint32_t block = p / layout.block_tokens();
-        ASSERT_GE(block, table.first()) << "token " << p << " of " << end << ", group " << group;
-        std::byte* slot = table.bases()[block] + (p % layout.block_tokens()) * slot_bytes();
+        const BlockTable* table = &sequence.tables()[group];
+        uint32_t block = p / layout.block_tokens();
+        if (group < layout.num_full_groups() && block < table->first()) {  // dropped, or kept apart
+          const auto kept = sequence.kept_blocks();
+          const auto at = std::ranges::lower_bound(kept, block);
+          if (at == kept.end() || *at != block) continue;
+          table = &sequence.kept()[group];
+          block = static_cast<uint32_t>(at - kept.begin());
+        }
+        ASSERT_GE(block, table->first()) << "token " << p << " of " << end << ", group " << group;
+        std::byte* slot = table->bases()[block] + (p % layout.block_tokens()) * slot_bytes();
         for (size_t i = 0; i < slot_bytes() / 8; ++i) {
           const uint64_t word = Mix64(hash + i + (uint64_t{group} << 40));
           if (!check) {

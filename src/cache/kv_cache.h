@@ -263,6 +263,15 @@ class KvCache {
   // before num_tokens was given back: the caller matches again. This never happens for uncommitted
   // tokens or for num_tokens 0.
   Status Truncate(KvSequence& sequence, uint32_t num_tokens);
+  // Drops blocks of `full` groups that the sequence's tokens from here on do not see. From now on
+  // it publishes nothing, and its Truncate goes back to committed tokens only. Who pins a block of
+  // the index pins all before it; so at the first call what it keeps beyond a beginning of its
+  // blocks is copied into blocks that no node has, the last one first. kExhausted when there are
+  // not enough: the sequence is as good as before, and the caller tries again. The reservation
+  // becomes what is left to take. O(blocks kept). REQUIRES: all its tokens are committed; its
+  // layout has `full` groups; `first` is at most the block of the next token; blocks of `kept`
+  // before the tables' first ones are kept already, and a beginning that is kept stays so.
+  Status Retain(KvSequence& sequence, const RetainedBlocks& retained);
   // Returns another sequence with the same committed tokens and reservation: O(blocks) pins,
   // nothing copied until written. REQUIRES: sequence.has_source(); with windows, that reservation
   // covers the fork, or neither has one: a fork pins window blocks, and each pin counts as a block.
@@ -356,6 +365,8 @@ class KvCache {
   void Count(const MatchResult& match);
   uint64_t Wanted(const MatchResult& match, const KvDemand& demand) const;
   void CopyTail(KvSequence& sequence, const KvKind& kind);
+  Status CopyRetained(KvSequence& sequence, const RetainedBlocks& retained, uint32_t* copied);
+  void KeepBlocks(KvSequence& sequence, std::span<const uint32_t> kept);
   void DropTail(NodeId node, const KvKind& kind);
   BlockRef Take(const KvSequence& sequence, uint32_t group);
 

@@ -88,7 +88,12 @@ void KvCache::DropTail(NodeId node, const KvKind& kind) {
 Status KvCache::Truncate(KvSequence& sequence, uint32_t num_tokens) {
   KV_CHECK(num_tokens <= sequence.num_tokens());
   const uint32_t block_tokens = layout().block_tokens();
+  if (sequence.retains_ && num_tokens < sequence.num_committed_) {
+    return Fail(Code::kNotFound, "KV: tokens before token {} were dropped",
+                sequence.num_committed_);
+  }
   for (const KvKind& kind : layout().own_kinds()) {
+    if (sequence.retains_ && kind.reach.window == 0) continue;
     const size_t first = sequence.tables_[kind.first_group].first();
     const uint64_t needed = WindowBegin(num_tokens, kind.reach.window) / block_tokens;
     if (num_tokens == 0 || first <= needed) continue;
@@ -160,6 +165,14 @@ KvSequence KvCache::Fork(const KvSequence& sequence, uint32_t reserve_tokens) {
     table.Skip(std::min(from.first(), blocks));
     for (size_t b = table.size(); b < blocks; ++b) table.Append(from.ref(b).Share());
   }
+  fork.retains_ = sequence.retains_;
+  fork.most_full_blocks_ = sequence.most_full_blocks_;
+  fork.kept_blocks_ = sequence.kept_blocks_;
+  fork.kept_.resize(sequence.kept_.size());
+  for (size_t group = 0; group < fork.kept_.size(); ++group) {
+    const BlockTable& from = sequence.kept_[group];
+    for (size_t b = 0; b < from.size(); ++b) fork.kept_[group].Append(from.ref(b).Share());
+  }
   for (uint32_t group = layout().num_own_groups(); group < layout().num_groups(); ++group) {
     const BlockTable& from = sequence.tables_[group];
     fork.tables_[group].Reserve(from.size());
@@ -215,10 +228,12 @@ KvCache::Continuation KvCache::Continue(const KvSequence& sequence, std::span<co
 
 KvCache::Pins KvCache::PinsOf(const KvSequence& sequence) const {
   Pins pins;
-  for (const BlockTable& table : sequence.tables()) {
-    pins.blocks += static_cast<uint32_t>(table.num_held());
-    for (size_t b = table.first(); b < table.size(); ++b) {
-      pins.shared += pool_->pin_count(table.ref(b).id()) > 1;
+  for (const std::span<const BlockTable> tables : {sequence.kept(), sequence.tables()}) {
+    for (const BlockTable& table : tables) {
+      pins.blocks += static_cast<uint32_t>(table.num_held());
+      for (size_t b = table.first(); b < table.size(); ++b) {
+        pins.shared += pool_->pin_count(table.ref(b).id()) > 1;
+      }
     }
   }
   return pins;
@@ -226,6 +241,7 @@ KvCache::Pins KvCache::PinsOf(const KvSequence& sequence) const {
 
 uint32_t KvCache::OwnTokens(const KvSequence& sequence) const {
   if (layout().num_full_groups() == 0) return sequence.num_committed();
+  if (sequence.retains_) return sequence.num_committed();  // as good as: it has copies
   const BlockTable& table = sequence.table();
   // A sequence that pins a block pins those before it.
   size_t low = 0, high = table.size();

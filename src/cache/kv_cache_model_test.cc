@@ -264,6 +264,8 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     const size_t i = random_.Below(running_.size());
     Running& running = running_[i];
     const uint32_t size = running.kv.num_tokens();
+    const bool drops = cache().layout().num_full_groups() > 0 && retained_.Below(24) == 0;
+    if (drops) return Retain(running);
     if (draw < 60) {
       Tokens tokens(1 + random_.Below(random_.Below(2) == 0 ? 1 : 20));
       for (TokenId& token : tokens) token = static_cast<TokenId>(random_.Below(3));
@@ -288,7 +290,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
       const Status truncated = cache().Truncate(running.kv, to);
       EXPECT_EQ(running.kv.num_tokens(), truncated ? to : size);
       if (!truncated) {
-        EXPECT_TRUE(has_windows());
+        EXPECT_TRUE(has_windows() || running.kv.retains());
         EXPECT_EQ(truncated.error().code, Code::kNotFound);
       }
     } else if (draw < 99) {
@@ -314,6 +316,34 @@ class KvCacheModel : public testing::TestWithParam<Params> {
         space.cursors.clear();
       }
     }
+  }
+
+  // Drops some of what a sequence still has.
+  void Retain(Running& running) {
+    KvSequence& kv = running.kv;
+    if (!kv.has_source()) return;
+    const auto begin = static_cast<uint32_t>(kv.table().first());
+    const auto first =
+        static_cast<uint32_t>(begin + retained_.Below(kv.num_tokens() / block() - begin + 1));
+    std::vector<uint32_t> has(kv.kept_blocks().begin(), kv.kept_blocks().end());
+    for (uint32_t b = begin; b < first; ++b) has.push_back(b);
+    std::ranges::sort(has);
+    has.erase(std::ranges::unique(has).begin(), has.end());
+    uint64_t sinks = retained_.Below(3);
+    while (sinks < kv.kept_blocks().size() && kv.kept_blocks()[sinks] == sinks) ++sinks;
+    std::erase_if(has, [&](uint32_t b) { return b >= sinks && retained_.Below(2) == 0; });
+    const auto most = static_cast<uint32_t>(kv.num_tokens() + retained_.Below(64));
+    const Status dropped = cache().Retain(kv, {has, first, most, 0});
+    running.shares = false;
+    EXPECT_FALSE(kv.publishes());
+    if (!dropped) {
+      EXPECT_EQ(dropped.error().code, Code::kExhausted);
+      return;
+    }
+    EXPECT_TRUE(kv.retains());
+    EXPECT_TRUE(std::ranges::equal(kv.kept_blocks(), has));
+    EXPECT_EQ(kv.table().first(), first);
+    ++num_dropped_;
   }
 
   // A part of something that was published, or of a running sequence, sometimes with another prompt
@@ -431,11 +461,12 @@ class KvCacheModel : public testing::TestWithParam<Params> {
         {running.space, running.epoch, running.shares, cache().Fork(running.kv, 128)});
   }
 
-  Random random_{GetParam().seed};
+  Random random_{GetParam().seed}, retained_{GetParam().seed ^ 0x4e7a};
   CacheDriver driver_{Options()};
   std::vector<Space> spaces_;
   std::vector<Running> running_;
   uint64_t num_sources_found_ = 0;  // of prompts whose source has KV
+  uint64_t num_dropped_ = 0;
 };
 
 TEST_P(KvCacheModel, ServesRightBytesAndFindsWhatItsTwinFinds) {
@@ -454,6 +485,7 @@ TEST_P(KvCacheModel, ServesRightBytesAndFindsWhatItsTwinFinds) {
   EXPECT_GT(cache().counters().reused_partial, 0u);
   EXPECT_EQ(cache().counters().evicted_blocks > 0, !roomy());
   EXPECT_EQ(num_sources_found_ > 5, has_cross());
+  EXPECT_EQ(num_dropped_ > 5, cache().layout().num_full_groups() > 0);
 }
 
 std::vector<Params> AllParams() {

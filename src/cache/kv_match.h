@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -89,6 +90,9 @@ struct MatchOptions {
   bool use_tier = true;
   // false: counters() leave this match out: a request that ran before goes on.
   bool counts = true;
+  // Nothing is reused beyond so many tokens, and no Cursor of a longer prompt: what follows is
+  // computed in another way than what the index has (RetentionPolicy).
+  uint32_t most_tokens = std::numeric_limits<uint32_t>::max();
   // Account to charge when the namespace is kSharesNothing; otherwise its owner is charged.
   AccountId account = kNobody;
 };

@@ -10,7 +10,7 @@ namespace kvasir {
 
 Result<Reservation> KvReserves::Open(AccountId account, const KvDemand& demand,
                                      uint64_t num_blocks) {
-  const Most most = MostOf(demand.tokens);
+  const Most most = MostOf(demand.tokens, demand.most_full_tokens);
   Reservation reservation;
   reservation.state_ = std::make_shared<Reservation::State>(
       Reservation::State{.reserves = this,
@@ -18,15 +18,19 @@ Result<Reservation> KvReserves::Open(AccountId account, const KvDemand& demand,
                          .blocks = 0,
                          .full_blocks = most.full_blocks,
                          .window_blocks = most.window_blocks,
+                         .most_full_tokens = demand.most_full_tokens,
                          .shares_prompt = demand.shares_prompt});
   KV_TRY(Promise(*reservation.state_, num_blocks));
   return reservation;
 }
 
-KvReserves::Most KvReserves::MostOf(uint32_t tokens) const {
+KvReserves::Most KvReserves::MostOf(uint32_t tokens, uint32_t most_full_tokens) const {
   Most most{0, 0};
   for (const KvKind& kind : layout_.own_kinds()) {
-    const uint64_t blocks = layout_.SequenceBlocks(kind, tokens, step_tokens_);
+    const bool drops = kind.reach.window == 0 && tokens > most_full_tokens;
+    const uint64_t blocks =
+        drops ? layout_.SequenceBlocks(kind, most_full_tokens, step_tokens_) + kind.num_groups
+              : layout_.SequenceBlocks(kind, tokens, step_tokens_);
     (kind.reach.window > 0 ? most.window_blocks : most.full_blocks) +=
         static_cast<uint32_t>(blocks);
   }
@@ -59,7 +63,7 @@ void KvReserves::TakeBack(Reservation::State& state, uint32_t num_blocks) {
 }
 
 Status KvReserves::Grow(Reservation::State& state, uint32_t tokens, uint32_t sequences) {
-  const Most most = MostOf(tokens);
+  const Most most = MostOf(tokens, state.most_full_tokens);
   const uint32_t full = std::max(most.full_blocks, state.full_blocks);
   const uint32_t windows = std::max(most.window_blocks, state.window_blocks);
   const uint64_t more = full - state.full_blocks + (windows - state.window_blocks);
@@ -98,12 +102,24 @@ void KvReserves::GiveBack(KvSequence& sequence, uint64_t num_blocks) {
 // Returns the blocks that it may still take.
 uint64_t KvReserves::RestOf(const KvSequence& sequence, const Reservation::State& state) const {
   const auto beyond = [](uint64_t most, uint64_t held) { return most - std::min(most, held); };
-  const uint32_t num_full = layout_.num_full_groups();
-  uint64_t rest = beyond(state.full_blocks, sequence.table().size() * num_full) +
+  uint64_t rest = beyond(MostFull(sequence, state), NumFullBlocks(sequence)) +
                   beyond(state.window_blocks, NumWindowBlocks(sequence));
   if (state.shares_prompt) rest += NumCopied(sequence);
   if (!sequence.HoldsSource()) rest += layout_.SourceBlocks(sequence.source_tokens_);
   return rest - std::min<uint64_t>(rest, sequence.unbacked_);
+}
+
+uint64_t KvReserves::MostFull(const KvSequence& sequence, const Reservation::State& state) {
+  return std::min(state.full_blocks, sequence.most_full_blocks_);
+}
+
+void KvReserves::Settle(KvSequence& sequence, uint32_t sequences) {
+  Reservation::State* state = Of(sequence);
+  if (state == nullptr) return;
+  const uint64_t of_others = MostFull(sequence, *state) + state->window_blocks;
+  const uint64_t needed = RestOf(sequence, *state) + (sequences - 1) * of_others;
+  if (needed > state->blocks) return GiveBack(sequence, needed - state->blocks);
+  TakeBack(*state, state->blocks - static_cast<uint32_t>(needed));
 }
 
 void KvReserves::ReleaseRest(KvSequence& sequence) {
@@ -123,6 +139,13 @@ bool KvReserves::CopiesTail(const KvSequence& sequence, uint32_t group) const {
 uint32_t KvReserves::NumCopied(const KvSequence& sequence) const {
   const uint32_t num_full = layout_.num_full_groups();
   return num_full > 0 && CopiesTail(sequence, 0) ? num_full : 0;
+}
+
+uint32_t KvReserves::NumFullBlocks(const KvSequence& sequence) const {
+  const size_t twice = std::ranges::count_if(
+      sequence.kept_blocks_, [&](uint32_t block) { return block >= sequence.table().first(); });
+  const size_t blocks = sequence.table().num_held() + sequence.kept_blocks_.size() - twice;
+  return static_cast<uint32_t>(blocks) * layout_.num_full_groups();
 }
 
 uint32_t KvReserves::NumWindowBlocks(const KvSequence& sequence) const {

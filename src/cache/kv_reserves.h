@@ -40,6 +40,9 @@ class KvReserves {
   // length. Reserves as many of them as are unreserved, and counts the others as unbacked:
   // ReleaseRest must not release blocks for those.
   void GiveBack(KvSequence& sequence, uint64_t num_blocks);
+  // Makes a reservation what `sequences` sequences need of which this one alone holds blocks, as
+  // far as there are so many. Those that do not exist yet need as much as this one.
+  void Settle(KvSequence& sequence, uint32_t sequences);
   // Ends the sequence: releases what it would still have taken.
   void ReleaseRest(KvSequence& sequence);
   uint64_t RestOf(const KvSequence& sequence, const Reservation::State& state) const;
@@ -49,13 +52,16 @@ class KvReserves {
   bool CopiesTail(const KvSequence& sequence, uint32_t group) const;
   uint32_t NumCopied(const KvSequence& sequence) const;
   uint32_t NumWindowBlocks(const KvSequence& sequence) const;  // that it holds
+  uint32_t NumFullBlocks(const KvSequence& sequence) const;    // the same, each counted once
 
  private:
   // The most blocks of one sequence of so many tokens.
   struct Most {
     uint32_t full_blocks, window_blocks;
   };
-  Most MostOf(uint32_t tokens) const;
+  Most MostOf(uint32_t tokens, uint32_t most_full_tokens) const;
+  // Returns the most blocks that a sequence may have in `full` groups from now on.
+  static uint64_t MostFull(const KvSequence& sequence, const Reservation::State& state);
 
   const KvLayout& layout_;
   const uint32_t step_tokens_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -17,10 +18,21 @@
 
 namespace kvasir {
 
+// What a sequence keeps of its blocks in `full` groups: those of `kept` (indices of the text's
+// blocks, ascending), and all from `first` on.
+struct RetainedBlocks {
+  std::span<const uint32_t> kept;
+  uint32_t first;
+  uint32_t most_tokens;  // that it holds in `full` groups from now on
+  // Sequences that the reservation is for, if this is the only one that has blocks; else 0.
+  uint32_t sequences;
+};
+
 // The KV of one sequence: its tokens and a BlockTable for each layer group. States: tokens [0,
 // num_committed) are computed, accepted and published where they fill blocks; tokens
 // [num_committed, num_tokens) have room from Extend and are being computed. Tables of a window hold
-// what the next token sees and what is being computed. Move-only; releases its blocks, tail first.
+// what the next token sees and what is being computed; those of `full` groups hold all, until
+// KvCache::Retain drops some. Move-only; releases its blocks, tail first.
 // Must not outlive its cache. A sequence that was fetched with reuse off, or whose namespace or
 // place was erased since, publishes nothing. One thread at a time.
 class KvSequence {
@@ -40,6 +52,11 @@ class KvSequence {
   // have the blocks of the source.
   std::span<const BlockTable> tables() const { return tables_; }
   const BlockTable& table() const { return tables_[0]; }
+  // [full groups]: the blocks that it keeps before those of its tables, side by side; empty before
+  // the first Retain.
+  std::span<const BlockTable> kept() const { return kept_; }
+  std::span<const uint32_t> kept_blocks() const { return kept_blocks_; }  // their place in the text
+  bool retains() const { return retains_; }  // KvCache::Retain succeeded
   // Tells whether Commit enters what it computes into the index.
   bool publishes() const { return shares_ && place_.is_current(); }
   void StopPublishing() { shares_ = stores_ = false; }
@@ -99,7 +116,11 @@ class KvSequence {
   bool has_source_ = true;
   // Until the source has its nodes: then place_ is the root. Its forks have the same one.
   std::shared_ptr<const SourceKey> source_;
-  std::vector<BlockTable> tables_;
+  bool retains_ = false;
+  uint32_t most_full_blocks_ = std::numeric_limits<uint32_t>::max();
+  std::vector<uint32_t> kept_blocks_;  // of kept_
+  std::vector<BlockTable> kept_;
+  std::vector<BlockTable> tables_;  // after kept_: leaves are released first
 };
 
 }  // namespace kvasir

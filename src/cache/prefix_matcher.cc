@@ -43,6 +43,8 @@ MatchResult PrefixMatcher::Match(NamespaceId ns, std::span<const TokenId> prompt
     match.place_.MoveTo(*last);
     if (source.tokens > 0) match.source_miss = PinSource(match);
   }
+  const bool is_cut = options.most_tokens < prompt.size();
+  if (is_cut) prompt = prompt.first(options.most_tokens);
   if (prompt.empty()) return match;
   const NodeId begin = match.place_.node();
   std::vector<NodeId> path;
@@ -51,7 +53,7 @@ MatchResult PrefixMatcher::Match(NamespaceId ns, std::span<const TokenId> prompt
   const NodeId node = whole_blocks == 0 ? begin : path[whole_blocks - 1];
   match.miss = pool_is_full ? Miss{MissReason::kPoolFull, num_covered, std::nullopt}
                             : Explain(ns, node, prompt, num_covered, options, key.get());
-  const bool whole = num_covered == prompt.size();
+  const bool whole = num_covered == prompt.size() && !is_cut;
   match.has_cursor_ = whole && options.use_cursor && UseCursor(prompt, node, match);
   uint32_t num_reused = whole && !match.has_cursor_ ? num_covered - 1 : num_covered;
   if (const Pinned resumed = PinWindows(path, num_reused, match); resumed.tokens < num_reused) {

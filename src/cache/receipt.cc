@@ -60,6 +60,9 @@ void Receipt::Add(const Receipt& other) {
   }
   tpot_ms = std::max(tpot_ms, other.tpot_ms);
   draft.Add(other.draft);
+  if (!retention || (other.retention && other.retention->dropped > retention->dropped)) {
+    retention = other.retention;
+  }
 }
 
 }  // namespace kvasir

@@ -1,17 +1,23 @@
 // Reservation and KvDemand: what a request's sequences ask for, and hold until they draw it.
 #include "cache/reservation.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "cache/kv_reserves.h"
 
 namespace kvasir {
 
 uint64_t KvDemand::blocks(const KvLayout& layout, uint32_t step_tokens) const {
-  const uint64_t shared = shares_prompt ? prompt_tokens / layout.block_tokens() : 0;
+  const bool drops = tokens > most_full_tokens;
+  const uint64_t shared = shares_prompt && !drops ? prompt_tokens / layout.block_tokens() : 0;
   uint64_t sum = layout.num_full_groups() * shared;
   sum += layout.SourceBlocks(source_tokens);  // forks share it in any case
   for (const KvKind& kind : layout.own_kinds()) {
-    sum += n * layout.SequenceBlocks(kind, tokens, step_tokens);
+    const bool is_full = kind.reach.window == 0;
+    const uint32_t most = is_full ? std::min(tokens, most_full_tokens) : tokens;
+    sum += n * (layout.SequenceBlocks(kind, most, step_tokens) +
+                (is_full && drops ? kind.num_groups : 0));
   }
   return sum - n * layout.num_full_groups() * shared;
 }

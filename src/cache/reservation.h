@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 
 #include "base/moves.h"
@@ -21,6 +22,9 @@ struct KvDemand {
   // false: each computes the prompt again, in separate blocks. REQUIRES: a match without reuse.
   bool shares_prompt = true;
   uint32_t source_tokens = 0;  // PromptSource::tokens
+  // The most tokens of a sequence in `full` groups: a longer one drops some (KvCache::Retain). It
+  // then needs a block of each group for a copy, and in the end shares nothing with the others.
+  uint32_t most_full_tokens = std::numeric_limits<uint32_t>::max();
   // Returns the source's blocks and the prompt's whole blocks once, the rest per sequence; windows
   // per sequence (SequenceBlocks). Others may share the blocks from before a restart, so those
   // after it come on top.
@@ -50,8 +54,7 @@ class Reservation {
   // with nothing changed, when too few blocks are unreserved; about kv_max when it is the account's
   // own maximum that leaves too few.
   Status Grow(uint32_t tokens, uint32_t sequences);
-  // Gives back what an engine does not need any more. Ours does not call it: its requests end or
-  // are preempted with all that they have. REQUIRES: num_blocks <= blocks().
+  // Gives back what an engine does not need any more. REQUIRES: num_blocks <= blocks().
   void Shrink(uint32_t num_blocks);
   void Release();  // as the destructor does
 
@@ -66,6 +69,7 @@ class Reservation {
     uint32_t blocks;  // not drawn yet
     // The most blocks of one sequence: in `full` groups, and in windows.
     uint32_t full_blocks, window_blocks;
+    uint32_t most_full_tokens;  // KvDemand's
     bool shares_prompt;
     bool released = false;
   };

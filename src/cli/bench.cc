@@ -192,6 +192,9 @@ Command BenchCommand() {
               "skip the cache row, which loads the model again and runs more prompts",
               FlagKind::kSwitch},
              {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"},
+             {"retention", "POLICY",
+              "what a sequence keeps from its first token on (default full), as 'kvasir run' has "
+              "it"},
              {"eviction", "POLICY",
               "eviction policy of the measured cache: " + EvictionChoicesText()},
              {"json", "", "one object: results, limits, cache", FlagKind::kSwitch}},

@@ -168,6 +168,9 @@ Status ReadBlocks(const Args& args, EngineOptions* options) {
                                                : Speculate::kAuto;
   KV_ASSIGN(options->draft_max, U32(args, "draft-max", kDraftMaxRange, options->draft_max));
   options->eviction = args.Text("eviction").value_or(options->eviction);
+  if (const auto retention = args.Text("retention")) {
+    KV_ASSIGN(options->retention, ParseRetentionChoice(*retention));
+  }
   return {};
 }
 
@@ -217,6 +220,22 @@ Status ReadScheduling(const Args& args, EngineOptions* options) {
 }
 
 }  // namespace
+
+Result<std::optional<RetentionChoice>> ExactTokensOf(const Args& args,
+                                                     const EngineOptions& options) {
+  if (!args.Has("exact-tokens")) return std::nullopt;
+  if (options.retention.policy == Retention::kFull) {
+    return Fail(Code::kInvalidArgument, "--exact-tokens: needs --retention POLICY, not full");
+  }
+  RetentionChoice choice = options.retention;
+  KV_ASSIGN(choice.exact_tokens, U32(args, "exact-tokens", {0, kMaxRetainedTokens}, 0));
+  return choice;
+}
+
+Flag ExactTokensFlag() {
+  return {"exact-tokens", "N",
+          "with --retention: the first N tokens see all before them (default: the prompt)"};
+}
 
 std::optional<std::string> CacheDirOf(const Args& args) {
   const auto given = args.Text("cache-dir");

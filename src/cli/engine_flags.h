@@ -23,6 +23,12 @@ Result<EngineOptions> EngineOptionsOf(const Args& args,
                                       DiskDefault disk_otherwise = DiskDefault::kNone,
                                       ModelUse use = ModelUse::kRun);
 
+// Returns the flag --exact-tokens of commands of one prompt, and what it makes of the engine's
+// retention; absent: it was not given.
+Flag ExactTokensFlag();
+Result<std::optional<RetentionChoice>> ExactTokensOf(const Args& args,
+                                                     const EngineOptions& options);
+
 // Says how much of the disk's cap cannot be used, because at most 2^18 blocks are kept; empty where
 // all of it can.
 std::string UnusableCapLine(std::string_view begin, uint64_t cap_bytes, const MemoryPlan& plan);

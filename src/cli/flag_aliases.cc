@@ -105,8 +105,6 @@ constexpr Refused kRefused[] = {
     {"--ignore-eos", "give ignore_eos with each request"},
     {"-r --reverse-prompt", "give stop with each request"},
     {"-sp --special", "give skip_special_tokens: false with each request"},
-    {"--keep --context-shift",
-     "an answer ends where the context is full; sessions can drop their oldest turns"},
     {"--cache-reuse",
      "only what a prompt has in common from its beginning is reused; give 0, or leave it out"},
     {"--no-cache-prompt", "--cache sequence shares nothing between requests"},
@@ -216,6 +214,12 @@ class Rewriter {
       Put("--kv-format");
       Put(fmt::format("k={},v={}", k_.empty() ? "f16" : k_, v_.empty() ? "f16" : v_));
     }
+    if (shifts_) {
+      Put("--retention");
+      Put("sinks+window:budget=context,keep=" + keep_.value_or("0"));
+    } else if (keep_) {
+      out_.ignored.push_back("--keep " + *keep_);
+    }
     while (next_ < arguments_.size()) Put(arguments_[next_++]);
     return std::move(out_);
   }
@@ -287,6 +291,14 @@ class Rewriter {
       Put(std::move(speculate));
       return {};
     }
+    if (name == "--context-shift" && FlagOf(flags_, "retention")) {
+      shifts_ = true;
+      return {};
+    }
+    if (name == "--keep" && FlagOf(flags_, "retention")) {
+      KV_ASSIGN(keep_, ValueOf(name, joined));
+      return {};
+    }
     if (Lists(kAlways, name)) return {};
     if (Lists(kIgnoredSwitches, name)) {
       const bool has_value = next_ < arguments_.size() && Lists(kSwitchValues, arguments_[next_]);
@@ -320,7 +332,9 @@ class Rewriter {
   const std::span<const Flag> flags_;
   const std::vector<std::string> arguments_;
   size_t next_ = 0;
-  std::string k_, v_;  // of --cache-type-k and -v
+  std::string k_, v_;                // of --cache-type-k and -v
+  bool shifts_ = false;              // --context-shift
+  std::optional<std::string> keep_;  // of --keep
   RewrittenArguments out_;
 };
 

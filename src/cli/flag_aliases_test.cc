@@ -197,6 +197,13 @@ TEST(FlagAliases, HowLlamaServerComputesIsIgnoredAndListed) {
             "; ignored: --cache-reuse 0|--cache-reuse=0");
 }
 
+TEST(FlagAliases, AContextThatShiftsIsAPolicy) {
+  EXPECT_EQ(Rewritten({"--context-shift"}), "--retention|sinks+window:budget=context,keep=0");
+  EXPECT_EQ(Rewritten({"--keep", "-1", "--context-shift", "x"}),
+            "x|--retention|sinks+window:budget=context,keep=-1");
+  EXPECT_EQ(Rewritten({"--keep=4"}), "; ignored: --keep 4");
+}
+
 TEST(FlagAliases, KindsOfSpeculationAreOnOrOff) {
   EXPECT_EQ(Rewritten({"--spec-type", "none"}), "--speculate|off");
   EXPECT_EQ(Rewritten({"--spec-type=draft-simple"}), "--speculate|auto");

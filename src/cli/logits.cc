@@ -23,6 +23,7 @@ struct LogitsOptions {
   bool all_positions = false;
   bool warm = false;
   std::optional<uint32_t> chunk_tokens;
+  std::optional<RetentionChoice> retention;
   std::optional<std::string> out;
 };
 
@@ -61,6 +62,7 @@ Result<Receipt> Compute(Engine& engine, const LogitsOptions& options, const RowS
   request.max_tokens = 0;
   request.ignore_eos = true;
   request.chunk_tokens = options.chunk_tokens;
+  request.retention = options.retention;
   request.reuse = Reuse::kBlocks;
   const auto last = static_cast<uint32_t>(options.ids.size() - 1);
   request.logits_from = options.all_positions ? 0 : last;
@@ -94,7 +96,8 @@ std::string Summary(const Engine& engine, uint32_t position, std::span<const flo
 
 Result<int> RunLogits(const Args& args) {
   KV_ASSIGN(const EngineOptions engine_options, EngineOptionsOf(args));
-  KV_ASSIGN(const LogitsOptions options, ReadLogitsOptions(args));
+  KV_ASSIGN(LogitsOptions options, ReadLogitsOptions(args));
+  KV_ASSIGN(options.retention, ExactTokensOf(args, engine_options));
   ExitOnInterrupt();
   KV_ASSIGN(const std::unique_ptr<Engine> engine, LoadEngine(engine_options));
   if (options.warm) {
@@ -137,6 +140,7 @@ Command LogitsCommand() {
               "source"},
              {"positions", "last|all", "which rows (default last)"},
              {"chunk", "N", "compute the prompt N tokens at a time"},
+             ExactTokensFlag(),
              {"warm", "",
               "compute the prompt, then again with its KV from the cache; print the second result",
               FlagKind::kSwitch},

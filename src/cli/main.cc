@@ -53,6 +53,13 @@ Error NameFlag(Error error, const Command& command, const Args& args) {
   std::string name = *error.field;
   std::replace(name.begin(), name.end(), '_', '-');
   if (name == "prompt" && args.Has("ids")) name = "ids";
+  if (name.starts_with("cache.")) name.erase(0, 6);
+  if (name == "retention.exact-tokens") {
+    name = "exact-tokens";
+  } else if (name.starts_with("retention.")) {  // a number of that flag
+    error.message = name.substr(10) + " " + error.message;
+    name = "retention";
+  }
   const auto flag = std::ranges::find_if(command.flags, [&](const Flag& one) {
     return one.field ? one.field == error.field : one.name == name;
   });

@@ -57,6 +57,10 @@ void PrintTable(const MemoryPlan& plan, uint64_t disk_cap_bytes) {
   }
   fmt::print("a sequence of {} tokens takes {} at most; the pool holds {} that share nothing\n",
              plan.sequence_tokens, FormatBytes(plan.sequence_bytes), plan.sequences);
+  if (plan.retained_sequence_bytes > 0) {
+    fmt::print("a sequence that keeps {} takes {} at most, however long it gets\n", plan.retention,
+               FormatBytes(plan.retained_sequence_bytes));
+  }
   if (plan.context_kv_memory_bytes) {
     fmt::print("no sequence can fill the context: that needs --kv-memory {}\n",
                *plan.context_kv_memory_bytes);

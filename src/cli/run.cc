@@ -76,6 +76,7 @@ Status ReadPrompt(const Args& args, const Engine& engine, const TemplateChoice& 
 // --ignore-eos promises exactly N ids, so N must fit.
 Status CheckRoom(const Args& args, const Engine& engine, const GenerateRequest& request) {
   if (!args.Has("ignore-eos") || !args.Has("max-tokens")) return {};
+  if (engine.options().retention.policy != Retention::kFull) return {};  // it need not fit
   const uint64_t wanted = request.prompt.size() + uint64_t{request.max_tokens};
   const uint32_t ctx_size = engine.card().ctx_size;
   if (wanted <= ctx_size) return {};
@@ -107,6 +108,7 @@ Result<int> RunPrompt(const Args& args) {
   KV_TRY(CheckSource(args));
   KV_TRY(ReadSampling(args, request));
   request.ignore_eos = args.Has("ignore-eos");
+  KV_ASSIGN(request.retention, ExactTokensOf(args, options));
   if (args.Has("ids")) KV_TRY(ParseIds(*args.Text("ids")));  // before the model loads
   KV_ASSIGN(const TemplateChoice choice, ChooseTemplate(args));
 
@@ -158,6 +160,7 @@ Command RunCommand() {
             {"chat", "", "TEXT is a user's message: apply the chat template", FlagKind::kSwitch},
             {"ignore-eos", "", "go on after the end token: exactly --max-tokens ids",
              FlagKind::kSwitch},
+            ExactTokensFlag(),
             {"json", "", "one object: text, tokens, finish_reason, receipt, timings",
              FlagKind::kSwitch}},
            AnswerFlags()}),

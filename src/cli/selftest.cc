@@ -34,9 +34,11 @@ Status InjectNamed(const Args& args) {
 // A fault that no check of this model looks for would pass.
 Status CheckInjected(const Args& args, const Lab& lab) {
   constexpr Fault kOfDecoders[] = {
-      Fault::kUncheckedPayloadTag, Fault::kUncheckedSlot, Fault::kKeptKey,       Fault::kLazyForget,
-      Fault::kEraseByFirst,        Fault::kEraseOwnOnly,  Fault::kAcceptedWrong, Fault::kKeptDraft,
-      Fault::kForeignAdapter,      Fault::kMatesAdapter};
+      Fault::kUncheckedPayloadTag, Fault::kUncheckedSlot,  Fault::kKeptKey,
+      Fault::kLazyForget,          Fault::kEraseByFirst,   Fault::kEraseOwnOnly,
+      Fault::kAcceptedWrong,       Fault::kKeptDraft,      Fault::kForeignAdapter,
+      Fault::kMatesAdapter,        Fault::kUnshiftedSinks, Fault::kLateDrop,
+      Fault::kForeignResume};
   const bool looked_for = lab.has_encoder() ? std::ranges::none_of(kOfDecoders, FaultActive)
                                             : !FaultActive(Fault::kForeignSource);
   if (looked_for) return {};

@@ -267,14 +267,14 @@ Status Cross(Lab& lab, Check& check) {
 std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& on_done) {
   using Run = Status (*)(Lab&, Check&);
   static constexpr std::pair<const char*, Run> kChecks[] = {
-      {"targets", Targets}, {"threads", Threads},     {"textbook", Textbook},
-      {"decoded", Decoded}, {"chunked", Chunked},     {"hit", Hit},
-      {"cursor", Cursor},   {"partial", Partial},     {"batched", Batched},
-      {"forked", Forked},   {"evicted", Evicted},     {"preempted", Preempted},
-      {"shared", Shared},   {"restarted", Restarted}, {"loading", Loading},
-      {"damaged", Damaged}, {"erased", Erased},       {"forgotten", Forgotten},
-      {"tenants", Tenants}, {"drafted", Drafted},     {"adapters", Adapters},
-      {"crossed", Crossed}, {"cross", Cross}};
+      {"targets", Targets},   {"threads", Threads},     {"textbook", Textbook},
+      {"decoded", Decoded},   {"chunked", Chunked},     {"hit", Hit},
+      {"cursor", Cursor},     {"partial", Partial},     {"batched", Batched},
+      {"forked", Forked},     {"evicted", Evicted},     {"preempted", Preempted},
+      {"shared", Shared},     {"restarted", Restarted}, {"loading", Loading},
+      {"damaged", Damaged},   {"erased", Erased},       {"forgotten", Forgotten},
+      {"tenants", Tenants},   {"drafted", Drafted},     {"adapters", Adapters},
+      {"retained", Retained}, {"crossed", Crossed},     {"cross", Cross}};
   // Without KV nothing can be computed from a source, no disk keeps any, nothing is drafted, and
   // there are no adapters.
   static constexpr Run kWithoutEncoder[] = {Textbook, Restarted, Loading, Damaged,
@@ -283,6 +283,7 @@ std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& 
   for (const auto& [name, run] : kChecks) {
     if (run == Crossed && !lab.rope_switch()) continue;
     if (run == Cross && !lab.has_encoder()) continue;
+    if (run == Retained && !lab.engine().card().no_retention.empty()) continue;
     if (lab.has_encoder() && std::ranges::count(kWithoutEncoder, run) > 0) continue;
     Check check(name);
     for (const uint32_t size : lab.prompt_sizes()) {

@@ -112,6 +112,9 @@ Status Cross(Lab& lab, Check& check);
 // Checks drafts: some tokens are right, some wrong.
 Status Drafted(Lab& lab, Check& check);
 
+// Checks sequences that drop tokens. REQUIRES: ModelCard::no_retention is empty.
+Status Retained(Lab& lab, Check& check);
+
 // Checks prompts that are computed with different adapters, and without. REQUIRES: the model has no
 // encoder.
 Status Adapters(Lab& lab, Check& check);

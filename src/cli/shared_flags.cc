@@ -70,6 +70,10 @@ std::vector<Flag> CacheFlags() {
        "prefix (default: shared by all requests), sequence (nothing outlives its request), none "
        "(no KV: each step computes everything)"},
       {"eviction", "POLICY", "which blocks leave a full cache first: " + EvictionChoicesText()},
+      {"retention", "POLICY",
+       "what a sequence keeps when it grows: full (default), window (its last tokens), "
+       "sinks+window "
+       "(its first ones too); window:budget=1024, sinks+window:budget=1024,sinks=4"},
       {"speculate", "auto|always|off",
        "tokens that the cache has seen to follow are computed ahead and checked: auto (default: "
        "where that is faster), always, off; no answer depends on it"},

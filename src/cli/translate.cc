@@ -299,6 +299,7 @@ Command TranslateCommand() {
     }
   }
   std::vector<Flag> cache = CacheFlags();
+  std::erase_if(cache, [](const Flag& flag) { return flag.name == "retention"; });
   for (Flag& flag : cache) {
     if (flag.name == "parallel") {
       flag.help = "sequences that run at once; each beam is one (default: those of 16 texts)";

@@ -12,6 +12,7 @@
 #include "engine/model_files.h"
 #include "engine/option_limits.h"
 #include "import/architecture.h"
+#include "policy/retention_policy.h"
 #include "schedule/request_check.h"
 
 namespace kvasir {
@@ -237,6 +238,11 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model, Nee
   if (UsesLongFactors(rope, ctx_size)) {
     long_rope_after = static_cast<uint32_t>(rope.original_max_positions);
   }
+  if (options.retention.policy != Retention::kFull) {
+    const std::string_view why = WhyNoRetention(model.config, options.cache_mode);
+    if (!why.empty()) return FailField(Code::kInvalidArgument, "retention", "{}", why);
+    KV_TRY(RetentionPolicy::Create(options.retention, {.ctx_size = ctx_size, .prompt_tokens = 0}));
+  }
   const Speculate speculate = SpeculationFor(options, model.config);
   const uint32_t logit_rows = runner.max_logit_rows = LogitRowsFor(options, speculate);
   runner.max_positions = ctx_size;
@@ -271,6 +277,18 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model, Nee
   KV_ASSIGN(assembly.draft, AssembleDraft(options, assembly, need));
   assembly.plan = PlanMemory(assembly, options);
   return assembly;
+}
+
+std::string_view WhyNoRetention(const ModelConfig& config, CacheMode cache_mode) {
+  if (config.encoder) return "models with an encoder keep all of what they generate";
+  const auto is_long = [](const RopeConfig& rope) { return rope.type == RopeType::kLongRope; };
+  if (is_long(config.rope) || (config.local_rope && is_long(*config.local_rope))) {
+    return "models with RoPE longrope keep all: they compute a sequence again when it grows long";
+  }
+  if (cache_mode == CacheMode::kNone) {
+    return "--cache none keeps no KV of which some could be dropped; use prefix or sequence";
+  }
+  return "";
 }
 
 ModelCard CardOf(const Assembly& assembly) {

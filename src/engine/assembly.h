@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "cache/kv_cache.h"
 #include "import/importer.h"
@@ -37,6 +38,9 @@ Result<Assembly> Assemble(const EngineOptions& options, Need need = Need::kWeigh
 // Assembles a model that was imported for `options` or for others of the same model and weights.
 Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model,
                           Need need = Need::kWeights);
+
+// Returns why no sequence of the model may drop tokens (RetentionPolicy); empty: they may.
+std::string_view WhyNoRetention(const ModelConfig& config, CacheMode cache_mode);
 
 // Returns the card without end tokens, which also depend on the tokenizer.
 ModelCard CardOf(const Assembly& assembly);

@@ -54,6 +54,7 @@ EngineOptions DraftOptions(const EngineOptions& options) {
   draft.ctx_size.reset();
   draft.step_tokens = std::max(kDraftStepTokens, options.parallel * DraftModel::kMostBehind);
   draft.speculate = Speculate::kOff;
+  draft.retention = {};
   draft.disk.reset();
   draft.adapters = {};
   draft.warn = nullptr;

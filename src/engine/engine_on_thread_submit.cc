@@ -12,6 +12,7 @@
 #include "base/random_bytes.h"
 #include "cache/tier_probe.h"
 #include "engine/engine_on_thread.h"
+#include "engine/memory_plan.h"
 #include "engine/request_bytes.h"
 #include "schedule/load_pace.h"
 #include "schedule/request_check.h"
@@ -20,10 +21,14 @@
 namespace kvasir {
 namespace {
 
-// Bytes that a request holds until its last event.
-uint64_t BytesOf(const Request& request) {
+// Bytes that a request holds until its last event. Running sequences of the context are planned;
+// of a longer one the ids beyond it are the request's, and the places of their blocks.
+uint64_t BytesOf(const Request& request, uint32_t ctx_size) {
   const GenerateRequest& spec = request.spec;
-  const uint64_t bytes = sizeof(Request) + AllocatedBytes(spec);
+  const uint64_t longest = uint64_t{request.prompt_tokens()} + request.max_tokens;
+  const uint64_t bytes =
+      sizeof(Request) + AllocatedBytes(spec) +
+      spec.n * (longest - std::min<uint64_t>(longest, ctx_size)) * kSequenceBytesPerToken;
   if (!spec.beams) return bytes;
   return bytes +
          BeamSearch::BytesFor(spec.beams->beams, request.max_tokens + request.prompt_tokens());
@@ -53,7 +58,7 @@ void EngineOnThread::RememberAnswers(const Request& request) {
     for (const auto& sequence : request.answer.sequences) {
       if (sequence->tokens.size() <= request.prompt_tokens()) continue;
       const std::span<const TokenId> known(sequence->tokens.data(), sequence->tokens.size() - 1);
-      const SeenPrompts::Beginnings text = BeginningsOf(request, known);
+      const SeenPrompts::Beginnings text = BeginningsOf(request, request.Exact(known));
       const std::vector<uint32_t> points = parts_.cache->ResumePointsOf(text.tokens, {});
       const MutexLock lock(mutex_);
       seen_prompts_.Add(text, points);
@@ -84,6 +89,10 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
                        .layout = &parts_.cache->layout(),
                        .step_tokens = parts_.cache->step_tokens(),
                        .cache_mode = parts_.options.cache_mode,
+                       .retention = parts_.options.retention,
+                       .no_retention = parts_.card.no_retention,
+                       .bos = parts_.card.bos,
+                       .has_learned_positions = parts_.runner->source().positions.has_value(),
                        .tokenizer = parts_.text.tokenizer.get(),
                        .no_text = parts_.text.no_text ? *parts_.text.no_text : std::string_view()};
   const uint32_t limit = parts_.options.parallel + parts_.options.max_queued;
@@ -113,9 +122,9 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
       KV_ASSIGN(request->seed, RandomSeed());
     }
     request->times.submitted_ns = MonotonicNs();
-    bytes += request->bytes = BytesOf(*request);
+    bytes += request->bytes = BytesOf(*request, parts_.card.ctx_size);
     if (request->spec.on_trace) request->tracing.trace = NewTrace();
-    beginnings.push_back(BeginningsOf(*request, request->spec.prompt));
+    beginnings.push_back(BeginningsOf(*request, request->Exact(request->spec.prompt)));
     request->wait.seen_tokens = TokensFromDisk(*request);
     checked.push_back(std::move(request));
   }
@@ -181,8 +190,10 @@ Status EngineOnThread::CheckLoad(const std::string& tenant,
   for (size_t i = 0; i < checked.size(); ++i) {
     const GenerateRequest& spec = checked[i]->spec;
     if (!SharesCache(spec)) continue;
-    seen_prompts_.Add(beginnings[i],
-                      parts_.cache->ResumePointsOf(checked[i]->prompt_tokens(), spec.message_ends));
+    std::vector<uint32_t> points =
+        parts_.cache->ResumePointsOf(checked[i]->prompt_tokens(), spec.message_ends);
+    std::erase_if(points, [&](uint32_t point) { return point > beginnings[i].tokens; });
+    seen_prompts_.Add(beginnings[i], points);
   }
   return {};
 }
@@ -191,7 +202,7 @@ Status EngineOnThread::CheckLoad(const std::string& tenant,
 // be computed while it is read.
 uint32_t EngineOnThread::TokensFromDisk(const Request& request) const {
   if (!parts_.disk.tier || !SharesCache(request.spec) || !request.spec.use_disk) return 0;
-  const std::span<const TokenId> prompt = request.spec.prompt;
+  const std::span<const TokenId> prompt = request.Exact(request.spec.prompt);
   const std::optional<LongRope>& long_rope = parts_.scheduler.long_rope;
   const bool is_long = long_rope && prompt.size() > long_rope->after_tokens;
   std::optional<Digest> salt;

@@ -1,5 +1,7 @@
 #include "engine/memory_plan.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "engine/adapter_store.h"
@@ -7,14 +9,12 @@
 #include "engine/model_files.h"
 #include "grammar/stack_frame.h"
 #include "import/importer.h"
+#include "policy/retention_policy.h"
 #include "schedule/scheduler.h"
 
 namespace kvasir {
 namespace {
 
-// Memory of a running sequence: its ids twice (in the request and in the cache), and its block
-// table.
-constexpr uint64_t kSequenceBytesPerToken = 10;
 // The hypotheses of a search come at once: as its events, and as the copies that go to the caller.
 // There are at most as many as beams, which are running sequences.
 constexpr uint64_t kHypothesisBytesPerToken = 2 * sizeof(GeneratedToken);
@@ -57,6 +57,28 @@ std::string KvFormatText(const RunnerOptions& options) {
   }
   return text;
 }
+
+namespace {
+
+// Fills in what a sequence takes that drops tokens, however long it gets.
+void PlanRetention(const Assembly& a, const RetentionChoice& choice, MemoryPlan& plan) {
+  plan.retention = ToString(choice.policy);
+  if (choice.policy == Retention::kFull) return;
+  const RetentionPolicy policy =
+      *RetentionPolicy::Create(choice, {.ctx_size = a.ctx_size, .prompt_tokens = 0});
+  plan.retention += fmt::format(":budget={}", policy.budget());
+  if (choice.policy == Retention::kSinksWindow) {
+    plan.retention += fmt::format(",sinks={}", policy.sinks());
+  }
+  const KvLayout& layout = a.cache.layout;
+  const KvDemand demand{.prompt_tokens = 0,
+                        .tokens = kMaxRetainedTokens,
+                        .most_full_tokens = policy.MostTokens(layout.block_tokens())};
+  plan.retained_sequence_bytes =
+      demand.blocks(layout, a.cache.step_tokens) * a.cache_plan.block_bytes;
+}
+
+}  // namespace
 
 MemoryPlan PlanMemory(const Assembly& a, const EngineOptions& options) {
   MemoryPlan plan;
@@ -108,6 +130,7 @@ MemoryPlan PlanMemory(const Assembly& a, const EngineOptions& options) {
                         : KvDemand{.prompt_tokens = 0, .tokens = 0}.MaxTokens(
                               a.cache.layout, a.cache.step_tokens, plan.num_blocks);
   PlanSequences(a.cache, a.ctx_size, plan);
+  PlanRetention(a, options.retention, plan);
   plan.ctx_size = a.ctx_size;
   plan.parallel = options.parallel;
   plan.model = a.model.name;

@@ -10,6 +10,10 @@
 
 namespace kvasir {
 
+// Memory of a running sequence: its ids twice (in the request and in the cache), and its block
+// table.
+inline constexpr uint64_t kSequenceBytesPerToken = 10;
+
 // Plans the memory of an Assembly of which all but the plan is there, by the arithmetic of the
 // parts. O(layers + log bytes).
 MemoryPlan PlanMemory(const Assembly& a, const EngineOptions& options);

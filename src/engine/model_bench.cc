@@ -12,6 +12,7 @@
 #include "format/pack.h"
 #include "import/architecture.h"
 #include "kvasir/bench.h"
+#include "policy/retention_policy.h"
 #include "simd/target.h"
 
 namespace kvasir {
@@ -53,12 +54,13 @@ std::vector<std::byte> RandomBlock(const BlockLayout& layout) {
   return block;
 }
 
-// K and V that a row at `depth` reads.
-uint64_t KvBytes(const KvLayout& layout, uint32_t depth) {
+// K and V that a row at `depth` reads, of which `full` groups keep so many tokens.
+uint64_t KvBytes(const KvLayout& layout, uint32_t depth, uint32_t kept) {
   uint64_t bytes = 0;
   for (uint32_t group = 0; group < layout.num_groups(); ++group) {
     const uint64_t begin = WindowBegin(depth, layout.group(group).reach.window);
-    bytes += (depth - std::min<uint64_t>(begin, depth)) * layout.token_bytes(group);
+    const uint64_t seen = depth - std::min<uint64_t>(begin, depth);
+    bytes += (group < layout.num_full_groups() ? kept : seen) * layout.token_bytes(group);
   }
   return bytes;
 }
@@ -107,7 +109,8 @@ class ModelBench {
   // Tokens [depth, depth + tokens) as a prompt: steps of the most rows; logits of the last row.
   Status Prefill(uint32_t depth, uint32_t tokens) {
     for (uint32_t done = 0; done < tokens;) {
-      const uint32_t rows = std::min(tokens - done, max_rows_);
+      uint32_t rows = std::min(tokens - done, max_rows_);
+      if (retention_) rows = std::min(rows, retention_->RowsFrom(depth + done));
       KV_TRY(Step(depth + done, rows));
       done += rows;
       if (done == tokens) Head(rows - 1);
@@ -128,17 +131,27 @@ class ModelBench {
   const std::string& kv_format() const { return kv_format_; }
   Target target() const { return target_; }
   const std::vector<uint32_t>& cpus() const { return cpus_; }
-  uint64_t BytesPerToken(uint32_t depth) const { return token_bytes_ + KvBytes(layout_, depth); }
+  uint64_t BytesPerToken(uint32_t depth) const {
+    const bool drops = retention_ && retention_->IsInexact(depth);
+    return token_bytes_ + KvBytes(layout_, depth, drops ? retention_->budget() : depth);
+  }
 
  private:
   explicit ModelBench(KvLayout layout) : layout_(std::move(layout)) {}
 
   Status Step(uint32_t position, uint32_t rows) {
-    const StepSequence sequence{.tables = tables_->tables(),
-                                .position = position,
-                                .first_row = 0,
-                                .num_rows = rows,
-                                .source_tokens = source_tokens_};
+    StepSequence sequence{.tables = tables_->tables(),
+                          .position = position,
+                          .first_row = 0,
+                          .num_rows = rows,
+                          .source_tokens = source_tokens_};
+    const StepRun sinks{
+        tables_->tables(), 0, retention_ ? retention_->sinks() : 0,
+        retention_ ? std::optional(retention_->sink_query_position()) : std::nullopt};
+    if (retention_ && retention_->IsInexact(position)) {
+      sequence.window = retention_->window();
+      if (sinks.last > 0) sequence.runs = {&sinks, 1};
+    }
     return runner_->Step({&sequence, 1}, std::span(ids_).subspan(position, rows));
   }
   void Head(uint32_t row) {
@@ -156,6 +169,7 @@ class ModelBench {
   std::unique_ptr<Runner> runner_;
   KvLayout layout_;
   std::optional<SequenceTables> tables_;
+  std::optional<RetentionPolicy> retention_;  // of all tokens; absent: they see all
   std::vector<TokenId> ids_;
   std::vector<float> logits_;
 };
@@ -170,8 +184,16 @@ Result<ModelBench> ModelBench::Create(const BenchOptions& options, uint32_t max_
                      "context of {}",
                      max_tokens, assembly.ctx_size);
   }
+  std::optional<RetentionPolicy> retention;
+  if (engine.retention.policy != Retention::kFull) {
+    RetentionChoice choice = engine.retention;
+    choice.exact_tokens = 0;
+    KV_ASSIGN(retention,
+              RetentionPolicy::Create(choice, {.ctx_size = assembly.ctx_size, .prompt_tokens = 0}));
+  }
   assembly.runner.max_positions = max_tokens;
   ModelBench bench(Runner::LayoutFor(assembly.model.config, assembly.runner));
+  bench.retention_ = retention;
   bench.max_rows_ = assembly.runner.max_rows;
   if (assembly.model.config.encoder) bench.source_tokens_ = std::min(kBenchSource, max_tokens);
   bench.token_bytes_ = assembly.runner_plan.token_bytes;

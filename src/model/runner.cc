@@ -90,7 +90,8 @@ class ComposedRunner final : public Runner {
       KV_CHECK(s.num_rows > 0 && s.first_row + s.num_rows <= rows);
       KV_CHECK(s.tables.size() == layout_.num_groups());
       KV_CHECK(s.position + s.num_rows <= s.tables[0].size() * layout_.block_tokens());
-      KV_CHECK(s.position + s.num_rows <= options_.max_positions);
+      KV_CHECK(s.position + s.num_rows <= options_.max_positions || s.is_bounded() ||
+               layout_.num_full_groups() == 0);
       KV_CHECK(weights_.positions == nullptr || s.position + s.num_rows <= c.max_positions);
       KV_CHECK((s.source_tokens > 0) == (layout_.num_cross_groups() > 0));
       KV_CHECK(s.adapters.empty() || !c.encoder);
@@ -300,7 +301,7 @@ class ComposedRunner final : public Runner {
     float* const v = k + size_t{model_.config.num_kv_heads} * model_.config.head_dim;
     b.Adapt(layer, AdapterInput::kQkv, input, a_.hidden_stride,
             {{{a_.qkv, a_.qkv_stride}, {k, a_.qkv_stride}, {v, a_.qkv_stride}}});
-    b.RotateAndPack(layer, steps, a_.qkv, a_.qkv_stride);
+    b.RotateAndPack(layer, steps, a_.qkv, a_.qkv_stride, a_.attention, a_.attention_stride);
     b.Attend(layer, a_.qkv, a_.qkv_stride, a_.attention, a_.attention_stride);
   }
 

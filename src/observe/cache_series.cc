@@ -83,6 +83,16 @@ void WriteMaxContext(const MetricsView& view, SeriesWriter& out) {
   out.Write(Ratio(view.stats.requests.longest_running_tokens, view.card.ctx_size));
 }
 
+void WriteDropped(const MetricsView& view, SeriesWriter& out) {
+  for (size_t i = 1; i < kNumRetentions; ++i) {
+    out.Write(view.stats.retention_dropped[i], {ToString(static_cast<Retention>(i))});
+  }
+}
+
+void WriteInexact(const MetricsView& view, SeriesWriter& out) {
+  out.Write(view.stats.retention_inexact, {"retention"});
+}
+
 constexpr MetricSeries kCacheSeries[] = {
     {"kvasir_blocks", MetricType::Gauge, "state", "cache", "Blocks by state.", WriteBlocks},
     {"kvasir_kv_memory_bytes", MetricType::Gauge, "state", "cache", "Bytes of blocks by state.",
@@ -128,6 +138,10 @@ constexpr MetricSeries kCacheSeries[] = {
      WriteMisses},
     {"kvasir_missed_tokens_total", MetricType::Counter, "reason", "cache",
      "Tokens of these prompts that were not reused.", WriteMissedTokens},
+    {"kvasir_retention_dropped_tokens_total", MetricType::Counter, "policy", "engine",
+     "Tokens that the last token of a choice did not see, by the retention policy.", WriteDropped},
+    {"kvasir_inexact_tokens_total", MetricType::Counter, "why", "engine",
+     "Tokens that were computed without some of those before them.", WriteInexact},
     {"kvasir_committed_blocks_total", MetricType::Counter, "", "cache",
      "Blocks that entered the index.", Of<&Stats::committed_blocks>},
     {"kvasir_evicted_blocks_total", MetricType::Counter, "cause", "cache",

@@ -33,6 +33,25 @@ nlohmann::json DraftJson(const DraftReceipt& draft) {
             {"model", draft.accepted[static_cast<size_t>(DraftSource::kModel)]}}}};
 }
 
+nlohmann::json InexactJson(const std::optional<RetentionReceipt>& retention) {
+  if (!retention || !retention->inexact_from) return nullptr;
+  return {{"from", *retention->inexact_from}, {"why", "retention"}};
+}
+
+nlohmann::json RetentionJson(const std::optional<RetentionReceipt>& retention) {
+  if (!retention) return nullptr;
+  nlohmann::json json = {{"policy", ToString(retention->policy)},
+                         {"budget", retention->budget},
+                         {"sinks", retention->sinks},
+                         {"recent", retention->budget - retention->sinks},
+                         {"kept", retention->kept},
+                         {"dropped", retention->dropped},
+                         {"decisions", retention->decisions},
+                         {"inexact_from", nullptr}};
+  if (retention->inexact_from) json["inexact_from"] = *retention->inexact_from;
+  return json;
+}
+
 nlohmann::json AdaptersJson(const std::vector<UsedAdapter>& adapters) {
   nlohmann::json list = nlohmann::json::array();
   for (const UsedAdapter& used : adapters) {
@@ -65,7 +84,9 @@ nlohmann::json ReceiptJson(const Receipt& receipt) {
                          {"estimate_ms", EstimateJson(receipt.estimate_ms)},
                          {"ttft_ms", RoundMs(receipt.ttft_ms)},
                          {"tpot_ms", RoundMs(receipt.tpot_ms)},
-                         {"draft", DraftJson(receipt.draft)}};
+                         {"draft", DraftJson(receipt.draft)},
+                         {"inexact", InexactJson(receipt.retention)},
+                         {"retention", RetentionJson(receipt.retention)}};
   if (receipt.clock_in_prompt) json["clock_in_prompt"] = true;
   if (receipt.source_tokens > 0) {
     json["source_tokens"] = receipt.source_tokens;

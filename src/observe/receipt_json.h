@@ -11,8 +11,10 @@ namespace kvasir {
 //  "preemptions", "recomputed", "miss": {"reason", "at_token", "message_index"}, "ignored",
 //  "saved_ms", "queue_ms", "shared_ms", "cache_ms", "load_ms", "compute_ms", "estimate_ms",
 //  "ttft_ms", "tpot_ms", "draft": {"steps", "drafted", "accepted", "sources": {"memory",
-//  "prediction"}}}. Every key is always present; `miss`, `message_index`, `estimate_ms` and `draft`
-//  are null where absent.
+//  "prediction"}}, "inexact": {"from", "why"}, "retention": {"policy", "budget", "sinks", "recent",
+//  "kept", "dropped", "decisions", "inexact_from"}}. Every key is always present; `miss`,
+//  `message_index`, `estimate_ms`, `draft`, `inexact`, `retention` and `inexact_from` are null
+//  where absent.
 nlohmann::json ReceiptJson(const Receipt& receipt);
 
 }  // namespace kvasir

@@ -50,6 +50,9 @@ nlohmann::ordered_json PlanJson(const MemoryPlan& plan) {
       {"parallel", plan.parallel},
       {"kv_format", plan.kv_format},
       {"eviction", plan.eviction},
+      {"retention", plan.retention},
+      {"retention_bytes", plan.retention_bytes},
+      {"retained_sequence_bytes", plan.retained_sequence_bytes},
       {"weights", plan.weights},
       {"weights_assumed", plan.weights_assumed},
       {"context_kv_memory_bytes", plan.context_kv_memory_bytes

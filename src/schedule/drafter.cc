@@ -68,6 +68,8 @@ uint32_t Drafter::MostTokens(const Request& request, const Sequence& sequence) c
   };
   uint32_t most = std::min({LongestDraft(request.spec), below(request.room.draft_tokens),
                             below(uint64_t{request.prompt_tokens()} + request.max_tokens - 1)});
+  // A step's rows are all exact, or none is.
+  if (known <= request.exact_end()) most = std::min(most, below(request.exact_end()));
   if (options_.long_rope) {
     // RestartLong looks at the first choice alone.
     if (request.num_live() > 1) return 0;
@@ -101,7 +103,8 @@ void Drafter::FillFromMemory(const Request& request, const Sequence& sequence, u
         cache_.Continue(sequence.kv, tokens, std::span(draft.tokens).first(most));
     draft.num_tokens = found.num_tokens;
     draft.num_equal = found.num_equal;
-    return;
+    // What is published the memory has too.
+    if (draft.num_tokens > 0 || sequence.kv.publishes()) return;
   }
   const auto own = tokens.last(std::min<size_t>(tokens.size(), kOwnTokens));
   const auto place = FindEnd(own, own, own.size(), own.size());

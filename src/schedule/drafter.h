@@ -15,9 +15,9 @@ namespace kvasir {
 // Drafts the next tokens of sequences that decode. A draft never waits, and never needs more than
 // its request has: it ends with the room for drafts, the answer, a token that ends the answer, one
 // that its format forbids, and the length at which RoPE longrope changes. It is taken only from
-// what the sequence's namespace has now, from its request's prediction, or, where the request
-// shares nothing, from its own last kOwnTokens tokens. Allocates nothing after construction, except
-// for a format. Engine thread only.
+// what the sequence's namespace has now, from its request's prediction, or, where the sequence
+// publishes nothing, from its own last kOwnTokens tokens. Allocates nothing after construction,
+// except for a format. Engine thread only.
 class Drafter {
  public:
   static constexpr uint32_t kOwnTokens = 1024;

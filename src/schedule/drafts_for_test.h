@@ -1,6 +1,7 @@
 // For tests of drafts: a drafter that is right, wrong, or half right.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "base/random.h"
@@ -17,17 +18,23 @@ class TestDrafter {
   TestDrafter(const FakeRunner& runner, TestDrafts kind, uint64_t seed)
       : runner_(runner), kind_(kind), random_(seed) {}
 
-  void operator()(const Request&, const Sequence& sequence, Draft& draft) {
+  void operator()(const Request& request, const Sequence& sequence, Draft& draft) {
     std::vector<TokenId> tokens = sequence.tokens;
+    std::optional<FakeRunner::BoundedText> bounded;
+    if (request.retention) {
+      bounded.emplace(runner_, *request.retention);
+      for (const TokenId token : tokens) bounded->Append(token);
+    }
     draft.num_tokens = static_cast<uint32_t>(random_.Below(kMaxDraft + 1));
     draft.num_equal = 2 + static_cast<uint32_t>(random_.Below(20));
     for (uint32_t i = 0; i < draft.num_tokens; ++i) {
-      TokenId next = runner_.NextToken(tokens);
+      TokenId next = bounded ? bounded->Next() : runner_.NextToken(tokens);
       const bool is_wrong =
           kind_ == TestDrafts::kWrong || (kind_ == TestDrafts::kHalfRight && random_.Below(4) == 0);
       if (is_wrong) next = static_cast<TokenId>((static_cast<uint32_t>(next) + 1) % 64);
       draft.tokens[i] = next;
       tokens.push_back(next);
+      if (bounded) bounded->Append(next);
     }
   }
 

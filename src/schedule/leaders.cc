@@ -6,7 +6,7 @@ namespace kvasir {
 
 bool Leaders::Follow(Request& request, uint32_t num_resident) const {
   if (options_.cache_mode != CacheMode::kPrefix || !request.shares()) return false;
-  const std::span<const TokenId> prompt = request.spec.prompt;
+  const std::span<const TokenId> prompt = request.Exact(request.spec.prompt);
   const bool is_long = options_.IsLong(request.prompt_tokens());
   Request* leader = nullptr;
   uint32_t most = num_resident / block_tokens_ * block_tokens_;
@@ -22,7 +22,8 @@ bool Leaders::Follow(Request& request, uint32_t num_resident) const {
     if (!other->answer.first_live()->kv.publishes() ||
         other->answer.first_live()->long_rope != is_long)
       continue;
-    const auto same = std::ranges::mismatch(prompt, other->spec.prompt).in1 - prompt.begin();
+    const auto same =
+        std::ranges::mismatch(prompt, other->Exact(other->spec.prompt)).in1 - prompt.begin();
     const auto whole = static_cast<uint32_t>(same) / block_tokens_ * block_tokens_;
     if (whole <= most) continue;
     most = whole;

@@ -6,11 +6,13 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "cache/kv_cache.h"
 #include "kvasir/engine.h"
+#include "policy/retention_policy.h"
 #include "sampling/beam_search.h"
 #include "schedule/adapter_set.h"
 #include "schedule/answer_events.h"
@@ -96,6 +98,7 @@ struct AnswerState {
   uint32_t longest = 0;            // tokens of the longest choice
   uint32_t completion_tokens = 0;  // of all choices
   uint32_t prefilled_tokens = 0;   // rows of the prompt, those that were computed again too
+  uint32_t most_computed = 0;      // tokens of the choice with most of them, at its end
   uint64_t format_steps = 0;       // of its format's walks, between steps
   DraftPace pace;
 
@@ -134,9 +137,10 @@ struct Request {
   const TokenTrie* words = nullptr;  // of the engine, for SamplingParams::infill
   EventSink sink;
   uint64_t seed = 0;
-  uint32_t max_tokens = 0;  // clipped to what fits
-  KvDemand demand{};        // of its choices; the last token of each needs no KV
-  uint64_t bytes = 0;       // of spec, as submission counted them
+  uint32_t max_tokens = 0;                   // clipped to what fits
+  KvDemand demand{};                         // of its choices; the last token of each needs no KV
+  uint64_t bytes = 0;                        // of spec, as submission counted them
+  std::optional<RetentionPolicy> retention;  // absent: its sequences keep all
 
   RequestTimes times;
   WaitState wait;
@@ -165,6 +169,15 @@ struct Request {
   bool SharesCacheWith(const Request& other) const {
     return cache_owner() == other.cache_owner() && spec.cache_salt == other.spec.cache_salt &&
            adapter_digest() == other.adapter_digest();
+  }
+  // Returns the first position whose token does not see all before it: nothing is matched or found
+  // by others from there on.
+  uint32_t exact_end() const {
+    return retention ? retention->inexact_from() : std::numeric_limits<uint32_t>::max();
+  }
+  // Returns the beginning of some tokens of it that other prompts may be found by.
+  std::span<const TokenId> Exact(std::span<const TokenId> tokens) const {
+    return tokens.first(std::min<size_t>(tokens.size(), exact_end()));
   }
   // Returns whether it uses and fills the cache. What came before an erase must not be found after
   // it, even if it is matched again.

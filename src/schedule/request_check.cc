@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/result.h"
 #include "base/utf8.h"
@@ -136,6 +137,82 @@ KvDemand DemandOf(const GenerateRequest& spec, const RequestLimits& limits) {
           .source_tokens = static_cast<uint32_t>(spec.source.size())};
 }
 
+// What its sequences keep; absent: all.
+Result<std::optional<RetentionPolicy>> RetentionOf(const GenerateRequest& spec,
+                                                   const RequestLimits& limits) {
+  const RetentionChoice& choice = spec.retention ? *spec.retention : limits.retention;
+  if (choice.policy == Retention::kFull) return std::nullopt;
+  if (!limits.no_retention.empty()) {
+    return FailField(Code::kInvalidArgument, "cache.retention", "{}", limits.no_retention);
+  }
+  const auto prompt = static_cast<uint32_t>(spec.prompt.size());
+  std::optional<uint32_t> kept;  // as llama-server counts
+  if (const auto keep = spec.llama_quirks.n_keep ? spec.llama_quirks.n_keep : choice.keep) {
+    const bool has_bos = std::ranges::count(limits.bos, spec.prompt[0]) > 0;
+    kept = *keep < 0 ? prompt : static_cast<uint32_t>(*keep) + has_bos;
+  }
+  auto policy =
+      RetentionPolicy::Create(choice, {.ctx_size = limits.ctx_size,
+                                       .prompt_tokens = prompt,
+                                       .keep = kept,
+                                       .is_dropped = limits.layout->num_full_groups() > 0});
+  if (policy) return *policy;
+  policy.error().field = "cache." + policy.error().field.value_or("retention");
+  return tl::unexpected(std::move(policy.error()));
+}
+
+// The largest prompt + answer of a sequence that drops tokens: it does not follow from context and
+// pool, which only its exact tokens must fit.
+Result<uint64_t> MaxRetained(const GenerateRequest& spec, const RetentionPolicy& policy,
+                             const RequestLimits& limits) {
+  const uint64_t prompt = spec.prompt.size(), answer = spec.max_tokens == 0 ? 0 : 1;
+  const bool is_exact = policy.exact_tokens() >= prompt;
+  const uint64_t positions =
+      limits.has_learned_positions ? limits.max_positions : kMaxRetainedTokens;
+  const uint64_t most = is_exact ? std::min<uint64_t>(limits.ctx_size, positions) : positions;
+  if (prompt + answer > most) {
+    auto refused = FailField(Code::kInvalidArgument, "prompt",
+                             "{} tokens and {} to generate do not fit {} {}: {}", prompt, answer,
+                             is_exact ? "the context of" : "a sequence, which has at most", most,
+                             is_exact ? "shorten the prompt, or lower cache.retention.exact_tokens"
+                                      : "shorten the prompt");
+    refused.value().cause = Cause::kContext;
+    refused.value().excess = {.prompt_tokens = prompt, .ctx_size = most};
+    return refused;
+  }
+  const bool is_open = spec.max_tokens == std::numeric_limits<uint32_t>::max();
+  return std::min(positions, prompt + (is_open ? limits.ctx_size : spec.max_tokens));
+}
+
+// Checks that the pool holds what a request with retention needs.
+Status CheckRetained(const Request& request, const RequestLimits& limits) {
+  const auto fits = [&](uint32_t most_full_tokens) {
+    KvDemand demand = request.demand;
+    demand.most_full_tokens = most_full_tokens;
+    return demand.blocks(*limits.layout, limits.step_tokens) <= limits.num_blocks;
+  };
+  if (fits(request.demand.most_full_tokens)) return {};
+  const RetentionPolicy& policy = *request.retention;
+  const uint32_t exact = std::min(policy.exact_tokens(), request.demand.tokens);
+  const uint32_t beside = policy.MostTokens(limits.layout->block_tokens()) - policy.budget();
+  uint32_t budget = policy.budget();
+  while (budget > 0 && !fits(std::max(exact, budget + beside))) --budget;
+  if (budget >= kMinRetentionBudget) {
+    return FailField(Code::kInvalidArgument, "cache.retention.budget",
+                     "{} tokens{} need more than the {} blocks of {} tokens that the pool has; the "
+                     "largest budget that fits is {}",
+                     policy.budget(),
+                     request.spec.n > 1 ? fmt::format(" for {} choices", request.spec.n) : "",
+                     limits.num_blocks, limits.layout->block_tokens(), budget);
+  }
+  return FailField(Code::kInvalidArgument, "prompt",
+                   "{} exact tokens{} need more than the {} blocks of {} tokens that the pool has: "
+                   "shorten the prompt, lower cache.retention.exact_tokens{} or raise --kv-memory",
+                   exact, request.spec.n > 1 ? fmt::format(" for {} choices", request.spec.n) : "",
+                   limits.num_blocks, limits.layout->block_tokens(),
+                   request.spec.n > 1 ? ", lower n" : "");
+}
+
 // The largest prompt + answer that fits context and pool. The last token is never computed: it
 // needs a position, but no place in a block.
 Result<uint64_t> MaxTokens(const GenerateRequest& spec, const RequestLimits& limits) {
@@ -188,7 +265,9 @@ Result<uint64_t> MaxTokens(const GenerateRequest& spec, const RequestLimits& lim
 Result<std::unique_ptr<Request>> CheckRequest(GenerateRequest spec, EventSink sink,
                                               const RequestLimits& limits) {
   KV_TRY(CheckFields(spec, limits));
-  KV_ASSIGN(const uint64_t max_total, MaxTokens(spec, limits));
+  KV_ASSIGN(const std::optional<RetentionPolicy> retention, RetentionOf(spec, limits));
+  const auto longest = retention ? MaxRetained(spec, *retention, limits) : MaxTokens(spec, limits);
+  KV_ASSIGN(const uint64_t max_total, longest);
   auto request = std::make_unique<Request>();
   const uint64_t prompt = spec.prompt.size();
   request->max_tokens =
@@ -197,6 +276,11 @@ Result<std::unique_ptr<Request>> CheckRequest(GenerateRequest spec, EventSink si
   if (request->max_tokens > 0) request->demand.tokens += request->max_tokens - 1;
   request->spec = std::move(spec);
   request->sink = std::move(sink);
+  if (!retention) return request;
+  request->retention = retention;
+  request->demand.most_full_tokens =
+      std::max(retention->exact_tokens(), retention->MostTokens(limits.layout->block_tokens()));
+  KV_TRY(CheckRetained(*request, limits));
   return request;
 }
 

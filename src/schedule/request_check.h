@@ -24,6 +24,11 @@ struct RequestLimits {
   const KvLayout* layout = nullptr;
   uint32_t step_tokens = 0;  // KvCache's
   CacheMode cache_mode = CacheMode::kPrefix;
+  RetentionChoice retention;  // of requests that do not say
+  // What says why no sequence may drop tokens; empty: they may.
+  std::string_view no_retention = "";
+  std::span<const TokenId> bos = {};   // tokens that begin a text
+  bool has_learned_positions = false;  // then no sequence is longer than max_positions
   const Tokenizer* tokenizer = nullptr;
   std::string_view no_text = "";  // why there is none
 };

@@ -301,6 +301,8 @@ void Scheduler::CommitRows() {
 void Scheduler::StartChoices(Request& request, Sequence& first, const float* hidden) {
   if (hidden != nullptr) cache_.KeepCursor(first.kv, {hidden, runner_.config().hidden_size});
   request.answer.prompt_done = true;
+  // The choices share the copies then. Without room for these, each makes its own.
+  if (request.spec.n > 1) DropTokens(request, first, request.num_live());
   const uint32_t most = request.prompt_tokens() + request.max_tokens;
   for (const auto& sequence : request.answer.sequences) {  // of a request that goes on
     if (sequence->done || sequence.get() == &first) continue;

@@ -148,6 +148,12 @@ class Scheduler {
   void GrowReservations();
   bool GrowReservation(Request& request, uint32_t needed);
 
+  // scheduler_retention.cc
+  bool DropTokens(Request& request);
+  bool DropTokens(const Request& request, Sequence& sequence, uint32_t sequences);
+  void NoteRetained(Request& request, const Sequence& sequence);
+  static void FillRetention(Request& request);
+
   // scheduler.cc
   void CheckFiles();
   void CheckStepFiles();  // only those that steps read
@@ -222,6 +228,7 @@ class Scheduler {
   WorkloadBoard workload_;
   bool zeroes_scratch_ = false;                 // a request ended that came before an erase
   std::vector<AccountId> accounts_over_quota_;  // of GrowReservations; kept for its capacity
+  std::vector<uint32_t> kept_blocks_;           // of DropTokens; the same
   uint64_t files_checked_ns_ = 0;               // the last CheckAll
 };
 

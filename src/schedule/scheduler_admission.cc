@@ -122,6 +122,7 @@ uint32_t Scheduler::TokensToReserve(const Request& request) const {
   const uint32_t whole = request.demand.tokens;
   if (options_.admission == Admission::kFull || request.max_tokens == 0) return whole;
   if (request.receipt.preemptions >= SchedulingPolicy::kMaxPreemptions) return whole;
+  if (request.retention && request.spec.n > 1) return whole;  // each may need separate blocks
   const uint32_t so_far = request.answer.longest;
   uint32_t expected = tenants_.lengths().Expected(request.tenant, so_far);
   if (request.resume.preempted) {
@@ -323,10 +324,12 @@ void Scheduler::GrowReservations() {
       if (sequence->done) continue;
       needed = std::max(needed, static_cast<uint32_t>(sequence->tokens.size()));
     }
-    const bool grows = needed > request->room.reserved_tokens;
+    const bool dropped = DropTokens(*request);
+    const bool grows = needed > request->room.reserved_tokens || !dropped;
     const bool own = std::ranges::count(over_quota, request->room.account) > 0;
     if (grows) request->room.over_quota = own;
-    request->room.is_starved = grows && (starved || own || !GrowReservation(*request, needed));
+    request->room.is_starved =
+        grows && (starved || own || !dropped || !GrowReservation(*request, needed));
     if (request->room.is_starved && request->room.over_quota) {
       over_quota.push_back(request->room.account);
     } else {
@@ -356,6 +359,7 @@ bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
 MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, bool is_long,
                              MatchOptions options) {
   options.reuse = request.shares();
+  if (!FaultActive(Fault::kForeignResume)) options.most_tokens = request.exact_end();
   request.room.account = options.account = tenants_.AccountOf(request.cache_owner());
   const std::vector<TokenId>& source = request.spec.source;
   options.source = {source, static_cast<uint32_t>(source.size())};

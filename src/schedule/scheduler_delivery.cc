@@ -121,6 +121,7 @@ bool Scheduler::AdvanceFormat(const Request& request, Sequence& sequence,
 // `hidden`: of the last committed token, for its Cursor.
 void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* hidden,
                             FinishReason reason) {
+  NoteRetained(request, sequence);
   sequence.kv.Close();
   // If only the prompt is committed, its tail and Cursor are kept already.
   if (sequence.kv.num_committed() > request.prompt_tokens()) {
@@ -143,6 +144,7 @@ void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* h
 void Scheduler::ReleaseSequences(Request& request) {
   request.answer.unused_beams.clear();
   for (const auto& sequence : request.answer.sequences) {
+    if (!sequence->done) NoteRetained(request, *sequence);
     sequence->kv = KvSequence();
     sequence->format_choice.reset();
     sequence->done = true;
@@ -188,6 +190,7 @@ void Scheduler::FinishRequest(Request& request, FinishReason reason) {
     receipt.ignored = request.spec.ignored;
     receipt.clock_in_prompt = request.spec.clock_in_prompt;
   }
+  FillRetention(request);
   receipt.ttft_ms = static_cast<double>(first - request.times.submitted_ns) * kMs;
   FillFirstTokenParts(request.times.parts, receipt);
   if (request.answer.longest > 1) {

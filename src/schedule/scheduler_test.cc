@@ -36,6 +36,7 @@ constexpr uint32_t kContext = 96;
 struct Asked {
   GenerateRequest spec;
   uint32_t max_tokens = 0;  // clipped
+  std::optional<RetentionPolicy> retention;
   std::vector<std::vector<TokenId>> answers;
   std::vector<FinishReason> reasons;
   std::optional<Error> error;
@@ -60,9 +61,15 @@ uint64_t Ns(double ms) { return static_cast<uint64_t>(std::llround(ms * 1e6)); }
 // The answer of a choice, from its tokens alone. `reason` is why it ends.
 std::vector<TokenId> Expected(const FakeRunner& runner, const Asked& asked, FinishReason* reason) {
   std::vector<TokenId> tokens = asked.spec.prompt;
+  std::optional<FakeRunner::BoundedText> bounded;
+  if (asked.retention) {
+    bounded.emplace(runner, *asked.retention);
+    for (const TokenId token : tokens) bounded->Append(token);
+  }
   *reason = FinishReason::kLength;
   while (tokens.size() - asked.spec.prompt.size() < asked.max_tokens) {
-    tokens.push_back(runner.NextToken(tokens));
+    tokens.push_back(bounded ? bounded->Next() : runner.NextToken(tokens));
+    if (bounded) bounded->Append(tokens.back());
     if (!asked.spec.ignore_eos && tokens.back() == kEndToken) {
       *reason = FinishReason::kStop;
       break;
@@ -83,6 +90,7 @@ class RandomSchedule {
       : random_(seed),
         formats_(seed),
         drafts_(seed ^ 0x5eed),
+        retained_(seed ^ 0x4e7a),
         masks_(LettersTrie(), formats_.Below(2) << 16),
         mode_(random_.Below(8) == 0   ? CacheMode::kNone
               : random_.Below(8) == 0 ? CacheMode::kSequence
@@ -154,7 +162,7 @@ class RandomSchedule {
   uint64_t reused = 0, computed = 0, cancelled = 0, expired = 0, failed = 0, forked = 0;
   uint64_t preemptions = 0, by_priority = 0, recomputed = 0, late = 0, restarted = 0;
   uint64_t traces = 0, waits = 0, evicting_steps = 0, limited = 0, refits = 0;
-  uint64_t whole_blocks = 0, unfinished_prompts = 0;
+  uint64_t whole_blocks = 0, unfinished_prompts = 0, dropped = 0;
   const DraftStats& drafts() const { return stats_.drafts; }
   const CacheCounters& counters() const { return cache_->counters(); }
 
@@ -250,6 +258,7 @@ class RandomSchedule {
                  : random_.Below(4) == 0 ? Reuse::kBlocks
                                          : Reuse::kAll;
     if (random_.Below(4) == 0) spec.timeout_ms = random_.Below(1000);
+    if (retained_.Below(3) == 0) spec.retention = RandomRetention();
     const uint64_t id = ++last_id_;
     if (id % 2 == 0) spec.on_trace = [this](const RequestTrace& trace) { HearTrace(trace); };
     auto checked =
@@ -262,7 +271,8 @@ class RandomSchedule {
                       .pool_blocks = cache_->plan().num_blocks,
                       .layout = &runner_.layout(),
                       .step_tokens = cache_->step_tokens(),
-                      .cache_mode = mode_});
+                      .cache_mode = mode_,
+                      .no_retention = mode_ == CacheMode::kNone || long_after_ != 0 ? "no" : ""});
     if (!checked) return;  // can never fit
     (*checked)->id = RequestId{id};
     (*checked)->times.submitted_ns = MonotonicNs();
@@ -274,9 +284,23 @@ class RandomSchedule {
     if (random_.Below(4) == 0) asked.deadline_ns = MonotonicNs() + random_.Below(1'000'000'000);
     asked.spec = std::move(spec);
     asked.max_tokens = (*checked)->max_tokens;
+    asked.retention = (*checked)->retention;
     asked.answers.resize(asked.spec.n);
     asked.reasons.resize(asked.spec.n, FinishReason::kNone);
     scheduler_.Enqueue(std::move(*checked));
+  }
+
+  RetentionChoice RandomRetention() {
+    RetentionChoice choice{
+        .policy = retained_.Below(3) == 0 ? Retention::kWindow : Retention::kSinksWindow,
+        .budget = 16 + static_cast<uint32_t>(retained_.Below(retained_.Below(2) == 0 ? 8 : 60))};
+    if (choice.policy == Retention::kSinksWindow) {
+      choice.sinks = static_cast<uint32_t>(retained_.Below(*choice.budget / 2 + 1));
+    }
+    if (retained_.Below(2) == 0) {
+      choice.exact_tokens = static_cast<uint32_t>(retained_.Below(kContext));
+    }
+    return choice;
   }
 
   // Tokens of two letters; the format has all texts of them, and is walked in many places.
@@ -549,6 +573,7 @@ class RandomSchedule {
       }
       reused += asked.receipt.cached_tokens();
       computed += asked.receipt.computed;
+      if (asked.receipt.retention) dropped += asked.receipt.retention->dropped;
       preemptions += asked.receipt.preemptions;
       recomputed += asked.receipt.recomputed;
       const size_t prompt = asked.spec.prompt.size();
@@ -581,7 +606,7 @@ class RandomSchedule {
 
   OwnClock clock_;
   uint64_t step_start_ns_ = 0;
-  Random random_, formats_, drafts_;
+  Random random_, formats_, drafts_, retained_;
   const TestDrafts draft_kind_ = TestDrafts(drafts_.Below(5));
   TokenMasks masks_;
   const CacheMode mode_;
@@ -610,7 +635,8 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
   uint64_t reused = 0, computed = 0, cancelled = 0, expired = 0, failed = 0, forked = 0,
            evicted = 0, cursors = 0, preemptions = 0, recomputed = 0, late = 0, rope_changed = 0,
            by_priority = 0, restarted = 0, traces = 0, waits = 0, evicting_steps = 0, limited = 0,
-           refits = 0, whole_blocks = 0, unfinished_prompts = 0, accepted = 0, rejected = 0;
+           refits = 0, whole_blocks = 0, unfinished_prompts = 0, accepted = 0, rejected = 0,
+           dropped = 0;
   for (uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "KVASIR_SEED=" << seed);
     RandomSchedule schedule(seed);
@@ -636,6 +662,7 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
     cursors += schedule.counters().cursor_hits;
     whole_blocks += schedule.whole_blocks;
     unfinished_prompts += schedule.unfinished_prompts;
+    dropped += schedule.dropped;
     accepted += schedule.drafts().accepted;
     rejected += schedule.drafts().drafted - schedule.drafts().accepted;
     rope_changed += schedule.counters().misses[static_cast<size_t>(MissReason::kRopeChanged)];
@@ -660,15 +687,16 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
         evicted,        cursors,      preemptions, recomputed,   late,
         by_priority,    rope_changed, restarted,   traces,       waits,
         evicting_steps, limited,      refits,      whole_blocks, unfinished_prompts,
-        accepted,       rejected}) {
+        accepted,       rejected,     dropped}) {
     EXPECT_GT(seen, count / 1000);
   }
 }
 
 // A check that can fail: each fault of the cache shows in an answer.
 TEST(Scheduler, SeesInjectedFaults) {
-  for (const Fault fault : {Fault::kStaleBlock, Fault::kWrongPosition, Fault::kStaleResume,
-                            Fault::kAcceptedWrong, Fault::kKeptDraft}) {
+  for (const Fault fault :
+       {Fault::kStaleBlock, Fault::kWrongPosition, Fault::kStaleResume, Fault::kAcceptedWrong,
+        Fault::kKeptDraft, Fault::kUnshiftedSinks, Fault::kLateDrop, Fault::kForeignResume}) {
     InjectFault(fault);
     uint64_t seed = 0, wrong = 0;
     while (wrong == 0 && seed < 20'000) {

@@ -18,6 +18,7 @@ StepBatch::StepBatch(Runner& runner, const KvLayout& layout, uint32_t max_rows, 
   static_assert(SchedulingPolicy::kMaxSources <= Runner::kMaxSources);
   rows_.reserve(parallel);
   sequences_.reserve(parallel);
+  runs_.reserve(parallel);
   tokens_.reserve(max_rows);
   if (layout.num_cross_groups() == 0) return;
   source_tokens_.reserve(max_rows);
@@ -28,6 +29,7 @@ StepBatch::StepBatch(Runner& runner, const KvLayout& layout, uint32_t max_rows, 
 void StepBatch::Clear() {
   rows_.clear();
   sequences_.clear();
+  runs_.clear();
   tokens_.clear();
   sources_.clear();
   source_tokens_.clear();
@@ -66,11 +68,31 @@ void StepBatch::AddRows(Rows& rows, uint32_t shift) {
                         .long_rope = rows.sequence->long_rope,
                         .source_tokens = kv.source_tokens(),
                         .adapters = AppliedTo(*rows.request)});
+  const std::optional<RetentionPolicy>& retention = rows.request->retention;
+  if (retention && retention->IsInexact(rows.position)) {
+    Bound(rows, *retention, &sequences_.back());
+  }
   if (FaultActive(Fault::kMatesAdapter)) sequences_.back().adapters = sequences_[0].adapters;
   const auto begin = rows.sequence->tokens.begin() + rows.position;
   tokens_.insert(tokens_.end(), begin, begin + (rows.num_rows - rows.num_drafted));
   const auto drafted = rows.sequence->draft.all().first(rows.num_drafted);
   tokens_.insert(tokens_.end(), drafted.begin(), drafted.end());
+}
+
+// Says what rows see that do not see all before them. Their sequence has dropped the rest.
+void StepBatch::Bound(const Rows& rows, const RetentionPolicy& policy, StepSequence* step) {
+  step->window = policy.window();
+  if (FaultActive(Fault::kLateDrop)) {
+    step->window = 0;
+    step->begin = policy.FirstSeen(rows.position);
+  }
+  if (policy.sinks() == 0) return;
+  StepRun run{rows.sequence->kv.kept(), 0, policy.sinks(), policy.sink_query_position()};
+  if (FaultActive(Fault::kUnshiftedSinks) && rows.request->receipt.cached_tokens() > 0) {
+    run.query_position.reset();
+  }
+  runs_.push_back(run);
+  step->runs = std::span(&runs_.back(), 1);
 }
 
 void StepBatch::Zero() {

@@ -61,9 +61,12 @@ class StepBatch {
   void Zero();
 
  private:
+  void Bound(const Rows& rows, const RetentionPolicy& policy, StepSequence* step);
+
   Runner& runner_;
   std::vector<Rows> rows_;
   std::vector<StepSequence> sequences_;
+  std::vector<StepRun> runs_;    // of sequences_
   std::vector<TokenId> tokens_;  // [max_rows]: of sequences_
   std::vector<StepSource> sources_;
   std::vector<TokenId> source_tokens_;      // of sources_

@@ -64,7 +64,7 @@ void StepPlanner::Probe() {
     request->wait.resident_tokens = figures_.TimedCache([&] {
       return cache_.Probe(request->cache_owner(),
                           IdentityOf(options_, request->adapters.get(), is_long),
-                          request->spec.cache_salt, request->spec.prompt);
+                          request->spec.cache_salt, request->Exact(request->spec.prompt));
     });
     if (++probed == SchedulingPolicy::kMaxCompared) return;
   }
@@ -172,17 +172,33 @@ void StepPlanner::FillSequence(uint32_t index, Request& request, Sequence& seque
   if (request.load.waits) return;
   pending = loads_.RowsBefore(request, sequence, pending);
   pending = std::min(pending, request.spec.chunk_tokens.value_or(pending));
+  if (request.retention) {
+    pending = std::min(pending, request.retention->RowsFrom(sequence.kv.num_committed()));
+  }
   const bool decodes = sequence.kv.has_source() && Decodes(request, sequence);
   const bool drafts = decodes && sequence.draft.num_tokens > 0 && drafter_.MayDraft(request);
   view_sequences_.push_back(
       {.request = index,
        .pending = pending,
        .decodes = decodes,
-       .kv_bytes = static_cast<double>(cache_.layout().SeenBytes(sequence.kv.num_committed())),
+       .kv_bytes = SeenBytes(request, sequence),
        .drafted = drafts ? sequence.draft.num_tokens : 0,
        .draft_chance = drafts ? drafter_.Chance(request, sequence) : 0,
        .source_tokens = sequence.kv.has_source() ? 0 : sequence.kv.source_tokens()});
   seen_.push_back({&request, &sequence});
+}
+
+// Returns the bytes of KV that the next row of a sequence reads.
+double StepPlanner::SeenBytes(const Request& request, const Sequence& sequence) const {
+  const uint32_t tokens = sequence.kv.num_committed();
+  const KvLayout& layout = cache_.layout();
+  auto bytes = static_cast<double>(layout.SeenBytes(tokens));
+  if (!request.retention || !request.retention->IsInexact(tokens)) return bytes;
+  const double dropped = tokens - std::min(tokens, request.retention->budget());
+  for (uint32_t group = 0; group < layout.num_full_groups(); ++group) {
+    bytes -= dropped * static_cast<double>(layout.token_bytes(group));
+  }
+  return bytes;
 }
 
 // Returns the tokens to compute again if the request loses its blocks and nothing of them stays.

@@ -104,12 +104,10 @@ TEST_F(LlamaRoutesTest, EveryFieldReachesTheEngine) {
 
 TEST_F(LlamaRoutesTest, WhatIsNotThereIsRefusedByName) {
   const std::pair<const char*, json> fields[] = {
-      {"dry_multiplier", 0.5}, {"xtc_probability", 0.1}, {"mirostat", 2},
-      {"typical_p", 0.9},      {"dynatemp_range", 0.5},  {"n_keep", 5},
-      {"n_keep", -1},          {"n_cache_reuse", 256},   {"n_indent", -1},
-      {"min_keep", 1},         {"n_probs", 21},          {"id_slot", -2},
-      {"samplers", {"other"}}, {"top_n_sigma", 1},       {"n_predict", -2},
-      {"max_tokens", -2}};
+      {"dry_multiplier", 0.5}, {"xtc_probability", 0.1}, {"mirostat", 2},   {"typical_p", 0.9},
+      {"dynatemp_range", 0.5}, {"n_keep", "5"},          {"n_keep", -2},    {"n_cache_reuse", 256},
+      {"n_indent", -1},        {"min_keep", 1},          {"n_probs", 21},   {"id_slot", -2},
+      {"samplers", {"other"}}, {"top_n_sigma", 1},       {"n_predict", -2}, {"max_tokens", -2}};
   for (const auto& [name, value] : fields) {
     EXPECT_EQ(ErrorOf("/completion", {{"prompt", "a"}, {name, value}})["param"], name) << value;
   }

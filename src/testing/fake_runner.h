@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "model/runner.h"
+#include "policy/retention_policy.h"
 
 namespace kvasir {
 
@@ -51,12 +52,44 @@ class FakeRunner : public Runner {
         if (p >= begin) all = Mix64(all ^ kv);
       }
     }
-    TokenId best = 0;
-    for (uint32_t v = 1; v < options_.vocab_size; ++v) {
-      if (Logit(all, v) > Logit(all, static_cast<uint32_t>(best))) best = static_cast<TokenId>(v);
-    }
-    return best;
+    return BestOf(all);
   }
+
+  // The tokens of a sequence that drops some of them, and what follows: computed from the tokens
+  // alone, which are all kept.
+  class BoundedText {
+   public:
+    BoundedText(const FakeRunner& runner, const RetentionPolicy& policy)
+        : runner_(runner), policy_(policy), kv_(runner.layout_.num_groups()) {}
+
+    void Append(TokenId token) {
+      const auto p = static_cast<uint32_t>(kv_[0].size());
+      all_ = kSeed;
+      for (uint32_t group = 0; group < kv_.size(); ++group) {
+        std::vector<uint64_t>& kv = kv_[group];
+        const bool drops = group < runner_.layout_.num_full_groups() && policy_.IsInexact(p);
+        uint64_t next = KvOf(p == 0 ? FirstOf(group, false) : kv[p - 1], token);
+        if (!drops) {
+          kv.push_back(next);
+          for (uint64_t i = runner_.BeginOf(group, p); i <= p; ++i) all_ = Mix64(all_ ^ kv[i]);
+          continue;
+        }
+        uint64_t seen = kSeed;
+        for (uint32_t i = 0; i < policy_.sinks(); ++i) seen = Mix64(seen ^ kv[i]);
+        if (policy_.sinks() > 0) seen = Mix64(seen ^ policy_.sink_query_position());
+        for (uint32_t i = policy_.FirstSeen(p); i < p; ++i) seen = Mix64(seen ^ kv[i]);
+        kv.push_back(Mix64(next ^ seen));
+        all_ = Mix64(all_ ^ kv[p]);
+      }
+    }
+    TokenId Next() const { return runner_.BestOf(all_); }
+
+   private:
+    const FakeRunner& runner_;
+    const RetentionPolicy policy_;
+    std::vector<std::vector<uint64_t>> kv_;  // [group][token]
+    uint64_t all_ = kSeed;
+  };
 
   Status Step(std::span<const StepSequence> sequences, std::span<const TokenId> tokens) override {
     KV_CHECK(!tokens.empty() && tokens.size() <= options_.max_rows);
@@ -72,7 +105,13 @@ class FakeRunner : public Runner {
         for (uint32_t group = 0; group < layout_.num_groups(); ++group) {
           const uint64_t before = position == 0 ? FirstOf(group, sequence.long_rope)
                                                 : *SlotOf(sequence, group, position - 1);
-          *SlotOf(sequence, group, position) = KvOf(before, token);
+          uint64_t& own = *SlotOf(sequence, group, position);
+          own = KvOf(before, token);
+          if (group < layout_.num_full_groups() && sequence.is_bounded()) {
+            own = Mix64(own ^ SeenBefore(sequence, group, position));
+            all = Mix64(all ^ own);
+            continue;
+          }
           for (uint64_t p = BeginOf(group, position); p <= position; ++p) {
             all = Mix64(all ^ *SlotOf(sequence, group, static_cast<uint32_t>(p)));
           }
@@ -143,11 +182,36 @@ class FakeRunner : public Runner {
   static float Logit(uint64_t all, uint32_t v) {
     return static_cast<float>(Mix64(all + v) >> 40) * 0x1p-20f;
   }
+  TokenId BestOf(uint64_t all) const {
+    TokenId best = 0;
+    for (uint32_t v = 1; v < options_.vocab_size; ++v) {
+      if (Logit(all, v) > Logit(all, static_cast<uint32_t>(best))) best = static_cast<TokenId>(v);
+    }
+    return best;
+  }
+  // A hash of what a row of a bounded sequence sees before its own token.
+  uint64_t SeenBefore(const StepSequence& sequence, uint32_t group, uint32_t position) const {
+    uint64_t seen = kSeed;
+    for (const StepRun& run : sequence.runs) {
+      for (uint32_t i = run.first; i < run.last; ++i) {
+        seen = Mix64(seen ^ *SlotIn(run.tables[group], i));
+      }
+      seen = Mix64(seen ^ run.query_position.value_or(position));
+    }
+    const uint64_t begin =
+        std::max<uint64_t>(sequence.begin, WindowBegin(position, sequence.window));
+    for (uint64_t i = begin; i < position; ++i) {
+      seen = Mix64(seen ^ *SlotOf(sequence, group, static_cast<uint32_t>(i)));
+    }
+    return seen;
+  }
   uint64_t* SlotOf(const StepSequence& sequence, uint32_t group, uint32_t position) const {
-    const uint32_t block = position / options_.block_tokens,
-                   slot = position % options_.block_tokens;
-    KV_CHECK(block >= sequence.tables[group].first());
-    return reinterpret_cast<uint64_t*>(sequence.tables[group].bases()[block] +
+    return SlotIn(sequence.tables[group], position);
+  }
+  uint64_t* SlotIn(const BlockTable& table, uint32_t token) const {
+    const uint32_t block = token / options_.block_tokens, slot = token % options_.block_tokens;
+    KV_CHECK(block >= table.first() && block < table.size());
+    return reinterpret_cast<uint64_t*>(table.bases()[block] +
                                        slot * (layout_.block_bytes() / options_.block_tokens));
   }
 

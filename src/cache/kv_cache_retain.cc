@@ -1,0 +1,113 @@
+// KvCache: what becomes of the blocks of a sequence that drops some of its tokens.
+#include <algorithm>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/result.h"
+#include "cache/kv_cache.h"
+
+namespace kvasir {
+namespace {
+
+// Returns how many of the kept blocks are a beginning of the text.
+uint32_t BeginningOf(std::span<const uint32_t> kept) {
+  uint32_t blocks = 0;
+  while (blocks < kept.size() && kept[blocks] == blocks) ++blocks;
+  return blocks;
+}
+
+}  // namespace
+
+Status KvCache::Retain(KvSequence& sequence, const RetainedBlocks& retained) {
+  const uint32_t num_full = layout().num_full_groups();
+  KV_CHECK(num_full > 0 && sequence.num_tokens() == sequence.num_committed_);
+  KV_CHECK(retained.first <= sequence.num_tokens() / layout().block_tokens());
+  sequence.StopPublishing();
+  const uint32_t available = available_blocks();
+  const bool is_first = !sequence.retains_;
+  uint32_t copied = 0;
+  if (is_first) {
+    KV_TRY(CopyRetained(sequence, retained, &copied));
+    sequence.retains_ = true;
+    sequence.most_full_blocks_ =
+        num_full *
+        (static_cast<uint32_t>(CeilDiv(retained.most_tokens, layout().block_tokens())) + 1);
+  }
+  if (!std::ranges::equal(retained.kept, sequence.kept_blocks_)) {
+    KeepBlocks(sequence, retained.kept);
+  }
+  for (BlockTable& table : std::span(sequence.tables_).first(num_full)) {
+    table.DropBefore(retained.first);
+  }
+  if (is_first && retained.sequences > 0) {
+    reserves_.Settle(sequence, retained.sequences);
+    return {};
+  }
+  const Reservation::State* state = KvReserves::Of(sequence);
+  const uint32_t freed = available_blocks() + copied - available;
+  if (state == nullptr || freed == 0) return {};
+  reserves_.GiveBack(sequence, std::min<uint64_t>(freed, reserves_.RestOf(sequence, *state)));
+  return {};
+}
+
+// Copies what a sequence keeps and others may find. Between two blocks it can stop: it then has the
+// index's blocks up to there and copies after them.
+Status KvCache::CopyRetained(KvSequence& sequence, const RetainedBlocks& retained,
+                             uint32_t* copied) {
+  const uint32_t num_full = layout().num_full_groups();
+  const uint32_t block_tokens = layout().block_tokens();
+  const uint32_t beginning = BeginningOf(retained.kept);
+  if (sequence.place_.is_current()) {
+    NodeId node = sequence.place_.node();
+    while (index_->depth(node) > sequence.source_nodes_ + beginning) node = index_->parent(node);
+    sequence.place_.MoveTo(node);
+  }
+  std::vector<BlockRef> copies(num_full);
+  for (size_t b = sequence.table().size(); b-- > beginning;) {
+    if (b < retained.first && !std::ranges::binary_search(retained.kept, b)) continue;
+    const BlockId block = sequence.table().ref(b).id();
+    if (!pool_->retained(block) && pool_->pin_count(block) == 1) continue;
+    if (reserves_.available(sequence) < num_full) {
+      return Fail(Code::kExhausted,
+                  "KV pool: {} blocks needed for a copy, {} of {} are free or idle and not "
+                  "reserved for others",
+                  num_full, reserves_.available(sequence), plan_.num_blocks);
+    }
+    reserves_.Draw(sequence, num_full);
+    const uint64_t rest = sequence.num_tokens() - b * block_tokens;
+    for (uint32_t group = 0; group < num_full; ++group) {
+      copies[group] = Take(sequence, group);
+      std::memcpy(copies[group].mutable_data(), sequence.tables_[group].ref(b).data(),
+                  layout().block_bytes());
+      uses_.SetLive(copies[group].id(),
+                    static_cast<uint32_t>(std::min<uint64_t>(block_tokens, rest)));
+    }
+    for (uint32_t group = 0; group < num_full; ++group) {
+      sequence.tables_[group].Replace(b, std::move(copies[group]));
+    }
+    *copied += num_full;
+    counters_.copied_blocks += num_full;
+  }
+  return {};
+}
+
+// Makes `kept` the blocks before its tables, out of those that it has.
+void KvCache::KeepBlocks(KvSequence& sequence, std::span<const uint32_t> kept) {
+  std::vector<BlockTable> tables(layout().num_full_groups());
+  for (size_t group = 0; group < tables.size(); ++group) {
+    tables[group].Reserve(kept.size());
+    size_t at = 0;  // in kept_blocks_
+    for (const uint32_t block : kept) {
+      while (at < sequence.kept_blocks_.size() && sequence.kept_blocks_[at] < block) ++at;
+      const bool is_kept = at < sequence.kept_blocks_.size() && sequence.kept_blocks_[at] == block;
+      KV_CHECK(is_kept || block >= sequence.table().first());
+      tables[group].Append(is_kept ? sequence.kept_[group].ref(at).Share()
+                                   : sequence.tables_[group].ref(block).Share());
+    }
+  }
+  sequence.kept_ = std::move(tables);
+  sequence.kept_blocks_.assign(kept.begin(), kept.end());
+}
+
+}  // namespace kvasir

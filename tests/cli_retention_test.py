@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Bounded contexts by the commands and the server: the streaming of ../shared/goldens/sinks.json, answers past the context,
+receipts, metrics, and what is refused.
+
+    cli_retention_test.py [KVASIR_BINARY] [unittest arguments]
+"""
+import json
+import os
+import pathlib
+import tempfile
+import unittest
+import urllib.request
+
+import numpy
+
+import cli_support
+from cli_support import ROOT, SMALL, CliTest, get_json, ids_text, post, server
+
+GOLDENS = pathlib.Path(os.environ.get("KVASIR_SHARED", ROOT.parent / "shared")) / "goldens"
+PROMPT = list(range(5, 105))
+
+
+class Streaming(CliTest):
+    @classmethod
+    def setUpClass(cls):
+        if not (GOLDENS / "sinks.json").exists():
+            if os.environ.get("CI"):
+                raise AssertionError(f"needs {GOLDENS / 'sinks.json'}")
+            raise unittest.SkipTest(f"needs {GOLDENS / 'sinks.json'}")
+        cls.golden = json.loads((GOLDENS / "sinks.json").read_text())
+        cls.model = ["--model", GOLDENS / cls.golden["model"], "--kv-format", "f32", *SMALL]
+        budget = cls.golden["sinks"] + cls.golden["window"]
+        cls.policy = ["--retention", f"sinks+window:budget={budget},sinks={cls.golden['sinks']}", "--exact-tokens", "0"]
+
+    def rows(self, *arguments):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "x.npy")
+            self.ok("logits", "--ids", ids_text(self.golden["ids"]), *self.model, *self.policy, "--out", path, *arguments)
+            return numpy.load(path)
+
+    def test_logits_are_numpys_in_any_chunks(self):
+        rows = self.rows("--positions", "all")
+        for token, logits in self.golden["reassigned"]["logits_after_token"].items():
+            self.assertLess(numpy.abs(rows[int(token)] - numpy.array(logits)).max(), 5e-4, token)
+        best, margins = self.golden["reassigned"]["argmax_after_each_token"], self.golden["reassigned"]["margin_after_each_token"]
+        for t, (token, margin) in enumerate(zip(best, margins)):
+            if margin > 1e-3:
+                self.assertEqual(int(rows[t].argmax()), token, t)
+        for chunk in 1, 7, 64:
+            self.assertEqual(self.rows("--positions", "all", "--chunk", chunk).tobytes(), rows.tobytes(), chunk)
+        self.assertEqual(self.rows("--warm").tobytes(), rows[-1:].tobytes())
+
+    def test_greedy_ids_are_numpys(self):
+        greedy = self.golden["reassigned"]["greedy"]["ids"]
+        answer = self.ok_json("run", "--ids", ids_text(self.golden["ids"]), *self.model, *self.policy, "--ignore-eos",
+                              "--max-tokens", len(greedy), "--json")
+        self.assertEqual(answer["tokens"], greedy)
+        tokens = len(self.golden["ids"]) + len(greedy) - 1
+        self.assertEqual(answer["receipt"]["retention"], {
+            "policy": "sinks+window", "budget": 32, "sinks": 4, "recent": 28, "kept": 32, "dropped": tokens - 32,
+            "decisions": 0, "inexact_from": 32})
+        self.assertEqual(answer["receipt"]["inexact"], {"from": 32, "why": "retention"})
+
+
+class Commands(CliTest):
+    def test_an_answer_passes_the_context(self):
+        answer = self.ok_json("run", "--ids", "1,46,348", *SMALL, "--retention", "sinks+window:budget=256", "--ignore-eos",
+                              "--max-tokens", "2500", "--json")
+        self.assertEqual(len(answer["tokens"]), 2500)
+        self.assertEqual(answer["receipt"]["retention"]["dropped"], 2502 - 256)
+        full = self.ok_json("run", "--ids", "1,46,348", *SMALL, "--max-tokens", "3", "--json")["receipt"]
+        self.assertIsNone(full["retention"])
+        self.assertIsNone(full["inexact"])
+
+    def test_the_plan_has_what_a_sequence_takes(self):
+        plan = self.ok_json("plan", "--json", *SMALL, "--retention", "window:budget=512")
+        self.assertEqual(plan["retention"], "window:budget=512")
+        self.assertEqual(plan["retained_sequence_bytes"], ((512 + 96) // 16 + 1) * plan["block_bytes"])
+        self.assertIn("a sequence that keeps sinks+window:budget=1024,sinks=4 takes",
+                      self.ok("plan", *SMALL, "--retention", "sinks+window"))
+        full = self.ok_json("plan", "--json", *SMALL)
+        self.assertEqual((full["retention"], full["retained_sequence_bytes"]), ("full", 0))
+
+    def test_wrong_arguments(self):
+        run = ["run", "--ids", "1", *SMALL]
+        self.wrong(*run, "--retention", "newest", says=["--retention", "'newest'", "window, sinks+window"])
+        self.wrong(*run, "--retention", "window:budget=8", says=["--retention", "budget 8 is not in [16, 2048]"])
+        self.wrong(*run, "--retention", "window:size=8", says=["--retention", "'size=8'"])
+        self.wrong(*run, "--retention", "sinks+window:budget=64,sinks=40", says=["sinks 40", "half of the budget"])
+        self.wrong(*run, "--exact-tokens", "5", says=["--exact-tokens", "--retention"])
+        self.wrong(*run, "--retention", "window", "--exact-tokens", "4000", says=["--exact-tokens", "4000"])
+        self.wrong(*run, "--retention", "window", "--cache", "none", says=["--retention", "--cache none"])
+        self.wrong("run", "--model", ROOT / "tests/data/tiny-longrope", "--ids", "1", "--retention", "window",
+                   says=["--retention", "longrope"])
+        self.wrong("serve", "--model", ROOT / "tests/data/m2m100-tiny", "--retention", "window", says=["--retention", "encoder"])
+
+    def test_bench_decodes_with_it(self):
+        rows = self.ok_json("bench", "--shape", "tiny", "-p", "0", "-n", "4", "-d", "200", "--repeats", "1", "--json",
+                            "--retention", "sinks+window:budget=64")["results"]
+        full = self.ok_json("bench", "--shape", "tiny", "-p", "0", "-n", "4", "-d", "200", "--repeats", "1", "--json")["results"]
+        self.assertLess(rows[0]["bytes_per_token"], full[0]["bytes_per_token"])
+
+
+class Server(CliTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.context = server("--kv-memory", "8MiB", "--ctx-size", "512", "--parallel", "4")
+        cls.url, _ = cls.context.__enter__()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.context.__exit__(None, None, None)
+
+    def complete(self, status=200, **fields):
+        got, body = post(self.url, "/v1/completions", {"prompt": PROMPT, "temperature": 0, "ignore_eos": True, **fields})
+        self.assertEqual(got, status, body)
+        return body
+
+    def metric(self, name):
+        with urllib.request.urlopen(self.url + "/metrics") as answer:
+            for line in answer.read().decode().splitlines():
+                if line.startswith(name + " "):
+                    return float(line.split()[1])
+        self.fail(name)
+
+    def test_a_request_asks_for_it_and_its_receipt_says_what_came_of_it(self):
+        dropped = self.metric('kvasir_retention_dropped_tokens_total{policy="window"}')
+        inexact = self.metric('kvasir_inexact_tokens_total{why="retention"}')
+        body = self.complete(max_tokens=900, cache={"retention": {"policy": "window", "budget": 128}})
+        self.assertEqual(body["usage"]["completion_tokens"], 900)
+        receipt = body["kvasir"]
+        self.assertEqual(receipt["inexact"], {"from": 128, "why": "retention"})
+        self.assertEqual(receipt["retention"], {"policy": "window", "budget": 128, "sinks": 0, "recent": 128, "kept": 128,
+                                                "dropped": 999 - 128, "decisions": 0, "inexact_from": 128})
+        self.assertEqual(self.metric('kvasir_retention_dropped_tokens_total{policy="window"}') - dropped, 999 - 128)
+        self.assertEqual(self.metric('kvasir_inexact_tokens_total{why="retention"}') - inexact, 999 - 128)
+        again = self.complete(max_tokens=900, cache={"retention": {"policy": "window", "budget": 128}})
+        self.assertEqual(again["choices"][0]["text"], body["choices"][0]["text"])
+        self.assertEqual(again["kvasir"]["computed"], 0)
+
+    def test_names_alone_and_full(self):
+        body = self.complete(max_tokens=600, cache={"retention": "sinks+window"})
+        self.assertEqual(body["kvasir"]["retention"]["budget"], 256)
+        self.assertEqual(body["usage"]["completion_tokens"], 600)
+        body = self.complete(max_tokens=600, cache={"retention": "full"})
+        self.assertEqual(body["usage"]["completion_tokens"], 512 - len(PROMPT))
+        self.assertIsNone(body["kvasir"]["retention"])
+
+    def test_prompts_may_pass_the_context_where_they_are_not_exact(self):
+        long = PROMPT * 8
+        body = self.complete(prompt=long, max_tokens=4,
+                             cache={"retention": {"policy": "sinks+window", "budget": 64, "exact_tokens": 0}})
+        self.assertEqual(body["usage"]["prompt_tokens"], 800)
+        self.assertEqual(body["kvasir"]["retention"]["inexact_from"], 64)
+        body = self.complete(400, prompt=long, max_tokens=4, cache={"retention": "sinks+window"})
+        self.assertEqual(body["error"]["param"], "prompt")
+
+    def test_bad_input_names_the_field(self):
+        for retention, param in [("x", "cache.retention"), (5, "cache.retention"), ([], "cache.retention"),
+                                 ({}, "cache.retention"), ({"policy": "x"}, "cache.retention.policy"),
+                                 ({"policy": 3}, "cache.retention.policy"),
+                                 ({"policy": "window", "budget": 8}, "cache.retention.budget"),
+                                 ({"policy": "window", "budget": 513}, "cache.retention.budget"),
+                                 ({"policy": "window", "budget": "8"}, "cache.retention.budget"),
+                                 ({"policy": "window", "budget": -1}, "cache.retention.budget"),
+                                 ({"policy": "window", "sinks": 4}, "cache.retention.sinks"),
+                                 ({"policy": "sinks+window", "budget": 64, "sinks": 33}, "cache.retention.sinks"),
+                                 ({"policy": "window", "exact_tokens": 513}, "cache.retention.exact_tokens"),
+                                 ({"policy": "window", "size": 3}, "cache.retention.size")]:
+            with self.subTest(retention=retention):
+                body = self.complete(400, max_tokens=4, cache={"retention": retention})
+                self.assertEqual(body["error"]["param"], param, body)
+
+    def test_choices_and_streams(self):
+        many = self.complete(max_tokens=300, n=3, temperature=1, seed=5, ignore_eos=True,
+                             cache={"retention": {"policy": "sinks+window", "budget": 64}})
+        self.assertEqual(len({choice["text"] for choice in many["choices"]}), 3)
+        state = get_json(self.url + "/v1/cache")["cache"]["blocks"]
+        self.assertEqual(state["pinned"], 0)
+
+
+class ServerDefault(CliTest):
+    def test_a_server_has_a_default_that_a_request_switches_off(self):
+        with server("--kv-memory", "8MiB", "--ctx-size", "256", "--retention", "sinks+window:budget=64") as (url, _):
+            status, body = post(url, "/v1/completions", {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True})
+            self.assertEqual((status, body["usage"]["completion_tokens"]), (200, 400), body)
+            self.assertEqual(body["kvasir"]["retention"]["inexact_from"], 100)
+            status, body = post(url, "/v1/completions", {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True,
+                                                         "cache": {"retention": "full"}})
+            self.assertEqual(body["usage"]["completion_tokens"], 156, body)
+            self.assertEqual(get_json(url + "/v1/cache")["retention"], "sinks+window:budget=64,sinks=4")
+
+
+if __name__ == "__main__":
+    cli_support.main()

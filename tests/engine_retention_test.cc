@@ -1,0 +1,326 @@
+// Bounded contexts in an engine: the bits follow from the request alone, and equal those of a naive
+// twin that keeps all KV and hides what a policy drops.
+#include <algorithm>
+#include <map>
+
+#include "block/sequence_tables.h"
+#include "engine_scenario.h"
+#include "model/runner.h"
+#include "policy/retention_policy.h"
+#include "source_paths.h"
+#include "tensor/same_bits_for_test.h"
+
+namespace kvasir {
+namespace {
+
+using RetainedRows = std::map<std::pair<uint32_t, uint32_t>, std::vector<float>>;
+
+const char* const kRetained = KVASIR_SOURCE_DIR "/tests/data/tiny-gqa";
+
+EngineOptions RetainedOptions(const std::string& model = kRetained) {
+  EngineOptions options = DemoOptions();
+  options.model = model;
+  options.kv_memory_bytes = 4 << 20;
+  return options;
+}
+
+// A pool of at most so many blocks.
+EngineOptions WithBlocks(uint32_t blocks) {
+  EngineOptions options = RetainedOptions();
+  while (Engine::PlanMemory(options)->num_blocks > blocks) {
+    options.kv_memory_bytes = options.kv_memory_bytes / 20 * 19;
+  }
+  return options;
+}
+
+std::vector<TokenId> RetainedPrompt(uint32_t count, uint32_t seed = 3) {
+  std::vector<TokenId> tokens(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    tokens[i] = static_cast<TokenId>((i * 7 + i * i / 5 + seed) % 61);
+  }
+  return tokens;
+}
+
+GenerateRequest Bounded(std::vector<TokenId> prompt, uint32_t max_tokens, RetentionChoice choice) {
+  GenerateRequest request = Greedy(std::move(prompt), max_tokens);
+  request.ignore_eos = true;
+  request.retention = choice;
+  return request;
+}
+
+Answer AskForRetained(Engine& engine, GenerateRequest request, RetainedRows& rows) {
+  request.on_logits = [&rows](uint32_t choice, uint32_t position, std::span<const float> row) {
+    rows[{choice, position}] = std::vector(row.begin(), row.end());
+  };
+  Answer answer = Ask(engine, std::move(request));
+  EXPECT_FALSE(answer.error) << answer.error->message;
+  engine.CheckInvariants();
+  EXPECT_EQ(engine.Stats().pinned_blocks, 0u);
+  return answer;
+}
+
+// Returns all rows of a text, computed one row at a time over tables that keep all.
+std::vector<std::vector<float>> Twin(const std::string& model, const std::vector<TokenId>& tokens,
+                                     const RetentionChoice& choice, uint32_t prompt_tokens,
+                                     KvFormats format = KvFormat::kF16) {
+  ImportedModel imported = *ImportModel(model);
+  RunnerOptions options;
+  options.max_positions = static_cast<uint32_t>(tokens.size());
+  options.kv_format = format;
+  const KvLayout layout = Runner::LayoutFor(imported.config, options);
+  const uint32_t context = imported.config.max_positions;
+  auto runner = std::move(*Runner::Create(std::move(imported), options, nullptr));
+  const auto policy =
+      *RetentionPolicy::Create(choice, {.ctx_size = context, .prompt_tokens = prompt_tokens});
+  const SequenceTables all =
+      *SequenceTables::Create(layout, static_cast<uint32_t>(tokens.size()), std::byte{0xff});
+  std::vector<std::vector<float>> rows;
+  for (uint32_t p = 0; p < tokens.size(); ++p) {
+    StepSequence row{all.tables(), p, 0, 1};
+    const StepRun sinks{all.tables(), 0, policy.sinks(), policy.sink_query_position()};
+    if (policy.IsInexact(p)) {
+      row.begin = policy.FirstSeen(p);
+      if (policy.sinks() > 0) row.runs = {&sinks, 1};
+    }
+    EXPECT_TRUE(runner->Step({&row, 1}, {&tokens[p], 1}));
+    std::vector<float>& logits = rows.emplace_back(runner->config().vocab_size);
+    const float* hidden = runner->hidden(0).data();
+    runner->Logits({&hidden, 1}, logits.data());
+  }
+  return rows;
+}
+
+std::vector<TokenId> TextOf(const GenerateRequest& request, const Answer& answer, size_t choice) {
+  std::vector<TokenId> tokens = request.prompt;
+  const auto& more = answer.choices[choice].tokens;
+  tokens.insert(tokens.end(), more.begin(), more.end());
+  tokens.pop_back();  // it is not computed
+  return tokens;
+}
+
+uint64_t Compare(const std::vector<std::vector<float>>& want, const RetainedRows& rows,
+                 uint32_t choice, const std::string& what) {
+  uint64_t compared = 0;
+  for (const auto& [where, row] : rows) {
+    if (where.first != choice) continue;
+    EXPECT_TRUE(SameBits(want.at(where.second), row)) << what << ", row " << where.second;
+    ++compared;
+  }
+  return compared;
+}
+
+const std::vector<RetentionChoice> kChoices = {
+    {.policy = Retention::kWindow, .budget = 40},
+    {.policy = Retention::kWindow, .budget = 64, .exact_tokens = 0},
+    {.policy = Retention::kSinksWindow, .budget = 32, .sinks = 4, .exact_tokens = 0},
+    {.policy = Retention::kSinksWindow, .budget = 16, .sinks = 8, .exact_tokens = 0},
+    {.policy = Retention::kSinksWindow, .budget = 100, .sinks = 20},
+    {.policy = Retention::kSinksWindow, .budget = 70, .sinks = 0, .exact_tokens = 90},
+};
+
+TEST(Retention, MissesHitsAndChunksHaveTheBitsOfTheTwin) {
+  uint64_t compared = 0;
+  for (const RetentionChoice& choice : kChoices) {
+    for (const uint32_t size : {20u, 117u}) {
+      const GenerateRequest request = Bounded(RetainedPrompt(size), 120, choice);
+      const auto engine = LoadEngine(RetainedOptions());
+      std::vector<std::vector<float>> want;
+      for (const uint32_t chunk : {512u, 7u}) {
+        GenerateRequest cold = request;
+        cold.reuse = Reuse::kNothing;
+        cold.chunk_tokens = chunk;
+        RetainedRows rows;
+        const Answer answer = AskForRetained(*engine, std::move(cold), rows);
+        if (want.empty()) want = Twin(kRetained, TextOf(request, answer, 0), choice, size);
+        compared += Compare(want, rows, 0, "chunks of " + std::to_string(chunk));
+        EXPECT_EQ(rows.size(), size + 119);
+      }
+      for (const char* time : {"first", "second"}) {
+        RetainedRows rows;
+        const Answer answer = AskForRetained(*engine, request, rows);
+        compared += Compare(want, rows, 0, time);
+        if (time == std::string_view("first")) continue;
+        const uint32_t exact = std::max(choice.exact_tokens.value_or(size), *choice.budget);
+        EXPECT_EQ(answer.receipt.cached_tokens(), std::min(size, exact));
+      }
+    }
+  }
+  EXPECT_GT(compared, 6000u);
+}
+
+// What others have committed of the same tokens is exact, and not what the request would compute.
+TEST(Retention, NothingIsFoundBehindTheFirstInexactToken) {
+  const RetentionChoice choice{
+      .policy = Retention::kSinksWindow, .budget = 48, .sinks = 4, .exact_tokens = 20};
+  const GenerateRequest request = Bounded(RetainedPrompt(150), 60, choice);
+  const auto engine = LoadEngine(RetainedOptions());
+  RetainedRows rows;
+  const Answer first = AskForRetained(*engine, request, rows);
+  const auto want = Twin(kRetained, TextOf(request, first, 0), choice, 150);
+  Compare(want, rows, 0, "first");
+  // The whole text as an exact prompt: computed behind the first 48 tokens, and kept.
+  GenerateRequest exact = Bounded(TextOf(request, first, 0), 1, {});
+  RetainedRows exact_rows;
+  const Answer all = AskForRetained(*engine, exact, exact_rows);
+  EXPECT_EQ(all.receipt.cached_tokens(), 48u);
+  EXPECT_FALSE(SameBits(want.back(), exact_rows.at({0, 208})));
+  const auto alone = LoadEngine(RetainedOptions());
+  RetainedRows alone_rows;
+  AskForRetained(*alone, exact, alone_rows);
+  EXPECT_TRUE(SameBits(alone_rows.at({0, 208}), exact_rows.at({0, 208})));
+  RetainedRows again;
+  const Answer second = AskForRetained(*engine, request, again);
+  EXPECT_EQ(second.receipt.cached_tokens(), 48u);
+  Compare(want, again, 0, "again");
+  ASSERT_TRUE(second.receipt.retention);
+  EXPECT_EQ(second.receipt.retention->inexact_from, 48u);
+  EXPECT_EQ(second.receipt.retention->kept, 48u);
+  EXPECT_EQ(second.receipt.retention->dropped, 209u - 48u);
+}
+
+TEST(Retention, ChoicesMatesAndPreemptionsChangeNoBit) {
+  uint64_t preemptions = 0;
+  for (const RetentionChoice& choice : {kChoices[0], kChoices[3], kChoices[5]}) {
+    const EngineOptions options = WithBlocks(60);
+    const auto engine = LoadEngine(options);
+    std::vector<GenerateRequest> requests;
+    for (uint32_t i = 0; i < 3; ++i) {
+      requests.push_back(Bounded(RetainedPrompt(90 + 5 * i, i / 2), 150, choice));
+      requests.back().sampling.temperature = 1;
+      requests.back().sampling.seed = i;
+      requests.back().n = i == 1 ? 3 : 1;
+    }
+    std::vector<RetainedRows> rows(requests.size());
+    std::vector<std::unique_ptr<Pending>> pending;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      GenerateRequest request = requests[i];
+      request.on_logits = [&rows, i](uint32_t of, uint32_t position, std::span<const float> row) {
+        rows[i][{of, position}] = std::vector(row.begin(), row.end());
+      };
+      pending.push_back(std::make_unique<Pending>(*engine, std::move(request)));
+    }
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const Answer answer = pending[i]->Wait();
+      ASSERT_FALSE(answer.error) << answer.error->message;
+      for (uint32_t of = 0; of < requests[i].n; ++of) {
+        RetentionChoice resolved = choice;
+        const auto want = Twin(kRetained, TextOf(requests[i], answer, of), resolved,
+                               static_cast<uint32_t>(requests[i].prompt.size()));
+        EXPECT_GT(Compare(want, rows[i], of, "request " + std::to_string(i)), 100u);
+      }
+    }
+    engine->CheckInvariants();
+    EXPECT_EQ(engine->Stats().pinned_blocks, 0u);
+    for (const uint64_t number : engine->Stats().preemptions) preemptions += number;
+  }
+  EXPECT_GT(preemptions, 0u);
+}
+
+TEST(Retention, DraftsChangeNoBit) {
+  for (const RetentionChoice& choice : {kChoices[1], kChoices[2], kChoices[4]}) {
+    EngineOptions options = RetainedOptions();
+    options.speculate = Speculate::kOff;
+    const GenerateRequest request = Bounded(RetainedPrompt(60), 200, choice);
+    RetainedRows plain, drafted;
+    const auto off = LoadEngine(options);
+    const Answer want = AskForRetained(*off, request, plain);
+    options.speculate = Speculate::kAlways;
+    const auto always = LoadEngine(options);
+    GenerateRequest predicted = request;
+    predicted.prediction = want.choices[0].tokens;
+    for (size_t i = 5; i < predicted.prediction.size(); i += 7) predicted.prediction[i] ^= 1;
+    const Answer got = AskForRetained(*always, predicted, drafted);
+    EXPECT_EQ(got.choices[0].tokens, want.choices[0].tokens);
+    EXPECT_GT(got.receipt.draft.all_accepted(), 20u);
+    EXPECT_EQ(plain.size(), drafted.size());
+    for (const auto& [where, row] : plain) {
+      EXPECT_TRUE(SameBits(row, drafted.at(where))) << where.second;
+    }
+  }
+}
+
+TEST(Retention, KvFormatsAndWindowsOfModelsAreKept) {
+  const RetentionChoice choice{
+      .policy = Retention::kSinksWindow, .budget = 40, .sinks = 4, .exact_tokens = 30};
+  for (const char* name : {"tiny-gemma2", "tiny-yarn", "tiny-smollm3", "tiny-mistral"}) {
+    const std::string model = std::string(KVASIR_SOURCE_DIR "/tests/data/") + name;
+    for (const char* format : {"f16", "int4"}) {
+      EngineOptions options = RetainedOptions(model);
+      options.kv_format = format;
+      const auto engine = LoadEngine(options);
+      const GenerateRequest request = Bounded(RetainedPrompt(100), 260, choice);
+      RetainedRows first, second;
+      const Answer answer = AskForRetained(*engine, request, first);
+      EXPECT_EQ(answer.choices[0].tokens.size(), 260u);  // past the trained 256 positions
+      AskForRetained(*engine, request, second);
+      for (const auto& [where, row] : second) EXPECT_TRUE(SameBits(row, first.at(where)));
+      if (name == std::string_view("tiny-mistral")) {  // windows alone: exact
+        EXPECT_FALSE(answer.receipt.retention->inexact_from);
+        continue;
+      }
+      EXPECT_EQ(answer.receipt.retention->inexact_from, 40u);
+      const auto want =
+          Twin(model, TextOf(request, answer, 0), choice, 100, *ParseKvFormats(format));
+      Compare(want, first, 0, std::string(name) + " " + format);
+    }
+  }
+}
+
+// The blocks of a long answer are bounded, whatever its length.
+TEST(Retention, TheMemoryOfALongAnswerIsBounded) {
+  const RetentionChoice choice{
+      .policy = Retention::kSinksWindow, .budget = 64, .sinks = 4, .exact_tokens = {}};
+  const auto engine = LoadEngine(RetainedOptions());
+  GenerateRequest request = Bounded(RetainedPrompt(150), 1000, choice);
+  uint64_t most = 0;
+  request.on_logits = [&](uint32_t, uint32_t position, std::span<const float>) {
+    if (position > 160) most = std::max(most, engine->Stats().pinned_blocks);
+  };
+  const Answer answer = Ask(*engine, std::move(request));
+  EXPECT_EQ(answer.choices[0].tokens.size(), 1000u);
+  EXPECT_EQ(answer.choices[0].finish_reason, FinishReason::kLength);
+  EXPECT_LE(most, (64u + 96u) / 16u);
+  EXPECT_GE(most, 4u);
+  EXPECT_EQ(engine->Stats().retention_inexact, 1149u - 150u);
+  EXPECT_EQ(engine->Stats().retention_dropped[static_cast<size_t>(Retention::kSinksWindow)],
+            1149u - 64u);
+}
+
+TEST(Retention, RefusesByName) {
+  const auto refused = [](const EngineOptions& options, const GenerateRequest& request) {
+    const auto engine = LoadEngine(options);
+    const Pending pending(*engine, request);
+    return pending.refused() ? pending.refused()->text() : "";
+  };
+  const RetentionChoice window{.policy = Retention::kWindow, .budget = 64};
+  const auto ask = [&](RetentionChoice choice) { return Bounded(RetainedPrompt(20), 9, choice); };
+  EXPECT_EQ(refused(RetainedOptions(), ask({.policy = Retention::kWindow, .budget = 257})),
+            "cache.retention.budget: 257 is not in [16, 256], up to the context");
+  EXPECT_NE(refused(RetainedOptions(KVASIR_SOURCE_DIR "/tests/data/tiny-longrope"), ask(window))
+                .find("cache.retention: models with RoPE longrope"),
+            std::string::npos);
+  EngineOptions none = RetainedOptions();
+  none.cache_mode = CacheMode::kNone;
+  EXPECT_NE(refused(none, ask(window)).find("--cache none"), std::string::npos);
+  none.retention = window;
+  EXPECT_EQ(Engine::Load(none).error().field, "retention");
+  EngineOptions gpt2 = RetainedOptions(KVASIR_SOURCE_DIR "/tests/data/tiny-gpt2");
+  const auto engine = LoadEngine(gpt2);
+  const Answer answer = Ask(*engine, Bounded(RetainedPrompt(20), 1000, window));
+  EXPECT_EQ(answer.choices[0].tokens.size(), engine->card().max_positions - 20);
+  // Beyond the pool: the largest budget that fits is named, and fits.
+  const EngineOptions small = WithBlocks(16);
+  const std::string text = refused(
+      small, Bounded(RetainedPrompt(20), 900, {.policy = Retention::kWindow, .budget = 250}));
+  EXPECT_NE(text.find("the largest budget that fits is "), std::string::npos) << text;
+  const auto fits = static_cast<uint32_t>(std::stoul(text.substr(text.rfind(' '))));
+  EXPECT_EQ(refused(small, Bounded(RetainedPrompt(20), 900,
+                                   {.policy = Retention::kWindow, .budget = fits})),
+            "");
+  EXPECT_NE(refused(small, Bounded(RetainedPrompt(20), 900,
+                                   {.policy = Retention::kWindow, .budget = fits + 1})),
+            "");
+}
+
+}  // namespace
+}  // namespace kvasir
