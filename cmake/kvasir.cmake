@@ -52,13 +52,13 @@ endif()
 # Sources of these folders, and the tests of each folder, are compiled joined: they nearly all read the same
 # heavy headers. So names in unnamed namespaces are unique in a folder.
 set(KVASIR_JOINED_FOLDERS jinja text chat grammar import model sampling schedule engine http access api server session
-    hub plan cache backend cli eval base observe block policy tier load testing)
+    hub plan cache backend cli eval base observe block policy tier remote load testing)
 set(KVASIR_JOINED_SOURCES 12)
 set(KVASIR_JOINED_TESTS 8)
 
 # Nothing in these folders computes: what they do for a token takes microseconds beside its milliseconds.
 # GCC takes a quarter less time for them so.
-set(KVASIR_COLD_FOLDERS cli eval hub plan observe import http access api server session tier jinja)
+set(KVASIR_COLD_FOLDERS cli eval hub plan observe import http access api server session tier remote jinja)
 
 # They read no bytes as other types: nothing for the check of alignment to see.
 set(KVASIR_WITHOUT_BYTES jinja text chat grammar sampling schedule engine http access api server hub plan cli

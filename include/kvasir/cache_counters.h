@@ -12,8 +12,9 @@ namespace kvasir {
 // one that waits for admission and is matched again counts once.
 struct CacheCounters {
   uint64_t prompt_tokens = 0;
-  uint64_t reused_pool = 0, reused_partial = 0, reused_disk = 0;  // as in Receipt
-  uint64_t cursor_hits = 0;                                       // prompts
+  uint64_t reused_pool = 0, reused_partial = 0, reused_disk = 0,
+           reused_remote = 0;  // as in Receipt
+  uint64_t cursor_hits = 0;    // prompts
   uint64_t committed_blocks = 0, evicted_blocks = 0, copied_blocks = 0 /* copy on write */,
            deduplicated_blocks = 0;
   uint64_t misses[kNumMissReasons] = {};         // prompts, by MissReason
@@ -24,7 +25,9 @@ struct CacheCounters {
   // Parts of evicted_blocks and evicted_tokens: an account took its own, because of a quota.
   uint64_t quota_evicted_blocks = 0, quota_evicted_tokens = 0;
 
-  uint64_t reused_tokens() const { return reused_pool + reused_partial + reused_disk; }
+  uint64_t reused_tokens() const {
+    return reused_pool + reused_partial + reused_disk + reused_remote;
+  }
 
   // Counts a prompt of which `num_tokens` tokens were not reused.
   void CountMiss(MissReason reason, uint32_t num_tokens) {

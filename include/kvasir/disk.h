@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kvasir/histogram.h"
+#include "kvasir/remote.h"
 #include "kvasir/status.h"
 
 namespace kvasir {
@@ -88,7 +89,8 @@ struct TierFlushed {
 };
 struct TierErased {
   uint64_t blocks = 0, bytes = 0;
-  uint32_t locked_stores = 0;  // of other processes that run: theirs stay
+  uint32_t locked_stores = 0;               // of other processes that run: theirs stay
+  std::optional<RemoteErased> remote = {};  // where there is a remote tier
 };
 
 }  // namespace kvasir

@@ -38,6 +38,7 @@ struct Erasure {
   // Erased on the disk, where there is one; stores that other processes use keep theirs.
   uint64_t disk_blocks = 0, disk_bytes = 0;
   uint32_t locked_stores = 0;
+  std::optional<RemoteErased> remote = {};  // where there is a remote tier
   std::optional<Error> error = {};  // why the disk may still have some; the next start goes on
 };
 using ErasureSink = std::function<void(const Erasure&)>;  // called as an EventSink is
@@ -151,6 +152,8 @@ class Engine {
   virtual void Flush(FlushSink done) = 0;
   // Absent: there is no disk tier.
   virtual std::optional<TierStats> DiskStats() const = 0;
+  // Returns the same of the remote tier.
+  virtual std::optional<RemoteStats> RemoteState() const { return std::nullopt; }
   // Makes the disk tier leave so many bytes of its cap to sessions, which lie in its folder too.
   virtual void ReserveDisk(uint64_t bytes) = 0;
   // Lists the choices of requests that wait or run: the oldest running request first, then those

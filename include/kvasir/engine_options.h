@@ -11,6 +11,7 @@
 #include "kvasir/disk.h"
 #include "kvasir/drafts.h"
 #include "kvasir/images.h"
+#include "kvasir/remote.h"
 #include "kvasir/retention.h"
 
 namespace kvasir {
@@ -96,6 +97,9 @@ struct EngineOptions {
   // Keeps the cache over restarts, encrypted under the secret of the state folder. Absent: it ends
   // with the process. Only with CacheMode::kPrefix, and a secret that lasts.
   std::optional<DiskOptions> disk;
+  // Shares the cache with other machines through a store. Absent: it does not. Only with
+  // CacheMode::kPrefix, and not for models with an encoder.
+  std::optional<RemoteOptions> remote;
   // Absent: XDG_STATE_HOME/kvasir, else ~/.local/state/kvasir. Holds the secret that keys are
   // derived from, made at first start. Where it cannot be written, or there is no home, a secret of
   // this process alone is used, and nothing is kept for the next one: a disk folder that `disk`

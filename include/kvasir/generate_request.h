@@ -12,6 +12,7 @@
 
 #include "kvasir/adapters.h"
 #include "kvasir/answer_format.h"
+#include "kvasir/remote.h"
 #include "kvasir/request_trace.h"
 #include "kvasir/retention.h"
 #include "kvasir/sampling_params.h"
@@ -94,7 +95,8 @@ struct GenerateRequest {
   // Engine::ChooseAdapters: what `adapters` were then. Absent: whatever they are.
   std::optional<std::string> adapter_digest;
   Reuse reuse = Reuse::kAll;
-  bool use_disk = true;  // false: the disk is neither read nor written for it
+  bool use_disk = true;  // false: the disk is neither read nor written for it, nor the remote tier
+  RemoteUse use_remote = RemoteUse::kReadWrite;
   // What its sequences keep of themselves; absent: EngineOptions::retention. With another policy
   // than kFull max_tokens is clipped to kMaxRetainedTokens alone; where it is the largest number,
   // the answer may have as many tokens as the context.

@@ -26,12 +26,14 @@ enum class MissReason {
   // kDiverged, where more is known of a chat:
   kTemplateRewrote,  // the template renders a turn differently once it is not the last
   kRetokenized,      // the text is the same as the one that was cached; its ids are others
-  kAdapterChanged    // it was read with other adapters, or without
+  kAdapterChanged,   // it was read with other adapters, or without
+  kRemoteDown        // the fleet's store has it, and stopped to answer
 };
-inline constexpr uint32_t kNumMissReasons = 13;
+inline constexpr uint32_t kNumMissReasons = 14;
 
 // "cold", "diverged", "evicted", "identity_changed", "disabled", "window", "rope_changed",
-// "pool_full", "overtaken", "unreadable", "template_rewrote", "retokenized", "adapter_changed".
+// "pool_full", "overtaken", "unreadable", "template_rewrote", "retokenized", "adapter_changed",
+// "remote_down".
 const char* ToString(MissReason reason);
 
 struct Miss {

@@ -108,6 +108,7 @@ void ReadRules(JsonFields& fields, TenantEntry* tenant) {
   tenant->rules.weight = weight;
   ReadPriority(fields, tenant);
   ReadQuota(fields, &tenant->rules);
+  fields.Bool("remote", &tenant->remote);
   fields.Unsigned("max_running", 1, TenantRules::kNoLimit, &tenant->rules.max_running);
   fields.Unsigned("max_queued", 0, TenantRules::kNoLimit, &tenant->rules.max_queued);
   fields.Unsigned("requests_per_minute", 1, UINT32_MAX, &tenant->requests_per_minute);

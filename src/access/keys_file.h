@@ -22,6 +22,7 @@ struct TenantEntry {
   // The range of `priority`: requests are clamped to it.
   int32_t least_priority = std::numeric_limits<int32_t>::min();
   int32_t most_priority = std::numeric_limits<int32_t>::max();
+  bool remote = true;  // false: its requests neither read nor write the remote tier
   uint32_t requests_per_minute = 0, tokens_per_minute = 0;  // 0: no limit
 };
 

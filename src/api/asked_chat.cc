@@ -41,8 +41,8 @@ AskedChat::AskedChat(SessionState state, const ModelView& model, TurnPreparer& p
 }
 
 void AskedChat::PrepareAfter(const GenerateRequest& request) {
-  request_ = {request.tenant,   request.cache_owner, request.cache_salt,
-              request.use_disk, request.adapters,    request.adapter_digest};
+  request_ = {request.tenant,     request.cache_owner, request.cache_salt,    request.use_disk,
+              request.use_remote, request.adapters,    request.adapter_digest};
 }
 
 uint64_t AskedChat::held_bytes() const {
@@ -186,6 +186,7 @@ GenerateRequest AskedChat::RequestFor(ChatPrompt prompt) const {
   request.cache_owner = request_->cache_owner;
   request.cache_salt = request_->cache_salt;
   request.use_disk = request_->use_disk;
+  request.use_remote = request_->use_remote;
   request.adapters = request_->adapters;
   request.adapter_digest = request_->adapter_digest;
   prompt.message_ends.pop_back();  // of the question

@@ -72,6 +72,7 @@ class AskedChat {
     std::string tenant;
     std::optional<std::string> cache_owner, cache_salt;
     bool use_disk;
+    RemoteUse use_remote;
     std::optional<std::vector<AdapterChoice>> adapters;
     std::optional<std::string> adapter_digest;
   };

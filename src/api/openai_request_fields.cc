@@ -152,9 +152,12 @@ void ReadCache(JsonFields& fields, GenerateRequest* request) {
   }
   JsonFields inner(*cache, "cache.");
   inner.Bool("disk", &request->use_disk);
+  bool remote = true;
+  inner.Bool("remote", &remote);
+  if (!remote) request->use_remote = RemoteUse::kNone;
   ReadRetention(inner, request);
   for (const std::string& name : inner.Unread()) {
-    inner.Fail(name, "unknown field (known: disk, retention)");
+    inner.Fail(name, "unknown field (known: disk, remote, retention)");
   }
   if (inner.error()) fields.Fail(*inner.error());
 }

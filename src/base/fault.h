@@ -41,6 +41,11 @@ enum class Fault {
   kKeptCopies,           // a forget leaves what is in free slots
   kCapAfterGrowth,       // the cap is looked at after a segment is made
   kChildWithoutParent,   // a record is written although the one before it is not stored
+  // The remote tier's, for its tests alone.
+  kUnkeyedName,      // names in a fleet's store do not depend on the owner's epoch
+  kKeptEpoch,        // an erase leaves the owner's epoch as it is
+  kSkippedInnerTag,  // the payload's tag in a value is not compared
+  kDeafBreaker,      // stalls and errors of a store do not turn it off
 };
 
 std::optional<Fault> ParseFault(std::string_view name);

@@ -78,6 +78,25 @@ Result<Secret> EphemeralSecret() {
   return secret;
 }
 
+Result<Secret> ReadSecret(const std::string& path) {
+  KV_ASSIGN(const std::optional<Secret> present, Read(path));
+  if (!present) return Fail(Code::kNotFound, "secret: there is no file {}", path);
+  return *present;
+}
+
+Status MakeSecret(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) {
+    return Fail(Code::kInvalidArgument, "{} is there already; a secret that is replaced is lost",
+                path);
+  }
+  KV_ASSIGN(const Secret made, EphemeralSecret());
+  const std::string_view bytes(reinterpret_cast<const char*>(made.data()), made.size());
+  const Status written = WriteAtomicFile(path, bytes, {.if_present = IfPresent::kKeep});
+  if (!written) return Fail(Code::kIoError, "secret: {}", written.error().message);
+  return {};
+}
+
 Result<Secret> LoadOrCreateSecret(const std::string& state_dir) {
   const std::string path = state_dir + "/secret";
   KV_TRY(CheckFolder(state_dir));

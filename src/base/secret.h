@@ -19,6 +19,11 @@ using Secret = std::array<uint8_t, 32>;
 // kCorruption when it is not a regular file of 32 bytes; kIoError when the system fails.
 Result<Secret> LoadOrCreateSecret(const std::string& state_dir);
 
+// Reads a secret from a file. Errors are those of LoadOrCreateSecret, and kNotFound.
+Result<Secret> ReadSecret(const std::string& path);
+// Makes a file with a new secret, 0600. kInvalidArgument where there is one of this name already.
+Status MakeSecret(const std::string& path);
+
 // A secret that ends with the process. kIoError when the system gives no random numbers.
 Result<Secret> EphemeralSecret();
 

@@ -13,20 +13,42 @@ constexpr uint32_t kSealedAtOnce = 8;  // between two looks at the clock
 
 }  // namespace
 
-void BlockSealer::Push(BlockId block) {
+void BlockSealer::Push(BlockId block, uint8_t stores) {
   const auto node = parts_.index.node_of(block);
-  if (node && parts_.index.tokens(*node).size() == parts_.layout.block_tokens()) {
-    queue_.Push(block);
+  if (!node || parts_.index.tokens(*node).size() != parts_.layout.block_tokens()) return;
+  for (uint32_t store = 0; store < queues_.size(); ++store) {
+    if ((stores >> store & 1) != 0) queues_[store].Push(block);
   }
 }
 
 void BlockSealer::Remove(BlockId block, bool evicted) {
-  if (evicted) SealLeaving(block);
-  queue_.Remove(block);
+  for (uint32_t store = 0; store < queues_.size(); ++store) {
+    if (evicted) SealLeaving(block, store);
+    queues_[store].Remove(block);
+  }
+}
+
+uint32_t BlockSealer::size() const {
+  uint32_t sum = 0;
+  for (const WriteQueue& queue : queues_) sum += queue.size();
+  return sum;
+}
+
+BlockSealer::Point BlockSealer::point() const {
+  Point point{};
+  for (size_t i = 0; i < queues_.size(); ++i) point[i] = queues_[i].last_ticket();
+  return point;
+}
+
+bool BlockSealer::IsSealed(const Point& point) const {
+  for (size_t i = 0; i < queues_.size(); ++i) {
+    if (!queues_[i].HasPassed(point[i])) return false;
+  }
+  return true;
 }
 
 // Takes a buffer of the tier for a block that is in the index.
-tl::expected<WriteId, WriteRefusal> BlockSealer::BeginWrite(BlockId block) {
+tl::expected<WriteId, WriteRefusal> BlockSealer::BeginWrite(BlockId block, uint32_t store) {
   const PrefixIndex& index = parts_.index;
   const NodeId node = *index.node_of(block);
   const NodeId parent = index.parent(node);
@@ -35,6 +57,7 @@ tl::expected<WriteId, WriteRefusal> BlockSealer::BeginWrite(BlockId block) {
                                     PrefixIndex::is_root(parent), use.group, index.tokens(node),
                                     parts_.namespaces.Of(parts_.owners.of(block)).owner);
   facts.used_again = use.hits > 0;
+  facts.store = static_cast<uint8_t>(store);
   return parts_.tier.BeginWrite(facts);
 }
 
@@ -45,21 +68,30 @@ void BlockSealer::CountRefused(WriteRefusal why) {
 }
 
 bool BlockSealer::SealUntil(uint64_t end_ns, const ForEach& for_each) {
+  bool has_room = true;
+  for (uint32_t store = 0; store < queues_.size(); ++store) {
+    has_room &= SealStore(store, end_ns, for_each);
+  }
+  return has_room;
+}
+
+bool BlockSealer::SealStore(uint32_t store, uint64_t end_ns, const ForEach& for_each) {
+  WriteQueue& queue = queues_[store];
   struct Write {
     WriteId id;
     BlockId block;
   };
   std::array<Write, kSealedAtOnce> batch;
-  while (queue_.size() > 0) {
+  while (queue.size() > 0) {
     uint32_t num = 0;
     bool has_room = true;
     while (num < kSealedAtOnce && has_room) {
-      const auto block = queue_.front();
+      const auto block = queue.front();
       if (!block) break;
-      const auto write = BeginWrite(*block);
+      const auto write = BeginWrite(*block, store);
       has_room = write || write.error() != WriteRefusal::kNoBuffer;
       if (!has_room) break;
-      queue_.Remove(*block);
+      queue.Remove(*block);
       if (write) {
         batch[num++] = {*write, *block};
       } else {
@@ -78,22 +110,25 @@ bool BlockSealer::SealUntil(uint64_t end_ns, const ForEach& for_each) {
 }
 
 void BlockSealer::DropAll() {
-  while (queue_.size() > 0) {
-    queue_.Remove(*queue_.front());
-    parts_.tier.CountDropped(WriteRefusal::kNoBuffer);
+  for (WriteQueue& queue : queues_) {
+    while (queue.size() > 0) {
+      queue.Remove(*queue.front());
+      parts_.tier.CountDropped(WriteRefusal::kNoBuffer);
+    }
   }
 }
 
-void BlockSealer::SealLeaving(BlockId block) {
-  while (queue_.Contains(block)) {
-    const BlockId next = *queue_.front();
-    const auto write = BeginWrite(next);
+void BlockSealer::SealLeaving(BlockId block, uint32_t store) {
+  WriteQueue& queue = queues_[store];
+  while (queue.Contains(block)) {
+    const BlockId next = *queue.front();
+    const auto write = BeginWrite(next, store);
     if (!write && write.error() == WriteRefusal::kNoBuffer) {
-      queue_.Remove(block);
+      queue.Remove(block);
       parts_.tier.CountDropped(write.error());
       return;
     }
-    queue_.Remove(next);
+    queue.Remove(next);
     if (write) {
       parts_.tier.Seal(*write, {parts_.pool.data(next), parts_.layout.block_bytes()});
       parts_.tier.EndWrite(*write);

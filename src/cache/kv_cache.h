@@ -39,6 +39,7 @@
 #include "kvasir/receipt.h"
 #include "kvasir/types.h"
 #include "policy/eviction_choice.h"
+#include "tier/tier.h"
 
 namespace kvasir {
 
@@ -150,6 +151,11 @@ class KvCache {
   uint32_t Probe(std::string_view owner, const Identity& identity,
                  std::optional<std::string_view> salt, std::span<const TokenId> prompt) const;
 
+  // Returns what a store far away is to be asked for: the records of the prompt's whole blocks that
+  // the pool does not hold. O(blocks) HMACs and token comparisons, O(namespaces).
+  LookFor LookForRest(std::string_view owner, const Identity& identity,
+                      std::optional<std::string_view> salt, std::span<const TokenId> prompt) const;
+
   // Returns the id under which the tier stores this owner's records.
   static Digest OwnerOf(std::string_view owner) { return Sha256Of(owner); }
   // Returns the account of an owner, and what it may take of the pool. O(accounts).
@@ -231,9 +237,10 @@ class KvCache {
     if (sealer_) sealer_->DropAll();
   }
   uint32_t num_unsealed() const { return sealer_ ? sealer_->size() : 0; }
-  uint64_t seal_point() const { return sealer_ ? sealer_->point() : 0; }
-  bool IsSealed(uint64_t point) const { return !sealer_ || sealer_->IsSealed(point); }
-  // Returns the memory of the queue, beside plan(): it is a part of the tier's.
+  using SealPoint = BlockSealer::Point;
+  SealPoint seal_point() const { return sealer_ ? sealer_->point() : SealPoint{}; }
+  bool IsSealed(const SealPoint& point) const { return !sealer_ || sealer_->IsSealed(point); }
+  // Returns the memory of a store's queue, beside plan(): it is a part of the tier's.
   static uint64_t WriteQueueBytes(uint32_t num_blocks) { return BlockSealer::BytesFor(num_blocks); }
 
   // Blocks for the KV of the source, after a match with source_miss. kExhausted, with the sequence
@@ -300,7 +307,9 @@ class KvCache {
   // sequence gets them. Returns a point in that work for IsZeroed. O(blocks), without writing to
   // any.
   uint64_t Forget(NamespaceId ns) { return forgetter_.Forget(ns); }
-  uint64_t Forget(std::string_view owner);  // all its namespaces
+  // Forgets all namespaces of an owner (OwnerOf).
+  uint64_t Forget(const Digest& owner);
+  uint64_t Forget(std::string_view owner) { return Forget(OwnerOf(owner)); }
   // Returns what the namespaces of an owner hold, as trees of runs of nodes without forks and with
   // as many hits: a run comes after the one it goes on from; of siblings the one with most hits
   // first. At most so many runs and tokens; has_more where there are others. O(runs + tokens).

@@ -21,6 +21,26 @@ uint32_t KvCache::Probe(std::string_view owner, const Identity& identity,
   return ns ? matcher_.WholeBlocksHeld(Of(*ns).root, prompt) : 0;
 }
 
+LookFor KvCache::LookForRest(std::string_view owner, const Identity& identity,
+                             std::optional<std::string_view> salt,
+                             std::span<const TokenId> prompt) const {
+  const Namespace named = Namespaces::Named(owner, identity, salt);
+  LookFor what{.owner = named.owner, .names = {}, .is_chain = !layout().has_windows()};
+  if (prompt.empty()) return what;
+  const uint32_t block_tokens = layout().block_tokens();
+  const auto first = Probe(owner, identity, salt, prompt) / block_tokens;
+  const auto end = static_cast<uint32_t>((prompt.size() - 1) / block_tokens);
+  BlockKey key = RootKeyOf(options_.secret, owner, named.salt, named.identity);
+  const HmacKey hmac(key);
+  for (uint32_t block = 0; block < end; ++block) {
+    key = ChildKey(hmac, key, prompt.subspan(size_t{block} * block_tokens, block_tokens));
+    for (uint32_t group = 0; block >= first && group < layout().num_own_groups(); ++group) {
+      what.names.push_back(RecordNameOf(layout(), key, group));
+    }
+  }
+  return what;
+}
+
 NamespaceId KvCache::OpenNamespace(std::string_view owner, const Identity& identity,
                                    std::optional<std::string_view> salt,
                                    const std::optional<Identity>& plain) {
@@ -63,10 +83,9 @@ void KvCache::SetQuota(AccountId account, const KvQuota& quota) {
   }
 }
 
-uint64_t KvCache::Forget(std::string_view owner) {
-  const Digest digest = Sha256Of(owner);
+uint64_t KvCache::Forget(const Digest& owner) {
   for (size_t i = 1; i < namespaces_.size(); ++i) {
-    if (Of(NamespaceId(i)).owner == digest) Forget(NamespaceId(i));
+    if (Of(NamespaceId(i)).owner == owner) Forget(NamespaceId(i));
   }
   return owners_.point();  // also of those that were recycled
 }

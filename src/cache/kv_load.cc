@@ -58,8 +58,9 @@ KvLoad::Front KvLoad::FrontOf(uint32_t block) {
     using enum Read::State;
     if (read.state == kGone) return Front::kMissing;
     const ReadState state = read.state == kNotAsked ? ReadState::kReading : tier_->StateOf(read.id);
-    if (state == ReadState::kFailed || state == ReadState::kErased) {
+    if (state != ReadState::kReading && state != ReadState::kArrived) {
       is_broken_ |= state == ReadState::kFailed;
+      is_down_ |= state == ReadState::kDown;
       End(i, ReadEnd::kNotUsed);
       return Front::kMissing;
     }
@@ -105,14 +106,23 @@ void KvLoad::PassBefore(uint64_t committed) {
   next_ = std::max(next_, front_);
 }
 
+uint32_t KvLoad::num_left(TierKind kind) const {
+  return static_cast<uint32_t>(
+      std::count_if(offer_.records.begin() + front_, offer_.records.end(),
+                    [&](const TierOffer::Record& record) { return record.from == kind; }));
+}
+
 void KvLoad::CountIn(CacheCounters& counters) {
   if (!counts_) return;
+  const uint32_t remote = remote_tokens_ - counted_remote_;
   const uint32_t taken = taken_tokens_ - counted_taken_;
   const uint32_t loaded = loaded_tokens_ - counted_loaded_;
-  counters.reused_disk += loaded;
+  counters.reused_remote += remote;
+  counters.reused_disk += loaded - remote;
   counters.reused_pool += taken - loaded;
   counted_taken_ = taken_tokens_;
   counted_loaded_ = loaded_tokens_;
+  counted_remote_ = remote_tokens_;
 }
 
 }  // namespace kvasir

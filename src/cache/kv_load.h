@@ -1,6 +1,7 @@
 // KvLoad: the blocks that a sequence gets from a tier instead of computing them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -30,15 +31,21 @@ class KvLoad {
   // Returns the first block that is still wanted, and where the offer ends.
   uint32_t end_block() const { return offer_.end_block; }
   uint32_t num_records() const { return static_cast<uint32_t>(reads_.size()); }
-  uint32_t num_left() const { return static_cast<uint32_t>(reads_.size()) - front_; }  // records
-  // Tokens whose KV came from the tier so far, and the bytes of their payloads.
+  // Returns how many records of a kind are still wanted. O(records).
+  uint32_t num_left(TierKind kind) const;
+  // Tokens whose KV came from the tier so far, those of them that came from a store far away, and
+  // the bytes of their payloads.
   uint32_t loaded_tokens() const { return loaded_tokens_; }
+  uint32_t remote_tokens() const { return remote_tokens_; }
   // Tokens that came from the tier, and those of blocks that another sequence had brought into the
   // pool meanwhile.
   uint32_t taken_tokens() const { return taken_tokens_; }
-  uint64_t loaded_bytes() const { return loaded_bytes_; }
+  uint64_t loaded_bytes() const { return loaded_bytes_[0] + loaded_bytes_[1]; }
+  uint64_t loaded_bytes(TierKind kind) const { return loaded_bytes_[static_cast<size_t>(kind)]; }
   // Tells whether a record was damaged or could not be read.
   bool is_broken() const { return is_broken_; }
+  // Tells whether a store stopped to answer.
+  bool is_down() const { return is_down_; }
   // Gives back all buffers and asks for nothing more.
   void Drop();
 
@@ -78,10 +85,10 @@ class KvLoad {
   std::vector<Read> reads_;  // [offer_.records]
   uint32_t next_ = 0;        // the first record that was not asked for
   uint32_t front_ = 0;       // the first record whose block the sequence does not have
-  uint32_t loaded_tokens_ = 0, taken_tokens_ = 0;
-  uint32_t counted_loaded_ = 0, counted_taken_ = 0;  // of them, in CountIn
-  uint64_t loaded_bytes_ = 0;
-  bool is_broken_ = false;
+  uint32_t loaded_tokens_ = 0, taken_tokens_ = 0, remote_tokens_ = 0;
+  uint32_t counted_loaded_ = 0, counted_taken_ = 0, counted_remote_ = 0;  // of them, in CountIn
+  std::array<uint64_t, kNumTierKinds> loaded_bytes_{};
+  bool is_broken_ = false, is_down_ = false;
   bool counts_ = true;
 };
 

@@ -104,15 +104,20 @@ std::vector<KvLoader::Opening> KvLoader::ListOpenings(const KvSequence& sequence
 // after it.
 void KvLoader::CountOpened(KvLoad& load, std::span<const Opening> opens, uint32_t first,
                            uint32_t right) const {
-  std::array<bool, kBlocksAtOnce> is_of_pool;
+  std::array<bool, kBlocksAtOnce> is_of_pool, is_remote{};
   const uint32_t block_tokens = parts_.layout.block_tokens();
   is_of_pool.fill(parts_.layout.num_full_groups() > 0);
   for (const Opening& open : opens) {
     if (open.block - first >= right) break;
-    load.loaded_bytes_ += parts_.layout.block_bytes();
+    const TierKind from = open.read ? load.offer_.records[*open.read].from : TierKind::kDisk;
+    load.loaded_bytes_[static_cast<size_t>(from)] += parts_.layout.block_bytes();
     is_of_pool[open.block - first] = false;
+    is_remote[open.block - first] |= from == TierKind::kRemote;
   }
-  for (uint32_t i = 0; i < right; ++i) load.loaded_tokens_ += is_of_pool[i] ? 0 : block_tokens;
+  for (uint32_t i = 0; i < right; ++i) {
+    load.loaded_tokens_ += is_of_pool[i] ? 0 : block_tokens;
+    load.remote_tokens_ += is_of_pool[i] || !is_remote[i] ? 0 : block_tokens;
+  }
   load.taken_tokens_ += right * block_tokens;
 }
 

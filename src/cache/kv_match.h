@@ -63,7 +63,7 @@ class MatchResult {
   bool shares_ = false;
   bool has_cursor_ = false;
   bool counts_ = true;
-  bool stores_ = false;
+  uint8_t stores_ = 0;  // KvSequence::stores_
   uint32_t num_offered_ = 0;
   TierOffer offer_;
   AccountId account_ = kNobody;
@@ -88,6 +88,8 @@ struct MatchOptions {
   NamespaceId other_rope = kSharesNothing;
   // false: the tier is not asked, and what is computed is not handed over to it.
   bool use_tier = true;
+  // The same of a store that machines share, where the tier has one.
+  RemoteUse remote = RemoteUse::kReadWrite;
   // false: counters() leave this match out: a request that ran before goes on.
   bool counts = true;
   // Nothing is reused beyond so many tokens, and no Cursor of a longer prompt: what follows is

@@ -118,12 +118,12 @@ std::optional<NodeId> KvPublisher::Link(NodeId parent, std::span<const TokenId> 
   const NodeId node = parts_.index.Insert(parent, tokens);
   if (parts_.layout.num_full_groups() > 0) {
     parts_.residency.Enter(node, parts_.layout.kinds()[0], sequence.tables_, block_index);
-    if (sequence.stores_) QueueWrites(node, parts_.layout.kinds()[0]);
+    QueueWrites(node, parts_.layout.kinds()[0], sequence.stores_);
   }
   for (const KvKind* kind : windows) {
     if (block_index < sequence.FirstWindowBlock(parts_.layout, kind->first_group)) continue;
     parts_.residency.Enter(node, *kind, sequence.tables_, block_index);
-    if (sequence.stores_) QueueWrites(node, *kind);
+    QueueWrites(node, *kind, sequence.stores_);
   }
   return node;
 }
@@ -161,7 +161,7 @@ void KvPublisher::KeepWindowsOf(NodeId node, KvSequence& sequence, uint32_t bloc
     if (!theirs) {
       if (block_index < sequence.FirstWindowBlock(parts_.layout, kind.first_group)) continue;
       parts_.residency.Enter(node, kind, sequence.tables_, block_index);
-      if (sequence.stores_) QueueWrites(node, kind);
+      QueueWrites(node, kind, sequence.stores_);
     } else if (*theirs != table.ref(block_index).id()) {
       for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
         sequence.tables_[group].Replace(block_index,
@@ -187,11 +187,11 @@ void KvPublisher::DropWindows(KvSequence& sequence) {
   parts_.reserves.GiveBack(sequence, before - parts_.reserves.NumWindowBlocks(sequence));
 }
 
-// Has the node's blocks of a kind sealed, if it is a whole block.
-void KvPublisher::QueueWrites(NodeId node, const KvKind& kind) {
-  if (parts_.sealer == nullptr) return;
+// Has the node's blocks of a kind sealed for these stores, if it is a whole block.
+void KvPublisher::QueueWrites(NodeId node, const KvKind& kind, uint8_t stores) {
+  if (parts_.sealer == nullptr || stores == 0) return;
   for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
-    parts_.sealer->Push(*parts_.index.block(node, group));
+    parts_.sealer->Push(*parts_.index.block(node, group), stores);
   }
 }
 

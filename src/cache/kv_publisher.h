@@ -51,7 +51,7 @@ class KvPublisher {
   void DropWindows(KvSequence& sequence);
   bool LinkSource(KvSequence& sequence);
   void EnterSource(KvSequence& sequence);
-  void QueueWrites(NodeId node, const KvKind& kind);
+  void QueueWrites(NodeId node, const KvKind& kind, uint8_t stores);
 
   const Parts parts_;
 };

@@ -59,7 +59,10 @@ class KvSequence {
   bool retains() const { return retains_; }  // KvCache::Retain succeeded
   // Tells whether Commit enters what it computes into the index.
   bool publishes() const { return shares_ && place_.is_current(); }
-  void StopPublishing() { shares_ = stores_ = false; }
+  void StopPublishing() {
+    shares_ = false;
+    stores_ = 0;
+  }
   // Stops publishing and gives up its place in the index: what it begins with may leave. Its blocks
   // are zeroed when it releases them.
   void LeaveIndex() {
@@ -98,7 +101,7 @@ class KvSequence {
   // released before it, and the node is then bare if nothing else needs it.
   NodeHold place_;
   bool shares_ = false;
-  bool stores_ = false;  // what it publishes is handed over to the tier
+  uint8_t stores_ = 0;  // of the tier, a bit each: what it publishes is handed over to them
   AccountId account_ = kNobody;
   uint32_t num_committed_ = 0;
   bool closed_ = false;

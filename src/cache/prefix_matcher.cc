@@ -17,7 +17,8 @@ MatchResult PrefixMatcher::Match(NamespaceId ns, std::span<const TokenId> prompt
   match.account_ = ns == kSharesNothing ? options.account : parts_.namespaces.Of(ns).account;
   match.tables_.resize(parts_.layout.num_groups());
   match.shares_ = options.reuse && parts_.reuse && ns != kSharesNothing;
-  match.stores_ = match.shares_ && options.use_tier && parts_.namespaces.Of(ns).stores;
+  const bool has_tier = match.shares_ && options.use_tier && parts_.namespaces.Of(ns).stores;
+  if (has_tier) match.stores_ = StoresFor(options.remote);
   const PromptSource& source = options.source;
   KV_CHECK(source.tokens == 0 || (!source.ids.empty() && parts_.layout.num_cross_groups() > 0));
   KV_CHECK(prompt.empty() || prompt[0] != SourceKey::kMark);
@@ -63,19 +64,31 @@ MatchResult PrefixMatcher::Match(NamespaceId ns, std::span<const TokenId> prompt
         Miss{pool_is_full || resumed.pool_is_full ? MissReason::kPoolFull : MissReason::kWindow,
              num_reused, std::nullopt};
   }
-  if (match.stores_ && key == nullptr && !pool_is_full && !match.has_cursor_) {
-    num_reused = AddOffer(ns, prompt, std::span(path).first(whole_blocks), num_reused, match);
+  if (has_tier && key == nullptr && !pool_is_full && !match.has_cursor_) {
+    num_reused = AddOffer(ns, prompt, std::span(path).first(whole_blocks), num_reused,
+                          options.remote, match);
   }
   Settle(prompt, path, num_reused, match);
   return match;
+}
+
+// Returns which stores of the tier get what is computed.
+uint8_t PrefixMatcher::StoresFor(RemoteUse remote) const {
+  uint8_t stores = 0;
+  for (uint32_t i = 0; i < parts_.tier->num_stores(); ++i) {
+    const bool is_remote = parts_.tier->KindOfStore(i) == TierKind::kRemote;
+    if (!is_remote || remote == RemoteUse::kReadWrite) stores |= static_cast<uint8_t>(1u << i);
+  }
+  return stores;
 }
 
 // Looks for what the tier has beyond num_reused tokens. Returns what is to be reused of the pool:
 // less, where an offer begins with the block of which only a part is here.
 uint32_t PrefixMatcher::AddOffer(NamespaceId ns, std::span<const TokenId> prompt,
                                  std::span<const NodeId> path, uint32_t num_reused,
-                                 MatchResult& match) {
-  TierOffer offer = FindOffer(*parts_.tier, parts_.index, parts_.layout,
+                                 RemoteUse remote, MatchResult& match) {
+  const bool has_remote = remote != RemoteUse::kNone;
+  TierOffer offer = FindOffer({*parts_.tier, has_remote}, parts_.index, parts_.layout,
                               parts_.namespaces.Of(ns).root, prompt, path, num_reused);
   if (offer.empty()) return num_reused;
   const uint32_t partial = num_reused % parts_.layout.block_tokens();
@@ -87,8 +100,8 @@ uint32_t PrefixMatcher::AddOffer(NamespaceId ns, std::span<const TokenId> prompt
         match.tables_[group].Clear();
       }
       num_reused = PinWindows(path, num_reused, match).tokens;
-      offer = FindOffer(*parts_.tier, parts_.index, parts_.layout, parts_.namespaces.Of(ns).root,
-                        prompt, path, num_reused);
+      offer = FindOffer({*parts_.tier, has_remote}, parts_.index, parts_.layout,
+                        parts_.namespaces.Of(ns).root, prompt, path, num_reused);
       if (offer.empty()) return num_reused;
     }
   }

@@ -58,7 +58,8 @@ class PrefixMatcher {
   Pinned PinWindows(std::span<const NodeId> path, uint32_t num_tokens, MatchResult& match) const;
   std::optional<MissReason> PinSource(MatchResult& match) const;
   uint32_t AddOffer(NamespaceId ns, std::span<const TokenId> prompt, std::span<const NodeId> path,
-                    uint32_t num_reused, MatchResult& match);
+                    uint32_t num_reused, RemoteUse remote, MatchResult& match);
+  uint8_t StoresFor(RemoteUse remote) const;
   bool UseCursor(std::span<const TokenId> prompt, NodeId node, MatchResult& match);
   void Settle(std::span<const TokenId> prompt, std::span<const NodeId> path, uint32_t num_reused,
               MatchResult& match);

@@ -32,6 +32,8 @@ const char* ToString(MissReason reason) {
       return "retokenized";
     case MissReason::kAdapterChanged:
       return "adapter_changed";
+    case MissReason::kRemoteDown:
+      return "remote_down";
   }
   return "unknown";
 }

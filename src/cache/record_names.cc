@@ -40,12 +40,20 @@ ForgetFacts ForgetFactsOf(const KvLayout& layout, const Digest& owner, const Blo
                     .tokens = {},
                     .path = {},
                     .parts = {},
+                    .keys = {},
                     .has_chains = layout.num_full_groups() > 0,
                     .kept = {}};
   const HmacKey hmac(root);
   for (size_t at = 0; at < begin; at += block_tokens) {
     facts.parent = ChildKey(hmac, facts.parent, ids.subspan(at, block_tokens));
     if (at + block_tokens > first) facts.path.push_back(facts.parent);
+  }
+  // All whole blocks of the path that have a token of the text, or come after it.
+  facts.keys = facts.path;
+  BlockKey key = facts.parent;
+  for (size_t at = begin; at + block_tokens <= ids.size(); at += block_tokens) {
+    key = ChildKey(hmac, key, ids.subspan(at, block_tokens));
+    facts.keys.push_back(key);
   }
   for (uint32_t group = 0; group < layout.num_own_groups(); ++group) {
     facts.parts.push_back(RecordNameOf(layout, {}, group));

@@ -9,7 +9,7 @@ namespace kvasir {
 namespace {
 
 // Whether the tier has a block's records of all groups of a kind.
-bool HasAll(const Tier& tier, const KvLayout& layout, const BlockKey& key, const KvKind& kind) {
+bool HasAll(const TierView& tier, const KvLayout& layout, const BlockKey& key, const KvKind& kind) {
   for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
     if (!tier.Has(RecordNameOf(layout, key, group))) return false;
   }
@@ -18,8 +18,8 @@ bool HasAll(const Tier& tier, const KvLayout& layout, const BlockKey& key, const
 
 }  // namespace
 
-TierOffer FindOffer(const Tier& tier, const PrefixIndex& index, const KvLayout& layout, NodeId root,
-                    std::span<const TokenId> prompt, std::span<const NodeId> path,
+TierOffer FindOffer(const TierView& tier, const PrefixIndex& index, const KvLayout& layout,
+                    NodeId root, std::span<const TokenId> prompt, std::span<const NodeId> path,
                     uint32_t num_reused) {
   const uint32_t block_tokens = layout.block_tokens();
   const uint32_t num_full = layout.num_full_groups();
@@ -75,7 +75,10 @@ TierOffer FindOffer(const Tier& tier, const PrefixIndex& index, const KvLayout& 
       const bool seen = b >= window_block(end, kind);
       if (!seen || (resident(b) && index.block(path[b], kind.first_group))) continue;
       for (uint32_t g = kind.first_group; g < kind.first_group + kind.num_groups; ++g) {
-        offer.records.push_back({.block = b, .group = static_cast<uint16_t>(g)});
+        const BlockKey& key = offer.keys[b - offer.first_block + 1];
+        offer.records.push_back({.block = b,
+                                 .group = static_cast<uint16_t>(g),
+                                 .from = tier.tier.KindOf(RecordNameOf(layout, key, g))});
       }
     }
   }

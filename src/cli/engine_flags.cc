@@ -203,6 +203,28 @@ Status ReadDisk(const Args& args, DiskDefault otherwise, EngineOptions* options)
   return {};
 }
 
+Status ReadRemote(const Args& args, EngineOptions* options) {
+  const auto url = args.Text("remote"), secret = args.Text("fleet-secret");
+  if (!url) {
+    for (const char* flag : {"fleet-secret", "remote-mode", "remote-memory", "remote-ttl"}) {
+      if (args.Has(flag)) return Fail(Code::kInvalidArgument, "--{}: needs --remote URL", flag);
+    }
+    return {};
+  }
+  if (!secret) {
+    return Fail(Code::kInvalidArgument,
+                "--remote: needs --fleet-secret FILE; 'kvasir key fleet FILE' makes one");
+  }
+  RemoteOptions remote{.url = *url, .fleet_secret = *secret};
+  static constexpr std::string_view kModes[] = {"readwrite", "read"};
+  KV_ASSIGN(const std::string mode, args.OneOf("remote-mode", kModes, "readwrite"));
+  if (mode == "read") remote.mode = RemoteMode::kRead;
+  KV_ASSIGN(remote.memory_bytes, args.Bytes("remote-memory", remote.memory_bytes));
+  KV_ASSIGN(remote.ttl_hours, args.Uint("remote-ttl", 1, 24 * 366, remote.ttl_hours));
+  options->remote = std::move(remote);
+  return {};
+}
+
 Status ReadScheduling(const Args& args, EngineOptions* options) {
   static constexpr std::string_view kSchedules[] = {"fair", "fifo"};
   KV_ASSIGN(const std::string schedule, args.OneOf("schedule", kSchedules, "fair"));
@@ -261,6 +283,7 @@ Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwi
   }
   options.pin_threads = args.Has("pin-threads");
   KV_TRY(ReadDisk(args, disk_otherwise, &options));
+  KV_TRY(ReadRemote(args, &options));
   KV_TRY(ReadMemory(args, &options));
   KV_TRY(ReadBlocks(args, &options));
   KV_TRY(ReadScheduling(args, &options));

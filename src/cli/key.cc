@@ -8,15 +8,31 @@
 #include "base/hex.h"
 #include "base/random_bytes.h"
 #include "base/result.h"
+#include "base/secret.h"
 #include "cli/command.h"
 
 namespace kvasir::cli {
 namespace {
 
+Result<int> MakeFleetSecret(const Args& args, const std::vector<std::string>& operands) {
+  if (operands.size() != 2) {
+    return Fail(Code::kInvalidArgument, "'kvasir key fleet FILE' takes one file");
+  }
+  for (const char* flag : {"admin", "json"}) {
+    if (args.Has(flag)) return Fail(Code::kInvalidArgument, "--{}: is for 'key new' alone", flag);
+  }
+  KV_TRY(MakeSecret(operands[1]));
+  fmt::print("{}: the secret of a fleet; copy it to each machine, and keep it from all others\n",
+             operands[1]);
+  return kExitDone;
+}
+
 Result<int> RunKey(const Args& args) {
   const std::vector<std::string> operands = args.List(kOperands);
+  if (!operands.empty() && operands.front() == "fleet") return MakeFleetSecret(args, operands);
   if (operands != std::vector<std::string>{"new"}) {
-    return Fail(Code::kInvalidArgument, "{}'kvasir key new' makes a key",
+    return Fail(Code::kInvalidArgument,
+                "{}'kvasir key new' makes a key, 'kvasir key fleet FILE' a fleet's secret",
                 operands.empty() ? "" : "unknown word '" + operands.front() + "'; ");
   }
   std::array<uint8_t, 32> bytes;
@@ -37,13 +53,15 @@ Result<int> RunKey(const Args& args) {
 Command KeyCommand() {
   return {
       "key",
-      "makes an API key and its entry for the file of serve --keys",
-      "key new",
+      "makes an API key and its entry for the file of serve --keys, or a fleet's secret",
+      "key new | key fleet FILE",
       {{"admin", "", "a key of the operator, who may read about all tenants", FlagKind::kSwitch},
        {"json", "", "print one JSON object", FlagKind::kSwitch}},
       RunKey,
-      "The key is shown once and stored nowhere: the entry has only its SHA-256 digest.\n",
-      1};
+      "The key is shown once and stored nowhere: the entry has only its SHA-256 digest. FILE gets "
+      "32\n"
+      "random bytes, for serve --fleet-secret on all machines.\n",
+      2};
 }
 
 }  // namespace kvasir::cli

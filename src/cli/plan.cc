@@ -35,6 +35,10 @@ void PrintTable(const MemoryPlan& plan, uint64_t disk_cap_bytes) {
     bytes("disk index", plan.tier_index_bytes, "where each block on the disk lies");
     bytes("disk buffers", plan.tier_buffer_bytes, "blocks on their way to and from the disk");
   }
+  if (plan.remote_index_bytes > 0) {
+    bytes("remote index", plan.remote_index_bytes, "what is known of the fleet's store");
+    bytes("remote buffers", plan.remote_buffer_bytes, "blocks on their way to and from the store");
+  }
   bytes("total", plan.total_bytes, "");
   bytes("process", plan.process_bytes,
         "program, libraries, stacks, tokenizer, a grammar being compiled");
@@ -174,6 +178,7 @@ Command PlanCommand() {
                 CacheDirFlags(),
                 CacheFlags(),
                 DiskFlags(DiskDefault::kCacheFolder),
+                RemoteFlags(),
                 RequestFlags()}),
           RunPlan};
 }

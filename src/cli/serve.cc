@@ -57,6 +57,17 @@ std::string DiskLine(const Engine& engine) {
          UnusableCapLine("disk     ", disk->cap_bytes, engine.plan());
 }
 
+std::string RemoteLine(const Engine& engine) {
+  const std::optional<RemoteStats> remote = engine.RemoteState();
+  if (!remote) return "";
+  const RemoteOptions& options = *engine.options().remote;
+  std::string state = ToString(remote->state);
+  if (remote->state == RemoteStats::State::kOff) state += ": " + remote->reason;
+  return fmt::format("remote   {}://{}: {}, AES-256-GCM, kept {} h{}\n", remote->kind, remote->host,
+                     state, options.ttl_hours,
+                     options.mode == RemoteMode::kRead ? "; read only" : "");
+}
+
 std::string LimitLine(const MemoryLimit& limit) {
   if (limit.bytes == UINT64_MAX) return "";
   return fmt::format("limit    {}: {}\n", FormatBytes(limit.bytes), limit.source);
@@ -84,7 +95,7 @@ std::string SummaryOf(const Engine& engine) {
                     "context of {}; that needs --kv-memory {}\n",
                     plan.max_tokens, plan.ctx_size, *plan.context_kv_memory_bytes)
               : std::string()) +
-         DiskLine(engine) +
+         DiskLine(engine) + RemoteLine(engine) +
          fmt::format("runs     context {} tokens, {} at once, {}, target {}\n", plan.ctx_size,
                      CountText(plan.parallel, "sequence"),
                      CountText(options.threads ? *options.threads : DefaultThreads(), "thread"),

@@ -126,6 +126,7 @@ std::vector<Flag> ServeFlags() {
        RequestFlags(),
        SessionFlags(),
        DiskFlags(DiskDefault::kCacheFolder),
+       RemoteFlags(),
        AbsentFlags()});
 }
 
@@ -136,6 +137,7 @@ std::vector<FlagGroup> ServeGroups() {
            "kv-memory parallel kv-format kv-skip-layers cache eviction retention request-memory "
            "session-memory grammar-memory allow-overcommit"},
           {"Disk", "disk disk-cap disk-ttl disk-reserve cache-dir image-cap"},
+          {"Fleet", "remote fleet-secret remote-mode remote-memory remote-ttl"},
           {"Adapters",
            "lora lora-scaled lora-init-without-apply lora-dir lora-memory max-lora-rank max-loras"},
           {"Access", "api-key api-key-file keys admin-key cors-origin allowed-host"},

@@ -142,6 +142,19 @@ std::vector<Flag> DiskFlags(DiskDefault otherwise) {
        "what stays free on the device (default: a tenth of it, at most 2 GiB)"}};
 }
 
+std::vector<Flag> RemoteFlags() {
+  return {
+      {"remote", "URL",
+       "store that the machines of a fleet share their cache through, encrypted: "
+       "redis://HOST:PORT; the password is in REDISCLI_AUTH"},
+      {"fleet-secret", "FILE",
+       "secret of the fleet, which 'kvasir key fleet FILE' makes; needed with --remote"},
+      {"remote-mode", "readwrite|read", "read: nothing is written there (default readwrite)"},
+      {"remote-memory", "SIZE", "buffers of blocks on their way there and back (default 64MiB)"},
+      {"remote-ttl", "HOURS",
+       "blocks leave the store so long after they were written or read (default 24)"}};
+}
+
 std::vector<Flag> AnswerFlags() {
   return Join({FetchFlags(), TemplateFlags(), SamplingFlags(), GenerationConfigFlags(), LoadFlags(),
                AdapterFlags(), CacheFlags(), DiskFlags(DiskDefault::kNone)});

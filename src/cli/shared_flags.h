@@ -36,6 +36,8 @@ std::vector<Flag> RequestFlags();
 // a command of one prompt keeps it only where a folder is named.
 enum class DiskDefault : uint8_t { kNone, kCacheFolder };
 std::vector<Flag> DiskFlags(DiskDefault otherwise);
+// --remote and what belongs to it.
+std::vector<Flag> RemoteFlags();
 // Flags that run and chat have in common: template, sampling, the model, its cache and disk.
 std::vector<Flag> AnswerFlags();
 // Flags of parts that do not exist yet; each is refused with the part's name.

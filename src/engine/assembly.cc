@@ -151,6 +151,35 @@ Result<std::optional<DiskTierOptions>> DiskOptionsFor(const Assembly& a,
   return disk;
 }
 
+// Absent where no remote tier is wanted.
+Result<std::optional<RemoteTierOptions>> RemoteOptionsFor(const Assembly& a,
+                                                          const EngineOptions& options) {
+  if (!options.remote) return std::nullopt;
+  if (a.model.config.encoder || options.cache_mode != CacheMode::kPrefix) {
+    return FailField(Code::kInvalidArgument, "remote", "{}",
+                     a.model.config.encoder
+                         ? fmt::format("the KV of {} depends on its source and is not shared; "
+                                       "leave --remote out",
+                                       a.model.name)
+                         : "only a cache that requests share is shared with other machines; leave "
+                           "--cache out, or give --cache prefix");
+  }
+  RemoteTierOptions remote{.mode = options.remote->mode,
+                           .memory_bytes = options.remote->memory_bytes,
+                           .ttl_hours = options.remote->ttl_hours,
+                           .shape = {.block_tokens = a.cache.layout.block_tokens(),
+                                     .payload_bytes = a.cache.layout.block_bytes()}};
+  KV_ASSIGN(remote.address, ParseRemoteAddress(options.remote->url));
+  const Result<Secret> fleet = ReadSecret(options.remote->fleet_secret);
+  if (!fleet) {
+    return FailField(Code::kInvalidArgument, "fleet_secret", "{}", fleet.error().message);
+  }
+  remote.fleet = *fleet;
+  if (const char* password = std::getenv("REDISCLI_AUTH")) remote.password = password;
+  KV_TRY(RemoteTier::CheckMemory(remote));
+  return remote;
+}
+
 uint64_t ParametersOf(const ImportedModel& model) {
   uint64_t sum = model.embedding.num_elements() + model.final_norm.num_elements();
   if (model.lm_head) sum += model.lm_head->view.num_elements();
@@ -255,8 +284,9 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model, Nee
                        .max_identities = IdentitiesFor(options, long_rope_after.has_value()),
                        .secret = {},
                        // A load extends a sequence by whole blocks.
-                       .step_tokens = options.disk ? std::max(runner.max_rows, options.block_tokens)
-                                                   : runner.max_rows,
+                       .step_tokens = options.disk || options.remote
+                                          ? std::max(runner.max_rows, options.block_tokens)
+                                          : runner.max_rows,
                        .reuse = options.cache_mode == CacheMode::kPrefix,
                        .eviction = FindEvictionChoice(options.eviction),
                        .continues = speculate != Speculate::kOff};
@@ -274,6 +304,7 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model, Nee
   KV_TRY(KvCache::CheckBudget(assembly.cache));
   assembly.cache_plan = KvCache::Plan(assembly.cache);
   KV_ASSIGN(assembly.disk, DiskOptionsFor(assembly, options));
+  KV_ASSIGN(assembly.remote, RemoteOptionsFor(assembly, options));
   KV_ASSIGN(assembly.draft, AssembleDraft(options, assembly, need));
   assembly.plan = PlanMemory(assembly, options);
   return assembly;

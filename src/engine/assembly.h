@@ -11,6 +11,7 @@
 #include "kvasir/model_card.h"
 #include "kvasir/plan.h"
 #include "model/runner.h"
+#include "remote/remote_tier.h"
 #include "tier/disk_tier.h"
 
 namespace kvasir {
@@ -26,6 +27,7 @@ struct Assembly {
   KvCacheOptions cache;  // the secret is still zero, and the tier not there
   Runner::Plan runner_plan{};
   CachePlan cache_plan{};
+  std::optional<RemoteTierOptions> remote = {};  // without Identity; absent: none is wanted
   std::optional<DiskTierOptions> disk = {};   // without secret and Identity; absent: none is wanted
   std::unique_ptr<Assembly> draft = nullptr;  // nullptr: no draft model is wanted
   std::vector<LoraAdapter> adapters = {};     // of EngineOptions::adapters::load

@@ -63,7 +63,7 @@ SchedulerOptions SchedulerFor(const EngineOptions& options, const Assembly& asse
                              .max_rows = assembly.runner.max_rows,
                              .logit_rows = assembly.logit_rows,
                              .target = assembly.runner.target,
-                             .tier = parts.disk.tier.get(),
+                             .tier = parts.tiers.seen(),
                              .identity = identity,
                              .identify = parts.identify,
                              .end_tokens = parts.card.eos,
@@ -116,7 +116,8 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   if (text.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
     KV_ASSIGN(parts.text, text.get());
   }
-  assembly.cache.secret = parts.cache_secret = secret.secret;
+  assembly.cache.secret = parts.cache_secret =
+      assembly.remote ? FleetCacheSecret(assembly.remote->fleet) : secret.secret;
   KV_ASSIGN(parts.prompt_secret, EphemeralSecret());
   KvCacheOptions cache = assembly.cache;
   assembly.runner.images = ImagesFor(assembly, weights, secret, options);
@@ -150,8 +151,8 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   const IdentityParts content = ContentParts(config, weights, tokenizer);
   parts.card.content = ToHex(IdentityOf(content));
   const Identity identity = IdentityFor(content, assembly.plan, cache.layout);
-  KV_ASSIGN(parts.disk, DiskFor(assembly, secret, identity, options));
-  cache.tier = parts.disk.tier.get();
+  KV_ASSIGN(parts.tiers, TiersFor(assembly, secret, identity, options));
+  cache.tier = parts.tiers.seen();
   KV_ASSIGN(parts.cache, KvCache::Create(std::move(cache)));
   parts.identify = [content, plan = assembly.plan, layout = parts.cache->layout()](
                        const Digest& adapters, bool is_long) {

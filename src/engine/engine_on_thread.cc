@@ -56,8 +56,8 @@ EngineOnThread::EngineOnThread(Parts parts)
     const MutexLock lock(stats_mutex_);
     workload_ = workload;
   });
-  if (parts_.disk.tier) {
-    parts_.disk.tier->set_on_progress([this] {
+  if (Tier* const tier = parts_.tiers.seen()) {
+    tier->set_on_progress([this] {
       const MutexLock lock(mutex_);
       tier_progress_ = true;
       wake_.notify_one();
@@ -80,34 +80,38 @@ EngineOnThread::~EngineOnThread() {
   // The tier's threads tell this object of their progress: they end, or are left, while all of it
   // is there.
   struct EndTier {
-    Disk& disk;
+    Tiers& tiers;
     std::chrono::nanoseconds patience = kTierEnd;
     ~EndTier() {
+      tiers.pair.reset();
+      tiers.remote.reset();
+      Disk& disk = tiers.disk;
       if (disk.tier)
         DiskTier::Close(std::move(disk.tier), std::move(disk.storage),
                         std::chrono::ceil<std::chrono::milliseconds>(patience));
     }
-  } end{parts_.disk};
+  } end{parts_.tiers};
   if (!thread_.joinable()) return;  // never started
   CheckMayWait();
   const uint64_t end_ns = MonotonicNs() + Nanoseconds(kTierEnd);
-  const uint64_t dropped_before = parts_.disk.tier ? DroppedBlocks(parts_.disk.tier->Stats()) : 0;
+  Tier* const tier = parts_.tiers.seen();
+  const uint64_t dropped_before = tier != nullptr ? DroppedBlocks(tier->Stats()) : 0;
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_one();
   thread_.join();
-  if (!parts_.disk.tier) return;
+  if (tier == nullptr) return;
   // What was handed over is stored before the process ends.
   const auto told = std::make_shared<std::promise<void>>();
-  parts_.disk.tier->Flush([told](const Result<TierFlushed>&) { told->set_value(); });
+  tier->Flush([told](const Result<TierFlushed>&) { told->set_value(); });
   const auto left = [&] {
     return std::chrono::nanoseconds(end_ns - std::min(MonotonicNs(), end_ns));
   };
   told->get_future().wait_for(left());
   end.patience = std::max<std::chrono::nanoseconds>(left(), kTierClose);
-  const TierStats stats = parts_.disk.tier->Stats();
+  const TierStats stats = tier->Stats();
   const uint64_t dropped = DroppedBlocks(stats) - dropped_before + stats.pending_blocks;
   if (dropped == 0) return;
   Log(LogLevel::kWarning,
@@ -190,7 +194,7 @@ void EngineOnThread::Forget(ForgetRequest request, ErasureSink done) {
 }
 
 void EngineOnThread::Flush(FlushSink done) {
-  if (!parts_.disk.tier) {
+  if (parts_.tiers.seen() == nullptr) {
     done(
         Fail(Code::kUnsupported, "there is nothing to flush: this engine keeps nothing on a disk"));
     return;
@@ -235,7 +239,10 @@ void EngineOnThread::Run() {
     const bool waits = scheduler_.WaitsForTier();
     {
       MutexLock lock(mutex_);
-      while (scheduler_.idle() && commands_.empty() && !stopping_) lock.Wait(wake_);
+      while (scheduler_.idle() && commands_.empty() && !stopping_ &&
+             !(tier_progress_ && parts_.tiers.remote)) {
+        lock.Wait(wake_);
+      }
       if (waits && commands_.empty() && !tier_progress_) lock.WaitFor(wake_, kTierPause);
       tier_progress_ = false;
       commands.swap(commands_);
@@ -249,8 +256,21 @@ void EngineOnThread::Run() {
     }
     for (Command& command : commands) UntilDone([&] { Apply(command); });
     commands.clear();
+    EraseHere();
     if (stopping) UntilDone([&] { scheduler_.CancelAll(); });
     CountEnded(Step());
+  }
+}
+
+// Erases what another machine of the fleet has erased.
+void EngineOnThread::EraseHere() {
+  if (!parts_.tiers.remote) return;
+  for (const Digest& owner : parts_.tiers.remote->TakeErased()) {
+    {
+      const MutexLock lock(mutex_);
+      ++num_erasures_;
+    }
+    UntilDone([&] { scheduler_.EraseHere(owner); });
   }
 }
 

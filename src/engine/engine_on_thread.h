@@ -51,7 +51,7 @@ class EngineOnThread final : public Engine {
     std::vector<uint32_t> cpus;  // [0] is the engine thread's; empty: anywhere
     std::unique_ptr<Runner> runner;
     std::unique_ptr<FileWatch> files;
-    Disk disk;  // the cache's tier
+    Tiers tiers;  // the cache's
     std::unique_ptr<KvCache> cache;
     DraftModelOnEngine draft;
     SchedulerOptions scheduler;
@@ -83,10 +83,15 @@ class EngineOnThread final : public Engine {
   void Flush(FlushSink done) override;
   uint64_t GrammarBytes() const override { return formats_.bytes(); }
   std::optional<TierStats> DiskStats() const override {
-    return parts_.disk.tier ? std::optional(parts_.disk.tier->Stats()) : std::nullopt;
+    const auto& disk = parts_.tiers.disk.tier;
+    return disk ? std::optional(disk->Stats()) : std::nullopt;
+  }
+  std::optional<RemoteStats> RemoteState() const override {
+    const auto& remote = parts_.tiers.remote;
+    return remote ? std::optional(remote->Remote()) : std::nullopt;
   }
   void ReserveDisk(uint64_t bytes) override {
-    if (parts_.disk.tier) parts_.disk.tier->Reserve(bytes);
+    if (const auto& disk = parts_.tiers.disk.tier) disk->Reserve(bytes);
   }
   Status CheckRoom(const std::string& tenant) const override;
   void CountRejection(RejectReason reason, const std::optional<std::string>& tenant) override;
@@ -175,6 +180,7 @@ class EngineOnThread final : public Engine {
   void CountEnded(const Scheduler::Ended& ended);
   void Run();
   void Apply(Command& command);
+  void EraseHere();
   Scheduler::Ended Step();
 
   Parts parts_;

@@ -201,7 +201,7 @@ Status EngineOnThread::CheckLoad(const std::string& tenant,
 // Tokens of the prompt that need not be computed because the disk has them, less those that could
 // be computed while it is read.
 uint32_t EngineOnThread::TokensFromDisk(const Request& request) const {
-  if (!parts_.disk.tier || !SharesCache(request.spec) || !request.spec.use_disk) return 0;
+  if (!parts_.tiers.disk.tier || !SharesCache(request.spec) || !request.spec.use_disk) return 0;
   const std::span<const TokenId> prompt = request.Exact(request.spec.prompt);
   const std::optional<LongRope>& long_rope = parts_.scheduler.long_rope;
   const bool is_long = long_rope && prompt.size() > long_rope->after_tokens;
@@ -209,7 +209,8 @@ uint32_t EngineOnThread::TokensFromDisk(const Request& request) const {
   if (request.spec.cache_salt) salt = Sha256Of(*request.spec.cache_salt);
   const BlockKey root = RootKeyOf(parts_.cache_secret, request.cache_owner(), salt,
                                   IdentityOf(parts_.scheduler, request.adapters.get(), is_long));
-  const uint32_t tokens = TokensInTier(*parts_.disk.tier, parts_.cache->layout(), root, prompt);
+  const uint32_t tokens =
+      TokensInTier(*parts_.tiers.disk.tier, parts_.cache->layout(), root, prompt);
   if (tokens == 0) return 0;
   double row_ns;
   {
@@ -219,7 +220,7 @@ uint32_t EngineOnThread::TokensFromDisk(const Request& request) const {
   if (row_ns == 0) return tokens;  // nothing can be estimated yet
   const double compute_ns = tokens * row_ns;
   const double bytes = static_cast<double>(tokens * parts_.plan.kv_bytes_per_token);
-  const double bytes_per_s = parts_.disk.tier->Stats().load_bytes_per_s;
+  const double bytes_per_s = parts_.tiers.disk.tier->Stats().load_bytes_per_s;
   const double load_ns = bytes_per_s > 0 ? bytes / bytes_per_s * 1e9 : LoadPace::kUnknownNs;
   return static_cast<uint32_t>(tokens * (1 - std::min(load_ns / compute_ns, 1.0)));
 }

@@ -105,12 +105,17 @@ MemoryPlan PlanMemory(const Assembly& a, const EngineOptions& options) {
     plan.tier_buffer_bytes = DiskTier::BufferBytes(*a.disk);
     plan.tier_usable_bytes = DiskTier::UsableBytes(*a.disk);
   }
+  if (a.remote) {
+    plan.remote_index_bytes =
+        RemoteTier::IndexBytes(*a.remote) + KvCache::WriteQueueBytes(a.cache_plan.num_blocks);
+    plan.remote_buffer_bytes = RemoteTier::BufferBytes(*a.remote);
+  }
   PlanDraft(a, options, plan);
   plan.total_bytes = plan.weights_bytes + plan.kv_bytes + plan.index_bytes + plan.cursor_bytes +
                      plan.scratch_bytes + plan.request_bytes + plan.session_bytes +
                      plan.grammar_bytes + plan.adapter_bytes + plan.tier_index_bytes +
-                     plan.tier_buffer_bytes + plan.draft_weights_bytes + plan.draft_kv_bytes +
-                     plan.draft_scratch_bytes;
+                     plan.tier_buffer_bytes + plan.remote_index_bytes + plan.remote_buffer_bytes +
+                     plan.draft_weights_bytes + plan.draft_kv_bytes + plan.draft_scratch_bytes;
   const uint64_t tokenizer_bytes = TokenizerBytes(a.model);
   plan.process_bytes += 5 * tokenizer_bytes;
   if (options.grammar_memory_bytes > 0) {

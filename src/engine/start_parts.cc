@@ -89,6 +89,23 @@ Result<Disk> DiskFor(const Assembly& assembly, const ServerSecret& secret, const
   return disk;
 }
 
+Result<Tiers> TiersFor(const Assembly& assembly, const ServerSecret& secret,
+                       const Identity& identity, const EngineOptions& options) {
+  Tiers tiers;
+  const std::optional<RemoteTierOptions>& wanted = assembly.remote;
+  KV_ASSIGN(tiers.disk,
+            DiskFor(assembly, secret, wanted ? FleetIdentity(wanted->fleet, identity) : identity,
+                    options));
+  if (!wanted) return tiers;
+  RemoteTierOptions remote = *wanted;
+  remote.identity = identity;
+  KV_ASSIGN(tiers.remote, RemoteTier::Open(remote));
+  if (tiers.disk.tier) {
+    tiers.pair = std::make_unique<TierPair>(*tiers.disk.tier, *tiers.remote);
+  }
+  return tiers;
+}
+
 IdentityParts ContentParts(const ModelConfig& config, const Digest& weights,
                            const Tokenizer* tokenizer) {
   IdentityParts parts;

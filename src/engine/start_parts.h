@@ -11,8 +11,10 @@
 #include "kvasir/engine_options.h"
 #include "kvasir/plan.h"
 #include "model/runner.h"
+#include "remote/remote_tier.h"
 #include "text/tokenizer.h"
 #include "tier/disk_tier.h"
+#include "tier/tier_pair.h"
 
 namespace kvasir {
 
@@ -36,6 +38,22 @@ struct Disk {
   std::unique_ptr<Storage> storage;
   std::unique_ptr<DiskTier> tier;  // nullptr: there is none
 };
+
+// The cache's tiers.
+struct Tiers {
+  Disk disk;
+  std::unique_ptr<RemoteTier> remote;  // nullptr: there is none
+  std::unique_ptr<TierPair> pair;      // of the two, where both are there
+
+  // Returns what the cache sees; nullptr: there is none.
+  Tier* seen() const {
+    if (pair) return pair.get();
+    return remote ? static_cast<Tier*>(remote.get()) : disk.tier.get();
+  }
+};
+// Opens the tiers that are wanted. A store that is down is not an error.
+Result<Tiers> TiersFor(const Assembly& assembly, const ServerSecret& secret,
+                       const Identity& identity, const EngineOptions& options);
 // Opens the disk tier. An error where options.disk names a folder that cannot be used; a warning
 // where it is the default one.
 Result<Disk> DiskFor(const Assembly& assembly, const ServerSecret& secret, const Identity& identity,

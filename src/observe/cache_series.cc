@@ -26,6 +26,7 @@ void WriteReused(const MetricsView& view, SeriesWriter& out) {
   out.Write(view.stats.reused_pool, {"pool"});
   out.Write(view.stats.reused_partial, {"partial"});
   out.Write(view.stats.reused_disk, {"disk"});
+  out.Write(view.stats.reused_remote, {"remote"});
 }
 
 void WriteMisses(const MetricsView& view, SeriesWriter& out) {

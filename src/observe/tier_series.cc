@@ -5,10 +5,11 @@
 namespace kvasir {
 namespace {
 
-constexpr const char* kDisk = "disk";
+constexpr const char *kDisk = "disk", *kRemote = "remote";
 
 void WriteOn(const MetricsView& view, SeriesWriter& out) {
   out.Write(view.disk && view.disk->state == TierStats::State::kOn ? 1 : 0, {kDisk});
+  if (view.remote) out.Write(view.remote->state == RemoteStats::State::kOn ? 1 : 0, {kRemote});
 }
 
 void WriteBytes(const MetricsView& view, SeriesWriter& out) {
@@ -18,9 +19,11 @@ void WriteBytes(const MetricsView& view, SeriesWriter& out) {
 }
 
 void WriteTierBlocks(const MetricsView& view, SeriesWriter& out) {
-  if (!view.disk) return;
-  out.Write(view.disk->blocks, {kDisk, "stored"});
-  out.Write(view.disk->pending_blocks, {kDisk, "pending"});
+  if (view.disk) {
+    out.Write(view.disk->blocks, {kDisk, "stored"});
+    out.Write(view.disk->pending_blocks, {kDisk, "pending"});
+  }
+  if (view.remote) out.Write(view.remote->pending_blocks, {kRemote, "pending"});
 }
 
 template <auto kMember>
@@ -28,7 +31,14 @@ void OfDisk(const MetricsView& view, SeriesWriter& out) {
   if (view.disk) out.Write((*view.disk).*kMember, {kDisk});
 }
 
+template <auto kOfDiskMember, auto kOfRemoteMember>
+void OfBoth(const MetricsView& view, SeriesWriter& out) {
+  if (view.disk) out.Write((*view.disk).*kOfDiskMember, {kDisk});
+  if (view.remote) out.Write((*view.remote).*kOfRemoteMember, {kRemote});
+}
+
 void WriteTierEvicted(const MetricsView& view, SeriesWriter& out) {
+  if (view.remote) out.Write(view.remote->erased_blocks, {kRemote, "erase"});
   if (!view.disk) return;
   out.Write(view.disk->evicted_cap, {kDisk, "cap"});
   out.Write(view.disk->evicted_space, {kDisk, "space"});
@@ -37,6 +47,10 @@ void WriteTierEvicted(const MetricsView& view, SeriesWriter& out) {
 }
 
 void WriteTierDropped(const MetricsView& view, SeriesWriter& out) {
+  if (view.remote) {
+    out.Write(view.remote->dropped_buffer, {kRemote, "buffer"});
+    out.Write(view.remote->dropped_failed, {kRemote, "failed"});
+  }
   if (!view.disk) return;
   out.Write(view.disk->dropped_buffer, {kDisk, "buffer"});
   out.Write(view.disk->dropped_budget, {kDisk, "budget"});
@@ -44,6 +58,12 @@ void WriteTierDropped(const MetricsView& view, SeriesWriter& out) {
 }
 
 void WriteTierFaults(const MetricsView& view, SeriesWriter& out) {
+  if (view.remote) {
+    out.Write(view.remote->fault_io, {kRemote, "io"});
+    out.Write(view.remote->fault_damaged, {kRemote, "damaged"});
+    out.Write(view.remote->fault_missing, {kRemote, "missing"});
+    out.Write(view.remote->fault_stalled, {kRemote, "stalled"});
+  }
   if (!view.disk) return;
   out.Write(view.disk->fault_read, {kDisk, "read"});
   out.Write(view.disk->fault_write, {kDisk, "write"});
@@ -62,9 +82,10 @@ constexpr MetricSeries kTierSeries[] = {
     {"kvasir_tier_blocks", MetricType::Gauge, "tier,state", "tier",
      "Blocks that are stored, and those on their way.", WriteTierBlocks},
     {"kvasir_tier_read_bytes_total", MetricType::Counter, "tier", "tier",
-     "Bytes that were read from it.", OfDisk<&TierStats::read_bytes>},
+     "Bytes that were read from it.", OfBoth<&TierStats::read_bytes, &RemoteStats::read_bytes>},
     {"kvasir_tier_written_bytes_total", MetricType::Counter, "tier", "tier",
-     "Bytes that were written to it.", OfDisk<&TierStats::written_bytes>},
+     "Bytes that were written to it.",
+     OfBoth<&TierStats::written_bytes, &RemoteStats::written_bytes>},
     {"kvasir_tier_evicted_blocks_total", MetricType::Counter, "tier,cause", "tier",
      "Blocks that left it: for the cap, for free space, unused for too long, erased.",
      WriteTierEvicted},
@@ -73,7 +94,9 @@ constexpr MetricSeries kTierSeries[] = {
      "failed.",
      WriteTierDropped},
     {"kvasir_tier_faults_total", MetricType::Counter, "tier,kind", "tier",
-     "Calls that failed, records that did not open, reads that took seconds.", WriteTierFaults},
+     "Calls that failed, records that did not open or that the store had let go, operations that "
+     "took too long.",
+     WriteTierFaults},
     {"kvasir_tier_read_seconds", MetricType::Histogram, "tier", "tier",
      "Time of a read, which takes up to 4 MiB of blocks that lie side by side.",
      OfDisk<&TierStats::read_seconds>},

@@ -50,11 +50,13 @@ void WriteHits(const MetricsView& view, SeriesWriter& out) {
 
 void WriteExternalQueries(const MetricsView& view, SeriesWriter& out) {
   const EngineStats& s = view.stats;
-  if (view.disk) out.Write(s.prompt_tokens - s.reused_pool - s.reused_partial);
+  if (!view.disk && !view.remote) return;
+  out.Write(s.prompt_tokens - s.reused_pool - s.reused_partial);
 }
 
 void WriteExternalHits(const MetricsView& view, SeriesWriter& out) {
-  if (view.disk) out.Write(view.stats.reused_disk);
+  if (!view.disk && !view.remote) return;
+  out.Write(view.stats.reused_disk + view.stats.reused_remote);
 }
 
 void WriteCached(const MetricsView& view, SeriesWriter& out) {
@@ -65,7 +67,7 @@ void WriteBySource(const MetricsView& view, SeriesWriter& out) {
   const EngineStats& s = view.stats;
   out.Write(s.computed_tokens, {"local_compute"});
   out.Write(s.reused_pool + s.reused_partial, {"local_cache_hit"});
-  out.Write(s.reused_disk, {"external_kv_transfer"});
+  out.Write(s.reused_disk + s.reused_remote, {"external_kv_transfer"});
 }
 
 void WriteWaiting(const MetricsView& view, SeriesWriter& out) {

@@ -54,12 +54,20 @@ void Erasures::Add(Erasing erasing, ErasureSink&& done) {
 }
 
 void Erasures::Erase(std::string_view owner, ErasureSink&& done) {
+  Begin(KvCache::OwnerOf(owner), &Tier::Erase, std::move(done));
+}
+
+void Erasures::EraseHere(const Digest& owner) {
+  Begin(owner, &Tier::EraseHere, [](const Erasure&) {});
+}
+
+void Erasures::Begin(const Digest& owner, TierErase erase, ErasureSink&& done) {
   const CacheUsage before = cache_.usage();
   Erasing erasing;
   erasing.point = cache_.Forget(owner);
   if (draft_cache_ != nullptr) erasing.draft_point = draft_cache_->Forget(owner);
   erasing.deadline_ns = MonotonicNs() + tier_answer_ns_;
-  if (tier_ != nullptr) tier_->Erase(KvCache::OwnerOf(owner), PromiseIn(erasing.tier));
+  if (tier_ != nullptr) (tier_->*erase)(owner, PromiseIn(erasing.tier));
   const CacheUsage after = cache_.usage();
   erasing.erasure.blocks = before.cached_blocks - after.cached_blocks;
   erasing.erasure.tokens = before.cached_tokens - after.cached_tokens;
@@ -152,6 +160,13 @@ bool Erasures::TakeTierAnswers(Erasing& erasing) {
       erasing.erasure.disk_blocks += erased->blocks;
       erasing.erasure.disk_bytes += erased->bytes;
       erasing.erasure.locked_stores += erased->locked_stores;
+      if (erased->remote) {
+        RemoteErased& remote =
+            erasing.erasure.remote ? *erasing.erasure.remote : erasing.erasure.remote.emplace();
+        remote.epoch = std::max(remote.epoch, erased->remote->epoch);
+        remote.records += erased->remote->records;
+        remote.complete = remote.complete && erased->remote->complete;
+      }
     } else {
       erasing.erasure.error = erased.error();
     }

@@ -34,6 +34,8 @@ class Erasures {
   // Begins to erase what an owner has, or a part of a prompt (Scheduler::Erase and Forget). If they
   // throw, the caller still owns `done`.
   void Erase(std::string_view owner, ErasureSink&& done);
+  // Erases the same as Erase here alone, after another machine has erased it in the store of both.
+  void EraseHere(const Digest& owner);
   void Forget(const ForgetRequest& request, const std::shared_ptr<const KeptPrompts>& kept,
               ErasureSink&& done);
   // Begins a flush. If it throws, the caller still owns `done`. REQUIRES: there is a tier.
@@ -66,13 +68,15 @@ class Erasures {
     ErasureSink done;
   };
   struct Flushing {
-    uint64_t point = 0;  // of KvCache::seal_point
+    KvCache::SealPoint point{};  // of KvCache::seal_point
     uint64_t deadline_ns = 0;
     std::future<Result<TierFlushed>> tier;  // not valid: not all blocks have been handed over
     std::optional<Result<TierFlushed>> answer;
     FlushSink done;
   };
 
+  using TierErase = void (Tier::*)(const Digest&, std::function<void(Result<TierErased>)>);
+  void Begin(const Digest& owner, TierErase erase, ErasureSink&& done);
   bool IsZeroed(const Erasing& erasing) const;
   void Add(Erasing erasing, ErasureSink&& done);
   bool IsDue();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -37,6 +38,12 @@ struct RequestTimes {
   FirstTokenTime parts;                                         // of the time to the first token
 };
 
+// What a store far away is asked for a request that waits (TierLooks).
+struct LookState {
+  std::shared_ptr<std::atomic<bool>> answered;  // by a thread of the tier; nullptr: not asked
+  uint64_t since_ns = 0, until_ns = 0;          // MonotonicNs: how long the request is held
+};
+
 // What admission knows of a request that waits.
 struct WaitState {
   uint32_t seen_tokens = 0;  // of the prompt, probably in the cache (SeenPrompts)
@@ -50,6 +57,8 @@ struct WaitState {
   // A request that computes the first `leader_tokens` of this prompt right now.
   RequestId leader{};
   uint32_t leader_tokens = 0;
+  LookState look;
+  uint64_t looked_ns = 0;               // how long the request was held for it
   bool skips_tier = false;              // a load of it failed
   std::optional<MissReason> tier_miss;  // why, for the receipt
 };

@@ -44,6 +44,7 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
           options_.draft_model),
       format_steps_(options_.format_steps),
       loads_(runner, cache, options_.tier, figures_, options_.max_rows),
+      looks_(options_, cache, figures_),
       beams_(runner, cache, options_.target, options_.logit_rows),
       batch_(runner, cache.layout(), options_.max_rows, options_.parallel),
       heads_(runner, options_.max_rows + options_.parallel, options_.logit_rows),
@@ -106,7 +107,9 @@ Scheduler::Ended Scheduler::Step() {
 
 bool Scheduler::WaitsForTier() const {
   if (options_.tier == nullptr || !batch_.empty() || !requests_.ended.empty()) return false;
-  if (requests_.running.empty() && !requests_.waiting.empty()) return false;
+  const uint64_t now = MonotonicNs();
+  const auto is_held = [&](const auto& request) { return TierLooks::Holds(*request, now); };
+  if (requests_.running.empty() && !std::ranges::all_of(requests_.waiting, is_held)) return false;
   const auto loads = [](const auto& request) { return request->load.waits; };
   return erasures_.AreZeroed() && std::ranges::all_of(requests_.running, loads);
 }

@@ -29,6 +29,7 @@
 #include "schedule/step_planner.h"
 #include "schedule/tenant_book.h"
 #include "schedule/tier_loads.h"
+#include "schedule/tier_looks.h"
 #include "schedule/token_chooser.h"
 #include "schedule/workload_board.h"
 
@@ -74,6 +75,9 @@ class Scheduler {
   // the blocks, and the last of these steps calls `done`. If this throws, the caller still owns
   // `done`.
   void Erase(std::string_view owner, ErasureSink&& done);
+  // Erases an owner (KvCache::OwnerOf) here, after another machine has erased it in the store that
+  // both share. It counts as an erasure in Ended.
+  void EraseHere(const Digest& owner);
   // Forgets a part of a prompt in the same way: Engine::Forget. `kept` stands for request.kept,
   // which is not looked at. O(blocks), and O(last) HMACs with a tier.
   void Forget(const ForgetRequest& request, const std::shared_ptr<const KeptPrompts>& kept,
@@ -218,6 +222,7 @@ class Scheduler {
   Erasures erasures_;
   FormatSteps format_steps_;
   TierLoads loads_;
+  const TierLooks looks_;
   BeamBatch beams_;
   std::function<void(const Request&)> on_end_;
   RequestQueues requests_;

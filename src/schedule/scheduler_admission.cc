@@ -34,6 +34,7 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
     request->times.deadline_ns =
         request->times.submitted_ns + std::min(most / 1'000'000, *timeout_ms) * 1'000'000;
   }
+  if (looks_.CanAsk() && !leaders_.Follow(*request, 0)) looks_.Begin(*request);
   requests_.waiting.push_back(std::move(request));
 }
 
@@ -162,6 +163,7 @@ bool Scheduler::TryAdmit(Request& request) {
   MatchResult match = Match(request, known.tokens, known.is_long,
                             {.use_cursor = spec.reuse == Reuse::kAll && !known.goes_on,
                              .use_tier = spec.use_disk && !request.wait.skips_tier,
+                             .remote = spec.use_remote,
                              .counts = !spec.only_when_idle && request.times.admitted_ns == 0});
   // All accounts have blocks in use, and its quota needs one.
   if (request.room.account == kNobody && tenants_.HasQuota(request.cache_owner()) &&
@@ -203,6 +205,9 @@ void Scheduler::StartRunning(Request& request, const Known& known, MatchResult m
     TraceResume(request, start_ns);
   } else {
     request.times.admitted_ns = start_ns;
+    if (const LookState look = std::exchange(request.wait.look, {}); look.answered != nullptr) {
+      request.wait.looked_ns = std::min(start_ns, look.until_ns) - look.since_ns;
+    }
     request.adapters.Run();
     ExplainMatch(request, match);
     figures_.stats().reused_source_tokens += request.receipt.source_reused;

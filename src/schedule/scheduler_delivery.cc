@@ -1,5 +1,7 @@
 // Events: sampled tokens, the end of choices and requests, calls of sinks, statistics.
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "base/begins_with.h"
 #include "base/check.h"
@@ -281,6 +283,22 @@ void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
   if (draft_model_) draft_model_->DropAll();
   EndWalks(requests_.StopSharing(owner, {}));
   erasures_.Erase(owner, std::move(done));
+  requests_.retry_admission = true;
+}
+
+void Scheduler::EraseHere(const Digest& owner) {
+  if (draft_model_) draft_model_->DropAll();
+  std::set<std::string> names;
+  const auto collect = [&](const auto& requests) {
+    for (const auto& request : requests) {
+      if (KvCache::OwnerOf(request->cache_owner()) == owner) names.insert(request->cache_owner());
+    }
+  };
+  collect(requests_.waiting);
+  collect(requests_.spare);
+  collect(requests_.running);
+  for (const std::string& name : names) EndWalks(requests_.StopSharing(name, {}));
+  erasures_.EraseHere(owner);
   requests_.retry_admission = true;
 }
 

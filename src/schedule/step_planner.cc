@@ -105,6 +105,7 @@ void StepPlanner::Fill(std::span<const AccountId> over_quota) {
              request->answer.completion_tokens - request->resume.tokens_at_resume});
     for (const auto& sequence : request->answer.sequences) FillSequence(index, *request, *sequence);
   }
+  const uint64_t now = MonotonicNs();
   for (const auto& request : requests_.waiting) {
     // A running request of its account waits for what the account releases, and goes first.
     const bool held_up = std::ranges::count(over_quota, request->room.account) > 0;
@@ -122,12 +123,12 @@ void StepPlanner::Fill(std::span<const AccountId> over_quota) {
          .over_quota = request->room.over_quota || held_up,
          .is_owed = request->wait.is_owed,
          .resident_tokens = request->wait.resident_tokens,
-         .follows = leaders_.Follows(*request),
+         .follows = leaders_.Follows(*request) || TierLooks::Holds(*request, now),
          .preemptions = request->receipt.preemptions});
   }
   RaiseLeaders();
   const auto num_sequences = static_cast<uint32_t>(view_sequences_.size());
-  view_ = {.now_ns = MonotonicNs(),
+  view_ = {.now_ns = now,
            .requests = view_requests_,
            .sequences = view_sequences_,
            .tenants = tenants_.views(),

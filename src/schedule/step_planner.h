@@ -16,6 +16,7 @@
 #include "schedule/step_figures.h"
 #include "schedule/tenant_book.h"
 #include "schedule/tier_loads.h"
+#include "schedule/tier_looks.h"
 
 namespace kvasir {
 

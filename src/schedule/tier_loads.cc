@@ -1,6 +1,7 @@
 #include "schedule/tier_loads.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <utility>
 
@@ -24,10 +25,29 @@ TierLoads::TierLoads(Runner& runner, KvCache& cache, Tier* tier, StepFigures& fi
       for_each_([&runner](uint32_t items, const std::function<void(uint32_t)>& fn) {
         runner.ForEach(items, fn);
       }) {
-  if (tier == nullptr) return;
-  // What an earlier process measured, as if it had loaded for a tenth of a second.
-  const double speed = tier->Stats().load_bytes_per_s;
-  if (speed > 0) speed_.Observe(static_cast<uint64_t>(speed / 10), 100'000'000);
+  if (tier != nullptr) LearnSpeed(TierKind::kDisk);
+}
+
+// Takes the speed that the tier knows of an earlier process or of a probe, where none was measured
+// here, as if it had loaded for a tenth of a second.
+void TierLoads::LearnSpeed(TierKind kind) {
+  LoadSpeed& speed = speeds_[static_cast<size_t>(kind)];
+  if (speed.ns_per_byte()) return;
+  const double bytes_per_s = tier_->LoadBytesPerS(kind);
+  if (bytes_per_s > 0) speed.Observe(static_cast<uint64_t>(bytes_per_s / 10), 100'000'000);
+}
+
+// Returns how long a byte of what is left of a load takes, from where it comes. Absent: not known.
+std::optional<double> TierLoads::NsPerByte(const KvLoad& load) const {
+  double records = 0, ns = 0;
+  for (size_t kind = 0; kind < kNumTierKinds; ++kind) {
+    const double num = load.num_left(TierKind(kind));
+    if (num == 0) continue;
+    if (!speeds_[kind].ns_per_byte()) return std::nullopt;
+    records += num;
+    ns += num * *speeds_[kind].ns_per_byte();
+  }
+  return records == 0 ? std::nullopt : std::optional(ns / records);
 }
 
 void TierLoads::Start(Request& request, KvLoad load, uint32_t num_offered) {
@@ -36,10 +56,12 @@ void TierLoads::Start(Request& request, KvLoad load, uint32_t num_offered) {
   LoadState& state = request.load;
   state = {};
   state.load = std::move(load);
-  state.pace = {.start_ns = now,
+  if (tier_->LookNs() > 0) LearnSpeed(TierKind::kRemote);  // known since it has connected
+  // What the request was held for the lookup is a part of what its load may be late.
+  state.pace = {.start_ns = now - request.wait.looked_ns,
                 .progress_ns = now,
                 .compute_ns = num_offered * figures_.RowNs(),
-                .ns_per_byte = speed_.ns_per_byte()};
+                .ns_per_byte = NsPerByte(state.load)};
   cache_.BindLoad(request.answer.first_live()->kv, state.load);
   state.is_late = !cache_.layout().has_windows() &&
                   state.pace.IsSlower(LeftBytes(state), state.pace.compute_ns);
@@ -50,7 +72,8 @@ void TierLoads::Start(Request& request, KvLoad load, uint32_t num_offered) {
 }
 
 uint64_t TierLoads::LeftBytes(const LoadState& state) const {
-  return uint64_t{state.load.num_left()} * cache_.layout().block_bytes();
+  return (uint64_t{state.load.num_left(TierKind::kDisk)} + state.load.num_left(TierKind::kRemote)) *
+         cache_.layout().block_bytes();
 }
 
 void TierLoads::Continue(RequestQueues& requests) {
@@ -77,13 +100,16 @@ bool TierLoads::ContinueOne(Request& request, uint64_t end_ns) {
   LoadState& state = request.load;
   Sequence& sequence = *request.answer.first_live();
   const uint32_t before = sequence.kv.num_committed();
-  const uint64_t bytes_before = state.load.loaded_bytes();
+  const std::array bytes_before = {state.load.loaded_bytes(TierKind::kDisk),
+                                   state.load.loaded_bytes(TierKind::kRemote)};
   const KvCache::Front front =
       cache_.ContinueLoad(sequence.kv, state.load, sequence.tokens, for_each_, end_ns);
   const uint64_t now = MonotonicNs();
   if (sequence.kv.num_committed() > before) {
-    if (!state.is_late) {
-      speed_.Observe(state.load.loaded_bytes() - bytes_before, now - state.pace.progress_ns);
+    const uint64_t disk_bytes = state.load.loaded_bytes(TierKind::kDisk) - bytes_before[0];
+    const uint64_t remote_bytes = state.load.loaded_bytes(TierKind::kRemote) - bytes_before[1];
+    if (!state.is_late && (disk_bytes == 0 || remote_bytes == 0)) {
+      speeds_[disk_bytes == 0].Observe(disk_bytes + remote_bytes, now - state.pace.progress_ns);
     }
     state.pace.progress_ns = now;
     // Where no speed was known, this load's own one decides after a second.
@@ -101,7 +127,9 @@ bool TierLoads::ContinueOne(Request& request, uint64_t end_ns) {
   }
   const bool has_windows = cache_.layout().has_windows();
   if (front == KvCache::Front::kMissing && !state.is_late) {
-    SetMiss(request, state.load.is_broken() ? MissReason::kUnreadable : MissReason::kEvicted);
+    SetMiss(request, state.load.is_broken() ? MissReason::kUnreadable
+                     : state.load.is_down() ? MissReason::kRemoteDown
+                                            : MissReason::kEvicted);
     if (has_windows) return false;
   }
   if (front == KvCache::Front::kReading && !state.is_late) {
@@ -165,7 +193,8 @@ void TierLoads::End(Request& request) {
     receipt.recomputed -= kept;
     figures_.stats().recomputed_tokens -= kept;
   } else {
-    receipt.reused_disk += state.load.loaded_tokens();
+    receipt.reused_remote += state.load.remote_tokens();
+    receipt.reused_disk += state.load.loaded_tokens() - state.load.remote_tokens();
     receipt.reused_pool += state.load.taken_tokens() - state.load.loaded_tokens();
     receipt.computed = receipt.prompt_tokens - receipt.cached_tokens();
     if (state.miss) {

@@ -1,7 +1,9 @@
 // TierLoads: what running requests get from a tier instead of computing it.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 
 #include "cache/kv_cache.h"
 #include "model/runner.h"
@@ -41,14 +43,16 @@ class TierLoads {
   static void SetMiss(Request& request, MissReason reason);
   void EnterState(Request& request, uint64_t now_ns);
   uint64_t LeftBytes(const LoadState& state) const;
+  void LearnSpeed(TierKind kind);
+  std::optional<double> NsPerByte(const KvLoad& load) const;
   uint32_t LeftTokens(const Request& request) const;
 
   KvCache& cache_;
   Tier* const tier_;
   StepFigures& figures_;
   const uint32_t max_rows_;
-  const KvCache::ForEach for_each_;  // on the runner's threads
-  LoadSpeed speed_;
+  const KvCache::ForEach for_each_;              // on the runner's threads
+  std::array<LoadSpeed, kNumTierKinds> speeds_;  // [TierKind]
 };
 
 }  // namespace kvasir

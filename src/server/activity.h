@@ -14,7 +14,7 @@ namespace kvasir {
 struct TenantActivity {
   uint64_t answers = 0;  // answers
   uint64_t prompt = 0, computed = 0, reused_pool = 0, reused_partial = 0, reused_disk = 0,
-           generated = 0;
+           reused_remote = 0, generated = 0;
 };
 
 // Thread-safe. Has at most as many entries as there are API keys.
@@ -29,6 +29,7 @@ class Activity {
     sums.reused_pool += receipt.reused_pool;
     sums.reused_partial += receipt.reused_partial;
     sums.reused_disk += receipt.reused_disk;
+    sums.reused_remote += receipt.reused_remote;
     sums.generated += generated_tokens;
   }
   TenantActivity Of(const std::string& tenant) const {

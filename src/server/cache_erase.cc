@@ -23,6 +23,11 @@ json ErasureJson(const Erasure& erasure, size_t sessions, bool has_disk, bool sh
   json body = {
       {"erased", true},           {"tiers", json::array({"pool"})}, {"tokens", erasure.tokens},
       {"blocks", erasure.blocks}, {"cursors", erasure.cursors},     {"sessions", sessions}};
+  if (erasure.remote) {
+    body["tiers"].push_back("remote");
+    body["remote"] = {{"epoch", erasure.remote->epoch}, {"complete", erasure.remote->complete}};
+    if (shows_sizes) body["remote"]["records"] = erasure.remote->records;
+  }
   if (!has_disk) return body;
   body["tiers"].push_back("disk");
   if (shows_sizes) {

@@ -38,6 +38,7 @@ json CacheJson(const EngineStats& stats, const char* mode) {
             {"reused_pool", stats.reused_pool},
             {"reused_partial", stats.reused_partial},
             {"reused_disk", stats.reused_disk},
+            {"reused_remote", stats.reused_remote},
             {"recomputed", stats.recomputed_tokens},
             {"generated", stats.generated_tokens}}},
           {"cursors", stats.cursors},
@@ -96,6 +97,7 @@ json OwnJson(const TenantActivity& own, const char* mode) {
             {"reused_pool", own.reused_pool},
             {"reused_partial", own.reused_partial},
             {"reused_disk", own.reused_disk},
+            {"reused_remote", own.reused_remote},
             {"generated", own.generated}}}};
 }
 
@@ -113,6 +115,19 @@ json DiskJson(const std::optional<TierStats>& disk) {
           {"written_today_bytes", disk->written_today_bytes},
           {"budget_bytes", disk->budget_bytes},
           {"load_bytes_s", disk->load_bytes_per_s}};
+}
+
+json RemoteJson(const std::optional<RemoteStats>& remote) {
+  if (!remote) return json();
+  return {{"state", ToString(remote->state)},
+          {"reason", remote->reason.empty() ? json() : json(remote->reason)},
+          {"kind", remote->kind},
+          {"host", remote->host},
+          {"rtt_ms", remote->rtt_ms},
+          {"load_bytes_s", remote->load_bytes_per_s},
+          {"pending_blocks", remote->pending_blocks},
+          {"read_bytes", remote->read_bytes},
+          {"written_bytes", remote->written_bytes}};
 }
 
 json LimitJson(uint64_t limit, uint64_t none) { return limit == none ? json() : json(limit); }
@@ -184,6 +199,7 @@ Outcome CacheHandlers::State(const Call& call) {
   body["cache"] =
       all ? CacheJson(call.engine.Stats(), mode) : OwnJson(activity_.Of(call.tenant()), mode);
   if (all) body["cache"]["disk"] = DiskJson(call.engine.DiskStats());
+  if (all) body["cache"]["remote"] = RemoteJson(call.engine.RemoteState());
   // Why sessions are not kept there; it tells nothing about others.
   if (const auto why = sessions_.no_file()) body["cache"]["disk"]["no_sessions"] = why->message;
   if (all) body["cost"] = CostJson(call.engine.Stats().cost);
@@ -222,7 +238,7 @@ Outcome CacheHandlers::Tenants(const Call& call) {
 }
 
 Outcome CacheHandlers::Flush(const Call& call) {
-  if (!call.engine.DiskStats()) {
+  if (!call.engine.DiskStats() && !call.engine.RemoteState()) {
     return ErrorResponse(
         {Code::kUnsupported, "there is nothing to flush: this server has no disk tier (--disk)"});
   }

@@ -89,6 +89,12 @@ std::vector<ErasureSink> SinksOfSum(size_t count, ErasureSink done) {
         sum.disk_blocks += part->disk_blocks;
         sum.disk_bytes += part->disk_bytes;
         sum.locked_stores = std::max(sum.locked_stores, part->locked_stores);
+        if (part->remote) {
+          if (!sum.remote) sum.remote.emplace();
+          sum.remote->epoch = std::max(sum.remote->epoch, part->remote->epoch);
+          sum.remote->records += part->remote->records;
+          sum.remote->complete &= part->remote->complete;
+        }
         if (!sum.error) sum.error = part->error;
       }
       all->done(sum);

@@ -116,6 +116,7 @@ Outcome GenerationStarter::Start(Result<GenerationCall> call, const Call& from,
     if (from.caller.entry) {
       const TenantEntry& entry = *from.caller.entry;
       request.cache_owner = entry.rules.cache_owner;
+      if (!entry.remote) request.use_remote = RemoteUse::kNone;
       request.priority = std::clamp(request.priority, entry.least_priority, entry.most_priority);
     }
     if (const Status traced = Trace(from.request.traceparent, start.answer->id(), request);

@@ -74,6 +74,7 @@ Status SetReadingOf(const SessionSetup& setup, PromptThought thought, const Mode
 // Sets whose cache the request uses, and chooses its adapters: its KV is found by both.
 Status SetSpace(const Call& call, GenerateRequest& request) {
   request.tenant = call.tenant();
+  request.use_remote = RemoteUse::kRead;  // what sessions say is not shared
   if (call.caller.entry) request.cache_owner = call.caller.entry->rules.cache_owner;
   return call.engine.ChooseAdapters(request);
 }

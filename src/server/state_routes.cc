@@ -121,6 +121,7 @@ Outcome StateHandlers::Metrics(const Call& call) {
                    .process = ReadProcessUsage(),
                    .adapters = call.engine.Adapters(),
                    .disk = call.engine.DiskStats(),
+                   .remote = call.engine.RemoteState(),
                    .read_limit = call.options.read_limit};
   if (from_.spans) view.spans = from_.spans->counts();
   const KeyRing::Reloads reloads = from_.keys.reloads();

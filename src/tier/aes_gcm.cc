@@ -79,11 +79,23 @@ bool AesGcmSeal(const AesKey& key, uint64_t number, std::span<const std::byte> a
 
 bool AesGcmOpen(const AesKey& key, uint64_t number, std::span<const std::byte> authenticated,
                 std::span<const std::byte> sealed, std::span<std::byte> out, const AesTag& tag) {
+  return AesGcmOpen(key, number, authenticated, sealed, out, {}, tag);
+}
+
+bool AesGcmOpen(const AesKey& key, uint64_t number, std::span<const std::byte> authenticated,
+                std::span<const std::byte> sealed, std::span<std::byte> first,
+                std::span<std::byte> second, const AesTag& tag) {
+  KV_CHECK(sealed.size() == first.size() + second.size());
   EVP_CIPHER_CTX* context = ContextFor(Direction::kOpen);
   unsigned char rest[16];
   int length = 0;
-  return Run(context, key, number, authenticated, sealed, out) &&
-         EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_SET_TAG, 16,
+  if (!Run(context, key, number, authenticated, sealed.first(first.size()), first)) return false;
+  if (!second.empty() &&
+      EVP_CipherUpdate(context, reinterpret_cast<unsigned char*>(second.data()), &length,
+                       In(sealed.subspan(first.size())), static_cast<int>(second.size())) != 1) {
+    return false;
+  }
+  return EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_SET_TAG, 16,
                              const_cast<unsigned char*>(tag.data())) == 1 &&
          EVP_CipherFinal_ex(context, rest, &length) == 1;
 }

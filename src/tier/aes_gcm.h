@@ -20,5 +20,9 @@ bool AesGcmSeal(const AesKey& key, uint64_t number, std::span<const std::byte> a
 // Decrypts. False: these are not the bytes that were sealed, and `out` has no meaning.
 bool AesGcmOpen(const AesKey& key, uint64_t number, std::span<const std::byte> authenticated,
                 std::span<const std::byte> sealed, std::span<std::byte> out, const AesTag& tag);
+// Decrypts the same into two places, one after the other.
+bool AesGcmOpen(const AesKey& key, uint64_t number, std::span<const std::byte> authenticated,
+                std::span<const std::byte> sealed, std::span<std::byte> first,
+                std::span<std::byte> second, const AesTag& tag);
 
 }  // namespace kvasir

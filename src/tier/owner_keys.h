@@ -60,6 +60,7 @@ class OwnerKeys {
   std::optional<OwnerId> FindNamespace(const OwnerTag& id) const;
   // Adds a key, without a file yet. Absent: no place is left. REQUIRES: Find(key.owner) is absent.
   std::optional<OwnerId> Add(const OwnerKey& key);
+  void SetKey(OwnerId id, const AesKey& key) { keys_[static_cast<size_t>(id)].key = key; }
   void Hide(OwnerId id);     // Find and FindNamespace do not give it any more
   void Release(OwnerId id);  // wipes its key; the place may be taken again
   void Clear();

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "index/block_key.h"
@@ -34,6 +35,8 @@ struct RecordFacts {
   std::optional<RecordName> after = {};
   // Whether the block was used again after it was computed.
   bool used_again = false;
+  // Which of the tier's stores it is sealed for (Tier::num_stores).
+  uint8_t store = 0;
 };
 
 // Which records Tier::Forget forgets: those of the blocks below `parent` that begin with `tokens`,
@@ -46,6 +49,9 @@ struct ForgetFacts {
   std::vector<TokenId> tokens{};    // 1 to block_tokens
   std::vector<BlockKey> path{};     // of blocks that follow each other; the last one is `parent`
   std::vector<RecordName> parts{};  // the records of a block, without its key
+  // The blocks of the text's own paths that are forgotten, as far as `kept` does not name them: a
+  // tier that cannot list its records forgets these.
+  std::vector<BlockKey> keys{};
   // Whether records name those before them (RecordFacts::after). In a model of windows alone they
   // do not, so that all records of the owner are forgotten.
   bool has_chains = true;
@@ -64,6 +70,19 @@ enum class ReadState : uint8_t {
   kArrived,
   kFailed,  // it could not be read, or another reader found it damaged
   kErased,  // its owner's records were erased meanwhile
+  kGone,    // the store had let it go
+  kDown,    // the store does not answer any more
+};
+// What a record comes from.
+enum class TierKind : uint8_t { kDisk, kRemote };
+inline constexpr size_t kNumTierKinds = 2;
+
+// What Tier::Look looks for: records of an owner, in the order in which they are written. Where
+// they are a chain, the first one that is missing ends what is of use.
+struct LookFor {
+  Digest owner{};
+  std::vector<RecordName> names;
+  bool is_chain = true;
 };
 enum class ReadEnd : uint8_t {
   kOpened,   // its bytes were used
@@ -78,8 +97,8 @@ enum class WriteRefusal : uint8_t {
 };
 
 // One thread, the engine's, calls everything that is not marked; no such call waits for I/O, and
-// none but OpenOwner allocates. The tier has its own threads. They never touch the pool and see
-// payloads only sealed; where a record will lie is known late, so they seal its header.
+// none but OpenOwner and Look allocates. The tier has its own threads. They never touch the pool
+// and see payloads only sealed; where a record will lie is known late, so they seal its header.
 //
 // A record is *stored* once it would be found after a crash. Has() is true only for stored records.
 class Tier {
@@ -87,6 +106,20 @@ class Tier {
   virtual ~Tier() = default;
 
   virtual bool Has(const RecordName& name) const = 0;  // thread-safe
+  // Returns where BeginRead would read it. Thread-safe. REQUIRES: Has(name).
+  virtual TierKind KindOf(const RecordName&) const { return TierKind::kDisk; }
+  // Returns how many stores a record is sealed for, each apart: RecordFacts::store.
+  virtual uint32_t num_stores() const { return 1; }
+  // Returns what store that is.
+  virtual TierKind KindOfStore(uint32_t) const { return TierKind::kDisk; }
+  // Asks a store that is far away which of these records it has; Has knows them from when `done` is
+  // called, by a thread of the tier. False, without a call: there is nothing to ask, or no sense in
+  // it.
+  virtual bool Look(LookFor, std::function<void()>) { return false; }
+  // Returns how long Look usually takes, in nanoseconds. Thread-safe.
+  virtual uint64_t LookNs() const { return 0; }
+  // Returns the speed of reading and opening; 0: not known.
+  virtual double LoadBytesPerS(TierKind) const { return Stats().load_bytes_per_s; }
   // Marks it as used now. Call it for a prefix from its last block to its first, so that those
   // before are never colder than those after.
   virtual void Touch(const RecordName& name) = 0;
@@ -127,6 +160,11 @@ class Tier {
   // Answers when no record of the owner can be read any more, whatever happens to the machine. The
   // records are gone from Has when the call returns; writes and reads under way come to nothing.
   virtual void Erase(const Digest& owner, std::function<void(Result<TierErased>)> done) = 0;
+  // Erases what this machine alone keeps of an owner, which another machine has erased in the store
+  // that they share.
+  virtual void EraseHere(const Digest& owner, std::function<void(Result<TierErased>)> done) {
+    Erase(owner, std::move(done));
+  }
   // Answers when none of these records can be read any more, whatever happens to the machine. From
   // the call until it has succeeded nothing of the owner is found, read or written; writes and
   // reads under way come to nothing. A record of the owner whose chain to a first block is broken

@@ -1,12 +1,16 @@
-// What every Tier does: DiskTier, with threads and without, and the memory tier of tests.
+// What every Tier does: DiskTier, with threads and without, RemoteTier on a Redis server, both
+// together, and the memory tier of tests.
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <string>
 
+#include "remote/redis_server_for_test.h"
+#include "remote/remote_tier.h"
 #include "tier/disk_tier.h"
 #include "tier/memory_tier_for_test.h"
 #include "tier/tier_driver_for_test.h"
+#include "tier/tier_pair.h"
 
 namespace kvasir {
 namespace {
@@ -15,7 +19,7 @@ using Read = TierDriver::Read;
 constexpr uint32_t kTierTokens = 16;
 constexpr uint64_t kTierPayload = 5000;
 
-enum class Kind { kDisk, kDiskOnCaller, kMemory };
+enum class Kind { kDisk, kDiskOnCaller, kMemory, kRemote, kPair };
 
 class TierConformance : public testing::TestWithParam<Kind> {
  protected:
@@ -25,6 +29,10 @@ class TierConformance : public testing::TestWithParam<Kind> {
           MemoryTierOptions{.payload_bytes = kTierPayload, .num_buffers = kBuffers});
       driver_ = std::make_unique<TierDriver>(*tier_);
       return;
+    }
+    if (is_remote()) {
+      OpenRemote();
+      if (GetParam() == Kind::kRemote || remote_ == nullptr) return;
     }
     std::string pattern = testing::TempDir() + "/kvasir-conformance-XXXXXX";
     folder_ = mkdtemp(pattern.data());
@@ -38,11 +46,49 @@ class TierConformance : public testing::TestWithParam<Kind> {
     EXPECT_TRUE(disk) << disk.error().message;
     DiskTier* const one = disk->get();
     tier_ = std::move(*disk);
+    if (GetParam() == Kind::kPair) {
+      disk_ = std::move(tier_);
+      tier_ = std::make_unique<TierPair>(*disk_, *remote_);
+    }
     driver_ = std::make_unique<TierDriver>(
         *tier_, on_caller ? std::function<void()>([one] { one->RunPending(); }) : nullptr);
+    if (is_remote()) OpenOwners();
+  }
+  static bool is_remote() { return GetParam() == Kind::kRemote || GetParam() == Kind::kPair; }
+  void OpenRemote() {
+    redis_ = RedisServer::Start();
+    if (redis_ == nullptr) return;
+    auto remote =
+        RemoteTier::Open({.address = redis_->address(),
+                          .memory_bytes = kBuffers * 8192,
+                          .fleet = TestRecord::Filled(77),
+                          .identity = TestRecord::Filled(78),
+                          .shape = {.block_tokens = kTierTokens, .payload_bytes = kTierPayload},
+                          .stall_ns = 5'000'000'000});
+    EXPECT_TRUE(remote) << remote.error().message;
+    remote_ = std::move(*remote);
+    if (GetParam() == Kind::kPair) return;
+    tier_ = std::move(remote_);
+    driver_ = std::make_unique<TierDriver>(*tier_);
+    OpenOwners();
+  }
+  // Opens owners and waits until a store that is far away has said what it knows of them.
+  void OpenOwners() {
+    for (uint32_t owner = 0; owner < 2; ++owner) {
+      ASSERT_TRUE(tier_->OpenOwner(TestRecord::Owner(owner)));
+      driver_->Look(Record(0, 0, owner));
+    }
+  }
+  void SetUp() override {
+    if (is_remote() && redis_ == nullptr) KV_NEEDS("/usr/bin/redis-server");
+    if (!is_remote()) return;
+    const std::string name = testing::UnitTest::GetInstance()->current_test_info()->name();
+    if (name.starts_with("AForget")) GTEST_SKIP() << "a store forgets by name: remote_tier_test";
   }
   ~TierConformance() override {
     tier_.reset();
+    disk_.reset();
+    remote_.reset();
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
   static TestRecord Record(uint32_t chain, uint32_t number, uint32_t owner = 0) {
@@ -52,12 +98,15 @@ class TierConformance : public testing::TestWithParam<Kind> {
   static constexpr uint32_t kBuffers = 64;
   std::string folder_;
   RealStorage storage_;
-  std::unique_ptr<Tier> tier_;
+  std::unique_ptr<RedisServer> redis_;
+  std::unique_ptr<Tier> tier_, disk_;
+  std::unique_ptr<RemoteTier> remote_;
   std::unique_ptr<TierDriver> driver_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Each, TierConformance,
-                         testing::Values(Kind::kDisk, Kind::kDiskOnCaller, Kind::kMemory));
+                         testing::Values(Kind::kDisk, Kind::kDiskOnCaller, Kind::kMemory,
+                                         Kind::kRemote, Kind::kPair));
 
 TEST_P(TierConformance, GivesBackWhatWasStored) {
   for (uint32_t i = 0; i < 12; ++i) ASSERT_TRUE(driver_->Write(Record(0, i)));
@@ -130,8 +179,9 @@ TEST_P(TierConformance, ADamagedRecordLeavesAndThoseAfterItStillServe) {
   ASSERT_TRUE(read);
   ASSERT_TRUE(driver_->WaitUntil([&] { return tier_->StateOf(*read) == ReadState::kArrived; }));
   tier_->EndRead(*read, ReadEnd::kDamaged);
-  EXPECT_FALSE(tier_->Has(Record(0, 1).facts.name));
-  EXPECT_EQ(tier_->Stats().fault_damaged, 1u);
+  EXPECT_EQ(tier_->Has(Record(0, 1).facts.name), GetParam() == Kind::kPair) << "of the other one";
+  const auto& stats = remote_ && GetParam() == Kind::kPair ? *disk_ : *tier_;
+  EXPECT_EQ(stats.Stats().fault_damaged, 1u);
   EXPECT_EQ(driver_->ReadBack(Record(0, 2)), Read::kOpened);
   ASSERT_TRUE(driver_->Write(Record(0, 1)));
   ASSERT_TRUE(driver_->Flush());

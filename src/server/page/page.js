@@ -17,6 +17,7 @@ const MISSES = {
   retokenized: "the same text has other tokens",
   overtaken: "computing was quicker than loading",
   unreadable: "the disk could not be read",
+  remote_down: "the store of the fleet stopped to answer",
 };
 
 let current = null;        // the session's id

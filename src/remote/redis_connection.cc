@@ -1,0 +1,250 @@
+#include "remote/redis_connection.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/result.h"
+
+namespace kvasir {
+namespace {
+
+constexpr int kWaitMs = 10;
+
+std::span<const std::byte> WordBytes(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+tl::unexpected<Error> SocketFailure(const char* what, int error) {
+  return Fail(Code::kIoError, "{}: {}", what, std::strerror(error));
+}
+
+}  // namespace
+
+void AppendCommand(std::string& text, std::initializer_list<std::string_view> words) {
+  text += fmt::format("*{}\r\n", words.size());
+  for (const std::string_view word : words) {
+    text += fmt::format("${}\r\n", word.size());
+    text += word;
+    text += "\r\n";
+  }
+}
+
+RedisConnection::RedisConnection() : buffer_(std::make_unique<char[]>(kBufferBytes)) {}
+
+tl::unexpected<Error> RedisConnection::Closed(Error error) {
+  Close();
+  return tl::unexpected(std::move(error));
+}
+
+Status RedisConnection::Open(const RemoteAddress& address, const std::string& password,
+                             const Waits& waits) {
+  Close();
+  begin_ = end_ = 0;
+  KV_TRY(Connect(address, waits));
+  const auto must_be_ok = [&](std::initializer_list<std::string_view> words) -> Status {
+    KV_ASSIGN(const RedisReply reply, Ask(words, {}, waits));
+    if (reply.is_ok()) return {};
+    return Closed({Code::kPermissionDenied, std::string(reply.text)});
+  };
+  if (!password.empty() && !address.user.empty()) {
+    KV_TRY(must_be_ok({"AUTH", address.user, password}));
+  } else if (!password.empty()) {
+    KV_TRY(must_be_ok({"AUTH", password}));
+  }
+  if (address.database > 0) KV_TRY(must_be_ok({"SELECT", std::to_string(address.database)}));
+  return {};
+}
+
+Status RedisConnection::Connect(const RemoteAddress& address, const Waits& waits) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error =
+      getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
+  if (error != 0) {
+    return Fail(Code::kIoError, "no address of {}: {}", address.host, gai_strerror(error));
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, &freeaddrinfo);
+  int last = ECONNREFUSED;
+  for (const addrinfo* one = list.get(); one != nullptr; one = one->ai_next) {
+    Descriptor fd(socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!fd) {
+      last = errno;
+      continue;
+    }
+    const int on = 1;
+    setsockopt(fd.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    setsockopt(fd.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    socket_ = std::move(fd);
+    if (connect(socket_.fd(), one->ai_addr, one->ai_addrlen) == 0) return {};
+    last = errno;
+    if (last == EINPROGRESS) {
+      KV_TRY(WaitFor(POLLOUT, waits));
+      socklen_t size = sizeof(last);
+      getsockopt(socket_.fd(), SOL_SOCKET, SO_ERROR, &last, &size);
+      if (last == 0) return {};
+    }
+  }
+  Close();
+  return SocketFailure("cannot connect", last);
+}
+
+Status RedisConnection::WaitFor(short events, const Waits& waits) {
+  for (;;) {
+    pollfd one{.fd = socket_.fd(), .events = events, .revents = 0};
+    const int ready = poll(&one, 1, kWaitMs);
+    if (ready > 0) return {};
+    if (ready < 0 && errno != EINTR) {
+      return Closed({Code::kIoError, std::string("cannot wait: ") + std::strerror(errno)});
+    }
+    if (!waits()) return Closed({Code::kCancelled, "the store takes too long"});
+  }
+}
+
+Status RedisConnection::Send(std::string_view text, const Waits& waits) {
+  const std::array pieces{WordBytes(text)};
+  return Send(pieces, waits);
+}
+
+Status RedisConnection::Send(std::span<const std::span<const std::byte>> pieces,
+                             const Waits& waits) {
+  for (std::span<const std::byte> piece : pieces) {
+    while (!piece.empty()) {
+      if (!is_open()) return Fail(Code::kIoError, "the connection is closed");
+      const ssize_t sent = send(socket_.fd(), piece.data(), piece.size(), MSG_NOSIGNAL);
+      if (sent >= 0) {
+        piece = piece.subspan(static_cast<size_t>(sent));
+      } else if (errno == EAGAIN) {
+        KV_TRY(WaitFor(POLLOUT, waits));
+      } else if (errno != EINTR) {
+        return Closed({Code::kIoError, std::string("cannot send: ") + std::strerror(errno)});
+      }
+    }
+  }
+  return {};
+}
+
+Result<size_t> RedisConnection::Receive(std::span<std::byte> into, const Waits& waits) {
+  for (;;) {
+    if (!is_open()) return Fail(Code::kIoError, "the connection is closed");
+    const bool is_direct = !into.empty();
+    char* const at = is_direct ? reinterpret_cast<char*>(into.data()) : buffer_.get() + end_;
+    const size_t room = is_direct ? into.size() : kBufferBytes - end_;
+    const ssize_t got = recv(socket_.fd(), at, room, 0);
+    if (got > 0) return static_cast<size_t>(got);
+    if (got == 0) return Closed({Code::kIoError, "the store closed the connection"});
+    if (errno == EAGAIN) {
+      KV_TRY(WaitFor(POLLIN, waits));
+    } else if (errno != EINTR) {
+      return Closed({Code::kIoError, std::string("cannot receive: ") + std::strerror(errno)});
+    }
+  }
+}
+
+// Returns a line without its end; it stays until the next read.
+Result<std::string_view> RedisConnection::ReadLine(const Waits& waits) {
+  size_t seen = 0;
+  for (;;) {
+    const std::string_view here(buffer_.get() + begin_, end_ - begin_);
+    if (const size_t end = here.find("\r\n", seen); end != std::string_view::npos) {
+      begin_ += end + 2;
+      return here.substr(0, end);
+    }
+    if (here.size() > kMostLine) {
+      return Closed({Code::kCorruption, "the store sent a line of over 1024 bytes"});
+    }
+    seen = here.empty() ? 0 : here.size() - 1;
+    // The rest of a line goes after its beginning, which stays in one piece.
+    if (kBufferBytes - end_ < kMostLine + 2 || begin_ == end_) {
+      std::memmove(buffer_.get(), here.data(), here.size());
+      begin_ = 0;
+      end_ = here.size();
+    }
+    KV_ASSIGN(const size_t got, Receive({}, waits));
+    end_ += got;
+  }
+}
+
+Status RedisConnection::ReadBytes(std::span<std::byte> out, const Waits& waits) {
+  const size_t here = std::min(out.size(), end_ - begin_);
+  std::memcpy(out.data(), buffer_.get() + begin_, here);
+  begin_ += here;
+  for (out = out.subspan(here); !out.empty();) {
+    KV_ASSIGN(const size_t got, Receive(out, waits));
+    out = out.subspan(got);
+  }
+  return {};
+}
+
+Result<RedisReply> RedisConnection::Read(std::span<std::byte> bulk, const Waits& waits) {
+  if (!is_open()) return Fail(Code::kIoError, "the connection is closed");
+  KV_ASSIGN(const std::string_view line, ReadLine(waits));
+  const auto no_reply = [&] {
+    return Closed({Code::kCorruption, "what the store sent is not a reply of Redis"});
+  };
+  if (line.empty()) return no_reply();
+  RedisReply reply{.text = line.substr(1)};
+  using enum RedisReply::Kind;
+  switch (line[0]) {
+    case '+':
+      reply.kind = kText;
+      return reply;
+    case '-':
+      reply.kind = kError;
+      return reply;
+    case ':':
+      reply.kind = kInteger;
+      break;
+    case '$':
+      reply.kind = kBulk;
+      break;
+    case '*':
+      reply.kind = kArray;
+      break;
+    default:
+      return no_reply();
+  }
+  const auto [end, error] =
+      std::from_chars(reply.text.data(), reply.text.data() + reply.text.size(), reply.number);
+  if (error != std::errc() || end != reply.text.data() + reply.text.size()) return no_reply();
+  if (reply.kind == kInteger) return reply;
+  if (reply.number < -1) return no_reply();
+  if (reply.number == -1) {
+    reply.kind = kNil;
+    return reply;
+  }
+  if (reply.kind == kArray) return reply;
+  if (static_cast<uint64_t>(reply.number) > bulk.size()) {
+    return Closed({Code::kCorruption,
+                   fmt::format("the store announces a value of {} bytes; at most {} are wanted",
+                               reply.number, bulk.size())});
+  }
+  KV_TRY(ReadBytes(bulk.first(static_cast<size_t>(reply.number)), waits));
+  std::array<std::byte, 2> line_end;
+  KV_TRY(ReadBytes(line_end, waits));
+  if (line_end != std::array{std::byte{'\r'}, std::byte{'\n'}}) return no_reply();
+  reply.text = {};
+  return reply;
+}
+
+Result<RedisReply> RedisConnection::Ask(std::initializer_list<std::string_view> words,
+                                        std::span<std::byte> bulk, const Waits& waits) {
+  std::string text;
+  AppendCommand(text, words);
+  KV_TRY(Send(text, waits));
+  return Read(bulk, waits);
+}
+
+}  // namespace kvasir

@@ -1,0 +1,79 @@
+// RedisConnection: commands to a Redis or Valkey server, and its replies (RESP2).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/descriptor.h"
+#include "kvasir/status.h"
+#include "remote/remote_address.h"
+
+namespace kvasir {
+
+// Appends a command to `text`.
+void AppendCommand(std::string& text, std::initializer_list<std::string_view> words);
+
+// One reply, or one element of an array.
+struct RedisReply {
+  enum class Kind : uint8_t { kText, kError, kInteger, kBulk, kNil, kArray };
+  Kind kind = Kind::kNil;
+  int64_t number = 0;          // an integer; bytes of a bulk, which are in the caller's memory;
+                               // elements of an array, which are read next
+  std::string_view text = {};  // of kText and kError, until the next read
+
+  bool is_ok() const { return kind == Kind::kText && text == "OK"; }
+};
+
+// A connection of one thread. Allocates nothing that a server announces: a bulk goes into the
+// caller's memory, and one that is longer closes the connection. Where a call fails, the connection
+// is closed.
+class RedisConnection {
+ public:
+  // Called at least each 10 ms while a call waits. False: it gives up (kCancelled).
+  using Waits = std::function<bool()>;
+
+  RedisConnection();
+  bool is_open() const { return static_cast<bool>(socket_); }
+  void Close() { socket_ = Descriptor(); }
+  // Takes over a socket that is connected and does not block.
+  void Adopt(Descriptor socket) {
+    socket_ = std::move(socket);
+    begin_ = end_ = 0;
+  }
+  // Connects, and says who we are. kIoError; kPermissionDenied: the server refuses user or
+  // password, with its words.
+  Status Open(const RemoteAddress& address, const std::string& password, const Waits& waits);
+
+  // Sends all of these bytes.
+  Status Send(std::span<const std::span<const std::byte>> pieces, const Waits& waits);
+  Status Send(std::string_view text, const Waits& waits);
+  // Reads a reply; `bulk` gets the bytes of a bulk. kCorruption: it is longer, or no reply at all.
+  Result<RedisReply> Read(std::span<std::byte> bulk, const Waits& waits);
+  // Sends one command and reads its reply, which is not an array.
+  Result<RedisReply> Ask(std::initializer_list<std::string_view> words, std::span<std::byte> bulk,
+                         const Waits& waits);
+
+ private:
+  static constexpr size_t kBufferBytes = 65536, kMostLine = 1024;
+
+  Status Connect(const RemoteAddress& address, const Waits& waits);
+  Status WaitFor(short events, const Waits& waits);
+  // Reads what has come, at least a byte, into `into`, or into the buffer where that is empty.
+  Result<size_t> Receive(std::span<std::byte> into, const Waits& waits);
+  Result<std::string_view> ReadLine(const Waits& waits);
+  Status ReadBytes(std::span<std::byte> out, const Waits& waits);
+  tl::unexpected<Error> Closed(Error error);
+
+  Descriptor socket_;
+  const std::unique_ptr<char[]> buffer_;  // [kBufferBytes]
+  size_t begin_ = 0, end_ = 0;            // of what came and was not read
+};
+
+}  // namespace kvasir

@@ -1,0 +1,380 @@
+#include "remote/remote_looker.h"
+
+#include <openssl/crypto.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "base/clock.h"
+#include "base/hex.h"
+#include "base/log.h"
+#include "base/random_bytes.h"
+#include "base/result.h"
+
+namespace kvasir {
+namespace {
+
+constexpr uint64_t kConnectNs = 500'000'000, kProbeNs = 5'000'000'000;
+
+// At most `most` indices of [begin, end), spread evenly; the last one is end - 1.
+std::vector<uint32_t> Spread(uint32_t begin, uint32_t end, uint32_t most) {
+  std::vector<uint32_t> picks;
+  const uint32_t num = std::min(most, end - begin);
+  for (uint32_t i = 1; i <= num; ++i) {
+    picks.push_back(begin + static_cast<uint32_t>(uint64_t{end - begin} * i / num) - 1);
+  }
+  return picks;
+}
+
+}  // namespace
+
+bool RemoteLooker::Begin(LookFor what, std::function<void()> done) {
+  {
+    MutexLock lock(store_.mutex);
+    if (store_.state != RemoteStore::State::kOn || what.names.empty()) return false;
+    if (looks_.size() >= kMostLooks || !store_.OwnerOf(what.owner)) return false;
+    looks_.push_back({std::move(what), std::move(done)});
+    ++store_.stats.lookups;
+  }
+  store_.looker_wake.notify_one();
+  return true;
+}
+
+// Returns false when the tier ends.
+bool RemoteLooker::WaitForWork() {
+  MutexLock lock(store_.mutex);
+  for (;;) {
+    if (store_.is_stopping.load(std::memory_order_relaxed)) return false;
+    const uint64_t now = MonotonicNs();
+    const bool is_on = store_.state == RemoteStore::State::kOn;
+    const bool is_asked = is_on && std::ranges::any_of(store_.owners, &RemoteOwner::wants_sync);
+    const bool connects = store_.state == RemoteStore::State::kConnecting ||
+                          (!is_on && now >= store_.breaker.retry_ns());
+    if (!looks_.empty() || is_asked || connects || (is_on && now >= polled_ns_ + kPollNs)) {
+      return true;
+    }
+    lock.WaitFor(store_.looker_wake, std::chrono::milliseconds(200));
+  }
+}
+
+void RemoteLooker::Loop() {
+  while (WaitForWork()) {
+    std::optional<Look> look;
+    bool is_on, connects;
+    {
+      MutexLock lock(store_.mutex);
+      is_on = store_.state == RemoteStore::State::kOn;
+      connects = store_.state == RemoteStore::State::kConnecting ||
+                 MonotonicNs() >= store_.breaker.retry_ns();
+      if (!looks_.empty()) {
+        look = std::move(looks_.front());
+        looks_.pop_front();
+      }
+    }
+    if (!is_on) {
+      if (look) {
+        look->done();
+        store_.progress.Call();
+      } else if (connects) {
+        TryConnect();
+      }
+      continue;
+    }
+    if (look) {
+      Answer(*look);
+    } else {
+      SyncDue();
+    }
+  }
+  std::deque<Look> left;
+  {
+    MutexLock lock(store_.mutex);
+    left.swap(looks_);
+  }
+  for (Look& look : left) look.done();
+}
+
+void RemoteLooker::TryConnect() {
+  const uint64_t start_ns = MonotonicNs();
+  uint64_t most_ns = kConnectNs;
+  const auto waits = [&] {
+    return !store_.is_stopping.load(std::memory_order_relaxed) &&
+           MonotonicNs() < start_ns + most_ns;
+  };
+  Status done = connection_.Open(store_.options.address, store_.options.password, waits);
+  most_ns += kProbeNs;
+  if (done) done = Probe(waits);
+  if (store_.is_stopping.load(std::memory_order_relaxed)) return;
+  if (!done) {
+    connection_.Close();
+    store_.TurnOff(done.error().message);
+    return;
+  }
+  {
+    MutexLock lock(store_.mutex);
+    store_.state = RemoteStore::State::kOn;
+    store_.reason.clear();
+    store_.breaker.Close(MonotonicNs());
+    for (RemoteOwner& owner : store_.owners) owner.wants_sync |= !owner.name.empty();
+  }
+  polled_ns_ = MonotonicNs();
+  Log(LogLevel::kInfo, "remote tier: on", LogField("host", store_.options.address.text()));
+  store_.progress.Call();
+}
+
+// Measures the store by a value of 1 MiB, so that a speed is always known.
+Status RemoteLooker::Probe(const RedisConnection::Waits& waits) {
+  const auto failed = [](const RedisReply& reply) -> Status {
+    return Fail(Code::kUnavailable, "{}", reply.text);
+  };
+  uint64_t start_ns = MonotonicNs();
+  KV_ASSIGN(const RedisReply pong, connection_.Ask({"PING"}, {}, waits));
+  if (pong.kind == RedisReply::Kind::kError) return failed(pong);
+  usual_ = {};
+  usual_.Observe(MonotonicNs() - start_ns);
+  double bytes_per_s = 0;
+  if (store_.options.mode == RemoteMode::kReadWrite) {
+    std::array<uint8_t, 8> random;
+    KV_TRY(FillRandom(random));
+    const std::string name = store_.keys.prefix() + "/probe/" + ToHex(random);
+    const std::span<std::byte> probe(store_.probe, RemoteStore::kProbeBytes);
+    KV_TRY(FillRandom({reinterpret_cast<uint8_t*>(probe.data()), probe.size()}));
+    const std::string_view text(reinterpret_cast<const char*>(probe.data()), probe.size());
+    KV_ASSIGN(const RedisReply set, connection_.Ask({"SET", name, text, "EX", "60"}, {}, waits));
+    if (!set.is_ok()) return failed(set);
+    start_ns = MonotonicNs();
+    KV_ASSIGN(const RedisReply got, connection_.Ask({"GET", name}, probe, waits));
+    const uint64_t took_ns = std::max<uint64_t>(MonotonicNs() - start_ns, 1);
+    if (got.kind == RedisReply::Kind::kError) return failed(got);
+    bytes_per_s = static_cast<double>(probe.size()) * 1e9 / static_cast<double>(took_ns);
+    KV_ASSIGN(const RedisReply gone, connection_.Ask({"UNLINK", name}, {}, waits));
+    if (gone.kind == RedisReply::Kind::kError) return failed(gone);
+  }
+  MutexLock lock(store_.mutex);
+  store_.stats.rtt_ms = usual_.usual_ns * 1e-6;
+  store_.look_ns = 2 * usual_.usual_ns;
+  if (bytes_per_s > 0) store_.load_bytes_per_s = bytes_per_s;
+  return {};
+}
+
+// Reads the objects of owners that are new, and every 10 s those of all.
+void RemoteLooker::SyncDue() {
+  std::vector<Digest> due;
+  const bool polls = MonotonicNs() >= polled_ns_ + kPollNs;
+  {
+    MutexLock lock(store_.mutex);
+    for (size_t i = 0; i < store_.owners.size(); ++i) {
+      const RemoteOwner& owner = store_.owners[i];
+      if (!owner.name.empty() && !owner.is_erasing && (polls || owner.wants_sync)) {
+        due.push_back(store_.owner_keys.owner_of(OwnerId(i)));
+      }
+    }
+  }
+  if (polls) polled_ns_ = MonotonicNs();
+  for (const Digest& owner : due) {
+    began_ns_ = MonotonicNs();
+    const Status synced =
+        connection_.is_open()
+            ? SyncOwner(connection_, owner, Waits())
+            : connection_.Open(store_.options.address, store_.options.password, Waits());
+    {
+      MutexLock lock(store_.mutex);
+      if (const auto id = store_.owner_keys.Find(owner)) store_.at(*id).wants_sync = false;
+    }
+    if (synced) {
+      usual_.Observe(MonotonicNs() - began_ns_);
+    } else {
+      store_.CountFault(synced.error());
+    }
+    if (!connection_.is_open()) return;
+  }
+  MutexLock lock(store_.mutex);
+  store_.look_ns = store_.look_ns * 0.8 + 2 * usual_.usual_ns * 0.2;
+}
+
+Status RemoteLooker::SyncOwner(RedisConnection& connection, const Digest& owner,
+                               const RedisConnection::Waits& waits) {
+  const std::string name = store_.keys.OwnerName(owner);
+  OwnerObject object;
+  KV_ASSIGN(const RedisReply reply, connection.Ask({"GET", name}, object, waits));
+  if (reply.kind == RedisReply::Kind::kError) return Fail(Code::kUnavailable, "{}", reply.text);
+  std::optional<std::span<const std::byte>> stored;
+  if (reply.kind == RedisReply::Kind::kBulk) {
+    stored = std::span<const std::byte>(object).first(static_cast<size_t>(reply.number));
+  }
+  return Settle(connection, owner, name, stored, waits);
+}
+
+// Brings an owner and its object together. The higher epoch counts; at the same epoch the store's.
+Status RemoteLooker::Settle(RedisConnection& connection, const Digest& owner,
+                            const std::string& name,
+                            std::optional<std::span<const std::byte>> object,
+                            const RedisConnection::Waits& waits) {
+  const auto stored = object ? store_.keys.OpenOwner(name, *object) : std::nullopt;
+  OwnerEpoch known;
+  {
+    MutexLock lock(store_.mutex);
+    const auto id = store_.owner_keys.Find(owner);
+    if (!id || store_.at(*id).is_erasing) return {};
+    known = {store_.at(*id).epoch, store_.owner_keys.KeyOf(*id).key};
+    if (stored && stored->epoch >= known.epoch) {
+      if (known.epoch != 0 && stored->epoch > known.epoch) store_.erased.push_back(owner);
+      store_.SetEpoch(*id, *stored);
+    }
+  }
+  if (stored && stored->epoch >= known.epoch) {
+    if (stored->epoch > known.epoch) store_.progress.Call();
+    return {};
+  }
+  if (store_.options.mode == RemoteMode::kRead) return {};
+  OwnerEpoch made = known;
+  if (!object || known.epoch == 0) {
+    made.epoch = std::max<uint64_t>(known.epoch, 1);
+    KV_TRY(FillRandom(made.random));
+  }
+  RecordSalt salt;
+  KV_TRY(FillRandom(salt));
+  const auto sealed = store_.keys.SealOwner(name, made, salt);
+  OPENSSL_cleanse(made.random.data(), made.random.size());
+  if (!sealed) return Fail(Code::kExhausted, "no memory to seal an owner object");
+  const std::string_view text(reinterpret_cast<const char*>(sealed->data()), sealed->size());
+  // Where it is missing, the first machine makes it.
+  KV_ASSIGN(const RedisReply set, object ? connection.Ask({"SET", name, text}, {}, waits)
+                                         : connection.Ask({"SET", name, text, "NX"}, {}, waits));
+  if (set.kind == RedisReply::Kind::kError) return Fail(Code::kUnavailable, "{}", set.text);
+  OwnerObject now;
+  KV_ASSIGN(const RedisReply got, connection.Ask({"GET", name}, now, waits));
+  if (got.kind != RedisReply::Kind::kBulk) return {};  // evicted at once: the next one tries again
+  const auto epoch = store_.keys.OpenOwner(
+      name, std::span<const std::byte>(now).first(static_cast<size_t>(got.number)));
+  if (!epoch || epoch->epoch < known.epoch) return {};
+  MutexLock lock(store_.mutex);
+  const auto id = store_.owner_keys.Find(owner);
+  if (id && !store_.at(*id).is_erasing) store_.SetEpoch(*id, *epoch);
+  return {};
+}
+
+void RemoteLooker::Answer(Look& look) {
+  began_ns_ = MonotonicNs();
+  const uint64_t start_ns = began_ns_;
+  Status done;
+  if (!connection_.is_open()) {
+    done = connection_.Open(store_.options.address, store_.options.password, Waits());
+  }
+  if (done && look.what.is_chain) {
+    const Result<uint32_t> found = FindChain(look.what);
+    if (found) {
+      std::vector<uint32_t> all(*found);
+      std::iota(all.begin(), all.end(), 0);
+      Mark(look.what, all);
+    } else {
+      done = tl::unexpected(found.error());
+    }
+  } else if (done) {
+    done = FindEach(look.what);
+  }
+  if (done) {
+    MutexLock lock(store_.mutex);
+    const auto took_ns = static_cast<double>(MonotonicNs() - start_ns);
+    store_.look_ns = store_.look_ns == 0 ? took_ns : store_.look_ns * 0.8 + took_ns * 0.2;
+    store_.stats.rtt_ms = usual_.usual_ns * 1e-6;
+  } else {
+    store_.CountFault(done.error());
+  }
+  look.done();
+  store_.progress.Call();
+}
+
+// Returns how many records of a chain the store has, from the first one on: 32 spread over all of
+// them say between which two it ends, and 32 between those where.
+Result<uint32_t> RemoteLooker::FindChain(const LookFor& what) {
+  uint32_t begin = 0;
+  auto end = static_cast<uint32_t>(what.names.size());
+  for (int i = 0; i < 2 && begin < end; ++i) {
+    Round round{.names = what.names, .picks = Spread(begin, end, kPicks), .found = {}};
+    KV_TRY(Ask(what.owner, round));
+    uint32_t num = 0;
+    while (num < round.picks.size() && round.found[num]) ++num;
+    if (num > 0) begin = round.picks[num - 1] + 1;
+    if (num < round.picks.size()) end = round.picks[num];
+  }
+  return begin;
+}
+
+Status RemoteLooker::FindEach(const LookFor& what) {
+  const auto num_names = static_cast<uint32_t>(what.names.size());
+  for (uint32_t begin = 0; begin < num_names; begin += kAskedAtOnce) {
+    Round round{.names = what.names, .picks = {}, .found = {}};
+    for (uint32_t i = begin; i < std::min(num_names, begin + kAskedAtOnce); ++i) {
+      round.picks.push_back(i);
+    }
+    KV_TRY(Ask(what.owner, round));
+    std::vector<uint32_t> found;
+    for (size_t i = 0; i < round.picks.size(); ++i) {
+      if (round.found[i]) found.push_back(round.picks[i]);
+    }
+    Mark(what, found);
+  }
+  return {};
+}
+
+void RemoteLooker::Mark(const LookFor& what, std::span<const uint32_t> found) {
+  MutexLock lock(store_.mutex);
+  const auto owner = store_.owner_keys.Find(what.owner);
+  if (!owner || !store_.at(*owner).is_usable()) return;
+  for (const uint32_t i : found) {
+    RemoteNames::Entry* const entry = store_.names.Put(what.names[i], *owner);
+    if (entry != nullptr && !entry->is_writing) entry->seen_s = store_.NowS();
+  }
+}
+
+// Asks for the round's picks and for the owner's object, once more where that has changed.
+Status RemoteLooker::Ask(const Digest& owner, Round& round) {
+  bool is_old = true;
+  for (int i = 0; i < 3 && is_old; ++i) {
+    began_ns_ = MonotonicNs();
+    KV_TRY(AskOnce(owner, round, &is_old));
+    usual_.Observe(MonotonicNs() - began_ns_);
+  }
+  return {};
+}
+
+Status RemoteLooker::AskOnce(const Digest& owner, Round& round, bool* is_old) {
+  const std::string name = store_.keys.OwnerName(owner);
+  const auto known = [&] {
+    MutexLock lock(store_.mutex);
+    const auto id = store_.owner_keys.Find(owner);
+    return id ? OwnerEpoch{store_.at(*id).epoch, store_.owner_keys.KeyOf(*id).key} : OwnerEpoch();
+  };
+  const OwnerEpoch before = known();
+  std::string text;
+  AppendCommand(text, {"GET", name});
+  if (before.epoch != 0) {
+    for (const uint32_t pick : round.picks) {
+      AppendCommand(text, {"EXISTS", RemoteName(name, before.random, round.names[pick])});
+    }
+  }
+  KV_TRY(connection_.Send(text, Waits()));
+  OwnerObject object;
+  KV_ASSIGN(const RedisReply own, connection_.Read(object, Waits()));
+  std::optional<Error> error;
+  std::optional<std::span<const std::byte>> stored;
+  if (own.kind == RedisReply::Kind::kError) error = {Code::kUnavailable, std::string(own.text)};
+  if (own.kind == RedisReply::Kind::kBulk) {
+    stored = std::span<const std::byte>(object).first(static_cast<size_t>(own.number));
+  }
+  round.found.assign(round.picks.size(), false);
+  for (size_t i = 0; before.epoch != 0 && i < round.picks.size(); ++i) {
+    KV_ASSIGN(const RedisReply reply, connection_.Read({}, Waits()));
+    round.found[i] = reply.kind == RedisReply::Kind::kInteger && reply.number > 0;
+  }
+  if (error) return tl::unexpected(*error);
+  KV_TRY(Settle(connection_, owner, name, stored, Waits()));
+  const OwnerEpoch after = known();
+  *is_old = after.epoch != before.epoch || after.random != before.random;
+  if (*is_old) round.found.assign(round.picks.size(), false);
+  return {};
+}
+
+}  // namespace kvasir

@@ -1,0 +1,68 @@
+// RemoteLooker: connects a remote tier, finds out what its store has, and keeps owners' epochs.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "remote/remote_store.h"
+
+namespace kvasir {
+
+// One thread of the tier runs Loop; Begin is the engine's.
+class RemoteLooker {
+ public:
+  explicit RemoteLooker(RemoteStore& store) : store_(store) {}
+
+  // Tier::Look.
+  bool Begin(LookFor what, std::function<void()> done);
+  // Works until the store ends, and calls then all that wait.
+  void Loop();
+  // Brings what is known of an owner and what the store has together; other threads may call it
+  // with connections of theirs.
+  Status SyncOwner(RedisConnection& connection, const Digest& owner,
+                   const RedisConnection::Waits& waits);
+
+ private:
+  struct Look {
+    LookFor what;
+    std::function<void()> done;
+  };
+  // What is asked of the store for a lookup.
+  struct Round {
+    std::span<const RecordName> names;
+    std::vector<uint32_t> picks;  // indices of names
+    std::vector<bool> found;      // [picks]
+  };
+  static constexpr size_t kMostLooks = 64;
+  static constexpr uint32_t kPicks = 32, kAskedAtOnce = 512;
+  static constexpr uint64_t kPollNs = 10'000'000'000;
+
+  bool WaitForWork();
+  void TryConnect();
+  Status Probe(const RedisConnection::Waits& waits);
+  void SyncDue();
+  void Answer(Look& look);
+  Result<uint32_t> FindChain(const LookFor& what);
+  Status FindEach(const LookFor& what);
+  Status Ask(const Digest& owner, Round& round);
+  Status AskOnce(const Digest& owner, Round& round, bool* is_old);
+  void Mark(const LookFor& what, std::span<const uint32_t> found);
+  Status Settle(RedisConnection& connection, const Digest& owner, const std::string& name,
+                std::optional<std::span<const std::byte>> object,
+                const RedisConnection::Waits& waits);
+  RedisConnection::Waits Waits() { return store_.WaitsOf(began_ns_, usual_); }
+
+  RemoteStore& store_;
+  RedisConnection connection_;
+  UsualTime usual_;  // of a round
+  uint64_t began_ns_ = 0;
+  uint64_t polled_ns_ = 0;
+  std::deque<Look> looks_ KV_GUARDED_BY(store_.mutex);
+};
+
+}  // namespace kvasir

@@ -1,0 +1,120 @@
+#include "remote/remote_tier.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "base/sizes.h"
+#include "base/start_thread.h"
+
+namespace kvasir {
+
+Status RemoteTier::CheckMemory(const RemoteTierOptions& options) {
+  constexpr uint32_t kLeast = 8;
+  if (options.num_buffers() >= kLeast) return {};
+  return FailField(Code::kInvalidArgument, "remote_memory",
+                   "{} bytes hold fewer than {} of this model's blocks; give at least {}",
+                   options.memory_bytes, kLeast,
+                   RoundedUpMib(kLeast * RoundUp(options.value_bytes(), 64)));
+}
+
+Result<std::unique_ptr<RemoteTier>> RemoteTier::Open(const RemoteTierOptions& options) {
+  KV_TRY(CheckMemory(options));
+  KV_ASSIGN(std::unique_ptr<RemoteStore> store, RemoteStore::Create(options));
+  std::unique_ptr<RemoteTier> tier(new RemoteTier(std::move(store)));
+  RemoteTier* const one = tier.get();
+  KV_ASSIGN(tier->looker_thread_, StartThread("remote tier", [one] { one->looker_.Loop(); }));
+  KV_ASSIGN(tier->reader_thread_, StartThread("remote tier", [one] { one->reader_.Loop(); }));
+  KV_ASSIGN(tier->writer_thread_, StartThread("remote tier", [one] { one->writer_.Loop(); }));
+  const uint64_t end_ns = MonotonicNs() + 500'000'000;
+  while (MonotonicNs() < end_ns) {
+    if (tier->Remote().state != RemoteStats::State::kConnecting) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return tier;
+}
+
+RemoteTier::RemoteTier(std::unique_ptr<RemoteStore> store)
+    : store_(std::move(store)), looker_(*store_), reader_(*store_), writer_(*store_, looker_) {}
+
+RemoteTier::~RemoteTier() {
+  store_->progress.Stop();
+  {
+    const MutexLock lock(store_->mutex);
+    store_->is_stopping.store(true, std::memory_order_relaxed);
+  }
+  store_->looker_wake.notify_all();
+  store_->reader_wake.notify_all();
+  store_->writer_wake.notify_all();
+  for (std::thread* thread : {&looker_thread_, &reader_thread_, &writer_thread_}) {
+    if (thread->joinable()) thread->join();
+  }
+}
+
+bool RemoteTier::Has(const RecordName& name) const {
+  const MutexLock lock(store_->mutex);
+  if (store_->state != RemoteStore::State::kOn) return false;
+  const RemoteNames::Entry* const entry = std::as_const(store_->names).Find(name);
+  return entry != nullptr && entry->IsFresh(store_->NowS()) &&
+         std::as_const(*store_).at(entry->owner).is_usable();
+}
+
+uint64_t RemoteTier::LookNs() const {
+  const MutexLock lock(store_->mutex);
+  return static_cast<uint64_t>(store_->look_ns);
+}
+
+double RemoteTier::LoadBytesPerS(TierKind) const {
+  const MutexLock lock(store_->mutex);
+  return store_->load_bytes_per_s;
+}
+
+bool RemoteTier::OpenOwner(const Digest& owner) {
+  const MutexLock lock(store_->mutex);
+  const auto id = store_->OwnerOf(owner);
+  if (id && store_->at(*id).wants_sync) store_->looker_wake.notify_one();
+  return id.has_value();
+}
+
+void RemoteTier::CountDropped(WriteRefusal why) {
+  const MutexLock lock(store_->mutex);
+  ++(why == WriteRefusal::kNoBuffer ? store_->stats.dropped_buffer : store_->stats.dropped_failed);
+}
+
+TierStats RemoteTier::Stats() const {
+  const RemoteStats remote = Remote();
+  TierStats stats;
+  stats.state =
+      remote.state == RemoteStats::State::kOn ? TierStats::State::kOn : TierStats::State::kBroken;
+  stats.reason = remote.reason;
+  stats.folder = remote.host;
+  stats.pending_blocks = remote.pending_blocks;
+  stats.load_bytes_per_s = remote.load_bytes_per_s;
+  stats.read_bytes = remote.read_bytes;
+  stats.written_bytes = remote.written_bytes;
+  stats.dropped_buffer = remote.dropped_buffer;
+  stats.dropped_failed = remote.dropped_failed;
+  stats.fault_read = remote.fault_io;
+  stats.fault_stalled = remote.fault_stalled;
+  stats.fault_damaged = remote.fault_damaged;
+  return stats;
+}
+
+RemoteStats RemoteTier::Remote() const {
+  const MutexLock lock(store_->mutex);
+  RemoteStats stats = store_->stats;
+  stats.state = store_->state;
+  stats.reason = store_->reason;
+  stats.load_bytes_per_s = store_->load_bytes_per_s;
+  stats.pending_blocks = store_->num_writes;
+  return stats;
+}
+
+std::vector<Digest> RemoteTier::TakeErased() {
+  const MutexLock lock(store_->mutex);
+  return std::exchange(store_->erased, {});
+}
+
+}  // namespace kvasir

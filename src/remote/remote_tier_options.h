@@ -1,0 +1,34 @@
+// RemoteTierOptions: which store a remote tier uses, and what it may take.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/digest.h"
+#include "base/secret.h"
+#include "kvasir/remote.h"
+#include "remote/remote_address.h"
+#include "remote/remote_value.h"
+
+namespace kvasir {
+
+struct RemoteTierOptions {
+  RemoteAddress address;
+  std::string password = {};
+  RemoteMode mode = RemoteMode::kReadWrite;
+  uint64_t memory_bytes = uint64_t{64} << 20;
+  uint64_t ttl_hours = 24;
+  Secret fleet{};
+  Digest identity{};
+  RecordShape shape;
+  // How long an operation may take beyond four times the usual before it is a stall.
+  uint64_t stall_ns = 20'000'000;
+  uint32_t num_names = 1u << 17;  // a power of two
+
+  uint64_t value_bytes() const { return RawValueBytes(shape); }
+  uint32_t num_buffers() const {
+    return static_cast<uint32_t>(memory_bytes / RoundUp(value_bytes(), 64));
+  }
+};
+
+}  // namespace kvasir

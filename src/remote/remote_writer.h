@@ -1,0 +1,72 @@
+// RemoteWriter: seals values, stores them, and erases what a fleet's store has of an owner.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "remote/remote_looker.h"
+#include "remote/remote_store.h"
+
+namespace kvasir {
+
+// Begin to End, and Flush to Forget, are Tier's functions of these names; one thread of the tier
+// runs Loop.
+class RemoteWriter {
+ public:
+  RemoteWriter(RemoteStore& store, RemoteLooker& looker) : store_(store), looker_(looker) {}
+
+  tl::expected<WriteId, WriteRefusal> Begin(const RecordFacts& facts);
+  void Seal(WriteId write, std::span<const std::byte> payload);
+  void End(WriteId write);
+  void Flush(std::function<void(Result<TierFlushed>)> done);
+  void Erase(const Digest& owner, std::function<void(Result<TierErased>)> done);
+  void Forget(ForgetFacts facts, std::function<void(Result<TierErased>)> done);
+  // Works until the store ends, and answers then all that wait.
+  void Loop();
+
+ private:
+  static constexpr uint64_t kUnsentBytes = uint64_t{4} << 20;  // of a batch
+  static constexpr uint64_t kAnswerNs = 10'000'000'000, kRetryNs = 60'000'000'000;
+  struct Flushing {
+    uint64_t number = 0, stored_before = 0;
+    std::function<void(Result<TierFlushed>)> done;
+  };
+  // An erase of an owner, or a forget of records.
+  struct Removal {
+    Digest owner{};
+    std::optional<ForgetFacts> forget;
+    std::function<void(Result<TierErased>)> done;  // empty: it has answered
+    uint64_t due_ns = 0, start_ns = 0;
+  };
+
+  std::optional<WriteRefusal> Refusal(const RecordFacts& facts) KV_REQUIRES(store_.mutex);
+  bool WaitForWork();
+  bool Connect();
+  void WriteBatch(const std::vector<uint32_t>& batch);
+  std::vector<uint32_t> TakeBatch();
+  void DropQueued();
+  void AnswerFlushes();
+  void RemoveDue();
+  Result<TierErased> EraseOwner(Removal& removal);
+  Result<OwnerEpoch> RaiseEpoch(const Digest& owner);
+  Result<uint64_t> RemoveNames(Removal& removal, uint64_t epoch);
+  Result<TierErased> ForgetNames(const Removal& removal);
+  Result<uint64_t> Unlink(std::span<const std::string> names);
+  void Add(Removal removal);
+  RedisConnection::Waits Waits() { return store_.WaitsOf(began_ns_, usual_); }
+
+  RemoteStore& store_;
+  RemoteLooker& looker_;
+  RedisConnection connection_;
+  UsualTime usual_;  // of a reply
+  uint64_t began_ns_ = 0;
+  std::deque<Flushing> flushes_ KV_GUARDED_BY(store_.mutex);
+  std::deque<Removal> removals_ KV_GUARDED_BY(store_.mutex);
+};
+
+}  // namespace kvasir

@@ -1,0 +1,45 @@
+#include "schedule/tier_looks.h"
+
+#include <utility>
+
+#include "base/clock.h"
+#include "schedule/load_pace.h"
+
+namespace kvasir {
+
+void TierLooks::Begin(Request& request) const {
+  const GenerateRequest& spec = request.spec;
+  if (!CanAsk() || options_.cache_mode != CacheMode::kPrefix || !request.shares() ||
+      !spec.use_disk || spec.use_remote == RemoteUse::kNone || !spec.source.empty()) {
+    return;
+  }
+  const bool is_long = options_.IsLong(request.prompt_tokens());
+  const Identity identity = IdentityOf(options_, request.adapters.get(), is_long);
+  LookFor what = cache_.LookForRest(request.cache_owner(), identity, spec.cache_salt, spec.prompt);
+  const uint32_t own_groups = cache_.layout().num_own_groups();
+  if (what.names.size() < size_t{2} * own_groups) return;
+  const double tokens =
+      static_cast<double>(what.names.size() / own_groups) * cache_.layout().block_tokens();
+  const auto most_ns = static_cast<uint64_t>(LoadPace::kToleranceNs +
+                                             LoadPace::kToleranceShare * tokens * figures_.RowNs());
+  if (options_.tier->LookNs() > most_ns) return;
+  const uint64_t now = MonotonicNs();
+  LookState state{.answered = std::make_shared<std::atomic<bool>>(false),
+                  .since_ns = now,
+                  .until_ns = now + most_ns};
+  // Release: what the answer changed in the tier is under the tier's lock in any case.
+  if (!options_.tier->Look(std::move(what), [answered = state.answered] {
+        answered->store(true, std::memory_order_release);
+      })) {
+    return;
+  }
+  request.wait.look = std::move(state);
+}
+
+bool TierLooks::Holds(const Request& request, uint64_t now_ns) {
+  const LookState& look = request.wait.look;
+  return look.answered != nullptr && now_ns < look.until_ns &&
+         !look.answered->load(std::memory_order_acquire);
+}
+
+}  // namespace kvasir

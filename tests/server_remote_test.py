@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""kvasir serve --remote: what one machine has read, another one finds, and what none must find.
+
+    server_remote_test.py [KVASIR_BINARY] [unittest arguments]
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import tempfile
+import unittest
+
+from disk_server import DiskServer, WithHome, prompt, run, whole_blocks
+from needs import needs
+from redis_server import Redis
+
+
+@needs(Redis.binary)
+class Fleet(WithHome):
+    """Each machine has a separate folder; a file with the fleet's secret is the same on all."""
+
+    def setUp(self):
+        super().setUp()
+        self.redis = Redis()
+        self.addCleanup(self.redis.stop)
+        self.secret = self.home / "fleet"
+        self.assertEqual(run("key", "fleet", str(self.secret), home=self.home)[0], 0)
+
+    def machine(self, *flags, home=None, secret=None, **more):
+        if home is None:
+            home = tempfile.mkdtemp(prefix="kvasir-machine-")
+            self.addCleanup(shutil.rmtree, home, ignore_errors=True)
+        server = DiskServer(home, "--remote", self.redis.url, "--fleet-secret", str(secret or self.secret), *flags,
+                            **more)
+        server.home = home
+        self.addCleanup(lambda: server.process.poll() is None and server.stop())
+        return server
+
+    def read(self, ids, *flags):
+        """A machine reads a prompt, shares it, and ends."""
+        server = self.machine(*flags)
+        self.check(server, ids)
+        self.assertTrue(server.flush()["flushed"])
+        self.assertEqual(server.end(), 0)
+
+    def ask(self, server, ids, remote, **more):
+        """The answer is right, and so many tokens came from the store. The receipt."""
+        receipt = self.check(server, ids, **more)
+        self.assertEqual(receipt["reused"]["remote"], remote, receipt)
+        return receipt
+
+    def remote(self, server):
+        return server.get("/v1/cache")["cache"]["remote"]
+
+
+class Reading(Fleet):
+    def test_another_machine_reads_what_one_has_read(self):
+        ids = prompt(1, 1003)
+        self.read(ids)
+        self.assertEqual(len(self.redis.records()), whole_blocks(ids) // 16)
+        server = self.machine()
+        receipt = self.ask(server, ids, remote=whole_blocks(ids), disk=0)
+        self.assertIsNone(receipt["miss"])
+        self.assertEqual(receipt["computed"], len(ids) - whole_blocks(ids))
+        self.ask(server, ids, remote=0, disk=0)  # the second time they are in the pool
+        tokens = server.get("/v1/cache")["cache"]["tokens"]
+        self.assertEqual((tokens["reused_remote"], tokens["reused_disk"]), (whole_blocks(ids), 0))
+        state = self.remote(server)
+        self.assertEqual((state["state"], state["kind"], state["reason"]), ("on", "redis", None))
+        self.assertGreater(state["load_bytes_s"], 0)
+        self.assertTrue(any(line.startswith("remote   redis://127.0.0.1") for line in server.log), server.log)
+        # What came from the store reached the disk.
+        server.flush()
+        server.kill()
+        server = self.machine(home=server.home)
+        self.ask(server, ids, remote=0, disk=whole_blocks(ids))
+
+    def test_a_part_of_a_prompt_and_what_follows_it(self):
+        ids = prompt(2, 700)
+        self.read(ids)
+        server = self.machine(disk=("--disk", "none"))
+        self.ask(server, ids[:401] + prompt(3, 100), remote=400)
+        self.ask(server, ids, remote=whole_blocks(ids) - 400)
+        self.ask(server, ids + prompt(4, 50), remote=0)
+
+    def test_a_request_may_opt_out(self):
+        ids = prompt(5, 400)
+        server = self.machine()
+        self.ask(server, ids, remote=0, cache={"remote": False})
+        server.flush()
+        self.assertEqual(self.redis.records(), [])
+        self.assertGreater(server.disk()["blocks"], 0)
+        server.end()
+        self.read(ids)
+        server = self.machine()
+        self.ask(server, ids, remote=0, cache={"remote": False})
+        server = self.machine()
+        self.ask(server, ids, remote=0, cache={"disk": False})
+        server = self.machine()
+        self.ask(server, ids, remote=whole_blocks(ids))
+
+    def test_models_with_windows(self):
+        root = pathlib.Path(os.environ.get("KVASIR_ROOT", pathlib.Path(__file__).parent.parent))
+        flags = ("--model", str(root / "tests/data/tiny-gemma3"))
+        ids = prompt(6, 200, 60)
+        server = self.machine(*flags)
+        self.check(server, ids, flags=flags)
+        server.flush()
+        server.end()
+        server = self.machine(*flags)
+        receipt = self.check(server, ids, flags=flags)
+        self.assertGreater(receipt["reused"]["remote"], 100, receipt)
+
+
+class Foreign(Fleet):
+    def test_another_fleet_finds_nothing(self):
+        ids = prompt(10, 500)
+        self.read(ids)
+        records = self.redis.records()
+        other = self.home / "other"
+        self.assertEqual(run("key", "fleet", str(other), home=self.home)[0], 0)
+        server = self.machine(secret=other)
+        self.ask(server, ids, remote=0)
+        server.flush()
+        self.assertEqual(len(self.redis.records()), 2 * len(records))
+
+    def test_nothing_that_was_changed_is_believed(self):
+        ids = prompt(11, 500)
+        self.read(ids)
+        names = self.redis.records()
+        values = [self.redis.ask("GET", name) for name in names]
+        for change in ("swapped", "shorter", "flipped", "text"):
+            with self.subTest(change):
+                for i, name in enumerate(names):
+                    value = {"swapped": values[(i + 1) % len(values)], "shorter": values[i][:-1],
+                             "flipped": values[i][:-100] + bytes([values[i][-100] ^ 1]) + values[i][-99:],
+                             "text": b"hello"}[change]
+                    self.redis.ask("SET", name, value)
+                server = self.machine()
+                receipt = self.ask(server, ids, remote=0)
+                self.assertEqual(receipt["miss"]["reason"], "unreadable", receipt)
+                server.flush()
+                server.end()
+                self.ask(self.machine(), ids, remote=whole_blocks(ids))  # damage heals with the first prompt
+
+    def test_another_model_finds_nothing(self):
+        ids = prompt(12, 400)
+        self.read(ids)
+        server = self.machine("--kv-format", "int8")
+        self.assertEqual(server.ask(ids)["kvasir"]["reused"]["remote"], 0)
+
+
+class Erasing(Fleet):
+    def test_an_erase_reaches_the_store(self):
+        ids = prompt(20, 500)
+        self.read(ids)
+        server = self.machine()
+        self.ask(server, ids, remote=whole_blocks(ids))
+        erased = server.erase()
+        self.assertEqual(erased["tiers"], ["pool", "remote", "disk"])
+        self.assertEqual(erased["remote"], {"epoch": 2, "records": whole_blocks(ids) // 16, "complete": True})
+        self.assertEqual(self.redis.records(), [])
+        self.ask(self.machine(), ids, remote=0)
+
+    def test_a_store_that_does_not_answer_is_an_error(self):
+        server = self.machine()
+        self.check(server, prompt(21, 100))
+        self.redis.process.send_signal(signal.SIGKILL)
+        self.redis.process.wait()
+        status, _, body = server.request("DELETE", "/v1/cache")
+        self.assertEqual(status, 500, body)
+
+
+class Trouble(Fleet):
+    def test_a_store_that_is_down_is_a_warning(self):
+        self.redis.process.kill()
+        self.redis.process.wait()
+        server = self.machine()
+        self.check(server, prompt(30, 300))
+        state = self.remote(server)
+        self.assertEqual(state["state"], "off")
+        self.assertIn("connect", state["reason"])
+        self.redis.start()
+        server.until("the store is back", lambda: self.remote(server)["state"] == "on")
+
+    def test_bad_flags_name_themselves(self):
+        secret = str(self.secret)
+        short, open_to_all = self.home / "short", self.home / "open"
+        short.write_bytes(b"x" * 31)
+        short.chmod(0o600)
+        open_to_all.write_bytes(b"x" * 32)
+        open_to_all.chmod(0o644)
+        for flag, flags in (("remote", ("--remote", self.redis.url)),
+                            ("fleet-secret", ("--fleet-secret", secret)),
+                            ("remote-ttl", ("--remote-ttl", "3")),
+                            ("remote", ("--remote", "http://host", "--fleet-secret", secret)),
+                            ("remote", ("--remote", "redis://u:pw@host", "--fleet-secret", secret)),
+                            ("fleet-secret", ("--remote", self.redis.url, "--fleet-secret", str(short))),
+                            ("fleet-secret", ("--remote", self.redis.url, "--fleet-secret", str(open_to_all))),
+                            ("fleet-secret", ("--remote", self.redis.url, "--fleet-secret", "/nowhere")),
+                            ("remote", ("--remote", self.redis.url, "--fleet-secret", secret, "--cache", "none")),
+                            ("remote-memory", ("--remote", self.redis.url, "--fleet-secret", secret,
+                                               "--remote-memory", "1"))):
+            with self.subTest(flags=flags):
+                status, errors, _ = run("serve", "--port", "0", *flags, home=self.home)
+                self.assertEqual(status, 2, errors)
+                self.assertIn(f"--{flag}:", errors)
+        status, errors, _ = run("key", "fleet", secret, home=self.home)
+        self.assertEqual(status, 2, errors)
+
+    def test_plan_says_what_it_takes(self):
+        flags = ("--remote", self.redis.url, "--fleet-secret", str(self.secret), "--kv-memory", "64MiB",
+                 "--disk", "none")
+        status, errors, text = run("plan", "--json", *flags, home=self.home)
+        self.assertEqual(status, 0, errors)
+        plan = json.loads(text)
+        state = self.machine("--kv-memory", "64MiB", disk=("--disk", "none")).get("/v1/cache")
+        for key in ("remote_index_bytes", "remote_buffer_bytes", "total_bytes"):
+            self.assertGreater(plan[key], 0)
+            self.assertEqual(plan[key], state[key], key)
+
+
+if __name__ == "__main__":
+    unittest.main()
