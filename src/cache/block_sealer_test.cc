@@ -80,7 +80,7 @@ TEST_F(BlockSealerTest, SealsFullBlocksInTheOrderInWhichTheyCame) {
   for (const BlockId block : {first, second, tail}) sealer_->Push(block);
   sealer_->Push(first);  // it waits already
   EXPECT_EQ(sealer_->size(), 2u);
-  const uint64_t point = sealer_->point();
+  const BlockSealer::Point point = sealer_->point();
   EXPECT_FALSE(sealer_->IsSealed(point));
   EXPECT_TRUE(Seal());
   EXPECT_TRUE(sealer_->IsSealed(point));

@@ -99,6 +99,9 @@ Result<Tiers> TiersFor(const Assembly& assembly, const ServerSecret& secret,
   if (!wanted) return tiers;
   RemoteTierOptions remote = *wanted;
   remote.identity = identity;
+  if (const std::string state = StateDir(options.state_dir).string(); !state.empty()) {
+    remote.epochs = state + "/fleet";
+  }
   KV_ASSIGN(tiers.remote, RemoteTier::Open(remote));
   if (tiers.disk.tier) {
     tiers.pair = std::make_unique<TierPair>(*tiers.disk.tier, *tiers.remote);

@@ -64,6 +64,7 @@ RemoteStore::RemoteStore(const RemoteTierOptions& tier_options, Arena index, Are
                          OwnerKeys keys_area)
     : options(tier_options),
       keys(options.fleet),
+      epochs(options.epochs),
       start_ns(MonotonicNs()),
       index_arena(std::move(index)),
       buffer_arena(std::move(out)),
@@ -218,6 +219,15 @@ void RemoteStore::CountStall() {
   TurnOff("it stalls");
 }
 
+void RemoteStore::ObserveLook(double ns) {
+  look_ns = look_ns == 0 ? ns : look_ns * 0.7 + std::min(ns, 2 * look_ns) * 0.3;
+}
+
+double RemoteStore::ValueNs() const {
+  const double bytes = static_cast<double>(options.value_bytes());
+  return stats.rtt_ms * 1e6 + (load_bytes_per_s > 0 ? bytes * 1e9 / load_bytes_per_s : 0);
+}
+
 bool RemoteStore::is_on() const {
   MutexLock lock(mutex);
   return state == State::kOn;
@@ -228,7 +238,12 @@ RedisConnection::Waits RemoteStore::WaitsOf(const uint64_t& start_ns_of, const U
     if (is_stopping.load(std::memory_order_relaxed) || !is_on()) return false;
     if (counted_ns != start_ns_of) stalls = 0;
     counted_ns = start_ns_of;
-    const double late_ns = (4 * usual.usual_ns + static_cast<double>(options.stall_ns));
+    double usual_ns = usual.usual_ns;
+    {
+      MutexLock lock(mutex);
+      usual_ns = std::max(usual_ns, ValueNs());
+    }
+    const double late_ns = 4 * usual_ns + static_cast<double>(options.stall_ns);
     if (static_cast<double>(MonotonicNs() - start_ns_of) > late_ns * (stalls + 1)) {
       ++stalls;
       CountStall();

@@ -17,6 +17,7 @@
 #include "remote/fleet_keys.h"
 #include "remote/redis_connection.h"
 #include "remote/remote_breaker.h"
+#include "remote/remote_epochs.h"
 #include "remote/remote_names.h"
 #include "remote/remote_tier_options.h"
 #include "tier/fixed_queue.h"
@@ -90,6 +91,11 @@ struct RemoteStore {
   // Ends a read that a thread had.
   void EndRead(uint32_t buffer, ReadState ended) KV_REQUIRES(mutex);
 
+  // Counts how long a lookup took, or would have taken. One that is late counts as a little more
+  // than the usual, so that a busy moment does not end them all.
+  void ObserveLook(double ns) KV_REQUIRES(mutex);
+  // Returns how long a value takes by what is known of the store.
+  double ValueNs() const KV_REQUIRES(mutex);
   // Counts a fault of the store, which may turn the tier off. Take the mutex.
   void CountFault(const Error& error);
   void CountStall();
@@ -103,6 +109,7 @@ struct RemoteStore {
 
   const RemoteTierOptions options;
   const FleetKeys keys;
+  const RemoteEpochs epochs;
   const uint64_t start_ns;
   mutable Mutex mutex;
   std::condition_variable reader_wake, writer_wake, looker_wake;

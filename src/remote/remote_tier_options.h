@@ -21,6 +21,7 @@ struct RemoteTierOptions {
   Secret fleet{};
   Digest identity{};
   RecordShape shape;
+  std::string epochs = {};  // RemoteEpochs' folder
   // How long an operation may take beyond four times the usual before it is a stall.
   uint64_t stall_ns = 20'000'000;
   uint32_t num_names = 1u << 17;  // a power of two

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct Member {
   }
   // Opens owner 0, and waits until the store has said what it knows of it.
   void OpenOwner(uint32_t owner = 0) {
+    ASSERT_TRUE(WaitFor(RemoteStats::State::kOn)) << tier->Remote().reason;
     ASSERT_TRUE(tier->OpenOwner(TestRecord::Owner(owner)));
     driver->Look(TestRecord(0, 0, owner, kSmallTokens, kSmallPayload));
   }
@@ -324,6 +326,35 @@ TEST_F(RemoteTierOnRedis, WhoKnowsAHigherEpochWritesItBack) {
   OwnerObject now;
   ASSERT_TRUE(redis_->Ask({"GET", name}, now));
   EXPECT_EQ(keys.OpenOwner(name, now)->epoch, 2u);
+}
+
+// A whole copy of the store, with the owner's object, is put back before a machine starts again.
+TEST_F(RemoteTierOnRedis, AMachineThatStartsAgainRemembersTheEpoch) {
+  std::string pattern = testing::TempDir() + "/kvasir-epochs-XXXXXX";
+  const std::string folder = mkdtemp(pattern.data());
+  for (const bool keeps : {true, false}) {
+    const uint32_t chain = keeps ? 20 : 21;
+    options_.epochs = keeps ? folder : "";
+    std::vector<std::pair<std::string, std::string>> copy;
+    {
+      Member one = Wrote(3, chain);
+      std::vector<std::byte> value(RawValueBytes(options_.shape));
+      for (const size_t length : {kOwnerName, kRecordName}) {
+        for (const std::string& name : Names(length)) {
+          const auto got = redis_->Ask({"GET", name}, value);
+          copy.emplace_back(name, std::string(reinterpret_cast<const char*>(value.data()),
+                                              static_cast<size_t>(got->number)));
+        }
+      }
+      ASSERT_TRUE(one.driver->Erase(TestRecord::Owner(0)));
+    }
+    for (const auto& [name, bytes] : copy) ASSERT_TRUE(redis_->Ask({"SET", name, bytes}));
+    Member again = Start();
+    again.OpenOwner();
+    EXPECT_EQ(again.driver->ReadBack(Record(chain, 1)), keeps ? Read::kNotThere : Read::kOpened)
+        << "the test can fail";
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(RemoteTierOnRedis, AForgetRemovesByName) {

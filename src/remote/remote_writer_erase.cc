@@ -87,6 +87,7 @@ Result<OwnerEpoch> RemoteWriter::RaiseEpoch(const Digest& owner) {
     MutexLock lock(store_.mutex);
     const auto id = store_.owner_keys.Find(owner);
     if (id) next.epoch = std::max(next.epoch, store_.at(*id).epoch);
+    next.epoch = std::max(next.epoch, store_.epochs.Read(name));
     if (id && FaultActive(Fault::kKeptEpoch)) {
       return OwnerEpoch{store_.at(*id).epoch, store_.owner_keys.KeyOf(*id).key};
     }
@@ -99,6 +100,7 @@ Result<OwnerEpoch> RemoteWriter::RaiseEpoch(const Digest& owner) {
   if (!sealed) return Fail(Code::kExhausted, "no memory to seal an owner object");
   KV_ASSIGN(const RedisReply set, connection_.Ask({"SET", name, TextOf(*sealed)}, {}, Waits()));
   if (!set.is_ok()) return Fail(Code::kUnavailable, "{}", set.text);
+  store_.epochs.Write(name, next.epoch);
   return next;
 }
 

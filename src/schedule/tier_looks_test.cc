@@ -120,7 +120,6 @@ TEST(TierLooks, APromptIsFoundThatOnlyTheStoreHas) {
     EXPECT_EQ(tier.num_looks(), before + 1);
     EXPECT_EQ(receipt.reused_remote, 384u);
     EXPECT_EQ(receipt.reused_disk, 0u);
-    EXPECT_TRUE(second.waited()) << "it does not spin";
     second.AskOne(prompt);  // the pool has it
     EXPECT_EQ(tier.num_looks(), before + 1);
   }
@@ -181,6 +180,7 @@ TEST(TierLooks, OthersPassARequestThatIsHeld) {
   EXPECT_TRUE(other.is_done);
   EXPECT_FALSE(held.is_done);
   while (!held.is_done) process.Step();
+  EXPECT_TRUE(process.waited()) << "it does not spin";
   EXPECT_EQ(tier.num_looks(), 1u);
 }
 

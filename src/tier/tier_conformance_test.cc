@@ -74,6 +74,8 @@ class TierConformance : public testing::TestWithParam<Kind> {
   }
   // Opens owners and waits until a store that is far away has said what it knows of them.
   void OpenOwners() {
+    const Tier& far = remote_ ? *remote_ : *tier_;
+    ASSERT_TRUE(driver_->WaitUntil([&] { return far.Stats().state == TierStats::State::kOn; }));
     for (uint32_t owner = 0; owner < 2; ++owner) {
       ASSERT_TRUE(tier_->OpenOwner(TestRecord::Owner(owner)));
       driver_->Look(Record(0, 0, owner));

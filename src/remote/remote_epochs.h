@@ -1,0 +1,29 @@
+// RemoteEpochs: the last epoch of each owner that this machine has seen, over restarts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace kvasir {
+
+// A file for each owner. Without it, an old copy of a store that is put back, owners' objects
+// included, could make a machine that starts later believe what was erased. Thread-safe.
+class RemoteEpochs {
+ public:
+  // "": nothing is kept. The folder is made, 0700, when it is needed.
+  explicit RemoteEpochs(std::string folder) : folder_(std::move(folder)) {}
+
+  // `name`: FleetKeys::OwnerName. Returns 0 where none was seen.
+  uint64_t Read(std::string_view name) const;
+  // Logs where it cannot be written.
+  void Write(std::string_view name, uint64_t epoch) const;
+
+ private:
+  std::string PathOf(std::string_view name) const;
+
+  const std::string folder_;
+};
+
+}  // namespace kvasir
