@@ -124,6 +124,7 @@ class Reading(Fleet):
         keys.write_text(json.dumps({"tenants": {
             name: {"keys": [{"sha256": hashlib.sha256(name.encode()).hexdigest()}], **more}
             for name, more in (("in", {}), ("out", {"remote": False}))}}))
+        keys.chmod(0o600)
         server = self.machine("--keys", str(keys))
         self.ask(server, ids, remote=0, key="out")
         server.end()
