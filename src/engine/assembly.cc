@@ -211,6 +211,14 @@ uint32_t MostBlocksWithoutReuse(const EngineOptions& options, const KvCacheOptio
   return static_cast<uint32_t>(std::clamp<uint64_t>(blocks, 2, cache.max_blocks));
 }
 
+Status CheckRetention(const EngineOptions& options, const ModelConfig& config, uint32_t ctx_size) {
+  if (options.retention.policy == Retention::kFull) return {};
+  const std::string_view why = WhyNoRetention(config, options.cache_mode);
+  if (!why.empty()) return FailField(Code::kInvalidArgument, "retention", "{}", why);
+  KV_TRY(RetentionPolicy::Create(options.retention, {.ctx_size = ctx_size, .prompt_tokens = 0}));
+  return {};
+}
+
 }  // namespace
 
 Result<Assembly> Assemble(const EngineOptions& options, Need need) {
@@ -267,11 +275,7 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model, Nee
   if (UsesLongFactors(rope, ctx_size)) {
     long_rope_after = static_cast<uint32_t>(rope.original_max_positions);
   }
-  if (options.retention.policy != Retention::kFull) {
-    const std::string_view why = WhyNoRetention(model.config, options.cache_mode);
-    if (!why.empty()) return FailField(Code::kInvalidArgument, "retention", "{}", why);
-    KV_TRY(RetentionPolicy::Create(options.retention, {.ctx_size = ctx_size, .prompt_tokens = 0}));
-  }
+  KV_TRY(CheckRetention(options, model.config, ctx_size));
   const Speculate speculate = SpeculationFor(options, model.config);
   const uint32_t logit_rows = runner.max_logit_rows = LogitRowsFor(options, speculate);
   runner.max_positions = ctx_size;
