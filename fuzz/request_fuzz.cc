@@ -90,9 +90,9 @@ std::string Spread(std::string_view input) {
 KV_FUZZ_TARGET(request)(const uint8_t* data, size_t size) {
   using namespace kvasir;
   static RequestWorld world;
-  static constexpr const char* kPaths[] = {"/v1/chat/completions", "/apply-template",
-                                           "/v1/completions",      "/tokenize",
-                                           "/detokenize",          "/completion"};
+  static constexpr const char* kPaths[] = {
+      "/v1/chat/completions", "/apply-template", "/v1/completions", "/tokenize", "/detokenize",
+      "/completion",          "/v1/messages",    "/v1/responses",   "/api/chat"};
   if (size < 2) return 0;
   Service& service = *world.services[data[0] % world.services.size()];
   HttpRequest request;

@@ -16,6 +16,8 @@ class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
 
+  // Returns the Content-Type of a stream; lives for ever.
+  virtual const char* StreamType() const { return "text/event-stream; charset=utf-8"; }
   // Called first, before any event.
   virtual void Begin(const Answer& /*answer*/) {}
   // Sees every event without an error, right after the answer has taken it.

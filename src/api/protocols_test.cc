@@ -6,6 +6,7 @@
 #include <random>
 
 #include "api/anthropic_request.h"
+#include "api/ollama_request.h"
 #include "api/openai_request.h"
 #include "api/responses_request.h"
 #include "base/base64.h"
@@ -56,6 +57,7 @@ class Conversation {
   ordered_json ForChat(bool joins) const;
   ordered_json ForMessages() const;
   ordered_json ForResponses() const;
+  ordered_json ForOllama() const;
 
  private:
   bool Once(uint32_t in) { return random_() % in == 0; }
@@ -231,6 +233,29 @@ ordered_json Conversation::ForResponses() const {
   return body;
 }
 
+ordered_json Conversation::ForOllama() const {
+  ordered_json messages = ordered_json::array();
+  if (!system_.empty()) messages.push_back({{"role", "system"}, {"content", Lines(system_)}});
+  for (const SaidTurn& turn : turns_) {
+    for (const auto& [id, text] : turn.results) {
+      messages.push_back({{"role", "tool"}, {"tool_name", "weather"}, {"content", text}});
+    }
+    if (!turn.results.empty() && turn.texts.empty()) continue;
+    ordered_json message = {{"role", turn.role}, {"content", Lines(turn.texts)}};
+    if (!turn.thought.empty()) message["thinking"] = turn.thought;
+    for (const auto& [id, input] : turn.calls) {
+      message["tool_calls"].push_back({{"function", {{"name", "weather"}, {"arguments", input}}}});
+    }
+    messages.push_back(std::move(message));
+  }
+  ordered_json body = {{"model", "m:latest"}, {"messages", std::move(messages)}};
+  if (has_tools_) {
+    body["tools"] = {
+        {{"type", "function"}, {"function", {{"name", "weather"}, {"parameters", kSchema}}}}};
+  }
+  return body;
+}
+
 TEST(Protocols, GiveAConversationTheSamePrompt) {
   const auto tokenizer = Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
   const std::filesystem::path cases = std::filesystem::path(KVASIR_SOURCE_DIR) / "tests/data/cases";
@@ -270,6 +295,10 @@ TEST(Protocols, GiveAConversationTheSamePrompt) {
       const auto response = ParseResponsesRequest(items, model, &translated);
       ASSERT_TRUE(response) << response.error().text() << "\n" << items;
       EXPECT_EQ(ours->requests[0].prompt, response->requests[0].prompt) << chat << "\n" << items;
+      const std::string lines = one.ForOllama().dump();
+      const auto ollama = ParseOllamaChat(lines, model, &translated);
+      ASSERT_TRUE(ollama) << ollama.error().text() << "\n" << lines;
+      EXPECT_EQ(ours->requests[0].prompt, ollama->requests[0].prompt) << chat << "\n" << lines;
       const auto tokens = CountMessagesTokens(asked, model);
       ASSERT_TRUE(tokens);
       EXPECT_EQ(*tokens, ours->requests[0].prompt.size());

@@ -57,6 +57,7 @@ constexpr FieldRow kFields[] = {
     {"action", {Code::kInvalidArgument, 400, "invalid_argument"}},
     {"slots", {Code::kUnsupported, 501, "unsupported"}},
     {"infill", {Code::kUnsupported, 501, "unsupported"}},
+    {"api", {Code::kUnsupported, 501, "unsupported"}},
     {"max_context", {Code::kExhausted, 400, "context_full"}, FieldRow::kBody},
 };
 

@@ -303,7 +303,7 @@ std::string Exchange::Head(int status, std::string_view content_type) {
 void Exchange::BeginStream() {
   begun_ = true;
   if (!writer_.frames()) keep_alive_ = false;
-  writer_.PutStreamHead(Head(200, "text/event-stream; charset=utf-8"));
+  writer_.PutStreamHead(Head(200, answer_->written().writer().StreamType()));
 }
 
 void Exchange::EndStream() {

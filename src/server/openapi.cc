@@ -103,7 +103,7 @@ ordered_json Operation(const Route& route) {
     done["content"] = {{described.content_type, ordered_json::object()}};
   }
   if (described.has_page) done["content"]["text/html"] = ordered_json::object();
-  if (described.streams) done["content"]["text/event-stream"] = ordered_json::object();
+  if (described.streams) done["content"][described.stream_type] = ordered_json::object();
   operation["responses"] = {{described.status, std::move(done)}};
   static constexpr const char* kErrors[] = {
       "#/components/schemas/Error", "#/components/schemas/PlainError",

@@ -157,6 +157,18 @@ std::string ResponsesSchema() {
   });
 }
 
+std::string OllamaSchema() {
+  return JoinedFields({
+      R"("model":{"type":"string"},"prompt":{"type":"string"},"system":{"type":"string"},
+      "messages":{"type":"array","minItems":1,"items":{"type":"object","required":["role"],
+      "properties":{"role":{"enum":["system","user","assistant","tool"]},
+      "content":{"type":"string"},"thinking":{"type":"string"}}}},
+      "stream":{"type":"boolean"},"format":{"type":["string","object"]},"raw":{"type":"boolean"},
+      "options":{"type":"object"})",
+      kToolsField,
+  });
+}
+
 std::string AnyPromptSchema() {
   return R"("prompt":{"type":["string","array","object"],"minLength":1,"minItems":1,
       "properties":{"prompt_string":{"type":["string","array"],"minLength":1,"minItems":1}}})";

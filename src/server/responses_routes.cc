@@ -49,7 +49,6 @@ void AddResponsesRoutes(GenerationStarter& generations, TurnPreparer& preparer, 
               .description = {.summary = "How many tokens the prompt of a response has.",
                               .properties = ResponsesSchema(),
                               .required = R"(["input"])"}});
-  table->Add(NotYet("/v1/responses/*"));
 }
 
 }  // namespace kvasir

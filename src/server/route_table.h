@@ -38,10 +38,11 @@ struct Description {
   const char* status = "200";
   const char* answer = "Object";       // the schema of the answer: a name in `components`
   const char* content_type = nullptr;  // of an answer that is not JSON
-  bool streams = false;                // the answer may be a stream of events
-  bool takes_form = false;             // the body may be a form
-  bool takes_list = false;             // the body is a list of objects with these properties
-  bool has_page = false;               // browsers get a page
+  bool streams = false;                // the answer may be a stream of stream_type
+  const char* stream_type = "text/event-stream";
+  bool takes_form = false;  // the body may be a form
+  bool takes_list = false;  // the body is a list of objects with these properties
+  bool has_page = false;    // browsers get a page
 };
 
 // A path with a method, and how its requests are taken.

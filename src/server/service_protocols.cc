@@ -5,6 +5,7 @@
 #include "server/cache_routes.h"
 #include "server/llama_routes.h"
 #include "server/model_routes.h"
+#include "server/ollama_routes.h"
 #include "server/openai_routes.h"
 #include "server/openapi.h"
 #include "server/page_routes.h"
@@ -35,6 +36,7 @@ Status Service::AddRoutes() {
   AddListRoutes(&routes_);
   AddPageRoutes(options_, &routes_);
   AddResponsesRoutes(generations_, preparer_, &routes_);
+  AddOllamaRoutes(generations_, preparer_, &routes_);
   AddAnthropicRoutes(generations_, preparer_, &routes_);
   return {};
 }

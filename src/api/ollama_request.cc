@@ -1,0 +1,269 @@
+#include "api/ollama_request.h"
+
+#include <fmt/format.h>
+
+#include <deque>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "api/ollama_writer.h"
+#include "api/translated_chat.h"
+#include "base/result.h"
+
+namespace kvasir {
+namespace {
+
+using Pair = JsonValue::Member;
+
+// Options that a chat completion has by the same name.
+constexpr ChatNames::Field kOptions[] = {
+    {"temperature", "options.temperature"},
+    {"top_p", "options.top_p"},
+    {"top_k", "options.top_k"},
+    {"min_p", "options.min_p"},
+    {"seed", "options.seed"},
+    {"stop", "options.stop"},
+    {"repeat_penalty", "options.repeat_penalty"},
+    {"repeat_last_n", "options.repeat_last_n"},
+    {"presence_penalty", "options.presence_penalty"},
+    {"frequency_penalty", "options.frequency_penalty"},
+};
+
+constexpr std::string_view kOwnFields[] = {"cache_salt", "cache_prompt", "cache",       "priority",
+                                           "timeout_ms", "lora",         "speculative", "id_slot"};
+
+struct OllamaChat {
+  TranslatedChat chat;
+  OllamaForm form;
+};
+
+// Makes a chat completion of the body's fields.
+class OllamaReader {
+ public:
+  OllamaReader(const JsonValue& body, const ModelView& model, OllamaChat* made)
+      : fields_(body), model_(model), made_(*made), tree_(made->chat.tree) {}
+
+  Status ReadChat();
+  Status ReadGenerate();
+
+ private:
+  void Put(std::string_view key, const JsonValue& value) { members_.push_back({key, value}); }
+  Status ReadMessage(const JsonValue& message, const std::string& path, ChatBuilder* builder);
+  Status ReadCalls(const JsonValue& calls, const std::string& path, const ChatBuilder& builder,
+                   TranslatedMessage* message);
+  void ReadOptions();
+  Status End();
+
+  JsonFields fields_;
+  const ModelView& model_;
+  OllamaChat& made_;
+  JsonTree& tree_;
+  std::vector<Pair> members_;  // of the chat completion
+  struct WaitingCall {
+    std::string id, name;
+  };
+  std::deque<WaitingCall> waiting_;  // calls whose results have not come
+  size_t num_calls_ = 0;
+};
+
+Status OllamaReader::ReadChat() {
+  const JsonValue* tools = fields_.Find("tools");
+  if (tools && tools->size() > 0) Put("tools", *tools);
+  KV_ASSIGN(const TemplateForm form, FormFor(fields_, model_, !members_.empty()));
+  const JsonValue* messages = fields_.Find("messages");
+  if (!messages || !messages->is_array() || messages->size() == 0) {
+    return FailField(Code::kInvalidArgument, "messages", "is not a list with at least one message");
+  }
+  ChatBuilder builder(form, &tree_);
+  for (size_t i = 0; i < messages->size(); ++i) {
+    KV_TRY(ReadMessage(messages->items()[i], fmt::format("messages[{}]", i), &builder));
+  }
+  Put("messages", builder.End(&made_.chat.names));
+  return End();
+}
+
+Status OllamaReader::ReadGenerate() {
+  made_.form.generates = true;
+  for (const std::string_view name : {"suffix", "context", "template"}) {
+    const JsonValue* value = fields_.Find(name);
+    if (!value || value->size() == 0) continue;
+    return FailField(Code::kUnsupported, std::string(name),
+                     "is not supported in this version; leave it out");
+  }
+  bool is_raw = false;
+  fields_.Bool("raw", &is_raw);
+  if (is_raw) {
+    return FailField(Code::kUnsupported, "raw",
+                     "is not supported in this version; use /v1/completions");
+  }
+  KV_ASSIGN(const TemplateForm form, FormFor(fields_, model_, /*has_tools=*/false));
+  ChatBuilder builder(form, &tree_);
+  for (const auto& [name, role] : {std::pair("system", "system"), std::pair("prompt", "user")}) {
+    std::string text;
+    fields_.String(name, &text);
+    if (text.empty() && role == std::string_view("system")) continue;
+    TranslatedMessage message;
+    message.role = role;
+    message.text = std::move(text);
+    message.name.path = name;
+    builder.Add(std::move(message));
+  }
+  Put("messages", builder.End(&made_.chat.names));
+  return End();
+}
+
+Status OllamaReader::End() {
+  const JsonValue* images = fields_.Find("images");
+  if (images && images->size() > 0) {
+    return FailField(Code::kUnsupported, "images", "are not supported: models read text");
+  }
+  std::string_view name = "default";
+  fields_.Text("model", &name);
+  Put("model", tree_.String(WithoutLatest(name)));
+  bool streams = true;
+  fields_.Bool("stream", &streams);
+  Put("stream", JsonValue(streams));
+  const JsonValue* format = fields_.Find("format");
+  if (format && format->is_object()) {
+    Put("response_format", tree_.Object({{"type", tree_.String("json_schema")},
+                                         {"json_schema", tree_.Object({{"schema", *format}})}}));
+  } else if (format && format->is_string() && format->text() == "json") {
+    Put("response_format", tree_.Object({{"type", tree_.String("json_object")}}));
+  } else if (format && format->size() > 0) {
+    fields_.Fail("format", "is not \"json\" or a JSON Schema");
+  }
+  const JsonValue* think = fields_.Find("think");
+  if (think && think->is_bool()) {
+    Put("chat_template_kwargs", tree_.Object({{"enable_thinking", *think}}));
+  } else if (think) {
+    const std::string path = "think";
+    fields_.TakeUnread(std::span(&path, 1));
+  }
+  for (const std::string_view own : kOwnFields) {
+    if (const JsonValue* value = fields_.Find(own)) Put(own, *value);
+  }
+  fields_.Find("keep_alive");  // a model stays loaded
+  ReadOptions();
+  if (fields_.error()) return tl::unexpected(*fields_.error());
+  made_.chat.fields = tree_.Object(std::move(members_));
+  ChatNames& names = made_.chat.names;
+  names.fields = {{"response_format.json_schema.schema", "format"},
+                  {"max_tokens", "options.num_predict"}};
+  names.fields.insert(names.fields.end(), std::begin(kOptions), std::end(kOptions));
+  made_.chat.ignored = fields_.Unread();
+  return {};
+}
+
+void OllamaReader::ReadOptions() {
+  const JsonValue* options = fields_.Find("options");
+  if (!options) return;
+  if (!options->is_object()) return fields_.Fail("options", "must be an object");
+  JsonFields inner(*options, "options.");
+  for (const auto& [name, path] : kOptions) {
+    if (const JsonValue* value = inner.Find(name)) Put(name, *value);
+  }
+  // -1 and -2: no limit.
+  if (const auto most = inner.Integer("num_predict", -2, UINT32_MAX)) {
+    Put("max_tokens", JsonValue(std::max<int64_t>(*most, -1)));
+  }
+  if (inner.error()) return fields_.Fail(*inner.error());
+  fields_.TakeUnread(inner);
+}
+
+Status OllamaReader::ReadMessage(const JsonValue& message, const std::string& path,
+                                 ChatBuilder* builder) {
+  if (!message.is_object()) {
+    return FailField(Code::kInvalidArgument, path, "is {}, not an object", KindOf(message));
+  }
+  JsonFields fields(message, path + ".");
+  std::string_view role, tool;
+  TranslatedMessage made;
+  fields.Text("role", &role);
+  fields.String("content", &made.text);
+  fields.String("thinking", &made.thought);
+  fields.Text("tool_name", &tool);
+  if (role != "user" && role != "assistant" && role != "system" && role != "tool") {
+    fields.Fail("role", "is not \"user\", \"assistant\", \"system\" or \"tool\"");
+  }
+  const JsonValue* images = fields.Find("images");
+  if (images && images->size() > 0) fields.Fail("images", "are not supported: models read text");
+  if (fields.error()) return tl::unexpected(*fields.error());
+  made.role = role;
+  made.name.path = path;
+  if (!made.thought.empty()) made.name.thought = path + ".thinking";
+  if (const JsonValue* calls = fields.Find("tool_calls")) {
+    KV_TRY(ReadCalls(*calls, path, *builder, &made));
+  }
+  if (role == "tool") {
+    auto found = std::ranges::find_if(
+        waiting_, [&](const WaitingCall& call) { return tool.empty() || call.name == tool; });
+    if (found == waiting_.end()) {
+      return FailField(Code::kInvalidArgument, path,
+                       "is the result of a tool, and no call before it waits for one");
+    }
+    made.call_id = std::move(found->id);
+    waiting_.erase(found);
+  }
+  fields_.TakeUnread(fields);
+  builder->Add(std::move(made));
+  return {};
+}
+
+Status OllamaReader::ReadCalls(const JsonValue& calls, const std::string& path,
+                               const ChatBuilder& builder, TranslatedMessage* message) {
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const std::string at = fmt::format("{}.tool_calls[{}]", path, i);
+    const JsonValue* function = calls.is_array() ? calls.items()[i].Find("function") : nullptr;
+    const JsonValue* name = function ? function->Find("name") : nullptr;
+    const JsonValue* arguments = function ? function->Find("arguments") : nullptr;
+    if (!name || !name->is_string() || !arguments || !arguments->is_object()) {
+      return FailField(Code::kInvalidArgument, at,
+                       "has no function with a name, and an object as arguments");
+    }
+    const std::string id = fmt::format("call{:05}", ++num_calls_);
+    message->calls.push_back(builder.Call(id, name->text(), *arguments));
+    message->name.calls.push_back(at);
+    waiting_.push_back({id, std::string(name->text())});
+  }
+  return {};
+}
+
+Result<GenerationCall> CallOfOllama(OllamaChat translated, const ModelView& model,
+                                    std::string* chat) {
+  KV_ASSIGN(OpenAiCall call, ReadTranslated(translated.chat, model));
+  *chat = TextOf(translated.chat.fields);
+  return GenerationCall{.requests = std::move(call.requests),
+                        .spec = std::move(call.spec),
+                        .writer = std::make_unique<OllamaWriter>(translated.form),
+                        .slot = call.asked.slot,
+                        .unseen = std::move(call.unseen)};
+}
+
+}  // namespace
+
+std::string_view WithoutLatest(std::string_view name) {
+  constexpr std::string_view kLatest = ":latest";
+  return name.ends_with(kLatest) ? name.substr(0, name.size() - kLatest.size()) : name;
+}
+
+Result<GenerationCall> ParseOllamaChat(std::string_view body, const ModelView& model,
+                                       std::string* chat) {
+  KV_ASSIGN(JsonBody parsed, ParseBody(body));
+  OllamaChat made;
+  made.chat.tree = std::move(parsed.tree);
+  KV_TRY(OllamaReader(parsed.fields, model, &made).ReadChat());
+  return CallOfOllama(std::move(made), model, chat);
+}
+
+Result<GenerationCall> ParseOllamaGenerate(std::string_view body, const ModelView& model,
+                                           std::string* chat) {
+  KV_ASSIGN(JsonBody parsed, ParseBody(body));
+  OllamaChat made;
+  made.chat.tree = std::move(parsed.tree);
+  KV_TRY(OllamaReader(parsed.fields, model, &made).ReadGenerate());
+  return CallOfOllama(std::move(made), model, chat);
+}
+
+}  // namespace kvasir

@@ -1,0 +1,23 @@
+// Converts request bodies of Ollama's /api/chat and /api/generate to GenerateRequests.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "api/generation_call.h"
+#include "api/model_view.h"
+#include "kvasir/status.h"
+
+namespace kvasir {
+
+// Reads a request; `chat` gets the chat completion that it means, for AskedChat. Errors name the
+// fields of the body.
+Result<GenerationCall> ParseOllamaChat(std::string_view body, const ModelView& model,
+                                       std::string* chat);
+Result<GenerationCall> ParseOllamaGenerate(std::string_view body, const ModelView& model,
+                                           std::string* chat);
+
+// Returns a name without ":latest", which means the same.
+std::string_view WithoutLatest(std::string_view name);
+
+}  // namespace kvasir

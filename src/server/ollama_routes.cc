@@ -1,0 +1,158 @@
+#include "server/ollama_routes.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "api/ollama_request.h"
+#include "api/openai_request.h"
+#include "base/clock.h"
+#include "http/errors.h"
+#include "http/json_body.h"
+#include "server/request_schema.h"
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+
+using ParseOllama = Result<GenerationCall> (*)(std::string_view, const ModelView&, std::string*);
+
+json DetailsOf(const ModelCard& card) {
+  return {{"parent_model", ""},
+          {"format", "gguf"},
+          {"family", card.architecture},
+          {"families", {card.architecture}},
+          {"parameter_size", fmt::format("{:.1f}M", static_cast<double>(card.parameters) / 1e6)},
+          {"quantization_level", card.dtype}};
+}
+
+// The model as /api/tags and /api/ps list it.
+json OllamaEntry(const Call& call, std::string_view name, const std::string& since) {
+  const ModelCard& card = call.engine.card();
+  const std::string full = std::string(name) + ":latest";
+  return {{"name", full},
+          {"model", full},
+          {"modified_at", since},
+          {"size", call.engine.plan().weights_bytes + call.engine.plan().mapped_bytes},
+          {"digest", card.content},
+          {"details", DetailsOf(card)}};
+}
+
+Outcome ShowModel(const Call& call) {
+  const auto body = ParseBody(call.request.body);
+  if (!body) return ErrorResponse(body.error());
+  JsonFields fields(body->fields);
+  std::string_view name = "default";
+  fields.Text("model", &name);
+  if (!fields.Has("model")) fields.Text("name", &name);
+  if (fields.error()) return ErrorResponse(*fields.error());
+  const auto known = CheckModel(std::string(WithoutLatest(name)), call.model);
+  if (!known) return ErrorResponse(known.error());
+  const ModelCard& card = call.engine.card();
+  json capabilities = {"completion"};
+  const ChatTemplate* chat_template = call.model.chat_template;
+  if (call.model.calls) capabilities.push_back("tools");
+  if (call.model.think) capabilities.push_back("thinking");
+  const json facts = {{"general.architecture", card.architecture},
+                      {"general.parameter_count", card.parameters},
+                      {card.architecture + ".context_length", card.ctx_size},
+                      {card.architecture + ".vocab_size", card.vocab_size}};
+  return JsonResponse({{"modelfile", ""},
+                       {"parameters", ""},
+                       {"template", chat_template ? chat_template->source() : ""},
+                       {"details", DetailsOf(card)},
+                       {"model_info", facts},
+                       {"capabilities", std::move(capabilities)}});
+}
+
+Route OllamaAnswer(std::string_view path, const char* summary, std::string properties,
+                   const char* required, ParseOllama parse, GenerationStarter& generations,
+                   TurnPreparer& preparer) {
+  return {.path = path,
+          .method = "POST",
+          .handler = [parse, &generations, &preparer](const Call& call) -> Outcome {
+            std::string chat;
+            auto parsed = parse(call.request.body, call.own_model(), &chat);
+            Outcome outcome = generations.Start(std::move(parsed), call, "messages");
+            generations.FollowChat(chat, call, preparer, &outcome);
+            return outcome;
+          },
+          .access = Access::kTenant,
+          .work = Route::kGeneration,
+          .for_model = Route::kTextModel,
+          .errors = Route::kPlainErrors,
+          .description = {.summary = summary,
+                          .properties = std::move(properties),
+                          .required = required,
+                          .streams = true,
+                          .stream_type = "application/x-ndjson"}};
+}
+
+}  // namespace
+
+void AddOllamaRoutes(GenerationStarter& generations, TurnPreparer& preparer, RouteTable* table) {
+  table->Add(OllamaAnswer("/api/chat", "Answers a chat, as Ollama does.", OllamaSchema(),
+                          R"(["messages"])", ParseOllamaChat, generations, preparer));
+  table->Add(OllamaAnswer("/api/generate", "Answers a text, as Ollama does.", OllamaSchema(),
+                          nullptr, ParseOllamaGenerate, generations, preparer));
+  const std::string since =
+      fmt::format("{:%FT%TZ}", fmt::gmtime(static_cast<std::time_t>(UnixS())));
+  table->Add({.path = "/api/tags",
+              .method = "GET",
+              .handler = [since](const Call& call) -> Outcome {
+                json models = json::array();
+                for (const std::string& name : call.model.names) {
+                  models.push_back(OllamaEntry(call, name, since));
+                }
+                return JsonResponse({{"models", std::move(models)}});
+              },
+              .errors = Route::kPlainErrors,
+              .description = {.summary = "The names of the model, as Ollama lists them."}});
+  table->Add({.path = "/api/ps",
+              .method = "GET",
+              .handler = [since](const Call& call) -> Outcome {
+                json entry = OllamaEntry(call, call.model.names.front(), since);
+                entry["expires_at"] = "9999-12-31T23:59:59Z";  // it stays loaded
+                entry["size_vram"] = 0;
+                entry["context_length"] = call.engine.card().ctx_size;
+                return JsonResponse({{"models", json::array({std::move(entry)})}});
+              },
+              .errors = Route::kPlainErrors,
+              .description = {.summary = "The model that is loaded, as Ollama lists it."}});
+  table->Add({.path = "/api/show",
+              .method = "POST",
+              .handler = ShowModel,
+              .work = Route::kPrepared,
+              .errors = Route::kPlainErrors,
+              .description = {.summary = "What the model is and can do, as Ollama says it.",
+                              .properties = R"("model":{"type":"string"},"name":{"type":"string"})",
+                              .required = "[]"}});
+  table->Add({.path = "/api/version",
+              .method = "GET",
+              .handler = [](const Call& call) -> Outcome {
+                return JsonResponse({{"version", call.options.version}});
+              },
+              .errors = Route::kPlainErrors,
+              .description = {.summary = "The version of the server."}});
+  for (const char* path : {"/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete",
+                           "/api/embed", "/api/embeddings"}) {
+    table->Add({.path = path,
+                .method = "",
+                .handler = [](const Call& call) -> Outcome {
+                  return ErrorResponse(
+                      {Code::kUnsupported,
+                       fmt::format("{} is not available: a server has one model, which it is "
+                                   "started with, and embeds no texts",
+                                   call.path),
+                       "api"});
+                },
+                .errors = Route::kPlainErrors});
+  }
+}
+
+}  // namespace kvasir

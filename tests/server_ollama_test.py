@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Ollama's /api/chat and /api/generate of the bundled model, through the `ollama` package.
+
+    server_ollama_test.py [KVASIR_BINARY] [unittest arguments]
+"""
+
+import sys
+import tempfile
+import unittest
+
+try:
+    import ollama
+except ImportError:
+    print("skipped: needs the Python package ollama")
+    sys.exit(77)
+
+from server_harness import Server, WithServer
+
+KEY = "The brass key is in the blue drawer."
+WHERE = "Where is the brass key?"
+CALLS = "You are Kvasir, a small assistant that remembers. You can call weather and clock."
+
+
+def asked(text, system):
+    return [{"role": "system", "content": system}, {"role": "user", "content": text}]
+
+
+def weather(city: str) -> str:
+    """The weather in a city.
+
+    Args:
+        city: the name of the city
+    """
+    return "rain, 12 degrees"
+
+
+class Ollama(WithServer):
+    flags = ("--temperature", "0")
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.client = ollama.Client(host=cls.server.url)
+
+    def test_a_chat_whole_and_streamed(self):
+        for model in ("kvasir-demo", "kvasir-demo:latest"):
+            answer = self.client.chat(model, asked(WHERE, KEY))
+            self.assertIn("blue drawer", answer.message.content)
+            self.assertEqual((answer.done, answer.done_reason, answer.message.role), (True, "stop", "assistant"))
+        pieces = list(self.client.chat("kvasir-demo", asked(WHERE, KEY), stream=True))
+        self.assertEqual("".join(piece.message.content for piece in pieces), answer.message.content)
+        self.assertEqual([piece.done for piece in pieces], [False] * (len(pieces) - 1) + [True])
+        last = pieces[-1]
+        self.assertEqual((last.prompt_eval_count, last.eval_count), (answer.prompt_eval_count, answer.eval_count))
+        self.assertGreater(last.total_duration, 0)
+        same = self.server.post("/v1/chat/completions", {"messages": asked(WHERE, KEY)})
+        self.assertEqual(same["usage"]["prompt_tokens"], answer.prompt_eval_count)
+        status, headers, text = self.server.request("POST", "/api/chat", {"messages": asked(WHERE, KEY)})
+        self.assertEqual((status, headers["content-type"]), (200, "application/x-ndjson"))
+        self.assertGreater(text.count("\n"), 1)
+
+    def test_calls_and_their_results(self):
+        messages = asked("What is the weather in Oslo?", CALLS)
+        for stream in (False, True):
+            got = self.client.chat("default", messages, tools=[weather], stream=stream)
+            answers = list(got) if stream else [got]
+            (call,) = [call for one in answers for call in one.message.tool_calls or []]
+            self.assertEqual((call.function.name, call.function.arguments), ("weather", {"city": "Oslo"}))
+        first = self.client.chat("default", messages, tools=[weather])
+        messages += [first.message, {"role": "tool", "tool_name": "weather", "content": "rain, 12 degrees"}]
+        second = self.client.chat("default", messages, tools=[weather])
+        self.assertRegex(second.message.content, "rain.* 12 degrees")
+
+    def test_generate_and_its_options(self):
+        answer = self.client.generate("default", WHERE, system=KEY)
+        self.assertIn("blue drawer", answer.response)
+        pieces = list(self.client.generate("default", WHERE, system=KEY, stream=True))
+        self.assertEqual("".join(piece.response for piece in pieces), answer.response)
+        cut = self.client.generate("default", WHERE, system=KEY, options={"num_predict": 2, "num_ctx": 4096})
+        self.assertEqual((cut.done_reason, cut.eval_count), ("length", 2))
+        stopped = self.client.generate("default", WHERE, system=KEY, options={"stop": ["drawer"]})
+        self.assertNotIn("drawer", stopped.response)
+        ignored = self.server.post("/api/generate", {"prompt": "a", "stream": False, "options": {"num_ctx": 9}})
+        self.assertEqual(ignored["kvasir"]["ignored"], ["options.num_ctx"])
+
+    def test_a_format(self):
+        schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"]}
+        answer = self.client.chat("default", asked("Where does Anna live?", "Anna lives in Oslo."), format=schema,
+                                  options={"num_predict": 200})
+        self.assertRegex(answer.message.content, r'^\{\s*"city"')
+
+    def test_what_there_is(self):
+        self.assertEqual([model.model for model in self.client.list().models], ["kvasir-demo:latest"])
+        self.assertEqual([model.model for model in self.client.ps().models], ["kvasir-demo:latest"])
+        shown = self.client.show("kvasir-demo")
+        self.assertIn("tools", shown.capabilities)
+        self.assertEqual(shown.modelinfo["llama.context_length"], 2048)
+        self.assertRegex(self.server.get("/api/version")["version"], r"^\d+\.\d+")
+
+    def test_errors_are_texts(self):
+        for call, status, text in (
+                (lambda: self.client.chat("gpt", asked("a", "b")), 404, "model: unknown model"),
+                (lambda: self.client.chat("default", [{"role": "critic", "content": "a"}]), 400, "messages[0].role: "),
+                (lambda: self.client.chat("default", asked("word " * 4000, "b")), 400, "messages: has "),
+                (lambda: self.client.generate("default", "a", options={"temperature": -1}), 400,
+                 "options.temperature: "),
+                (lambda: self.client.generate("default", "a", suffix="b"), 400, "suffix: "),
+                (lambda: self.client.pull("x"), 501, "/api/pull is not available")):
+            with self.subTest(text), self.assertRaises(ollama.ResponseError) as raised:
+                call()
+            self.assertEqual(raised.exception.status_code, status)
+            self.assertTrue(raised.exception.error.removeprefix("api: ").startswith(text), raised.exception.error)
+
+
+class Thinks(unittest.TestCase):
+    TEMPLATE = ("{{ bos_token }}{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
+                "{% if add_generation_prompt %}{{ '<|assistant|><think>' }}"
+                "{% if enable_thinking is defined and not enable_thinking %}{{ '</think>' }}{% endif %}{% endif %}")
+
+    def test_a_thought_is_apart(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+            file.write(self.TEMPLATE)
+            file.flush()
+            with Server("--chat-template-file", file.name, "--temperature", "0", "--reasoning-budget", "4") as server:
+                client = ollama.Client(host=server.url)
+                self.assertTrue(client.chat("default", asked(WHERE, KEY), think=True).message.thinking)
+                pieces = list(client.chat("default", asked(WHERE, KEY), think=True, stream=True))
+                self.assertTrue("".join(piece.message.thinking or "" for piece in pieces))
+                self.assertFalse(client.chat("default", asked(WHERE, KEY), think=False).message.thinking)
+                self.assertIn("thinking", client.show("default").capabilities)
+
+
+if __name__ == "__main__":
+    unittest.main()
