@@ -195,10 +195,12 @@ void RemoteReader::ReadNext() {
     RemoteBuffer& in = store_.buffers[asked.buffer];
     if (is_value) {
       store_.stats.read_bytes += store_.options.value_bytes();
-      const double speed = static_cast<double>(store_.options.value_bytes()) * 1e9 /
-                           static_cast<double>(std::max<uint64_t>(now - began_ns_, 1));
-      store_.load_bytes_per_s =
-          store_.load_bytes_per_s == 0 ? speed : store_.load_bytes_per_s * 0.95 + speed * 0.05;
+      // The mean of times, not of speeds: what had come already takes no time.
+      const double ns_per_byte =
+          static_cast<double>(now - began_ns_) / static_cast<double>(store_.options.value_bytes());
+      const double before =
+          store_.load_bytes_per_s > 0 ? 1e9 / store_.load_bytes_per_s : ns_per_byte;
+      store_.load_bytes_per_s = 1e9 / std::max(before * 0.95 + ns_per_byte * 0.05, 1e-3);
     } else if (is_gone) {
       ++store_.stats.fault_missing;
       if (RemoteNames::Entry* const entry = store_.names.Find(in.name);
