@@ -28,6 +28,7 @@ const std::vector<Flag> kModelFlags = {{"model", "PATH", ""},
                                        {"cors-origin", "URL", "", FlagKind::kList},
                                        {"sse-ping-s", "N", ""},
                                        {"kv-format", "F", ""},
+                                       {"retention", "R", ""},
                                        {"resume", "FILE", "", FlagKind::kOptional},
                                        {"json", "", "", FlagKind::kSwitch}};
 // Flags of one that does not.

@@ -43,6 +43,9 @@ TEST(PlanJson, HoldsEveryFigureInOrder) {
   plan.parallel = 15;
   plan.kv_format = "bf16";
   plan.eviction = "s3fifo";
+  plan.retention = "sinks+window";
+  plan.retention_bytes = 33;
+  plan.retained_sequence_bytes = 34;
   plan.weights = "q8_0";
   plan.context_kv_memory_bytes = 21;
   EXPECT_EQ(
@@ -57,6 +60,7 @@ TEST(PlanJson, HoldsEveryFigureInOrder) {
       R"("kv_bytes_per_token":101,"sequence_blocks":102},{"group":"window","layers":22,)"
       R"("window":512,"block_bytes":100,"kv_bytes_per_token":103,"sequence_blocks":104}],)"
       R"("sequence_tokens":18,"sequence_bytes":19,"sequences":20,"ctx_size":14,"parallel":15,"kv_format":"bf16","eviction":"s3fifo",)"
+      R"("retention":"sinks+window","retention_bytes":33,"retained_sequence_bytes":34,)"
       R"("weights":"q8_0","weights_assumed":false,"context_kv_memory_bytes":21})");
 }
 

@@ -354,7 +354,10 @@ TEST_F(DiskThatHangs, EndsNeitherAnAnswerNorAFlushNorAnErase) {
     EXPECT_EQ(process.Ask(prompt).receipt.computed, prompt.size());
     // When the disk answers again, the erase is done, and what is new is stored.
     gate_->Block(Blocked::kNothing);
-    EXPECT_FALSE(process.Erase().error);
+    Erasure done = process.Erase();
+    // On a busy machine it may take longer than the patience.
+    for (int i = 0; i < 20 && done.error; ++i) done = process.Erase();
+    EXPECT_FALSE(done.error);
     EXPECT_EQ(tier_->Stats().blocks, 0u);
     ASSERT_TRUE(process.Store());
     process.Ask(prompt);

@@ -41,7 +41,8 @@ constexpr const char* kUnlimited =
     "prediction":{"type":"object","required":["type","content"],"properties":
     {"type":{"enum":["content"]},"content":{"type":["string","array"]}}},
     "priority":{"type":"integer"},"cache_prompt":{"type":"boolean"},
-    "cache":{"type":"object"},"lora":{"type":"array","items":{"type":"object",
+    "cache":{"type":"object","properties":{"disk":{"type":"boolean"},"remote":{"type":"boolean"},
+    "retention":{"type":["string","object"],"properties":{"policy":{"type":"string"}}}}},"lora":{"type":"array","items":{"type":"object",
     "required":["id","scale"],"properties":{"id":{"type":"integer","minimum":0},
     "scale":{"type":"number","minimum":-100,"maximum":100}}}},"user":{"type":"string"},"model":{"type":"string"},
     "skip_special_tokens":{"type":"boolean"},"return_token_ids":{"type":"boolean"},
@@ -64,7 +65,8 @@ std::string SamplingSchema() {
   return JoinedFields({
       R"("max_tokens":{"type":"integer","minimum":-1},
       "max_completion_tokens":{"type":"integer","minimum":-1},
-      "n_predict":{"type":"integer","minimum":-1},"min_tokens":{"type":"integer","minimum":0})",
+      "n_predict":{"type":"integer","minimum":-1},"n_keep":{"type":"integer","minimum":-1},
+      "min_tokens":{"type":"integer","minimum":0})",
       Number("temperature", kTemperatureRange),
       R"("top_k":{"type":"integer","minimum":-1})",
       Number("top_p", kProbabilityRange),
