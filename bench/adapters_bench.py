@@ -79,7 +79,7 @@ def shape_of(path):
 def complete(client, prompt, tokens, adapter=None):
     """The answer of /completion; `adapter`: an id, alone."""
     body = {"prompt": prompt, "n_predict": tokens, "ignore_eos": True, "temperature": 0, "cache_prompt": False,
-            "lora": [] if adapter is None else [{"id": adapter, "scale": 1.0}]}
+            "lora": [{"id": adapter, "scale": 1.0}] if adapter is not None else []}
     client.connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
     response = client.connection.getresponse()
     answer = json.loads(response.read())

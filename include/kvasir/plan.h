@@ -35,7 +35,7 @@ struct MemoryPlan {
   uint64_t adapter_bytes = 0;  // limit of adapters that are loaded
   // The disk tier: what it knows of its records, and buffers of sealed ones. 0: there is none.
   uint64_t tier_index_bytes = 0, tier_buffer_bytes = 0;
-  // The remote tier: what it knows of the store, and buffers of values. 0: there is none.
+  // The remote tier: what it knows of the store, and buffers of values. 0: no remote tier.
   uint64_t remote_index_bytes = 0, remote_buffer_bytes = 0;
   // The draft model's: as weights_bytes; as kv, index and cursors together; as scratch_bytes. 0
   // without a draft model.

@@ -23,7 +23,7 @@ class ResponsesItems {
       : builder_(form, tree), model_(model), body_(*body), tree_(tree) {}
 
   Status ReadInstructions(const JsonValue& instructions);
-  // Reads a text, or items. Null: there is none.
+  // Reads a text, or items. Null: the field is absent.
   Status ReadInput(const JsonValue* input);
   JsonValue End(ChatNames* names);
 

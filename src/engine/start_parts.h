@@ -42,10 +42,10 @@ struct Disk {
 // The cache's tiers.
 struct Tiers {
   Disk disk;
-  std::unique_ptr<RemoteTier> remote;  // nullptr: there is none
+  std::unique_ptr<RemoteTier> remote;  // nullptr: --remote is not given
   std::unique_ptr<TierPair> pair;      // of the two, where both are there
 
-  // Returns what the cache sees; nullptr: there is none.
+  // Returns what the cache sees; nullptr: neither disk nor remote.
   Tier* seen() const {
     if (pair) return pair.get();
     return remote ? static_cast<Tier*>(remote.get()) : disk.tier.get();
