@@ -45,6 +45,7 @@ def slowed(process):
 class PageTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
+        expect.set_options(timeout=60_000)  # the model answers within it on a busy machine too
         cls.playwright = sync_playwright().start()
         cls.browser = cls.playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         SHOTS.mkdir(parents=True, exist_ok=True)

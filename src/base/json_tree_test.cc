@@ -117,7 +117,7 @@ TEST(JsonTree, ValuesLiveAsLongAsTheTreeWhereverItMoves) {
 
 TEST(JsonTree, IntegersOfAnyLengthStayAsTheyWereWritten) {
   JsonTree tree;
-  for (const std::string digits :
+  for (const std::string& digits :
        {std::string("0"), std::string("-1"), std::string("9223372036854775808"),
         std::string("18446744073709551615"), std::string("18446744073709551616"),
         std::string("-9223372036854775809"), std::string("123456789012345678901"),

@@ -57,8 +57,7 @@ bool RemoteTier::Has(const RecordName& name) const {
   const MutexLock lock(store_->mutex);
   if (store_->state != RemoteStore::State::kOn) return false;
   const RemoteNames::Entry* const entry = std::as_const(store_->names).Find(name);
-  return entry != nullptr && entry->IsFresh(store_->NowS()) &&
-         std::as_const(*store_).at(entry->owner).is_usable();
+  return entry != nullptr && entry->IsFresh(store_->NowS()) && store_->at(entry->owner).is_usable();
 }
 
 uint64_t RemoteTier::LookNs() const {

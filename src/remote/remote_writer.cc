@@ -261,11 +261,8 @@ void RemoteWriter::AnswerFlushes() {
     {
       MutexLock lock(store_.mutex);
       if (flushes_.empty()) return;
-      const auto waits = [&](uint32_t index) {
-        return store_.buffers[index].number <= flushes_.front().number;
-      };
       for (uint32_t i = 0; i < store_.writes.size(); ++i) {
-        if (waits(store_.writes.at(i))) return;
+        if (store_.buffers[store_.writes.at(i)].number <= flushes_.front().number) return;
       }
       flush = std::move(flushes_.front());
       flushes_.pop_front();
