@@ -1,7 +1,7 @@
 #include "cache/prefix_forgetter.h"
 
 #include <algorithm>
-#include <ranges>
+#include <compare>
 #include <utility>
 
 #include "base/check.h"
@@ -54,61 +54,79 @@ ForgottenText PrefixForgetter::Forget(NamespaceId ns, std::span<const TokenId> i
   return forgotten;
 }
 
-// Returns for each node, by its number, whether it lies after the path and wholly in a kept prompt.
-std::vector<bool> PrefixForgetter::NodesOf(const Path& path, const KeptPrompts& kept) const {
-  std::vector<bool> stay(parts_.index.max_nodes());
-  std::vector<NodeId> way;  // of the prompt before, after the path
-  for (const KeptPrompts::Prompt& prompt : kept.prompts()) {
-    const std::span<const TokenId> theirs = prompt.ids;
-    const size_t shared_blocks = prompt.shared / path.block_tokens;
-    const size_t on_way = shared_blocks - std::min(shared_blocks, path.end());
-    // Where the one before ended on what both share, so does this one.
-    const bool is_known = way.size() < on_way;
-    way.resize(std::min(way.size(), on_way));
-    if (prompt.on_path <= path.last || is_known) continue;
-    NodeId node = way.empty() ? path.node(path.end()) : way.back();
-    size_t at = (path.end() + way.size()) * path.block_tokens;
-    for (; at + path.block_tokens <= theirs.size(); at += path.block_tokens) {
-      const auto child = parts_.index.FindChild(node, theirs.subspan(at, path.block_tokens));
-      if (!child) break;
-      node = *child;
-      way.push_back(node);
-      stay[static_cast<size_t>(node)] = true;
+// Returns the nodes that begin with all of the forgotten text, parents first. O(nodes), and
+// O(log prompts) for each that has several prompts. REQUIRES: path.is_whole().
+std::vector<PrefixForgetter::Found> PrefixForgetter::NodesAfter(const Path& path,
+                                                                const KeptPrompts& kept) const {
+  using Prompts = std::span<const KeptPrompts::Prompt>;
+  // The kept prompts that begin with all tokens of a node, and where its tokens end. They are in
+  // order, so those of a child lie side by side among them.
+  struct Beginning {
+    Prompts prompts;
+    size_t end;
+  };
+  const auto narrowed = [](Prompts prompts, size_t begin, std::span<const TokenId> tokens) {
+    const auto next = [&](const KeptPrompts::Prompt& prompt) {
+      const auto rest = std::span(prompt.ids).subspan(std::min(begin, prompt.ids.size()));
+      return rest.first(std::min(rest.size(), tokens.size()));
+    };
+    const auto order = [&](const KeptPrompts::Prompt& prompt) {
+      const auto theirs = next(prompt);
+      return std::lexicographical_compare_three_way(theirs.begin(), theirs.end(), tokens.begin(),
+                                                    tokens.end());
+    };
+    if (prompts.empty() || (order(prompts.front()) == 0 && order(prompts.back()) == 0)) {
+      return prompts;
     }
-    if (at == theirs.size()) continue;
-    const auto rest = theirs.subspan(at, std::min<size_t>(path.block_tokens, theirs.size() - at));
-    const auto best = parts_.index.BestPartial(node, rest);
-    if (best && best->num_equal == parts_.index.tokens(best->node).size()) {
-      stay[static_cast<size_t>(best->node)] = true;
-    }
-  }
-  return stay;
+    const auto first = std::ranges::partition_point(
+        prompts, [&](const KeptPrompts::Prompt& prompt) { return order(prompt) < 0; });
+    const auto last =
+        std::partition_point(first, prompts.end(),
+                             [&](const KeptPrompts::Prompt& prompt) { return order(prompt) == 0; });
+    return Prompts(first, last);
+  };
+
+  const size_t begin = path.end() * path.block_tokens;
+  const std::span<const TokenId> text = path.text(path.end());
+  const auto from = parts_.index.ChildrenWith(path.node(path.end()), text);
+  const auto is_after = [&](const KeptPrompts::Prompt& prompt) {
+    return prompt.on_path > path.last;
+  };
+  const auto first = std::ranges::find_if(kept.prompts(), is_after);
+  const auto last = std::find_if_not(first, kept.prompts().end(), is_after);
+  const Prompts after(first, last);
+  std::vector<Found> nodes;
+  parts_.index.Walk(from, Beginning{after, begin}, [&](NodeId node, const Beginning& parent) {
+    const std::span<const TokenId> tokens = parts_.index.tokens(node);
+    const Beginning now{narrowed(parent.prompts, parent.end, tokens), parent.end + tokens.size()};
+    nodes.push_back({node, !now.prompts.empty()});
+    return now;
+  });
+  return nodes;
 }
 
 // Forgets what begins with all of the forgotten text. REQUIRES: path.is_whole().
 void PrefixForgetter::ForgetAfter(const Path& path, const KeptPrompts& kept,
                                   ForgottenText* forgotten) {
-  const NodeId before = path.node(path.end());
-  const std::span<const TokenId> text = path.text(path.end());
-  const std::vector<bool> stay = NodesOf(path, kept);
-  parts_.cursors.DropWith(before, text);
-  std::vector<NodeId> leaving;
-  parts_.index.AddChildrenWith(before, text, &leaving);
-  for (size_t i = 0; i < leaving.size(); ++i)
-    parts_.index.AddChildrenWith(leaving[i], {}, &leaving);
+  const std::vector<Found> nodes = NodesAfter(path, kept);
+  parts_.cursors.DropWith(path.node(path.end()), path.text(path.end()));
+  std::vector<bool> has_cursors(parts_.index.max_nodes());
+  for (const NodeId node : parts_.cursors.Parents()) {
+    if (!PrefixIndex::is_root(node)) has_cursors[static_cast<size_t>(node)] = true;
+  }
   const bool own_only = FaultActive(Fault::kEraseOwnOnly);
   const std::vector<TokenId> ids(path.ids.begin(), path.ids.end());
-  const std::vector<bool> own =
-      own_only ? NodesOf(path, KeptPrompts({ids}, ids)) : std::vector<bool>();
-  for (const NodeId node : std::views::reverse(leaving)) {  // those below first
-    if (parts_.index.tokens(node).empty()) continue;        // bare, and left with one below it
-    const auto number = static_cast<size_t>(node);
-    if (own_only && (parts_.index.has_children(node) || !own[number])) continue;
-    if (!stay[number]) {
+  const std::vector<Found> own =
+      own_only ? NodesAfter(path, KeptPrompts({ids}, ids)) : std::vector<Found>();
+  for (size_t i = nodes.size(); i-- > 0;) {  // those below first
+    const auto [node, is_kept] = nodes[i];
+    if (parts_.index.tokens(node).empty()) continue;  // bare, and left with one below it
+    if (own_only && (parts_.index.has_children(node) || !own[i].is_kept)) continue;
+    if (!is_kept) {
       parts_.residency.Unlink(node, PrefixIndex::RemoveKind::kForgotten);
       continue;
     }
-    parts_.cursors.Drop(node);
+    if (has_cursors[static_cast<size_t>(node)]) parts_.cursors.Drop(node);
     forgotten->kept_shared += BlocksOf(node);
   }
 }

@@ -42,7 +42,11 @@ class PrefixForgetter {
 
  private:
   struct Path;
-  std::vector<bool> NodesOf(const Path& path, const KeptPrompts& kept) const;
+  struct Found {
+    NodeId node;
+    bool is_kept;  // wholly in a kept prompt
+  };
+  std::vector<Found> NodesAfter(const Path& path, const KeptPrompts& kept) const;
   void ForgetAfter(const Path& path, const KeptPrompts& kept, ForgottenText* forgotten);
   void ForgetBack(const Path& path, const KeptPrompts& kept, ForgottenText* forgotten);
   uint64_t BlocksOf(NodeId node) const;
