@@ -174,8 +174,10 @@ set(KVASIR_LANES_neon KVASIR_TARGET_ID=3 KVASIR_VNNI=1)
 set(KVASIR_OPTIONS_scalar -O1)
 set(KVASIR_OPTIONS_avx2 "")
 set(KVASIR_OPTIONS_avxvnni -mavxvnni)
-set(KVASIR_OPTIONS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
-  -Wno-uninitialized -Wno-maybe-uninitialized)  # GCC bug 105593
+set(KVASIR_OPTIONS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND KVASIR_OPTIONS_avx512 -Wno-uninitialized -Wno-maybe-uninitialized)  # bug 105593
+endif()
 set(KVASIR_OPTIONS_avx512vnni ${KVASIR_OPTIONS_avx512} -mavx512vnni)
 set(KVASIR_OPTIONS_amx ${KVASIR_OPTIONS_avx512vnni} -mamx-tile -mamx-int8)
 if(KVASIR_SANITIZE)

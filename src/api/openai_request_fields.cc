@@ -21,11 +21,12 @@ namespace {
 struct UnsupportedField {
   std::string_view name;
   double neutral = 0;
+  std::string_view instead = "leave it out";
 };
 
 constexpr UnsupportedField kUnsupported[] = {
-    {"functions"},
-    {"function_call"},
+    {"functions", 0, "give tools"},
+    {"function_call", 0, "give tool_choice"},
     {"audio"},
     {"web_search_options"},
     {"suffix"},
@@ -45,7 +46,7 @@ constexpr UnsupportedField kUnsupported[] = {
     {"length_penalty", 1},
     {"use_beam_search"},
     {"prompt_logprobs"},
-    {"n_probs"},
+    {"n_probs", 0, "give logprobs, and in chats top_logprobs"},
     {"bad_words"},
     {"allowed_token_ids"},
     {"include_stop_str_in_output"},
@@ -252,8 +253,10 @@ void RefuseUnsupported(JsonFields& fields, std::span<const std::string_view> but
     if (std::ranges::find(but, field.name) != but.end()) continue;
     const JsonValue* value = fields.Find(field.name);
     if (value && !AsksForNothing(*value, field.neutral)) {
-      return fields.Fail(
-          field.name, "is not supported in this version and would change the answer; leave it out");
+      return fields.Fail(field.name,
+                         fmt::format("is not supported in this version and would change the "
+                                     "answer; {}",
+                                     field.instead));
     }
   }
 }

@@ -27,7 +27,9 @@ size_t Distance(std::string_view a, std::string_view b) {
 
 std::optional<std::string> Nearest(std::string_view word, std::span<const std::string> known) {
   std::optional<std::string> nearest;
-  size_t least = std::min(kMostChanges + 1, word.size());
+  // With half of its letters changed a short word is another one: "--port" is not "--lora".
+  const size_t letters = word.size() - std::min(word.find_first_not_of('-'), word.size());
+  size_t least = std::min(kMostChanges + 1, (letters + 1) / 2);
   for (const std::string& one : known) {
     if (one.size() + kMostChanges < word.size() || word.size() + kMostChanges < one.size())
       continue;

@@ -11,7 +11,7 @@
 namespace kvasir::cli {
 namespace {
 
-// Names are separated by spaces.
+// Names are separated by spaces: llama-server's, then vLLM's.
 struct Alias {
   std::string_view names;
   std::string_view flag;
@@ -23,10 +23,10 @@ constexpr Alias kAliases[] = {
     {"-hf -hfr", "hf-repo"},
     {"-md --model-draft --spec-draft-model", "draft-model"},
     {"-hfd -hfrd --hf-repo-draft --spec-draft-hf", "draft-hf-repo"},
-    {"-c --ctx-size", "ctx-size", "0"},
-    {"-np --parallel", "parallel", "-1"},
+    {"-c --ctx-size --max-model-len", "ctx-size", "0"},
+    {"-np --parallel --max-num-seqs", "parallel", "-1"},
     {"-t --threads", "threads", "-1"},
-    {"-a", "alias"},
+    {"-a --served-model-name", "alias"},
     {"-p", "prompt"},
     {"-n --predict --n-predict", "max-tokens", "-1"},
     {"-s --seed", "seed", "-1"},
@@ -45,9 +45,10 @@ constexpr Alias kAliases[] = {
 constexpr std::string_view kAlways =
     "--jinja --metrics --slots --ui --webui --cache-prompt --no-context-shift --no-mmproj "
     "--no-mmproj-auto --prefill-assistant --no-skip-chat-parsing --no-agent -no-ag "
-    "--no-ui-mcp-proxy --no-webui-mcp-proxy --no-log-jsonl";
+    "--no-ui-mcp-proxy --no-webui-mcp-proxy --no-log-jsonl --enable-prefix-caching "
+    "--enable-chunked-prefill --enable-auto-tool-choice";
 
-// How llama-server computes: no answer depends on it.
+// How llama-server and vLLM compute: no answer depends on it.
 struct Ignored {
   std::string_view names;
   size_t num_values;
@@ -60,14 +61,17 @@ constexpr Ignored kIgnored[] = {
     {"-b --batch-size -ub --ubatch-size -tb --threads-batch --threads-http --prio --prio-batch "
      "--poll --poll-batch --numa -lm --load-mode -lzm --lazy-mode -dt --defrag-thold -sps "
      "--slot-prompt-similarity -ctxcp --ctx-checkpoints --swa-checkpoints -cms "
-     "--checkpoint-min-step --tags -cram --cache-ram",
+     "--checkpoint-min-step --tags -cram --cache-ram --gpu-memory-utilization -tp "
+     "--tensor-parallel-size -pp --pipeline-parallel-size --max-num-batched-tokens "
+     "--tool-call-parser",
      1},
     {"-cb --cont-batching --mlock --mmap --no-mmap -dio --direct-io -ndio --no-direct-io -cmoe "
      "--cpu-moe -kvo --kv-offload -nkvo --no-kv-offload --op-offload --no-op-offload --repack -nr "
      "--no-repack --no-host --perf --no-perf --warmup --no-warmup --swa-full -kvu --kv-unified "
      "-no-kvu --no-kv-unified --cache-idle-slots --no-cache-idle-slots -bs --backend-sampling -e "
      "--escape --no-escape --log-prefix --no-log-prefix --log-timestamps --no-log-timestamps "
-     "--mmproj-offload --no-mmproj-offload --no-jinja -cmoed --cpu-moe-draft",
+     "--mmproj-offload --no-mmproj-offload --no-jinja -cmoed --cpu-moe-draft --enforce-eager "
+     "--trust-remote-code --disable-log-requests",
      0},
     {"--spec-ngram-* --draft-min *-n-min *-p-min *-p-split -td --threads-draft -tbd "
      "--threads-batch-draft -Cd --cpu-mask-draft -Crd --cpu-range-draft -Cbd -Crbd -ctkd "
@@ -107,7 +111,8 @@ constexpr Refused kRefused[] = {
     {"-sp --special", "give skip_special_tokens: false with each request"},
     {"--cache-reuse",
      "only what a prompt has in common from its beginning is reused; give 0, or leave it out"},
-    {"--no-cache-prompt", "--cache sequence shares nothing between requests"},
+    {"--no-cache-prompt --no-enable-prefix-caching",
+     "--cache sequence shares nothing between requests"},
     {"--kv-unified-per-slot", "--ctx-size is the limit of each sequence"},
     {"--props", "settings cannot change while the server runs"},
     {"--embedding --embeddings --embd-* --pooling --rerank --reranking --cls-separator",
@@ -134,7 +139,9 @@ constexpr Refused kRefused[] = {
     {"-v --verbose -lv --verbosity --log-*", "--log-level says what goes to stderr"},
     {"-C --cpu-* -Cr -Cb -Crb", "taskset says where the process runs; --pin-threads pins threads"},
     {"--rpc", "one machine computes"},
-    {"-ot --override-tensor --override-kv --check-tensors", "files are used as they are"},
+    {"--kv-cache-dtype", "--kv-format says how K and V are stored"},
+    {"-ot --override-tensor --override-kv --check-tensors --dtype --quantization",
+     "files are used as they are"},
     {"-cl --cache-list", "'kvasir models' lists the models"},
     {"-nocb --no-cont-batching", "--parallel 1 runs one request at a time"},
     {"--list-devices --completion-bash", "it is not available"},

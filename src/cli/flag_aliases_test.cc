@@ -238,6 +238,16 @@ TEST(FlagAliases, FlagsWhoseEffectIsNotThereAreUnsupportedWithAReason) {
   }
 }
 
+TEST(FlagAliases, NamesOfVllmAreTakenToo) {
+  EXPECT_EQ(Rewritten({"--max-model-len", "4096"}), "--ctx-size|4096");
+  EXPECT_EQ(Rewritten({"--enable-prefix-caching"}), "");
+  EXPECT_EQ(Rewritten({"--gpu-memory-utilization", "0.9", "-tp", "2", "--enforce-eager"}),
+            "; ignored: --gpu-memory-utilization 0.9|-tp 2|--enforce-eager");
+  EXPECT_EQ(Rewritten({"--kv-cache-dtype", "fp8"}),
+            "8 --kv-cache-dtype: --kv-format says how K and V are stored "
+            "(docs/from-llama-server.md)");
+}
+
 TEST(FlagAliases, ACommandWithoutAModelTakesNoFlagOfLlamaServer) {
   for (const char* flag : {"-ngl", "--lora", "--jinja", "-fa", "-ctk", "--cache-reuse"}) {
     EXPECT_EQ(Rewritten({flag, "1"}, kPlainFlags), fmt::format("{}|1", flag));
@@ -257,6 +267,7 @@ TEST(FlagAliases, TheNearestFlagMayBeAnAliasThatTheCommandHas) {
   EXPECT_EQ(NearestFlag("-hfx", kModelFlags), "-hfr");
   EXPECT_EQ(NearestFlag("--n-predic", kPlainFlags), std::nullopt);
   EXPECT_EQ(NearestFlag("--nam", kPlainFlags), "--name");
+  EXPECT_EQ(NearestFlag("--port", kModelFlags), std::nullopt);  // not --lora
   // Names of up to three letters resemble too much.
   EXPECT_EQ(NearestFlag("-x", kModelFlags), std::nullopt);
   EXPECT_EQ(NearestFlag("--x", kModelFlags), std::nullopt);

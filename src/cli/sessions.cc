@@ -37,8 +37,10 @@ class OpenSessions {
       return Fail(Code::kInvalidArgument, "--disk: is empty; give a folder, or leave it out");
     }
     const auto folder = args.Has("disk") ? args.Text("disk") : DefaultDiskFolder(CacheDirOf(args));
-    if (!folder)
-      return Fail(Code::kNotFound, "the cache folder is unknown; name a folder with --disk DIR");
+    if (!folder) {
+      return Fail(Code::kInvalidArgument,
+                  "the cache folder is unknown; name a folder with --disk DIR");
+    }
     SessionFileOptions options{.folder = *folder, .identity = std::move(identity)};
     KV_ASSIGN(options.cap_bytes, args.Bytes("disk-cap", options.cap_bytes));
     std::error_code error;
@@ -174,7 +176,14 @@ Result<int> RunSessions(const Args& args) {
     return Fail(Code::kInvalidArgument, "--tenant: is for import alone");
   }
   if (verb == "import") return Import(args, words[1]);
-  KV_ASSIGN(OpenSessions open, OpenSessions::Open(args));
+  Result<OpenSessions> opened = OpenSessions::Open(args);
+  if (verb == "list" && !opened && opened.error().code == Code::kNotFound) {
+    // An empty list is an answer, and no file is made for it.
+    fmt::print("{}\n",
+               args.Has("json") ? R"({"sessions":[],"unreadable":0})" : opened.error().message);
+    return kExitDone;
+  }
+  KV_ASSIGN(OpenSessions open, std::move(opened));
   if (rm_unreadable) {
     KV_ASSIGN(const uint64_t removed, open.file().RemoveUnreadable());
     fmt::print("{} removed\n", CountText(removed, "session"));

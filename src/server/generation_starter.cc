@@ -100,7 +100,8 @@ Outcome GenerationStarter::Start(Result<GenerationCall> call, const Call& from,
   // belongs to no slot.
   const bool has_slot = call->requests.size() == 1 && !call->spec.session &&
                         call->requests.front().reuse != Reuse::kNothing && adapters.empty();
-  const std::optional<uint32_t> slot = has_slot ? call->slot : std::nullopt;
+  std::optional<uint32_t> slot;
+  if (has_slot) slot = call->slot;
   start.requests = std::move(call->requests);
   start.prompt_field = std::move(prompt_field);
   start.tenant = from.tenant();
