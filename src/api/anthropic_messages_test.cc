@@ -220,6 +220,12 @@ TEST(AnthropicMessages, NameTheFieldThatIsWrong) {
        R"(tool_choice.type: is not "auto", "any", "tool" or "none")"},
       {R"({"messages":[{"role":"user","content":"a"}],"output_config":{"format":{"type":"xml"}}})",
        R"(output_config.format.type: is not "json_schema")"},
+      {R"({"messages":[{"role":"user","content":"a"}],"output_config":"xxxxxxxxxx"})",
+       "output_config: must be an object"},
+      {R"({"messages":[{"role":"user","content":"a"}],"output_config":[1,2]})",
+       "output_config: must be an object"},
+      {R"({"messages":[{"role":"user","content":"a"}],"output_config":18446744073709551616})",
+       "output_config: must be an object"},
       {R"({"messages":[{"role":"user","content":"a"}],"max_tokens":-1})",
        "max_tokens: -1 is not an integer between 0 and 4294967295"}};
   for (const auto& [body, says] : wrong) EXPECT_EQ(ReadAll(json::parse(body)).error, says) << body;

@@ -83,6 +83,7 @@ std::string JsonValue::integer_text() const {
 }
 
 std::span<const JsonValue::Member> JsonValue::members() const {
+  if (kind_ != Kind::kObject) return {};
   return {static_cast<const Member*>(data_), size_};
 }
 

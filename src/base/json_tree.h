@@ -52,8 +52,12 @@ class JsonValue {
   std::string integer_text() const;  // of any integer: as it was written
   std::string_view text() const { return {static_cast<const char*>(data_), size_}; }
   std::span<const int32_t> ids() const { return {static_cast<const int32_t*>(data_), size_}; }
-  std::span<const JsonValue> items() const { return {static_cast<const JsonValue*>(data_), size_}; }
-  std::span<const Member> members() const;  // in the order of the text, each key once
+  std::span<const JsonValue> items() const {  // empty for other kinds
+    if (kind_ != Kind::kArray) return {};
+    return {static_cast<const JsonValue*>(data_), size_};
+  }
+  // Returns them in the order of the text, each key once; none for other kinds.
+  std::span<const Member> members() const;
 
   // Returns the number of bytes, ids, items or members; 0 for other kinds.
   size_t size() const { return kind_ >= Kind::kString ? size_ : 0; }

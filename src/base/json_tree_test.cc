@@ -115,6 +115,18 @@ TEST(JsonTree, ValuesLiveAsLongAsTheTreeWhereverItMoves) {
   EXPECT_EQ(value.Find("a")->items()[1].integer(), 1);
 }
 
+TEST(JsonTree, WhatIsNoListAndNoObjectHasNoItemsAndNoMembers) {
+  JsonTree tree;
+  for (const char* text : {"\"abcdef\"", "18446744073709551616", "-1", "1.5", "true", "null"}) {
+    const auto value = tree.Parse(text);
+    ASSERT_TRUE(value) << text;
+    EXPECT_TRUE(value->items().empty()) << text;
+    EXPECT_TRUE(value->members().empty()) << text;
+  }
+  EXPECT_TRUE(tree.Parse("[1]")->members().empty());
+  EXPECT_TRUE(tree.Parse("{\"a\":1}")->items().empty());
+}
+
 TEST(JsonTree, IntegersOfAnyLengthStayAsTheyWereWritten) {
   JsonTree tree;
   for (const std::string& digits :
