@@ -105,6 +105,11 @@ class Ollama(WithServer):
                 (lambda: self.client.generate("default", "a", options={"temperature": -1}), 400,
                  "options.temperature: "),
                 (lambda: self.client.generate("default", "a", suffix="b"), 400, "suffix: "),
+                (lambda: self.client._request_raw("POST", "/api/chat", json={"messages": asked("a", "b"), "tools": True}),
+                 400, "tools: "),
+                (lambda: self.client._request_raw("POST", "/api/generate", json={"prompt": "a", "format": 5}), 400,
+                 "format: "),
+                (lambda: self.client._request_raw("GET", "/api/nothing"), 404, "unknown path /api/nothing"),
                 (lambda: self.client.pull("x"), 501, "/api/pull is not available")):
             with self.subTest(text), self.assertRaises(ollama.ResponseError) as raised:
                 call()

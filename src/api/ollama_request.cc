@@ -68,9 +68,16 @@ class OllamaReader {
   size_t num_calls_ = 0;
 };
 
+// Returns whether a field is there and not an empty list, object or text: clients send these as
+// "without".
+bool Asks(const JsonValue* value) {
+  if (value == nullptr) return false;
+  return value->size() > 0 || !(value->is_array() || value->is_object() || value->is_string());
+}
+
 Status OllamaReader::ReadChat() {
   const JsonValue* tools = fields_.Find("tools");
-  if (tools && tools->size() > 0) Put("tools", *tools);
+  if (Asks(tools)) Put("tools", *tools);
   KV_ASSIGN(const TemplateForm form, FormFor(fields_, model_, !members_.empty()));
   const JsonValue* messages = fields_.Find("messages");
   if (!messages || !messages->is_array() || messages->size() == 0) {
@@ -88,7 +95,7 @@ Status OllamaReader::ReadGenerate() {
   made_.form.generates = true;
   for (const std::string_view name : {"suffix", "context", "template"}) {
     const JsonValue* value = fields_.Find(name);
-    if (!value || value->size() == 0) continue;
+    if (!Asks(value)) continue;
     return FailField(Code::kUnsupported, std::string(name),
                      "is not supported in this version; leave it out");
   }
@@ -116,7 +123,7 @@ Status OllamaReader::ReadGenerate() {
 
 Status OllamaReader::End() {
   const JsonValue* images = fields_.Find("images");
-  if (images && images->size() > 0) {
+  if (Asks(images)) {
     return FailField(Code::kUnsupported, "images", "are not supported: models read text");
   }
   std::string_view name = "default";
@@ -131,7 +138,7 @@ Status OllamaReader::End() {
                                          {"json_schema", tree_.Object({{"schema", *format}})}}));
   } else if (format && format->is_string() && format->text() == "json") {
     Put("response_format", tree_.Object({{"type", tree_.String("json_object")}}));
-  } else if (format && format->size() > 0) {
+  } else if (Asks(format)) {
     fields_.Fail("format", "is not \"json\" or a JSON Schema");
   }
   const JsonValue* think = fields_.Find("think");
@@ -188,7 +195,7 @@ Status OllamaReader::ReadMessage(const JsonValue& message, const std::string& pa
     fields.Fail("role", "is not \"user\", \"assistant\", \"system\" or \"tool\"");
   }
   const JsonValue* images = fields.Find("images");
-  if (images && images->size() > 0) fields.Fail("images", "are not supported: models read text");
+  if (Asks(images)) fields.Fail("images", "are not supported: models read text");
   if (fields.error()) return tl::unexpected(*fields.error());
   made.role = role;
   made.name.path = path;

@@ -101,8 +101,11 @@ Status ResponsesReader::Read() {
   ReadInclude();
   bool stores = true;
   fields_.Bool("store", &stores);
-  for (const char* name : {"metadata", "user", "safety_identifier", "prompt_cache_key",
-                           "stream_options", "service_tier"}) {
+  const JsonValue* metadata = fields_.Find("metadata");
+  if (metadata && !metadata->is_object()) fields_.Fail("metadata", "must be an object");
+  if (metadata) made_.form.metadata = TextOf(*metadata);
+  for (const char* name :
+       {"user", "safety_identifier", "prompt_cache_key", "stream_options", "service_tier"}) {
     fields_.Find(name);  // they change no answer
   }
   if (fields_.error()) return tl::unexpected(*fields_.error());
@@ -180,6 +183,7 @@ Result<JsonValue> ResponsesReader::ToolOf(const JsonValue& tool, const std::stri
 void ResponsesReader::ReadToolChoice() {
   const JsonValue* choice = fields_.Find("tool_choice");
   if (!choice) return;
+  made_.form.tool_choice = TextOf(*choice);
   if (choice->is_string()) return Put("tool_choice", *choice);
   const JsonValue* type = choice->Find("type");
   const JsonValue* name = choice->Find("name");
@@ -272,7 +276,7 @@ Result<GenerationCall> ParseResponsesRequest(std::string_view body, const ModelV
   if (request.max_tokens < UINT32_MAX) form.max_tokens = request.max_tokens;
   return GenerationCall{.requests = std::move(call.requests),
                         .spec = std::move(call.spec),
-                        .writer = std::make_unique<ResponsesWriter>(form),
+                        .writer = std::make_unique<ResponsesWriter>(std::move(form)),
                         .slot = call.asked.slot,
                         .unseen = std::move(call.unseen)};
 }

@@ -93,6 +93,7 @@ TEST(Responses, NameTheFieldThatIsWrong) {
        "tools[0].name: is missing, where the name of a function must be"},
       {R"({"input":"a","text":{"format":{"type":"json_schema","name":"x"}}})",
        "text.format.schema: must be a JSON Schema"},
+      {R"({"input":"a","metadata":[1]})", "metadata: must be an object"},
       {R"({"input":"a","max_output_tokens":-1})",
        "max_output_tokens: -1 is not an integer between 0 and 4294967295"}};
   for (const auto& [body, says] : wrong) EXPECT_EQ(ParsedOf(json::parse(body)).error, says) << body;
@@ -168,13 +169,16 @@ TEST(Responses, AStreamHasItsEventsInTheirOrder) {
 
 TEST(Responses, AnAnswerThatIsCutIsIncomplete) {
   for (const bool is_stream : {false, true}) {
-    WrittenAnswer answer = ResponseOf(is_stream, {.max_tokens = 1});
+    WrittenAnswer answer = ResponseOf(
+        is_stream, {.max_tokens = 1, .tool_choice = R"("required")", .metadata = R"({"a":"b"})"});
     std::string text = answer.Take(0, ItemEvent("a"));
     text += answer.Take(0, LastEvent(FinishReason::kLength));
     const json response =
         is_stream ? NumberedEvents(text).back()["response"] : json::parse(Joined(answer.Body()));
     EXPECT_EQ(response["status"], "incomplete");
     EXPECT_EQ(response["incomplete_details"], json({{"reason", "max_output_tokens"}}));
+    EXPECT_EQ(response["tool_choice"], "required");
+    EXPECT_EQ(response["metadata"], json({{"a", "b"}}));
     EXPECT_EQ(response["output"][0]["status"], "incomplete");
   }
   WrittenAnswer failed = ResponseOf(true, {});
@@ -231,7 +235,8 @@ TEST(Responses, AStreamIsTheWholeAnswer) {
       for (size_t i = 0; i < body["output"].size(); ++i) {
         const json& item = body["output"][i];
         const bool is_call = item["type"] == "function_call";
-        EXPECT_EQ(joined[i], is_call ? item["arguments"] : item["content"][0]["text"]);
+        const json& whole = is_call ? item["arguments"] : item["content"][0]["text"];
+        EXPECT_EQ(joined[i], whole.get<std::string>());
         num_calls += is_call;
         if (item["type"] != "reasoning") continue;
         ++num_thoughts;

@@ -47,7 +47,8 @@ void ResponsesWriter::Begin(const Answer& answer) {
 
 uint64_t ResponsesWriter::held_bytes() const {
   const uint64_t open = open_ ? open_->text.capacity() + open_->name.capacity() : 0;
-  return sizeof(*this) + id_.capacity() + model_.capacity() + items_.capacity() + open;
+  return sizeof(*this) + id_.capacity() + model_.capacity() + items_.capacity() +
+         form_.tool_choice.capacity() + form_.metadata.capacity() + open;
 }
 
 std::string ResponsesWriter::ItemId(Kind kind, size_t index) const {
@@ -65,13 +66,13 @@ json ResponsesWriter::Envelope(const char* status) const {
                    {"incomplete_details", nullptr},
                    {"instructions", nullptr},
                    {"max_output_tokens", nullptr},
-                   {"metadata", json::object()},
+                   {"metadata", json::parse(form_.metadata)},
                    {"output", json::array()},
                    {"parallel_tool_calls", form_.parallel_calls},
                    {"previous_response_id", nullptr},
                    {"store", false},
                    {"temperature", form_.temperature},
-                   {"tool_choice", "auto"},
+                   {"tool_choice", json::parse(form_.tool_choice)},
                    {"tools", json::array()},
                    {"top_p", form_.top_p},
                    {"truncation", "disabled"},

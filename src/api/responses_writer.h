@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "api/answer_parts.h"
 #include "api/answer_writer.h"
@@ -18,6 +19,8 @@ struct ResponsesForm {
   bool parallel_calls = true;
   std::optional<uint32_t> max_tokens;
   float temperature = 1, top_p = 1;
+  // JSON as it was given: the answer repeats it.
+  std::string tool_choice = R"("auto")", metadata = "{}";
 };
 
 // Items: a thought, a message, calls. A stream has response.created and response.in_progress, the
@@ -25,7 +28,7 @@ struct ResponsesForm {
 // the receipt; each event has a `sequence_number`. One choice.
 class ResponsesWriter : public AnswerWriter {
  public:
-  explicit ResponsesWriter(ResponsesForm form) : form_(form) {}
+  explicit ResponsesWriter(ResponsesForm form) : form_(std::move(form)) {}
 
   void Begin(const Answer& answer) override;
   std::string StepEvents(const Answer& answer, const Answer::Step& step,

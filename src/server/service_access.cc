@@ -178,12 +178,16 @@ std::optional<HttpResponse> Service::TakeKey(HttpRequest* request) const {
 void Service::ShapeError(const HttpRequest& request, HttpResponse* response) const {
   if (!response->refusal) return;
   const Route* route = routes_.FindPath(PathOf(request.target));
-  if (route == nullptr || route->errors == Route::kOpenAiErrors) return;
+  // Paths that are not there, of Ollama's own (/api), have the shape that its clients read.
+  const auto errors = route != nullptr                              ? route->errors
+                      : PathOf(request.target).starts_with("/api/") ? Route::kPlainErrors
+                                                                    : Route::kOpenAiErrors;
+  if (errors == Route::kOpenAiErrors) return;
   nlohmann::json body = nlohmann::json::parse(response->body, nullptr, false);
   nlohmann::json& error = body.at("error");
-  if (route->errors == Route::kPlainErrors) {
+  if (errors == Route::kPlainErrors) {
     error = nlohmann::json(error.at("message"));
-  } else if (route->errors == Route::kResponsesErrors) {
+  } else if (errors == Route::kResponsesErrors) {
     error["code"] = ResponsesErrorCode(error);
   } else {
     error = AnthropicError(error, response->status);
