@@ -207,6 +207,14 @@ uint32_t MaxContextOf(const SessionState& state, const ModelView& model) {
   return std::min(state.setup->max_context, model.ctx_size);
 }
 
+void ClipAnswer(const SessionState& state, const ModelView& model, size_t prompt_tokens,
+                const RetentionChoice& otherwise, GenerateRequest* request) {
+  const RetentionChoice& retention = request->retention ? *request->retention : otherwise;
+  if (retention.policy != Retention::kFull) return;
+  const auto room = static_cast<uint32_t>(MaxContextOf(state, model) - prompt_tokens);
+  request->max_tokens = std::min(request->max_tokens, room);
+}
+
 Result<SessionPrompt> PromptOf(const SessionState& state, const ModelView& model) {
   if (state.messages.empty()) return SessionPrompt();
   KV_ASSIGN(Fitted fitted, Fit(state, model));

@@ -20,6 +20,11 @@ struct SessionPrompt {
 // Tokens of prompt and answer: what the session was made with, and at most the model's context now.
 uint32_t MaxContextOf(const SessionState& state, const ModelView& model);
 
+// Clips an answer to what MaxContextOf leaves after the prompt, unless the request drops tokens:
+// then it may pass that. `otherwise`: EngineOptions::retention.
+void ClipAnswer(const SessionState& state, const ModelView& model, size_t prompt_tokens,
+                const RetentionChoice& otherwise, GenerateRequest* request);
+
 // Returns the prompt that asks for the next answer: the template's rendering of the messages, as
 // /v1/chat/completions would render them (with continue_final_message: false), encoded as it would
 // be, but with the ids that were generated wherever an answer of the session stands in it byte for

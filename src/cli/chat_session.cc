@@ -168,8 +168,7 @@ Status ChatSession::Answer(TurnPtr turn, SessionState state) {
   KV_ASSIGN(SessionPrompt prompt, PromptOf(state, model_));
   GenerateRequest request = request_;
   state.dropped = prompt.dropped;
-  const auto room = static_cast<uint32_t>(MaxContextOf(state, model_) - prompt.chat.ids.size());
-  request.max_tokens = std::min(request.max_tokens, room);
+  ClipAnswer(state, model_, prompt.chat.ids.size(), engine_.options().retention, &request);
   std::vector<SessionPath::Begin> begins = BeginsOf(state, prompt.chat);
   request.prompt = std::move(prompt.chat.ids);
   request.message_ends = std::move(prompt.chat.message_ends);

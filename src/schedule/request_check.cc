@@ -205,6 +205,14 @@ Status CheckRetained(const Request& request, const RequestLimits& limits) {
                      request.spec.n > 1 ? fmt::format(" for {} choices", request.spec.n) : "",
                      limits.num_blocks, limits.layout->block_tokens(), budget);
   }
+  if (fits(exact)) {
+    return FailField(Code::kInvalidArgument, "cache.retention.budget",
+                     "no budget fits{}: the least, {} tokens, needs more than the {} blocks of {} "
+                     "tokens that the pool has; {}raise --kv-memory",
+                     request.spec.n > 1 ? fmt::format(" for {} choices", request.spec.n) : "",
+                     kMinRetentionBudget, limits.num_blocks, limits.layout->block_tokens(),
+                     request.spec.n > 1 ? "lower n or " : "");
+  }
   return FailField(Code::kInvalidArgument, "prompt",
                    "{} exact tokens{} need more than the {} blocks of {} tokens that the pool has: "
                    "shorten the prompt, lower cache.retention.exact_tokens{} or raise --kv-memory",

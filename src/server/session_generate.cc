@@ -123,9 +123,8 @@ Outcome SessionGenerator::Generate(const Call& call) {
   GenerateRequest& request = chat->requests.front();
   const PromptThought thought = prompt->chat.thought;
   std::vector<SessionPath::Begin> begins = BeginsOf(*state, prompt->chat);
-  const auto room =
-      static_cast<uint32_t>(MaxContextOf(*state, call.model) - prompt->chat.ids.size());
-  request.max_tokens = std::min(request.max_tokens, room);
+  ClipAnswer(*state, call.model, prompt->chat.ids.size(), call.engine.options().retention,
+             &request);
   if (const Status set = SetPrompt(std::move(prompt->chat), fields, call.model, &*chat); !set) {
     return ErrorResponse(set.error());
   }

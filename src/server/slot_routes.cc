@@ -149,22 +149,25 @@ Outcome SlotHandlers::Act(const Call& call) {
 
 Outcome SlotHandlers::Save(const Call& call, uint32_t slot, const std::string& file) {
   const uint64_t begin_ns = MonotonicNs();
-  const auto path = slots_.Get(slot, call.tenant());
-  if (!path) {
+  const auto last = slots_.Get(slot, call.tenant());
+  if (!last) {
     return ErrorResponse({Code::kInvalidArgument,
                           fmt::format("slot {} has nothing to save: no request with this id_slot "
                                       "has been answered",
                                       slot),
                           "id_slot"});
   }
+  // An answer that dropped tokens may be longer; what a context holds can be read again.
+  SlotPath path = *last;
+  path.ids.resize(std::min<size_t>(path.ids.size(), call.model.ctx_size));
   const std::string bytes =
-      EncodeSlot(*path, SlotIdentity(call.engine.card().content, call.tenant()));
+      EncodeSlot(path, SlotIdentity(call.engine.card().content, call.tenant()));
   const Status written =
       WriteAtomicFile(std::filesystem::path(*call.options.slot_save_path) / file, bytes, {});
   if (!written) return ErrorResponse(written.error());
   return JsonResponse({{"id_slot", slot},
                        {"filename", file},
-                       {"n_saved", path->ids.size()},
+                       {"n_saved", path.ids.size()},
                        {"n_written", bytes.size()},
                        {"timings", {{"save_ms", MsSince(begin_ns)}}}});
 }
