@@ -1,65 +1,9 @@
 // Adapters on one cache: what was computed with one is never used with another, whatever requests,
 // scales, reloads and erases come between.
-#include <algorithm>
-#include <cstring>
-#include <map>
-
-#include "base/random.h"
-#include "engine_scenario.h"
+#include "engine_adapters.h"
 
 namespace kvasir {
 namespace {
-
-EngineOptions WithAdapters(uint32_t max_loaded = 3) {
-  EngineOptions options = TinyOptions();
-  options.adapters.loads_later = true;
-  options.adapters.max_loaded = max_loaded;
-  return options;
-}
-
-AdapterCard LoadSeed(Engine& engine, const std::string& name, uint64_t seed,
-                     Engine::AdapterNames names = Engine::AdapterNames::kMustBeNew) {
-  const auto card = engine.LoadAdapter({.path = "", .name = name, .scale = 0, .seed = seed}, names);
-  EXPECT_TRUE(card) << (card ? "" : card.error().text());
-  return card ? *card : AdapterCard();
-}
-
-std::vector<TokenId> AdapterPrompt(uint32_t tokens, uint64_t seed) {
-  std::vector<TokenId> ids;
-  for (uint32_t i = 0; i < tokens; ++i) {
-    ids.push_back(static_cast<TokenId>(DrawBits(seed, 1, i) % 131));
-  }
-  return ids;
-}
-
-// The bits of the last row of a prompt's logits, and the receipt.
-struct AdaptedRow {
-  std::vector<float> logits;
-  Receipt receipt;
-  bool operator==(const AdaptedRow& other) const {
-    return logits.size() == other.logits.size() &&
-           std::memcmp(logits.data(), other.logits.data(), logits.size() * sizeof(float)) == 0;
-  }
-};
-
-AdaptedRow ComputeRow(Engine& engine, const std::vector<TokenId>& prompt,
-                      std::optional<std::vector<AdapterChoice>> adapters,
-                      Reuse reuse = Reuse::kBlocks, std::optional<std::string> salt = {}) {
-  AdaptedRow row;
-  GenerateRequest request = Greedy(prompt, 1);
-  request.adapters = std::move(adapters);
-  request.reuse = reuse;
-  request.cache_salt = std::move(salt);
-  request.logits_from = static_cast<uint32_t>(prompt.size()) - 1;
-  request.on_logits = [&row](uint32_t, uint32_t, std::span<const float> logits) {
-    row.logits.assign(logits.begin(), logits.end());
-  };
-  Pending pending(engine, std::move(request));
-  row.receipt = pending.Wait().receipt;
-  return row;
-}
-
-using Choices = std::vector<AdapterChoice>;
 
 TEST(EngineAdapters, APromptIsReadAgainWithOtherAdaptersAndTheReceiptSaysWhy) {
   const auto engine = LoadEngine(WithAdapters());
@@ -168,56 +112,11 @@ TEST(EngineAdapters, ScalesOfAnOwnerTakeItsOwnNamespacesAlone) {
   engine->CheckInvariants();
 }
 
-// Random requests, scales, salts, reloads under the same names, forgets and erases: each row of
-// logits has the bits that the same numbers give without a cache.
 TEST(EngineAdapters, NoHitIsForeignInRandomHistories) {
-  const auto engine = LoadEngine(WithAdapters(3));
-  const auto reference = LoadEngine(WithAdapters(3));
-  Random random(20251127);
-  std::map<std::string, uint64_t> seeds;  // by name
-  const char* const kNames[] = {"x", "y"};
-  const double kScales[] = {1, 0.5, -1};
-  std::map<std::string, AdaptedRow> known;
-  uint64_t hits = 0, adapted = 0;
-  for (const char* name : kNames) {
-    seeds[name] = 1;
-    for (Engine* each : {engine.get(), reference.get()}) LoadSeed(*each, name, 1);
-  }
-  for (int step = 0; step < 1200; ++step) {
-    const uint64_t action = random.Below(40);
-    if (action == 0) {
-      const std::string name = kNames[random.Below(2)];
-      seeds[name] = 1 + random.Below(4);
-      for (Engine* each : {engine.get(), reference.get()}) {
-        LoadSeed(*each, name, seeds[name], Engine::AdapterNames::kMayReplace);
-      }
-      continue;
-    }
-    if (action == 1) {
-      engine->Erase("default");
-      continue;
-    }
-    const auto prompt =
-        AdapterPrompt(17 + 16 * static_cast<uint32_t>(random.Below(3)), random.Below(3));
-    Choices list;
-    std::string key = std::to_string(prompt.size()) + ":" + std::to_string(prompt[3]);
-    for (uint64_t id = 0; id < 2; ++id) {
-      if (random.Below(2) == 0) continue;
-      list.push_back({id, kScales[random.Below(3)]});
-      key += "|" + std::to_string(seeds[kNames[id]]) + "*" + std::to_string(list.back().scale);
-    }
-    if (!known.contains(key)) known[key] = ComputeRow(*reference, prompt, list, Reuse::kNothing);
-    const bool is_salted = random.Below(4) == 0;
-    const AdaptedRow row =
-        ComputeRow(*engine, prompt, list, Reuse::kBlocks,
-                   is_salted ? std::optional<std::string>("salt") : std::nullopt);
-    ASSERT_TRUE(row == known[key]) << "step " << step << ", " << key;
-    hits += row.receipt.cached_tokens() > 0;
-    adapted += !list.empty();
-  }
-  EXPECT_GT(hits, 200u);
-  EXPECT_GT(adapted, 500u);
-  engine->CheckInvariants();
+  const AdapterHistory counts = RunAdapterHistory(20251127, 1200);
+  EXPECT_EQ(counts.foreign, 0u);
+  EXPECT_GT(counts.hits, 200u);
+  EXPECT_GT(counts.adapted, 500u);
 }
 
 }  // namespace

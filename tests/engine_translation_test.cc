@@ -461,7 +461,9 @@ TEST(EngineTranslation, NoAnswerIsChangedByTheCacheOrByBatchMates) {
     EXPECT_GT(twin.rows, 500u);
     EXPECT_EQ(twin.differ, 0u);
     EXPECT_GT(twin.reused, 0u);
-    if (kv_memory < 1 << 20) EXPECT_GT(stats.evicted_blocks, 0u);
+    if (kv_memory < 1 << 20) {
+      EXPECT_GT(stats.evicted_blocks, 0u);
+    }
   }
 }
 

@@ -290,6 +290,19 @@ class AdaptersTest(unittest.TestCase):
         self.assertGreater(plan["adapter_bytes"], 0)
         self.assertEqual(plan["adapter_bytes"], self.get("/lora-adapters")[0]["bytes"])
 
+    def test_a_chat_with_an_adapter_forgets_what_was_read_with_it(self):
+        adapter = write_adapter(self.dir / "chat", 5, base=DEMO, largest=0.01)
+        lines = ["Where does Anna live?", "/forget 0", "Who are you?"]
+        result = subprocess.run(
+            [BINARY, "chat", "--model", DEMO, "--kv-memory", "16MiB", "--lora", adapter, "--system",
+             "You are Kvasir. Anna lives in Oslo. The code of the green safe is 4711."],
+            input="\n".join(lines), capture_output=True, text=True, timeout=120)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, r"message 0 is forgotten: \d+ blocks with [1-9]\d* tokens are erased; 0 blocks")
+        cached = [int(n) for n in re.findall(r"\[prompt \d+ tokens: (\d+) from cache", result.stdout)]
+        self.assertEqual(len(cached), 2, result.stdout)
+        self.assertLess(cached[1], 16)
+
 
 class SessionsTest(unittest.TestCase):
     """Sessions of a model that chats, with an adapter of the start."""

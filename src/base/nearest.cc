@@ -26,15 +26,17 @@ size_t Distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::optional<std::string> Nearest(std::string_view word, std::span<const std::string> known) {
+  const auto first_letter = [](std::string_view text) {
+    const size_t at = text.find_first_not_of('-');
+    return at == text.npos ? '\0' : text[at];
+  };
   std::optional<std::string> nearest;
-  // With half of its letters changed a short word is another one: "--port" is not "--lora".
-  const size_t letters = word.size() - std::min(word.find_first_not_of('-'), word.size());
-  size_t least = std::min(kMostChanges + 1, (letters + 1) / 2);
+  size_t least = std::min(kMostChanges + 1, word.size());
   for (const std::string& one : known) {
     if (one.size() + kMostChanges < word.size() || word.size() + kMostChanges < one.size())
       continue;
     const size_t distance = Distance(word, one);
-    if (distance >= least) continue;
+    if (distance >= least || (distance > 1 && first_letter(word) != first_letter(one))) continue;
     least = distance;
     nearest = one;
   }

@@ -9,8 +9,8 @@
 namespace kvasir {
 
 // Returns the word of `known` that most resembles `word`: at most two letters must be changed,
-// inserted or taken out (Levenshtein), and fewer than half of its letters, dashes before it apart.
-// Absent: none is so near. O(letters^2) a word.
+// inserted or taken out (Levenshtein), fewer than it has, and only one where the first letters
+// differ: --port is not --lora. Absent: none is so near. O(letters^2) a word.
 std::optional<std::string> Nearest(std::string_view word, std::span<const std::string> known);
 
 }  // namespace kvasir
