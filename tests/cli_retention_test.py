@@ -190,6 +190,22 @@ class ServerDefault(CliTest):
             self.assertEqual(body["usage"]["completion_tokens"], 156, body)
             self.assertEqual(get_json(url + "/v1/cache")["retention"], "sinks+window:budget=64,sinks=4")
 
+    def test_a_session_and_a_slot_of_an_answer_past_the_context(self):
+        def ask(path, **body):
+            status, answer = post(url, path, body)
+            self.assertIn(status, (200, 201), answer)
+            return answer
+        with tempfile.TemporaryDirectory() as slots, server(*SMALL, "--ctx-size", "256", "--context-shift",
+                                                            "--slot-save-path", slots) as (url, _):
+            session = ask("/v1/sessions", system="You are Kvasir.")["id"]
+            answer = ask(f"/v1/sessions/{session}/generate", messages=[{"role": "user", "content": "Who are you?"}],
+                         max_tokens=400, ignore_eos=True)
+            self.assertEqual(answer["usage"]["completion_tokens"], 400)
+            self.assertGreater(answer["kvasir"]["retention"]["dropped"], 0)
+            ask("/completion", prompt=PROMPT, n_predict=300, ignore_eos=True, id_slot=0)
+            self.assertEqual(ask("/slots/0?action=save", filename="long.bin")["n_saved"], 256)
+            self.assertEqual(ask("/slots/0?action=restore", filename="long.bin")["n_restored"], 256)
+
 
 if __name__ == "__main__":
     cli_support.main()
