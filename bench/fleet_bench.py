@@ -178,7 +178,7 @@ class Bench:
 
 
 def first_tokens(bench, url, cold=True):
-    """Seconds by name of B behind this address."""
+    """Seconds by name of B with the store at this address."""
     times, number, fills = collections.defaultdict(list), 100, iter(range(2000, 4000))
     for i in range(bench.rounds):
         ids = bench.prompts[i % len(bench.prompts)]

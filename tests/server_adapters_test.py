@@ -290,6 +290,10 @@ class AdaptersTest(unittest.TestCase):
         self.assertGreater(plan["adapter_bytes"], 0)
         self.assertEqual(plan["adapter_bytes"], self.get("/lora-adapters")[0]["bytes"])
 
+    def test_the_selftest_holds_with_an_adapter(self):
+        result = kvasir("selftest", "--model", BASE, "--threads", "1", "--lora", self.dir / "a")
+        self.assertEqual(result.returncode, 0, result.stdout)
+
     def test_a_chat_with_an_adapter_forgets_what_was_read_with_it(self):
         adapter = write_adapter(self.dir / "chat", 5, base=DEMO, largest=0.01)
         lines = ["Where does Anna live?", "/forget 0", "Who are you?"]

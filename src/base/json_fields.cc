@@ -168,7 +168,7 @@ void JsonFields::Strings(std::string_view name, size_t max, size_t max_bytes,
 std::vector<std::string> JsonFields::Unread() const {
   std::vector<std::string> names;
   for (const auto& [name, value] : object_.members()) {
-    if (std::ranges::find(read_, name) != read_.end()) continue;
+    if (value.is_null() || std::ranges::find(read_, name) != read_.end()) continue;
     names.emplace_back(name.substr(0, kMaxUnreadBytes));
     if (names.size() == kMaxUnread) break;
   }

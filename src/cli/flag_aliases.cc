@@ -221,6 +221,10 @@ class Rewriter {
       Put("--kv-format");
       Put(fmt::format("k={},v={}", k_.empty() ? "f16" : k_, v_.empty() ? "f16" : v_));
     }
+    if (shifts_ && has_retention_) {
+      return Fail(Code::kInvalidArgument,
+                  "--context-shift: is --retention sinks+window:budget=context; give one of both");
+    }
     if (shifts_) {
       Put("--retention");
       Put("sinks+window:budget=context,keep=" + keep_.value_or("0"));
@@ -256,6 +260,7 @@ class Rewriter {
     const auto own =
         std::ranges::find_if(flags_, [&](const Flag& flag) { return Dashed(flag.name) == name; });
     if (own != flags_.end()) {
+      has_retention_ |= name == "--retention";
       Put(argument);
       const bool takes_next = own->kind == FlagKind::kValue || own->kind == FlagKind::kList;
       const bool has_value = takes_next && !joined;
@@ -339,8 +344,9 @@ class Rewriter {
   const std::span<const Flag> flags_;
   const std::vector<std::string> arguments_;
   size_t next_ = 0;
-  std::string k_, v_;                // of --cache-type-k and -v
-  bool shifts_ = false;              // --context-shift
+  std::string k_, v_;    // of --cache-type-k and -v
+  bool shifts_ = false;  // --context-shift
+  bool has_retention_ = false;
   std::optional<std::string> keep_;  // of --keep
   RewrittenArguments out_;
 };

@@ -203,6 +203,8 @@ TEST(FlagAliases, AContextThatShiftsIsAPolicy) {
   EXPECT_EQ(Rewritten({"--keep", "-1", "--context-shift", "x"}),
             "x|--retention|sinks+window:budget=context,keep=-1");
   EXPECT_EQ(Rewritten({"--keep=4"}), "; ignored: --keep 4");
+  EXPECT_EQ(Rewritten({"--context-shift", "--retention", "window"}),
+            "1 --context-shift: is --retention sinks+window:budget=context; give one of both");
 }
 
 TEST(FlagAliases, KindsOfSpeculationAreOnOrOff) {

@@ -31,6 +31,11 @@ void PrintTable(const MemoryPlan& plan, uint64_t disk_cap_bytes) {
   if (plan.adapter_bytes > 0) {
     bytes("adapters", plan.adapter_bytes, "matrices of adapters that are loaded; at most");
   }
+  if (plan.draft_weights_bytes > 0) {
+    bytes("draft weights", plan.draft_weights_bytes, "of the draft model");
+    bytes("draft KV", plan.draft_kv_bytes, "its blocks, index and cursors");
+    bytes("draft scratch", plan.draft_scratch_bytes, "its activations");
+  }
   if (plan.tier_index_bytes > 0) {
     bytes("disk index", plan.tier_index_bytes, "where each block on the disk lies");
     bytes("disk buffers", plan.tier_buffer_bytes, "blocks on their way to and from the disk");

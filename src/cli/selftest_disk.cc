@@ -262,9 +262,14 @@ Status Erased(Lab& lab, Check& check) {
 
 namespace {
 
-Status Forget(Engine& engine, const std::vector<TokenId>& ids, uint32_t first, uint32_t last) {
-  ForgetRequest request{
-      .owner = "default", .cache_salt = {}, .ids = ids, .first = first, .last = last, .kept = {}};
+Status Forget(Engine& engine, Lab& lab, uint32_t first, uint32_t last) {
+  ForgetRequest request{.owner = "default",
+                        .cache_salt = {},
+                        .ids = lab.prompt(),
+                        .first = first,
+                        .last = last,
+                        .adapters = lab.reference().receipt.adapter_digest,
+                        .kept = {}};
   const auto told = std::make_shared<std::promise<Erasure>>();
   engine.Forget(std::move(request), [told](const Erasure& erasure) { told->set_value(erasure); });
   const Erasure erasure = told->get_future().get();
@@ -299,7 +304,7 @@ Status Forgotten(Lab& lab, Check& check) {
       check.Expect(again.receipt.cached_tokens() <= last,
                    fmt::format("forgotten, {}: {} tokens reused, at most {} are left", where,
                                again.receipt.cached_tokens(), last));
-      KV_TRY(Forget(engine, lab.prompt(), first, last));
+      KV_TRY(Forget(engine, lab, first, last));
     }
     return {};
   };
@@ -310,7 +315,7 @@ Status Forgotten(Lab& lab, Check& check) {
     KV_TRY(RunAlone(*engine, lab.Ask(goes_on)));
     KV_TRY(Flush(*engine));
     const uint64_t cached_before = engine->Stats().cached_tokens;
-    KV_TRY(Forget(*engine, lab.prompt(), first, last));
+    KV_TRY(Forget(*engine, lab, first, last));
     check.Expect(engine->Stats().cached_tokens < cached_before, "forgotten: the index has it all");
     // Among them: the bytes of the forgotten blocks are zeros. With an injected fault they abort.
     if (FaultActive(Fault::kNone)) engine->CheckInvariants();
@@ -323,7 +328,7 @@ Status Forgotten(Lab& lab, Check& check) {
     KV_TRY(RunAlone(*engine, lab.Ask(lab.prompt())));
     KV_TRY(RunAlone(*engine, lab.Ask(goes_on)));
     KV_TRY(Flush(*engine));
-    KV_TRY(Forget(*engine, lab.prompt(), first, last));
+    KV_TRY(Forget(*engine, lab, first, last));
   }
   KV_ASSIGN(const auto engine, lab.Load(options));
   KV_TRY(ask_again(*engine, "after a restart"));

@@ -43,7 +43,8 @@ bool IsTmpfs(const std::string& folder) {
   return statfs(folder.c_str(), &about) == 0 && about.f_type == TMPFS_MAGIC;
 }
 
-std::string DiskLine(const Engine& engine) {
+// `has_cap`: it was asked for; of the default what can be used is used.
+std::string DiskLine(const Engine& engine, bool has_cap) {
   const std::optional<TierStats> disk = engine.DiskStats();
   if (!disk) return "";
   std::string state;
@@ -54,7 +55,7 @@ std::string DiskLine(const Engine& engine) {
   return fmt::format("disk     {}: {} of {}, AES-256-GCM, kept {} h{}; --disk none turns it off\n",
                      disk->folder, FormatBytes(disk->used_bytes), FormatBytes(disk->cap_bytes),
                      engine.options().disk->ttl_hours, state) +
-         UnusableCapLine("disk     ", disk->cap_bytes, engine.plan());
+         (has_cap ? UnusableCapLine("disk     ", disk->cap_bytes, engine.plan()) : "");
 }
 
 std::string RemoteLine(const Engine& engine) {
@@ -74,7 +75,7 @@ std::string LimitLine(const MemoryLimit& limit) {
 }
 
 // Returns the lines before `listening on`: model, cache, memory, threads.
-std::string SummaryOf(const Engine& engine) {
+std::string SummaryOf(const Engine& engine, bool has_disk_cap) {
   const ModelCard& card = engine.card();
   const MemoryPlan& plan = engine.plan();
   const EngineOptions& options = engine.options();
@@ -95,7 +96,7 @@ std::string SummaryOf(const Engine& engine) {
                     "context of {}; that needs --kv-memory {}\n",
                     plan.max_tokens, plan.ctx_size, *plan.context_kv_memory_bytes)
               : std::string()) +
-         DiskLine(engine) + RemoteLine(engine) +
+         DiskLine(engine, has_disk_cap) + RemoteLine(engine) +
          fmt::format("runs     context {} tokens, {} at once, {}, target {}\n", plan.ctx_size,
                      CountText(plan.parallel, "sequence"),
                      CountText(options.threads ? *options.threads : DefaultThreads(), "thread"),
@@ -157,7 +158,7 @@ Result<int> RunServe(const Args& given) {
                 "text of a template; give one with --chat-template or --chat-template-file",
                 *word, fmt::join(BuiltinTemplateNames(), ", "));
   }
-  options.summary = SummaryOf(*engine);
+  options.summary = SummaryOf(*engine, args.Has("disk-cap"));
   options.read_limit = ReadLimitOf(engine_options, engine->plan());
   for (const std::string& note : engine->card().text_notes) {
     if (engine->tokenizer() != nullptr && options.chat_template) continue;
