@@ -179,7 +179,7 @@ Result<std::string_view> RedisConnection::ReadLine(const Waits& waits) {
 
 Status RedisConnection::ReadBytes(std::span<std::byte> out, const Waits& waits) {
   const size_t here = std::min(out.size(), end_ - begin_);
-  std::memcpy(out.data(), buffer_.get() + begin_, here);
+  if (here > 0) std::memcpy(out.data(), buffer_.get() + begin_, here);
   begin_ += here;
   for (out = out.subspan(here); !out.empty();) {
     KV_ASSIGN(const size_t got, Receive(out, waits));
@@ -237,6 +237,15 @@ Result<RedisReply> RedisConnection::Read(std::span<std::byte> bulk, const Waits&
   if (line_end != std::array{std::byte{'\r'}, std::byte{'\n'}}) return no_reply();
   reply.text = {};
   return reply;
+}
+
+Result<std::string_view> RedisConnection::ReadBulk(std::span<std::byte> bulk, const Waits& waits) {
+  KV_ASSIGN(const RedisReply reply, Read(bulk, waits));
+  if (reply.kind != RedisReply::Kind::kBulk) {
+    return Closed({Code::kCorruption, "the store sent another kind of reply than a bulk"});
+  }
+  return std::string_view(reinterpret_cast<const char*>(bulk.data()),
+                          static_cast<size_t>(reply.number));
 }
 
 Result<RedisReply> RedisConnection::Ask(std::initializer_list<std::string_view> words,

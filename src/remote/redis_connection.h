@@ -56,6 +56,9 @@ class RedisConnection {
   Status Send(std::string_view text, const Waits& waits);
   // Reads a reply; `bulk` gets the bytes of a bulk. kCorruption: it is longer, or no reply at all.
   Result<RedisReply> Read(std::span<std::byte> bulk, const Waits& waits);
+  // Reads a reply that can only be a bulk, and returns what it put into `bulk`. kCorruption: it is
+  // another kind of reply.
+  Result<std::string_view> ReadBulk(std::span<std::byte> bulk, const Waits& waits);
   // Sends one command and reads its reply, which is not an array.
   Result<RedisReply> Ask(std::initializer_list<std::string_view> words, std::span<std::byte> bulk,
                          const Waits& waits);

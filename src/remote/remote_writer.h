@@ -56,7 +56,12 @@ class RemoteWriter {
   Result<OwnerEpoch> RaiseEpoch(const Digest& owner);
   Result<uint64_t> RemoveNames(Removal& removal, uint64_t epoch);
   Result<TierErased> ForgetNames(const Removal& removal);
-  Result<uint64_t> Unlink(std::span<const std::string> names);
+  Result<std::string> ScanPage(const std::string& owner_name, const std::string& cursor,
+                               uint64_t* removed);
+  // Send the commands that remove names, and read their replies; the second returns how many names
+  // there were.
+  Status SendUnlinks(std::span<const std::string> names);
+  Result<uint64_t> ReadUnlinked(size_t commands);
   void Add(Removal removal);
   RedisConnection::Waits Waits() { return store_.WaitsOf(began_ns_, usual_); }
 

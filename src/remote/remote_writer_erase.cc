@@ -14,6 +14,8 @@
 namespace kvasir {
 namespace {
 
+constexpr size_t kUnlinks = 500;  // commands at once
+
 std::string_view TextOf(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -119,30 +121,14 @@ Result<TierErased> RemoteWriter::EraseOwner(Removal& removal) {
 
 // Removes all records of an owner. After 10 s it answers, and goes on.
 Result<uint64_t> RemoteWriter::RemoveNames(Removal& removal, uint64_t epoch) {
-  const std::string pattern = store_.keys.OwnerName(removal.owner) + "/*";
+  const std::string owner_name = store_.keys.OwnerName(removal.owner);
   std::string cursor = "0";
   uint64_t records = 0;
-  std::array<std::byte, 256> bytes;
   do {
-    began_ns_ = MonotonicNs();
-    KV_ASSIGN(const RedisReply pair,
-              connection_.Ask({"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"}, {}, Waits()));
-    if (pair.kind == RedisReply::Kind::kError) return Fail(Code::kUnavailable, "{}", pair.text);
-    KV_ASSIGN(const RedisReply next, connection_.Read(bytes, Waits()));
-    cursor = TextOf(std::span(bytes).first(static_cast<size_t>(next.number)));
-    KV_ASSIGN(const RedisReply list, connection_.Read({}, Waits()));
-    if (pair.number != 2 || next.kind != RedisReply::Kind::kBulk ||
-        list.kind != RedisReply::Kind::kArray) {
-      connection_.Close();
-      return Fail(Code::kCorruption, "what the store sent is not a reply to SCAN");
+    if (store_.is_stopping.load(std::memory_order_relaxed)) {
+      return Fail(Code::kCancelled, "the process ends");
     }
-    std::vector<std::string> names;
-    for (int64_t i = 0; i < list.number; ++i) {
-      KV_ASSIGN(const RedisReply name, connection_.Read(bytes, Waits()));
-      names.emplace_back(TextOf(std::span(bytes).first(static_cast<size_t>(name.number))));
-    }
-    KV_ASSIGN(const uint64_t removed, Unlink(names));
-    records += removed;
+    KV_ASSIGN(cursor, ScanPage(owner_name, cursor, &records));
     if (removal.done && MonotonicNs() > removal.start_ns + kAnswerNs) {
       const auto done = std::exchange(removal.done, nullptr);
       done(TierErased{.blocks = records,
@@ -151,6 +137,46 @@ Result<uint64_t> RemoteWriter::RemoveNames(Removal& removal, uint64_t epoch) {
     }
   } while (cursor != "0");
   return records;
+}
+
+// Removes the names of one page of SCAN, and returns the cursor of the next one. A page may have
+// any number of names: they are removed while they come.
+Result<std::string> RemoteWriter::ScanPage(const std::string& owner_name, const std::string& cursor,
+                                           uint64_t* removed) {
+  const auto wrong = [&] {
+    connection_.Close();
+    return Fail(Code::kCorruption, "what the store sent is not a reply to SCAN");
+  };
+  const std::string below = owner_name + "/";
+  began_ns_ = MonotonicNs();
+  KV_ASSIGN(const RedisReply pair,
+            connection_.Ask({"SCAN", cursor, "MATCH", below + "*", "COUNT", "1000"}, {}, Waits()));
+  if (pair.kind == RedisReply::Kind::kError) return Fail(Code::kUnavailable, "{}", pair.text);
+  if (pair.kind != RedisReply::Kind::kArray || pair.number != 2) return wrong();
+  std::array<std::byte, 256> bytes;
+  KV_ASSIGN(const std::string_view at, connection_.ReadBulk(bytes, Waits()));
+  const std::string next(at);
+  KV_ASSIGN(const RedisReply list, connection_.Read({}, Waits()));
+  if (list.kind != RedisReply::Kind::kArray) return wrong();
+  std::vector<std::string> names;
+  size_t sent = 0;
+  for (int64_t i = 0; i < list.number; ++i) {
+    if (store_.is_stopping.load(std::memory_order_relaxed)) {
+      connection_.Close();
+      return Fail(Code::kCancelled, "the process ends");
+    }
+    KV_ASSIGN(const std::string_view name, connection_.ReadBulk(bytes, Waits()));
+    if (!name.starts_with(below)) return wrong();
+    names.emplace_back(name);
+    if (names.size() < kUnlinks) continue;
+    KV_TRY(SendUnlinks(names));
+    sent += names.size();
+    names.clear();
+  }
+  KV_TRY(SendUnlinks(names));
+  KV_ASSIGN(const uint64_t gone, ReadUnlinked(sent + names.size()));
+  *removed += gone;
+  return next;
 }
 
 Result<TierErased> RemoteWriter::ForgetNames(const Removal& removal) {
@@ -177,31 +203,36 @@ Result<TierErased> RemoteWriter::ForgetNames(const Removal& removal) {
     }
   }
   OPENSSL_cleanse(random.data(), random.size());
-  KV_ASSIGN(erased.records, Unlink(names));
+  for (std::span<const std::string> left = names; !left.empty();) {
+    const auto some = left.first(std::min(left.size(), kUnlinks));
+    left = left.subspan(some.size());
+    KV_TRY(SendUnlinks(some));
+    KV_ASSIGN(const uint64_t removed, ReadUnlinked(some.size()));
+    erased.records += removed;
+  }
   return TierErased{.blocks = erased.records,
                     .bytes = erased.records * store_.options.value_bytes(),
                     .remote = erased};
 }
 
-// Removes these names, and returns how many there were.
-Result<uint64_t> RemoteWriter::Unlink(std::span<const std::string> names) {
-  constexpr size_t kAtOnce = 500;
+Status RemoteWriter::SendUnlinks(std::span<const std::string> names) {
+  std::string text;
+  for (const std::string& name : names) AppendCommand(text, {"UNLINK", name});
+  began_ns_ = MonotonicNs();
+  return connection_.Send(text, Waits());
+}
+
+Result<uint64_t> RemoteWriter::ReadUnlinked(size_t commands) {
   uint64_t removed = 0;
-  while (!names.empty()) {
-    const auto some = names.first(std::min(names.size(), kAtOnce));
-    names = names.subspan(some.size());
-    std::string text;
-    for (const std::string& name : some) AppendCommand(text, {"UNLINK", name});
-    began_ns_ = MonotonicNs();
-    KV_TRY(connection_.Send(text, Waits()));
-    for (size_t i = 0; i < some.size(); ++i) {
-      KV_ASSIGN(const RedisReply reply, connection_.Read({}, Waits()));
-      if (reply.kind == RedisReply::Kind::kError) {
-        connection_.Close();
-        return Fail(Code::kUnavailable, "{}", reply.text);
-      }
-      removed += static_cast<uint64_t>(reply.number);
+  for (size_t i = 0; i < commands; ++i) {
+    KV_ASSIGN(const RedisReply reply, connection_.Read({}, Waits()));
+    if (reply.kind != RedisReply::Kind::kInteger || reply.number < 0) {
+      connection_.Close();
+      const bool is_error = reply.kind == RedisReply::Kind::kError;
+      return Fail(is_error ? Code::kUnavailable : Code::kCorruption, "{}",
+                  is_error ? reply.text : "what the store sent is not a reply to UNLINK");
     }
+    removed += static_cast<uint64_t>(reply.number);
   }
   return removed;
 }
