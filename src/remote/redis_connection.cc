@@ -1,7 +1,6 @@
 #include "remote/redis_connection.h"
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -48,11 +47,11 @@ tl::unexpected<Error> RedisConnection::Closed(Error error) {
   return tl::unexpected(std::move(error));
 }
 
-Status RedisConnection::Open(const RemoteAddress& address, const std::string& password,
-                             const Waits& waits) {
+Status RedisConnection::Open(const RemoteAddress& address, const SocketAddresses& at,
+                             const std::string& password, const Waits& waits) {
   Close();
   begin_ = end_ = 0;
-  KV_TRY(Connect(address, waits));
+  KV_TRY(Connect(at, waits));
   const auto must_be_ok = [&](std::initializer_list<std::string_view> words) -> Status {
     KV_ASSIGN(const RedisReply reply, Ask(words, {}, waits));
     if (reply.is_ok()) return {};
@@ -67,19 +66,10 @@ Status RedisConnection::Open(const RemoteAddress& address, const std::string& pa
   return {};
 }
 
-Status RedisConnection::Connect(const RemoteAddress& address, const Waits& waits) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error =
-      getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
-  if (error != 0) {
-    return Fail(Code::kIoError, "no address of {}: {}", address.host, gai_strerror(error));
-  }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, &freeaddrinfo);
+Status RedisConnection::Connect(const SocketAddresses& addresses, const Waits& waits) {
   int last = ECONNREFUSED;
-  for (const addrinfo* one = list.get(); one != nullptr; one = one->ai_next) {
-    Descriptor fd(socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  for (const SocketAddress& one : addresses) {
+    Descriptor fd(socket(one.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd) {
       last = errno;
       continue;
@@ -88,7 +78,8 @@ Status RedisConnection::Connect(const RemoteAddress& address, const Waits& waits
     setsockopt(fd.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     setsockopt(fd.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     socket_ = std::move(fd);
-    if (connect(socket_.fd(), one->ai_addr, one->ai_addrlen) == 0) return {};
+    const auto* const to = reinterpret_cast<const sockaddr*>(&one.bytes);
+    if (connect(socket_.fd(), to, one.size) == 0) return {};
     last = errno;
     if (last == EINPROGRESS) {
       KV_TRY(WaitFor(POLLOUT, waits));

@@ -13,6 +13,7 @@
 
 #include "base/descriptor.h"
 #include "kvasir/status.h"
+#include "remote/host_lookup.h"
 #include "remote/remote_address.h"
 
 namespace kvasir {
@@ -47,9 +48,10 @@ class RedisConnection {
     socket_ = std::move(socket);
     begin_ = end_ = 0;
   }
-  // Connects, and says who we are. kIoError; kPermissionDenied: the server refuses user or
-  // password, with its words.
-  Status Open(const RemoteAddress& address, const std::string& password, const Waits& waits);
+  // Connects to the first address of the host that answers, and says who we are. kIoError;
+  // kPermissionDenied: the server refuses user or password, with its words.
+  Status Open(const RemoteAddress& address, const SocketAddresses& at, const std::string& password,
+              const Waits& waits);
 
   // Sends all of these bytes.
   Status Send(std::span<const std::span<const std::byte>> pieces, const Waits& waits);
@@ -66,7 +68,7 @@ class RedisConnection {
  private:
   static constexpr size_t kBufferBytes = 65536, kMostLine = 1024;
 
-  Status Connect(const RemoteAddress& address, const Waits& waits);
+  Status Connect(const SocketAddresses& addresses, const Waits& waits);
   Status WaitFor(short events, const Waits& waits);
   // Reads what has come, at least a byte, into `into`, or into the buffer where that is empty.
   Result<size_t> Receive(std::span<std::byte> into, const Waits& waits);

@@ -44,6 +44,8 @@ class RemoteLooker {
 
   bool WaitForWork();
   void TryConnect();
+  // Opens the connection where it is closed.
+  Status Connect();
   Status Probe(const RedisConnection::Waits& waits);
   void SyncDue();
   void Answer(Look& look);
@@ -55,12 +57,15 @@ class RemoteLooker {
   Status Settle(RedisConnection& connection, const Digest& owner, const std::string& name,
                 std::optional<std::span<const std::byte>> object,
                 const RedisConnection::Waits& waits);
-  RedisConnection::Waits Waits() { return store_.WaitsOf(began_ns_, usual_); }
+  void Adopt(const Digest& owner, const std::string& name, const OwnerEpoch& stored,
+             uint64_t least);
 
   RemoteStore& store_;
+  HostLookup lookup_;
   RedisConnection connection_;
   UsualTime usual_;  // of a round
   uint64_t began_ns_ = 0;
+  const RedisConnection::Waits waits_ = store_.WaitsOf(began_ns_, usual_);
   uint64_t polled_ns_ = 0;
   std::deque<Look> looks_ KV_GUARDED_BY(store_.mutex);
 };

@@ -33,7 +33,6 @@ struct RemoteBuffer {
   Use use = Use::kFree;
   bool is_erased = false;  // cancelled by an erase or a forget
   bool is_bad = false;     // could not be sealed
-  bool is_taken = false;   // a thread has it
   RecordName name;
   OwnerId owner{};
   uint32_t refs = 0;                     // of a read
@@ -46,10 +45,12 @@ struct RemoteOwner {
   std::string name;    // in the store
   uint64_t epoch = 0;  // 0: its object was not read yet
   bool wants_sync = false;
-  bool is_erasing = false;
-  uint32_t num_forgets = 0;  // that have not succeeded yet
+  uint32_t num_erases = 0, num_forgets = 0;  // that have not succeeded yet
 
-  bool is_usable() const { return epoch != 0 && !is_erasing && num_forgets == 0; }
+  bool is_erasing() const { return num_erases > 0; }
+  bool is_usable() const { return epoch != 0 && !is_erasing() && num_forgets == 0; }
+  // Returns whether its object is to be read now.
+  bool is_due() const { return wants_sync && !is_erasing(); }
 };
 
 // How long a kind of operation takes, of one thread.
@@ -99,17 +100,19 @@ struct RemoteStore {
   // Counts a fault of the store, which may turn the tier off. Take the mutex.
   void CountFault(const Error& error);
   void CountStall();
-  // Turns the tier off: until its breaker asks again.
+  // Turns the tier off, until its breaker asks again; where it is off already, that stays.
   void TurnOff(const std::string& reason);
   void TurnOffLocked(const std::string& reason) KV_REQUIRES(mutex);
   // Returns a connection's Waits for an operation that began at *start_ns: it counts stalls, and
   // gives up when the tier is off or ends.
   RedisConnection::Waits WaitsOf(const uint64_t& start_ns, const UsualTime& usual);
   bool is_on() const;
+  // Opens a connection to where the looker found the store.
+  Status Connect(RedisConnection& connection, const RedisConnection::Waits& waits);
 
   const RemoteTierOptions options;
   const FleetKeys keys;
-  const RemoteEpochs epochs;
+  RemoteEpochs epochs;
   const uint64_t start_ns;
   mutable Mutex mutex;
   std::condition_variable reader_wake, writer_wake, looker_wake;
@@ -126,7 +129,10 @@ struct RemoteStore {
   FixedQueue reads KV_GUARDED_BY(mutex), writes KV_GUARDED_BY(mutex);
   uint32_t num_writes KV_GUARDED_BY(mutex) = 0, num_reads KV_GUARDED_BY(mutex) = 0;
   uint32_t next_buffer KV_GUARDED_BY(mutex) = 0;
-  uint64_t last_write KV_GUARDED_BY(mutex) = 0;  // number of the last write handed over
+  uint64_t last_write KV_GUARDED_BY(mutex) = 0;    // number of the last write handed over
+  uint64_t num_failed KV_GUARDED_BY(mutex) = 0;    // writes handed over that came to nothing
+  size_t next_owner KV_GUARDED_BY(mutex) = 0;      // whose place is asked for first
+  SocketAddresses addresses KV_GUARDED_BY(mutex);  // of the host
   State state KV_GUARDED_BY(mutex) = State::kConnecting;
   std::string reason KV_GUARDED_BY(mutex);
   RemoteBreaker breaker KV_GUARDED_BY(mutex);

@@ -73,7 +73,7 @@ double RemoteTier::LoadBytesPerS(TierKind) const {
 bool RemoteTier::OpenOwner(const Digest& owner) {
   const MutexLock lock(store_->mutex);
   const auto id = store_->OwnerOf(owner);
-  if (id && store_->at(*id).wants_sync) store_->looker_wake.notify_one();
+  if (id && store_->at(*id).is_due()) store_->looker_wake.notify_one();
   return id.has_value();
 }
 

@@ -287,6 +287,27 @@ TEST_F(RemoteTierOnRedis, AnEraseRaisesTheEpochAndRemovesTheNames) {
   }
 }
 
+TEST_F(RemoteTierOnRedis, TwoMachinesMayEraseAtOnce) {
+  Member one = Wrote(5);
+  Member two = Start();
+  two.OpenOwner();
+  std::atomic<int> told = 0;
+  for (Member* member : {&one, &two}) {
+    member->tier->Erase(TestRecord::Owner(0), [&](Result<TierErased> erased) {
+      EXPECT_TRUE(erased);
+      EXPECT_GE(erased ? erased->remote->epoch : 0, 2u);
+      ++told;
+    });
+  }
+  ASSERT_TRUE(one.driver->WaitUntil([&] { return told == 2; }));
+  EXPECT_EQ(NumKeys(), 1u) << "the owner's object";
+  // They agree again: what one writes the other reads.
+  for (Member* member : {&one, &two}) member->driver->Look(Record(0, 0));
+  ASSERT_TRUE(one.driver->Write(Record(0, 0)));
+  ASSERT_TRUE(one.driver->Flush());
+  EXPECT_EQ(two.driver->ReadBack(Record(0, 0)), Read::kOpened);
+}
+
 // An old snapshot of the store that is played back opens no more.
 TEST_F(RemoteTierOnRedis, WhatWasErasedDoesNotOpenWhenItComesBack) {
   for (const bool keeps_epoch : {false, true}) {
