@@ -70,8 +70,9 @@ class RemoteWriter {
   Result<uint64_t> ReadUnlinked(size_t commands);
   void Add(Removal removal);
   void Queue(Removal removal) KV_REQUIRES(store_.mutex);
-  // Count a removal at its owner; from then on until it has succeeded nothing of the owner is used.
+  // Counts a removal at its owner: until it has succeeded nothing of the owner is used.
   void Count(Removal* removal) KV_REQUIRES(store_.mutex);
+  // Ends that.
   void Uncount(Removal* removal) KV_REQUIRES(store_.mutex);
 
   RemoteStore& store_;
