@@ -20,6 +20,7 @@ namespace kvasir {
 namespace {
 
 constexpr int kWaitMs = 10;
+constexpr uint64_t kWaitNs = 10'000'000;
 
 std::span<const std::byte> WordBytes(std::string_view text) {
   return std::as_bytes(std::span(text));
@@ -51,6 +52,7 @@ Status RedisConnection::Open(const RemoteAddress& address, const SocketAddresses
                              const std::string& password, const Waits& waits) {
   Close();
   begin_ = end_ = 0;
+  asked_ns_ = MonotonicNs();
   KV_TRY(Connect(at, waits));
   const auto must_be_ok = [&](std::initializer_list<std::string_view> words) -> Status {
     KV_ASSIGN(const RedisReply reply, Ask(words, {}, waits));
@@ -92,6 +94,22 @@ Status RedisConnection::Connect(const SocketAddresses& addresses, const Waits& w
   return SocketFailure("cannot connect", last);
 }
 
+void RedisConnection::CloseStale() {
+  if (!is_open()) return;
+  char byte;
+  const ssize_t got = recv(socket_.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  const bool is_quiet = got < 0 && (errno == EAGAIN || errno == EINTR);
+  if (!is_quiet || begin_ != end_) Close();
+}
+
+Status RedisConnection::KeepWaiting(const Waits& waits) {
+  const uint64_t now = MonotonicNs();
+  if (now < asked_ns_ + kWaitNs) return {};
+  asked_ns_ = now;
+  if (waits()) return {};
+  return Closed({Code::kCancelled, "the store takes too long"});
+}
+
 Status RedisConnection::WaitFor(short events, const Waits& waits) {
   for (;;) {
     pollfd one{.fd = socket_.fd(), .events = events, .revents = 0};
@@ -100,7 +118,7 @@ Status RedisConnection::WaitFor(short events, const Waits& waits) {
     if (ready < 0 && errno != EINTR) {
       return Closed({Code::kIoError, std::string("cannot wait: ") + std::strerror(errno)});
     }
-    if (!waits()) return Closed({Code::kCancelled, "the store takes too long"});
+    KV_TRY(KeepWaiting(waits));
   }
 }
 
@@ -114,6 +132,7 @@ Status RedisConnection::Send(std::span<const std::span<const std::byte>> pieces,
   for (std::span<const std::byte> piece : pieces) {
     while (!piece.empty()) {
       if (!is_open()) return Fail(Code::kIoError, "the connection is closed");
+      KV_TRY(KeepWaiting(waits));
       const ssize_t sent = send(socket_.fd(), piece.data(), piece.size(), MSG_NOSIGNAL);
       if (sent >= 0) {
         piece = piece.subspan(static_cast<size_t>(sent));
@@ -130,6 +149,7 @@ Status RedisConnection::Send(std::span<const std::span<const std::byte>> pieces,
 Result<size_t> RedisConnection::Receive(std::span<std::byte> into, const Waits& waits) {
   for (;;) {
     if (!is_open()) return Fail(Code::kIoError, "the connection is closed");
+    KV_TRY(KeepWaiting(waits));
     const bool is_direct = !into.empty();
     char* const at = is_direct ? reinterpret_cast<char*>(into.data()) : buffer_.get() + end_;
     const size_t room = is_direct ? into.size() : kBufferBytes - end_;

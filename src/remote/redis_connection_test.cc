@@ -27,7 +27,7 @@ class Peer {
     shutdown(ends[1], SHUT_WR);
   }
   Result<RedisReply> Read(std::span<std::byte> bulk = {}) {
-    return connection.Read(bulk, [] { return false; });
+    return connection.Read(bulk, [] { return true; });
   }
   RedisConnection connection;
 

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <list>
@@ -31,7 +32,8 @@ class RedisFake {
   // Returns the bytes that are sent for a command; absent: what Redis would send. Several
   // connections call it at once.
   using Answers = std::function<std::optional<std::string>(const Words&)>;
-  static inline const std::string kHangUp = "hang up";  // as an answer: the connection is closed
+  // As answers: the connection is closed; the number 0 comes, a byte each 5 ms, for 1 s.
+  static inline const std::string kHangUp = "hang up", kDrips = "drips";
 
   explicit RedisFake(Answers answers = {}) : answers_(std::move(answers)) {
     listener_ = Descriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -72,6 +74,16 @@ class RedisFake {
   std::map<std::string, std::string> values() {
     MutexLock lock(mutex_);
     return values_;
+  }
+
+  void Put(const std::string& name, const std::string& value) {
+    MutexLock lock(mutex_);
+    values_[name] = value;
+  }
+  // Closes all connections.
+  void HangUp() {
+    MutexLock lock(mutex_);
+    for (const Descriptor& one : sockets_) shutdown(one.fd(), SHUT_RDWR);
   }
 
   static std::string Bulk(std::string_view bytes) {
@@ -137,7 +149,9 @@ class RedisFake {
       const auto own = answers ? answers(*words) : std::nullopt;
       const std::string sent = own ? *own : Usual(*words);
       if (sent == kHangUp) break;
-      if (!SendAll(fd, sent)) break;
+      if (sent == kDrips ? !SendSlowly(fd, ":" + std::string(200, '0') + "\r\n")
+                         : !SendAll(fd, sent))
+        break;
     }
     shutdown(fd, SHUT_RDWR);
   }
@@ -149,6 +163,14 @@ class RedisFake {
     }
     return true;
   }
+  // 5 ms for each byte.
+  static bool SendSlowly(int fd, std::string_view bytes) {
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      if (!SendAll(fd, bytes.substr(i, 1))) return false;
+    }
+    return true;
+  }
   std::string Usual(const Words& words) {
     MutexLock lock(mutex_);
     const std::string& command = words[0];
@@ -156,6 +178,10 @@ class RedisFake {
     const bool is_there = found != values_.end();
     if (command == "PING") return "+PONG\r\n";
     if (command == "GET") return is_there ? Bulk(found->second) : "$-1\r\n";
+    if (command == "GETRANGE") {
+      const size_t most = static_cast<size_t>(std::atoll(words[3].c_str())) + 1;
+      return Bulk(is_there ? found->second.substr(0, most) : "");
+    }
     if (command == "EXISTS" || command == "EXPIRE") return is_there ? ":1\r\n" : ":0\r\n";
     if (command == "UNLINK") return ":" + std::to_string(values_.erase(words[1])) + "\r\n";
     if (command == "SET") {

@@ -49,7 +49,8 @@ bool RemoteLooker::WaitForWork() {
     const bool is_asked = is_on && std::ranges::any_of(store_.owners, &RemoteOwner::is_due);
     const bool connects = store_.state == RemoteStore::State::kConnecting ||
                           (!is_on && now >= store_.breaker.retry_ns());
-    if (!looks_.empty() || is_asked || connects || (is_on && now >= polled_ns_ + kPollNs)) {
+    if (!store_.notes.empty() || !looks_.empty() || is_asked || connects ||
+        (is_on && now >= polled_ns_ + kPollNs)) {
       return true;
     }
     lock.WaitFor(store_.looker_wake, std::chrono::milliseconds(200));
@@ -58,6 +59,7 @@ bool RemoteLooker::WaitForWork() {
 
 void RemoteLooker::Loop() {
   while (WaitForWork()) {
+    WriteNotes();
     std::optional<Look> look;
     bool is_on, connects;
     {
@@ -85,6 +87,7 @@ void RemoteLooker::Loop() {
       SyncDue();
     }
   }
+  WriteNotes();
   std::deque<Look> left;
   {
     MutexLock lock(store_.mutex);
@@ -132,6 +135,7 @@ void RemoteLooker::TryConnect() {
 }
 
 Status RemoteLooker::Connect() {
+  connection_.CloseStale();
   if (connection_.is_open()) return {};
   began_ns_ = MonotonicNs();
   return store_.Connect(connection_, waits_);
@@ -178,109 +182,6 @@ Status RemoteLooker::Probe(const RedisConnection::Waits& waits) {
   store_.look_ns = 2 * usual_.usual_ns;
   if (bytes_per_s > 0) store_.load_bytes_per_s = bytes_per_s;
   return {};
-}
-
-// Reads the objects of owners that are new, and every 10 s those of all.
-void RemoteLooker::SyncDue() {
-  if (const Status connected = Connect(); !connected) return store_.CountFault(connected.error());
-  std::vector<Digest> due;
-  const bool polls = MonotonicNs() >= polled_ns_ + kPollNs;
-  {
-    MutexLock lock(store_.mutex);
-    for (size_t i = 0; i < store_.owners.size(); ++i) {
-      const RemoteOwner& owner = store_.owners[i];
-      if (!owner.name.empty() && (polls ? !owner.is_erasing() : owner.is_due())) {
-        due.push_back(store_.owner_keys.owner_of(OwnerId(i)));
-      }
-    }
-  }
-  if (polls) polled_ns_ = MonotonicNs();
-  for (const Digest& owner : due) {
-    began_ns_ = MonotonicNs();
-    const Status synced = SyncOwner(connection_, owner, waits_);
-    if (!synced) store_.CountFault(synced.error());
-    if (!connection_.is_open()) return;  // it is still due
-    MutexLock lock(store_.mutex);
-    if (const auto id = store_.owner_keys.Find(owner)) store_.at(*id).wants_sync = false;
-    if (synced) usual_.Observe(MonotonicNs() - began_ns_);
-  }
-  MutexLock lock(store_.mutex);
-  store_.ObserveLook(2 * usual_.usual_ns);
-}
-
-Status RemoteLooker::SyncOwner(RedisConnection& connection, const Digest& owner,
-                               const RedisConnection::Waits& waits) {
-  const std::string name = store_.keys.OwnerName(owner);
-  OwnerObject object;
-  KV_ASSIGN(const RedisReply reply, connection.Ask({"GET", name}, object, waits));
-  if (reply.kind == RedisReply::Kind::kError) return Fail(Code::kUnavailable, "{}", reply.text);
-  std::optional<std::span<const std::byte>> stored;
-  if (reply.kind == RedisReply::Kind::kBulk) {
-    stored = std::span<const std::byte>(object).first(static_cast<size_t>(reply.number));
-  }
-  return Settle(connection, owner, name, stored, waits);
-}
-
-// Brings an owner and its object together. The higher epoch counts; at the same epoch the store's.
-Status RemoteLooker::Settle(RedisConnection& connection, const Digest& owner,
-                            const std::string& name,
-                            std::optional<std::span<const std::byte>> object,
-                            const RedisConnection::Waits& waits) {
-  OwnerEpoch known;
-  {
-    MutexLock lock(store_.mutex);
-    const auto id = store_.owner_keys.Find(owner);
-    if (!id || store_.at(*id).is_erasing()) return {};
-    known = {store_.at(*id).epoch, store_.owner_keys.key_of(*id)};
-  }
-  // The last epoch that was seen.
-  const uint64_t least = known.epoch != 0 ? known.epoch : store_.epochs.Read(name);
-  const auto stored = object ? store_.keys.OpenOwner(name, *object) : std::nullopt;
-  if (stored && stored->epoch >= least) {
-    Adopt(owner, name, *stored, least);
-    return {};
-  }
-  if (store_.options.mode == RemoteMode::kRead) return {};
-  OwnerEpoch made = known;
-  if (!object || known.epoch == 0) {
-    made.epoch = std::max<uint64_t>(least, 1);
-    KV_TRY(FillRandom(made.random));
-  }
-  RecordSalt salt;
-  KV_TRY(FillRandom(salt));
-  const auto sealed = store_.keys.SealOwner(name, made, salt);
-  if (!sealed) return Fail(Code::kExhausted, "no memory to seal an owner object");
-  const std::string_view text(reinterpret_cast<const char*>(sealed->data()), sealed->size());
-  // Where it is missing, the first machine makes it.
-  KV_ASSIGN(const RedisReply set, object ? connection.Ask({"SET", name, text}, {}, waits)
-                                         : connection.Ask({"SET", name, text, "NX"}, {}, waits));
-  if (set.kind == RedisReply::Kind::kError) return Fail(Code::kUnavailable, "{}", set.text);
-  OwnerObject now;
-  KV_ASSIGN(const RedisReply got, connection.Ask({"GET", name}, now, waits));
-  if (got.kind != RedisReply::Kind::kBulk) return {};  // evicted at once: the next one tries again
-  const auto epoch = store_.keys.OpenOwner(
-      name, std::span<const std::byte>(now).first(static_cast<size_t>(got.number)));
-  if (epoch) Adopt(owner, name, *epoch, least);
-  return {};
-}
-
-// Takes over what the store has of an owner, unless that is older than `least` or than what an
-// erase has made known meanwhile.
-void RemoteLooker::Adopt(const Digest& owner, const std::string& name, const OwnerEpoch& stored,
-                         uint64_t least) {
-  {
-    MutexLock lock(store_.mutex);
-    const auto id = store_.owner_keys.Find(owner);
-    if (!id || store_.at(*id).is_erasing()) return;
-    const uint64_t known = store_.at(*id).epoch;
-    least = std::max(least, known);
-    if (stored.epoch < least) return;
-    if (least != 0 && stored.epoch > least) store_.erased.push_back(owner);
-    store_.SetEpoch(*id, stored);
-    if (stored.epoch == known) return;
-  }
-  store_.epochs.Write(name, stored.epoch);
-  store_.progress.Call();
 }
 
 void RemoteLooker::Answer(Look& look) {
@@ -372,28 +273,22 @@ Status RemoteLooker::AskOnce(const Digest& owner, Round& round, bool* is_old) {
   };
   const OwnerEpoch before = known();
   std::string text;
-  AppendCommand(text, {"GET", name});
+  AppendReadOwner(text, name);
   if (before.epoch != 0) {
     for (const uint32_t pick : round.picks) {
       AppendCommand(text, {"EXISTS", RemoteName(name, before.random, round.names[pick])});
     }
   }
   KV_TRY(connection_.Send(text, waits_));
-  OwnerObject object;
-  KV_ASSIGN(const RedisReply own, connection_.Read(object, waits_));
-  std::optional<Error> error;
-  std::optional<std::span<const std::byte>> stored;
-  if (own.kind == RedisReply::Kind::kError) error = {Code::kUnavailable, std::string(own.text)};
-  if (own.kind == RedisReply::Kind::kBulk) {
-    stored = std::span<const std::byte>(object).first(static_cast<size_t>(own.number));
-  }
+  const auto stored = ReadOwnerReply(connection_, store_.keys, name, waits_);
+  if (!stored && !connection_.is_open()) return tl::unexpected(stored.error());
   round.found.assign(round.picks.size(), false);
   for (size_t i = 0; before.epoch != 0 && i < round.picks.size(); ++i) {
     KV_ASSIGN(const RedisReply reply, connection_.Read({}, waits_));
     round.found[i] = reply.kind == RedisReply::Kind::kInteger && reply.number > 0;
   }
-  if (error) return tl::unexpected(*error);
-  KV_TRY(Settle(connection_, owner, name, stored, waits_));
+  if (!stored) return tl::unexpected(stored.error());
+  KV_TRY(Settle(connection_, owner, name, *stored, waits_));
   const OwnerEpoch after = known();
   *is_old = after.epoch != before.epoch || after.random != before.random;
   if (*is_old) round.found.assign(round.picks.size(), false);

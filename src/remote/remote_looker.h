@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "remote/owner_object.h"
 #include "remote/remote_store.h"
 
 namespace kvasir {
@@ -43,8 +44,9 @@ class RemoteLooker {
   static constexpr uint64_t kPollNs = 10'000'000'000;
 
   bool WaitForWork();
+  void WriteNotes();
   void TryConnect();
-  // Opens the connection where it is closed.
+  // Opens the connection where it is closed, or was while nothing was asked.
   Status Connect();
   Status Probe(const RedisConnection::Waits& waits);
   void SyncDue();
@@ -55,10 +57,8 @@ class RemoteLooker {
   Status AskOnce(const Digest& owner, Round& round, bool* is_old);
   void Mark(const LookFor& what, std::span<const uint32_t> found);
   Status Settle(RedisConnection& connection, const Digest& owner, const std::string& name,
-                std::optional<std::span<const std::byte>> object,
-                const RedisConnection::Waits& waits);
-  void Adopt(const Digest& owner, const std::string& name, const OwnerEpoch& stored,
-             uint64_t least);
+                const StoredOwner& stored, const RedisConnection::Waits& waits);
+  void Adopt(const Digest& owner, const OwnerEpoch& stored, uint64_t least);
 
   RemoteStore& store_;
   HostLookup lookup_;

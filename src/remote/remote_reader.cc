@@ -104,6 +104,7 @@ bool RemoteReader::WaitForWork() {
 
 void RemoteReader::Loop() {
   while (WaitForWork()) {
+    connection_.CloseStale();
     if (store_.is_on() && !connection_.is_open()) {
       began_ns_ = MonotonicNs();
       const auto waits = [this, most_ns = began_ns_ + 500'000'000] {

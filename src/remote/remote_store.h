@@ -46,6 +46,13 @@ struct RemoteOwner {
   uint64_t epoch = 0;  // 0: its object was not read yet
   bool wants_sync = false;
   uint32_t num_erases = 0, num_forgets = 0;  // that have not succeeded yet
+  // Another machine has erased it, and this one's pool may still have blocks of before: none is
+  // written.
+  bool awaits_erase = false;
+  // It was opened while the store was not asked: blocks of the pool may be older than the epoch
+  // that was noted.
+  bool is_older = false;
+  bool is_kept = false;  // the disk had records of it at the start
 
   bool is_erasing() const { return num_erases > 0; }
   bool is_usable() const { return epoch != 0 && !is_erasing() && num_forgets == 0; }
@@ -60,6 +67,14 @@ struct UsualTime {
     usual_ns =
         usual_ns == 0 ? static_cast<double>(ns) : usual_ns * 0.9 + static_cast<double>(ns) * 0.1;
   }
+};
+
+// An owner that another machine has erased, and the epoch since then.
+struct ErasedOwner {
+  Digest owner{};
+  uint64_t epoch = 0;
+
+  bool operator==(const ErasedOwner&) const = default;
 };
 
 struct RemoteStore {
@@ -77,7 +92,8 @@ struct RemoteStore {
   std::span<std::byte> ValueOf(uint32_t buffer) const;
   std::optional<uint32_t> FreeBuffer() const KV_REQUIRES(mutex);
   void FreeBufferOf(uint32_t buffer) KV_REQUIRES(mutex);
-  // Returns the owner, made if it is new. Absent: no room for another one.
+  // Returns the owner, made if it is new, in the place of another one where all are taken: that one
+  // is not followed any more, so the engine is to erase it here. Absent: no room for another one.
   std::optional<OwnerId> OwnerOf(const Digest& owner) KV_REQUIRES(mutex);
   RemoteOwner& at(OwnerId owner) KV_REQUIRES(mutex) { return owners[static_cast<size_t>(owner)]; }
   const RemoteOwner& at(OwnerId owner) const KV_REQUIRES(mutex) {
@@ -139,7 +155,8 @@ struct RemoteStore {
   RemoteStats stats KV_GUARDED_BY(mutex);
   double look_ns KV_GUARDED_BY(mutex) = 0;  // how long a lookup usually takes
   double load_bytes_per_s KV_GUARDED_BY(mutex) = 0;
-  std::vector<Digest> erased KV_GUARDED_BY(mutex);  // owners whose epoch another machine raised
+  std::vector<ErasedOwner> erased KV_GUARDED_BY(mutex);  // what the engine is to erase here
+  std::vector<ErasedOwner> notes KV_GUARDED_BY(mutex);   // what the looker is to note
   ProgressCall progress;
 
  private:

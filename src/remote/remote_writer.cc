@@ -20,6 +20,7 @@ std::optional<WriteRefusal> RemoteWriter::Refusal(const RecordFacts& facts) {
   if (!owner || store_.at(*owner).is_erasing() || store_.at(*owner).num_forgets > 0) {
     return WriteRefusal::kOff;
   }
+  if (store_.at(*owner).awaits_erase) return WriteRefusal::kNoBuffer;
   if (store_.at(*owner).epoch == 0) {
     store_.at(*owner).wants_sync = true;
     store_.looker_wake.notify_one();
@@ -139,6 +140,7 @@ bool RemoteWriter::Connect() {
     connection_.Close();
     return false;
   }
+  connection_.CloseStale();
   if (connection_.is_open()) return true;
   began_ns_ = MonotonicNs();
   const auto waits = [this, most_ns = began_ns_ + 500'000'000] {

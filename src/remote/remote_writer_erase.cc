@@ -12,11 +12,8 @@
 namespace kvasir {
 namespace {
 
-constexpr size_t kUnlinks = 500;  // commands at once
-
-std::string_view TextOf(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
+constexpr size_t kUnlinks = 500;         // commands at once
+constexpr int64_t kMostNames = 100'000;  // of a page of SCAN, which asks for 1,000
 
 using ErasedCall = std::function<void(Result<TierErased>)>;
 
@@ -151,18 +148,14 @@ void RemoteWriter::RemoveDue() {
 }
 
 // Writes the owner's object with the next epoch, so that nothing of before can be opened any more.
+// Epochs are times, so that two machines that erase at once, or after the store lost its data, do
+// not take the same one.
 Result<OwnerEpoch> RemoteWriter::RaiseEpoch(const Digest& owner) {
   const std::string name = store_.keys.OwnerName(owner);
-  OwnerObject object;
   began_ns_ = MonotonicNs();
-  KV_ASSIGN(const RedisReply reply, connection_.Ask({"GET", name}, object, waits_));
-  if (reply.kind == RedisReply::Kind::kError) return Fail(Code::kUnavailable, "{}", reply.text);
-  OwnerEpoch next{.epoch = store_.epochs.Read(name)};
-  if (reply.kind == RedisReply::Kind::kBulk) {
-    const auto stored = store_.keys.OpenOwner(
-        name, std::span<const std::byte>(object).first(static_cast<size_t>(reply.number)));
-    if (stored) next.epoch = std::max(next.epoch, stored->epoch);
-  }
+  KV_ASSIGN(const StoredOwner stored, ReadOwner(connection_, store_.keys, name, waits_));
+  OwnerEpoch next{.epoch = std::max(store_.epochs.Read(name),
+                                    stored.epoch ? stored.epoch->epoch : uint64_t{0})};
   {
     MutexLock lock(store_.mutex);
     const auto id = store_.owner_keys.Find(owner);
@@ -171,14 +164,9 @@ Result<OwnerEpoch> RemoteWriter::RaiseEpoch(const Digest& owner) {
       return OwnerEpoch{store_.at(*id).epoch, store_.owner_keys.key_of(*id)};
     }
   }
-  ++next.epoch;
-  RecordSalt salt;
+  next.epoch = std::max(next.epoch + 1, static_cast<uint64_t>(UnixNs() / 1'000'000));
   KV_TRY(FillRandom(next.random));
-  KV_TRY(FillRandom(salt));
-  const auto sealed = store_.keys.SealOwner(name, next, salt);
-  if (!sealed) return Fail(Code::kExhausted, "no memory to seal an owner object");
-  KV_ASSIGN(const RedisReply set, connection_.Ask({"SET", name, TextOf(*sealed)}, {}, waits_));
-  if (!set.is_ok()) return Fail(Code::kUnavailable, "{}", set.text);
+  KV_TRY(WriteOwner(connection_, store_.keys, name, next, IfThere::kReplace, waits_));
   store_.epochs.Write(name, next.epoch);
   return next;
 }
@@ -234,7 +222,7 @@ Result<std::string> RemoteWriter::ScanPage(const std::string& owner_name, const 
   KV_ASSIGN(const std::string_view at, connection_.ReadBulk(bytes, waits_));
   const std::string next(at);
   KV_ASSIGN(const RedisReply list, connection_.Read({}, waits_));
-  if (list.kind != RedisReply::Kind::kArray) return wrong();
+  if (list.kind != RedisReply::Kind::kArray || list.number > kMostNames) return wrong();
   std::vector<std::string> names;
   size_t sent = 0;
   for (int64_t i = 0; i < list.number; ++i) {

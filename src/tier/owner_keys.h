@@ -64,6 +64,7 @@ class OwnerKeys {
   void Hide(OwnerId id);     // Find and FindNamespace do not give it any more
   void Release(OwnerId id);  // wipes its key; the place may be taken again
   void Clear();
+  std::vector<Digest> Owners() const;  // that Find gives
 
   const Digest& owner_of(OwnerId id) const { return keys_[static_cast<size_t>(id)].owner; }
   // Returns a copy; the caller wipes it.
