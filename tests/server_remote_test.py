@@ -287,6 +287,7 @@ class Trouble(Fleet):
                             ("remote-ttl", ("--remote-ttl", "3")),
                             ("remote", ("--remote", "http://host", "--fleet-secret", secret)),
                             ("remote", ("--remote", "redis://u:pw@host", "--fleet-secret", secret)),
+                            ("remote", ("--remote", "redis://u@host", "--fleet-secret", secret)),
                             ("fleet-secret", ("--remote", self.redis.url, "--fleet-secret", str(short))),
                             ("fleet-secret", ("--remote", self.redis.url, "--fleet-secret", str(open_to_all))),
                             ("fleet-secret", ("--remote", self.redis.url, "--fleet-secret", "/nowhere")),

@@ -141,6 +141,10 @@ void EngineOnThread::Post(Command command) {
 }
 
 Status EngineOnThread::SetTenants(const TenantTable& tenants) {
+  // A tenant's own object is followed for its sessions, also where its cache is a share group's.
+  if (RemoteTier* const remote = parts_.tiers.remote.get()) {
+    for (const auto& [name, rules] : tenants) remote->OpenOwner(KvCache::OwnerOf(name));
+  }
   TenantsCommand command{tenants};
   KvQuotas quotas = QuotasOf(tenants, parts_.cache->layout());
   const auto num_blocks = static_cast<uint32_t>(parts_.plan.num_blocks);
@@ -283,6 +287,7 @@ void EngineOnThread::EraseHere() {
     {
       const MutexLock lock(mutex_);
       ++num_erasures_;
+      erased_elsewhere_.insert(erased.owner);
     }
     // Until it is done it is not noted, so that a start after a crash does it again.
     UntilDone([&] {

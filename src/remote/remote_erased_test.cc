@@ -64,6 +64,7 @@ TEST_F(RemoteErasedMeanwhile, WhatWasReadWhileTheStoreWasAwayIsErasedToo) {
   const uint64_t epoch = EraseElsewhere();
   RemoteEpochs(options_.epochs)
       .Write(FleetKeys(options_.fleet).OwnerName(TestRecord::Owner(0)), epoch);
+  options_.has_disk = false;
   std::atomic<bool> is_away = true;
   fake_.Answer([&](const FakeWords&) -> std::optional<std::string> {
     return is_away ? std::optional(RedisFake::kHangUp) : std::nullopt;

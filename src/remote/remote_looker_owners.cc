@@ -92,11 +92,11 @@ void RemoteLooker::Adopt(const Digest& owner, const OwnerEpoch& stored, uint64_t
     if (stored.epoch == one.epoch) return store_.SetEpoch(*id, stored);
     // The epoch of what this machine has; where it has nothing, that of the store.
     uint64_t here = stored.epoch;
-    if (one.is_older) {
-      here = 1;
-    } else if (one.epoch != 0) {
+    if (one.epoch != 0) {
       here = one.epoch;
-    } else if (store_.options.has_disk && (least != 0 || one.is_kept)) {
+    } else if (!store_.options.has_disk) {
+      if (one.is_older) here = 1;
+    } else if (least != 0 || one.is_kept || one.is_older) {
       here = std::max<uint64_t>(least, 1);
     }
     if (stored.epoch > here) {

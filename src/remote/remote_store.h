@@ -49,8 +49,8 @@ struct RemoteOwner {
   // Another machine has erased it, and this one's pool may still have blocks of before: none is
   // written.
   bool awaits_erase = false;
-  // It was opened while the store was not asked: blocks of the pool may be older than the epoch
-  // that was noted.
+  // It was opened while the store was not asked: the pool may have blocks of before an erase. (What
+  // was noted without a disk, another process may have noted.)
   bool is_older = false;
   bool is_kept = false;  // the disk had records of it at the start
 
