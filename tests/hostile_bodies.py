@@ -38,7 +38,7 @@ def results_of_the_last_calls(size):
     def call(name):
         return '{"role":"assistant","tool_calls":[{"function":{"name":"%s","arguments":{}}}]}' % name
     result = '{"role":"tool","tool_name":"b","content":"x"}'
-    count = max(1, (size - 100) // (len(call("a")) + len(call("b")) + len(result) + 3))
+    count = max(1, min(3500, (size - 100) // (len(call("a")) + len(call("b")) + len(result) + 3)))  # 65,536 values
     messages = ['{"role":"user","content":"x"}'] + [call("a")] * count + [call("b")] * count + [result] * count
     return ('{"stream":false,"options":{"num_predict":1},"messages":[' + ",".join(messages) + "]}").encode()
 
