@@ -33,6 +33,16 @@ def keys(size, before, after):
     return (before + ",".join(names) + after).encode()
 
 
+def results_of_the_last_calls(size):
+    """Calls of "a", as many of "b", and results of the calls of "b"."""
+    def call(name):
+        return '{"role":"assistant","tool_calls":[{"function":{"name":"%s","arguments":{}}}]}' % name
+    result = '{"role":"tool","tool_name":"b","content":"x"}'
+    count = max(1, min(3500, (size - 100) // (len(call("a")) + len(call("b")) + len(result) + 3)))  # 65,536 values
+    messages = ['{"role":"user","content":"x"}'] + [call("a")] * count + [call("b")] * count + [result] * count
+    return ('{"stream":false,"options":{"num_predict":1},"messages":[' + ",".join(messages) + "]}").encode()
+
+
 USER = '{"messages":[{"role":"user","content":"x"}],"max_tokens":1'
 
 
@@ -60,6 +70,7 @@ def bodies(size):
         "items": ("/v1/responses", raw('{"max_output_tokens":1,"input":[',
                                        '{"type":"function_call","call_id":"a","name":"f","arguments":"{}"}', "]}", size,
                                        ",")),
+        "results of calls": ("/api/chat", results_of_the_last_calls(size)),
         "escaped keys": (chats, escaped_keys(size)),
         "calls": (chats, raw(
             '{"max_tokens":1,"messages":[{"role":"user","content":"x"},{"role":"assistant","tool_calls":[',

@@ -40,8 +40,14 @@ class Fleet(WithHome):
         return server
 
     # A store that is late is left alone, also where this machine is busy and only seems so. So what must be found is
-    # asked of a few machines in turn; what must not be found is not.
-    ATTEMPTS = 6
+    # asked of a few machines in turn; what must not be found is not. All tests together may ask again MOST_LATE times.
+    ATTEMPTS, MOST_LATE = 3, 6
+    late = 0
+
+    @classmethod
+    def count_late(cls, left, why):
+        Fleet.late += 1
+        assert left and Fleet.late <= cls.MOST_LATE, f"asked again {Fleet.late} times: {why}"
 
     def read(self, ids, *flags):
         """A machine reads a prompt, shares it, and ends."""
@@ -52,7 +58,7 @@ class Fleet(WithHome):
             self.assertEqual(server.end(), 0)
             if status == 200 and len(self.redis.records()) >= whole_blocks(ids) // 16:
                 return
-            self.assertTrue(left, "it was not stored")
+            self.count_late(left, "it was not stored")
 
     def found(self, ids, remote, mode="read", **more):
         """A machine that finds so many tokens in the store, and the receipt; the answer is right."""
@@ -63,7 +69,7 @@ class Fleet(WithHome):
                 self.assertEqual(receipt["reused"]["remote"], remote, receipt)
                 return server, receipt
             server.end()
-            self.assertTrue(left, receipt)
+            self.count_late(left, receipt)
 
     def ask(self, server, ids, remote, **more):
         """The answer is right, and so many tokens came from the store. The receipt."""
@@ -206,7 +212,8 @@ class Erasing(Fleet):
         server, _ = self.found(ids, whole_blocks(ids), mode="readwrite")
         erased = server.erase()
         self.assertEqual(erased["tiers"], ["pool", "remote", "disk"])
-        self.assertEqual(erased["remote"], {"epoch": 2, "records": whole_blocks(ids) // 16, "complete": True})
+        self.assertGreater(erased["remote"].pop("epoch"), 1)
+        self.assertEqual(erased["remote"], {"records": whole_blocks(ids) // 16, "complete": True})
         self.assertEqual(self.redis.records(), [])
         self.ask(self.machine(), ids, remote=0)
 
@@ -216,9 +223,35 @@ class Erasing(Fleet):
         other, _ = self.found(ids, whole_blocks(ids), mode="readwrite")
         other.request("POST", "/v1/cache/flush", {})
         self.assertEqual(other.disk()["blocks"], whole_blocks(ids) // 16)
-        self.assertEqual(self.machine().erase()["remote"]["epoch"], 2)
+        self.assertGreater(self.machine().erase()["remote"]["epoch"], 1)
         other.until("its disk is empty", lambda: other.disk()["blocks"] == 0)
         receipt = self.ask(other, ids, remote=0, disk=0)
+        self.assertEqual(receipt["reused"]["pool"], 0, receipt)
+
+    def test_a_machine_that_was_off_erases_at_its_start(self):
+        ids = prompt(23, 500)
+        self.read(ids)
+        off, _ = self.found(ids, whole_blocks(ids), mode="readwrite")
+        off.request("POST", "/v1/cache/flush", {})
+        self.assertEqual(off.disk()["blocks"], whole_blocks(ids) // 16)
+        off.end()
+        self.machine().erase()
+        again = self.machine(home=off.home)
+        again.until("its disk is empty", lambda: again.disk()["blocks"] == 0)
+        receipt = self.ask(again, ids, remote=0, disk=0)
+        self.assertEqual(receipt["computed"], len(ids), receipt)
+
+    def test_what_was_read_while_the_store_was_away_is_erased_when_it_is_back(self):
+        ids = prompt(24, 500)
+        self.redis.process.kill()
+        self.redis.process.wait()
+        cut_off = self.machine()
+        self.check(cut_off, ids)
+        self.redis.start()
+        self.machine().erase()
+        cut_off.until("the store is back", lambda: self.remote(cut_off)["state"] == "on")
+        cut_off.until("its disk is empty", lambda: cut_off.disk()["blocks"] == 0)
+        receipt = self.ask(cut_off, ids, remote=0, disk=0)
         self.assertEqual(receipt["reused"]["pool"], 0, receipt)
 
     def test_a_store_that_does_not_answer_is_an_error(self):
@@ -254,6 +287,7 @@ class Trouble(Fleet):
                             ("remote-ttl", ("--remote-ttl", "3")),
                             ("remote", ("--remote", "http://host", "--fleet-secret", secret)),
                             ("remote", ("--remote", "redis://u:pw@host", "--fleet-secret", secret)),
+                            ("remote", ("--remote", "redis://u@host", "--fleet-secret", secret)),
                             ("fleet-secret", ("--remote", self.redis.url, "--fleet-secret", str(short))),
                             ("fleet-secret", ("--remote", self.redis.url, "--fleet-secret", str(open_to_all))),
                             ("fleet-secret", ("--remote", self.redis.url, "--fleet-secret", "/nowhere")),

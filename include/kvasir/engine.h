@@ -1,6 +1,7 @@
 // Engine: model + KvCache + scheduler + threads. Servers and commands are built on it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -41,6 +42,7 @@ struct Erasure {
   std::optional<RemoteErased> remote = {};  // where there is a remote tier
   std::optional<Error> error = {};  // why the disk may still have some; the next start goes on
 };
+using OwnerDigest = std::array<uint8_t, 32>;
 using ErasureSink = std::function<void(const Erasure&)>;  // called as an EventSink is
 
 // A text in a prompt that the cache is to forget: its tokens [first, last], both included.
@@ -154,6 +156,10 @@ class Engine {
   virtual std::optional<TierStats> DiskStats() const = 0;
   // Returns the same of the remote tier.
   virtual std::optional<RemoteStats> RemoteState() const { return std::nullopt; }
+  // Returns the owners whose cache another machine of the fleet has erased since the last call, as
+  // SHA-256 of their names: what else this process keeps of them is the caller's to erase.
+  // Thread-safe.
+  virtual std::vector<OwnerDigest> TakeErasedElsewhere() { return {}; }
   // Makes the disk tier leave so many bytes of its cap to sessions, which lie in its folder too.
   virtual void ReserveDisk(uint64_t bytes) = 0;
   // Lists the choices of requests that wait or run: the oldest running request first, then those

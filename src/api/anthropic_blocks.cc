@@ -23,6 +23,11 @@ Error UnknownBlock(const std::string& path, std::string_view type) {
           path + ".type"};
 }
 
+Status CheckBlock(const JsonValue& block, const std::string& path) {
+  if (block.is_object()) return {};
+  return FailField(Code::kInvalidArgument, path, "is {}, not an object", KindOf(block));
+}
+
 }  // namespace
 
 Result<std::string_view> NeededText(JsonFields& fields, std::string_view name) {
@@ -59,6 +64,7 @@ Result<std::string> AnthropicBlocks::TextOfContent(const JsonValue& content,
   TranslatedMessage joined;
   for (size_t i = 0; i < content.size(); ++i) {
     const std::string at = fmt::format("{}[{}]", path, i);
+    KV_TRY(CheckBlock(content.items()[i], at));
     JsonFields block(content.items()[i], at + ".");
     KV_ASSIGN(const std::string_view type, NeededText(block, "type"));
     if (type != "text") return tl::unexpected(UnknownBlock(at, type));
@@ -85,9 +91,10 @@ Status AnthropicBlocks::ReadSystem(const JsonValue& system) {
       LeaveOut(path);
       continue;
     }
-    JsonFields fields(block, path + ".");
-    KV_ASSIGN(const std::string_view type, NeededText(fields, "type"));
-    if (type != "text") return tl::unexpected(UnknownBlock(path, type));
+    const JsonValue* type = block.Find("type");
+    if (type && type->is_string() && type->text() != "text") {
+      return tl::unexpected(UnknownBlock(path, type->text()));
+    }
     KV_TRY(ReadBlock(block, path, &open));
   }
   if (open.has_blocks) Add(std::move(open));
@@ -135,9 +142,7 @@ Status AnthropicBlocks::ReadMessage(const JsonValue& message, const std::string&
 }
 
 Status AnthropicBlocks::ReadBlock(const JsonValue& block, const std::string& path, Open* open) {
-  if (!block.is_object()) {
-    return FailField(Code::kInvalidArgument, path, "is {}, not an object", KindOf(block));
-  }
+  KV_TRY(CheckBlock(block, path));
   JsonFields fields(block, path + ".");
   KV_ASSIGN(const std::string_view type, NeededText(fields, "type"));
   const std::string& role = open->message.role;

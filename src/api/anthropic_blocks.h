@@ -25,7 +25,7 @@ class AnthropicBlocks {
   // Adds what blocks say and the chat does not to the unread fields of `body`. `form`, `tree` and
   // `body` must outlive this.
   AnthropicBlocks(const TemplateForm& form, JsonTree* tree, JsonFields* body)
-      : builder_(form, tree), tree_(tree), body_(*body) {}
+      : builder_(form, tree), body_(*body) {}
 
   // Reads `system`, without the blocks that are the gateway's.
   Status ReadSystem(const JsonValue& system);
@@ -53,7 +53,6 @@ class AnthropicBlocks {
   void LeaveOut(const std::string& path);
 
   ChatBuilder builder_;
-  JsonTree* const tree_;
   JsonFields& body_;
   std::set<std::string, std::less<>> calls_;  // ids
   std::optional<CacheMark> mark_;

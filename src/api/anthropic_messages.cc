@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -70,7 +71,6 @@ Status AnthropicReader::Read(ReadFor purpose) {
   AnthropicBlocks blocks(form, &tree_, &fields_);
   if (const JsonValue* system = fields_.Find("system")) KV_TRY(blocks.ReadSystem(*system));
   KV_TRY(blocks.ReadMessages(fields_.Find("messages")));
-  if (made_.mark) made_.mark->message = 0;  // of a tool, which the first message shows
   if (blocks.mark()) made_.mark = blocks.mark();
   KV_ASSIGN(const auto mark, ReadMark(fields_, "cache_control"));
   if (mark) made_.mark = {.message = blocks.num_messages() - 1, .for_an_hour = *mark};
@@ -100,14 +100,10 @@ Status AnthropicReader::Read(ReadFor purpose) {
 
 // Tools that have no schema run at Anthropic's servers: they are left out.
 Status AnthropicReader::ReadTools() {
-  const JsonValue* tools = fields_.Find("tools");
-  if (!tools) return {};
-  if (!tools->is_array()) {
-    return FailField(Code::kInvalidArgument, "tools", "is {}, not a list of tools", KindOf(*tools));
-  }
+  KV_ASSIGN(const std::span<const JsonValue> tools, ToolsOf(fields_));
   std::vector<JsonValue> made;
-  for (size_t i = 0; i < tools->size(); ++i) {
-    const JsonValue& tool = tools->items()[i];
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const JsonValue& tool = tools[i];
     const std::string path = fmt::format("tools[{}]", i);
     if (tool.is_object() && tool.Find("input_schema")) {
       KV_ASSIGN(made.emplace_back(), ToolOf(tool, path));

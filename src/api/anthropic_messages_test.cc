@@ -233,5 +233,22 @@ TEST(AnthropicMessages, NameTheFieldThatIsWrong) {
             "max_tokens: is missing; give the most tokens that the answer may have");
 }
 
+TEST(AnthropicMessages, ABlockThatIsNotAnObjectSaysSo) {
+  for (const json& body :
+       {json{{"system", {"text"}}, {"messages", {User("x")}}},
+        json{{"messages", {User(json::array({"text"}))}}},
+        json{
+            {"messages",
+             {User("x"),
+              AnswerOf(json::array(
+                  {{{"type", "tool_use"}, {"id", "c"}, {"name", "f"}, {"input", json::object()}}})),
+              User(json::array({{{"type", "tool_result"},
+                                 {"tool_use_id", "c"},
+                                 {"content", json::array({"text"})}}}))}}}}) {
+    const std::string error = ReadAll(body).error;
+    EXPECT_NE(error.find("not an object"), std::string::npos) << error;
+  }
+}
+
 }  // namespace
 }  // namespace kvasir

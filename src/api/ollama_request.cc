@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <deque>
+#include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -61,11 +65,16 @@ class OllamaReader {
   OllamaChat& made_;
   JsonTree& tree_;
   std::vector<Pair> members_;  // of the chat completion
-  struct WaitingCall {
-    std::string id, name;
+  // Takes the first call that waits for its result: of this name, or, without one, of any.
+  std::optional<std::string> TakeCall(std::string_view name);
+
+  struct ToolCall {
+    std::string id;
+    bool is_answered = false;
   };
-  std::deque<WaitingCall> waiting_;  // calls whose results have not come
-  size_t num_calls_ = 0;
+  std::vector<ToolCall> calls_;
+  size_t first_ = 0;                                                 // all before it are answered
+  std::map<std::string, std::deque<size_t>, std::less<>> calls_of_;  // indices by name
 };
 
 // Returns whether a field is there and not an empty list, object or text: clients send these as
@@ -159,6 +168,7 @@ Status OllamaReader::End() {
   names.fields = {{"response_format.json_schema.schema", "format"},
                   {"max_tokens", "options.num_predict"}};
   names.fields.insert(names.fields.end(), std::begin(kOptions), std::end(kOptions));
+  if (made_.form.generates) names.fields.push_back({"messages", "prompt"});
   made_.chat.ignored = fields_.Unread();
   return {};
 }
@@ -204,14 +214,12 @@ Status OllamaReader::ReadMessage(const JsonValue& message, const std::string& pa
     KV_TRY(ReadCalls(*calls, path, *builder, &made));
   }
   if (role == "tool") {
-    auto found = std::ranges::find_if(
-        waiting_, [&](const WaitingCall& call) { return tool.empty() || call.name == tool; });
-    if (found == waiting_.end()) {
+    auto id = TakeCall(tool);
+    if (!id) {
       return FailField(Code::kInvalidArgument, path,
                        "is the result of a tool, and no call before it waits for one");
     }
-    made.call_id = std::move(found->id);
-    waiting_.erase(found);
+    made.call_id = std::move(*id);
   }
   fields_.TakeUnread(fields);
   builder->Add(std::move(made));
@@ -229,12 +237,28 @@ Status OllamaReader::ReadCalls(const JsonValue& calls, const std::string& path,
       return FailField(Code::kInvalidArgument, at,
                        "has no function with a name, and an object as arguments");
     }
-    const std::string id = fmt::format("call{:05}", ++num_calls_);
+    const std::string id = fmt::format("call{:05}", calls_.size() + 1);
     message->calls.push_back(builder.Call(id, name->text(), *arguments));
     message->name.calls.push_back(at);
-    waiting_.push_back({id, std::string(name->text())});
+    calls_of_[std::string(name->text())].push_back(calls_.size());
+    calls_.push_back({id});
   }
   return {};
+}
+
+std::optional<std::string> OllamaReader::TakeCall(std::string_view name) {
+  size_t taken = calls_.size();
+  if (name.empty()) {
+    while (first_ < calls_.size() && calls_[first_].is_answered) ++first_;
+    taken = first_;
+  } else if (const auto found = calls_of_.find(name); found != calls_of_.end()) {
+    std::deque<size_t>& waiting = found->second;
+    while (!waiting.empty() && calls_[waiting.front()].is_answered) waiting.pop_front();
+    if (!waiting.empty()) taken = waiting.front();
+  }
+  if (taken == calls_.size()) return std::nullopt;
+  calls_[taken].is_answered = true;
+  return calls_[taken].id;
 }
 
 Result<GenerationCall> CallOfOllama(OllamaChat translated, const ModelView& model,

@@ -132,14 +132,10 @@ Status ResponsesReader::Refuse() {
 
 // Tools that are not functions run at OpenAI's servers, or are the client's own kinds: left out.
 Status ResponsesReader::ReadTools() {
-  const JsonValue* tools = fields_.Find("tools");
-  if (!tools) return {};
-  if (!tools->is_array()) {
-    return FailField(Code::kInvalidArgument, "tools", "is {}, not a list of tools", KindOf(*tools));
-  }
+  KV_ASSIGN(const std::span<const JsonValue> tools, ToolsOf(fields_));
   std::vector<JsonValue> made;
-  for (size_t i = 0; i < tools->size(); ++i) {
-    const JsonValue& tool = tools->items()[i];
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const JsonValue& tool = tools[i];
     const std::string path = fmt::format("tools[{}]", i);
     const JsonValue* type = tool.Find("type");
     if (!type || !type->is_string()) {

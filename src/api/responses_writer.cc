@@ -46,7 +46,8 @@ void ResponsesWriter::Begin(const Answer& answer) {
 }
 
 uint64_t ResponsesWriter::held_bytes() const {
-  const uint64_t open = open_ ? open_->text.capacity() + open_->name.capacity() : 0;
+  const uint64_t open =
+      open_ ? open_->text.capacity() + open_->name.capacity() + open_->call_id.capacity() : 0;
   return sizeof(*this) + id_.capacity() + model_.capacity() + items_.capacity() +
          form_.tool_choice.capacity() + form_.metadata.capacity() + open;
 }
@@ -91,24 +92,37 @@ json ResponsesWriter::FinalEnvelope(const Answer& answer) const {
   return envelope;
 }
 
-ResponsesWriter::Frame ResponsesWriter::FrameOf(const Item& item, size_t index,
-                                                const char* status) const {
+// Returns an item without its text.
+json ResponsesWriter::HeadOf(const Item& item, size_t index, const char* status) const {
   json object = {{"id", ItemId(item.kind, index)}, {"status", status}};
   switch (item.kind) {
     case Kind::kCall:
       object["type"] = "function_call";
       object["call_id"] = item.call_id;
       object["name"] = item.name;
-      return {OpenText(object) + "\"arguments\":", "}"};
+      break;
     case Kind::kThought:
       object["type"] = "reasoning";
       object["summary"] = json::array();
-      return {OpenText(object) + R"("content":[{"type":"reasoning_text","text":)", "}]}"};
+      break;
     case Kind::kText:
       object["type"] = "message";
       object["role"] = "assistant";
-      return {OpenText(object) +
-                  R"("content":[{"type":"output_text","annotations":[],"logprobs":[],"text":)",
+      break;
+  }
+  return object;
+}
+
+ResponsesWriter::Frame ResponsesWriter::FrameOf(const Item& item, size_t index,
+                                                const char* status) const {
+  const std::string head = OpenText(HeadOf(item, index, status));
+  switch (item.kind) {
+    case Kind::kCall:
+      return {head + "\"arguments\":", "}"};
+    case Kind::kThought:
+      return {head + R"("content":[{"type":"reasoning_text","text":)", "}]}"};
+    case Kind::kText:
+      return {head + R"("content":[{"type":"output_text","annotations":[],"logprobs":[],"text":)",
               "}]}"};
   }
   return {};
@@ -188,8 +202,13 @@ std::string ResponsesWriter::Open(Item item) {
   if (open_ && open_->kind == item.kind && item.kind != Kind::kCall) return "";
   std::string out = Close(kDone);
   open_ = std::move(item);
-  json added = json::parse(TextOf(*open_, num_items_, "in_progress"));
-  if (added.contains("content")) added["content"] = json::array();
+  json added = HeadOf(*open_, num_items_, "in_progress");
+  if (open_->kind == Kind::kCall) {
+    added["arguments"] = "";
+  } else {
+    added["content"] = json::array();
+  }
+  if (open_->kind == Kind::kThought && form_.encodes_thoughts) added["encrypted_content"] = "";
   out += Named("response.output_item.added",
                {{"output_index", num_items_}, {"item", std::move(added)}});
   if (open_->kind != Kind::kText) return out;

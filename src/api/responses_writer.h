@@ -55,6 +55,7 @@ class ResponsesWriter : public AnswerWriter {
   struct Frame {
     std::string begin, end;
   };
+  nlohmann::json HeadOf(const Item& item, size_t index, const char* status) const;
   Frame FrameOf(const Item& item, size_t index, const char* status) const;
   std::string TextOf(const Item& item, size_t index, const char* status) const;
   std::string ItemId(Kind kind, size_t index) const;

@@ -115,6 +115,15 @@ JsonValue ChatBuilder::End(ChatNames* names) {
   return tree_->Array(messages);
 }
 
+Result<std::span<const JsonValue>> ToolsOf(JsonFields& fields) {
+  const JsonValue* tools = fields.Find("tools");
+  if (!tools) return std::span<const JsonValue>();
+  if (!tools->is_array()) {
+    return FailField(Code::kInvalidArgument, "tools", "is {}, not a list of tools", KindOf(*tools));
+  }
+  return tools->items();
+}
+
 Result<TemplateForm> FormFor(JsonFields& fields, const ModelView& model, bool has_tools) {
   if (!model.chat_template) return TemplateForm();
   KV_ASSIGN(const ChatTemplate* chosen, ChosenTemplate(fields, model, has_tools));

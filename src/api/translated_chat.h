@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -75,6 +76,9 @@ struct TranslatedChat {
   ChatNames names;
   std::vector<std::string> ignored;  // by the request's names
 };
+
+// Returns the items of `tools`; without one, none. kInvalidArgument: it is not a list.
+Result<std::span<const JsonValue>> ToolsOf(JsonFields& fields);
 
 // Returns the form of the template that the chat is rendered with; that of no template, where there
 // is none. kInvalidArgument: `chat_template_name` is unknown.

@@ -176,6 +176,12 @@ Result<std::optional<RemoteTierOptions>> RemoteOptionsFor(const Assembly& a,
   }
   remote.fleet = *fleet;
   if (const char* password = std::getenv("REDISCLI_AUTH")) remote.password = password;
+  if (remote.password.empty() && !remote.address.user.empty()) {
+    return FailField(Code::kInvalidArgument, "remote",
+                     "names the user '{}', whose password is missing; give it in the variable "
+                     "REDISCLI_AUTH",
+                     remote.address.user);
+  }
   KV_TRY(RemoteTier::CheckMemory(remote));
   return remote;
 }

@@ -95,7 +95,18 @@ EngineOnThread::~EngineOnThread() {
   CheckMayWait();
   const uint64_t end_ns = MonotonicNs() + Nanoseconds(kTierEnd);
   Tier* const tier = parts_.tiers.seen();
-  const uint64_t dropped_before = tier != nullptr ? DroppedBlocks(tier->Stats()) : 0;
+  struct Part {
+    const Tier* tier;
+    const char* warning;
+    uint64_t dropped_before = 0;
+  };
+  Part parts[] = {{parts_.tiers.disk.tier.get(),
+                   "disk tier: the process ends; blocks that were not stored yet are dropped"},
+                  {parts_.tiers.remote.get(),
+                   "remote tier: the process ends; blocks that were not stored yet are dropped"}};
+  for (Part& part : parts) {
+    if (part.tier != nullptr) part.dropped_before = DroppedBlocks(part.tier->Stats());
+  }
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
@@ -111,12 +122,14 @@ EngineOnThread::~EngineOnThread() {
   };
   told->get_future().wait_for(left());
   end.patience = std::max<std::chrono::nanoseconds>(left(), kTierClose);
-  const TierStats stats = tier->Stats();
-  const uint64_t dropped = DroppedBlocks(stats) - dropped_before + stats.pending_blocks;
-  if (dropped == 0) return;
-  Log(LogLevel::kWarning,
-      "disk tier: the process ends; blocks that were not stored yet are dropped",
-      LogField("dropped", dropped), LogField("folder", stats.folder));
+  for (const Part& part : parts) {
+    if (part.tier == nullptr) continue;
+    const TierStats stats = part.tier->Stats();
+    const uint64_t dropped = DroppedBlocks(stats) - part.dropped_before + stats.pending_blocks;
+    if (dropped == 0) continue;
+    Log(LogLevel::kWarning, part.warning, LogField("dropped", dropped),
+        LogField("folder", stats.folder));
+  }
 }
 
 void EngineOnThread::Post(Command command) {
@@ -128,6 +141,10 @@ void EngineOnThread::Post(Command command) {
 }
 
 Status EngineOnThread::SetTenants(const TenantTable& tenants) {
+  // A tenant's own object is followed for its sessions, also where its cache is a share group's.
+  if (RemoteTier* const remote = parts_.tiers.remote.get()) {
+    for (const auto& [name, rules] : tenants) remote->OpenOwner(KvCache::OwnerOf(name));
+  }
   TenantsCommand command{tenants};
   KvQuotas quotas = QuotasOf(tenants, parts_.cache->layout());
   const auto num_blocks = static_cast<uint32_t>(parts_.plan.num_blocks);
@@ -265,12 +282,19 @@ void EngineOnThread::Run() {
 // Erases what another machine of the fleet has erased.
 void EngineOnThread::EraseHere() {
   if (!parts_.tiers.remote) return;
-  for (const Digest& owner : parts_.tiers.remote->TakeErased()) {
+  RemoteTier& remote = *parts_.tiers.remote;
+  for (const ErasedOwner& erased : remote.TakeErased()) {
     {
       const MutexLock lock(mutex_);
       ++num_erasures_;
+      erased_elsewhere_.insert(erased.owner);
     }
-    UntilDone([&] { scheduler_.EraseHere(owner); });
+    // Until it is done it is not noted, so that a start after a crash does it again.
+    UntilDone([&] {
+      scheduler_.EraseHere(erased.owner, [&remote, erased](const Erasure& erasure) {
+        if (!erasure.error) remote.NoteErased(erased);
+      });
+    });
   }
 }
 

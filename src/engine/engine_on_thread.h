@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -89,6 +90,11 @@ class EngineOnThread final : public Engine {
   std::optional<RemoteStats> RemoteState() const override {
     const auto& remote = parts_.tiers.remote;
     return remote ? std::optional(remote->Remote()) : std::nullopt;
+  }
+  std::vector<OwnerDigest> TakeErasedElsewhere() override {
+    const MutexLock lock(mutex_);
+    const std::set<OwnerDigest> taken = std::exchange(erased_elsewhere_, {});
+    return {taken.begin(), taken.end()};
   }
   void ReserveDisk(uint64_t bytes) override {
     if (const auto& disk = parts_.tiers.disk.tier) disk->Reserve(bytes);
@@ -209,7 +215,9 @@ class EngineOnThread final : public Engine {
   uint64_t explained_tokens_[kNumMissReasons] KV_GUARDED_BY(mutex_) = {};
   bool draining_ KV_GUARDED_BY(mutex_) = false;
   bool stopping_ KV_GUARDED_BY(mutex_) = false;
-  bool tier_progress_ KV_GUARDED_BY(mutex_) = false;  // since the engine thread looked
+  // News of the tiers since the engine thread looked; at first, what opening them found.
+  bool tier_progress_ KV_GUARDED_BY(mutex_) = true;
+  std::set<OwnerDigest> erased_elsewhere_ KV_GUARDED_BY(mutex_);
 
   mutable Mutex stats_mutex_;
   EngineStats stats_ KV_GUARDED_BY(stats_mutex_);

@@ -99,7 +99,12 @@ Result<Tiers> TiersFor(const Assembly& assembly, const ServerSecret& secret,
   if (!wanted) return tiers;
   RemoteTierOptions remote = *wanted;
   remote.identity = identity;
-  if (const std::string state = StateDir(options.state_dir).string(); !state.empty()) {
+  // Epochs lie beside what they speak of.
+  if (tiers.disk.tier) {
+    remote.has_disk = true;
+    remote.epochs = tiers.disk.tier->store_folder() + "/epochs";
+    remote.owners = tiers.disk.tier->Owners();
+  } else if (const std::string state = StateDir(options.state_dir).string(); !state.empty()) {
     remote.epochs = state + "/fleet";
   }
   KV_ASSIGN(tiers.remote, RemoteTier::Open(remote));

@@ -25,7 +25,7 @@ Digest FleetIdentity(const Secret& fleet, const Digest& identity);
 // erased last.
 struct OwnerEpoch {
   uint64_t epoch = 0;  // from 1; 0: not known
-  AesKey random{};     // the root of its names and keys
+  WipedKey random;     // the root of its names and keys
 };
 
 inline constexpr uint64_t kOwnerObjectBytes = 96;

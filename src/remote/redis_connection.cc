@@ -1,7 +1,6 @@
 #include "remote/redis_connection.h"
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -21,6 +20,7 @@ namespace kvasir {
 namespace {
 
 constexpr int kWaitMs = 10;
+constexpr uint64_t kWaitNs = 10'000'000;
 
 std::span<const std::byte> WordBytes(std::string_view text) {
   return std::as_bytes(std::span(text));
@@ -48,11 +48,12 @@ tl::unexpected<Error> RedisConnection::Closed(Error error) {
   return tl::unexpected(std::move(error));
 }
 
-Status RedisConnection::Open(const RemoteAddress& address, const std::string& password,
-                             const Waits& waits) {
+Status RedisConnection::Open(const RemoteAddress& address, const SocketAddresses& at,
+                             const std::string& password, const Waits& waits) {
   Close();
   begin_ = end_ = 0;
-  KV_TRY(Connect(address, waits));
+  asked_ns_ = MonotonicNs();
+  KV_TRY(Connect(at, waits));
   const auto must_be_ok = [&](std::initializer_list<std::string_view> words) -> Status {
     KV_ASSIGN(const RedisReply reply, Ask(words, {}, waits));
     if (reply.is_ok()) return {};
@@ -67,19 +68,10 @@ Status RedisConnection::Open(const RemoteAddress& address, const std::string& pa
   return {};
 }
 
-Status RedisConnection::Connect(const RemoteAddress& address, const Waits& waits) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error =
-      getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
-  if (error != 0) {
-    return Fail(Code::kIoError, "no address of {}: {}", address.host, gai_strerror(error));
-  }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, &freeaddrinfo);
+Status RedisConnection::Connect(const SocketAddresses& addresses, const Waits& waits) {
   int last = ECONNREFUSED;
-  for (const addrinfo* one = list.get(); one != nullptr; one = one->ai_next) {
-    Descriptor fd(socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  for (const SocketAddress& one : addresses) {
+    Descriptor fd(socket(one.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd) {
       last = errno;
       continue;
@@ -88,7 +80,8 @@ Status RedisConnection::Connect(const RemoteAddress& address, const Waits& waits
     setsockopt(fd.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     setsockopt(fd.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     socket_ = std::move(fd);
-    if (connect(socket_.fd(), one->ai_addr, one->ai_addrlen) == 0) return {};
+    const auto* const to = reinterpret_cast<const sockaddr*>(&one.bytes);
+    if (connect(socket_.fd(), to, one.size) == 0) return {};
     last = errno;
     if (last == EINPROGRESS) {
       KV_TRY(WaitFor(POLLOUT, waits));
@@ -101,6 +94,22 @@ Status RedisConnection::Connect(const RemoteAddress& address, const Waits& waits
   return SocketFailure("cannot connect", last);
 }
 
+void RedisConnection::CloseStale() {
+  if (!is_open()) return;
+  char byte;
+  const ssize_t got = recv(socket_.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  const bool is_quiet = got < 0 && (errno == EAGAIN || errno == EINTR);
+  if (!is_quiet || begin_ != end_) Close();
+}
+
+Status RedisConnection::KeepWaiting(const Waits& waits) {
+  const uint64_t now = MonotonicNs();
+  if (now < asked_ns_ + kWaitNs) return {};
+  asked_ns_ = now;
+  if (waits()) return {};
+  return Closed({Code::kCancelled, "the store takes too long"});
+}
+
 Status RedisConnection::WaitFor(short events, const Waits& waits) {
   for (;;) {
     pollfd one{.fd = socket_.fd(), .events = events, .revents = 0};
@@ -109,7 +118,7 @@ Status RedisConnection::WaitFor(short events, const Waits& waits) {
     if (ready < 0 && errno != EINTR) {
       return Closed({Code::kIoError, std::string("cannot wait: ") + std::strerror(errno)});
     }
-    if (!waits()) return Closed({Code::kCancelled, "the store takes too long"});
+    KV_TRY(KeepWaiting(waits));
   }
 }
 
@@ -123,6 +132,7 @@ Status RedisConnection::Send(std::span<const std::span<const std::byte>> pieces,
   for (std::span<const std::byte> piece : pieces) {
     while (!piece.empty()) {
       if (!is_open()) return Fail(Code::kIoError, "the connection is closed");
+      KV_TRY(KeepWaiting(waits));
       const ssize_t sent = send(socket_.fd(), piece.data(), piece.size(), MSG_NOSIGNAL);
       if (sent >= 0) {
         piece = piece.subspan(static_cast<size_t>(sent));
@@ -139,6 +149,7 @@ Status RedisConnection::Send(std::span<const std::span<const std::byte>> pieces,
 Result<size_t> RedisConnection::Receive(std::span<std::byte> into, const Waits& waits) {
   for (;;) {
     if (!is_open()) return Fail(Code::kIoError, "the connection is closed");
+    KV_TRY(KeepWaiting(waits));
     const bool is_direct = !into.empty();
     char* const at = is_direct ? reinterpret_cast<char*>(into.data()) : buffer_.get() + end_;
     const size_t room = is_direct ? into.size() : kBufferBytes - end_;
@@ -179,7 +190,7 @@ Result<std::string_view> RedisConnection::ReadLine(const Waits& waits) {
 
 Status RedisConnection::ReadBytes(std::span<std::byte> out, const Waits& waits) {
   const size_t here = std::min(out.size(), end_ - begin_);
-  std::memcpy(out.data(), buffer_.get() + begin_, here);
+  if (here > 0) std::memcpy(out.data(), buffer_.get() + begin_, here);
   begin_ += here;
   for (out = out.subspan(here); !out.empty();) {
     KV_ASSIGN(const size_t got, Receive(out, waits));
@@ -237,6 +248,15 @@ Result<RedisReply> RedisConnection::Read(std::span<std::byte> bulk, const Waits&
   if (line_end != std::array{std::byte{'\r'}, std::byte{'\n'}}) return no_reply();
   reply.text = {};
   return reply;
+}
+
+Result<std::string_view> RedisConnection::ReadBulk(std::span<std::byte> bulk, const Waits& waits) {
+  KV_ASSIGN(const RedisReply reply, Read(bulk, waits));
+  if (reply.kind != RedisReply::Kind::kBulk) {
+    return Closed({Code::kCorruption, "the store sent another kind of reply than a bulk"});
+  }
+  return std::string_view(reinterpret_cast<const char*>(bulk.data()),
+                          static_cast<size_t>(reply.number));
 }
 
 Result<RedisReply> RedisConnection::Ask(std::initializer_list<std::string_view> words,

@@ -11,8 +11,10 @@
 #include <string_view>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/descriptor.h"
 #include "kvasir/status.h"
+#include "remote/host_lookup.h"
 #include "remote/remote_address.h"
 
 namespace kvasir {
@@ -36,26 +38,35 @@ struct RedisReply {
 // is closed.
 class RedisConnection {
  public:
-  // Called at least each 10 ms while a call waits. False: it gives up (kCancelled).
+  // Called at least each 10 ms while a call waits, or while bytes come and it is not complete.
+  // False: it gives up (kCancelled).
   using Waits = std::function<bool()>;
 
   RedisConnection();
   bool is_open() const { return static_cast<bool>(socket_); }
   void Close() { socket_ = Descriptor(); }
+  // Closes it where the other side has ended it, or sent what was not asked for. REQUIRES: all
+  // replies were read.
+  void CloseStale();
   // Takes over a socket that is connected and does not block.
   void Adopt(Descriptor socket) {
     socket_ = std::move(socket);
     begin_ = end_ = 0;
+    asked_ns_ = MonotonicNs();
   }
-  // Connects, and says who we are. kIoError; kPermissionDenied: the server refuses user or
-  // password, with its words.
-  Status Open(const RemoteAddress& address, const std::string& password, const Waits& waits);
+  // Connects to the first address of the host that answers, and says who we are. kIoError;
+  // kPermissionDenied: the server refuses user or password, with its words.
+  Status Open(const RemoteAddress& address, const SocketAddresses& at, const std::string& password,
+              const Waits& waits);
 
   // Sends all of these bytes.
   Status Send(std::span<const std::span<const std::byte>> pieces, const Waits& waits);
   Status Send(std::string_view text, const Waits& waits);
   // Reads a reply; `bulk` gets the bytes of a bulk. kCorruption: it is longer, or no reply at all.
   Result<RedisReply> Read(std::span<std::byte> bulk, const Waits& waits);
+  // Reads a reply that can only be a bulk, and returns what it put into `bulk`. kCorruption: it is
+  // another kind of reply.
+  Result<std::string_view> ReadBulk(std::span<std::byte> bulk, const Waits& waits);
   // Sends one command and reads its reply, which is not an array.
   Result<RedisReply> Ask(std::initializer_list<std::string_view> words, std::span<std::byte> bulk,
                          const Waits& waits);
@@ -63,8 +74,10 @@ class RedisConnection {
  private:
   static constexpr size_t kBufferBytes = 65536, kMostLine = 1024;
 
-  Status Connect(const RemoteAddress& address, const Waits& waits);
+  Status Connect(const SocketAddresses& addresses, const Waits& waits);
   Status WaitFor(short events, const Waits& waits);
+  // Asks `waits` where that was 10 ms ago.
+  Status KeepWaiting(const Waits& waits);
   // Reads what has come, at least a byte, into `into`, or into the buffer where that is empty.
   Result<size_t> Receive(std::span<std::byte> into, const Waits& waits);
   Result<std::string_view> ReadLine(const Waits& waits);
@@ -74,6 +87,7 @@ class RedisConnection {
   Descriptor socket_;
   const std::unique_ptr<char[]> buffer_;  // [kBufferBytes]
   size_t begin_ = 0, end_ = 0;            // of what came and was not read
+  uint64_t asked_ns_ = 0;                 // when Waits was called last
 };
 
 }  // namespace kvasir

@@ -56,7 +56,10 @@ class RedisServer {
   Result<RedisReply> Ask(std::initializer_list<std::string_view> words,
                          std::span<std::byte> bulk = {}) {
     const RedisConnection::Waits waits = [] { return true; };
-    if (!connection_.is_open()) KV_TRY(connection_.Open(address(), "", waits));
+    if (!connection_.is_open()) {
+      KV_ASSIGN(const SocketAddresses at, Resolve(address()));
+      KV_TRY(connection_.Open(address(), at, "", waits));
+    }
     return connection_.Ask(words, bulk, waits);
   }
   RedisConnection& connection() { return connection_; }

@@ -22,8 +22,10 @@ uint64_t RemoteEpochs::Read(std::string_view name) const {
   return file >> epoch ? epoch : 0;
 }
 
-void RemoteEpochs::Write(std::string_view name, uint64_t epoch) const {
-  if (folder_.empty() || Read(name) == epoch) return;
+void RemoteEpochs::Write(std::string_view name, uint64_t epoch) {
+  if (folder_.empty()) return;
+  MutexLock lock(mutex_);
+  if (Read(name) >= epoch) return;
   std::error_code error;
   if (std::filesystem::create_directories(folder_, error)) chmod(folder_.c_str(), 0700);
   const auto written = WriteAtomicFile(PathOf(name), std::to_string(epoch) + "\n", {});

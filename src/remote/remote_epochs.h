@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/mutex.h"
+
 namespace kvasir {
 
 // A file for each owner. Without it, an old copy of a store that is put back, owners' objects
@@ -17,13 +19,14 @@ class RemoteEpochs {
 
   // `name`: FleetKeys::OwnerName. Returns 0 where none was seen.
   uint64_t Read(std::string_view name) const;
-  // Logs where it cannot be written.
-  void Write(std::string_view name, uint64_t epoch) const;
+  // Keeps the higher one of this epoch and what is kept. Logs where it cannot be written.
+  void Write(std::string_view name, uint64_t epoch);
 
  private:
   std::string PathOf(std::string_view name) const;
 
   const std::string folder_;
+  Mutex mutex_;  // of Write: what it reads is what it replaces
 };
 
 }  // namespace kvasir

@@ -1,7 +1,5 @@
 #include "remote/remote_looker.h"
 
-#include <openssl/crypto.h>
-
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -48,10 +46,11 @@ bool RemoteLooker::WaitForWork() {
     if (store_.is_stopping.load(std::memory_order_relaxed)) return false;
     const uint64_t now = MonotonicNs();
     const bool is_on = store_.state == RemoteStore::State::kOn;
-    const bool is_asked = is_on && std::ranges::any_of(store_.owners, &RemoteOwner::wants_sync);
+    const bool is_asked = is_on && std::ranges::any_of(store_.owners, &RemoteOwner::is_due);
     const bool connects = store_.state == RemoteStore::State::kConnecting ||
                           (!is_on && now >= store_.breaker.retry_ns());
-    if (!looks_.empty() || is_asked || connects || (is_on && now >= polled_ns_ + kPollNs)) {
+    if (!store_.notes.empty() || !looks_.empty() || is_asked || connects ||
+        (is_on && now >= polled_ns_ + kPollNs)) {
       return true;
     }
     lock.WaitFor(store_.looker_wake, std::chrono::milliseconds(200));
@@ -60,6 +59,7 @@ bool RemoteLooker::WaitForWork() {
 
 void RemoteLooker::Loop() {
   while (WaitForWork()) {
+    WriteNotes();
     std::optional<Look> look;
     bool is_on, connects;
     {
@@ -87,6 +87,7 @@ void RemoteLooker::Loop() {
       SyncDue();
     }
   }
+  WriteNotes();
   std::deque<Look> left;
   {
     MutexLock lock(store_.mutex);
@@ -102,7 +103,17 @@ void RemoteLooker::TryConnect() {
     return !store_.is_stopping.load(std::memory_order_relaxed) &&
            MonotonicNs() < start_ns + most_ns;
   };
-  Status done = connection_.Open(store_.options.address, store_.options.password, waits);
+  Result<SocketAddresses> found = lookup_.Ask(store_.options.address, waits);
+  Status done;
+  if (found) {
+    {
+      MutexLock lock(store_.mutex);
+      store_.addresses = std::move(*found);
+    }
+    done = store_.Connect(connection_, waits);
+  } else {
+    done = tl::unexpected(found.error());
+  }
   most_ns += kProbeNs;
   if (done) done = Probe(waits);
   if (store_.is_stopping.load(std::memory_order_relaxed)) return;
@@ -121,6 +132,13 @@ void RemoteLooker::TryConnect() {
   polled_ns_ = MonotonicNs();
   Log(LogLevel::kInfo, "remote tier: on", LogField("host", store_.options.address.text()));
   store_.progress.Call();
+}
+
+Status RemoteLooker::Connect() {
+  connection_.CloseStale();
+  if (connection_.is_open()) return {};
+  began_ns_ = MonotonicNs();
+  return store_.Connect(connection_, waits_);
 }
 
 // Measures the store by a value of 1 MiB, so that a speed is always known.
@@ -151,6 +169,10 @@ Status RemoteLooker::Probe(const RedisConnection::Waits& waits) {
     KV_ASSIGN(const RedisReply got, connection_.Ask({"GET", name}, probe, waits));
     const uint64_t took_ns = std::max<uint64_t>(MonotonicNs() - start_ns, 1);
     if (got.kind == RedisReply::Kind::kError) return failed(got);
+    if (got.kind != RedisReply::Kind::kBulk ||
+        static_cast<uint64_t>(got.number) != RemoteStore::kProbeBytes) {
+      return Fail(Code::kUnavailable, "it does not keep a value of 1 MiB");
+    }
     bytes_per_s = static_cast<double>(probe.size()) * 1e9 / static_cast<double>(took_ns);
     KV_ASSIGN(const RedisReply gone, connection_.Ask({"UNLINK", name}, {}, waits));
     if (gone.kind == RedisReply::Kind::kError) return failed(gone);
@@ -162,116 +184,9 @@ Status RemoteLooker::Probe(const RedisConnection::Waits& waits) {
   return {};
 }
 
-// Reads the objects of owners that are new, and every 10 s those of all.
-void RemoteLooker::SyncDue() {
-  std::vector<Digest> due;
-  const bool polls = MonotonicNs() >= polled_ns_ + kPollNs;
-  {
-    MutexLock lock(store_.mutex);
-    for (size_t i = 0; i < store_.owners.size(); ++i) {
-      const RemoteOwner& owner = store_.owners[i];
-      if (!owner.name.empty() && !owner.is_erasing && (polls || owner.wants_sync)) {
-        due.push_back(store_.owner_keys.owner_of(OwnerId(i)));
-      }
-    }
-  }
-  if (polls) polled_ns_ = MonotonicNs();
-  for (const Digest& owner : due) {
-    began_ns_ = MonotonicNs();
-    const Status synced =
-        connection_.is_open()
-            ? SyncOwner(connection_, owner, Waits())
-            : connection_.Open(store_.options.address, store_.options.password, Waits());
-    {
-      MutexLock lock(store_.mutex);
-      if (const auto id = store_.owner_keys.Find(owner)) store_.at(*id).wants_sync = false;
-    }
-    if (synced) {
-      usual_.Observe(MonotonicNs() - began_ns_);
-    } else {
-      store_.CountFault(synced.error());
-    }
-    if (!connection_.is_open()) return;
-  }
-  MutexLock lock(store_.mutex);
-  store_.ObserveLook(2 * usual_.usual_ns);
-}
-
-Status RemoteLooker::SyncOwner(RedisConnection& connection, const Digest& owner,
-                               const RedisConnection::Waits& waits) {
-  const std::string name = store_.keys.OwnerName(owner);
-  OwnerObject object;
-  KV_ASSIGN(const RedisReply reply, connection.Ask({"GET", name}, object, waits));
-  if (reply.kind == RedisReply::Kind::kError) return Fail(Code::kUnavailable, "{}", reply.text);
-  std::optional<std::span<const std::byte>> stored;
-  if (reply.kind == RedisReply::Kind::kBulk) {
-    stored = std::span<const std::byte>(object).first(static_cast<size_t>(reply.number));
-  }
-  return Settle(connection, owner, name, stored, waits);
-}
-
-// Brings an owner and its object together. The higher epoch counts; at the same epoch the store's.
-Status RemoteLooker::Settle(RedisConnection& connection, const Digest& owner,
-                            const std::string& name,
-                            std::optional<std::span<const std::byte>> object,
-                            const RedisConnection::Waits& waits) {
-  const auto stored = object ? store_.keys.OpenOwner(name, *object) : std::nullopt;
-  OwnerEpoch known;
-  uint64_t least = 0;  // the last epoch that was seen
-  {
-    MutexLock lock(store_.mutex);
-    const auto id = store_.owner_keys.Find(owner);
-    if (!id || store_.at(*id).is_erasing) return {};
-    known = {store_.at(*id).epoch, store_.owner_keys.KeyOf(*id).key};
-    least = known.epoch != 0 ? known.epoch : store_.epochs.Read(name);
-    if (stored && stored->epoch >= least) {
-      if (least != 0 && stored->epoch > least) store_.erased.push_back(owner);
-      store_.SetEpoch(*id, *stored);
-    }
-  }
-  if (stored && stored->epoch >= least) {
-    if (stored->epoch > known.epoch) {
-      store_.epochs.Write(name, stored->epoch);
-      store_.progress.Call();
-    }
-    return {};
-  }
-  if (store_.options.mode == RemoteMode::kRead) return {};
-  OwnerEpoch made = known;
-  if (!object || known.epoch == 0) {
-    made.epoch = std::max<uint64_t>(least, 1);
-    KV_TRY(FillRandom(made.random));
-  }
-  RecordSalt salt;
-  KV_TRY(FillRandom(salt));
-  const auto sealed = store_.keys.SealOwner(name, made, salt);
-  OPENSSL_cleanse(made.random.data(), made.random.size());
-  if (!sealed) return Fail(Code::kExhausted, "no memory to seal an owner object");
-  const std::string_view text(reinterpret_cast<const char*>(sealed->data()), sealed->size());
-  // Where it is missing, the first machine makes it.
-  KV_ASSIGN(const RedisReply set, object ? connection.Ask({"SET", name, text}, {}, waits)
-                                         : connection.Ask({"SET", name, text, "NX"}, {}, waits));
-  if (set.kind == RedisReply::Kind::kError) return Fail(Code::kUnavailable, "{}", set.text);
-  OwnerObject now;
-  KV_ASSIGN(const RedisReply got, connection.Ask({"GET", name}, now, waits));
-  if (got.kind != RedisReply::Kind::kBulk) return {};  // evicted at once: the next one tries again
-  const auto epoch = store_.keys.OpenOwner(
-      name, std::span<const std::byte>(now).first(static_cast<size_t>(got.number)));
-  if (!epoch || epoch->epoch < least) return {};
-  store_.epochs.Write(name, epoch->epoch);
-  MutexLock lock(store_.mutex);
-  const auto id = store_.owner_keys.Find(owner);
-  if (id && !store_.at(*id).is_erasing) store_.SetEpoch(*id, *epoch);
-  return {};
-}
-
 void RemoteLooker::Answer(Look& look) {
-  began_ns_ = MonotonicNs();
-  const uint64_t start_ns = began_ns_;
-  Status done;
-  if (!connection_.is_open()) {
-    done = connection_.Open(store_.options.address, store_.options.password, Waits());
-  }
+  const uint64_t start_ns = MonotonicNs();
+  Status done = Connect();
   if (done && look.what.is_chain) {
     const Result<uint32_t> found = FindChain(look.what);
     if (found) {
@@ -354,32 +269,26 @@ Status RemoteLooker::AskOnce(const Digest& owner, Round& round, bool* is_old) {
   const auto known = [&] {
     MutexLock lock(store_.mutex);
     const auto id = store_.owner_keys.Find(owner);
-    return id ? OwnerEpoch{store_.at(*id).epoch, store_.owner_keys.KeyOf(*id).key} : OwnerEpoch();
+    return id ? OwnerEpoch{store_.at(*id).epoch, store_.owner_keys.key_of(*id)} : OwnerEpoch();
   };
   const OwnerEpoch before = known();
   std::string text;
-  AppendCommand(text, {"GET", name});
+  AppendReadOwner(text, name);
   if (before.epoch != 0) {
     for (const uint32_t pick : round.picks) {
       AppendCommand(text, {"EXISTS", RemoteName(name, before.random, round.names[pick])});
     }
   }
-  KV_TRY(connection_.Send(text, Waits()));
-  OwnerObject object;
-  KV_ASSIGN(const RedisReply own, connection_.Read(object, Waits()));
-  std::optional<Error> error;
-  std::optional<std::span<const std::byte>> stored;
-  if (own.kind == RedisReply::Kind::kError) error = {Code::kUnavailable, std::string(own.text)};
-  if (own.kind == RedisReply::Kind::kBulk) {
-    stored = std::span<const std::byte>(object).first(static_cast<size_t>(own.number));
-  }
+  KV_TRY(connection_.Send(text, waits_));
+  const auto stored = ReadOwnerReply(connection_, store_.keys, name, waits_);
+  if (!stored && !connection_.is_open()) return tl::unexpected(stored.error());
   round.found.assign(round.picks.size(), false);
   for (size_t i = 0; before.epoch != 0 && i < round.picks.size(); ++i) {
-    KV_ASSIGN(const RedisReply reply, connection_.Read({}, Waits()));
+    KV_ASSIGN(const RedisReply reply, connection_.Read({}, waits_));
     round.found[i] = reply.kind == RedisReply::Kind::kInteger && reply.number > 0;
   }
-  if (error) return tl::unexpected(*error);
-  KV_TRY(Settle(connection_, owner, name, stored, Waits()));
+  if (!stored) return tl::unexpected(stored.error());
+  KV_TRY(Settle(connection_, owner, name, *stored, waits_));
   const OwnerEpoch after = known();
   *is_old = after.epoch != before.epoch || after.random != before.random;
   if (*is_old) round.found.assign(round.picks.size(), false);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "remote/owner_object.h"
 #include "remote/remote_store.h"
 
 namespace kvasir {
@@ -43,7 +44,10 @@ class RemoteLooker {
   static constexpr uint64_t kPollNs = 10'000'000'000;
 
   bool WaitForWork();
+  void WriteNotes();
   void TryConnect();
+  // Opens the connection where it is closed, or was while nothing was asked.
+  Status Connect();
   Status Probe(const RedisConnection::Waits& waits);
   void SyncDue();
   void Answer(Look& look);
@@ -53,14 +57,15 @@ class RemoteLooker {
   Status AskOnce(const Digest& owner, Round& round, bool* is_old);
   void Mark(const LookFor& what, std::span<const uint32_t> found);
   Status Settle(RedisConnection& connection, const Digest& owner, const std::string& name,
-                std::optional<std::span<const std::byte>> object,
-                const RedisConnection::Waits& waits);
-  RedisConnection::Waits Waits() { return store_.WaitsOf(began_ns_, usual_); }
+                const StoredOwner& stored, const RedisConnection::Waits& waits);
+  void Adopt(const Digest& owner, const OwnerEpoch& stored, uint64_t least);
 
   RemoteStore& store_;
+  HostLookup lookup_;
   RedisConnection connection_;
   UsualTime usual_;  // of a round
   uint64_t began_ns_ = 0;
+  const RedisConnection::Waits waits_ = store_.WaitsOf(began_ns_, usual_);
   uint64_t polled_ns_ = 0;
   std::deque<Look> looks_ KV_GUARDED_BY(store_.mutex);
 };

@@ -1,7 +1,5 @@
 #include "remote/remote_reader.h"
 
-#include <openssl/crypto.h>
-
 #include <algorithm>
 #include <string>
 
@@ -55,7 +53,7 @@ ReadState RemoteReader::StateOf(ReadId read) const {
 
 bool RemoteReader::Open(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const {
   const auto index = static_cast<uint32_t>(read);
-  AesKey random;
+  WipedKey random;
   std::string owner_name;
   {
     MutexLock lock(store_.mutex);
@@ -65,16 +63,15 @@ bool RemoteReader::Open(ReadId read, const RecordFacts& facts, std::span<std::by
         in.name != facts.name) {
       return false;
     }
-    random = store_.owner_keys.KeyOf(*owner).key;
+    random = store_.owner_keys.key_of(*owner);
     owner_name = store_.at(*owner).name;
   }
   const std::string name = RemoteName(owner_name, random, facts.name);
-  bool is_right = OpenValue({.shape = store_.options.shape,
-                             .identity = store_.options.identity,
-                             .random = random,
-                             .name = name},
-                            facts, store_.ValueOf(index), payload);
-  OPENSSL_cleanse(random.data(), random.size());
+  const bool is_right = OpenValue({.shape = store_.options.shape,
+                                   .identity = store_.options.identity,
+                                   .random = random,
+                                   .name = name},
+                                  facts, store_.ValueOf(index), payload);
   MutexLock lock(store_.mutex);
   return is_right && !store_.buffers[index].is_erased;
 }
@@ -90,6 +87,7 @@ void RemoteReader::End(ReadId read, ReadEnd end) {
     ++store_.stats.fault_damaged;
     store_.names.DoubtOwner(in.owner);
     in.use = RemoteBuffer::Use::kFailed;
+    in.ended = ReadState::kFailed;
   }
   if (in.refs > 0 || in.use == RemoteBuffer::Use::kReading) return;  // Loop frees it
   store_.FreeBufferOf(index);
@@ -106,13 +104,13 @@ bool RemoteReader::WaitForWork() {
 
 void RemoteReader::Loop() {
   while (WaitForWork()) {
+    connection_.CloseStale();
     if (store_.is_on() && !connection_.is_open()) {
       began_ns_ = MonotonicNs();
       const auto waits = [this, most_ns = began_ns_ + 500'000'000] {
         return !store_.is_stopping.load(std::memory_order_relaxed) && MonotonicNs() < most_ns;
       };
-      const Status opened =
-          connection_.Open(store_.options.address, store_.options.password, waits);
+      const Status opened = store_.Connect(connection_, waits);
       if (!opened) store_.TurnOff(opened.error().message);
     }
     if (!store_.is_on() || !connection_.is_open()) {
@@ -122,10 +120,12 @@ void RemoteReader::Loop() {
     began_ns_ = MonotonicNs();
     do {
       const std::string text = TakeNext();
-      Status sent;
-      if (!text.empty()) sent = connection_.Send(text, Waits());
-      if (!sent) store_.CountFault(sent.error());
-      if (!asked_.empty()) ReadNext();
+      const Status sent = text.empty() ? Status() : connection_.Send(text, waits_);
+      if (!sent) {
+        FailAsked(sent.error());
+      } else if (!asked_.empty()) {
+        ReadNext();
+      }
     } while (!asked_.empty());
   }
   FailAll();
@@ -145,9 +145,8 @@ std::string RemoteReader::TakeNext() {
       store_.EndRead(index, ReadState::kFailed);
       continue;
     }
-    in.is_taken = true;
-    const AesKey random = store_.owner_keys.KeyOf(in.owner).key;
-    const std::string name = RemoteName(store_.at(in.owner).name, random, in.name);
+    const std::string name =
+        RemoteName(store_.at(in.owner).name, store_.owner_keys.key_of(in.owner), in.name);
     AppendCommand(text, {"GET", name});
     RemoteNames::Entry* const entry = store_.names.Find(in.name);
     const uint32_t now_s = store_.NowS();
@@ -162,32 +161,40 @@ std::string RemoteReader::TakeNext() {
   return text;
 }
 
+void RemoteReader::FailAsked(const Error& error) {
+  store_.CountFault(error);
+  connection_.Close();
+  {
+    MutexLock lock(store_.mutex);
+    const bool is_damage = error.code == Code::kCorruption;  // it announces more than a record
+    if (is_damage) {
+      ++store_.stats.fault_damaged;
+      store_.names.DoubtOwner(store_.buffers[asked_.front().buffer].owner);
+    }
+    for (const Asked& one : asked_) {
+      store_.EndRead(one.buffer, is_damage ? ReadState::kFailed : ReadState::kDown);
+    }
+  }
+  asked_.clear();
+  store_.progress.Call();
+}
+
 // Takes the next value, which may be missing, or not a value at all.
 void RemoteReader::ReadNext() {
   const Asked asked = asked_.front();
-  const auto reply = connection_.Read(store_.ValueOf(asked.buffer), Waits());
-  Result<RedisReply> refreshed = RedisReply();
-  if (reply && asked.refreshes) refreshed = connection_.Read({}, Waits());
-  if (!reply || !refreshed) {
-    const Error& error = !reply ? reply.error() : refreshed.error();
-    store_.CountFault(error);
-    connection_.Close();
-    MutexLock lock(store_.mutex);
-    if (error.code == Code::kCorruption) {  // it announces more than a record
-      ++store_.stats.fault_damaged;
-      store_.names.DoubtOwner(store_.buffers[asked.buffer].owner);
-    }
-    for (const Asked& one : asked_) {
-      const bool is_down = error.code != Code::kCorruption;
-      store_.EndRead(one.buffer, is_down ? ReadState::kDown : ReadState::kFailed);
-    }
-    asked_.clear();
-  } else {
-    asked_.pop_front();
-    const uint64_t now = MonotonicNs();
-    usual_.Observe(now - began_ns_);
-    const bool is_error = reply->kind == RedisReply::Kind::kError;
-    if (is_error) store_.CountFault({Code::kUnavailable, std::string(reply->text)});
+  const auto reply = connection_.Read(store_.ValueOf(asked.buffer), waits_);
+  if (!reply) return FailAsked(reply.error());
+  const bool is_error = reply->kind == RedisReply::Kind::kError;
+  const std::string refused(is_error ? reply->text : "");  // which the next read ends
+  if (asked.refreshes) {
+    const auto refreshed = connection_.Read({}, waits_);
+    if (!refreshed) return FailAsked(refreshed.error());
+  }
+  if (is_error) store_.CountFault({Code::kUnavailable, refused});
+  asked_.pop_front();
+  const uint64_t now = MonotonicNs();
+  usual_.Observe(now - began_ns_);
+  {
     MutexLock lock(store_.mutex);
     const bool is_gone = reply->kind == RedisReply::Kind::kNil;
     const bool is_value = reply->kind == RedisReply::Kind::kBulk &&
@@ -214,8 +221,8 @@ void RemoteReader::ReadNext() {
     store_.EndRead(asked.buffer, is_value  ? ReadState::kArrived
                                  : is_gone ? ReadState::kGone
                                            : ReadState::kFailed);
-    began_ns_ = now;
   }
+  began_ns_ = now;
   store_.progress.Call();
 }
 

@@ -36,13 +36,15 @@ class RemoteReader {
   // Takes queued reads, and returns their commands.
   std::string TakeNext();
   void ReadNext();
+  // Fails what was asked for: the connection has ended.
+  void FailAsked(const Error& error);
   void FailAll();
-  RedisConnection::Waits Waits() { return store_.WaitsOf(began_ns_, usual_); }
 
   RemoteStore& store_;
   RedisConnection connection_;
   UsualTime usual_;  // from one reply to the next
   uint64_t began_ns_ = 0;
+  const RedisConnection::Waits waits_ = store_.WaitsOf(began_ns_, usual_);
   std::deque<Asked> asked_;  // whose replies have not come; Loop's alone
 };
 

@@ -110,15 +110,18 @@ void RemoteStore::FreeBufferOf(uint32_t buffer) {
 std::optional<OwnerId> RemoteStore::OwnerOf(const Digest& owner) {
   if (const auto found = owner_keys.Find(owner)) return found;
   auto made = owner_keys.Add({.owner = owner, .key = {}, .namespace_id = {}});
-  if (!made) {  // the place of one that nothing is being done for
-    for (size_t i = 0; i < owners.size() && !made; ++i) {
+  if (!made) {  // the place of one that nothing is being done for, each in turn
+    for (size_t tries = 0; tries < owners.size() && !made; ++tries) {
+      const size_t i = next_owner;
+      next_owner = (next_owner + 1) % owners.size();
       const RemoteOwner& one = owners[i];
       const bool is_busy =
-          one.is_erasing || one.num_forgets > 0 ||
+          one.is_erasing() || one.num_forgets > 0 ||
           std::any_of(buffers, buffers + num_buffers, [&](const RemoteBuffer& buffer) {
             return buffer.use != RemoteBuffer::Use::kFree && buffer.owner == OwnerId(i);
           });
       if (is_busy) continue;
+      erased.push_back({owner_keys.owner_of(OwnerId(i)), one.epoch});
       names.RemoveOwner(OwnerId(i));
       owner_keys.Release(OwnerId(i));
       made = owner_keys.Add({.owner = owner, .key = {}, .namespace_id = {}});
@@ -129,10 +132,8 @@ std::optional<OwnerId> RemoteStore::OwnerOf(const Digest& owner) {
 }
 
 void RemoteStore::SetEpoch(OwnerId owner, const OwnerEpoch& epoch) {
-  AesKey known = owner_keys.KeyOf(owner).key;
-  if (at(owner).epoch != 0 && (at(owner).epoch != epoch.epoch || known != epoch.random)) {
-    CancelOwner(owner);
-  }
+  const bool is_same = at(owner).epoch == epoch.epoch && owner_keys.key_of(owner) == epoch.random;
+  if (at(owner).epoch != 0 && !is_same) CancelOwner(owner);
   at(owner).epoch = epoch.epoch;
   at(owner).wants_sync = false;
   owner_keys.SetKey(owner, epoch.random);
@@ -164,13 +165,13 @@ void RemoteStore::EndWrite(uint32_t buffer, bool stored) {
     stats.written_bytes += options.value_bytes();
   } else if (!out.is_erased) {
     ++stats.dropped_failed;
+    num_failed += out.use == RemoteBuffer::Use::kQueued;  // or it could not be sealed
   }
   FreeBufferOf(buffer);
 }
 
 void RemoteStore::EndRead(uint32_t buffer, ReadState ended) {
   RemoteBuffer& in = buffers[buffer];
-  in.is_taken = false;
   const bool has_come = ended == ReadState::kArrived && !in.is_erased;
   in.use = has_come ? RemoteBuffer::Use::kArrived : RemoteBuffer::Use::kFailed;
   in.ended = ended;
@@ -179,6 +180,8 @@ void RemoteStore::EndRead(uint32_t buffer, ReadState ended) {
 
 void RemoteStore::TurnOffLocked(const std::string& why) {
   if (FaultActive(Fault::kDeafBreaker)) return;
+  // Each thread finds out by itself; the first one has opened the breaker.
+  if (state == State::kOff && MonotonicNs() < breaker.retry_ns()) return;
   uint64_t random = 0;
   (void)FillRandom({reinterpret_cast<uint8_t*>(&random), sizeof(random)});
   breaker.Open(MonotonicNs(), random);
@@ -198,6 +201,15 @@ void RemoteStore::TurnOff(const std::string& why) {
   }
   Log(LogLevel::kWarning, "remote tier: off; prompts are computed until it answers",
       LogField("host", options.address.text()), LogField("reason", why));
+}
+
+Status RemoteStore::Connect(RedisConnection& connection, const RedisConnection::Waits& waits) {
+  SocketAddresses at_now;
+  {
+    MutexLock lock(mutex);
+    at_now = addresses;
+  }
+  return connection.Open(options.address, at_now, options.password, waits);
 }
 
 void RemoteStore::CountFault(const Error& error) {

@@ -33,7 +33,6 @@ struct RemoteBuffer {
   Use use = Use::kFree;
   bool is_erased = false;  // cancelled by an erase or a forget
   bool is_bad = false;     // could not be sealed
-  bool is_taken = false;   // a thread has it
   RecordName name;
   OwnerId owner{};
   uint32_t refs = 0;                     // of a read
@@ -46,10 +45,19 @@ struct RemoteOwner {
   std::string name;    // in the store
   uint64_t epoch = 0;  // 0: its object was not read yet
   bool wants_sync = false;
-  bool is_erasing = false;
-  uint32_t num_forgets = 0;  // that have not succeeded yet
+  uint32_t num_erases = 0, num_forgets = 0;  // that have not succeeded yet
+  // Another machine has erased it, and this one's pool may still have blocks of before: none is
+  // written.
+  bool awaits_erase = false;
+  // It was opened while the store was not asked: the pool may have blocks of before an erase. (What
+  // was noted without a disk, another process may have noted.)
+  bool is_older = false;
+  bool is_kept = false;  // the disk had records of it at the start
 
-  bool is_usable() const { return epoch != 0 && !is_erasing && num_forgets == 0; }
+  bool is_erasing() const { return num_erases > 0; }
+  bool is_usable() const { return epoch != 0 && !is_erasing() && num_forgets == 0; }
+  // Returns whether its object is to be read now.
+  bool is_due() const { return wants_sync && !is_erasing(); }
 };
 
 // How long a kind of operation takes, of one thread.
@@ -59,6 +67,14 @@ struct UsualTime {
     usual_ns =
         usual_ns == 0 ? static_cast<double>(ns) : usual_ns * 0.9 + static_cast<double>(ns) * 0.1;
   }
+};
+
+// An owner that another machine has erased, and the epoch since then.
+struct ErasedOwner {
+  Digest owner{};
+  uint64_t epoch = 0;
+
+  bool operator==(const ErasedOwner&) const = default;
 };
 
 struct RemoteStore {
@@ -76,7 +92,8 @@ struct RemoteStore {
   std::span<std::byte> ValueOf(uint32_t buffer) const;
   std::optional<uint32_t> FreeBuffer() const KV_REQUIRES(mutex);
   void FreeBufferOf(uint32_t buffer) KV_REQUIRES(mutex);
-  // Returns the owner, made if it is new. Absent: no room for another one.
+  // Returns the owner, made if it is new, in the place of another one where all are taken: that one
+  // is not followed any more, so the engine is to erase it here. Absent: no room for another one.
   std::optional<OwnerId> OwnerOf(const Digest& owner) KV_REQUIRES(mutex);
   RemoteOwner& at(OwnerId owner) KV_REQUIRES(mutex) { return owners[static_cast<size_t>(owner)]; }
   const RemoteOwner& at(OwnerId owner) const KV_REQUIRES(mutex) {
@@ -99,17 +116,19 @@ struct RemoteStore {
   // Counts a fault of the store, which may turn the tier off. Take the mutex.
   void CountFault(const Error& error);
   void CountStall();
-  // Turns the tier off: until its breaker asks again.
+  // Turns the tier off, until its breaker asks again; where it is off already, that stays.
   void TurnOff(const std::string& reason);
   void TurnOffLocked(const std::string& reason) KV_REQUIRES(mutex);
   // Returns a connection's Waits for an operation that began at *start_ns: it counts stalls, and
   // gives up when the tier is off or ends.
   RedisConnection::Waits WaitsOf(const uint64_t& start_ns, const UsualTime& usual);
   bool is_on() const;
+  // Opens a connection to where the looker found the store.
+  Status Connect(RedisConnection& connection, const RedisConnection::Waits& waits);
 
   const RemoteTierOptions options;
   const FleetKeys keys;
-  const RemoteEpochs epochs;
+  RemoteEpochs epochs;
   const uint64_t start_ns;
   mutable Mutex mutex;
   std::condition_variable reader_wake, writer_wake, looker_wake;
@@ -126,14 +145,18 @@ struct RemoteStore {
   FixedQueue reads KV_GUARDED_BY(mutex), writes KV_GUARDED_BY(mutex);
   uint32_t num_writes KV_GUARDED_BY(mutex) = 0, num_reads KV_GUARDED_BY(mutex) = 0;
   uint32_t next_buffer KV_GUARDED_BY(mutex) = 0;
-  uint64_t last_write KV_GUARDED_BY(mutex) = 0;  // number of the last write handed over
+  uint64_t last_write KV_GUARDED_BY(mutex) = 0;    // number of the last write handed over
+  uint64_t num_failed KV_GUARDED_BY(mutex) = 0;    // writes handed over that came to nothing
+  size_t next_owner KV_GUARDED_BY(mutex) = 0;      // whose place is asked for first
+  SocketAddresses addresses KV_GUARDED_BY(mutex);  // of the host
   State state KV_GUARDED_BY(mutex) = State::kConnecting;
   std::string reason KV_GUARDED_BY(mutex);
   RemoteBreaker breaker KV_GUARDED_BY(mutex);
   RemoteStats stats KV_GUARDED_BY(mutex);
   double look_ns KV_GUARDED_BY(mutex) = 0;  // how long a lookup usually takes
   double load_bytes_per_s KV_GUARDED_BY(mutex) = 0;
-  std::vector<Digest> erased KV_GUARDED_BY(mutex);  // owners whose epoch another machine raised
+  std::vector<ErasedOwner> erased KV_GUARDED_BY(mutex);  // what the engine is to erase here
+  std::vector<ErasedOwner> notes KV_GUARDED_BY(mutex);   // what the looker is to note
   ProgressCall progress;
 
  private:

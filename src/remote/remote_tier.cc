@@ -24,16 +24,29 @@ Result<std::unique_ptr<RemoteTier>> RemoteTier::Open(const RemoteTierOptions& op
   KV_TRY(CheckMemory(options));
   KV_ASSIGN(std::unique_ptr<RemoteStore> store, RemoteStore::Create(options));
   std::unique_ptr<RemoteTier> tier(new RemoteTier(std::move(store)));
+  {
+    const MutexLock lock(tier->store_->mutex);
+    for (const Digest& owner : options.owners) {
+      if (const auto id = tier->store_->OwnerOf(owner)) tier->store_->at(*id).is_kept = true;
+    }
+  }
   RemoteTier* const one = tier.get();
   KV_ASSIGN(tier->looker_thread_, StartThread("remote tier", [one] { one->looker_.Loop(); }));
   KV_ASSIGN(tier->reader_thread_, StartThread("remote tier", [one] { one->reader_.Loop(); }));
   KV_ASSIGN(tier->writer_thread_, StartThread("remote tier", [one] { one->writer_.Loop(); }));
+  // What other machines have erased while this one was off is known before its first request.
   const uint64_t end_ns = MonotonicNs() + 500'000'000;
-  while (MonotonicNs() < end_ns) {
-    if (tier->Remote().state != RemoteStats::State::kConnecting) break;
+  while (!tier->IsSettled() && MonotonicNs() < end_ns) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return tier;
+}
+
+bool RemoteTier::IsSettled() const {
+  const MutexLock lock(store_->mutex);
+  return store_->state != RemoteStore::State::kConnecting &&
+         (store_->state == RemoteStore::State::kOff ||
+          std::ranges::none_of(store_->owners, &RemoteOwner::is_due));
 }
 
 RemoteTier::RemoteTier(std::unique_ptr<RemoteStore> store)
@@ -73,7 +86,9 @@ double RemoteTier::LoadBytesPerS(TierKind) const {
 bool RemoteTier::OpenOwner(const Digest& owner) {
   const MutexLock lock(store_->mutex);
   const auto id = store_->OwnerOf(owner);
-  if (id && store_->at(*id).wants_sync) store_->looker_wake.notify_one();
+  const bool is_asked = store_->state == RemoteStore::State::kOn;
+  if (id && !is_asked && store_->at(*id).epoch == 0) store_->at(*id).is_older = true;
+  if (id && store_->at(*id).is_due()) store_->looker_wake.notify_one();
   return id.has_value();
 }
 
@@ -111,9 +126,25 @@ RemoteStats RemoteTier::Remote() const {
   return stats;
 }
 
-std::vector<Digest> RemoteTier::TakeErased() {
+std::vector<ErasedOwner> RemoteTier::TakeErased() {
   const MutexLock lock(store_->mutex);
   return std::exchange(store_->erased, {});
+}
+
+void RemoteTier::EraseHere(const Digest& owner, std::function<void(Result<TierErased>)> done) {
+  {
+    const MutexLock lock(store_->mutex);
+    if (const auto id = store_->owner_keys.Find(owner)) store_->at(*id).awaits_erase = false;
+  }
+  done(TierErased{});
+}
+
+void RemoteTier::NoteErased(const ErasedOwner& erased) {
+  {
+    const MutexLock lock(store_->mutex);
+    store_->notes.push_back(erased);
+  }
+  store_->looker_wake.notify_one();
 }
 
 }  // namespace kvasir

@@ -70,19 +70,24 @@ class RemoteTier : public Tier {
   void Erase(const Digest& owner, std::function<void(Result<TierErased>)> done) override {
     writer_.Erase(owner, std::move(done));
   }
-  // Has nothing to do: the epoch that another machine has raised hides all of the owner.
-  void EraseHere(const Digest&, std::function<void(Result<TierErased>)> done) override {
-    done(TierErased{});
-  }
+  // Lets blocks of the owner be written again: the cache has forgotten those of before. The store
+  // has none of them that open.
+  void EraseHere(const Digest& owner, std::function<void(Result<TierErased>)> done) override;
   void Forget(ForgetFacts facts, std::function<void(Result<TierErased>)> done) override {
     writer_.Forget(std::move(facts), std::move(done));
   }
   TierStats Stats() const override;
   RemoteStats Remote() const;
-  // Returns the owners that another machine has erased since the last call. Thread-safe.
-  std::vector<Digest> TakeErased();
+  // Returns the owners that another machine has erased since the last call: EraseHere is to be
+  // called for each. Thread-safe.
+  std::vector<ErasedOwner> TakeErased();
+  // Notes that nothing of before is left here of such an owner: the next start does not erase it
+  // again. Thread-safe.
+  void NoteErased(const ErasedOwner& erased);
 
  private:
+  // Returns whether the store was asked for all owners that are known, or does not answer.
+  bool IsSettled() const;
   explicit RemoteTier(std::unique_ptr<RemoteStore> store);
 
   const std::unique_ptr<RemoteStore> store_;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/digest.h"
 #include "base/secret.h"
@@ -21,7 +22,10 @@ struct RemoteTierOptions {
   Secret fleet{};
   Digest identity{};
   RecordShape shape;
-  std::string epochs = {};  // RemoteEpochs' folder
+  std::string epochs =
+      {};  // RemoteEpochs' folder: beside the disk's records, where there is a disk
+  bool has_disk = false;
+  std::vector<Digest> owners = {};  // of which the disk has records: followed from the start
   // How long an operation may take beyond four times the usual before it is a stall.
   uint64_t stall_ns = 20'000'000;
   uint32_t num_names = 1u << 17;  // a power of two

@@ -1,7 +1,5 @@
 #include "remote/remote_writer.h"
 
-#include <openssl/crypto.h>
-
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -19,9 +17,10 @@ std::optional<WriteRefusal> RemoteWriter::Refusal(const RecordFacts& facts) {
   }
   if (store_.state == RemoteStore::State::kConnecting) return WriteRefusal::kNoBuffer;
   const auto owner = store_.owner_keys.Find(facts.owner);
-  if (!owner || store_.at(*owner).is_erasing || store_.at(*owner).num_forgets > 0) {
+  if (!owner || store_.at(*owner).is_erasing() || store_.at(*owner).num_forgets > 0) {
     return WriteRefusal::kOff;
   }
+  if (store_.at(*owner).awaits_erase) return WriteRefusal::kNoBuffer;
   if (store_.at(*owner).epoch == 0) {
     store_.at(*owner).wants_sync = true;
     store_.looker_wake.notify_one();
@@ -55,14 +54,14 @@ tl::expected<WriteId, WriteRefusal> RemoteWriter::Begin(const RecordFacts& facts
 
 void RemoteWriter::Seal(WriteId write, std::span<const std::byte> payload) {
   const auto index = static_cast<uint32_t>(write);
-  AesKey random;
+  WipedKey random;
   std::string owner_name;
   {
     MutexLock lock(store_.mutex);
     const RemoteBuffer& out = store_.buffers[index];
     KV_CHECK(out.use == RemoteBuffer::Use::kSealing);
     if (out.is_erased) return;
-    random = store_.owner_keys.KeyOf(out.owner).key;
+    random = store_.owner_keys.key_of(out.owner);
     owner_name = store_.at(out.owner).name;
   }
   const std::string name = RemoteName(owner_name, random, store_.buffers[index].name);
@@ -71,7 +70,6 @@ void RemoteWriter::Seal(WriteId write, std::span<const std::byte> payload) {
                                  .random = random,
                                  .name = name},
                                 payload, store_.ValueOf(index));
-  OPENSSL_cleanse(random.data(), random.size());
   MutexLock lock(store_.mutex);
   store_.buffers[index].is_bad = !sealed;
 }
@@ -93,35 +91,10 @@ void RemoteWriter::End(WriteId write) {
 void RemoteWriter::Flush(std::function<void(Result<TierFlushed>)> done) {
   {
     MutexLock lock(store_.mutex);
-    flushes_.push_back({store_.last_write, store_.stats.written_blocks, std::move(done)});
-  }
-  store_.writer_wake.notify_one();
-}
-
-void RemoteWriter::Erase(const Digest& owner, std::function<void(Result<TierErased>)> done) {
-  Add({.owner = owner, .forget = std::nullopt, .done = std::move(done)});
-}
-
-void RemoteWriter::Forget(ForgetFacts facts, std::function<void(Result<TierErased>)> done) {
-  const Digest owner = facts.owner;
-  Add({.owner = owner, .forget = std::move(facts), .done = std::move(done)});
-}
-
-void RemoteWriter::Add(Removal removal) {
-  {
-    MutexLock lock(store_.mutex);
-    const auto id = store_.OwnerOf(removal.owner);
-    if (id && store_.options.mode == RemoteMode::kReadWrite) {
-      RemoteOwner& owner = store_.at(*id);
-      store_.CancelOwner(*id);
-      if (removal.forget) {
-        ++owner.num_forgets;
-      } else {
-        owner.is_erasing = true;
-      }
-    }
-    removal.start_ns = removal.due_ns = MonotonicNs();
-    removals_.push_back(std::move(removal));
+    flushes_.push_back({.number = store_.last_write,
+                        .stored_before = store_.stats.written_blocks,
+                        .failed_before = store_.num_failed,
+                        .done = std::move(done)});
   }
   store_.writer_wake.notify_one();
 }
@@ -167,12 +140,13 @@ bool RemoteWriter::Connect() {
     connection_.Close();
     return false;
   }
+  connection_.CloseStale();
   if (connection_.is_open()) return true;
   began_ns_ = MonotonicNs();
   const auto waits = [this, most_ns = began_ns_ + 500'000'000] {
     return !store_.is_stopping.load(std::memory_order_relaxed) && MonotonicNs() < most_ns;
   };
-  const Status opened = connection_.Open(store_.options.address, store_.options.password, waits);
+  const Status opened = store_.Connect(connection_, waits);
   if (!opened) store_.TurnOff(opened.error().message);
   return opened.has_value();
 }
@@ -187,7 +161,6 @@ std::vector<uint32_t> RemoteWriter::TakeBatch() {
       store_.EndWrite(index, false);
       continue;
     }
-    store_.buffers[index].is_taken = true;
     batch.push_back(index);
   }
   return batch;
@@ -201,8 +174,8 @@ void RemoteWriter::WriteBatch(const std::vector<uint32_t>& batch) {
     for (size_t i = 0; i < batch.size(); ++i) {
       const RemoteBuffer& out = store_.buffers[batch[i]];
       if (out.is_erased) continue;  // its key is another one by now
-      const AesKey random = store_.owner_keys.KeyOf(out.owner).key;
-      const std::string name = RemoteName(store_.at(out.owner).name, random, out.name);
+      const std::string name =
+          RemoteName(store_.at(out.owner).name, store_.owner_keys.key_of(out.owner), out.name);
       heads[i] = fmt::format("*5\r\n$3\r\nSET\r\n${}\r\n{}\r\n${}\r\n", name.size(), name,
                              store_.options.value_bytes());
     }
@@ -215,13 +188,13 @@ void RemoteWriter::WriteBatch(const std::vector<uint32_t>& batch) {
     const std::array<std::span<const std::byte>, 3> pieces{std::as_bytes(std::span(heads[i])),
                                                            store_.ValueOf(batch[i]),
                                                            std::as_bytes(std::span(tail))};
-    done = connection_.Send(pieces, Waits());
+    done = connection_.Send(pieces, waits_);
   }
   std::string refused;
   for (size_t i = 0; i < batch.size(); ++i) {
     bool stored = false;
     if (done && !heads[i].empty()) {
-      const auto reply = connection_.Read({}, Waits());
+      const auto reply = connection_.Read({}, waits_);
       if (!reply) {
         done = tl::unexpected(reply.error());
       } else {
@@ -269,6 +242,8 @@ void RemoteWriter::AnswerFlushes() {
       if (store_.state != RemoteStore::State::kOn) {
         answer =
             Fail(Code::kUnavailable, "remote tier: {}: {}", ToString(store_.state), store_.reason);
+      } else if (const uint64_t failed = store_.num_failed - flush.failed_before; failed > 0) {
+        answer = Fail(Code::kUnavailable, "remote tier: {} blocks did not reach the store", failed);
       } else {
         answer->blocks = store_.stats.written_blocks - flush.stored_before;
         answer->bytes = answer->blocks * store_.options.value_bytes();

@@ -57,8 +57,8 @@ void Erasures::Erase(std::string_view owner, ErasureSink&& done) {
   Begin(KvCache::OwnerOf(owner), &Tier::Erase, std::move(done));
 }
 
-void Erasures::EraseHere(const Digest& owner) {
-  Begin(owner, &Tier::EraseHere, [](const Erasure&) {});
+void Erasures::EraseHere(const Digest& owner, ErasureSink&& done) {
+  Begin(owner, &Tier::EraseHere, std::move(done));
 }
 
 void Erasures::Begin(const Digest& owner, TierErase erase, ErasureSink&& done) {
@@ -150,8 +150,9 @@ bool Erasures::TakeTierAnswers(Erasing& erasing) {
     if (!IsReady(erasing.tier.front())) {
       if (MonotonicNs() < erasing.deadline_ns) return false;
       erasing.erasure.error = {Code::kUnavailable,
-                               "disk tier: its folder does not answer; the erase goes on when it "
-                               "does; after a restart ask for it again"};
+                               "what is on the disk, or in a store that machines share, does not "
+                               "answer in time; the erase goes on when it does; after a restart "
+                               "ask for it again"};
       erasing.tier.clear();
       return true;
     }
@@ -205,8 +206,7 @@ void Erasures::ReportFlushed() {
       if (!flush->answer && IsReady(flush->tier)) {
         flush->answer = flush->tier.get();
       } else if (!flush->answer && MonotonicNs() >= flush->deadline_ns) {
-        flush->answer =
-            Fail(Code::kUnavailable, "disk tier: not all was written in time; it is still queued");
+        flush->answer = Fail(Code::kUnavailable, "not all was written in time; it is still queued");
       }
       if (!flush->answer) {
         ++flush;

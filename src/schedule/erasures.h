@@ -35,7 +35,7 @@ class Erasures {
   // throw, the caller still owns `done`.
   void Erase(std::string_view owner, ErasureSink&& done);
   // Erases the same as Erase here alone, after another machine has erased it in the store of both.
-  void EraseHere(const Digest& owner);
+  void EraseHere(const Digest& owner, ErasureSink&& done);
   void Forget(const ForgetRequest& request, const std::shared_ptr<const KeptPrompts>& kept,
               ErasureSink&& done);
   // Begins a flush. If it throws, the caller still owns `done`. REQUIRES: there is a tier.

@@ -40,8 +40,16 @@ struct RequestTimes {
 
 // What a store far away is asked for a request that waits (TierLooks).
 struct LookState {
-  std::shared_ptr<std::atomic<bool>> answered;  // by a thread of the tier; nullptr: not asked
-  uint64_t since_ns = 0, until_ns = 0;          // MonotonicNs: how long the request is held
+  // When a thread of the tier answered, MonotonicNs; 0: not yet; nullptr: not asked.
+  std::shared_ptr<std::atomic<uint64_t>> answered_ns;
+  uint64_t since_ns = 0, until_ns = 0;  // MonotonicNs: how long the request is held, at most
+
+  // Returns how long it was held for the answer by `now_ns`: not what it waited for others.
+  uint64_t HeldNs(uint64_t now_ns) const {
+    const uint64_t answer_ns = answered_ns->load(std::memory_order_acquire);
+    const uint64_t end_ns = std::min(now_ns, until_ns);
+    return (answer_ns != 0 ? std::clamp(answer_ns, since_ns, end_ns) : end_ns) - since_ns;
+  }
 };
 
 // What admission knows of a request that waits.

@@ -77,7 +77,7 @@ class Scheduler {
   void Erase(std::string_view owner, ErasureSink&& done);
   // Erases an owner (KvCache::OwnerOf) here, after another machine has erased it in the store that
   // both share. It counts as an erasure in Ended.
-  void EraseHere(const Digest& owner);
+  void EraseHere(const Digest& owner, ErasureSink&& done);
   // Forgets a part of a prompt in the same way: Engine::Forget. `kept` stands for request.kept,
   // which is not looked at. O(blocks), and O(last) HMACs with a tier.
   void Forget(const ForgetRequest& request, const std::shared_ptr<const KeptPrompts>& kept,

@@ -205,8 +205,8 @@ void Scheduler::StartRunning(Request& request, const Known& known, MatchResult m
     TraceResume(request, start_ns);
   } else {
     request.times.admitted_ns = start_ns;
-    if (const LookState look = std::exchange(request.wait.look, {}); look.answered != nullptr) {
-      request.wait.looked_ns = std::min(start_ns, look.until_ns) - look.since_ns;
+    if (const LookState look = std::exchange(request.wait.look, {}); look.answered_ns != nullptr) {
+      request.wait.looked_ns = look.HeldNs(start_ns);
     }
     request.adapters.Run();
     ExplainMatch(request, match);

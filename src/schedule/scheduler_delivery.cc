@@ -286,7 +286,7 @@ void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
   requests_.retry_admission = true;
 }
 
-void Scheduler::EraseHere(const Digest& owner) {
+void Scheduler::EraseHere(const Digest& owner, ErasureSink&& done) {
   if (draft_model_) draft_model_->DropAll();
   std::set<std::string> names;
   const auto collect = [&](const auto& requests) {
@@ -298,7 +298,7 @@ void Scheduler::EraseHere(const Digest& owner) {
   collect(requests_.spare);
   collect(requests_.running);
   for (const std::string& name : names) EndWalks(requests_.StopSharing(name, {}));
-  erasures_.EraseHere(owner);
+  erasures_.EraseHere(owner, std::move(done));
   requests_.retry_admission = true;
 }
 

@@ -109,7 +109,9 @@ bool TierLoads::ContinueOne(Request& request, uint64_t end_ns) {
     const uint64_t disk_bytes = state.load.loaded_bytes(TierKind::kDisk) - bytes_before[0];
     const uint64_t remote_bytes = state.load.loaded_bytes(TierKind::kRemote) - bytes_before[1];
     if (!state.is_late && (disk_bytes == 0 || remote_bytes == 0)) {
-      speeds_[disk_bytes == 0].Observe(disk_bytes + remote_bytes, now - state.pace.progress_ns);
+      const TierKind kind = disk_bytes == 0 ? TierKind::kRemote : TierKind::kDisk;
+      speeds_[static_cast<size_t>(kind)].Observe(disk_bytes + remote_bytes,
+                                                 now - state.pace.progress_ns);
     }
     state.pace.progress_ns = now;
     // Where no speed was known, this load's own one decides after a second.

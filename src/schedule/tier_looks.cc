@@ -24,12 +24,12 @@ void TierLooks::Begin(Request& request) const {
                                              LoadPace::kToleranceShare * tokens * figures_.RowNs());
   if (options_.tier->LookNs() > most_ns) return;
   const uint64_t now = MonotonicNs();
-  LookState state{.answered = std::make_shared<std::atomic<bool>>(false),
+  LookState state{.answered_ns = std::make_shared<std::atomic<uint64_t>>(0),
                   .since_ns = now,
                   .until_ns = now + most_ns};
   // Release: what the answer changed in the tier is under the tier's lock in any case.
-  if (!options_.tier->Look(std::move(what), [answered = state.answered] {
-        answered->store(true, std::memory_order_release);
+  if (!options_.tier->Look(std::move(what), [answered_ns = state.answered_ns] {
+        answered_ns->store(MonotonicNs(), std::memory_order_release);
       })) {
     return;
   }
@@ -38,8 +38,8 @@ void TierLooks::Begin(Request& request) const {
 
 bool TierLooks::Holds(const Request& request, uint64_t now_ns) {
   const LookState& look = request.wait.look;
-  return look.answered != nullptr && now_ns < look.until_ns &&
-         !look.answered->load(std::memory_order_acquire);
+  return look.answered_ns != nullptr && now_ns < look.until_ns &&
+         look.answered_ns->load(std::memory_order_acquire) == 0;
 }
 
 }  // namespace kvasir

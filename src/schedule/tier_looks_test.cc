@@ -184,5 +184,18 @@ TEST(TierLooks, OthersPassARequestThatIsHeld) {
   EXPECT_EQ(tier.num_looks(), 1u);
 }
 
+// What a request waits for others after the answer does not count as its load's delay.
+TEST(TierLooks, ARequestIsHeldUntilTheAnswer) {
+  LookState look{
+      .answered_ns = std::make_shared<std::atomic<uint64_t>>(0), .since_ns = 100, .until_ns = 400};
+  EXPECT_EQ(look.HeldNs(250), 150u) << "no answer yet";
+  EXPECT_EQ(look.HeldNs(9000), 300u);
+  look.answered_ns->store(180);
+  EXPECT_EQ(look.HeldNs(250), 80u);
+  EXPECT_EQ(look.HeldNs(9000), 80u);
+  look.answered_ns->store(700);
+  EXPECT_EQ(look.HeldNs(9000), 300u);
+}
+
 }  // namespace
 }  // namespace kvasir

@@ -23,11 +23,7 @@ void AddAnthropicRoutes(GenerationStarter& generations, TurnPreparer& preparer, 
   table->Add({.path = "/v1/messages",
               .method = "POST",
               .handler = [&generations, &preparer](const Call& call) -> Outcome {
-                std::string chat;
-                auto parsed = ParseMessagesRequest(call.request.body, call.own_model(), &chat);
-                Outcome outcome = generations.Start(std::move(parsed), call, "messages");
-                generations.FollowChat(chat, call, preparer, &outcome);
-                return outcome;
+                return generations.StartChat(ParseMessagesRequest, call, "messages", preparer);
               },
               .access = Access::kTenant,
               .work = Route::kGeneration,

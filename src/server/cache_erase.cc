@@ -3,12 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/digest.h"
 #include "base/log.h"
+#include "base/start_thread.h"
+#include "base/until_done.h"
 #include "http/errors.h"
 #include "kvasir/session_file.h"
 #include "server/refusals.h"
@@ -17,6 +21,8 @@ namespace kvasir {
 namespace {
 
 using nlohmann::json;
+
+constexpr auto kLookForOthers = std::chrono::milliseconds(500);
 
 // `shows_sizes`: with several tenants, the disk's figures would tell of others' keys.
 json ErasureJson(const Erasure& erasure, size_t sessions, bool has_disk, bool shows_sizes) {
@@ -55,6 +61,66 @@ std::string WhatStays(const std::string& sessions, uint32_t locked_stores) {
 }
 
 }  // namespace
+
+CacheEraser::CacheEraser(Engine& engine, const KeyRing& keys, const TenantStores& stores)
+    : engine_(engine), keys_(keys), stores_(stores), queue_(engine) {
+  if (!engine.RemoteState()) return;
+  auto thread = StartThread("fleet", [this] { FollowOthers(); });
+  if (thread) {
+    follower_ = std::move(*thread);
+  } else {
+    Log(LogLevel::kWarning, "sessions that other machines erase stay here",
+        LogField("why", thread.error().message));
+  }
+}
+
+CacheEraser::~CacheEraser() {
+  {
+    const MutexLock lock(mutex_);
+    is_stopping_ = true;
+  }
+  stops_.notify_all();
+  if (follower_.joinable()) follower_.join();
+}
+
+void CacheEraser::FollowOthers() {
+  for (;;) {
+    {
+      MutexLock lock(mutex_);
+      if (!is_stopping_) lock.WaitFor(stops_, kLookForOthers);
+      if (is_stopping_) return;
+    }
+    UntilDone([&] {
+      for (const OwnerDigest& owner : engine_.TakeErasedElsewhere()) EraseAsOthers(owner);
+    });
+  }
+}
+
+// Erases what the server keeps of a tenant whose cache another machine has erased. A share group
+// has no sessions. What fails is logged; the tenant may erase it here.
+void CacheEraser::EraseAsOthers(const OwnerDigest& owner) {
+  const std::shared_ptr<const Credentials> keys = keys_.current();
+  std::vector<std::string> names = {"default"};
+  for (const auto& entry : keys->tenants()) names.push_back(entry->name);
+  const auto named =
+      std::ranges::find_if(names, [&](const auto& name) { return Sha256Of(name) == owner; });
+  const auto tenant = named != names.end() ? std::optional(*named) : std::nullopt;
+  if (tenant) {
+    std::string stays;
+    RemoveSessions(engine_, *tenant, &stays);
+    if (!stays.empty()) {
+      Log(LogLevel::kWarning, "what another machine has erased stays", LogField("why", stays));
+    }
+  }
+  DropPrepared(tenant);
+  if (!tenant) stores_.pieces.EraseAll();  // of any tenant in the group
+}
+
+void CacheEraser::DropPrepared(const std::optional<std::string>& tenant) {
+  stores_.preparer.CancelAll();
+  stores_.slots.ForgetAll();
+  if (tenant) stores_.pieces.Erase(*tenant);
+}
 
 // Refuses a caller that may not name another owner of a cache, and what is not a name.
 std::optional<HttpResponse> CacheEraser::CheckOther(const std::string& field,
@@ -98,9 +164,7 @@ Outcome CacheEraser::Erase(const Call& call) {
   const bool shows_sizes = keys->num_tenants() <= 1;
   std::string stays;
   const size_t sessions = tenant ? RemoveSessions(call.engine, *tenant, &stays) : 0;
-  stores_.preparer.CancelAll();
-  stores_.slots.ForgetAll();
-  if (tenant) stores_.pieces.Erase(*tenant);
+  DropPrepared(tenant);
   if (group) stores_.pieces.EraseAll();  // of any tenant in it
   return LaterAnswer{[this, sessions, has_disk, shows_sizes, stays = std::move(stays),
                       owners = std::move(owners)](LaterAnswer::Reply reply) {

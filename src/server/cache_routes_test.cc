@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
+#include <thread>
 
+#include "base/digest.h"
 #include "server/routes_for_test.h"
 
 namespace kvasir {
@@ -31,6 +34,26 @@ TEST_F(CacheRoutesTest, AnErasureTakesTheTenantsStoresToo) {
   EXPECT_EQ(erased["tokens"], 3);
   EXPECT_EQ(engine_->erased, std::vector<std::string>{"default"});
   EXPECT_EQ(server_->sessions.counts().sessions, 1u);
+}
+
+TEST_F(CacheRoutesTest, WhatAnotherMachineErasesTakesTheTenantsSessions) {
+  engine_->remote.emplace();
+  Restart({});
+  const auto make = [&](const char* tenant) {
+    return server_->sessions.Create(tenant,
+                                    SessionState{.setup = std::make_shared<SessionSetup>()});
+  };
+  ASSERT_TRUE(make("default"));
+  ASSERT_TRUE(make("other"));
+  {
+    const MutexLock lock(engine_->mutex);
+    engine_->erased_elsewhere = {Sha256Of("default"), Sha256Of(OwnerOfGroup("g"))};
+  }
+  for (int i = 0; i < 2000 && server_->sessions.counts().sessions > 1; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(server_->sessions.counts().sessions, 1u);
+  EXPECT_TRUE(engine_->erased.empty()) << "the engine has done its part";
 }
 
 TEST_F(CacheRoutesTest, AnErasureNamesATenantOrAGroup) {

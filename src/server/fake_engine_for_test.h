@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/mutex.h"
 #include "base/parts.h"
 #include "base/secret.h"
 #include "chat/chat_template.h"
@@ -65,6 +66,11 @@ class FakeEngine : public Engine {
   }
   void Flush(FlushSink done) override { done(TierFlushed{}); }
   std::optional<TierStats> DiskStats() const override { return disk; }
+  std::optional<RemoteStats> RemoteState() const override { return remote; }
+  std::vector<OwnerDigest> TakeErasedElsewhere() override {
+    const MutexLock lock(mutex);
+    return std::exchange(erased_elsewhere, {});
+  }
   void ReserveDisk(uint64_t) override {}
   Status CheckRoom(const std::string&) const override { return room; }
   void CountRejection(RejectReason, const std::optional<std::string>&) override {}
@@ -123,6 +129,9 @@ class FakeEngine : public Engine {
   EngineStats stats;
   Status model_status, room;
   std::optional<TierStats> disk;
+  std::optional<RemoteStats> remote;
+  Mutex mutex;
+  std::vector<OwnerDigest> erased_elsewhere KV_GUARDED_BY(mutex);
   TenantTable tenants;
   std::vector<std::pair<GenerateRequest, EventSink>> submitted;
   std::vector<RequestId> cancelled;

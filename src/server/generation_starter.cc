@@ -173,6 +173,15 @@ void GenerationStarter::FollowChat(const std::string& body, const Call& from,
   Follow(std::make_shared<AskedChat>(body, from.model, preparer), has_answers, prepares, start);
 }
 
+Outcome GenerationStarter::StartChat(ParseChat parse, const Call& from, std::string prompt_field,
+                                     TurnPreparer& preparer) {
+  std::string chat;
+  auto parsed = parse(from.request.body, from.own_model(), &chat);
+  Outcome outcome = Start(std::move(parsed), from, std::move(prompt_field));
+  FollowChat(chat, from, preparer, &outcome);
+  return outcome;
+}
+
 void GenerationStarter::LimitTime(const HttpRequest& head, GenerateRequest* request) const {
   std::optional<uint64_t>& limit = request->timeout_ms;
   if (const auto ms = ParseUint(head.timeout_ms)) limit = std::min(limit.value_or(*ms), *ms);

@@ -35,6 +35,12 @@ class GenerationStarter {
   // Keeps a chat completion, by its body, unless `outcome` is an error. The others must outlive it.
   void FollowChat(const std::string& body, const Call& from, TurnPreparer& preparer,
                   Outcome* outcome) const;
+  // Starts a chat of another protocol, and keeps it as a chat completion. `parse` sets *chat to
+  // that.
+  using ParseChat = Result<GenerationCall> (*)(std::string_view body, const ModelView& model,
+                                               std::string* chat);
+  Outcome StartChat(ParseChat parse, const Call& from, std::string prompt_field,
+                    TurnPreparer& preparer);
   // Sets the smallest of the times that the body, the header and the operator allow.
   void LimitTime(const HttpRequest& head, GenerateRequest* request) const;
 

@@ -20,8 +20,6 @@ namespace {
 
 using nlohmann::json;
 
-using ParseOllama = Result<GenerationCall> (*)(std::string_view, const ModelView&, std::string*);
-
 json DetailsOf(const ModelCard& card) {
   return {{"parent_model", ""},
           {"format", "gguf"},
@@ -71,16 +69,13 @@ Outcome ShowModel(const Call& call) {
 }
 
 Route OllamaAnswer(std::string_view path, const char* summary, std::string properties,
-                   const char* required, ParseOllama parse, GenerationStarter& generations,
+                   const char* required, GenerationStarter::ParseChat parse,
+                   const char* prompt_field, GenerationStarter& generations,
                    TurnPreparer& preparer) {
   return {.path = path,
           .method = "POST",
-          .handler = [parse, &generations, &preparer](const Call& call) -> Outcome {
-            std::string chat;
-            auto parsed = parse(call.request.body, call.own_model(), &chat);
-            Outcome outcome = generations.Start(std::move(parsed), call, "messages");
-            generations.FollowChat(chat, call, preparer, &outcome);
-            return outcome;
+          .handler = [parse, prompt_field, &generations, &preparer](const Call& call) -> Outcome {
+            return generations.StartChat(parse, call, prompt_field, preparer);
           },
           .access = Access::kTenant,
           .work = Route::kGeneration,
@@ -97,9 +92,9 @@ Route OllamaAnswer(std::string_view path, const char* summary, std::string prope
 
 void AddOllamaRoutes(GenerationStarter& generations, TurnPreparer& preparer, RouteTable* table) {
   table->Add(OllamaAnswer("/api/chat", "Answers a chat, as Ollama does.", OllamaSchema(),
-                          R"(["messages"])", ParseOllamaChat, generations, preparer));
+                          R"(["messages"])", ParseOllamaChat, "messages", generations, preparer));
   table->Add(OllamaAnswer("/api/generate", "Answers a text, as Ollama does.", OllamaSchema(),
-                          nullptr, ParseOllamaGenerate, generations, preparer));
+                          nullptr, ParseOllamaGenerate, "prompt", generations, preparer));
   const std::string since =
       fmt::format("{:%FT%TZ}", fmt::gmtime(static_cast<std::time_t>(UnixS())));
   table->Add({.path = "/api/tags",

@@ -23,12 +23,7 @@ void AddResponsesRoutes(GenerationStarter& generations, TurnPreparer& preparer, 
   const Route answer{.path = "/v1/responses",
                      .method = "POST",
                      .handler = [&generations, &preparer](const Call& call) -> Outcome {
-                       std::string chat;
-                       auto parsed =
-                           ParseResponsesRequest(call.request.body, call.own_model(), &chat);
-                       Outcome outcome = generations.Start(std::move(parsed), call, "input");
-                       generations.FollowChat(chat, call, preparer, &outcome);
-                       return outcome;
+                       return generations.StartChat(ParseResponsesRequest, call, "input", preparer);
                      },
                      .access = Access::kTenant,
                      .work = Route::kGeneration,

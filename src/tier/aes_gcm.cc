@@ -1,5 +1,6 @@
 #include "tier/aes_gcm.h"
 
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 
 #include <memory>
@@ -99,5 +100,7 @@ bool AesGcmOpen(const AesKey& key, uint64_t number, std::span<const std::byte> a
                              const_cast<unsigned char*>(tag.data())) == 1 &&
          EVP_CipherFinal_ex(context, rest, &length) == 1;
 }
+
+WipedKey::~WipedKey() { OPENSSL_cleanse(data(), size()); }
 
 }  // namespace kvasir

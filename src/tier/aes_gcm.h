@@ -9,6 +9,15 @@
 namespace kvasir {
 
 using AesKey = std::array<uint8_t, 32>;
+
+// A copy of a key that wipes itself.
+struct WipedKey : AesKey {
+  WipedKey() : AesKey{} {}
+  WipedKey(const AesKey& key) : AesKey(key) {}  // NOLINT(google-explicit-constructor): a copy
+  WipedKey(const WipedKey&) = default;
+  WipedKey& operator=(const WipedKey&) = default;
+  ~WipedKey();
+};
 using AesTag = std::array<uint8_t, 16>;
 
 // Seals. The nonce is `number`, little endian, and zeros: a pair of key and number must never seal

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/hex.h"
 #include "base/log.h"
 #include "base/result.h"
 #include "base/sizes.h"
@@ -123,6 +124,15 @@ void DiskTier::set_on_progress(std::function<void()> on_progress) {
 void DiskTier::Flush(std::function<void(Result<TierFlushed>)> done) {
   keeper_.flushes().Add(std::move(done));
 }
+std::vector<Digest> DiskTier::Owners() const {
+  MutexLock lock(store_.mutex);
+  return store_.keys.Owners();
+}
+
+std::string DiskTier::store_folder() const {
+  return store_.options.folder + "/" + ToHex(store_.id);
+}
+
 void DiskTier::Erase(const Digest& owner, std::function<void(Result<TierErased>)> done) {
   keeper_.erases().Erase(owner, std::move(done));
 }

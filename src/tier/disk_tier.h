@@ -80,6 +80,11 @@ class DiskTier : public Tier {
   // Thread-safe; does not wait.
   void Reserve(uint64_t bytes);
 
+  // Returns the owners whose keys it has. Thread-safe.
+  std::vector<Digest> Owners() const;
+  // Returns the store's folder.
+  std::string store_folder() const;
+
   // Does all that is due. REQUIRES: options.threads == 0.
   void RunPending();
   // Returns whether the index and the slots agree; for tests.

@@ -174,6 +174,14 @@ void OwnerKeys::Clear() {
   OPENSSL_cleanse(static_cast<void*>(keys_), bytes_);
 }
 
+std::vector<Digest> OwnerKeys::Owners() const {
+  std::vector<Digest> owners;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (places_[i].is_taken && !places_[i].is_hidden) owners.push_back(keys_[i].owner);
+  }
+  return owners;
+}
+
 OwnerKey OwnerKeys::KeyOf(OwnerId id) const { return keys_[static_cast<size_t>(id)]; }
 
 std::optional<OwnerId> OwnerKeys::Unused() const {

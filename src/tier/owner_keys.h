@@ -64,10 +64,12 @@ class OwnerKeys {
   void Hide(OwnerId id);     // Find and FindNamespace do not give it any more
   void Release(OwnerId id);  // wipes its key; the place may be taken again
   void Clear();
+  std::vector<Digest> Owners() const;  // that Find gives
 
   const Digest& owner_of(OwnerId id) const { return keys_[static_cast<size_t>(id)].owner; }
   // Returns a copy; the caller wipes it.
   OwnerKey KeyOf(OwnerId id) const;
+  const AesKey& key_of(OwnerId id) const { return keys_[static_cast<size_t>(id)].key; }
   // Returns whether its file is known to be on the disk.
   bool has_file(OwnerId id) const { return at(id).has_file; }
   void set_has_file(OwnerId id) { at(id).has_file = true; }

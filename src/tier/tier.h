@@ -161,7 +161,7 @@ class Tier {
   // records are gone from Has when the call returns; writes and reads under way come to nothing.
   virtual void Erase(const Digest& owner, std::function<void(Result<TierErased>)> done) = 0;
   // Erases what this machine alone keeps of an owner, which another machine has erased in the store
-  // that they share.
+  // that they share. The cache has forgotten its blocks.
   virtual void EraseHere(const Digest& owner, std::function<void(Result<TierErased>)> done) {
     Erase(owner, std::move(done));
   }

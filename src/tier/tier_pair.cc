@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "base/mutex.h"
 
@@ -45,6 +47,21 @@ std::function<void(Result<T>)> JoinedCall(std::function<void(Result<T>)> done,
                                           typename JoinedAnswer<T>::Join join) {
   const auto joined = std::make_shared<JoinedAnswer<T>>(std::move(done), join);
   return [joined](Result<T> answer) { joined->Add(std::move(answer)); };
+}
+
+// Returns a call that several threads share: the first one makes it, and the others get the same.
+std::function<std::vector<BlockKey>()> CalledOnce(std::function<std::vector<BlockKey>()> call) {
+  struct Shared {
+    std::once_flag once;
+    std::function<std::vector<BlockKey>()> call;
+    std::vector<BlockKey> keys;
+  };
+  const auto shared = std::make_shared<Shared>();
+  shared->call = std::move(call);
+  return [shared] {
+    std::call_once(shared->once, [&] { shared->keys = std::exchange(shared->call, nullptr)(); });
+    return shared->keys;
+  };
 }
 
 // Adds what the two erased: blocks and bytes are the disk's, for the store has its own figures.
@@ -102,6 +119,7 @@ void TierPair::Erase(const Digest& owner, std::function<void(Result<TierErased>)
 
 void TierPair::Forget(ForgetFacts facts, std::function<void(Result<TierErased>)> done) {
   const auto both = JoinedCall<TierErased>(std::move(done), &JoinErased);
+  if (facts.kept) facts.kept = CalledOnce(std::move(facts.kept));  // it hashes prompts
   disk_.Forget(facts, both);
   remote_.Forget(std::move(facts), both);
 }

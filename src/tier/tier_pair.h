@@ -51,6 +51,7 @@ class TierPair : public Tier {
   void Flush(std::function<void(Result<TierFlushed>)> done) override;
   void Erase(const Digest& owner, std::function<void(Result<TierErased>)> done) override;
   void EraseHere(const Digest& owner, std::function<void(Result<TierErased>)> done) override {
+    remote_.EraseHere(owner, [](const Result<TierErased>&) {});
     disk_.Erase(owner, std::move(done));
   }
   void Forget(ForgetFacts facts, std::function<void(Result<TierErased>)> done) override;

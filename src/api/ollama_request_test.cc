@@ -1,0 +1,104 @@
+#include "api/ollama_request.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "server/fake_engine_for_test.h"
+
+namespace kvasir {
+namespace {
+
+using nlohmann::json;
+
+struct OllamaParsed {
+  json chat;
+  std::string field, error;
+};
+
+OllamaParsed ParsedBy(decltype(&ParseOllamaChat) parse, const std::string& body) {
+  static const auto tokenizer = *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
+  static const auto chat_template = *ChatTemplate::Parse(
+      "{% for m in messages %}{{ m.role }} {{ m.content }}{{ m.tool_call_id }};{% endfor %}");
+  ModelView model;
+  model.names = {"m"};
+  model.tokenizer = tokenizer.get();
+  model.chat_template = chat_template.get();
+  model.vocab_size = 258;
+  model.ctx_size = 4096;
+  std::string chat;
+  const auto call = parse(body, model, &chat);
+  if (!call) return {.field = call.error().field.value_or(""), .error = call.error().message};
+  return {.chat = json::parse(chat)};
+}
+
+json CallsOf(std::initializer_list<const char*> names) {
+  json calls = json::array();
+  for (const char* name : names) {
+    calls.push_back({{"function", {{"name", name}, {"arguments", json::object()}}}});
+  }
+  return {{"role", "assistant"}, {"content", ""}, {"tool_calls", std::move(calls)}};
+}
+
+json ResultOf(const char* name) {
+  json result = {{"role", "tool"}, {"content", "x"}};
+  if (*name != '\0') result["tool_name"] = name;
+  return result;
+}
+
+// Returns the ids of the calls that results answer.
+std::vector<std::string> Answered(std::initializer_list<json> messages) {
+  json all = json::array({{{"role", "user"}, {"content", "x"}}});
+  for (const json& one : messages) all.push_back(one);
+  const OllamaParsed parsed = ParsedBy(ParseOllamaChat, json({{"messages", all}}).dump());
+  EXPECT_EQ(parsed.error, "");
+  std::vector<std::string> ids;
+  for (const json& one : parsed.chat.value("messages", json::array())) {
+    if (one.at("role") == "tool") ids.push_back(one.at("tool_call_id"));
+  }
+  return ids;
+}
+
+TEST(OllamaRequest, AResultAnswersTheFirstCallThatWaits) {
+  using Ids = std::vector<std::string>;
+  EXPECT_EQ(Answered({CallsOf({"a", "b", "a"}), ResultOf("a"), ResultOf("b"), ResultOf("a")}),
+            (Ids{"call00001", "call00002", "call00003"}));
+  EXPECT_EQ(Answered({CallsOf({"a", "b", "a"}), ResultOf("b"), ResultOf(""), ResultOf("a")}),
+            (Ids{"call00002", "call00001", "call00003"}));
+  EXPECT_EQ(
+      Answered({CallsOf({"a", "b"}), ResultOf(""), CallsOf({"a"}), ResultOf("a"), ResultOf("")}),
+      (Ids{"call00001", "call00003", "call00002"}));
+}
+
+TEST(OllamaRequest, AResultWithoutACallIsRefused) {
+  for (const json& messages :
+       {json::array({ResultOf("")}), json::array({CallsOf({"a"}), ResultOf("b")}),
+        json::array({CallsOf({"a"}), ResultOf("a"), ResultOf("a")}),
+        json::array({CallsOf({"a"}), ResultOf(""), ResultOf("a")})}) {
+    const OllamaParsed parsed = ParsedBy(ParseOllamaChat, json({{"messages", messages}}).dump());
+    EXPECT_NE(parsed.error.find("no call before it"), std::string::npos) << parsed.error;
+  }
+}
+
+// As many as a body's 65,536 values hold.
+TEST(OllamaRequest, ResultsOfTheLastOfManyCallsAreTheirs) {
+  constexpr int kCalls = 3000;
+  json messages = json::array();
+  for (const char* name : {"a", "b"}) {
+    for (int i = 0; i < kCalls; ++i) messages.push_back(CallsOf({name}));
+  }
+  for (int i = 0; i < kCalls; ++i) messages.push_back(ResultOf("b"));
+  const OllamaParsed parsed = ParsedBy(ParseOllamaChat, json({{"messages", messages}}).dump());
+  EXPECT_EQ(parsed.field, "messages") << "it is too long for the context, and nothing else";
+  EXPECT_EQ(parsed.error.find("no call before it"), std::string::npos) << parsed.error;
+}
+
+TEST(OllamaRequest, APromptThatIsTooLongIsNamedAsTheRequestDoes) {
+  const std::string text(20'000, 'a');
+  EXPECT_EQ(ParsedBy(ParseOllamaGenerate, json({{"prompt", text}}).dump()).field, "prompt");
+  const json chat = {{"messages", {{{"role", "user"}, {"content", text}}}}};
+  EXPECT_EQ(ParsedBy(ParseOllamaChat, chat.dump()).field, "messages");
+}
+
+}  // namespace
+}  // namespace kvasir

@@ -1,0 +1,218 @@
+// RedisFake: a store of a test that answers as Redis does, or as the test wants it.
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <list>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/descriptor.h"
+#include "base/mutex.h"
+#include "remote/remote_address.h"
+
+namespace kvasir {
+
+// Keeps values without a lifetime. A thread for each connection; ends with the object.
+class RedisFake {
+ public:
+  using Words = std::vector<std::string>;
+  // Returns the bytes that are sent for a command; absent: what Redis would send. Several
+  // connections call it at once.
+  using Answers = std::function<std::optional<std::string>(const Words&)>;
+  // As answers: the connection is closed; the number 0 comes, a byte each 5 ms, for 1 s.
+  static inline const std::string kHangUp = "hang up", kDrips = "drips";
+
+  explicit RedisFake(Answers answers = {}) : answers_(std::move(answers)) {
+    listener_ = Descriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in here{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof(here);
+    KV_CHECK(bind(listener_.fd(), reinterpret_cast<sockaddr*>(&here), size) == 0);
+    KV_CHECK(getsockname(listener_.fd(), reinterpret_cast<sockaddr*>(&here), &size) == 0);
+    KV_CHECK(listen(listener_.fd(), 16) == 0);
+    port_ = ntohs(here.sin_port);
+    accepting_ = std::thread([this] { Accept(); });
+  }
+  ~RedisFake() {
+    shutdown(listener_.fd(), SHUT_RDWR);
+    accepting_.join();
+    {
+      MutexLock lock(mutex_);
+      for (const Descriptor& one : sockets_) shutdown(one.fd(), SHUT_RDWR);
+    }
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  RemoteAddress address() const { return {.host = "127.0.0.1", .port = port_, .user = {}}; }
+  // Sets what the next commands are answered by.
+  void Answer(Answers answers) {
+    MutexLock lock(mutex_);
+    answers_ = std::move(answers);
+  }
+  // Returns how often a command came.
+  uint32_t Count(const std::string& command) {
+    MutexLock lock(mutex_);
+    return counts_[command];
+  }
+  // Returns the arguments of a command, of all calls.
+  Words Names(const std::string& command) {
+    MutexLock lock(mutex_);
+    return names_[command];
+  }
+  std::map<std::string, std::string> values() {
+    MutexLock lock(mutex_);
+    return values_;
+  }
+
+  void Put(const std::string& name, const std::string& value) {
+    MutexLock lock(mutex_);
+    values_[name] = value;
+  }
+  // Closes all connections.
+  void HangUp() {
+    MutexLock lock(mutex_);
+    for (const Descriptor& one : sockets_) shutdown(one.fd(), SHUT_RDWR);
+  }
+
+  static std::string Bulk(std::string_view bytes) {
+    return "$" + std::to_string(bytes.size()) + "\r\n" + std::string(bytes) + "\r\n";
+  }
+
+ private:
+  // A connection's bytes, read one after the other.
+  struct Input {
+    int fd;
+    std::string bytes;
+    bool More() {
+      char some[65536];
+      const ssize_t got = recv(fd, some, sizeof(some), 0);
+      if (got > 0) bytes.append(some, static_cast<size_t>(got));
+      return got > 0;
+    }
+    // Returns the number of a line like *3 or $17; below 0: the connection ended.
+    int64_t Number() {
+      size_t end;
+      while ((end = bytes.find("\r\n")) == std::string::npos) {
+        if (!More()) return -1;
+      }
+      const int64_t number = std::atoll(bytes.c_str() + 1);
+      bytes.erase(0, end + 2);
+      return number;
+    }
+    std::optional<Words> Command() {
+      Words words;
+      for (int64_t num = Number(); static_cast<int64_t>(words.size()) < num;) {
+        const int64_t length = Number();
+        if (length < 0) return std::nullopt;
+        while (bytes.size() < static_cast<size_t>(length) + 2) {
+          if (!More()) return std::nullopt;
+        }
+        words.push_back(bytes.substr(0, static_cast<size_t>(length)));
+        bytes.erase(0, static_cast<size_t>(length) + 2);
+      }
+      return words.empty() ? std::nullopt : std::optional(words);
+    }
+  };
+
+  void Accept() {
+    for (;;) {
+      Descriptor one(accept(listener_.fd(), nullptr, nullptr));
+      if (!one) return;
+      const int fd = one.fd();
+      MutexLock lock(mutex_);
+      sockets_.push_back(std::move(one));
+      threads_.emplace_back([this, fd] { Serve(fd); });
+    }
+  }
+  void Serve(int fd) {
+    Input input{.fd = fd, .bytes = {}};
+    while (const auto words = input.Command()) {
+      Answers answers;
+      {
+        MutexLock lock(mutex_);
+        ++counts_[words->at(0)];
+        if (words->size() > 1) names_[words->at(0)].push_back(words->at(1));
+        answers = answers_;
+      }
+      const auto own = answers ? answers(*words) : std::nullopt;
+      const std::string sent = own ? *own : Usual(*words);
+      if (sent == kHangUp) break;
+      if (sent == kDrips ? !SendSlowly(fd, ":" + std::string(200, '0') + "\r\n")
+                         : !SendAll(fd, sent))
+        break;
+    }
+    shutdown(fd, SHUT_RDWR);
+  }
+  static bool SendAll(int fd, std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent <= 0) return false;
+      bytes.remove_prefix(static_cast<size_t>(sent));
+    }
+    return true;
+  }
+  // 5 ms for each byte.
+  static bool SendSlowly(int fd, std::string_view bytes) {
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      if (!SendAll(fd, bytes.substr(i, 1))) return false;
+    }
+    return true;
+  }
+  std::string Usual(const Words& words) {
+    MutexLock lock(mutex_);
+    const std::string& command = words[0];
+    const auto found = words.size() > 1 ? values_.find(words[1]) : values_.end();
+    const bool is_there = found != values_.end();
+    if (command == "PING") return "+PONG\r\n";
+    if (command == "GET") return is_there ? Bulk(found->second) : "$-1\r\n";
+    if (command == "GETRANGE") {
+      const size_t most = static_cast<size_t>(std::atoll(words[3].c_str())) + 1;
+      return Bulk(is_there ? found->second.substr(0, most) : "");
+    }
+    if (command == "EXISTS" || command == "EXPIRE") return is_there ? ":1\r\n" : ":0\r\n";
+    if (command == "UNLINK") return ":" + std::to_string(values_.erase(words[1])) + "\r\n";
+    if (command == "SET") {
+      if (words.back() == "NX" && is_there) return "$-1\r\n";
+      values_[words[1]] = words[2];
+      return "+OK\r\n";
+    }
+    if (command == "SCAN") {
+      const std::string below = words[3].substr(0, words[3].size() - 1);  // without its *
+      std::string list;
+      size_t num = 0;
+      for (const auto& [name, value] : values_) {
+        if (!name.starts_with(below)) continue;
+        list += Bulk(name);
+        ++num;
+      }
+      return "*2\r\n$1\r\n0\r\n*" + std::to_string(num) + "\r\n" + list;
+    }
+    return "-ERR unknown command\r\n";
+  }
+
+  Descriptor listener_;
+  uint16_t port_ = 0;
+  Mutex mutex_;
+  Answers answers_ KV_GUARDED_BY(mutex_);
+  std::map<std::string, uint32_t> counts_ KV_GUARDED_BY(mutex_);
+  std::map<std::string, Words> names_ KV_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> values_ KV_GUARDED_BY(mutex_);
+  std::list<Descriptor> sockets_ KV_GUARDED_BY(mutex_);
+  std::list<std::thread> threads_;  // of accepting_, and of the destructor after it
+  std::thread accepting_;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,124 @@
+// RemoteLooker: what the store and this machine know of owners.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/random_bytes.h"
+#include "base/result.h"
+#include "remote/remote_looker.h"
+
+namespace kvasir {
+
+// Reads the objects of owners that are new, and every 10 s those of all.
+void RemoteLooker::SyncDue() {
+  if (const Status connected = Connect(); !connected) return store_.CountFault(connected.error());
+  std::vector<Digest> due;
+  const bool polls = MonotonicNs() >= polled_ns_ + kPollNs;
+  {
+    MutexLock lock(store_.mutex);
+    for (size_t i = 0; i < store_.owners.size(); ++i) {
+      const RemoteOwner& owner = store_.owners[i];
+      if (!owner.name.empty() && (polls ? !owner.is_erasing() : owner.is_due())) {
+        due.push_back(store_.owner_keys.owner_of(OwnerId(i)));
+      }
+    }
+  }
+  if (polls) polled_ns_ = MonotonicNs();
+  for (const Digest& owner : due) {
+    began_ns_ = MonotonicNs();
+    const Status synced = SyncOwner(connection_, owner, waits_);
+    if (!synced) store_.CountFault(synced.error());
+    if (!connection_.is_open()) return;  // it is still due
+    MutexLock lock(store_.mutex);
+    if (const auto id = store_.owner_keys.Find(owner)) store_.at(*id).wants_sync = false;
+    if (synced) usual_.Observe(MonotonicNs() - began_ns_);
+  }
+  MutexLock lock(store_.mutex);
+  store_.ObserveLook(2 * usual_.usual_ns);
+}
+
+Status RemoteLooker::SyncOwner(RedisConnection& connection, const Digest& owner,
+                               const RedisConnection::Waits& waits) {
+  const std::string name = store_.keys.OwnerName(owner);
+  KV_ASSIGN(const StoredOwner stored, ReadOwner(connection, store_.keys, name, waits));
+  return Settle(connection, owner, name, stored, waits);
+}
+
+// Brings an owner and its object together. The higher epoch counts; at the same epoch the store's.
+Status RemoteLooker::Settle(RedisConnection& connection, const Digest& owner,
+                            const std::string& name, const StoredOwner& stored,
+                            const RedisConnection::Waits& waits) {
+  OwnerEpoch known;
+  {
+    MutexLock lock(store_.mutex);
+    const auto id = store_.owner_keys.Find(owner);
+    if (!id || store_.at(*id).is_erasing()) return {};
+    known = {store_.at(*id).epoch, store_.owner_keys.key_of(*id)};
+  }
+  // The last epoch that was seen.
+  const uint64_t least = known.epoch != 0 ? known.epoch : store_.epochs.Read(name);
+  if (stored.epoch && stored.epoch->epoch >= least) {
+    Adopt(owner, *stored.epoch, least);
+    return {};
+  }
+  if (store_.options.mode == RemoteMode::kRead) return {};
+  OwnerEpoch made = known;
+  if (!stored.is_there || known.epoch == 0) {
+    made.epoch = std::max<uint64_t>(least, 1);
+    KV_TRY(FillRandom(made.random));
+  }
+  // Where it is missing, the first machine makes it.
+  const IfThere if_there = stored.is_there ? IfThere::kReplace : IfThere::kKeep;
+  KV_ASSIGN(const bool is_made, WriteOwner(connection, store_.keys, name, made, if_there, waits));
+  KV_ASSIGN(const StoredOwner now, ReadOwner(connection, store_.keys, name, waits));
+  if (now.epoch) {
+    Adopt(owner, *now.epoch, least);
+  } else if (!is_made && !now.is_there) {  // an empty value has its name
+    KV_TRY(WriteOwner(connection, store_.keys, name, made, IfThere::kReplace, waits));
+  }
+  return {};
+}
+
+// Takes over what the store has of an owner, unless that is older than `least` or than what an
+// erase has made known meanwhile. Where another machine has erased it, this one has to.
+void RemoteLooker::Adopt(const Digest& owner, const OwnerEpoch& stored, uint64_t least) {
+  {
+    MutexLock lock(store_.mutex);
+    const auto id = store_.owner_keys.Find(owner);
+    if (!id || store_.at(*id).is_erasing()) return;
+    RemoteOwner& one = store_.at(*id);
+    if (stored.epoch < std::max(least, one.epoch)) return;
+    if (stored.epoch == one.epoch) return store_.SetEpoch(*id, stored);
+    // The epoch of what this machine has; where it has nothing, that of the store.
+    uint64_t here = stored.epoch;
+    if (one.epoch != 0) {
+      here = one.epoch;
+    } else if (!store_.options.has_disk) {
+      if (one.is_older) here = 1;
+    } else if (least != 0 || one.is_kept || one.is_older) {
+      here = std::max<uint64_t>(least, 1);
+    }
+    if (stored.epoch > here) {
+      store_.erased.push_back({owner, stored.epoch});  // and noted when that is done
+      one.awaits_erase = true;
+    }
+    one.is_older = false;
+    store_.SetEpoch(*id, stored);
+    if (stored.epoch <= here) store_.notes.push_back({owner, stored.epoch});
+  }
+  store_.progress.Call();
+}
+
+void RemoteLooker::WriteNotes() {
+  std::vector<ErasedOwner> notes;
+  {
+    MutexLock lock(store_.mutex);
+    notes.swap(store_.notes);
+  }
+  for (const ErasedOwner& note : notes) {
+    store_.epochs.Write(store_.keys.OwnerName(note.owner), note.epoch);
+  }
+}
+
+}  // namespace kvasir
