@@ -97,6 +97,14 @@ class Ollama(WithServer):
         self.assertEqual(shown.modelinfo["llama.context_length"], 2048)
         self.assertRegex(self.server.get("/api/version")["version"], r"^\d+\.\d+")
 
+    def test_without_a_prompt_the_model_is_loaded_already(self):
+        for answer in (self.client.chat("default", []), self.client.generate("default", "")):
+            self.assertEqual((answer.done, answer.done_reason), (True, "load"))
+        self.assertEqual(self.client.chat("default", []).message.content, "")
+        self.assertEqual(self.client.generate("default", "", keep_alive=0).done_reason, "unload")
+        with self.assertRaises(ollama.ResponseError):
+            self.client.generate("gpt", "")
+
     def test_errors_are_texts(self):
         for call, status, text in (
                 (lambda: self.client.chat("gpt", asked("a", "b")), 404, "model: unknown model"),

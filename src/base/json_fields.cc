@@ -54,7 +54,7 @@ std::span<const TokenId> AsIds(const JsonValue& value) {
 
 std::string NumberText(const JsonValue& value) {
   if (!value.is_integer()) return fmt::format("{}", value.number());
-  const std::string text = value.integer_text();
+  std::string text = value.integer_text();
   if (text.size() <= kMaxDigitsShown) return text;
   return fmt::format("{}... (of {} digits)", text.substr(0, kMaxDigitsShown / 2), text.size());
 }

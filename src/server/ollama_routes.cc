@@ -5,6 +5,7 @@
 
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -68,6 +69,46 @@ Outcome ShowModel(const Call& call) {
                        {"capabilities", std::move(capabilities)}});
 }
 
+std::string TimeText() {
+  return fmt::format("{:%FT%TZ}", fmt::gmtime(static_cast<std::time_t>(UnixS())));
+}
+
+// Answers a request without a prompt, by which Ollama's clients load a model, or unload it with
+// keep_alive 0; absent: it has a prompt. Here the model stays loaded.
+std::optional<HttpResponse> AnswerLoad(const Call& call, const std::string& prompt_field) {
+  constexpr size_t kMostBytes = 4096;  // a longer body has a prompt, and is parsed once
+  if (call.request.body.size() > kMostBytes) return std::nullopt;
+  const auto body = ParseBody(call.request.body);
+  if (!body || !body->fields.is_object()) return std::nullopt;
+  JsonFields fields(body->fields);
+  const JsonValue* prompt = fields.Find(prompt_field);
+  const bool is_chat = prompt_field == "messages";
+  const bool is_empty = prompt == nullptr || (prompt->size() == 0 &&
+                                              (is_chat ? prompt->is_array() : prompt->is_string()));
+  if (!is_empty || fields.Has("system") || fields.Has("images") || fields.Has("suffix")) {
+    return std::nullopt;
+  }
+  std::string_view name = "default";
+  fields.Text("model", &name);
+  if (fields.error()) return ErrorResponse(*fields.error());
+  if (const auto known = CheckModel(std::string(WithoutLatest(name)), call.model); !known) {
+    return ErrorResponse(known.error());
+  }
+  const JsonValue* keep = fields.Find("keep_alive");
+  const bool unloads = keep && ((keep->is_number() && keep->number() == 0) ||
+                                (keep->is_string() && keep->text() == "0"));
+  json answer = {{"model", name},
+                 {"created_at", TimeText()},
+                 {"done", true},
+                 {"done_reason", unloads ? "unload" : "load"}};
+  if (is_chat) {
+    answer["message"] = {{"role", "assistant"}, {"content", ""}};
+  } else {
+    answer["response"] = "";
+  }
+  return JsonResponse(answer);
+}
+
 Route OllamaAnswer(std::string_view path, const char* summary, std::string properties,
                    const char* required, GenerationStarter::ParseChat parse,
                    const char* prompt_field, GenerationStarter& generations,
@@ -75,6 +116,7 @@ Route OllamaAnswer(std::string_view path, const char* summary, std::string prope
   return {.path = path,
           .method = "POST",
           .handler = [parse, prompt_field, &generations, &preparer](const Call& call) -> Outcome {
+            if (auto loads = AnswerLoad(call, prompt_field)) return std::move(*loads);
             return generations.StartChat(parse, call, prompt_field, preparer);
           },
           .access = Access::kTenant,
@@ -95,8 +137,7 @@ void AddOllamaRoutes(GenerationStarter& generations, TurnPreparer& preparer, Rou
                           R"(["messages"])", ParseOllamaChat, "messages", generations, preparer));
   table->Add(OllamaAnswer("/api/generate", "Answers a text, as Ollama does.", OllamaSchema(),
                           nullptr, ParseOllamaGenerate, "prompt", generations, preparer));
-  const std::string since =
-      fmt::format("{:%FT%TZ}", fmt::gmtime(static_cast<std::time_t>(UnixS())));
+  const std::string since = TimeText();
   table->Add({.path = "/api/tags",
               .method = "GET",
               .handler = [since](const Call& call) -> Outcome {
