@@ -210,7 +210,7 @@ class RunTest(CliTest):
         self.assertEqual(set(answer), {"text", "tokens", "finish_reason", "receipt", "timings"})
         receipt = answer["receipt"]
         self.assertEqual(set(receipt), {"prompt_tokens", "computed", "reused", "miss", "ignored", "adapters",
-                                        "inexact", "retention",
+                                        "inexact", "retention", "spans",
                                         "preemptions", "recomputed", "saved_ms", "queue_ms", "shared_ms", "cache_ms",
                                         "load_ms", "compute_ms", "estimate_ms", "ttft_ms", "tpot_ms", "draft"})
         self.assertEqual(receipt["reused"], {"pool": 0, "partial": 0, "disk": 0, "remote": 0})

@@ -46,7 +46,7 @@ class OpenAiClient(WithClient):
         self.assertEqual(usage.total_tokens, usage.prompt_tokens + usage.completion_tokens)
         receipt = answer.kvasir
         self.assertEqual(set(receipt), {"prompt_tokens", "computed", "reused", "miss", "ignored", "adapters",
-                                        "inexact", "retention",
+                                        "inexact", "retention", "spans",
                                         "preemptions", "recomputed", "saved_ms", "queue_ms", "shared_ms", "cache_ms",
                                         "load_ms", "compute_ms", "estimate_ms", "ttft_ms", "tpot_ms", "draft"})
         cached = usage.prompt_tokens_details.cached_tokens

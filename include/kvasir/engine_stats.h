@@ -32,6 +32,10 @@ struct EngineStats : CacheCounters {
   // them, of choices that ended.
   uint64_t retention_dropped[kNumRetentions] = {};
   uint64_t retention_inexact = 0;
+  // SpansReceipt, over finished requests; and tokens after the first span that is read elsewhere
+  // that were computed, of choices that ended.
+  uint64_t span_reused_tokens = 0, span_computed_tokens = 0, span_seam_tokens = 0;
+  uint64_t spans_inexact = 0;
   // Sources that an encoder read, and tokens of those whose KV was in the cache.
   uint64_t encoder_passes = 0, reused_source_tokens = 0;
   uint64_t hypotheses = 0;  // that are alive: beams of searches that run

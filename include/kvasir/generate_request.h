@@ -12,6 +12,7 @@
 
 #include "kvasir/adapters.h"
 #include "kvasir/answer_format.h"
+#include "kvasir/prompt_spans.h"
 #include "kvasir/remote.h"
 #include "kvasir/request_trace.h"
 #include "kvasir/retention.h"
@@ -101,6 +102,9 @@ struct GenerateRequest {
   // than kFull max_tokens is clipped to kMaxRetainedTokens alone; where it is the largest number,
   // the answer may have as many tokens as the context.
   std::optional<RetentionChoice> retention;
+  // Parts of the prompt that are computed apart from what stands before them, and found by others
+  // wherever they stand. Absent or empty: none. REQUIRES: no retention, no scores_prompt.
+  std::optional<PromptSpans> spans;
   // Tokens of a draft, at most; 0: none. Absent: EngineOptions::draft_max, which limits it too.
   std::optional<uint32_t> draft_max;
   // What the answer may begin with or quote: drafted, never believed.

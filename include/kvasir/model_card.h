@@ -38,6 +38,7 @@ struct ModelCard {
   // Why no sequence may drop tokens (RetentionChoice): "models with an encoder ..."; empty: they
   // may.
   std::string no_retention;
+  std::string no_spans;  // the same of PromptSpans
   // A sentence for each part of text that the model lacks (tokenizer, chat template): what to do.
   std::vector<std::string> text_notes;
   // The weights are mapped from a model image, so other engines of the model share their memory.

@@ -8,6 +8,7 @@
 
 #include "kvasir/adapters.h"
 #include "kvasir/drafts.h"
+#include "kvasir/prompt_spans.h"
 #include "kvasir/retention.h"
 
 namespace kvasir {
@@ -72,6 +73,7 @@ struct Receipt {
   double tpot_ms = 0;                 // mean time per later token
   DraftReceipt draft;
   std::optional<RetentionReceipt> retention;  // absent: it kept all
+  std::optional<SpansReceipt> spans;          // absent: it had none
 
   // Joins the receipt of another prompt of the same request: sums of tokens, of preemptions and of
   // saved time, the first miss, and the times of the prompt whose first token came first.

@@ -36,6 +36,11 @@ Result<std::string> JoinParts(std::span<const JsonValue> parts, const std::strin
       part.Fail(member, "is missing");
     }
     part.Text(member, &text);
+    bool is_span = false;
+    part.Bool("span", &is_span);
+    if (is_span && (!room.takes_spans || type == "refusal")) {
+      part.Fail("span", "is for text parts of chat completions alone");
+    }
     if (part.error()) return tl::unexpected(*part.error());
     for (const std::string& name : part.Unread()) {
       if (room.unread.size() < kMaxUnread) room.unread.push_back(part_path + "." + name);

@@ -18,6 +18,7 @@ struct MessageRoom {
   JsonTree* tree;
   size_t values_left = kMaxJsonValues;  // of the arguments of calls, in all messages
   std::vector<std::string> unread;      // paths of fields of text parts that say nothing here
+  bool takes_spans = false;             // text parts may have `span`
 };
 
 // A message of a request: its content is a string; arguments of its tool calls are objects, or the

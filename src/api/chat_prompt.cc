@@ -142,7 +142,7 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
   KV_ASSIGN(const JsonValue tools, ReadTools(fields));
   KV_ASSIGN(const ChatTemplate* chat_template, ChosenTemplate(fields, model, !tools.is_null()));
   const TemplateForm& form = chat_template->form();
-  MessageRoom room{.tree = tree};
+  MessageRoom room{.tree = tree, .takes_spans = true};
   JsonValue last;  // as ReadMessage reads it
   std::vector<JsonValue> rendered_from;
   std::vector<jinja::ChatPart> left_out;  // texts beside calls

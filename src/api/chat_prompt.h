@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,6 +54,8 @@ struct ChatPrompt {
   PromptThought thought = PromptThought::kNone;
   bool clock_in_prompt = false;         // as RenderedChat::clock_in_prompt
   std::vector<jinja::ChatPart> unseen;  // as RenderedChat::unseen
+  // [known]: where the ids end; absent: they were left out, or stand within others.
+  std::vector<std::optional<uint32_t>> known_ends;
 };
 
 // Bytes [begin, end) of a chat's text that these ids stand for.
@@ -70,5 +73,9 @@ struct KnownIds {
 // a tokenizer; no `ids` is empty.
 Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
                               std::span<const KnownIds> known = {});
+
+// Returns the ids of bytes [begin, end) of a chat, encoded by themselves. Errors as EncodeChat's.
+Result<std::vector<TokenId>> EncodePart(const RenderedChat& chat, size_t begin, size_t end,
+                                        const ModelView& model);
 
 }  // namespace kvasir

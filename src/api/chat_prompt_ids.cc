@@ -184,13 +184,28 @@ Result<Encoded> EncodeWith(std::vector<KnownIds> known, const RenderedChat& chat
   return reads ? std::move(encoded) : std::move(plain);
 }
 
+// Where the ids of bytes that were known end in the prompt, if these bytes begin and end there.
+std::optional<uint32_t> EndOf(const Encoded& encoded, const KnownIds& known) {
+  const auto part = std::ranges::lower_bound(encoded.parts, known.end, {}, &EncodedPart::text_end);
+  if (part == encoded.parts.end() || part->text_end != known.end) return std::nullopt;
+  return static_cast<uint32_t>(part->ids_end);
+}
+
 }  // namespace
+
+Result<std::vector<TokenId>> EncodePart(const RenderedChat& chat, size_t begin, size_t end,
+                                        const ModelView& model) {
+  Encoded encoded;
+  KV_TRY(AppendPart(chat, begin, end, model, &encoded));
+  return std::move(encoded.ids);
+}
 
 Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
                               std::span<const KnownIds> known) {
   KV_ASSIGN(Encoded encoded, EncodeWith({known.begin(), known.end()}, chat, model));
   ChatPrompt prompt;
   prompt.unseen = chat.unseen;
+  for (const KnownIds& one : known) prompt.known_ends.push_back(EndOf(encoded, one));
   prompt.clock_in_prompt = chat.clock_in_prompt;
   if (model.think) {
     // A message that is continued belongs to the answer.

@@ -1,6 +1,7 @@
 #include "api/chat_tokens.h"
 
 #include "api/chat_prompt.h"
+#include "api/chat_spans.h"
 #include "api/openai_request.h"
 #include "base/result.h"
 #include "http/json_body.h"
@@ -16,9 +17,8 @@ Result<size_t> CountChatTokens(std::string_view body, const ModelView& model) {
 Result<size_t> CountChatTokens(JsonFields& fields, JsonTree* tree, const ModelView& model) {
   if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
   KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, tree, model));
-  const auto prompt = EncodeChat(chat, model);
-  if (prompt) return prompt->ids.size();
-  return tl::unexpected(EncodeError(prompt.error(), "messages", model.max_text_tokens(), model));
+  KV_ASSIGN(const SpannedPrompt spanned, EncodeSpans(fields, chat, model));
+  return spanned.prompt.ids.size();
 }
 
 }  // namespace kvasir

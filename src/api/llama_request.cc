@@ -29,19 +29,22 @@ constexpr std::string_view kReadHere[] = {"n_probs"};
 struct SwitchedOff {
   const char* name;
   double off;
+  const char* instead;
 };
 constexpr SwitchedOff kSwitchedOff[] = {
-    {"n_cache_reuse", 0},
+    {"n_cache_reuse", 0,
+     "to reuse text in another place, mark it: spans (cache.spans, \"span\": true of a chat's text "
+     "parts) do not depend on what a slot held"},
 };
 
 void RefuseSwitchedOn(JsonFields& fields) {
   for (const SwitchedOff& field : kSwitchedOff) {
     const JsonValue* value = fields.Find(field.name);
     if (!value || (value->is_number() && value->number() == field.off)) continue;
-    fields.Fail(
-        {Code::kUnsupported,
-         fmt::format("only {} is supported: another value would change the answer", field.off),
-         field.name});
+    fields.Fail({Code::kUnsupported,
+                 fmt::format("only {} is supported: another value would change the answer; {}",
+                             field.off, field.instead),
+                 field.name});
   }
   const JsonValue* images = fields.Find("image_data");
   if (images && images->size() > 0) {
@@ -198,6 +201,7 @@ Result<GenerationCall> ParseLlamaRequest(std::string_view body, const ModelView&
   fields.Bool("parse_special", &options.parse_special);
   if (fields.error()) return tl::unexpected(*fields.error());
   KV_ASSIGN(const auto list, ListPrompts(fields, begun.request.n, model));
+  KV_TRY(CheckSpans(list, begun.request));
   RawPrompts prompts;
   for (const JsonValue* one : list) {
     KV_ASSIGN(prompts.emplace_back(), IdsOf(*one, options, model));
@@ -212,6 +216,7 @@ Result<GenerationCall> ParseInfillRequest(std::string_view body, const ModelView
   JsonFields fields(parsed.fields);
   KV_ASSIGN(Begun begun, Begin(fields, model));
   RawPrompts prompts(1);
+  KV_TRY(CheckSpans({}, begun.request));
   KV_ASSIGN(prompts[0], InfillPrompt(fields, model));
   KV_TRY(CheckLength(prompts[0].size(), begun.request, "input_prefix", model));
   // What follows the middle in a file of the training data ends it.

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "api/adapter_fields.h"
+#include "api/chat_spans.h"
 #include "api/llama_request.h"
 #include "api/openai_writer.h"
 #include "api/raw_prompts.h"
@@ -230,6 +231,10 @@ Result<OpenAiCall> BeginChat(JsonFields& fields, const ModelView& model) {
   ReadChatLogprobs(fields, &call.spec);
   ReadReadingFields(fields, model, &call.reading);
   RefuseUnsupported(fields);
+  if (request.spans && !request.spans->spans.empty()) {
+    fields.Fail("cache.spans",
+                "is for completions of ids; text parts of a chat have \"span\": true instead");
+  }
   if (fields.error()) return tl::unexpected(*fields.error());
   request.logprobs = call.spec.logprobs;
   return call;
@@ -280,10 +285,13 @@ Result<OpenAiCall> ReadChat(JsonFields& fields, JsonTree* tree, const ModelView&
   KV_ASSIGN(OpenAiCall call, BeginChat(fields, model));
   KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, tree, model));
   if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
-  auto encoded = EncodeChat(chat, model);
-  if (!encoded)
-    return tl::unexpected(EncodeError(encoded.error(), "messages", model.max_text_tokens(), model));
-  ChatPrompt prompt = std::move(*encoded);
+  KV_ASSIGN(SpannedPrompt spanned, EncodeSpans(fields, chat, model));
+  ChatPrompt prompt = std::move(spanned.prompt);
+  if (!spanned.spans.empty()) {
+    auto& spans = call.requests.front().spans;
+    if (!spans) spans.emplace();
+    spans->spans = std::move(spanned.spans);
+  }
   KV_TRY(SetReading(fields.Find("tools"), prompt.thought, model, &call));
   KV_TRY(SetPrompt(std::move(prompt), fields, model, &call));
   return call;
@@ -322,6 +330,7 @@ Result<GenerationCall> ParseCompletionRequest(std::string_view body, const Model
     request.reuse = Reuse::kNothing;  // rows from the cache have no log probabilities
   }
   KV_ASSIGN(const auto list, ListPrompts(fields, request.n, model));
+  KV_TRY(CheckSpans(list, request));
   request.ignored = fields.Unread();
   RawPrompts prompts;
   for (const JsonValue* one : list) {

@@ -145,6 +145,30 @@ void ReadRetention(JsonFields& cache, GenerateRequest* request) {
   if (fields.error()) cache.Fail(*fields.error());
 }
 
+// Reads [[begin, end], ...] and their numbers.
+void ReadSpans(JsonFields& cache, GenerateRequest* request) {
+  PromptSpans choice;
+  const JsonValue* list = cache.Find("spans");
+  const auto is_place = [](const JsonValue& value) {
+    return value.is_integer() && value.number() >= 0 && value.number() <= kMaxRetainedTokens;
+  };
+  const auto is_range = [&](const JsonValue& value) {
+    return value.is_array() && value.size() == 2 && std::ranges::all_of(value.items(), is_place);
+  };
+  if (list && (!list->is_array() || !std::ranges::all_of(list->items(), is_range))) {
+    return cache.Fail("spans", "is not a list of [begin, end], two places in the prompt");
+  }
+  for (const JsonValue& range : list ? list->items() : std::span<const JsonValue>()) {
+    choice.spans.push_back({static_cast<uint32_t>(range.items()[0].number()),
+                            static_cast<uint32_t>(range.items()[1].number())});
+  }
+  cache.Unsigned("seam", 0, kMaxSeamTokens, &choice.seam);
+  if (const auto head = cache.Integer("span_head", 0, kMaxRetainedTokens)) {
+    choice.head = static_cast<uint32_t>(*head);
+  }
+  if (choice != PromptSpans()) request->spans = std::move(choice);
+}
+
 void ReadCache(JsonFields& fields, GenerateRequest* request) {
   const JsonValue* cache = fields.Find("cache");
   if (!cache) return;
@@ -157,8 +181,9 @@ void ReadCache(JsonFields& fields, GenerateRequest* request) {
   inner.Bool("remote", &remote);
   if (!remote) request->use_remote = RemoteUse::kNone;
   ReadRetention(inner, request);
+  ReadSpans(inner, request);
   for (const std::string& name : inner.Unread()) {
-    inner.Fail(name, "unknown field (known: disk, remote, retention)");
+    inner.Fail(name, "unknown field (known: disk, remote, retention, seam, span_head, spans)");
   }
   if (inner.error()) fields.Fail(*inner.error());
 }

@@ -100,6 +100,13 @@ Result<std::vector<std::string>> EchoOf(std::span<const JsonValue* const> list,
   return texts;
 }
 
+Status CheckSpans(std::span<const JsonValue* const> list, const GenerateRequest& request) {
+  if (!request.spans || request.spans->spans.empty()) return {};
+  if (list.size() == 1 && IsIds(*list[0])) return {};
+  return FailField(Code::kInvalidArgument, "cache.spans",
+                   "are places in a list of token ids; give one prompt of ids");
+}
+
 Result<std::vector<const JsonValue*>> ListPrompts(JsonFields& fields, uint32_t num_choices,
                                                   const ModelView& model) {
   const JsonValue* prompt = fields.Find("prompt");

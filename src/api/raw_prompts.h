@@ -27,6 +27,10 @@ Result<std::vector<const JsonValue*>> ListPrompts(JsonFields& fields, uint32_t n
 Result<std::vector<TokenId>> IdsOf(const JsonValue& prompt, const EncodeOptions& options,
                                    const ModelView& model);
 
+// Checks that a request with spans has one prompt, and that of ids. kInvalidArgument, of
+// "cache.spans".
+Status CheckSpans(std::span<const JsonValue* const> list, const GenerateRequest& request);
+
 // Returns the texts that `echo` puts before the answers: [prompt]. REQUIRES: `prompts` are the ids
 // of `list`. kInvalidArgument, of "echo": prompts of ids have more than model.max_decoded_bytes of
 // text. Errors as DecodeIds'. O(text).

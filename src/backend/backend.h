@@ -124,7 +124,7 @@ class Backend {
                        size_t stride, uint32_t rows, float* y) = 0;
   // Rows [q | k | v]: norms q and k and rotates them for each row's position as `steps` says, packs
   // k and v into the blocks of `layer`, and multiplies q by query_scale. `out`: Attend's, whose
-  // place holds the query of a row's run with a query position until Attend has used it.
+  // place holds a row's query as it is without rotation until Attend has asked runs from elsewhere.
   virtual void RotateAndPack(uint32_t layer, const HeadSteps& steps, float* qkv, size_t stride,
                              float* out, size_t out_stride) = 0;
   // Does one half of it for attention over a source, whose K and V come from other rows than its

@@ -32,7 +32,8 @@ CpuAttention::CpuAttention(const BackendOptions& options, Arena& arena)
       group_(options.heads / options.kv_heads),
       partial_floats_(PartialFloats(options.head_dim)),
       max_queries_(std::max(kMaxQueries, kMaxTileRows * options.heads)),
-      max_units_(std::max<uint32_t>(256, Spans(options.max_positions))) {
+      max_units_(std::max<uint32_t>(256, Spans(options.max_positions))),
+      run_queries_(o_, max_queries_, arena) {
   for (const KvKind& kind : options.layout.kinds()) {
     plans_.push_back({.window = kind.reach.window,
                       .of_source = kind.reach.kind == KvReach::Kind::kCross,
@@ -339,11 +340,18 @@ void CpuAttention::RunRows(const Call& call, const Plan& plan, const Item& item,
 void CpuAttention::AttendRun(const Call& call, const Item& item, const StepRun& run,
                              Queries queries, uint32_t thread) {
   const KvLayout::Place place = o_.layout.place(call.layer);
-  const PagedKv kv(run.tables[place.group].bases().data(), o_.layout.layout(place.group),
-                   place.slot);
+  const StepSequence& sequence = *item.sequence;
+  const std::span<const BlockTable> tables = run.tables.empty() ? sequence.tables : run.tables;
+  const PagedKv kv(tables[place.group].bases().data(), o_.layout.layout(place.group), place.slot);
+  const RunQueries::Layer layer{place, call.rope, sequence.long_rope};
+  const RunQueries::Heads heads{item.head * group_, (item.head + item.heads) * group_};
   for (uint32_t i = 0; i < item.rows; ++i) {
-    const size_t row = item.sequence->first_row + item.first + i;
-    if (run.query_position) queries.q[i] = call.out + row * call.out_stride;
+    const uint32_t row = sequence.first_row + item.first + i;
+    if (run.is_elsewhere()) {
+      const uint32_t position = run.QueryPosition(sequence.position + item.first + i);
+      queries.q[i] =
+          run_queries_.Write(layer, call.out + row * call.out_stride, heads, position, i, thread);
+    }
     queries.limit[i] = run.last;
     queries.begin[i] = run.first;
   }

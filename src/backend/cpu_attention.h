@@ -7,6 +7,7 @@
 
 #include "attention/kernels.h"
 #include "backend/backend.h"
+#include "backend/run_queries.h"
 #include "base/thread_pool.h"
 
 namespace kvasir {
@@ -32,8 +33,9 @@ class CpuAttention {
     uint32_t layer;
     const float* q;  // rows q_stride floats apart: [head][head_dim], scaled
     size_t q_stride;
-    float* out;
+    float* out;  // with runs from elsewhere, it has each row's query without rotation and scale
     size_t out_stride;
+    std::optional<uint32_t> rope;  // that rotates the layer's queries, if one does
   };
   void Attend(const Call& call, ThreadPool& pool);
 
@@ -110,9 +112,10 @@ class CpuAttention {
   uint32_t group_, partial_floats_, max_queries_, max_units_;
   std::vector<Plan> plans_;                // [kind]
   std::vector<AttentionScratch> scratch_;  // [thread]
-  float* unit_partials_;                   // [unit][head][partial]
-  float* thread_partials_;                 // [thread][query][partial]
-  float* softmax_;                         // [row][head][m, l]: finished
+  RunQueries run_queries_;
+  float* unit_partials_;    // [unit][head][partial]
+  float* thread_partials_;  // [thread][query][partial]
+  float* softmax_;          // [row][head][m, l]: finished
   std::span<const StepSequence> sequences_;
   uint64_t read_bytes_ = 0;
 };

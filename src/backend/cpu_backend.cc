@@ -7,6 +7,7 @@
 #include "backend/expert_product.h"
 #include "backend/matrix_product.h"
 #include "backend/panel_filler.h"
+#include "backend/run_queries.h"
 #include "base/check.h"
 #include "base/fault.h"
 #include "base/thread_pool.h"
@@ -65,6 +66,7 @@ struct AttentionSide {
       : o(options), attention(options, arena) {}
   const BackendOptions o;
   CpuAttention attention;
+  std::optional<uint32_t> rope;  // HeadSteps::rope of the layer whose queries were prepared last
 };
 
 class CpuBackend final : public Backend {
@@ -212,6 +214,7 @@ class CpuBackend final : public Backend {
                      size_t out_stride) override {
     const BackendOptions& o = side_->o;
     const KvLayout::Place place = o.layout.place(layer);
+    side_->rope = steps.rope;
     const uint32_t width = (o.heads + 2 * o.kv_heads) * o.head_dim;
     const auto prepare = [&](uint32_t row) {
       float* q = qkv + row * stride;
@@ -222,7 +225,7 @@ class CpuBackend final : public Backend {
       }
       if (!tensor_.all_finite(q, width)) s_.finite[row] = false;
       if (place.group < o.layout.num_full_groups()) {
-        PrepareRunQuery(place, steps, row, q, out + row * out_stride);
+        KeepRunQuery(row, q, out + row * out_stride);
       }
       if (steps.rope) {
         const auto rotated = static_cast<uint32_t>(2 * o_.ropes[*steps.rope].frequencies.size());
@@ -231,7 +234,7 @@ class CpuBackend final : public Backend {
         tensor_.rope(q, o.heads, o.head_dim, rotated, cos, sin);
         tensor_.rope(k, o.kv_heads, o.head_dim, rotated, cos, sin);
       }
-      PrepareQuery(place, q);
+      PrepareHeads(o, place, o.heads, q);
     };
     ForChunks(rows_, width * 4, [&](uint32_t begin, uint32_t end) {
       for (uint32_t row = begin; row < end; ++row) prepare(row);
@@ -257,13 +260,13 @@ class CpuBackend final : public Backend {
     const uint32_t width = o.heads * o.head_dim;
     ForRows(rows_, width * 4, [&](uint32_t row) {
       if (!tensor_.all_finite(q + row * stride, width)) s_.finite[row] = false;
-      PrepareQuery(place, q + row * stride);
+      PrepareHeads(o, place, o.heads, q + row * stride);
     });
   }
 
   void Attend(uint32_t layer, const float* qkv, size_t qkv_stride, float* out,
               size_t out_stride) override {
-    side_->attention.Attend({layer, qkv, qkv_stride, out, out_stride}, pool_);
+    side_->attention.Attend({layer, qkv, qkv_stride, out, out_stride, side_->rope}, pool_);
   }
 
   void CheckFinite(const float* x, size_t stride, uint32_t n) override {
@@ -304,34 +307,12 @@ class CpuBackend final : public Backend {
     std::fill_n(s_.finite, rows, true);
   }
 
-  // Scales a row's queries of a layer, and rotates them where its keys are.
-  void PrepareQuery(KvLayout::Place place, float* q) const {
-    const BackendOptions& o = side_->o;
-    float scale = o.query_scale;
-    if (TraitsOf(o.layout.layout(place.group).key(place.slot).format).rotated) {
-      tensor_.hadamard(q, o.heads, o.head_dim);
-      scale /= static_cast<float>(HadamardSize(o.head_dim));
-    }
-    kernels_.scale(q, scale, o.heads * o.head_dim, q);
-  }
-
-  // Writes a row's query for its run with a query position, if there is one. q: not rotated yet.
-  void PrepareRunQuery(KvLayout::Place place, const HeadSteps& steps, uint32_t row, const float* q,
-                       float* to) const {
+  // Keeps a row's query where one of its runs is asked from another place. q: not rotated yet.
+  void KeepRunQuery(uint32_t row, const float* q, float* to) const {
     const BackendOptions& o = side_->o;
     const StepSequence& sequence = sequences_[s_.sequence_of[row]];
-    for (const StepRun& run : sequence.runs) {
-      if (!run.query_position) continue;
-      std::copy_n(q, size_t{o.heads} * o.head_dim, to);
-      if (steps.rope) {
-        const BackendOptions::Rope& rope = o_.ropes[*steps.rope];
-        const auto half = static_cast<uint32_t>(rope.frequencies.size());
-        float angles[ConfigLimits::kHeadDim];
-        FillRow(rope, sequence.long_rope, *run.query_position, angles);
-        tensor_.rope(to, o.heads, o.head_dim, 2 * half, angles, angles + half);
-      }
-      PrepareQuery(place, to);
-    }
+    if (!std::ranges::any_of(sequence.runs, &StepRun::is_elsewhere)) return;
+    std::copy_n(q, size_t{o.heads} * o.head_dim, to);
   }
 
   float* AnglesOf(uint32_t rope, uint32_t row) const {
@@ -343,22 +324,8 @@ class CpuBackend final : public Backend {
     const auto half = static_cast<uint32_t>(rope.frequencies.size());
     ForRows(rows_, half * 64, [&](uint32_t row) {
       const bool is_long = sequences_[s_.sequence_of[row]].long_rope;
-      FillRow(rope, is_long, Position(row), AnglesOf(index, row));
+      FillRopeAngles(rope, is_long, Position(row), AnglesOf(index, row));
     });
-  }
-
-  // Writes [cos][sin] of a position's angles.
-  static void FillRow(const BackendOptions::Rope& rope, bool is_long, uint32_t position,
-                      float* cos) {
-    const size_t half = rope.frequencies.size();
-    const std::vector<double>& frequencies =
-        is_long && !rope.long_frequencies.empty() ? rope.long_frequencies : rope.frequencies;
-    for (size_t i = 0; i < half; ++i) {
-      double sin_i, cos_i;
-      SinCos(position * frequencies[i], &sin_i, &cos_i);
-      cos[i] = static_cast<float>(cos_i * rope.magnitude);
-      cos[half + i] = static_cast<float>(sin_i * rope.magnitude);
-    }
   }
 
   // RMSNorm of each head, or of all together, in place.

@@ -12,14 +12,20 @@
 
 namespace kvasir {
 
-// Cached tokens that rows see before their sequence's tables, in layers of `full` groups: slots
-// [first, last) of other tables, whatever positions those tokens have in the text. Keys stay as
-// they were rotated; a run that is seen from another place than the row's is asked by the query
-// rotated to that place. No more than one run of a sequence has a query position.
+// Cached tokens that rows see before the last ones of their sequence's tables, in layers of `full`
+// groups: slots [first, last) of tables, whatever positions those tokens have in the text. Keys
+// stay as they were rotated; a run that is seen from another place than the row's is asked by the
+// query rotated to that place.
 struct StepRun {
-  std::span<const BlockTable> tables;  // [full groups]
+  std::span<const BlockTable> tables;  // [full groups]; empty: those of the sequence
   uint32_t first, last;
-  std::optional<uint32_t> query_position;  // absent: the row's position
+  std::optional<uint32_t> query_position = {};  // absent: the row's position less `shift`
+  uint32_t shift = 0;
+
+  bool is_elsewhere() const { return query_position || shift > 0; }
+  uint32_t QueryPosition(uint32_t row_position) const {
+    return query_position.value_or(row_position - shift);
+  }
 };
 
 // Rows [first_row, first_row + num_rows) of a step: tokens at positions position, position + 1, ...

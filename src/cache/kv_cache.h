@@ -291,6 +291,26 @@ class KvCache {
   // no windows.
   Status ForkInto(KvSequence& fork, const KvSequence& sequence);
 
+  // Spans: a sequence that reads some of its tokens in other sequences (SpanPlan). Reserves what a
+  // sequence of `tokens` tokens needs that begins with another one's first `head_tokens`.
+  // kExhausted as Reserve. O(1). REQUIRES (all three): a layout of `full` groups alone.
+  Result<Reservation> ReserveAfter(AccountId account, uint32_t head_tokens, uint32_t tokens);
+  // Returns a fork that ends after num_tokens tokens and draws from another reservation.
+  KvSequence Branch(const KvSequence& sequence, uint32_t num_tokens, uint32_t reserve_tokens,
+                    const Reservation& reservation);
+  // Counts the next `tokens` of a sequence as computed that attention reads in `other`, `shift`
+  // tokens before: their whole blocks are pins on blocks of that, with no meaning. kExhausted, with
+  // the sequence unchanged, where the block that the token after them goes into cannot be taken.
+  // REQUIRES: the sequence publishes nothing; all its tokens are committed; `other` has these.
+  Status ReadIn(KvSequence& sequence, const KvSequence& other, std::span<const TokenId> tokens,
+                uint32_t shift);
+  // Counts tokens that such a sequence reads and that were not computed: by where they were.
+  void CountReused(uint32_t pool, uint32_t disk, uint32_t remote) {
+    counters_.reused_pool += pool;
+    counters_.reused_disk += disk;
+    counters_.reused_remote += remote;
+  }
+
   // What the sequence's namespace has after the end of `tokens`: writes the tokens that followed
   // the longest end that it knows into `drafted`. Nothing where the sequence's place was erased,
   // or without KvCacheOptions::continues. Changes and pins nothing, and counts no hit.

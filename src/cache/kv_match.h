@@ -95,6 +95,8 @@ struct MatchOptions {
   // Nothing is reused beyond so many tokens, and no Cursor of a longer prompt: what follows is
   // computed in another way than what the index has (RetentionPolicy).
   uint32_t most_tokens = std::numeric_limits<uint32_t>::max();
+  // false: nothing is asked after the prompt's last token, which may be reused without a Cursor.
+  bool computes_last = true;
   // Account to charge when the namespace is kSharesNothing; otherwise its owner is charged.
   AccountId account = kNobody;
 };

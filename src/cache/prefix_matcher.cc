@@ -56,7 +56,8 @@ MatchResult PrefixMatcher::Match(NamespaceId ns, std::span<const TokenId> prompt
                             : Explain(ns, node, prompt, num_covered, options, key.get());
   const bool whole = num_covered == prompt.size() && !is_cut;
   match.has_cursor_ = whole && options.use_cursor && UseCursor(prompt, node, match);
-  uint32_t num_reused = whole && !match.has_cursor_ ? num_covered - 1 : num_covered;
+  const bool leaves_last = whole && options.computes_last && !match.has_cursor_;
+  uint32_t num_reused = leaves_last ? num_covered - 1 : num_covered;
   if (const Pinned resumed = PinWindows(path, num_reused, match); resumed.tokens < num_reused) {
     num_reused = resumed.tokens;
     match.has_cursor_ = false;

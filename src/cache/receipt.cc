@@ -65,6 +65,14 @@ void Receipt::Add(const Receipt& other) {
   if (!retention || (other.retention && other.retention->dropped > retention->dropped)) {
     retention = other.retention;
   }
+  if (!other.spans) return;
+  if (!spans) spans.emplace();
+  spans->count += other.spans->count;
+  spans->plain += other.spans->plain;
+  spans->reused_tokens += other.spans->reused_tokens;
+  spans->computed_tokens += other.spans->computed_tokens;
+  spans->seam_tokens += other.spans->seam_tokens;
+  if (!spans->inexact_from) spans->inexact_from = other.spans->inexact_from;
 }
 
 }  // namespace kvasir

@@ -11,7 +11,8 @@ namespace kvasir {
 uint64_t KvDemand::blocks(const KvLayout& layout, uint32_t step_tokens) const {
   const bool drops = tokens > most_full_tokens;
   const uint64_t shared = shares_prompt && !drops ? prompt_tokens / layout.block_tokens() : 0;
-  uint64_t sum = layout.num_full_groups() * shared;
+  KV_CHECK(read_blocks <= shared);
+  uint64_t sum = layout.num_full_groups() * (shared + beside_blocks - read_blocks);
   sum += layout.SourceBlocks(source_tokens);  // forks share it in any case
   for (const KvKind& kind : layout.own_kinds()) {
     const bool is_full = kind.reach.window == 0;

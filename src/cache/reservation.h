@@ -25,6 +25,9 @@ struct KvDemand {
   // The most tokens of a sequence in `full` groups: a longer one drops some (KvCache::Retain). It
   // then needs a block of each group for a copy, and in the end shares nothing with the others.
   uint32_t most_full_tokens = std::numeric_limits<uint32_t>::max();
+  // Blocks of each `full` group: whole ones of the prompt that are pins on other sequences' blocks
+  // (KvCache::ReadIn), and those of the request's other sequences (KvCache::ReserveAfter).
+  uint32_t read_blocks = 0, beside_blocks = 0;
   // Returns the source's blocks and the prompt's whole blocks once, the rest per sequence; windows
   // per sequence (SequenceBlocks). Others may share the blocks from before a restart, so those
   // after it come on top.

@@ -259,6 +259,38 @@ Flag ExactTokensFlag() {
           "with --retention: the first N tokens see all before them (default: the prompt)"};
 }
 
+std::vector<Flag> SpanFlags() {
+  return {{"spans", "21:61,61:98",
+           "with --ids: tokens [21, 61) and [61, 98) are computed and found apart from what stands "
+           "before them"},
+          {"seam", "N",
+           "with --spans: the first N tokens of each are computed again in their place (default "
+           "32)"},
+          {"span-head", "N",
+           "with --spans: the first N tokens of the prompt, which spans are computed after "
+           "(default: all before the first span)"}};
+}
+
+Result<std::optional<PromptSpans>> SpansOf(const Args& args) {
+  const auto text = args.Text("spans");
+  for (const char* flag : {"seam", "span-head"}) {
+    if (args.Has(flag) && !text) {
+      return Fail(Code::kInvalidArgument, "--{}: needs --spans BEGIN:END,...", flag);
+    }
+  }
+  if (!text) return std::nullopt;
+  if (!args.Has("ids")) {
+    return Fail(Code::kInvalidArgument, "--spans: needs a prompt of ids; give --ids 1,2,3");
+  }
+  PromptSpans choice;
+  KV_ASSIGN(choice.spans, ParsePromptSpans(*text));
+  KV_ASSIGN(choice.seam, U32(args, "seam", {0, kMaxSeamTokens}, kDefaultSeamTokens));
+  if (args.Has("span-head")) {
+    KV_ASSIGN(choice.head, U32(args, "span-head", {0, kMaxRetainedTokens}, 0));
+  }
+  return choice;
+}
+
 std::optional<std::string> CacheDirOf(const Args& args) {
   const auto given = args.Text("cache-dir");
   return given && !given->empty() ? given : std::nullopt;

@@ -16,6 +16,7 @@
 #include "cli/adapter_flags.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "cli/eval_spans.h"
 #include "cli/generation.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
@@ -305,6 +306,7 @@ void Keep(const EvalReport& report, const EngineOptions& engine) {
 }
 
 Result<int> RunEval(const Args& args) {
+  if (args.Has("spans")) return RunEvalSpans(args);
   KV_ASSIGN(EngineOptions engine, EngineOptionsOf(args));
   KV_ASSIGN(const EvalOptions options, ReadEvalOptions(args, engine));
   ExitOnInterrupt();
@@ -366,6 +368,7 @@ Command EvalCommand() {
              {"recall", "FILE",
               "questions with answers, as JSON lines: {\"messages\": [...], \"expect\": \"words\", "
               "\"kind\": ...} (default: the evaluation set beside the model; off: none)"},
+             EvalSpansFlag(),
              {"layers", "on|off",
               "each layer alone, and which to keep in f16 (default: on below 50M parameters)"},
              {"max-kl", "X",

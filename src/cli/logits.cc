@@ -24,6 +24,7 @@ struct LogitsOptions {
   bool warm = false;
   std::optional<uint32_t> chunk_tokens;
   std::optional<RetentionChoice> retention;
+  std::optional<PromptSpans> spans;
   std::optional<std::string> out;
 };
 
@@ -44,6 +45,12 @@ Result<LogitsOptions> ReadLogitsOptions(const Args& args) {
     return Fail(Code::kInvalidArgument,
                 "--warm: tokens from the cache have no logits; use --positions last");
   }
+  KV_ASSIGN(options.spans, SpansOf(args));
+  if (options.spans && options.all_positions) {
+    return Fail(
+        Code::kInvalidArgument,
+        "--spans: tokens that are read where they lie have no logits; use --positions last");
+  }
   if (args.Has("chunk")) {
     KV_ASSIGN(const uint64_t chunk, args.Uint("chunk", 1, std::numeric_limits<uint32_t>::max(), 1));
     options.chunk_tokens = static_cast<uint32_t>(chunk);
@@ -63,6 +70,7 @@ Result<Receipt> Compute(Engine& engine, const LogitsOptions& options, const RowS
   request.ignore_eos = true;
   request.chunk_tokens = options.chunk_tokens;
   request.retention = options.retention;
+  request.spans = options.spans;
   request.reuse = Reuse::kBlocks;
   const auto last = static_cast<uint32_t>(options.ids.size() - 1);
   request.logits_from = options.all_positions ? 0 : last;
@@ -145,6 +153,7 @@ Command LogitsCommand() {
               "compute the prompt, then again with its KV from the cache; print the second result",
               FlagKind::kSwitch},
              {"out", "x.npy", "write [positions][vocab] there; else print the likeliest"}},
+            SpanFlags(),
             LoadFlags(),
             AdapterFlags(),
             CacheFlags()}),

@@ -109,6 +109,7 @@ Result<int> RunPrompt(const Args& args) {
   KV_TRY(ReadSampling(args, request));
   request.ignore_eos = args.Has("ignore-eos");
   KV_ASSIGN(request.retention, ExactTokensOf(args, options));
+  KV_ASSIGN(request.spans, SpansOf(args));
   if (args.Has("ids")) KV_TRY(ParseIds(*args.Text("ids")));  // before the model loads
   KV_ASSIGN(const TemplateChoice choice, ChooseTemplate(args));
 
@@ -163,6 +164,7 @@ Command RunCommand() {
             ExactTokensFlag(),
             {"json", "", "one object: text, tokens, finish_reason, receipt, timings",
              FlagKind::kSwitch}},
+           SpanFlags(),
            AnswerFlags()}),
       RunPrompt};
 }

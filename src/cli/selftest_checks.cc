@@ -274,7 +274,8 @@ std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& 
       {"shared", Shared},     {"restarted", Restarted}, {"loading", Loading},
       {"damaged", Damaged},   {"erased", Erased},       {"forgotten", Forgotten},
       {"tenants", Tenants},   {"drafted", Drafted},     {"adapters", Adapters},
-      {"retained", Retained}, {"crossed", Crossed},     {"cross", Cross}};
+      {"retained", Retained}, {"spans", Spanned},       {"crossed", Crossed},
+      {"cross", Cross}};
   // Without KV nothing can be computed from a source, no disk keeps any, nothing is drafted, and
   // there are no adapters.
   static constexpr Run kWithoutEncoder[] = {Textbook, Restarted, Loading, Damaged,
@@ -284,6 +285,7 @@ std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& 
     if (run == Crossed && !lab.rope_switch()) continue;
     if (run == Cross && !lab.has_encoder()) continue;
     if (run == Retained && !lab.engine().card().no_retention.empty()) continue;
+    if (run == Spanned && !lab.engine().card().no_spans.empty()) continue;
     if (lab.has_encoder() && std::ranges::count(kWithoutEncoder, run) > 0) continue;
     Check check(name);
     for (const uint32_t size : lab.prompt_sizes()) {

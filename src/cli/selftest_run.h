@@ -115,6 +115,9 @@ Status Drafted(Lab& lab, Check& check);
 // Checks sequences that drop tokens. REQUIRES: ModelCard::no_retention is empty.
 Status Retained(Lab& lab, Check& check);
 
+// Checks prompts with spans. REQUIRES: ModelCard::no_spans is empty.
+Status Spanned(Lab& lab, Check& check);
+
 // Checks prompts that are computed with different adapters, and without. REQUIRES: the model has no
 // encoder.
 Status Adapters(Lab& lab, Check& check);

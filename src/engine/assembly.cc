@@ -332,6 +332,22 @@ std::string_view WhyNoRetention(const ModelConfig& config, CacheMode cache_mode)
   return "";
 }
 
+std::string_view WhyNoSpans(const ImportedModel& model, CacheMode cache_mode) {
+  const ModelConfig& config = model.config;
+  if (config.encoder) return "models with an encoder read a source, which has no spans";
+  if (model.positions) return "models with learned positions cannot read text in another place";
+  const auto is_long = [](const RopeConfig& rope) { return rope.type == RopeType::kLongRope; };
+  if (is_long(config.rope) || (config.local_rope && is_long(*config.local_rope))) {
+    return "models with RoPE longrope rotate text by the length of its prompt";
+  }
+  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+    if (LayerOf(config, layer).window == 0) continue;
+    return "models with sliding windows keep only the end of a text";
+  }
+  if (cache_mode == CacheMode::kNone) return "--cache none keeps no KV; use prefix or sequence";
+  return "";
+}
+
 ModelCard CardOf(const Assembly& assembly) {
   const ImportedModel& model = assembly.model;
   return {.id = model.name,

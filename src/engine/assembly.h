@@ -43,6 +43,8 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model,
 
 // Returns why no sequence of the model may drop tokens (RetentionPolicy); empty: they may.
 std::string_view WhyNoRetention(const ModelConfig& config, CacheMode cache_mode);
+// Says why a model's prompts have no spans (PromptSpans); empty: they may.
+std::string_view WhyNoSpans(const ImportedModel& model, CacheMode cache_mode);
 
 // Returns the card without end tokens, which also depend on the tokenizer.
 ModelCard CardOf(const Assembly& assembly);

@@ -138,6 +138,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   }
   const Tokenizer* tokenizer = parts.text.tokenizer.get();
   parts.card.no_retention = WhyNoRetention(config, options.cache_mode);
+  parts.card.no_spans = WhyNoSpans(parts.runner->source(), options.cache_mode);
   parts.card.eos = EndTokens(config, parts.text);
   parts.card.no_text = parts.text.no_text;
   parts.card.unknown_template = parts.text.unknown_template;

@@ -29,7 +29,14 @@ uint64_t BytesOf(const Request& request, uint32_t ctx_size) {
   const uint64_t bytes =
       sizeof(Request) + AllocatedBytes(spec) +
       spec.n * (longest - std::min<uint64_t>(longest, ctx_size)) * kSequenceBytesPerToken;
-  if (!spec.beams) return bytes;
+  uint64_t of_spans = 0;
+  if (request.spans.plan) {
+    for (const SpanPlan::Part& part : request.spans.plan->parts()) {
+      of_spans += sizeof(SpanPart) + sizeof(SpanPlan::Part) + 2 * sizeof(StepRun) +
+                  request.spans.plan->TokensOf(part) * kSequenceBytesPerToken;
+    }
+  }
+  if (!spec.beams) return bytes + of_spans;
   return bytes +
          BeamSearch::BytesFor(spec.beams->beams, request.max_tokens + request.prompt_tokens());
 }
@@ -38,6 +45,27 @@ Result<uint64_t> RandomSeed() {
   std::array<uint8_t, 8> bytes;
   KV_TRY(FillRandom(bytes));
   return std::bit_cast<uint64_t>(bytes);
+}
+
+// What an engine can run, before quotas are known.
+RequestLimits LimitsOf(const EngineOnThread::Parts& parts) {
+  return {.ctx_size = parts.card.ctx_size,
+          .max_positions = parts.card.max_positions,
+          .vocab_size = parts.card.vocab_size,
+          .source_vocab_size = parts.card.source_vocab_size,
+          .parallel = parts.options.parallel,
+          .num_blocks = static_cast<uint32_t>(parts.plan.num_blocks),
+          .pool_blocks = static_cast<uint32_t>(parts.plan.num_blocks),
+          .layout = &parts.cache->layout(),
+          .step_tokens = parts.cache->step_tokens(),
+          .cache_mode = parts.options.cache_mode,
+          .retention = parts.options.retention,
+          .no_retention = parts.card.no_retention,
+          .no_spans = parts.card.no_spans,
+          .bos = parts.card.bos,
+          .has_learned_positions = parts.runner->source().positions.has_value(),
+          .tokenizer = parts.text.tokenizer.get(),
+          .no_text = parts.text.no_text ? *parts.text.no_text : std::string_view()};
 }
 
 }  // namespace
@@ -79,22 +107,7 @@ Status EngineOnThread::CompileFormats(std::span<GenerateRequest> requests) {
 
 Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateRequest> requests,
                                                          IndexedSink sink) {
-  RequestLimits limits{.ctx_size = parts_.card.ctx_size,
-                       .max_positions = parts_.card.max_positions,
-                       .vocab_size = parts_.card.vocab_size,
-                       .source_vocab_size = parts_.card.source_vocab_size,
-                       .parallel = parts_.options.parallel,
-                       .num_blocks = static_cast<uint32_t>(parts_.plan.num_blocks),
-                       .pool_blocks = static_cast<uint32_t>(parts_.plan.num_blocks),
-                       .layout = &parts_.cache->layout(),
-                       .step_tokens = parts_.cache->step_tokens(),
-                       .cache_mode = parts_.options.cache_mode,
-                       .retention = parts_.options.retention,
-                       .no_retention = parts_.card.no_retention,
-                       .bos = parts_.card.bos,
-                       .has_learned_positions = parts_.runner->source().positions.has_value(),
-                       .tokenizer = parts_.text.tokenizer.get(),
-                       .no_text = parts_.text.no_text ? *parts_.text.no_text : std::string_view()};
+  RequestLimits limits = LimitsOf(parts_);
   const uint32_t limit = parts_.options.parallel + parts_.options.max_queued;
   if (requests.size() > limit) {
     return FailField(Code::kInvalidArgument, "prompt",

@@ -57,6 +57,10 @@ struct Owned {
     return Sum(text, tools, must_call, parallel_calls, calls, think, begins_inside_thought,
                max_thought_tokens);
   }
+  static uint64_t Bytes(const PromptSpans& choice) {
+    const auto& [spans, seam, head] = choice;
+    return Sum(spans, seam, head);
+  }
   static uint64_t Bytes(const SamplingParams& sampling) {
     const auto& [temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty,
                  frequency_penalty, penalty_last_n, logit_bias, temperature_last, infill, seed] =
@@ -69,16 +73,16 @@ struct Owned {
                  max_tokens, priority, timeout_ms, n, beams, min_tokens, no_repeat_ngram_size, stop,
                  stop_ids, format, compiled_format, ignore_eos, echo_special, shown_special,
                  logprobs, scores_prompt, reports_progress, llama_quirks, adapters, adapter_digest,
-                 reuse, use_disk, use_remote, retention, draft_max, prediction, replayed,
+                 reuse, use_disk, use_remote, retention, spans, draft_max, prediction, replayed,
                  replayed_accept, chunk_tokens, only_when_idle, identity_changed, caller_explains,
                  on_logits, logits_from, ignored, clock_in_prompt, id, on_trace] = request;
     return Sum(tenant, cache_owner, cache_salt, source, prompt, message_ends, sampling, max_tokens,
                priority, timeout_ms, n, beams, min_tokens, no_repeat_ngram_size, stop, stop_ids,
                format, compiled_format, ignore_eos, echo_special, shown_special, logprobs,
                scores_prompt, reports_progress, llama_quirks, adapters, adapter_digest, reuse,
-               use_disk, use_remote, retention, draft_max, prediction, replayed, replayed_accept,
-               chunk_tokens, only_when_idle, identity_changed, caller_explains, on_logits,
-               logits_from, ignored, clock_in_prompt, id, on_trace);
+               use_disk, use_remote, retention, spans, draft_max, prediction, replayed,
+               replayed_accept, chunk_tokens, only_when_idle, identity_changed, caller_explains,
+               on_logits, logits_from, ignored, clock_in_prompt, id, on_trace);
   }
 };
 

@@ -92,6 +92,13 @@ void WriteDropped(const MetricsView& view, SeriesWriter& out) {
 
 void WriteInexact(const MetricsView& view, SeriesWriter& out) {
   out.Write(view.stats.retention_inexact, {"retention"});
+  out.Write(view.stats.spans_inexact, {"spans"});
+}
+
+void WriteSpanTokens(const MetricsView& view, SeriesWriter& out) {
+  out.Write(view.stats.span_reused_tokens, {"reused"});
+  out.Write(view.stats.span_computed_tokens, {"computed"});
+  out.Write(view.stats.span_seam_tokens, {"seam"});
 }
 
 constexpr MetricSeries kCacheSeries[] = {
@@ -143,6 +150,9 @@ constexpr MetricSeries kCacheSeries[] = {
      "Tokens that the last token of a choice did not see, by the retention policy.", WriteDropped},
     {"kvasir_inexact_tokens_total", MetricType::Counter, "why", "engine",
      "Tokens that were computed without some of those before them.", WriteInexact},
+    {"kvasir_span_tokens_total", MetricType::Counter, "source", "engine",
+     "Tokens of spans: read from the cache, computed as spans, computed in their place.",
+     WriteSpanTokens},
     {"kvasir_committed_blocks_total", MetricType::Counter, "", "cache",
      "Blocks that entered the index.", Of<&Stats::committed_blocks>},
     {"kvasir_evicted_blocks_total", MetricType::Counter, "cause", "cache",

@@ -33,9 +33,21 @@ nlohmann::json DraftJson(const DraftReceipt& draft) {
             {"model", draft.accepted[static_cast<size_t>(DraftSource::kModel)]}}}};
 }
 
-nlohmann::json InexactJson(const std::optional<RetentionReceipt>& retention) {
-  if (!retention || !retention->inexact_from) return nullptr;
-  return {{"from", *retention->inexact_from}, {"why", "retention"}};
+nlohmann::json InexactJson(const Receipt& receipt) {
+  const auto json = [](const auto& part, const char* why) -> nlohmann::json {
+    if (!part || !part->inexact_from) return nullptr;
+    return {{"from", *part->inexact_from}, {"why", why}};
+  };
+  return receipt.spans ? json(receipt.spans, "spans") : json(receipt.retention, "retention");
+}
+
+nlohmann::json SpansJson(const std::optional<SpansReceipt>& spans) {
+  if (!spans) return nullptr;
+  return {{"count", spans->count},
+          {"plain", spans->plain},
+          {"reused_tokens", spans->reused_tokens},
+          {"computed_tokens", spans->computed_tokens},
+          {"seam_tokens", spans->seam_tokens}};
 }
 
 nlohmann::json RetentionJson(const std::optional<RetentionReceipt>& retention) {
@@ -85,8 +97,9 @@ nlohmann::json ReceiptJson(const Receipt& receipt) {
                          {"ttft_ms", RoundMs(receipt.ttft_ms)},
                          {"tpot_ms", RoundMs(receipt.tpot_ms)},
                          {"draft", DraftJson(receipt.draft)},
-                         {"inexact", InexactJson(receipt.retention)},
-                         {"retention", RetentionJson(receipt.retention)}};
+                         {"inexact", InexactJson(receipt)},
+                         {"retention", RetentionJson(receipt.retention)},
+                         {"spans", SpansJson(receipt.spans)}};
   if (receipt.clock_in_prompt) json["clock_in_prompt"] = true;
   if (receipt.source_tokens > 0) {
     json["source_tokens"] = receipt.source_tokens;

@@ -12,9 +12,10 @@ namespace kvasir {
 //  "saved_ms", "queue_ms", "shared_ms", "cache_ms", "load_ms", "compute_ms", "estimate_ms",
 //  "ttft_ms", "tpot_ms", "draft": {"steps", "drafted", "accepted", "sources": {"memory",
 //  "prediction"}}, "inexact": {"from", "why"}, "retention": {"policy", "budget", "sinks", "recent",
-//  "kept", "dropped", "decisions", "inexact_from"}}. Every key is always present; `miss`,
-//  `message_index`, `estimate_ms`, `draft`, `inexact`, `retention` and `inexact_from` are null
-//  where absent.
+//  "kept", "dropped", "decisions", "inexact_from"}, "spans": {"count", "plain", "reused_tokens",
+//  "computed_tokens", "seam_tokens"}}. Every key is always present; `miss`, `message_index`,
+//  `estimate_ms`, `draft`, `inexact`, `retention`, `inexact_from` and `spans` are null where
+//  absent.
 nlohmann::json ReceiptJson(const Receipt& receipt);
 
 }  // namespace kvasir

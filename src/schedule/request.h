@@ -22,6 +22,7 @@
 #include "schedule/first_token_time.h"
 #include "schedule/load_pace.h"
 #include "schedule/sequence.h"
+#include "schedule/span_state.h"
 
 namespace kvasir {
 
@@ -90,7 +91,7 @@ struct ResumeState {
   uint32_t tokens_at_resume = 0;  // AnswerState::completion_tokens
 };
 
-// What a running request's first choice gets from the tier (TierLoads).
+// What a running request's first choice, or the span that it reads, gets from the tier (TierLoads).
 struct LoadState {
   KvLoad load;
   LoadPace pace;
@@ -167,6 +168,7 @@ struct Request {
   ResumeState resume;
   LoadState load;
   AnswerState answer;
+  SpanState spans;
   AnswerEvents events;
   Receipt receipt;
   bool is_erased = false;  // its owner's cache was erased since it came
@@ -187,9 +189,15 @@ struct Request {
     return cache_owner() == other.cache_owner() && spec.cache_salt == other.spec.cache_salt &&
            adapter_digest() == other.adapter_digest();
   }
+  // Returns the sequence that a load is for: the part that is read, else the first choice.
+  Sequence& loading() {
+    Sequence* const part = spans.reading();
+    return part != nullptr ? *part : *answer.first_live();
+  }
   // Returns the first position whose token does not see all before it: nothing is matched or found
   // by others from there on.
   uint32_t exact_end() const {
+    if (spans.plan) return spans.plan->inexact_from();
     return retention ? retention->inexact_from() : std::numeric_limits<uint32_t>::max();
   }
   // Returns the beginning of some tokens of it that other prompts may be found by.

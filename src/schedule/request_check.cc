@@ -128,13 +128,37 @@ Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
 }
 
 // The demand of the prompts only.
-KvDemand DemandOf(const GenerateRequest& spec, const RequestLimits& limits) {
+KvDemand DemandOf(const GenerateRequest& spec, const std::optional<SpanPlan>& spans,
+                  const RequestLimits& limits) {
   const auto prompt = static_cast<uint32_t>(spec.prompt.size());
-  return {.prompt_tokens = prompt,
-          .tokens = prompt,
-          .n = WidthOf(spec),
-          .shares_prompt = limits.cache_mode != CacheMode::kNone,
-          .source_tokens = static_cast<uint32_t>(spec.source.size())};
+  KvDemand demand{.prompt_tokens = prompt,
+                  .tokens = prompt,
+                  .n = WidthOf(spec),
+                  .shares_prompt = limits.cache_mode != CacheMode::kNone,
+                  .source_tokens = static_cast<uint32_t>(spec.source.size())};
+  if (!spans) return demand;
+  const uint32_t block_tokens = limits.layout->block_tokens();
+  demand.read_blocks = spans->BlocksNotWritten(block_tokens);
+  demand.beside_blocks = static_cast<uint32_t>(spans->BlocksOfParts(block_tokens));
+  return demand;
+}
+
+// What of its prompt is read where it lies; absent: it has no spans.
+Result<std::optional<SpanPlan>> SpansOf(const GenerateRequest& spec, const RequestLimits& limits) {
+  if (!spec.spans || spec.spans->spans.empty()) return std::nullopt;
+  const auto refuse = [](std::string_view why) {
+    return FailField(Code::kInvalidArgument, "cache.spans", "{}", why);
+  };
+  if (!limits.no_spans.empty()) return refuse(limits.no_spans);
+  const RetentionChoice& retention = spec.retention ? *spec.retention : limits.retention;
+  if (retention.policy != Retention::kFull) {
+    return refuse("a request has spans or drops tokens, not both; ask for the retention full");
+  }
+  if (spec.scores_prompt) return refuse("tokens that are read where they lie have no scores");
+  auto plan = SpanPlan::Create(*spec.spans, static_cast<uint32_t>(spec.prompt.size()));
+  if (plan) return *std::move(plan);
+  plan.error().field = "cache." + plan.error().field.value_or("spans");
+  return tl::unexpected(std::move(plan.error()));
 }
 
 // What its sequences keep; absent: all.
@@ -223,7 +247,8 @@ Status CheckRetained(const Request& request, const RequestLimits& limits) {
 
 // The largest prompt + answer that fits context and pool. The last token is never computed: it
 // needs a position, but no place in a block.
-Result<uint64_t> MaxTokens(const GenerateRequest& spec, const RequestLimits& limits) {
+Result<uint64_t> MaxTokens(const GenerateRequest& spec, const std::optional<SpanPlan>& spans,
+                           const RequestLimits& limits) {
   const uint64_t prompt = spec.prompt.size();
   const uint64_t answer = spec.max_tokens == 0 ? 0 : 1;
   uint64_t context = limits.ctx_size;
@@ -247,8 +272,8 @@ Result<uint64_t> MaxTokens(const GenerateRequest& spec, const RequestLimits& lim
     refused.value().excess = {.prompt_tokens = prompt, .ctx_size = context};
     return refused;
   }
-  const uint64_t computed =
-      DemandOf(spec, limits).MaxTokens(*limits.layout, limits.step_tokens, limits.num_blocks);
+  const uint64_t computed = DemandOf(spec, spans, limits)
+                                .MaxTokens(*limits.layout, limits.step_tokens, limits.num_blocks);
   if (computed == 0 && limits.num_blocks < limits.pool_blocks) {
     return FailField(Code::kInvalidArgument, "prompt",
                      "{} tokens{} need more than the {} blocks of {} tokens that this tenant may "
@@ -274,14 +299,17 @@ Result<std::unique_ptr<Request>> CheckRequest(GenerateRequest spec, EventSink si
                                               const RequestLimits& limits) {
   KV_TRY(CheckFields(spec, limits));
   KV_ASSIGN(const std::optional<RetentionPolicy> retention, RetentionOf(spec, limits));
-  const auto longest = retention ? MaxRetained(spec, *retention, limits) : MaxTokens(spec, limits);
+  KV_ASSIGN(std::optional<SpanPlan> spans, SpansOf(spec, limits));
+  const auto longest =
+      retention ? MaxRetained(spec, *retention, limits) : MaxTokens(spec, spans, limits);
   KV_ASSIGN(const uint64_t max_total, longest);
   auto request = std::make_unique<Request>();
   const uint64_t prompt = spec.prompt.size();
   request->max_tokens =
       static_cast<uint32_t>(std::min<uint64_t>(spec.max_tokens, max_total - prompt));
-  request->demand = DemandOf(spec, limits);
+  request->demand = DemandOf(spec, spans, limits);
   if (request->max_tokens > 0) request->demand.tokens += request->max_tokens - 1;
+  request->spans.plan = std::move(spans);
   request->spec = std::move(spec);
   request->sink = std::move(sink);
   if (!retention) return request;

@@ -27,6 +27,7 @@ struct RequestLimits {
   RetentionChoice retention;  // of requests that do not say
   // What says why no sequence may drop tokens; empty: they may.
   std::string_view no_retention = "";
+  std::string_view no_spans = "";      // the same of spans
   std::span<const TokenId> bos = {};   // tokens that begin a text
   bool has_learned_positions = false;  // then no sequence is longer than max_positions
   const Tokenizer* tokenizer = nullptr;

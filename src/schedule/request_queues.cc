@@ -70,11 +70,14 @@ std::vector<Request*> RequestQueues::StopSharing(std::string_view owner,
       const bool is_on_path =
           begins(request->spec.prompt) ||
           std::ranges::any_of(request->answer.sequences, begins,
-                              [](const auto& sequence) { return std::span(sequence->tokens); });
+                              [](const auto& sequence) { return std::span(sequence->tokens); }) ||
+          std::ranges::any_of(request->spans.parts, begins,
+                              [](const auto& part) { return std::span(part->sequence.tokens); });
       if (!is_on_path) continue;
       request->is_erased = true;
       request->wait.resident_tokens = 0;
       for (const auto& sequence : request->answer.sequences) sequence->kv.LeaveIndex();
+      for (const auto& part : request->spans.parts) part->sequence.kv.LeaveIndex();
       stopped.push_back(request.get());
     }
   };

@@ -274,6 +274,10 @@ void Scheduler::CommitRows() {
       EndRequest(request, FinishReason::kError, &error);
     }
     if (request.done()) continue;
+    if (rows.is_span) {
+      CommitSpanRows(rows);
+      continue;
+    }
     if (rows.num_drafted > 0) {
       AddDraftedHeads(rows);
       continue;

@@ -143,6 +143,8 @@ class Scheduler {
   bool TryAdmit(Request& request);
   void StartRunning(Request& request, const Known& known, MatchResult match,
                     Reservation reservation, uint64_t start_ns);
+  MatchResult MatchText(Request& request, std::span<const TokenId> tokens, bool is_long,
+                        MatchOptions options);
   MatchResult Match(Request& request, std::span<const TokenId> tokens, bool is_long,
                     MatchOptions options);
   uint32_t TokensToReserve(const Request& request) const;
@@ -157,6 +159,18 @@ class Scheduler {
   bool DropTokens(const Request& request, Sequence& sequence, uint32_t sequences);
   void NoteRetained(Request& request, const Sequence& sequence);
   static void FillRetention(Request& request);
+
+  // scheduler_spans.cc
+  Result<std::vector<std::unique_ptr<SpanPart>>> ReserveSpans(Request& request,
+                                                              const MatchResult& match);
+  bool ReadSpans(Request& request);
+  bool BeginPart(Request& request, const Sequence& first);
+  void EndPart(Request& request);
+  void CommitSpanRows(const StepBatch::Rows& rows);
+  void CountPart(Request& request, const SpanPlan::Part& plan, const SpanPart& part);
+  void StopSpans(Request& request);
+  void NoteSpans(const Request& request, const Sequence& sequence);
+  void FillSpans(Request& request);
 
   // scheduler.cc
   void CheckFiles();

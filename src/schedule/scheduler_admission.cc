@@ -178,6 +178,7 @@ bool Scheduler::TryAdmit(Request& request) {
   demand.prompt_tokens = static_cast<uint32_t>(known.tokens.size());
   demand.tokens = TokensToReserve(request);
   demand.n = request.num_live();
+  demand.beside_blocks = 0;  // ReserveSpans
   // Without other requests this one would fit: submission checked its demand.
   const bool guaranteed = cache_.IsGuaranteed(match, demand);
   Result<Reservation> reservation = cache_.Reserve(match, demand);
@@ -187,9 +188,16 @@ bool Scheduler::TryAdmit(Request& request) {
     request.times.parts.Enter(State::kQueued, start_ns, cache_before_ns);
     return false;
   }
+  auto parts = ReserveSpans(request, match);
+  if (!parts) {
+    request.room.over_quota = CountRefusal(parts.error());
+    request.times.parts.Enter(State::kQueued, start_ns, cache_before_ns);
+    return false;
+  }
   if (!guaranteed && !requests_.running.empty() && cache_.unreserved_blocks() < Headroom()) {
     return false;
   }
+  request.spans.parts = std::move(*parts);
   request.times.parts.Enter(State::kRuns, start_ns, cache_before_ns);
   request.room.reserved_tokens = demand.tokens;
   StartRunning(request, known, std::move(match), std::move(*reservation), start_ns);
@@ -272,7 +280,10 @@ void Scheduler::CountResumed(Request& request, const Sequence& first, uint32_t n
   for (const auto& sequence : request.answer.sequences) {
     if (sequence->done) continue;
     const uint32_t kept = sequence.get() == &first ? num_reused : request.prompt_tokens();
-    const uint32_t again = sequence->num_computed - std::min(sequence->num_computed, kept);
+    uint32_t again = sequence->num_computed - std::min(sequence->num_computed, kept);
+    if (request.spans.plan && again > 0 && sequence.get() == &first) {
+      again -= request.spans.plan->ReadBefore(sequence->num_computed);
+    }
     request.receipt.recomputed += again;
     request.resume.recomputed_last += again;
     figures_.stats().recomputed_tokens += again;
@@ -297,6 +308,7 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
     }
     sequence->kv = KvSequence();
   }
+  StopSpans(*request);
   request->answer.unused_beams.clear();
   request->room.reservation.Release();
   request->resume.preempted = true;
@@ -329,7 +341,7 @@ void Scheduler::GrowReservations() {
       if (sequence->done) continue;
       needed = std::max(needed, static_cast<uint32_t>(sequence->tokens.size()));
     }
-    const bool dropped = DropTokens(*request);
+    const bool dropped = DropTokens(*request) && ReadSpans(*request);
     const bool grows = needed > request->room.reserved_tokens || !dropped;
     const bool own = std::ranges::count(over_quota, request->room.account) > 0;
     if (grows) request->room.over_quota = own;
@@ -361,10 +373,9 @@ bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
 }
 
 // Returns what the cache has for `tokens`, under the Identity of a long sequence or of a short one.
-MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, bool is_long,
-                             MatchOptions options) {
+MatchResult Scheduler::MatchText(Request& request, std::span<const TokenId> tokens, bool is_long,
+                                 MatchOptions options) {
   options.reuse = request.shares();
-  if (!FaultActive(Fault::kForeignResume)) options.most_tokens = request.exact_end();
   request.room.account = options.account = tenants_.AccountOf(request.cache_owner());
   const std::vector<TokenId>& source = request.spec.source;
   options.source = {source, static_cast<uint32_t>(source.size())};
@@ -382,6 +393,15 @@ MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, 
     if (is_long) std::swap(ns, options.other_rope);
   }
   return figures_.TimedCache([&] { return cache_.Match(ns, tokens, options); });
+}
+
+// The same for tokens that the request begins or goes on with.
+MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, bool is_long,
+                             MatchOptions options) {
+  if (request.spans.plan || !FaultActive(Fault::kForeignResume)) {
+    options.most_tokens = request.exact_end();
+  }
+  return MatchText(request, tokens, is_long, options);
 }
 
 // RoPE longrope: a token that makes a sequence longer than after_tokens is known, but not computed.

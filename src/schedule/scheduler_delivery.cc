@@ -124,6 +124,7 @@ bool Scheduler::AdvanceFormat(const Request& request, Sequence& sequence,
 void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* hidden,
                             FinishReason reason) {
   NoteRetained(request, sequence);
+  NoteSpans(request, sequence);
   sequence.kv.Close();
   // If only the prompt is committed, its tail and Cursor are kept already.
   if (sequence.kv.num_committed() > request.prompt_tokens()) {
@@ -147,6 +148,7 @@ void Scheduler::ReleaseSequences(Request& request) {
   request.answer.unused_beams.clear();
   for (const auto& sequence : request.answer.sequences) {
     if (!sequence->done) NoteRetained(request, *sequence);
+    if (!sequence->done) NoteSpans(request, *sequence);
     sequence->kv = KvSequence();
     sequence->format_choice.reset();
     sequence->done = true;
@@ -181,6 +183,7 @@ void Scheduler::EndRequest(Request& request, FinishReason reason, const Error* e
 
 void Scheduler::FinishRequest(Request& request, FinishReason reason) {
   loads_.End(request);
+  request.spans.Stop();
   request.room.reservation.Release();
   zeroes_scratch_ |= request.is_erased;
   const uint64_t now = MonotonicNs();
@@ -193,6 +196,7 @@ void Scheduler::FinishRequest(Request& request, FinishReason reason) {
     receipt.clock_in_prompt = request.spec.clock_in_prompt;
   }
   FillRetention(request);
+  FillSpans(request);
   receipt.ttft_ms = static_cast<double>(first - request.times.submitted_ns) * kMs;
   FillFirstTokenParts(request.times.parts, receipt);
   if (request.answer.longest > 1) {

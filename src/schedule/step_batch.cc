@@ -72,6 +72,11 @@ void StepBatch::AddRows(Rows& rows, uint32_t shift) {
   if (retention && retention->IsInexact(rows.position)) {
     Bound(rows, *retention, &sequences_.back());
   }
+  const SpanState& spans = rows.request->spans;
+  if (spans.plan && !rows.is_span && spans.plan->IsInexact(rows.position)) {
+    sequences_.back().runs = spans.RunsAt(rows.position);
+    sequences_.back().begin = spans.BeginAt(rows.position);
+  }
   if (FaultActive(Fault::kMatesAdapter)) sequences_.back().adapters = sequences_[0].adapters;
   const auto begin = rows.sequence->tokens.begin() + rows.position;
   tokens_.insert(tokens_.end(), begin, begin + (rows.num_rows - rows.num_drafted));

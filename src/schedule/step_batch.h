@@ -27,6 +27,7 @@ class StepBatch {
     uint32_t source_rows;      // tokens of its source, if that is read before; else 0
     bool decodes;              // its only token was just sampled
     uint32_t num_drafted = 0;  // of num_rows: the last ones, of the sequence's draft
+    bool is_span = false;      // of the part of its prompt that the request reads
   };
 
   // `max_rows`: of a step; `parallel`: sequences that have rows, at most. The runner must outlive

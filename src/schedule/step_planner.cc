@@ -159,6 +159,7 @@ void StepPlanner::RaiseLeaders() {
 void StepPlanner::FillSequence(uint32_t index, Request& request, Sequence& sequence) {
   // Choices of a request that goes on wait until the prompt can be forked again.
   if (sequence.done || sequence.kv.tables().empty() || sequence.waits_for_format()) return;
+  if (Sequence* const part = request.spans.reading()) return FillSpan(index, request, *part);
   uint32_t pending = sequence.num_pending();
   if (!request.answer.prompt_done) {
     pending = request.prompt_tokens() - sequence.kv.num_committed();
@@ -176,6 +177,11 @@ void StepPlanner::FillSequence(uint32_t index, Request& request, Sequence& seque
   if (request.retention) {
     pending = std::min(pending, request.retention->RowsFrom(sequence.kv.num_committed()));
   }
+  if (request.spans.plan) {
+    const uint32_t rows = request.spans.plan->RowsFrom(sequence.kv.num_committed());
+    if (rows == 0) return;  // the next part is not read yet
+    pending = std::min(pending, rows);
+  }
   const bool decodes = sequence.kv.has_source() && Decodes(request, sequence);
   const bool drafts = decodes && sequence.draft.num_tokens > 0 && drafter_.MayDraft(request);
   view_sequences_.push_back(
@@ -187,6 +193,20 @@ void StepPlanner::FillSequence(uint32_t index, Request& request, Sequence& seque
        .draft_chance = drafts ? drafter_.Chance(request, sequence) : 0,
        .source_tokens = sequence.kv.has_source() ? 0 : sequence.kv.source_tokens()});
   seen_.push_back({&request, &sequence});
+}
+
+// The part of the prompt that the request reads has rows instead of the request's first sequence.
+void StepPlanner::FillSpan(uint32_t index, Request& request, Sequence& part) {
+  if (request.load.waits) return;
+  uint32_t pending = loads_.RowsBefore(request, part, part.num_pending());
+  pending = std::min(pending, request.spec.chunk_tokens.value_or(pending));
+  if (pending == 0) return;
+  const uint32_t committed = part.kv.num_committed();
+  view_sequences_.push_back(
+      {.request = index,
+       .pending = pending,
+       .kv_bytes = static_cast<double>(cache_.layout().SeenBytes(committed))});
+  seen_.push_back({&request, &part});
 }
 
 // Returns the bytes of KV that the next row of a sequence reads.
@@ -209,6 +229,9 @@ uint32_t StepPlanner::CostToBringBack(const Request& request) const {
   for (const auto& sequence : request.answer.sequences) {
     if (!sequence->done && !sequence->kv.tables().empty()) tokens += cache_.OwnTokens(sequence->kv);
   }
+  for (const auto& part : request.spans.parts) {
+    if (!part->sequence.kv.tables().empty()) tokens += cache_.OwnTokens(part->sequence.kv);
+  }
   return tokens;
 }
 
@@ -228,7 +251,8 @@ void StepPlanner::TakeRows(StepBatch* batch) const {
                 .position = seen_[i].sequence->kv.num_committed(),
                 .source_rows = source_rows,
                 .decodes = sequence.decodes,
-                .num_drafted = plan_.draft_rows[i]},
+                .num_drafted = plan_.draft_rows[i],
+                .is_span = seen_[i].sequence == seen_[i].request->spans.reading()},
                sequence.kv_bytes);
   }
 }

@@ -45,6 +45,7 @@ class StepPlanner {
   void Fill(std::span<const AccountId> over_quota);
   void RaiseLeaders();
   void FillSequence(uint32_t index, Request& request, Sequence& sequence);
+  void FillSpan(uint32_t index, Request& request, Sequence& part);
   double SeenBytes(const Request& request, const Sequence& sequence) const;
   uint32_t CostToBringBack(const Request& request) const;
 

@@ -62,7 +62,7 @@ void TierLoads::Start(Request& request, KvLoad load, uint32_t num_offered) {
                 .progress_ns = now,
                 .compute_ns = num_offered * figures_.RowNs(),
                 .ns_per_byte = NsPerByte(state.load)};
-  cache_.BindLoad(request.answer.first_live()->kv, state.load);
+  cache_.BindLoad(request.loading().kv, state.load);
   state.is_late = !cache_.layout().has_windows() &&
                   state.pace.IsSlower(LeftBytes(state), state.pace.compute_ns);
   state.waits = !state.is_late;
@@ -98,7 +98,7 @@ void TierLoads::Continue(RequestQueues& requests) {
 // is matched again.
 bool TierLoads::ContinueOne(Request& request, uint64_t end_ns) {
   LoadState& state = request.load;
-  Sequence& sequence = *request.answer.first_live();
+  Sequence& sequence = request.loading();
   const uint32_t before = sequence.kv.num_committed();
   const std::array bytes_before = {state.load.loaded_bytes(TierKind::kDisk),
                                    state.load.loaded_bytes(TierKind::kRemote)};
@@ -156,13 +156,13 @@ void TierLoads::SetMiss(Request& request, MissReason reason) {
   LoadState& state = request.load;
   if (state.miss) return;
   state.miss = reason;
-  state.miss_at = request.answer.first_live()->kv.num_committed();
+  state.miss_at = request.loading().kv.num_committed();
 }
 
 // Returns the tokens of the offer that the sequence does not have yet.
-uint32_t TierLoads::LeftTokens(const Request& request) const {
+uint32_t TierLoads::LeftTokens(Request& request) const {
   const uint32_t end = request.load.load.end_block() * cache_.layout().block_tokens();
-  const uint32_t committed = request.answer.first_live()->kv.num_committed();
+  const uint32_t committed = request.loading().kv.num_committed();
   return end - std::min(end, committed);
 }
 
@@ -175,7 +175,7 @@ void TierLoads::ReadAhead(Request& request) {
   const uint32_t left = LeftTokens(request);
   const double share = state.pace.ComputedShare(LeftBytes(state), left * figures_.RowNs());
   const uint64_t lead = std::max<uint64_t>(static_cast<uint64_t>(share * left), max_rows_);
-  const uint64_t first = request.answer.first_live()->kv.num_committed() + lead;
+  const uint64_t first = request.loading().kv.num_committed() + lead;
   state.first_read = static_cast<uint32_t>((first + block_tokens - 1) / block_tokens);
 }
 
@@ -190,7 +190,11 @@ void TierLoads::End(Request& request) {
   LoadState& state = request.load;
   if (!state.load.active() && state.load.num_records() == 0) return;
   Receipt& receipt = request.receipt;
-  if (request.resume.was_resumed) {
+  if (request.spans.is_reading) {
+    SpanPart& part = *request.spans.parts[request.spans.num_read];
+    part.from_remote = state.load.remote_tokens();
+    part.from_disk = state.load.loaded_tokens() - state.load.remote_tokens();
+  } else if (request.resume.was_resumed) {
     const uint32_t kept = std::min(request.resume.recomputed_last, state.load.taken_tokens());
     receipt.recomputed -= kept;
     figures_.stats().recomputed_tokens -= kept;

@@ -45,7 +45,7 @@ class TierLoads {
   uint64_t LeftBytes(const LoadState& state) const;
   void LearnSpeed(TierKind kind);
   std::optional<double> NsPerByte(const KvLoad& load) const;
-  uint32_t LeftTokens(const Request& request) const;
+  uint32_t LeftTokens(Request& request) const;
 
   KvCache& cache_;
   Tier* const tier_;

@@ -169,7 +169,8 @@ void GenerationStarter::FollowChat(const std::string& body, const Call& from,
   if (!start || body.size() > AskedChat::kMaxBodyBytes) return;
   const bool has_answers = body.find("\"assistant\"") != body.npos;
   const GenerateRequest& request = start->requests.front();
-  const bool prepares = from.options.prepare && request.n == 1 && request.max_tokens > 0;
+  const bool prepares = from.options.prepare && request.n == 1 && request.max_tokens > 0 &&
+                        !request.spans;  // the next turn does not begin with its tokens
   Follow(std::make_shared<AskedChat>(body, from.model, preparer), has_answers, prepares, start);
 }
 

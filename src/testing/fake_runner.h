@@ -194,9 +194,9 @@ class FakeRunner : public Runner {
     uint64_t seen = kSeed;
     for (const StepRun& run : sequence.runs) {
       for (uint32_t i = run.first; i < run.last; ++i) {
-        seen = Mix64(seen ^ *SlotIn(run.tables[group], i));
+        seen = Mix64(seen ^ *SlotIn((run.tables.empty() ? sequence.tables : run.tables)[group], i));
       }
-      seen = Mix64(seen ^ run.query_position.value_or(position));
+      seen = Mix64(seen ^ run.QueryPosition(position));
     }
     const uint64_t begin =
         std::max<uint64_t>(sequence.begin, WindowBegin(position, sequence.window));
