@@ -31,6 +31,7 @@ constexpr std::pair<std::string_view, Fault> kFaults[] = {
     {"unshifted-sinks", Fault::kUnshiftedSinks},
     {"late-drop", Fault::kLateDrop},
     {"foreign-resume", Fault::kForeignResume},
+    {"drafted-score", Fault::kDraftedScore},
 };
 
 }  // namespace

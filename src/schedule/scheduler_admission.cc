@@ -239,6 +239,7 @@ void Scheduler::StartRunning(Request& request, const Known& known, MatchResult m
   if (resumed) {
     first->kv = std::move(kv);
     for (const auto& sequence : request.answer.sequences) {
+      sequence->retained.decided_at = sequence->retained.decisions = 0;  // it decides again
       // Without a cache the choices share nothing.
       const bool shares = options_.cache_mode != CacheMode::kNone;
       const bool is_apart = known.goes_on && !shares;
@@ -296,6 +297,7 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
       figures_.TimedCache([&] { cache_.Commit(sequence->kv, 0, KvCache::CommitKind::kEnd); });
     }
     sequence->kv = KvSequence();
+    sequence->retained.sums.Release();
   }
   request->answer.unused_beams.clear();
   request->room.reservation.Release();
@@ -364,7 +366,7 @@ bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
 MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, bool is_long,
                              MatchOptions options) {
   options.reuse = request.shares();
-  if (!FaultActive(Fault::kForeignResume)) options.most_tokens = request.exact_end();
+  if (!FaultActive(Fault::kForeignResume)) options.most_tokens = request.match_end();
   request.room.account = options.account = tenants_.AccountOf(request.cache_owner());
   const std::vector<TokenId>& source = request.spec.source;
   options.source = {source, static_cast<uint32_t>(source.size())};

@@ -131,6 +131,7 @@ void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* h
     cache_.KeepCursor(sequence.kv, {hidden, runner_.config().hidden_size});
   }
   sequence.kv = KvSequence();
+  sequence.retained.sums.Release();
   sequence.done = true;
   requests_.retry_admission = true;
   FinishChoice(request, sequence.choice, reason);
@@ -148,6 +149,7 @@ void Scheduler::ReleaseSequences(Request& request) {
   for (const auto& sequence : request.answer.sequences) {
     if (!sequence->done) NoteRetained(request, *sequence);
     sequence->kv = KvSequence();
+    sequence->retained.sums.Release();
     sequence->format_choice.reset();
     sequence->done = true;
   }
