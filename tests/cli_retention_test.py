@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Bounded contexts by the commands and the server: the streaming of ../shared/goldens/sinks.json, answers past the context,
-receipts, metrics, and what is refused.
+"""Bounded contexts by the commands and the server: the streaming of ../shared/goldens/sinks.json, the decisions of heavy.json,
+answers past the context, receipts, metrics, and what is refused.
 
     cli_retention_test.py [KVASIR_BINARY] [unittest arguments]
 """
@@ -62,6 +62,37 @@ class Streaming(CliTest):
         self.assertEqual(answer["receipt"]["inexact"], {"from": 32, "why": "retention"})
 
 
+class Heavy(CliTest):
+    @classmethod
+    def setUpClass(cls):
+        if not (GOLDENS / "heavy.json").exists():
+            if os.environ.get("CI"):
+                raise AssertionError(f"needs {GOLDENS / 'heavy.json'}")
+            raise unittest.SkipTest(f"needs {GOLDENS / 'heavy.json'}")
+        cls.cases = json.loads((GOLDENS / "heavy.json").read_text())["cases"]
+
+    def flags(self, case):
+        policy = f"heavy:budget={case['budget']},sinks={case['sinks']},recent={case['recent']}"
+        return ["--model", GOLDENS / case["model"], "--kv-format", "f32", *SMALL, "--retention", policy, "--exact-tokens",
+                case["exact"]]
+
+    def test_ids_and_logits_are_numpys(self):
+        for case in self.cases:
+            greedy = case["greedy"]["ids"]
+            answer = self.ok_json("run", "--ids", ids_text(case["ids"]), *self.flags(case), "--ignore-eos", "--max-tokens",
+                                  len(greedy), "--json")
+            self.assertEqual(answer["tokens"], greedy)
+            retention = answer["receipt"]["retention"]
+            self.assertEqual((retention["inexact_from"], retention["decisions"]),
+                             (case["inexact_from"], len(case["decisions"])))
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "x.npy")
+                for more in [], ["--chunk", 7], ["--warm"]:
+                    self.ok("logits", "--ids", ids_text(case["ids"] + greedy), *self.flags(case), "--out", path, *more)
+                    rows = numpy.load(path)
+                    self.assertLess(numpy.abs(rows[-1] - numpy.array(case["logits_after_answer"])).max(), 5e-4, more)
+
+
 class Commands(CliTest):
     def test_an_answer_passes_the_context(self):
         answer = self.ok_json("run", "--ids", "1,46,348", *SMALL, "--retention", "sinks+window:budget=256", "--ignore-eos",
@@ -78,7 +109,12 @@ class Commands(CliTest):
         self.assertEqual(plan["retained_sequence_bytes"], ((512 + 96) // 16 + 1) * plan["block_bytes"])
         self.assertIn("a sequence that keeps sinks+window:budget=1024,sinks=4 takes",
                       self.ok("plan", *SMALL, "--retention", "sinks+window"))
+        self.assertEqual(self.ok_json("plan", "--json", *SMALL, "--retention", "heavy:budget=512")["retention"],
+                         "heavy:budget=512,sinks=4,recent=64")
         full = self.ok_json("plan", "--json", *SMALL)
+        layers, kv_heads = 4, 2
+        blocks = (full["ctx_size"] + 96 + 15) // 16
+        self.assertEqual(full["retention_bytes"], full["parallel"] * layers * kv_heads * blocks * 4)
         self.assertEqual((full["retention"], full["retained_sequence_bytes"]), ("full", 0))
 
     def test_wrong_arguments(self):
@@ -87,6 +123,9 @@ class Commands(CliTest):
         self.wrong(*run, "--retention", "window:budget=8", says=["--retention", "budget 8 is not in [16, 2048]"])
         self.wrong(*run, "--retention", "window:size=8", says=["--retention", "'size=8'"])
         self.wrong(*run, "--retention", "sinks+window:budget=64,sinks=40", says=["sinks 40", "half of the budget"])
+        self.wrong(*run, "--retention", "heavy:budget=100", says=["--retention", "budget 100 is not a multiple of 16"])
+        self.wrong(*run, "--retention", "heavy:budget=64,recent=17", says=["recent 17", "a quarter of the budget"])
+        self.wrong(*run, "--retention", "heavy", "--block-tokens", "32", says=["--retention", "--block-tokens"])
         self.wrong(*run, "--exact-tokens", "5", says=["--exact-tokens", "--retention"])
         self.wrong(*run, "--retention", "window", "--exact-tokens", "4000", says=["--exact-tokens", "4000"])
         self.wrong(*run, "--retention", "window", "--cache", "none", says=["--retention", "--cache none"])
@@ -95,8 +134,9 @@ class Commands(CliTest):
         self.wrong("serve", "--model", ROOT / "tests/data/m2m100-tiny", "--retention", "window", says=["--retention", "encoder"])
 
     def test_bench_decodes_with_it(self):
-        rows = self.ok_json("bench", "--shape", "tiny", "-p", "0", "-n", "4", "-d", "200", "--repeats", "1", "--json",
-                            "--retention", "sinks+window:budget=64")["results"]
+        for policy in "sinks+window", "heavy":
+            rows = self.ok_json("bench", "--shape", "tiny", "-p", "0", "-n", "80", "-d", "200", "--repeats", "1", "--json",
+                                "--retention", policy + ":budget=64")["results"]
         full = self.ok_json("bench", "--shape", "tiny", "-p", "0", "-n", "4", "-d", "200", "--repeats", "1", "--json")["results"]
         self.assertLess(rows[0]["bytes_per_token"], full[0]["bytes_per_token"])
 
@@ -166,10 +206,38 @@ class Server(CliTest):
                                  ({"policy": "window", "sinks": 4}, "cache.retention.sinks"),
                                  ({"policy": "sinks+window", "budget": 64, "sinks": 33}, "cache.retention.sinks"),
                                  ({"policy": "window", "exact_tokens": 513}, "cache.retention.exact_tokens"),
+                                 ({"policy": "window", "recent": 16}, "cache.retention.recent"),
+                                 ({"policy": "heavy", "budget": 56}, "cache.retention.budget"),
+                                 ({"policy": "heavy", "budget": 72}, "cache.retention.budget"),
+                                 ({"policy": "heavy", "budget": 64, "recent": 15}, "cache.retention.recent"),
                                  ({"policy": "window", "size": 3}, "cache.retention.size")]:
             with self.subTest(retention=retention):
                 body = self.complete(400, max_tokens=4, cache={"retention": retention})
                 self.assertEqual(body["error"]["param"], param, body)
+
+    def test_heavy_computes_what_it_decides_by(self):
+        retention = {"policy": "heavy", "budget": 64, "sinks": 4, "recent": 16}
+        first = self.complete(max_tokens=300, cache={"retention": retention})
+        again = self.complete(max_tokens=300, cache={"retention": retention})
+        self.assertEqual(again["choices"][0]["text"], first["choices"][0]["text"])
+        self.assertEqual(again["kvasir"]["computed"], 32)
+        self.assertEqual(again["kvasir"]["inexact"], {"from": 100, "why": "retention"})
+        # The prompt's end, then 192, 256, 320, 384; 15 tokens come after that.
+        self.assertEqual(again["kvasir"]["retention"]["decisions"], 5)
+        self.assertEqual(again["kvasir"]["retention"]["kept"], 64 + 399 - 384)
+
+    def test_a_short_system_message_is_kept(self):
+        messages = [{"role": "system", "content": "You are short."}, {"role": "user", "content": "Hello"}]
+        def ask(messages):
+            status, body = post(self.url, "/v1/chat/completions", {"messages": messages, "max_tokens": 4, "temperature": 0,
+                                                                   "cache": {"retention": {"policy": "heavy", "budget": 256}}})
+            self.assertEqual(status, 200, body)
+            return body["kvasir"]["retention"]["sinks"]
+        kept = ask(messages)
+        self.assertGreater(kept, 4)
+        self.assertLessEqual(kept, 64)
+        self.assertEqual(ask(messages[1:]), 4)
+        self.assertEqual(ask([{"role": "system", "content": "Say it. " * 40}, messages[1]]), 4)
 
     def test_choices_and_streams(self):
         many = self.complete(max_tokens=300, n=3, temperature=1, seed=5, ignore_eos=True,
@@ -205,6 +273,55 @@ class ServerDefault(CliTest):
             ask("/completion", prompt=PROMPT, n_predict=300, ignore_eos=True, id_slot=0)
             self.assertEqual(ask("/slots/0?action=save", filename="long.bin")["n_saved"], 256)
             self.assertEqual(ask("/slots/0?action=restore", filename="long.bin")["n_restored"], 256)
+
+
+class Eval(CliTest):
+    def evaluate(self, *arguments):
+        return self.ok_json("eval", "--json", "--retention", "window:budget=64", "--retention", "heavy:budget=64,recent=16",
+                            *arguments)
+
+    def test_the_losses_of_policies_are_measured_and_kept_for_serve(self):
+        with tempfile.TemporaryDirectory() as folder:
+            cache, probes = os.path.join(folder, "cache"), os.path.join(folder, "probes.jsonl")
+            lines = (ROOT / "models/kvasir-demo/eval.jsonl").read_text().splitlines()
+            pathlib.Path(probes).write_text("\n".join(lines[30:34]))
+            report = self.evaluate("--cache-dir", cache, "--ctx-size", 512, "--tokens", 1500, "--recall", probes)
+            window, heavy = report["retention"]
+            self.assertEqual((heavy["policy"], heavy["budget"], heavy["sinks"], heavy["recent"]), ("heavy", 64, 4, 16))
+            for one in window, heavy:
+                self.assertGreater(one["kl_mean"], 0)
+                self.assertLess(one["same_top"], 1)
+                self.assertGreater(one["perplexity"], 1)
+                self.assertGreater(one["tokens"], 500)
+                self.assertEqual(one["depths"][0]["begin"], 0)
+                self.assertEqual(sum(depth["tokens"] for depth in one["depths"]), one["tokens"])
+                for count in one, one["far"], one["second"]:
+                    self.assertLessEqual(max(count["right"], count["exact_right"]), count["probes"])
+                self.assertEqual(one["probes"], 4)
+                self.assertGreater(one["far"]["probes"], 0)
+            flags = ["--ctx-size", "512", "--cache-dir", cache]
+            with server(*flags, "--retention", "heavy:budget=64,recent=16") as (_, process):
+                self.assertIn("keeps    heavy:budget=64,sinks=4,recent=16: KL ", "".join(process.said))
+            with server(*flags, "--retention", "heavy:budget=128") as (_, process):
+                self.assertIn("not measured for this model; run: kvasir eval", "".join(process.said))
+
+    def test_a_stream_is_read_by_tenths(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "text")
+            pathlib.Path(path).write_text("Anna lives in Oslo. The code of the green safe is 4711. " * 60)
+            report = self.evaluate("--cache-dir", folder, "--ctx-size", 256, "--stream", "--text", path)
+            for one in report["retention"]:
+                self.assertEqual(len(one["stream"]), 10)
+                self.assertGreater(sum(part["tokens"] for part in one["stream"]), 600)
+                for part in one["stream"]:
+                    self.assertGreater(min(part["perplexity"], part["fresh_perplexity"]), 1)
+
+    def test_wrong_arguments(self):
+        self.wrong("eval", "--retention", "window:budget=64", "--formats", "int8", says=["--formats", "--retention"])
+        self.wrong("eval", "--retention", "x", says=["--retention", "'x'"])
+        self.wrong("eval", "--stream", says=["--stream", "--retention"])
+        self.wrong("eval", "--retention", "window:budget=64", "--stream", says=["--stream", "--text"])
+        self.wrong("eval", "--retention", "window:budget=128", "--ctx-size", "128", says=["--retention", "drops nothing"])
 
 
 if __name__ == "__main__":

@@ -364,7 +364,7 @@ class PlanTest(CliTest):
         self.assertEqual(plan["num_blocks"] * plan["block_bytes"], plan["kv_bytes"])
         self.assertEqual(plan["total_bytes"],
                          sum(plan[key + "_bytes"]
-                             for key in ["weights", "kv", "index", "cursor", "scratch", "request", "session", "grammar",
+                             for key in ["weights", "kv", "index", "cursor", "scratch", "request", "session", "grammar", "retention",
                                          "tier_index", "tier_buffer"]))
 
     def test_a_mode_that_keeps_nothing_takes_what_it_uses(self):

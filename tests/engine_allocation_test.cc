@@ -47,12 +47,16 @@ namespace {
 // Allocations of the engine's thread between the events of a choice, from its 4th token to the last
 // one.
 uint64_t AllocationsOfDecoding(Engine& engine, uint32_t n,
-                               std::optional<uint64_t> seed = std::nullopt) {
+                               std::optional<uint64_t> seed = std::nullopt,
+                               std::optional<RetentionChoice> retention = std::nullopt) {
+  // From the first drop on, where tokens are dropped.
+  const size_t first = retention ? 150 : 4, last = retention ? 400 : 100;
   GenerateRequest request;
+  request.retention = retention;
   for (TokenId id = 1; id < 40; ++id) request.prompt.push_back(id);
   if (engine.card().decoder_start) request.source = request.prompt;
-  request.max_tokens =
-      100;  // crosses block edges: Commit publishes, Extend takes and evicts blocks
+  // Crosses block edges: Commit publishes, Extend takes and evicts blocks.
+  request.max_tokens = static_cast<uint32_t>(last);
   request.ignore_eos = true;
   request.n = n;
   request.sampling.seed = seed;
@@ -67,12 +71,12 @@ uint64_t AllocationsOfDecoding(Engine& engine, uint32_t n,
   EXPECT_TRUE(engine.Submit(request, [&](const Event& event) {
     const size_t before = tokens;
     tokens += event.tokens.size();
-    if (before < 4 * n) begin = num_allocations;
-    if (tokens <= 99 * n) end = num_allocations;
+    if (before < first * n) begin = num_allocations;
+    if (tokens <= (last - 1) * n) end = num_allocations;
     if (event.last) done.set_value();
   }));
   done.get_future().wait();
-  EXPECT_EQ(tokens, 100 * n);
+  EXPECT_EQ(tokens, last * n);
   return end - begin;
 }
 
@@ -86,6 +90,17 @@ TEST(Allocation, NoneInADecodeStep) {
     AllocationsOfDecoding(*engine, 1);
     EXPECT_EQ(AllocationsOfDecoding(*engine, 1), 0u) << format;
     EXPECT_EQ(AllocationsOfDecoding(*engine, 4), 0u) << format;
+  }
+}
+
+TEST(Allocation, NoneWhereTokensAreDropped) {
+  const auto engine = LoadEngine(TinyOptions());
+  for (const RetentionChoice& choice :
+       {RetentionChoice{.policy = Retention::kSinksWindow, .budget = 64},
+        RetentionChoice{.policy = Retention::kHeavy, .budget = 64}}) {
+    AllocationsOfDecoding(*engine, 1, {}, choice);
+    EXPECT_EQ(AllocationsOfDecoding(*engine, 1, {}, choice), 0u) << ToString(choice.policy);
+    EXPECT_EQ(AllocationsOfDecoding(*engine, 3, {}, choice), 0u) << ToString(choice.policy);
   }
 }
 

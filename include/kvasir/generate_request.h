@@ -59,6 +59,7 @@ struct GenerateRequest {
   // Prompt index where message i ends, ascending; Miss::message_index comes from it, and layers
   // with a window keep what a prompt needs that goes on from there.
   std::vector<uint32_t> message_ends;
+  bool begins_with_system = false;  // message 0 is the system's: retention may keep it whole
   SamplingParams sampling;
   uint32_t max_tokens = std::numeric_limits<uint32_t>::max();  // clipped to the context; may be 0
   int32_t priority = 0;  // among the tenant's requests; lower first

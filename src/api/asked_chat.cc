@@ -193,6 +193,7 @@ GenerateRequest AskedChat::RequestFor(ChatPrompt prompt) const {
   prompt.ids.resize(prompt.message_ends.empty() ? 0 : prompt.message_ends.back());
   request.prompt = std::move(prompt.ids);
   request.message_ends = std::move(prompt.message_ends);
+  request.begins_with_system = prompt.begins_with_system;
   request.max_tokens = 0;
   request.chunk_tokens = kRowsAtOnce;
   request.only_when_idle = true;

@@ -51,6 +51,7 @@ struct ChatPrompt {
   std::vector<TokenId> ids;
   std::vector<uint32_t> message_ends;    // for GenerateRequest::message_ends
   std::vector<uint32_t> message_begins;  // as RenderedChat::message_begin
+  bool begins_with_system = false;       // as RenderedChat::begins_with_system
   PromptThought thought = PromptThought::kNone;
   bool clock_in_prompt = false;         // as RenderedChat::clock_in_prompt
   std::vector<jinja::ChatPart> unseen;  // as RenderedChat::unseen

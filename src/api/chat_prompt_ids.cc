@@ -207,6 +207,7 @@ Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
   prompt.unseen = chat.unseen;
   for (const KnownIds& one : known) prompt.known_ends.push_back(EndOf(encoded, one));
   prompt.clock_in_prompt = chat.clock_in_prompt;
+  prompt.begins_with_system = chat.begins_with_system;
   if (model.think) {
     // A message that is continued belongs to the answer.
     const size_t before = chat.is_continued ? 2 : 1;

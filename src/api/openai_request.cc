@@ -245,6 +245,7 @@ Status SetPrompt(ChatPrompt prompt, const JsonFields& fields, const ModelView& m
   GenerateRequest& request = call->requests.front();
   request.prompt = std::move(prompt.ids);
   request.message_ends = std::move(prompt.message_ends);
+  request.begins_with_system = prompt.begins_with_system;
   KV_TRY(CheckLength(request.prompt.size(), request, "messages", model));
   request.clock_in_prompt = prompt.clock_in_prompt;
   request.ignored = fields.Unread();

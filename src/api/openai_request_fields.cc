@@ -135,12 +135,13 @@ void ReadRetention(JsonFields& cache, GenerateRequest* request) {
   take(fields, "policy", *policy);
   for (const auto& [name, number] : {std::pair{"budget", &choice.budget},
                                      {"sinks", &choice.sinks},
+                                     {"recent", &choice.recent},
                                      {"exact_tokens", &choice.exact_tokens}}) {
     const auto given = fields.Integer(name, 0, kMaxRetainedTokens);
     if (given) *number = static_cast<uint32_t>(*given);
   }
   for (const std::string& name : fields.Unread()) {
-    fields.Fail(name, "unknown field (known: policy, budget, sinks, exact_tokens)");
+    fields.Fail(name, "unknown field (known: policy, budget, sinks, recent, exact_tokens)");
   }
   if (fields.error()) cache.Fail(*fields.error());
 }

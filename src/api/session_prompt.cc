@@ -192,6 +192,7 @@ SessionPrompt PromptOf(const SessionState& state, Fitted fitted) {
       AllPlaces(state, fitted.shown, fitted.rendered.prompt->message_begins);
   prompt.chat.thought = fitted.rendered.prompt->thought;
   prompt.chat.clock_in_prompt = fitted.rendered.prompt->clock_in_prompt;
+  prompt.chat.begins_with_system = fitted.rendered.prompt->begins_with_system;
   prompt.chat.unseen = std::move(fitted.rendered.prompt->unseen);
   for (jinja::ChatPart& part : prompt.chat.unseen) {
     if (part.kind == jinja::ChatPart::Kind::kTools) continue;

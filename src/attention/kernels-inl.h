@@ -118,11 +118,35 @@ void Attend(const Args& args) {
   AttendRows<false>(args);
 }
 
-// Adds the weights of a tile's tokens, by the finished softmax of each query, to `sums`.
-void SumTile(const Call& call, const Tile& tile, const float* const* softmax, float* sums) {
+// Scores of one kv head for a tile: few rows read K as it is stored.
+void ScoresOfHead(const Call& call, const Tile& tile, uint32_t row) {
+  const Args& a = call.a;
+  if (a.rows > kMaxTileRows) return WideScores(call, tile, row, a.kv_head_begin);
+  const PagedKv& kv = *a.kv;
+  KeyRun keys[kRuns];
+  for (uint32_t j = 0; j < tile.runs; ++j) {
+    keys[j] = {tile.k[j] + a.kv_head_begin * call.k_head,
+               call.k_scaled ? tile.k_scale[j] + a.kv_head_begin * call.scale_head : nullptr,
+               j * kRunTokens, 0};
+  }
+  for (uint32_t r = row; r < a.rows; ++r) {
+    const uint32_t count = (call.Seen(r, tile.token) + kRunTokens - 1) / kRunTokens;
+    for (uint32_t g = 0; g < a.group; g += kBatch) {
+      AttentionQuery* queries[kBatch];
+      const uint32_t n = Batch(call, r, 0, g, queries);
+      StoredScores(kv.k.format, n, queries, keys, count, KeyDims(kv.k.format, kv.head_dim));
+    }
+  }
+}
+
+// Calls add(lanes, token, weights) for each 16 tokens of a tile and each query that sees some of
+// them: their weights by the query's finished softmax. Row by row, head by head.
+template <class Add16>
+void WeightsOfTile(const Call& call, const Tile& tile, const float* const* softmax,
+                   const Add16& add) {
   const Args& a = call.a;
   const uint32_t row = FirstRowThatSees(call, tile.token);
-  WideScores(call, tile, row, a.kv_head_begin);
+  ScoresOfHead(call, tile, row);
   for (uint32_t r = row; r < a.rows; ++r) {
     const uint32_t n = call.Seen(r, tile.token);
     const uint64_t mask = call.Mask(r, a.kv_head_begin, tile.token, n);
@@ -131,16 +155,18 @@ void SumTile(const Call& call, const Tile& tile, const float* const* softmax, fl
       const float* score = call.query(r, head)->score;
       const float* ended = softmax[r] + size_t{call.head_offset + head} * 2;
       for (uint32_t j = 0; j < n; j += 16) {
-        const V16 weight = Div(ExpNonPositive(Sub(Load(score + j), Set(ended[0]))), Set(ended[1]));
         const auto lanes = static_cast<uint32_t>(mask >> j & 0xffff);
-        const V16 sum = Load(sums + j);
-        Store(sums + j, SelectLanes(lanes, Add(sum, weight), sum));
+        if (lanes == 0) continue;
+        add(lanes, tile.token + j,
+            Div(ExpNonPositive(Sub(Load(score + j), Set(ended[0]))), Set(ended[1])));
       }
     }
   }
 }
 
-void SumWeights(const Args& args, const float* const* softmax, float* const* sums) {
+// Calls weigh(call, tile, kv head - first) for the tiles of each kv head that a row sees.
+template <class Weigh>
+void ForTiles(const Args& args, const Weigh& weigh) {
   const uint32_t begin = args.span_begin * kAttentionSpan, end = args.span_end * kAttentionSpan;
   for (uint32_t kv = args.kv_head_begin; kv < args.kv_head_end; ++kv) {
     const Args one = OneHead(args, kv);
@@ -148,9 +174,29 @@ void SumWeights(const Args& args, const float* const* softmax, float* const* sum
     BeginQueries(call);
     for (Tile tile = TileAt(call, call.FirstTile(begin), end); tile.runs > 0;
          tile = TileAt(call, tile.token + kAttentionTile, end)) {
-      SumTile(call, tile, softmax, sums[kv - args.kv_head_begin] + (tile.token - begin));
+      weigh(call, tile, kv - args.kv_head_begin);
     }
   }
+}
+
+void SumWeights(const Args& args, const float* const* softmax, float* const* sums) {
+  const uint32_t begin = args.span_begin * kAttentionSpan;
+  ForTiles(args, [&](const Call& call, const Tile& tile, uint32_t head) {
+    WeightsOfTile(call, tile, softmax, [&](uint32_t lanes, uint32_t token, V16 weight) {
+      float* const at = sums[head] + (token - begin);
+      const V16 sum = Load(at);
+      Store(at, SelectLanes(lanes, Add(sum, weight), sum));
+    });
+  });
+}
+
+void SumBlocks(const Args& args, const float* const* softmax, uint32_t first_block,
+               float* const* sums) {
+  ForTiles(args, [&](const Call& call, const Tile& tile, uint32_t head) {
+    WeightsOfTile(call, tile, softmax, [&](uint32_t lanes, uint32_t token, V16 weight) {
+      sums[head][token / kRunTokens - first_block] += SumTree(SelectLanes(lanes, weight, Zero()));
+    });
+  });
 }
 
 void Finish(const float* partial, uint32_t head_dim, float* out) {
@@ -170,6 +216,6 @@ void Scale(const float* q, float scale, uint32_t n, float* out) {
 
 }  // namespace
 
-const AttentionKernels kAttentionKernels = {Attend, SumWeights, Merge, Finish, Scale};
+const AttentionKernels kAttentionKernels = {Attend, SumWeights, SumBlocks, Merge, Finish, Scale};
 
 }  // namespace kvasir::KVASIR_TARGET_NS

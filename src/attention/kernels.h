@@ -75,6 +75,10 @@ struct AttentionKernels {
   // query head at hand, as attend and merge left them over all spans. partial and span_stride are
   // not used. Sums have room for whole tiles. O(rows * heads * tokens * head_dim).
   void (*sum_weights)(const Args& args, const float* const* softmax, float* const* sums);
+  // Does so for each 16 tokens: adds the sum of their weights, by one tree, to sums[kv head -
+  // first][token / 16 - first_block]. REQUIRES: no token before first_block is seen.
+  void (*sum_blocks)(const Args& args, const float* const* softmax, uint32_t first_block,
+                     float* const* sums);
 
   // Merges the later spans' partial b into a: the same arithmetic that attend uses between spans.
   void (*merge)(float* a, const float* b, uint32_t head_dim);

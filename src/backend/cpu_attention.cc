@@ -10,7 +10,6 @@
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kMaxQueries = 128;  // limit of an item of prefill or of a shared prefix
 // Sequences with at most this many rows are split by spans of context, the others by rows.
 constexpr uint32_t kMaxDecodeRows = 2;
 constexpr uint32_t kMaxSpansOfItem = 4;  // several, because longer runs of blocks prefetch better
@@ -51,6 +50,12 @@ CpuAttention::CpuAttention(const BackendOptions& options, Arena& arena)
   for (uint32_t i = 0; i < options.threads; ++i) {
     scratch_.emplace_back(options.head_dim, max_queries_, arena);
   }
+  scored_.reserve(options.max_rows);
+  uint32_t full_layers = 0;
+  for (uint32_t layer = 0; layer < options.layout.num_layers(); ++layer) {
+    full_index_.push_back(full_layers);
+    full_layers += options.layout.place(layer).group < options.layout.num_full_groups();
+  }
 }
 
 // Tokens that a row sees without a window: all up to itself, or all of the source.
@@ -69,6 +74,10 @@ uint32_t CpuAttention::FirstSeen(const Plan& plan, const StepSequence& sequence,
 
 void CpuAttention::Begin(std::span<const StepSequence> sequences) {
   sequences_ = sequences;
+  scored_.clear();
+  for (const StepSequence& sequence : sequences) {
+    if (sequence.block_sums != nullptr) scored_.push_back(&sequence);
+  }
   for (Plan& plan : plans_) Fill(plan, sequences);
 }
 
@@ -229,13 +238,7 @@ void CpuAttention::Attend(const Call& call, ThreadPool& pool) {
     const uint64_t scales = TraitsOf(part.format).scaled ? kRunTokens * sizeof(uint16_t) : 0;
     read_bytes_ += plan.head_tokens * (part.run_bytes + scales) / kRunTokens;
   }
-  if (plan.of_source) return;  // no RetentionPolicy looks there
-  for (const StepSequence& sequence : sequences_) {
-    if (sequence.token_sums == nullptr) continue;
-    pool.Run(o_.kv_heads, [&](uint32_t head, uint32_t thread) {
-      SumWeights(call, plan, sequence, head, thread);
-    });
-  }
+  if (!plan.of_source) SumWeights(call, plan, pool);  // no RetentionPolicy looks at a source
 }
 
 void CpuAttention::AttendAll(const Call& call, const Plan& plan, ThreadPool& pool) {
@@ -389,37 +392,6 @@ void CpuAttention::Run(const Call& call, const Plan& plan, const Item& item,
   args.partial = queries.partial;
   args.span_stride = span_stride;
   kernels_.attend(args);
-}
-
-// Sums the weights of a KV head over all rows, in order: the sums are the same however a prompt is
-// cut.
-void CpuAttention::SumWeights(const Call& call, const Plan& plan, const StepSequence& sequence,
-                              uint32_t head, uint32_t thread) {
-  const float* q[kMaxQueries];
-  const float* softmax[kMaxQueries];
-  uint32_t limit[kMaxQueries], begin[kMaxQueries];
-  float* sums =
-      sequence.token_sums + (size_t{call.layer} * o_.kv_heads + head) * sequence.sums_stride;
-  const PagedKv kv = KvOf(call, sequence);
-  AttentionKernels::Args args = ArgsOf(call, sequence, kv, thread);
-  args.kv_head_begin = head;
-  args.kv_head_end = head + 1;
-  args.q = q;
-  args.limit = limit;
-  if (plan.window > 0 || IsBounded(plan, sequence)) args.begin = begin;
-  const uint32_t block = std::max(1u, kMaxQueries / group_);
-  for (uint32_t first = 0; first < sequence.num_rows; first += block) {
-    args.rows = std::min(block, sequence.num_rows - first);
-    for (uint32_t i = 0; i < args.rows; ++i) {
-      const size_t row = sequence.first_row + first + i;
-      q[i] = call.q + row * call.q_stride;
-      softmax[i] = softmax_ + (row * o_.heads + size_t{head} * group_) * 2;
-      limit[i] = Limit(plan, sequence, first + i);
-      begin[i] = FirstSeen(plan, sequence, limit[i]);
-    }
-    args.span_end = Spans(limit[args.rows - 1]);
-    kernels_.sum_weights(args, softmax, &sums);
-  }
 }
 
 void CpuAttention::Clear(float* partial) const {

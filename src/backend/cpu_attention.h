@@ -44,6 +44,8 @@ class CpuAttention {
   uint64_t read_bytes() const { return read_bytes_; }
 
  private:
+  static constexpr uint32_t kMaxQueries = 128;  // of an item of prefill or of a shared prefix
+
   // A row of decode: its spans' partials are units [unit, unit + spans), or the item merges all.
   struct Row {
     const StepSequence* sequence;
@@ -101,8 +103,15 @@ class CpuAttention {
                  uint32_t thread);
   void Run(const Call& call, const Plan& plan, const Item& item, const StepSequence& sequence,
            Heads heads, const Queries& queries, size_t span_stride, uint32_t thread);
-  void SumWeights(const Call& call, const Plan& plan, const StepSequence& sequence, uint32_t head,
-                  uint32_t thread);
+
+  // cpu_attention_sums.cc
+  struct SummedRows;
+  void SumWeights(const Call& call, const Plan& plan, ThreadPool& pool);
+  void SumTokens(const Call& call, const Plan& plan, const StepSequence& sequence, uint32_t head,
+                 uint32_t thread);
+  void SumBlocks(const Call& call, const Plan& plan, const StepSequence& sequence, uint32_t head,
+                 uint32_t thread);
+
   void Clear(float* partial) const;
   void FinishHead(const Call& call, const float* partial, size_t row, size_t head);
   void Finish(const Call& call, const Row& row, uint32_t begin, uint32_t end);
@@ -117,6 +126,8 @@ class CpuAttention {
   float* thread_partials_;  // [thread][query][partial]
   float* softmax_;          // [row][head][m, l]: finished
   std::span<const StepSequence> sequences_;
+  std::vector<const StepSequence*> scored_;  // of sequences_: with block_sums
+  std::vector<uint32_t> full_index_;  // [layer]: how many layers of `full` groups come before
   uint64_t read_bytes_ = 0;
 };
 

@@ -56,6 +56,17 @@ struct StepSequence {
   std::span<const StepRun> runs = {};
   uint32_t window = 0;
   uint32_t begin = 0;
+  // For RetentionPolicy's heavy. Attention adds the weights that rows from `scored_from` on give to
+  // each 16 tokens, row by row and head by head, to block_sums: [layer of `full` groups]
+  // [kv_head][block_sums_stride], the blocks of the runs' tables by their slots and then those of
+  // the tables from `begin` on. Runs with a query position are left out. Absent: no sums.
+  // REQUIRES: runs of the same tables; they and `begin` end with whole blocks.
+  float* block_sums = nullptr;
+  size_t block_sums_stride = 0;
+  uint32_t scored_from = 0;  // of its rows
+
+  // Returns how many blocks of block_sums stand before those of the tables.
+  uint32_t run_blocks() const { return runs.empty() ? 0 : runs.back().last / kRunTokens; }
 
   // Returns whether a row may see less than all tokens before it.
   bool is_bounded() const { return window > 0 || begin > 0 || !runs.empty(); }

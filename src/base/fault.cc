@@ -32,6 +32,7 @@ constexpr std::pair<std::string_view, Fault> kFaults[] = {
     {"late-drop", Fault::kLateDrop},
     {"foreign-resume", Fault::kForeignResume},
     {"loose-span", Fault::kLooseSpan},
+    {"drafted-score", Fault::kDraftedScore},
 };
 
 }  // namespace

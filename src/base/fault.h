@@ -31,6 +31,7 @@ enum class Fault {
   kUnshiftedSinks,       // after a hit the first tokens are asked from the row's position
   kLateDrop,             // the rows of a step drop tokens when its first row does
   kLooseSpan,            // a span from the cache is asked as if it had been computed in its place
+  kDraftedScore,         // the weights of drafted rows that were rejected count for what is dropped
   kForeignResume,        // a prompt takes exact KV of what it would compute inexactly
   // The disk tier's, for its tests alone: no name selects them.
   kStoredBeforeSync,     // a record is called stored when it is written, not when it is synced

@@ -49,6 +49,16 @@ void BlockTable::DropBefore(size_t index) {
   if (first_ < size()) FillGap();
 }
 
+void BlockTable::KeepOnly(std::span<const uint32_t> indices) {
+  KV_CHECK(first_ == 0);
+  for (size_t i = 0; i < indices.size(); ++i) {
+    if (indices[i] == i) continue;
+    refs_[i] = std::move(refs_[indices[i]]);
+    bases_[i] = bases_[indices[i]];
+  }
+  while (size() > indices.size()) PopBack();
+}
+
 void BlockTable::Skip(size_t num_blocks) {
   KV_CHECK(refs_.empty());
   refs_.resize(num_blocks);

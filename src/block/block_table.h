@@ -27,7 +27,10 @@ class BlockTable {
   BlockRef Replace(size_t index, BlockRef ref);  // returns the old pin. REQUIRES: index >= first()
   void PopBack();
   void DropBefore(size_t index);  // gives back the blocks before it. REQUIRES: index <= size()
-  void Skip(size_t num_blocks);   // begins after blocks that it does not hold. REQUIRES: empty
+  // Gives back all blocks but those at these indices (ascending), which move together. REQUIRES:
+  // first() is 0.
+  void KeepOnly(std::span<const uint32_t> indices);
+  void Skip(size_t num_blocks);  // begins after blocks that it does not hold. REQUIRES: empty
   void Clear();  // releases the last block first: leaves are older than their parents
 
   size_t size() const { return refs_.size(); }

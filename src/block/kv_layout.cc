@@ -69,6 +69,12 @@ void KvLayout::Finish() {
   }
 }
 
+uint32_t KvLayout::num_full_layers() const {
+  size_t layers = 0;
+  for (uint32_t i = 0; i < num_full_groups(); ++i) layers += groups_[i].layers.size();
+  return static_cast<uint32_t>(layers);
+}
+
 uint32_t KvLayout::widest_window() const {
   uint32_t widest = 0;
   for (const KvKind& kind : kinds_) widest = std::max(widest, kind.reach.window);

@@ -43,6 +43,7 @@ class KvLayout {
   uint32_t num_own_groups() const { return num_own_groups_; }
   uint32_t num_cross_groups() const { return num_groups() - num_own_groups_; }
   std::span<const KvKind> own_kinds() const { return kinds().first(num_own_kinds_); }
+  uint32_t num_full_layers() const;
   bool has_windows() const { return num_full_groups() < num_own_groups_; }
   uint32_t widest_window() const;  // 0: there is none
 

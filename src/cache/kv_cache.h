@@ -272,12 +272,12 @@ class KvCache {
   Status Truncate(KvSequence& sequence, uint32_t num_tokens);
   // Drops blocks of `full` groups that the sequence's tokens from here on do not see. From now on
   // it publishes nothing, and its Truncate goes back to committed tokens only. Who pins a block of
-  // the index pins all before it; so at the first call what it keeps beyond a beginning of its
-  // blocks is copied into blocks that no node has, the last one first. kExhausted when there are
+  // the index pins all before it; so at the first call what it keeps beyond `beginning` is copied
+  // into blocks that no node has, the last one first. kExhausted when there are
   // not enough: the sequence is as good as before, and the caller tries again. The reservation
   // becomes what is left to take. O(blocks kept). REQUIRES: all its tokens are committed; its
   // layout has `full` groups; `first` is at most the block of the next token; blocks of `kept`
-  // before the tables' first ones are kept already, and a beginning that is kept stays so.
+  // before the tables' first ones are kept already; `beginning` is the same in all calls.
   Status Retain(KvSequence& sequence, const RetainedBlocks& retained);
   // Returns another sequence with the same committed tokens and reservation: O(blocks) pins,
   // nothing copied until written. REQUIRES: sequence.has_source(); with windows, that reservation
@@ -395,6 +395,7 @@ class KvCache {
   uint64_t Wanted(const MatchResult& match, const KvDemand& demand) const;
   void CopyTail(KvSequence& sequence, const KvKind& kind);
   Status CopyRetained(KvSequence& sequence, const RetainedBlocks& retained, uint32_t* copied);
+  void ReserveKept(KvSequence& sequence, size_t num_blocks);
   void KeepBlocks(KvSequence& sequence, std::span<const uint32_t> kept);
   void DropTail(NodeId node, const KvKind& kind);
   BlockRef Take(const KvSequence& sequence, uint32_t group);
@@ -417,6 +418,7 @@ class KvCache {
   KvReserves reserves_;
   KvLoader loader_;
   PrefixMatcher matcher_;
+  std::vector<uint32_t> kept_places_;  // of KeepBlocks; kept for its capacity
   KvPublisher publisher_;
   PrefixForgetter forgetter_;
 };

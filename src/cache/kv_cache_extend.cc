@@ -167,8 +167,9 @@ KvSequence KvCache::Fork(const KvSequence& sequence, uint32_t reserve_tokens) {
   }
   fork.retains_ = sequence.retains_;
   fork.most_full_blocks_ = sequence.most_full_blocks_;
-  fork.kept_blocks_ = sequence.kept_blocks_;
   fork.kept_.resize(sequence.kept_.size());
+  if (fork.retains_) ReserveKept(fork, fork.most_full_blocks_ / layout().num_full_groups());
+  fork.kept_blocks_ = sequence.kept_blocks_;
   for (size_t group = 0; group < fork.kept_.size(); ++group) {
     const BlockTable& from = sequence.kept_[group];
     for (size_t b = 0; b < from.size(); ++b) fork.kept_[group].Append(from.ref(b).Share());

@@ -45,6 +45,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     uint32_t epoch;
     bool shares;
     KvSequence kv;
+    std::optional<uint32_t> beginning = {};  // blocks that Retain leaves in the index
   };
 
   KvCacheModel() {
@@ -323,17 +324,19 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     KvSequence& kv = running.kv;
     if (!kv.has_source()) return;
     const auto begin = static_cast<uint32_t>(kv.table().first());
-    const auto first =
+    auto first =
         static_cast<uint32_t>(begin + retained_.Below(kv.num_tokens() / block() - begin + 1));
+    if (running.beginning.value_or(0) > kv.num_tokens() / block()) return;  // it was truncated
+    if (!running.beginning) running.beginning = std::min<uint32_t>(first, retained_.Below(3));
+    first = std::max(first, *running.beginning);
     std::vector<uint32_t> has(kv.kept_blocks().begin(), kv.kept_blocks().end());
     for (uint32_t b = begin; b < first; ++b) has.push_back(b);
     std::ranges::sort(has);
     has.erase(std::ranges::unique(has).begin(), has.end());
-    uint64_t sinks = retained_.Below(3);
-    while (sinks < kv.kept_blocks().size() && kv.kept_blocks()[sinks] == sinks) ++sinks;
-    std::erase_if(has, [&](uint32_t b) { return b >= sinks && retained_.Below(2) == 0; });
+    std::erase_if(has,
+                  [&](uint32_t b) { return b >= *running.beginning && retained_.Below(2) == 0; });
     const auto most = static_cast<uint32_t>(kv.num_tokens() + retained_.Below(64));
-    const Status dropped = cache().Retain(kv, {has, first, most, 0});
+    const Status dropped = cache().Retain(kv, {has, *running.beginning, first, most, 0});
     running.shares = false;
     EXPECT_FALSE(kv.publishes());
     if (!dropped) {
@@ -457,8 +460,8 @@ class KvCacheModel : public testing::TestWithParam<Params> {
   }
 
   void AddFork(Running& running) {
-    running_.push_back(
-        {running.space, running.epoch, running.shares, cache().Fork(running.kv, 128)});
+    running_.push_back({running.space, running.epoch, running.shares, cache().Fork(running.kv, 128),
+                        running.beginning});
   }
 
   Random random_{GetParam().seed}, retained_{GetParam().seed ^ 0x4e7a};

@@ -8,17 +8,6 @@
 #include "cache/kv_cache.h"
 
 namespace kvasir {
-namespace {
-
-// Returns how many of the kept blocks are a beginning of the text.
-uint32_t BeginningOf(std::span<const uint32_t> kept) {
-  uint32_t blocks = 0;
-  while (blocks < kept.size() && kept[blocks] == blocks) ++blocks;
-  return blocks;
-}
-
-}  // namespace
-
 Status KvCache::Retain(KvSequence& sequence, const RetainedBlocks& retained) {
   const uint32_t num_full = layout().num_full_groups();
   KV_CHECK(num_full > 0 && sequence.num_tokens() == sequence.num_committed_);
@@ -30,6 +19,7 @@ Status KvCache::Retain(KvSequence& sequence, const RetainedBlocks& retained) {
   if (is_first) {
     KV_TRY(CopyRetained(sequence, retained, &copied));
     sequence.retains_ = true;
+    ReserveKept(sequence, CeilDiv(retained.most_tokens, layout().block_tokens()));
     sequence.most_full_blocks_ =
         num_full *
         (static_cast<uint32_t>(CeilDiv(retained.most_tokens, layout().block_tokens())) + 1);
@@ -51,13 +41,21 @@ Status KvCache::Retain(KvSequence& sequence, const RetainedBlocks& retained) {
   return {};
 }
 
+// Makes room, so that what it keeps may change without an allocation.
+void KvCache::ReserveKept(KvSequence& sequence, size_t num_blocks) {
+  sequence.kept_blocks_.reserve(num_blocks);
+  kept_places_.reserve(std::max(kept_places_.capacity(), num_blocks));
+  sequence.kept_.resize(layout().num_full_groups());
+  for (BlockTable& table : sequence.kept_) table.Reserve(num_blocks);
+}
+
 // Copies what a sequence keeps and others may find. Between two blocks it can stop: it then has the
 // index's blocks up to there and copies after them.
 Status KvCache::CopyRetained(KvSequence& sequence, const RetainedBlocks& retained,
                              uint32_t* copied) {
   const uint32_t num_full = layout().num_full_groups();
   const uint32_t block_tokens = layout().block_tokens();
-  const uint32_t beginning = BeginningOf(retained.kept);
+  const uint32_t beginning = retained.beginning;
   if (sequence.place_.is_current()) {
     NodeId node = sequence.place_.node();
     while (index_->depth(node) > sequence.source_nodes_ + beginning) node = index_->parent(node);
@@ -74,6 +72,11 @@ Status KvCache::CopyRetained(KvSequence& sequence, const RetainedBlocks& retaine
                   "reserved for others",
                   num_full, reserves_.available(sequence), plan_.num_blocks);
     }
+    // The original becomes idle, and can be reserved again; unless others pin it too. Those are not
+    // of its request while it is the only one of that with blocks.
+    Reservation::State* const state = KvReserves::Of(sequence);
+    const bool others_pin = pool_->pin_count(block) > 1 && retained.sequences > 0;
+    if (others_pin && state != nullptr) KV_TRY(reserves_.Promise(*state, num_full));
     reserves_.Draw(sequence, num_full);
     const uint64_t rest = sequence.num_tokens() - b * block_tokens;
     for (uint32_t group = 0; group < num_full; ++group) {
@@ -92,21 +95,25 @@ Status KvCache::CopyRetained(KvSequence& sequence, const RetainedBlocks& retaine
   return {};
 }
 
-// Makes `kept` the blocks before its tables, out of those that it has.
+// Makes `kept` the blocks before its tables: some of those that it kept before, and then blocks of
+// its tables.
 void KvCache::KeepBlocks(KvSequence& sequence, std::span<const uint32_t> kept) {
-  std::vector<BlockTable> tables(layout().num_full_groups());
-  for (size_t group = 0; group < tables.size(); ++group) {
-    tables[group].Reserve(kept.size());
-    size_t at = 0;  // in kept_blocks_
-    for (const uint32_t block : kept) {
-      while (at < sequence.kept_blocks_.size() && sequence.kept_blocks_[at] < block) ++at;
-      const bool is_kept = at < sequence.kept_blocks_.size() && sequence.kept_blocks_[at] == block;
-      KV_CHECK(is_kept || block >= sequence.table().first());
-      tables[group].Append(is_kept ? sequence.kept_[group].ref(at).Share()
-                                   : sequence.tables_[group].ref(block).Share());
+  std::vector<uint32_t>& places = kept_places_;  // in kept_blocks_, of those that stay
+  places.clear();
+  for (size_t at = 0; at < sequence.kept_blocks_.size() && places.size() < kept.size(); ++at) {
+    if (sequence.kept_blocks_[at] == kept[places.size()]) {
+      places.push_back(static_cast<uint32_t>(at));
     }
   }
-  sequence.kept_ = std::move(tables);
+  const std::span<const uint32_t> more = kept.subspan(places.size());
+  KV_CHECK(more.empty() || more[0] >= sequence.table().first());
+  sequence.kept_.resize(layout().num_full_groups());
+  for (size_t group = 0; group < sequence.kept_.size(); ++group) {
+    sequence.kept_[group].KeepOnly(places);
+    for (const uint32_t block : more) {
+      sequence.kept_[group].Append(sequence.tables_[group].ref(block).Share());
+    }
+  }
   sequence.kept_blocks_.assign(kept.begin(), kept.end());
 }
 

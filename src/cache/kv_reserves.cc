@@ -1,6 +1,7 @@
 #include "cache/kv_reserves.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 
 #include "base/check.h"
@@ -27,9 +28,11 @@ Result<Reservation> KvReserves::Open(AccountId account, const KvDemand& demand,
 KvReserves::Most KvReserves::MostOf(uint32_t tokens, uint32_t most_full_tokens) const {
   Most most{0, 0};
   for (const KvKind& kind : layout_.own_kinds()) {
-    const bool drops = kind.reach.window == 0 && tokens > most_full_tokens;
+    const bool drops =
+        kind.reach.window == 0 && most_full_tokens != std::numeric_limits<uint32_t>::max();
     const uint64_t blocks =
-        drops ? layout_.SequenceBlocks(kind, most_full_tokens, step_tokens_) + kind.num_groups
+        drops ? layout_.SequenceBlocks(kind, std::min(tokens, most_full_tokens), step_tokens_) +
+                    kind.num_groups
               : layout_.SequenceBlocks(kind, tokens, step_tokens_);
     (kind.reach.window > 0 ? most.window_blocks : most.full_blocks) +=
         static_cast<uint32_t>(blocks);

@@ -22,6 +22,7 @@ namespace kvasir {
 // blocks, ascending), and all from `first` on.
 struct RetainedBlocks {
   std::span<const uint32_t> kept;
+  uint32_t beginning;  // of the first of `kept`: blocks [0, beginning) of the text, which stay
   uint32_t first;
   uint32_t most_tokens;  // that it holds in `full` groups from now on
   // Sequences that the reservation is for, if this is the only one that has blocks; else 0.

@@ -9,7 +9,7 @@
 namespace kvasir {
 
 uint64_t KvDemand::blocks(const KvLayout& layout, uint32_t step_tokens) const {
-  const bool drops = tokens > most_full_tokens;
+  const bool drops = most_full_tokens != std::numeric_limits<uint32_t>::max();
   const uint64_t shared = shares_prompt && !drops ? prompt_tokens / layout.block_tokens() : 0;
   KV_CHECK(read_blocks <= shared);
   uint64_t sum = layout.num_full_groups() * (shared + beside_blocks - read_blocks);

@@ -22,8 +22,9 @@ struct KvDemand {
   // false: each computes the prompt again, in separate blocks. REQUIRES: a match without reuse.
   bool shares_prompt = true;
   uint32_t source_tokens = 0;  // PromptSource::tokens
-  // The most tokens of a sequence in `full` groups: a longer one drops some (KvCache::Retain). It
-  // then needs a block of each group for a copy, and in the end shares nothing with the others.
+  // The most tokens of a sequence in `full` groups, of which it drops some (KvCache::Retain). It
+  // then needs a block of each group for a copy, and in the end shares nothing with the others. The
+  // largest number: it drops none.
   uint32_t most_full_tokens = std::numeric_limits<uint32_t>::max();
   // Blocks of each `full` group: whole ones of the prompt that are pins on other sequences' blocks
   // (KvCache::ReadIn), and those of the request's other sequences (KvCache::ReserveAfter).

@@ -147,6 +147,12 @@ Status CutAtMark(std::string_view said, RenderedChat* chat) {
   return {};
 }
 
+bool BeginsWithSystem(const JsonValue& messages) {
+  const JsonValue* role = messages.size() == 0 ? nullptr : messages.items()[0].Find("role");
+  return role != nullptr && role->is_string() &&
+         (role->text() == "system" || role->text() == "developer");
+}
+
 using NamedTemplates = std::map<std::string, std::unique_ptr<ChatTemplate>>;
 
 class JinjaChatTemplate final : public ChatTemplate {
@@ -222,6 +228,7 @@ class JinjaChatTemplate final : public ChatTemplate {
     chat.written = written_;
     chat.clock_in_prompt = interpreter.has_read_clock() && options.now_unix_s == 0;
     chat.unseen = Unseen(text, parts);
+    chat.begins_with_system = BeginsWithSystem(messages);
     chat.text = std::move(text).TakeBytes();
     if (options.continues) KV_TRY(CutAtMark(said, &chat));
     return chat;

@@ -32,7 +32,8 @@ struct RenderedChat {
   // What the chat says and the text does not show, in the order of the chat; tools first.
   std::vector<jinja::ChatPart> unseen;
   bool clock_in_prompt = false;  // the template asked for the date, and the machine's clock told it
-  bool is_continued = false;     // it ends inside the last message (ChatRenderOptions::continues)
+  bool begins_with_system = false;  // message 0 is the system's, or the developer's
+  bool is_continued = false;  // it ends inside the last message (ChatRenderOptions::continues)
   // What the template may write in any chat, for EncodeOptions: its source, and what it wrote in a
   // few small chats. Shared, since a chat may outlive its template.
   std::shared_ptr<const std::string> written;

@@ -172,6 +172,7 @@ Status ChatSession::Answer(TurnPtr turn, SessionState state) {
   std::vector<SessionPath::Begin> begins = BeginsOf(state, prompt.chat);
   request.prompt = std::move(prompt.chat.ids);
   request.message_ends = std::move(prompt.chat.message_ends);
+  request.begins_with_system = prompt.chat.begins_with_system;
   request.clock_in_prompt = prompt.chat.clock_in_prompt;
   request.identity_changed = state.identity_changed;
   KV_TRY(engine_.ChooseAdapters(request));

@@ -16,6 +16,7 @@
 #include "cli/adapter_flags.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "cli/eval_retention.h"
 #include "cli/eval_spans.h"
 #include "cli/generation.h"
 #include "cli/interrupt.h"
@@ -308,12 +309,23 @@ void Keep(const EvalReport& report, const EngineOptions& engine) {
 Result<int> RunEval(const Args& args) {
   if (args.Has("spans")) return RunEvalSpans(args);
   KV_ASSIGN(EngineOptions engine, EngineOptionsOf(args));
-  KV_ASSIGN(const EvalOptions options, ReadEvalOptions(args, engine));
-  ExitOnInterrupt();
-  if (!engine.ctx_size) {
+  engine.retention = {};  // the command compares it
+  const auto limit_window = [&]() -> Status {
+    if (engine.ctx_size) return {};
     KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(engine));
     engine.ctx_size = std::min(plan.ctx_size, kDefaultWindow);
+    return {};
+  };
+  if (args.Has("retention")) {
+    KV_TRY(limit_window());
+    return RunRetentionEval(args, std::move(engine));
   }
+  if (args.Has("stream")) {
+    return Fail(Code::kInvalidArgument, "--stream: needs --retention POLICY");
+  }
+  KV_ASSIGN(const EvalOptions options, ReadEvalOptions(args, engine));
+  ExitOnInterrupt();
+  KV_TRY(limit_window());
   Progress progress;
   ComparisonOptions comparison_options{.engine = engine, .load = LoadEngine};
   comparison_options.say = [&progress](const std::string& line) { progress.Show(line); };
@@ -343,8 +355,8 @@ Result<int> RunEval(const Args& args) {
 Command EvalCommand() {
   return {
       "eval",
-      "what a KV format costs this model: KL divergence, top-1 agreement, recall, by depth and "
-      "layer",
+      "what a KV format or a bounded context costs this model: KL divergence, top-1 agreement, "
+      "recall, by depth and layer",
       "eval --text book.txt --formats int8,int4 --svg eval.svg",
       Join({{{"text", "FILE",
               "UTF-8 text to compare over (default: the conversations of the evaluation set beside "
@@ -374,6 +386,14 @@ Command EvalCommand() {
              {"max-kl", "X",
               "mean KL in nats that a recommended list of layers must meet (default 0.005: on "
               "average no probability changes by more than 5 percentage points)"},
+             {"retention", "POLICY",
+              "measure what sequences lose that drop tokens, instead of KV formats: "
+              "heavy:budget=512 (may be given several times)",
+              FlagKind::kList},
+             {"stream", "",
+              "with --retention: perplexity of a text beyond the context, by tenth, beside full "
+              "attention in windows of the context",
+              FlagKind::kSwitch},
              {"svg", "FILE", "a plot"},
              {"json", "", "one object with every figure", FlagKind::kSwitch}},
             LoadFlags(),

@@ -28,6 +28,9 @@ void PrintTable(const MemoryPlan& plan, uint64_t disk_cap_bytes) {
   bytes("requests", plan.request_bytes, "being read, waiting and running; at most");
   bytes("sessions", plan.session_bytes, "their text and ids; at most");
   bytes("grammars", plan.grammar_bytes, "formats of answers and their masks; at most");
+  if (plan.retention_bytes > 0) {
+    bytes("retention", plan.retention_bytes, "weights of blocks, for --retention heavy");
+  }
   if (plan.adapter_bytes > 0) {
     bytes("adapters", plan.adapter_bytes, "matrices of adapters that are loaded; at most");
   }

@@ -168,6 +168,9 @@ Result<int> RunServe(const Args& given) {
   if (const std::string quality = eval::QualityLine(*engine); !quality.empty()) {
     options.summary += "quality  " + quality + "\n";
   }
+  if (const std::string loss = eval::RetentionLine(*engine); !loss.empty()) {
+    options.summary += "keeps    " + loss + "\n";
+  }
   const auto outside = std::ranges::find_if_not(options.hosts, IsLoopbackHost);
   if (options.api_keys.empty() && !options.keys_path && outside != options.hosts.end()) {
     options.summary += "access   no API key: all who reach " + *outside +

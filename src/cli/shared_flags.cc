@@ -72,8 +72,8 @@ std::vector<Flag> CacheFlags() {
       {"eviction", "POLICY", "which blocks leave a full cache first: " + EvictionChoicesText()},
       {"retention", "POLICY",
        "what a sequence keeps when it grows: full (default), window (its last tokens), "
-       "sinks+window "
-       "(its first ones too); window:budget=1024, sinks+window:budget=1024,sinks=4"},
+       "sinks+window (its first ones too), heavy (blocks that later tokens weigh most); "
+       "window:budget=1024, heavy:budget=1024,sinks=4,recent=128"},
       {"speculate", "auto|always|off",
        "tokens that the cache has seen to follow are computed ahead and checked: auto (default: "
        "where that is faster), always, off; no answer depends on it"},

@@ -221,6 +221,10 @@ Status CheckRetention(const EngineOptions& options, const ModelConfig& config, u
   if (options.retention.policy == Retention::kFull) return {};
   const std::string_view why = WhyNoRetention(config, options.cache_mode);
   if (!why.empty()) return FailField(Code::kInvalidArgument, "retention", "{}", why);
+  if (options.retention.policy == Retention::kHeavy && options.block_tokens != kHeavyBlock) {
+    return FailField(Code::kInvalidArgument, "retention",
+                     "heavy keeps blocks of {} tokens; leave --block-tokens at that", kHeavyBlock);
+  }
   KV_TRY(RetentionPolicy::Create(options.retention, {.ctx_size = ctx_size, .prompt_tokens = 0}));
   return {};
 }

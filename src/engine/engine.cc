@@ -72,6 +72,7 @@ SchedulerOptions SchedulerFor(const EngineOptions& options, const Assembly& asse
                              .draft_max = options.draft_max,
                              .draft_model = parts.draft.parts,
                              .files = parts.files.get()};
+  if (parts.card.no_retention.empty()) scheduler.heavy_context = parts.card.ctx_size;
   if (assembly.long_rope_after) {
     scheduler.long_rope = {*assembly.long_rope_after, parts.identify(Digest{}, true)};
   }

@@ -38,6 +38,7 @@ EngineOnThread::EngineOnThread(Parts parts)
   KV_CHECK(parts_.runner->weights_bytes() == parts_.plan.weights_bytes);
   KV_CHECK(parts_.runner->scratch_bytes() + scheduler_.scratch_bytes() ==
            parts_.plan.scratch_bytes);
+  KV_CHECK(scheduler_.retention_bytes() == parts_.plan.retention_bytes);
   KV_CHECK(cache.pool_bytes == parts_.plan.kv_bytes);
   KV_CHECK(cache.index_bytes == parts_.plan.index_bytes);
   KV_CHECK(cache.cursor_bytes == parts_.plan.cursor_bytes);

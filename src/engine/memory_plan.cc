@@ -10,6 +10,7 @@
 #include "grammar/stack_frame.h"
 #include "import/importer.h"
 #include "policy/retention_policy.h"
+#include "schedule/block_sums.h"
 #include "schedule/scheduler.h"
 
 namespace kvasir {
@@ -60,16 +61,22 @@ std::string KvFormatText(const RunnerOptions& options) {
 
 namespace {
 
-// Fills in what a sequence takes that drops tokens, however long it gets.
-void PlanRetention(const Assembly& a, const RetentionChoice& choice, MemoryPlan& plan) {
+// Fills in what a sequence takes that drops tokens, however long it gets, and the sums of weights.
+void PlanRetention(const Assembly& a, const EngineOptions& options, MemoryPlan& plan) {
+  const RetentionChoice& choice = options.retention;
   plan.retention = ToString(choice.policy);
+  if (WhyNoRetention(a.model.config, options.cache_mode).empty()) {
+    plan.retention_bytes =
+        BlockSums::BytesFor(BlockSums::ShapeFor(a.cache.layout, a.ctx_size), options.parallel);
+  }
   if (choice.policy == Retention::kFull) return;
   const RetentionPolicy policy =
       *RetentionPolicy::Create(choice, {.ctx_size = a.ctx_size, .prompt_tokens = 0});
   plan.retention += fmt::format(":budget={}", policy.budget());
-  if (choice.policy == Retention::kSinksWindow) {
+  if (choice.policy != Retention::kWindow) {
     plan.retention += fmt::format(",sinks={}", policy.sinks());
   }
+  if (policy.is_heavy()) plan.retention += fmt::format(",recent={}", policy.recent());
   const KvLayout& layout = a.cache.layout;
   const KvDemand demand{.prompt_tokens = 0,
                         .tokens = kMaxRetainedTokens,
@@ -111,11 +118,13 @@ MemoryPlan PlanMemory(const Assembly& a, const EngineOptions& options) {
     plan.remote_buffer_bytes = RemoteTier::BufferBytes(*a.remote);
   }
   PlanDraft(a, options, plan);
+  PlanRetention(a, options, plan);
   plan.total_bytes = plan.weights_bytes + plan.kv_bytes + plan.index_bytes + plan.cursor_bytes +
                      plan.scratch_bytes + plan.request_bytes + plan.session_bytes +
                      plan.grammar_bytes + plan.adapter_bytes + plan.tier_index_bytes +
                      plan.tier_buffer_bytes + plan.remote_index_bytes + plan.remote_buffer_bytes +
-                     plan.draft_weights_bytes + plan.draft_kv_bytes + plan.draft_scratch_bytes;
+                     plan.retention_bytes + plan.draft_weights_bytes + plan.draft_kv_bytes +
+                     plan.draft_scratch_bytes;
   const uint64_t tokenizer_bytes = TokenizerBytes(a.model);
   plan.process_bytes += 5 * tokenizer_bytes;
   if (options.grammar_memory_bytes > 0) {
@@ -135,7 +144,6 @@ MemoryPlan PlanMemory(const Assembly& a, const EngineOptions& options) {
                         : KvDemand{.prompt_tokens = 0, .tokens = 0}.MaxTokens(
                               a.cache.layout, a.cache.step_tokens, plan.num_blocks);
   PlanSequences(a.cache, a.ctx_size, plan);
-  PlanRetention(a, options.retention, plan);
   plan.ctx_size = a.ctx_size;
   plan.parallel = options.parallel;
   plan.model = a.model.name;

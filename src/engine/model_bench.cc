@@ -139,16 +139,37 @@ class ModelBench {
  private:
   explicit ModelBench(KvLayout layout) : layout_(std::move(layout)) {}
 
+  // What a sequence keeps with heavy: after a decision whole blocks up to the budget, of which only
+  // the number matters here, and then all since. Its weights count at the next one.
+  void BoundHeavy(uint32_t position, StepRun* run, StepSequence* sequence) {
+    const uint32_t next = retention_->NextDecision(position);
+    const uint32_t multiple = position / 64 * 64;
+    const uint32_t at = retention_->IsDecision(multiple) ? multiple : retention_->inexact_from();
+    sequence->begin = retention_->FirstRecentBlock(at) * kHeavyBlock;
+    *run = {tables_->tables(), 0, retention_->budget() - (at - sequence->begin), std::nullopt};
+    run->last = run->last / kHeavyBlock * kHeavyBlock;
+    sequence->runs = {run, 1};
+    const uint32_t blocks = sequence->run_blocks() + (next - sequence->begin) / kHeavyBlock + 1;
+    if (!retention_->IsScored(position + sequence->num_rows - 1)) return;
+    sums_.resize(std::max(sums_.size(), size_t{blocks} * layout_.num_full_layers() *
+                                            layout_.layout(0).shape().kv_heads));
+    sequence->block_sums = sums_.data();
+    sequence->block_sums_stride = blocks;
+    const uint32_t from = next - RetentionPolicy::kScoredTokens;
+    sequence->scored_from = from - std::min(from, position);
+  }
+
   Status Step(uint32_t position, uint32_t rows) {
     StepSequence sequence{.tables = tables_->tables(),
                           .position = position,
                           .first_row = 0,
                           .num_rows = rows,
                           .source_tokens = source_tokens_};
-    const StepRun sinks{
-        tables_->tables(), 0, retention_ ? retention_->sinks() : 0,
-        retention_ ? std::optional(retention_->sink_query_position()) : std::nullopt};
-    if (retention_ && retention_->IsInexact(position)) {
+    StepRun sinks{tables_->tables(), 0, retention_ ? retention_->sinks() : 0,
+                  retention_ ? std::optional(retention_->sink_query_position()) : std::nullopt};
+    if (retention_ && retention_->is_heavy()) {
+      if (retention_->IsInexact(position)) BoundHeavy(position, &sinks, &sequence);
+    } else if (retention_ && retention_->IsInexact(position)) {
       sequence.window = retention_->window();
       if (sinks.last > 0) sequence.runs = {&sinks, 1};
     }
@@ -172,6 +193,7 @@ class ModelBench {
   std::optional<RetentionPolicy> retention_;  // of all tokens; absent: they see all
   std::vector<TokenId> ids_;
   std::vector<float> logits_;
+  std::vector<float> sums_;  // of blocks, for heavy
 };
 
 Result<ModelBench> ModelBench::Create(const BenchOptions& options, uint32_t max_tokens) {

@@ -30,9 +30,10 @@ constexpr int kVersion = 1;
 constexpr size_t kMaxKeptBytes = 16 << 10, kMaxTextBytes = 512;
 constexpr double kMaxKl = 1e6;
 
-fs::path PathOf(const std::string& folder, const std::string& content,
-                const std::string& kv_format) {
-  const Digest key = Sha256Of(content + "\n" + kv_format);
+fs::path PathOf(const std::string& folder, const std::string& content, const std::string& kv_format,
+                const std::string& retention) {
+  const Digest key =
+      Sha256Of(content + "\n" + kv_format + (retention.empty() ? "" : "\n" + retention));
   return fs::path(folder) / fmt::format("{}{}{}", kPrefix, ToHex(key).substr(0, 32), kSuffix);
 }
 
@@ -97,6 +98,7 @@ std::optional<KeptQuality> Parse(const std::string& bytes) {
   KeptQuality quality;
   quality.content = text("content");
   quality.kv_format = text("kv_format");
+  if (json.contains("retention")) quality.retention = text("retention");
   quality.model = text("model");
   quality.weights = text("weights");
   quality.text = text("text");
@@ -150,24 +152,41 @@ std::string Quoted(const std::string& word) {
   return out + "'";
 }
 
+std::string CommandOf(const EngineOptions& options) {
+  std::string command = "kvasir eval";
+  if (options.model) command += " --model " + Quoted(*options.model);
+  if (options.weights) command += " --weights " + Quoted(*options.weights);
+  return command;
+}
+
+std::string LastFlagsOf(const EngineOptions& options) {
+  std::string flags;
+  if (!options.kv_skip_layers.empty()) {
+    flags += fmt::format(" --kv-skip-layers {}", fmt::join(options.kv_skip_layers, ","));
+  }
+  if (options.cache_dir) flags += " --cache-dir " + Quoted(*options.cache_dir);
+  return flags;
+}
+
 }  // namespace
 
 nlohmann::ordered_json JsonOf(const KeptQuality& quality) {
-  return {{"model", quality.model},
-          {"weights", quality.weights},
-          {"kv_format", quality.kv_format},
-          {"kl", quality.kl.value},
-          {"kl_error", quality.kl.error},
-          {"kl_p99", quality.kl_p99},
-          {"top1", quality.same_top.value},
-          {"top1_error", quality.same_top.error},
-          {"tokens", quality.tokens},
-          {"text", quality.text},
-          {"date", quality.date}};
+  nlohmann::ordered_json json = {
+      {"model", quality.model}, {"weights", quality.weights}, {"kv_format", quality.kv_format}};
+  if (!quality.retention.empty()) json["retention"] = quality.retention;
+  json.update({{"kl", quality.kl.value},
+               {"kl_error", quality.kl.error},
+               {"kl_p99", quality.kl_p99},
+               {"top1", quality.same_top.value},
+               {"top1_error", quality.same_top.error},
+               {"tokens", quality.tokens},
+               {"text", quality.text},
+               {"date", quality.date}});
+  return json;
 }
 
 Status KeepQuality(const std::string& folder, const KeptQuality& quality) {
-  const fs::path path = PathOf(folder, quality.content, quality.kv_format);
+  const fs::path path = PathOf(folder, quality.content, quality.kv_format, quality.retention);
   nlohmann::ordered_json json = {{"kvasir_eval", kVersion}, {"content", quality.content}};
   json.update(JsonOf(Cleaned(quality)));
   const std::string bytes = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -180,11 +199,12 @@ Status KeepQuality(const std::string& folder, const KeptQuality& quality) {
 }
 
 std::optional<KeptQuality> FindQuality(const std::string& folder, const std::string& content,
-                                       const std::string& kv_format) {
-  const auto bytes = ReadSmallFile(PathOf(folder, content, kv_format));
+                                       const std::string& kv_format, const std::string& retention) {
+  const auto bytes = ReadSmallFile(PathOf(folder, content, kv_format, retention));
   if (!bytes) return std::nullopt;
   std::optional<KeptQuality> quality = Parse(*bytes);
-  if (quality && (quality->content != content || quality->kv_format != kv_format)) {
+  if (quality && (quality->content != content || quality->kv_format != kv_format ||
+                  quality->retention != retention)) {
     return std::nullopt;
   }
   return quality;
@@ -195,12 +215,14 @@ std::vector<KeptQuality> ListQualities(const std::string& folder) {
   for (const KeptFile& file : FilesOf(folder)) {
     const auto bytes = ReadSmallFile(file.path);
     std::optional<KeptQuality> quality = bytes ? Parse(*bytes) : std::nullopt;
-    if (quality && PathOf(folder, quality->content, quality->kv_format) == file.path) {
+    if (quality &&
+        PathOf(folder, quality->content, quality->kv_format, quality->retention) == file.path) {
       all.push_back(std::move(*quality));
     }
   }
   std::ranges::sort(all, {}, [](const KeptQuality& quality) {
-    return std::tie(quality.model, quality.weights, quality.content, quality.kv_format);
+    return std::tie(quality.model, quality.weights, quality.content, quality.kv_format,
+                    quality.retention);
   });
   return all;
 }
@@ -215,10 +237,11 @@ std::string CountText(uint64_t count) {
 
 std::string QualityText(const KeptQuality& quality) {
   return fmt::format(
-      "{}: KL {} +- {:.2g} nats, top-1 {:.1f}% against f32 over {} tokens (kvasir eval, "
-      "{})",
-      quality.kv_format, KlText(quality.kl.value), quality.kl.error, 100 * quality.same_top.value,
-      CountText(quality.tokens), quality.date);
+      "{}: KL {} +- {:.2g} nats, top-1 {:.1f}% against {} over {} tokens (kvasir eval, {})",
+      quality.retention.empty() ? quality.kv_format : quality.retention, KlText(quality.kl.value),
+      quality.kl.error, 100 * quality.same_top.value,
+      quality.retention.empty() ? "f32" : "full attention", CountText(quality.tokens),
+      quality.date);
 }
 
 std::string QualityLine(const Engine& engine) {
@@ -235,15 +258,21 @@ std::string QualityLine(const Engine& engine) {
       return QualityText(*kept);
     }
   }
-  std::string command = "kvasir eval";
-  if (options.model) command += " --model " + Quoted(*options.model);
-  if (options.weights) command += " --weights " + Quoted(*options.weights);
-  command += " --kv-format " + Quoted(format);
-  if (!options.kv_skip_layers.empty()) {
-    command += fmt::format(" --kv-skip-layers {}", fmt::join(options.kv_skip_layers, ","));
+  return fmt::format("{}: not measured for this model; run: {} --kv-format {}{}", kv_format,
+                     CommandOf(options), Quoted(format), LastFlagsOf(options));
+}
+
+std::string RetentionLine(const Engine& engine) {
+  const EngineOptions& options = engine.options();
+  if (options.retention.policy == Retention::kFull) return "";
+  const MemoryPlan& plan = engine.plan();
+  if (const auto folder = ImageFolderOf(options.cache_dir)) {
+    const auto kept = FindQuality(*folder, engine.card().content, plan.kv_format, plan.retention);
+    if (kept) return QualityText(*kept);
   }
-  if (options.cache_dir) command += " --cache-dir " + Quoted(*options.cache_dir);
-  return fmt::format("{}: not measured for this model; run: {}", kv_format, command);
+  return fmt::format("{}: not measured for this model; run: {} --retention {} --kv-format {}{}",
+                     plan.retention, CommandOf(options), Quoted(plan.retention),
+                     Quoted(options.kv_format), LastFlagsOf(options));
 }
 
 }  // namespace kvasir::eval

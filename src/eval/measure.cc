@@ -17,37 +17,10 @@
 namespace kvasir::eval {
 namespace {
 
-constexpr const char* kTenant = "eval";
 constexpr uint32_t kProbeAnswerTokens = 64;
 constexpr size_t kMaxGroup = 8;                       // engines beside the reference at once
 constexpr uint64_t kFreeBytes = uint64_t{256} << 20;  // that they may always add
 constexpr size_t kProbesAtOnce = 64;
-
-// Logits of the rows [from, tokens.size()) of a prompt into `out`, [rows][vocab]. `cached`: the
-// tokens before `from` may come from the cache, and all stay in it. source: of a model with an
-// encoder.
-Status ComputeRows(Engine& engine, std::span<const TokenId> source, std::span<const TokenId> tokens,
-                   uint32_t from, bool cached, std::span<float> out) {
-  const size_t vocab = engine.card().vocab_size;
-  GenerateRequest request;
-  request.tenant = kTenant;
-  request.source.assign(source.begin(), source.end());
-  request.prompt.assign(tokens.begin(), tokens.end());
-  request.max_tokens = 0;
-  request.ignore_eos = true;
-  request.reuse = cached ? Reuse::kBlocks : Reuse::kNothing;
-  request.logits_from = from;
-  size_t told = 0;
-  request.on_logits = [&](uint32_t, uint32_t position, std::span<const float> row) {
-    if (position >= tokens.size()) return;
-    KV_CHECK(position >= from && row.size() == vocab);
-    std::ranges::copy(row, out.begin() + static_cast<std::ptrdiff_t>((position - from) * vocab));
-    ++told;
-  };
-  KV_TRY(Generate(engine, std::move(request)));
-  KV_CHECK(told == tokens.size() - from);
-  return {};
-}
 
 // Collects the answers of several requests. Thread-safe.
 class AnswerSheet {
@@ -74,15 +47,37 @@ class AnswerSheet {
   std::optional<Error> error_ KV_GUARDED_BY(mutex_);
 };
 
-// Memory for two of the longest sequences, and for the cache's metadata.
+}  // namespace
+
+Status ComputeRows(Engine& engine, std::span<const TokenId> source, std::span<const TokenId> tokens,
+                   uint32_t from, bool cached, std::span<float> out) {
+  const size_t vocab = engine.card().vocab_size;
+  GenerateRequest request;
+  request.tenant = kEvalTenant;
+  request.source.assign(source.begin(), source.end());
+  request.prompt.assign(tokens.begin(), tokens.end());
+  request.max_tokens = 0;
+  request.ignore_eos = true;
+  request.reuse = cached ? Reuse::kBlocks : Reuse::kNothing;
+  request.logits_from = from;
+  size_t told = 0;
+  request.on_logits = [&](uint32_t, uint32_t position, std::span<const float> row) {
+    if (position >= tokens.size()) return;
+    KV_CHECK(position >= from && row.size() == vocab);
+    std::ranges::copy(row, out.begin() + static_cast<std::ptrdiff_t>((position - from) * vocab));
+    ++told;
+  };
+  KV_TRY(Generate(engine, std::move(request)));
+  KV_CHECK(told == tokens.size() - from);
+  return {};
+}
+
 Result<uint64_t> KvMemoryFor(EngineOptions options) {
   options.kv_memory_bytes = uint64_t{1} << 40;
   KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options));
   const uint64_t tokens = 2 * RoundUp(uint64_t{plan.ctx_size}, plan.block_tokens);
   return plan.kv_bytes_per_token * (tokens + 16 * plan.block_tokens) * 5 / 4 + (uint64_t{16} << 20);
 }
-
-}  // namespace
 
 bool HasWords(std::string_view text, std::string_view expect) {
   KV_CHECK(!expect.empty());
@@ -232,8 +227,9 @@ Status Comparison::CompareWindow(const EvalText& text, size_t index,
     }
   }
   if (!cached) return {};
-  reference_->Erase(kTenant);  // otherwise a window that begins alike would find rows in the cache
-  for (Candidate& candidate : candidates) candidate.engine->Erase(kTenant);
+  reference_->Erase(
+      kEvalTenant);  // otherwise a window that begins alike would find rows in the cache
+  for (Candidate& candidate : candidates) candidate.engine->Erase(kEvalTenant);
   return {};
 }
 
@@ -246,32 +242,50 @@ Result<std::vector<Answer>> Comparison::AnswerProbes(Engine& engine, const std::
   std::vector<Answer> answers;
   while (answers.size() < probes.size()) {
     options_.say(fmt::format("{}: {} of {} probes", name, answers.size(), probes.size()));
-    const auto some = probes.subspan(answers.size());
+    const auto rest = probes.subspan(answers.size());
+    const auto some = rest.first(std::min(rest.size(), kProbesAtOnce));
+    std::vector<std::vector<TokenId>> prompts;
+    for (const Probe& probe : some) {
+      KV_ASSIGN(prompts.emplace_back(), PromptOf(engine, probe));
+    }
+    KV_ASSIGN(std::vector<Answer> more, AnswerPrompts(engine, prompts, some, {}));
+    std::ranges::move(more, std::back_inserter(answers));
+  }
+  return answers;
+}
+
+Result<std::vector<Answer>> AnswerPrompts(Engine& engine,
+                                          std::span<const std::vector<TokenId>> prompts,
+                                          std::span<const Probe> probes,
+                                          const std::optional<RetentionChoice>& retention) {
+  std::vector<Answer> answers;
+  while (answers.size() < prompts.size()) {
     std::vector<GenerateRequest> requests;
-    for (const Probe& probe : some.first(std::min(some.size(), kProbesAtOnce))) {
+    const size_t first = answers.size();
+    for (size_t i = first; i < std::min(prompts.size(), first + kProbesAtOnce); ++i) {
       GenerateRequest& request = requests.emplace_back();
-      KV_ASSIGN(request.prompt, PromptOf(engine, probe));
+      request.prompt = prompts[i];
       if (request.prompt.size() >= engine.card().ctx_size) {
         return Fail(
             Code::kInvalidArgument,
             "--recall: {}: {} tokens do not fit the context of {} with an answer; {}"
             "leave it out",
-            probe.where, request.prompt.size(), engine.card().ctx_size,
+            probes[i].where, request.prompt.size(), engine.card().ctx_size,
             request.prompt.size() < engine.card().max_positions ? "raise --ctx-size or " : "");
       }
-      request.tenant = kTenant;
+      request.tenant = kEvalTenant;
       request.sampling.temperature = 0;
       request.max_tokens = kProbeAnswerTokens;
       request.reuse = Reuse::kNothing;
+      request.retention = retention;
     }
-    const size_t count = requests.size();
-    const auto sheet = std::make_shared<AnswerSheet>(count);
+    const auto sheet = std::make_shared<AnswerSheet>(requests.size());
     KV_TRY(engine.SubmitAll(std::move(requests), [sheet](size_t index, const Event& event) {
       sheet->Record(index, event);
     }));
     KV_ASSIGN(const std::vector<std::string> texts, sheet->Wait());
-    for (size_t i = 0; i < count; ++i) {
-      answers.push_back({texts[i], HasWords(texts[i], some[i].expect)});
+    for (const std::string& text : texts) {
+      answers.push_back({text, HasWords(text, probes[answers.size()].expect)});
     }
   }
   return answers;

@@ -38,6 +38,24 @@ struct Measured {
 // beside it.
 bool HasWords(std::string_view text, std::string_view expect);
 
+inline constexpr const char* kEvalTenant = "eval";
+
+// Logits of the rows [from, tokens.size()) of a prompt into `out`, [rows][vocab]. `cached`: the
+// tokens before `from` may come from the cache, and all stay in it. source: of a model with an
+// encoder.
+Status ComputeRows(Engine& engine, std::span<const TokenId> source, std::span<const TokenId> tokens,
+                   uint32_t from, bool cached, std::span<float> out);
+
+// Returns the greedy answers to prompts, up to 64 tokens each, and whether they have the words that
+// the probes expect. Reuses nothing. `retention` absent: the engine's.
+Result<std::vector<Answer>> AnswerPrompts(Engine& engine,
+                                          std::span<const std::vector<TokenId>> prompts,
+                                          std::span<const Probe> probes,
+                                          const std::optional<RetentionChoice>& retention);
+
+// Returns memory for the KV of two of the longest sequences, and for the cache's metadata.
+Result<uint64_t> KvMemoryFor(EngineOptions options);
+
 struct ComparisonOptions {
   EngineOptions engine;  // model, weights, ctx_size, threads, ...; its kv_format is not used
   // Memory for rows of logits of the reference, and the same again for the other engine.

@@ -14,30 +14,6 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 using Cells = std::vector<std::string>;
 
-// Aligns columns to their widest cell: the first one left, the others right.
-std::string Aligned(const std::vector<Cells>& rows) {
-  std::vector<size_t> widths;
-  for (const Cells& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string out;
-  for (const Cells& row : rows) {
-    std::string line = fmt::format("{:<{}}", row[0], widths[0]);
-    for (size_t i = 1; i < row.size(); ++i) line += fmt::format("  {:>{}}", row[i], widths[i]);
-    out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
-  return out;
-}
-
-std::string PlusMinus(const Estimate& estimate) {
-  return fmt::format("{} +- {:.2g}", KlText(estimate.value), estimate.error);
-}
-
-std::string Percent(const Estimate& share) {
-  return fmt::format("{:.2f}% +- {:.2f}", 100 * share.value, 100 * share.error);
-}
-
 std::string MainTable(const EvalReport& report) {
   std::vector<Cells> table = {{"kv format", "bytes/token", "mean KL (nats)", "99%", "max",
                                "same top-1", "perplexity", "prob. rms"}};
@@ -198,6 +174,29 @@ OrderedJson JsonOf(const EvalReport& report, const Measured& measured) {
 }
 
 }  // namespace
+
+std::string Aligned(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const std::vector<std::string>& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string out;
+  for (const std::vector<std::string>& row : rows) {
+    std::string line = fmt::format("{:<{}}", row[0], widths[0]);
+    for (size_t i = 1; i < row.size(); ++i) line += fmt::format("  {:>{}}", row[i], widths[i]);
+    out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return out;
+}
+
+std::string PlusMinus(const Estimate& estimate) {
+  return fmt::format("{} +- {:.2g}", KlText(estimate.value), estimate.error);
+}
+
+std::string Percent(const Estimate& share) {
+  return fmt::format("{:.2f}% +- {:.2f}", 100 * share.value, 100 * share.error);
+}
 
 std::vector<const Measured*> EvalReport::rows() const {
   std::vector<const Measured*> all;

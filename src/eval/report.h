@@ -38,6 +38,11 @@ struct RecallCount {
 // "all" first, then kinds in the order of the file.
 std::vector<RecallCount> CountRecall(const EvalReport& report, const std::vector<Answer>& answers);
 
+// Aligns columns to their widest cell: the first one left, the others right.
+std::string Aligned(const std::vector<std::vector<std::string>>& rows);
+std::string PlusMinus(const Estimate& estimate);  // "0.0012 +- 0.0001"
+std::string Percent(const Estimate& share);       // "99.10% +- 0.05"
+
 std::string TablesOf(const EvalReport& report);
 nlohmann::ordered_json JsonOf(const EvalReport& report);
 // A self-contained picture: mean KL by depth, a line per format with its standard error, and, if

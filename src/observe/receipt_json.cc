@@ -55,7 +55,7 @@ nlohmann::json RetentionJson(const std::optional<RetentionReceipt>& retention) {
   nlohmann::json json = {{"policy", ToString(retention->policy)},
                          {"budget", retention->budget},
                          {"sinks", retention->sinks},
-                         {"recent", retention->budget - retention->sinks},
+                         {"recent", retention->recent},
                          {"kept", retention->kept},
                          {"dropped", retention->dropped},
                          {"decisions", retention->decisions},

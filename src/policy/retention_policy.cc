@@ -12,8 +12,11 @@ namespace kvasir {
 namespace {
 
 constexpr std::array<const char*, kNumRetentions> kRetentionNames = {"full", "window",
-                                                                     "sinks+window"};
+                                                                     "sinks+window", "heavy"};
 constexpr uint32_t kDefaultBudget = 2048, kDefaultSinks = 4;
+constexpr uint32_t kSystemShare = 4;  // of the budget: a longer system message is not kept whole
+constexpr uint32_t kMinHeavyRecent = 16;
+constexpr float kNeighbourShare = 0.5f;  // of their sums, in the score of a block between them
 
 Result<uint32_t> RetentionNumber(std::string_view key, std::string_view text) {
   uint32_t number = 0;
@@ -79,12 +82,13 @@ Result<RetentionChoice> ParseRetentionChoice(std::string_view text) {
       KV_ASSIGN(choice.keep, KeptNumber(pair));
       continue;
     }
-    std::optional<uint32_t>* const field = key == "budget"  ? &choice.budget
-                                           : key == "sinks" ? &choice.sinks
-                                                            : nullptr;
+    std::optional<uint32_t>* const field = key == "budget"   ? &choice.budget
+                                           : key == "sinks"  ? &choice.sinks
+                                           : key == "recent" ? &choice.recent
+                                                             : nullptr;
     if (field == nullptr || key.size() == pair.size()) {
       return FailField(Code::kInvalidArgument, "retention",
-                       "'{}' is not budget=N or sinks=N, separated by commas", pair);
+                       "'{}' is not budget=N, sinks=N or recent=N, separated by commas", pair);
     }
     KV_ASSIGN(*field, RetentionNumber(key, pair.substr(key.size() + 1)));
   }
@@ -100,22 +104,104 @@ Result<RetentionPolicy> RetentionPolicy::Create(const RetentionChoice& choice, c
                              kMinRetentionBudget, std::min(text.ctx_size / 2, kDefaultBudget)));
   KV_TRY(InRetentionRange("retention.budget", policy.budget_, kMinRetentionBudget, text.ctx_size,
                           ", up to the context"));
-  const bool has_sinks = choice.policy == Retention::kSinksWindow;
+  const bool has_sinks = choice.policy != Retention::kWindow;
   if (choice.sinks && !has_sinks) {
     return FailField(Code::kInvalidArgument, "retention.sinks",
-                     "is for the policy sinks+window, not for {}", ToString(choice.policy));
+                     "is for the policies sinks+window and heavy, not for {}",
+                     ToString(choice.policy));
   }
-  policy.sinks_ = !has_sinks  ? 0
-                  : text.keep ? std::min(*text.keep, policy.budget_ / 2)
-                              : choice.sinks.value_or(kDefaultSinks);
+  if (choice.recent && !policy.is_heavy()) {
+    return FailField(Code::kInvalidArgument, "retention.recent",
+                     "is for the policy heavy, not for {}", ToString(choice.policy));
+  }
+  const bool keeps_system =
+      text.system_tokens > 0 && text.system_tokens <= policy.budget_ / kSystemShare;
+  policy.sinks_ = !has_sinks ? 0
+                  : text.keep
+                      ? std::min(*text.keep, policy.budget_ / 2)
+                      : choice.sinks.value_or(keeps_system ? text.system_tokens : kDefaultSinks);
   KV_TRY(InRetentionRange("retention.sinks", policy.sinks_, 0, policy.budget_ / 2,
                           ", up to half of the budget"));
   policy.exact_tokens_ = choice.exact_tokens.value_or(text.prompt_tokens);
   KV_TRY(InRetentionRange("retention.exact_tokens", choice.exact_tokens.value_or(0), 0,
                           text.ctx_size, ", up to the context"));
-  policy.inexact_from_ = text.is_dropped ? std::max(policy.exact_tokens_, policy.budget_)
-                                         : std::numeric_limits<uint32_t>::max();
+  policy.recent_ = policy.budget_ - policy.sinks_;
+  if (policy.is_heavy()) KV_TRY(policy.SetHeavy(choice, text));
+  policy.max_positions_ = text.max_positions;
+  policy.inexact_from_ =
+      text.is_dropped ? policy.FirstDrop() : std::numeric_limits<uint32_t>::max();
   return policy;
+}
+
+Status RetentionPolicy::SetHeavy(const RetentionChoice& choice, const Text& text) {
+  if (choice.keeps_context || !choice.budget) {
+    budget_ = std::max(kMinHeavyBudget, budget_ / kHeavyBlock * kHeavyBlock);
+  }
+  KV_TRY(InRetentionRange("retention.budget", budget_, kMinHeavyBudget, text.ctx_size,
+                          ", up to the context"));
+  if (budget_ % kHeavyBlock != 0) {
+    return FailField(Code::kInvalidArgument, "retention.budget",
+                     "{} is not a multiple of {}, which heavy keeps at once", budget_, kHeavyBlock);
+  }
+  recent_ = choice.recent.value_or(std::max(kMinHeavyRecent, budget_ / 8));
+  return InRetentionRange("retention.recent", recent_, kMinHeavyRecent, budget_ / 4,
+                          ", up to a quarter of the budget");
+}
+
+// heavy: the first decision point with more than `budget` tokens before it. Decision points are the
+// end of the exact tokens, then each multiple of 64 that is at least 32 later.
+uint32_t RetentionPolicy::FirstDrop() const {
+  if (!is_heavy()) return std::max(exact_tokens_, budget_);
+  if (exact_tokens_ > budget_) return exact_tokens_;
+  return static_cast<uint32_t>(
+      RoundUp(std::max(budget_ + 1, exact_tokens_ + kDecisionGap), kDecisionStep));
+}
+
+// Returns whether tokens until the next decision may see a block from farther than the model was
+// trained for.
+bool RetentionPolicy::IsFar(uint32_t block, uint32_t position) const {
+  return uint64_t{block} * kHeavyBlock + max_positions_ < uint64_t{position} + kDecisionStep;
+}
+
+bool RetentionPolicy::Decide(uint32_t position, std::span<HeldBlock> held) const {
+  const uint32_t first_recent = FirstRecentBlock(position);
+  const auto is_safe = [&](const HeldBlock& one) {
+    return one.block < sink_blocks() || one.block >= first_recent;
+  };
+  const auto tokens_of = [&](const HeldBlock& one) {
+    return std::min(kHeavyBlock, position - one.block * kHeavyBlock);
+  };
+  uint32_t tokens = 0, safe_tokens = 0;
+  bool has_far = false;
+  for (size_t i = 0; i < held.size(); ++i) {
+    HeldBlock& one = held[i];
+    tokens += tokens_of(one);
+    if (is_safe(one)) {
+      safe_tokens += tokens_of(one);
+    } else {
+      has_far |= IsFar(one.block, position);
+    }
+    const bool has_before = i > 0 && held[i - 1].block + 1 == one.block;
+    const bool has_after = i + 1 < held.size() && one.block + 1 == held[i + 1].block;
+    one.score = one.sum + kNeighbourShare * ((has_before ? held[i - 1].sum : 0.0f) +
+                                             (has_after ? held[i + 1].sum : 0.0f));
+    one.stays = true;
+  }
+  const bool dropped_before = position > inexact_from_;
+  if (tokens <= budget_ && !(has_far && dropped_before)) return false;
+  uint32_t room = (budget_ - std::min(budget_, safe_tokens)) / kHeavyBlock;
+  const auto rest_end =
+      std::partition(held.begin(), held.end(), [&](const HeldBlock& one) { return !is_safe(one); });
+  std::sort(held.begin(), rest_end, [](const HeldBlock& a, const HeldBlock& b) {
+    return a.score != b.score ? a.score > b.score : a.block > b.block;
+  });
+  for (auto one = held.begin(); one != rest_end; ++one) {
+    one->stays = room > 0 && !IsFar(one->block, position);
+    room -= one->stays;
+  }
+  std::sort(held.begin(), held.end(),
+            [](const HeldBlock& a, const HeldBlock& b) { return a.block < b.block; });
+  return true;
 }
 
 }  // namespace kvasir

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 namespace kvasir {
 namespace {
@@ -34,7 +36,11 @@ TEST(RetentionPolicy, ReadsWhatAFlagSays) {
       (RetentionChoice{.policy = Retention::kSinksWindow, .keeps_context = true, .keep = -1}));
   EXPECT_NE(ParseErrorOf("sinks+window:keep=-2"), "");
   EXPECT_NE(ParseErrorOf("sinks+window:keep"), "");
-  EXPECT_EQ(ParseErrorOf("x"), "retention: unknown policy 'x' (known: full, window, sinks+window)");
+  EXPECT_EQ(ParseErrorOf("x"),
+            "retention: unknown policy 'x' (known: full, window, sinks+window, heavy)");
+  EXPECT_EQ(
+      *ParseRetentionChoice("heavy:budget=1024,sinks=4,recent=64"),
+      (RetentionChoice{.policy = Retention::kHeavy, .budget = 1024, .sinks = 4, .recent = 64}));
   for (const char* wrong : {"", "Window", "window,budget=3"}) EXPECT_NE(ParseErrorOf(wrong), "");
   for (const char* wrong :
        {"window:budget", "window:budget=3,x=1", "window:=3", "window:budget=,"}) {
@@ -106,6 +112,103 @@ TEST(RetentionPolicy, KeepsAsManyAsLlamaServerWould) {
   EXPECT_EQ(policy(8).sinks(), 8u);
   EXPECT_EQ(policy(0).sinks(), 0u);
   EXPECT_EQ(policy(400).sinks(), 256u);
+}
+
+TEST(RetentionPolicy, KeepsASystemMessageThatIsShort) {
+  const auto sinks = [](uint32_t system_tokens, std::optional<uint32_t> asked = {}) {
+    const RetentionChoice choice{.policy = Retention::kSinksWindow, .budget = 256, .sinks = asked};
+    return RetentionPolicy::Create(
+               choice, {.ctx_size = 512, .prompt_tokens = 9, .system_tokens = system_tokens})
+        ->sinks();
+  };
+  EXPECT_EQ(sinks(0), 4u);
+  EXPECT_EQ(sinks(64), 64u);
+  EXPECT_EQ(sinks(65), 4u);
+  EXPECT_EQ(sinks(30, 7), 7u);
+}
+
+RetentionPolicy Heavy(uint32_t budget, uint32_t exact, uint32_t max_positions = 1 << 20) {
+  return *RetentionPolicy::Create(
+      {.policy = Retention::kHeavy, .budget = budget, .sinks = 20, .exact_tokens = exact},
+      {.ctx_size = 2048, .prompt_tokens = exact, .max_positions = max_positions});
+}
+
+TEST(RetentionPolicy, HeavyHasItsNumbersAndNamesWrongOnes) {
+  const auto defaults = RetentionPolicy::Create({.policy = Retention::kHeavy},
+                                                {.ctx_size = 1000, .prompt_tokens = 10});
+  EXPECT_EQ(defaults->budget(), 496u);
+  EXPECT_EQ(defaults->sinks(), 4u);
+  EXPECT_EQ(defaults->recent(), 62u);
+  EXPECT_EQ(ErrorOf({.policy = Retention::kHeavy, .budget = 63}),
+            "retention.budget: 63 is not in [64, 2048], up to the context");
+  EXPECT_NE(ErrorOf({.policy = Retention::kHeavy, .budget = 72}), "");
+  EXPECT_NE(ErrorOf({.policy = Retention::kHeavy, .budget = 64, .recent = 15}), "");
+  EXPECT_NE(ErrorOf({.policy = Retention::kHeavy, .budget = 64, .sinks = 33}), "");
+  EXPECT_EQ(ErrorOf({.policy = Retention::kWindow, .recent = 16}),
+            "retention.recent: is for the policy heavy, not for window");
+}
+
+// Decision points are the end of the exact tokens, then each multiple of 64 that is at least 32
+// later; the first that drops has more than the budget before it.
+TEST(RetentionPolicy, HeavyDecidesAtTheSamePlacesWhateverASequenceDid) {
+  for (const uint32_t exact : {0u, 20u, 60u, 64u, 100u, 127u, 128u, 150u, 161u, 200u}) {
+    const RetentionPolicy policy = Heavy(96, exact);
+    std::vector<uint32_t> points = {exact};
+    for (uint32_t at = 1; at < 600; ++at) {
+      if (at % 64 == 0 && at >= points.back() + 32) points.push_back(at);
+    }
+    std::erase_if(points, [](uint32_t at) { return at <= 96; });
+    EXPECT_EQ(policy.inexact_from(), points.front());
+    EXPECT_EQ(policy.match_end(), points.front() - 32);
+    for (uint32_t position = 0; position + 64 < 600; ++position) {
+      const uint32_t next = *std::ranges::upper_bound(points, position);
+      EXPECT_EQ(policy.NextDecision(position), next);
+      EXPECT_EQ(policy.IsDecision(position), std::ranges::count(points, position) > 0);
+      EXPECT_EQ(policy.IsScored(position), position + 32 >= next);
+      EXPECT_LE(position + policy.RowsFrom(position), next);
+      const uint32_t drafts = policy.DraftEnd(position) - position - 1;
+      EXPECT_EQ(drafts, position + 33 >= next ? 0 : next - 32 - position - 1);
+    }
+  }
+}
+
+TEST(RetentionPolicy, HeavyKeepsTheBestBlocksThatFit) {
+  const RetentionPolicy policy = Heavy(96, 0);
+  EXPECT_EQ(policy.inexact_from(), 128u);
+  std::vector<RetentionPolicy::HeldBlock> held;
+  for (uint32_t block = 0; block < 8; ++block) held.push_back({block, 0});
+  held[4].sum = 2;
+  held[6].sum = 1;
+  EXPECT_TRUE(policy.Decide(128, held));
+  const auto kept = [&] {
+    std::vector<uint32_t> blocks;
+    for (const auto& one : held) {
+      if (one.stays) blocks.push_back(one.block);
+    }
+    return blocks;
+  };
+  // Sinks 0 and 1, the last one 7; 4 has most; of 3 and 6, both 1, and 5, 1.5 for what is beside
+  // it.
+  EXPECT_EQ(kept(), (std::vector<uint32_t>{0, 1, 4, 5, 6, 7}));
+  EXPECT_EQ(held[3].score, 1.0f);
+  EXPECT_EQ(held[5].score, 1.5f);
+  for (auto& one : held) one.sum = 1;
+  EXPECT_TRUE(policy.Decide(128, held));
+  EXPECT_EQ(kept(), (std::vector<uint32_t>{0, 1, 4, 5, 6, 7}));  // of equal ones the later
+  held.erase(held.begin() + 2, held.begin() + 4);
+  EXPECT_FALSE(policy.Decide(192, held));
+}
+
+TEST(RetentionPolicy, HeavyDropsWhatIsFartherThanTheModelWasTrainedFor) {
+  const RetentionPolicy policy = Heavy(256, 0, 256);
+  std::vector<RetentionPolicy::HeldBlock> held;
+  for (uint32_t block = 0; block < 20; ++block) held.push_back({block, 20.0f - block});
+  EXPECT_TRUE(policy.Decide(320, held));
+  for (const auto& one : held) EXPECT_EQ(one.stays, one.block < 2 || one.block >= 8) << one.block;
+  EXPECT_FALSE(policy.SinkPosition(255));
+  EXPECT_EQ(policy.SinkPosition(256), 255u);
+  EXPECT_EQ(policy.RowsFrom(255), 320u - 255u);
+  EXPECT_EQ(Heavy(64, 0, 256).RowsFrom(250), 6u);  // the sinks are asked from one place in a step
 }
 
 TEST(RetentionPolicy, NeverDropsWhereNoLayerSeesAll) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/fault.h"
 #include "grammar/token_trie.h"
 
 namespace kvasir {
@@ -69,7 +70,11 @@ uint32_t Drafter::MostTokens(const Request& request, const Sequence& sequence) c
   uint32_t most = std::min({LongestDraft(request.spec), below(request.room.draft_tokens),
                             below(uint64_t{request.prompt_tokens()} + request.max_tokens - 1)});
   // A step's rows are all exact, or none is.
-  if (known <= request.exact_end()) most = std::min(most, below(request.exact_end()));
+  if (request.retention) {
+    const bool scores = FaultActive(Fault::kDraftedScore);
+    most = std::min(most, below(scores ? request.retention->NextDecision(known - 1)
+                                       : request.retention->DraftEnd(known - 1)));
+  }
   if (options_.long_rope) {
     // RestartLong looks at the first choice alone.
     if (request.num_live() > 1) return 0;

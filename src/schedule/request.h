@@ -117,7 +117,8 @@ struct AnswerState {
   uint32_t completion_tokens = 0;  // of all choices
   uint32_t prefilled_tokens = 0;   // rows of the prompt, those that were computed again too
   uint32_t most_computed = 0;      // tokens of the choice with most of them, at its end
-  uint64_t format_steps = 0;       // of its format's walks, between steps
+  uint32_t most_dropped = 0, decisions = 0;  // of that choice
+  uint64_t format_steps = 0;                 // of its format's walks, between steps
   DraftPace pace;
 
   // Returns the first sequence that is not done; nullptr before the request ran.
@@ -194,15 +195,20 @@ struct Request {
     Sequence* const part = spans.reading();
     return part != nullptr ? *part : *answer.first_live();
   }
-  // Returns the first position whose token does not see all before it: nothing is matched or found
-  // by others from there on.
+  // Returns the first position whose token does not see all before it: nothing of it is found by
+  // others from there on.
   uint32_t exact_end() const {
     if (spans.plan) return spans.plan->inexact_from();
     return retention ? retention->inexact_from() : std::numeric_limits<uint32_t>::max();
   }
-  // Returns the beginning of some tokens of it that other prompts may be found by.
+  // Returns the first position whose token it computes itself, whatever the cache has.
+  uint32_t match_end() const {
+    if (spans.plan) return spans.plan->inexact_from();
+    return retention ? retention->match_end() : std::numeric_limits<uint32_t>::max();
+  }
+  // Returns the beginning of some tokens of it that the cache may have for it.
   std::span<const TokenId> Exact(std::span<const TokenId> tokens) const {
-    return tokens.first(std::min<size_t>(tokens.size(), exact_end()));
+    return tokens.first(std::min<size_t>(tokens.size(), match_end()));
   }
   // Returns whether it uses and fills the cache. What came before an erase must not be found after
   // it, even if it is matched again.

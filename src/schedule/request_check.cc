@@ -161,6 +161,11 @@ Result<std::optional<SpanPlan>> SpansOf(const GenerateRequest& spec, const Reque
   return tl::unexpected(std::move(plan.error()));
 }
 
+// Returns the tokens of a first message that is the system's; 0: it is not.
+uint32_t SystemTokens(const GenerateRequest& spec) {
+  return spec.begins_with_system && !spec.message_ends.empty() ? spec.message_ends[0] : 0;
+}
+
 // What its sequences keep; absent: all.
 Result<std::optional<RetentionPolicy>> RetentionOf(const GenerateRequest& spec,
                                                    const RequestLimits& limits) {
@@ -175,11 +180,19 @@ Result<std::optional<RetentionPolicy>> RetentionOf(const GenerateRequest& spec,
     const bool has_bos = std::ranges::count(limits.bos, spec.prompt[0]) > 0;
     kept = *keep < 0 ? prompt : static_cast<uint32_t>(*keep) + has_bos;
   }
-  auto policy =
-      RetentionPolicy::Create(choice, {.ctx_size = limits.ctx_size,
-                                       .prompt_tokens = prompt,
-                                       .keep = kept,
-                                       .is_dropped = limits.layout->num_full_groups() > 0});
+  const bool drops = limits.layout->num_full_groups() > 0;
+  if (drops && choice.policy == Retention::kHeavy && limits.layout->block_tokens() != kHeavyBlock) {
+    return FailField(Code::kInvalidArgument, "cache.retention",
+                     "heavy keeps blocks of {} tokens, and this pool has blocks of {}; start with "
+                     "--block-tokens {}",
+                     kHeavyBlock, limits.layout->block_tokens(), kHeavyBlock);
+  }
+  auto policy = RetentionPolicy::Create(choice, {.ctx_size = limits.ctx_size,
+                                                 .prompt_tokens = prompt,
+                                                 .keep = kept,
+                                                 .system_tokens = SystemTokens(spec),
+                                                 .is_dropped = drops,
+                                                 .max_positions = limits.max_positions});
   if (policy) return *policy;
   policy.error().field = "cache." + policy.error().field.value_or("retention");
   return tl::unexpected(std::move(policy.error()));
@@ -219,9 +232,10 @@ Status CheckRetained(const Request& request, const RequestLimits& limits) {
   const RetentionPolicy& policy = *request.retention;
   const uint32_t exact = std::min(policy.exact_tokens(), request.demand.tokens);
   const uint32_t beside = policy.MostTokens(limits.layout->block_tokens()) - policy.budget();
+  const uint32_t step = policy.is_heavy() ? kHeavyBlock : 1;
   uint32_t budget = policy.budget();
-  while (budget > 0 && !fits(std::max(exact, budget + beside))) --budget;
-  if (budget >= kMinRetentionBudget) {
+  while (budget > 0 && !fits(std::max(exact, budget + beside))) budget -= step;
+  if (budget >= (policy.is_heavy() ? kMinHeavyBudget : kMinRetentionBudget)) {
     return FailField(Code::kInvalidArgument, "cache.retention.budget",
                      "{} tokens{} need more than the {} blocks of {} tokens that the pool has; the "
                      "largest budget that fits is {}",
@@ -314,8 +328,10 @@ Result<std::unique_ptr<Request>> CheckRequest(GenerateRequest spec, EventSink si
   request->sink = std::move(sink);
   if (!retention) return request;
   request->retention = retention;
-  request->demand.most_full_tokens =
-      std::max(retention->exact_tokens(), retention->MostTokens(limits.layout->block_tokens()));
+  if (request->demand.tokens > retention->inexact_from()) {
+    request->demand.most_full_tokens =
+        std::max(retention->exact_tokens(), retention->MostTokens(limits.layout->block_tokens()));
+  }
   KV_TRY(CheckRetained(*request, limits));
   return request;
 }

@@ -38,6 +38,7 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
                options_.unknown_answer_tokens),
       chooser_(runner, options_.parallel, options_.end_tokens),
       drafter_(options_, cache, chooser_, tenants_),
+      block_sums_(BlockSums::ShapeFor(cache.layout(), options_.heavy_context), options_.parallel),
       erasures_(
           cache, options_.tier, options_.tier_answer_ns,
           [this](const Digest& adapters) { return Identities(options_, adapters); },
@@ -53,6 +54,9 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
       workload_(options_, cache.layout(), requests_, tenants_, figures_) {
   KV_CHECK(options_.max_rows >= options_.parallel);
   accounts_over_quota_.reserve(options_.parallel);
+  const uint32_t blocks = BlockSums::ShapeFor(cache.layout(), options_.heavy_context).blocks;
+  kept_blocks_.reserve(blocks);
+  held_blocks_.reserve(blocks);
   if (options_.draft_model.runner != nullptr) {
     draft_model_.emplace(options_.draft_model, options_, runner, drafter_, chooser_, tenants_);
   }
@@ -234,6 +238,7 @@ void Scheduler::ComputeRows() {
                          (FaultActive(Fault::kKeptDraft) && rows.sequence->check.rejected)) &&
                         rows.position + 1 + rows.num_rows <=
                             rows.sequence->kv.table().size() * cache_.layout().block_tokens();
+    TakeSums(rows);
     batch_.AddRows(rows, shifts ? 1 : 0);
   }
   if (!batch_.has_rows()) return;
@@ -314,14 +319,16 @@ void Scheduler::StartChoices(Request& request, Sequence& first, const float* hid
   for (const auto& sequence : request.answer.sequences) {  // of a request that goes on
     if (sequence->done || sequence.get() == &first) continue;
     sequence->kv = cache_.Fork(first.kv, most);
+    sequence->retained = first.retained.Copy();
   }
   if (request.answer.search) {
     for (const auto& sequence : request.answer.sequences) sequence->kv.StopPublishing();
     return;
   }
   while (request.answer.sequences.size() < request.spec.n) {
-    AddSequence(request, cache_.Fork(first.kv, most), options_.tokenizer).long_rope =
-        first.long_rope;
+    Sequence& added = AddSequence(request, cache_.Fork(first.kv, most), options_.tokenizer);
+    added.long_rope = first.long_rope;
+    added.retained = first.retained.Copy();
   }
 }
 

@@ -14,6 +14,7 @@
 #include "kvasir/engine.h"
 #include "model/runner.h"
 #include "schedule/beam_batch.h"
+#include "schedule/block_sums.h"
 #include "schedule/draft_model.h"
 #include "schedule/drafter.h"
 #include "schedule/erasures.h"
@@ -56,6 +57,9 @@ class Scheduler {
   static uint64_t ScratchBytes(uint32_t vocab_size, uint32_t hidden_size, uint32_t logit_rows,
                                uint32_t threads, uint32_t parallel, bool has_encoder);
   uint64_t scratch_bytes() const;
+  // Returns the bytes that the constructor did allocate for the weights of blocks
+  // (BlockSums::BytesFor).
+  uint64_t retention_bytes() const { return block_sums_.bytes(); }
 
   // Queues a request. REQUIRES: its demand fits the empty pool; its n is at most `parallel`. If
   // this throws, the caller still owns the request.
@@ -157,6 +161,8 @@ class Scheduler {
   // scheduler_retention.cc
   bool DropTokens(Request& request);
   bool DropTokens(const Request& request, Sequence& sequence, uint32_t sequences);
+  bool Decide(const RetentionPolicy& policy, Sequence& sequence);
+  void TakeSums(const StepBatch::Rows& rows);
   void NoteRetained(Request& request, const Sequence& sequence);
   static void FillRetention(Request& request);
 
@@ -233,6 +239,7 @@ class Scheduler {
   TokenChooser chooser_;  // before requests_, which hold rows of it
   Drafter drafter_;
   std::optional<DraftModel> draft_model_;
+  BlockSums block_sums_;  // before requests_, which hold slots of it
   Erasures erasures_;
   FormatSteps format_steps_;
   TierLoads loads_;
@@ -248,7 +255,8 @@ class Scheduler {
   bool zeroes_scratch_ = false;                 // a request ended that came before an erase
   std::vector<AccountId> accounts_over_quota_;  // of GrowReservations; kept for its capacity
   std::vector<uint32_t> kept_blocks_;           // of DropTokens; the same
-  uint64_t files_checked_ns_ = 0;               // the last CheckAll
+  std::vector<RetentionPolicy::HeldBlock> held_blocks_;
+  uint64_t files_checked_ns_ = 0;  // the last CheckAll
 };
 
 }  // namespace kvasir

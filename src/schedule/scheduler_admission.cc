@@ -247,6 +247,7 @@ void Scheduler::StartRunning(Request& request, const Known& known, MatchResult m
   if (resumed) {
     first->kv = std::move(kv);
     for (const auto& sequence : request.answer.sequences) {
+      sequence->retained.decided_at = sequence->retained.decisions = 0;  // it decides again
       // Without a cache the choices share nothing.
       const bool shares = options_.cache_mode != CacheMode::kNone;
       const bool is_apart = known.goes_on && !shares;
@@ -307,6 +308,7 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
       figures_.TimedCache([&] { cache_.Commit(sequence->kv, 0, KvCache::CommitKind::kEnd); });
     }
     sequence->kv = KvSequence();
+    sequence->retained.sums.Release();
   }
   StopSpans(*request);
   request->answer.unused_beams.clear();
@@ -399,7 +401,7 @@ MatchResult Scheduler::MatchText(Request& request, std::span<const TokenId> toke
 MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, bool is_long,
                              MatchOptions options) {
   if (request.spans.plan || !FaultActive(Fault::kForeignResume)) {
-    options.most_tokens = request.exact_end();
+    options.most_tokens = request.match_end();
   }
   return MatchText(request, tokens, is_long, options);
 }

@@ -132,6 +132,7 @@ void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* h
     cache_.KeepCursor(sequence.kv, {hidden, runner_.config().hidden_size});
   }
   sequence.kv = KvSequence();
+  sequence.retained.sums.Release();
   sequence.done = true;
   requests_.retry_admission = true;
   FinishChoice(request, sequence.choice, reason);
@@ -150,6 +151,7 @@ void Scheduler::ReleaseSequences(Request& request) {
     if (!sequence->done) NoteRetained(request, *sequence);
     if (!sequence->done) NoteSpans(request, *sequence);
     sequence->kv = KvSequence();
+    sequence->retained.sums.Release();
     sequence->format_choice.reset();
     sequence->done = true;
   }

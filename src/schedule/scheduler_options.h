@@ -48,7 +48,9 @@ struct SchedulerOptions {
   uint64_t target_step_ns = 0;  // View::target_step_ns
   uint32_t unknown_answer_tokens = 256;  // AnswerLengths
   uint32_t ctx_size = 0;                 // for statistics; 0: unknown
-  uint32_t num_tenants = 256;            // whose answers' lengths are known apart
+  // Exact tokens of a request whose retention is heavy, at most; 0: no request has it.
+  uint32_t heavy_context = 0;
+  uint32_t num_tenants = 256;  // whose answers' lengths are known apart
   uint32_t parallel = 8;
   uint32_t max_rows = 512;       // of a step: the runner's max_rows; at least parallel
   uint32_t logit_rows = 16;      // of one call to Runner::Logits; at least kMaxBeams

@@ -3,6 +3,8 @@
 #include <numeric>
 
 #include "base/bytes.h"
+#include "base/check.h"
+#include "base/fault.h"
 #include "schedule/scheduler.h"
 
 namespace kvasir {
@@ -28,30 +30,95 @@ bool Scheduler::DropTokens(const Request& request, Sequence& sequence, uint32_t 
   if (!request.retention || !request.retention->IsInexact(position)) return true;
   const RetentionPolicy& policy = *request.retention;
   const uint32_t block_tokens = cache_.layout().block_tokens();
-  kept_blocks_.resize(CeilDiv(policy.sinks(), block_tokens));
-  std::iota(kept_blocks_.begin(), kept_blocks_.end(), 0u);
-  return figures_.TimedCache([&] {
+  const bool is_heavy = policy.is_heavy();
+  if (is_heavy && !Decide(policy, sequence)) return true;
+  const auto beginning = static_cast<uint32_t>(CeilDiv(policy.sinks(), block_tokens));
+  if (!is_heavy) {
+    kept_blocks_.resize(beginning);
+    std::iota(kept_blocks_.begin(), kept_blocks_.end(), 0u);
+  }
+  const bool retained = figures_.TimedCache([&] {
     // What comes before is exact: its last tokens can be found too.
     if (kv.publishes()) cache_.Commit(kv, 0, KvCache::CommitKind::kEnd);
     return cache_
         .Retain(kv, {.kept = kept_blocks_,
-                     .first = policy.FirstSeen(position) / block_tokens,
+                     .beginning = beginning,
+                     .first = is_heavy ? policy.FirstRecentBlock(position)
+                                       : policy.FirstSeen(position) / block_tokens,
                      .most_tokens = policy.MostTokens(block_tokens),
                      .sequences = sequences})
         .has_value();
   });
+  if (!is_heavy || !retained) return retained;
+  HeavyState& state = sequence.retained;
+  ++state.decisions;
+  state.dropped = kv.table().first() * block_tokens - kept_blocks_.size() * block_tokens;
+  state.decided_at = position;
+  state.sums.Release();
+  return true;
+}
+
+// Decides for a sequence at a decision point, and returns whether blocks go: all stay but those of
+// kept_blocks_ and the last ones.
+bool Scheduler::Decide(const RetentionPolicy& policy, Sequence& sequence) {
+  HeavyState& state = sequence.retained;
+  const KvSequence& kv = sequence.kv;
+  const uint32_t position = kv.num_committed();
+  if (state.decided_at == position || !policy.IsDecision(position)) return false;
+  // They are missing only where a prompt took what it should have computed.
+  KV_CHECK(state.sums.is_taken() || FaultActive(Fault::kForeignResume));
+  held_blocks_.clear();
+  const auto hold = [&](uint32_t block) {
+    const auto i = static_cast<uint32_t>(held_blocks_.size());
+    held_blocks_.push_back({block, state.sums.is_taken() ? state.sums.SumOf(i) : 0});
+  };
+  for (const uint32_t block : kv.kept_blocks()) hold(block);
+  for (auto block = static_cast<uint32_t>(kv.table().first()); block * kHeavyBlock < position;
+       ++block) {
+    hold(block);
+  }
+  if (!policy.Decide(position, held_blocks_)) {
+    state.decided_at = position;
+    state.sums.Release();
+    return false;
+  }
+  kept_blocks_.clear();
+  for (const RetentionPolicy::HeldBlock& one : held_blocks_) {
+    if (one.stays && one.block < policy.FirstRecentBlock(position)) {
+      kept_blocks_.push_back(one.block);
+    }
+  }
+  return true;
+}
+
+// Gives a sequence memory for the weights of rows that count at its next decision.
+void Scheduler::TakeSums(const StepBatch::Rows& rows) {
+  const std::optional<RetentionPolicy>& policy = rows.request->retention;
+  const KvSequence& kv = rows.sequence->kv;
+  BlockSums::Slot& sums = rows.sequence->retained.sums;
+  if (!policy || sums.is_taken() || !policy->IsScored(rows.position + rows.num_rows - 1)) return;
+  const uint64_t last = CeilDiv(policy->NextDecision(rows.position), kHeavyBlock);
+  sums =
+      block_sums_.Take(static_cast<uint32_t>(kv.kept_blocks().size() + last - kv.table().first()));
 }
 
 // Counts what a choice that ends has dropped. REQUIRES: it has its KV, or was preempted.
 void Scheduler::NoteRetained(Request& request, const Sequence& sequence) {
   if (!request.retention) return;
+  const RetentionPolicy& policy = *request.retention;
   const uint32_t tokens = std::max(sequence.num_computed, sequence.kv.num_committed());
-  request.answer.most_computed = std::max(request.answer.most_computed, tokens);
   const uint32_t exact = std::min(tokens, request.exact_end());
+  const uint32_t dropped = tokens == exact     ? 0
+                           : policy.is_heavy() ? sequence.retained.dropped
+                                               : tokens - policy.budget();
+  if (tokens >= request.answer.most_computed) {
+    request.answer.most_computed = tokens;
+    request.answer.most_dropped = dropped;
+    request.answer.decisions = sequence.retained.decisions;
+  }
   if (tokens == exact || request.spec.only_when_idle) return;
   EngineStats& stats = figures_.stats();
-  stats.retention_dropped[static_cast<size_t>(request.retention->policy())] +=
-      tokens - request.retention->budget();
+  stats.retention_dropped[static_cast<size_t>(policy.policy())] += dropped;
   stats.retention_inexact += tokens - exact;
 }
 
@@ -59,16 +126,16 @@ void Scheduler::NoteRetained(Request& request, const Sequence& sequence) {
 void Scheduler::FillRetention(Request& request) {
   if (!request.retention) return;
   const RetentionPolicy& policy = *request.retention;
-  const uint32_t tokens = request.answer.most_computed;
+  const AnswerState& answer = request.answer;
   RetentionReceipt& receipt = request.receipt.retention.emplace();
   receipt.policy = policy.policy();
   receipt.budget = policy.budget();
   receipt.sinks = policy.sinks();
-  receipt.kept = tokens;
-  if (tokens <= policy.inexact_from()) return;
-  receipt.kept = policy.budget();
-  receipt.dropped = tokens - policy.budget();
-  receipt.inexact_from = policy.inexact_from();
+  receipt.recent = policy.recent();
+  receipt.kept = answer.most_computed - answer.most_dropped;
+  receipt.dropped = answer.most_dropped;
+  receipt.decisions = answer.decisions;
+  if (answer.most_computed > policy.inexact_from()) receipt.inexact_from = policy.inexact_from();
 }
 
 }  // namespace kvasir

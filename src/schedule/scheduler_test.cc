@@ -113,6 +113,7 @@ class RandomSchedule {
                     .kv_headroom = random_.Below(2) == 0 ? 0.05 : 0,
                     .target_step_ns = random_.Below(2) == 0 ? random_.Below(40'000'000) : 0,
                     .unknown_answer_tokens = 1 + static_cast<uint32_t>(random_.Below(30)),
+                    .heavy_context = kContext,
                     .num_tenants = num_tenants_,
                     .parallel = parallel_,
                     .max_rows = max_rows_,
@@ -291,6 +292,12 @@ class RandomSchedule {
   }
 
   RetentionChoice RandomRetention() {
+    if (retained_.Below(3) == 0) {
+      return {.policy = Retention::kHeavy,
+              .budget = 64 + 16 * static_cast<uint32_t>(retained_.Below(2)),
+              .sinks = static_cast<uint32_t>(retained_.Below(33)),
+              .exact_tokens = static_cast<uint32_t>(retained_.Below(kContext))};
+    }
     RetentionChoice choice{
         .policy = retained_.Below(3) == 0 ? Retention::kWindow : Retention::kSinksWindow,
         .budget = 16 + static_cast<uint32_t>(retained_.Below(retained_.Below(2) == 0 ? 8 : 60))};

@@ -11,12 +11,23 @@
 #include "grammar/matcher.h"
 #include "kvasir/types.h"
 #include "sampling/indent_limit.h"
+#include "schedule/block_sums.h"
 #include "schedule/draft.h"
 #include "schedule/format_choice.h"
 #include "schedule/stop_matcher.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {
+
+// What a sequence has dropped by what its tokens weighed (RetentionPolicy's heavy).
+struct HeavyState {
+  BlockSums::Slot sums;     // of the tokens before its next decision, while they are computed
+  uint32_t decided_at = 0;  // the last decision point that it passed; 0: none
+  uint32_t decisions = 0;   // that dropped blocks
+  uint32_t dropped = 0;     // tokens
+
+  HeavyState Copy() const { return {sums.Copy(), decided_at, decisions, dropped}; }
+};
 
 // Tokens, BlockTable and text state of one generation. Of `tokens`, the first kv.num_committed()
 // are computed; the rest waits for the next steps. States: computing its prompt (tokens.size() ==
@@ -26,6 +37,7 @@ struct Sequence {
   std::vector<TokenId> tokens;  // prompt and answer; reserved to its largest size
   KvSequence kv;
   bool done = false;
+  HeavyState retained;
   uint32_t num_computed = 0;  // when it was preempted: tokens that had been computed
   bool long_rope = false;     // rotated by the long factors of RoPE longrope
   uint64_t token_ns = 0;      // when its last token was sampled; 0: no token yet

@@ -1,5 +1,7 @@
 #include "schedule/step_batch.h"
 
+#include <algorithm>
+
 #include "base/fault.h"
 #include "base/wipe.h"
 
@@ -18,7 +20,7 @@ StepBatch::StepBatch(Runner& runner, const KvLayout& layout, uint32_t max_rows, 
   static_assert(SchedulingPolicy::kMaxSources <= Runner::kMaxSources);
   rows_.reserve(parallel);
   sequences_.reserve(parallel);
-  runs_.reserve(parallel);
+  runs_.reserve(2 * size_t{parallel});
   tokens_.reserve(max_rows);
   if (layout.num_cross_groups() == 0) return;
   source_tokens_.reserve(max_rows);
@@ -69,7 +71,9 @@ void StepBatch::AddRows(Rows& rows, uint32_t shift) {
                         .source_tokens = kv.source_tokens(),
                         .adapters = AppliedTo(*rows.request)});
   const std::optional<RetentionPolicy>& retention = rows.request->retention;
-  if (retention && retention->IsInexact(rows.position)) {
+  if (retention && retention->is_heavy()) {
+    BoundHeavy(rows, *retention, &sequences_.back());
+  } else if (retention && retention->IsInexact(rows.position)) {
     Bound(rows, *retention, &sequences_.back());
   }
   const SpanState& spans = rows.request->spans;
@@ -98,6 +102,29 @@ void StepBatch::Bound(const Rows& rows, const RetentionPolicy& policy, StepSeque
   }
   runs_.push_back(run);
   step->runs = std::span(&runs_.back(), 1);
+}
+
+// Does the same for blocks that were chosen, and says where the weights of rows are summed.
+void StepBatch::BoundHeavy(const Rows& rows, const RetentionPolicy& policy, StepSequence* step) {
+  const KvSequence& kv = rows.sequence->kv;
+  const BlockSums::Slot& sums = rows.sequence->retained.sums;
+  if (sums.is_taken()) {
+    step->block_sums = sums.data();
+    step->block_sums_stride = sums.stride();
+    const uint32_t from = policy.NextDecision(rows.position) - RetentionPolicy::kScoredTokens;
+    step->scored_from = from - std::min(from, rows.position);
+  }
+  // Beyond the budget, what it sees is bounded by the next decision.
+  if (rows.position + rows.num_rows > policy.budget()) step->window = kMaxRetainedTokens;
+  if (!kv.retains()) return;
+  step->begin = static_cast<uint32_t>(kv.table().first()) * kHeavyBlock;
+  const auto kept = static_cast<uint32_t>(kv.kept_blocks().size()) * kHeavyBlock;
+  const std::optional<uint32_t> sink_position = policy.SinkPosition(rows.position);
+  const uint32_t sinks = sink_position ? policy.sink_blocks() * kHeavyBlock : 0;
+  const size_t first = runs_.size();
+  if (sinks > 0) runs_.push_back({kv.kept(), 0, sinks, sink_position});
+  if (kept > sinks) runs_.push_back({kv.kept(), sinks, kept, {}});
+  step->runs = std::span(runs_).subspan(first);
 }
 
 void StepBatch::Zero() {

@@ -63,6 +63,7 @@ class StepBatch {
 
  private:
   void Bound(const Rows& rows, const RetentionPolicy& policy, StepSequence* step);
+  void BoundHeavy(const Rows& rows, const RetentionPolicy& policy, StepSequence* step);
 
   Runner& runner_;
   std::vector<Rows> rows_;

@@ -215,7 +215,9 @@ double StepPlanner::SeenBytes(const Request& request, const Sequence& sequence) 
   const KvLayout& layout = cache_.layout();
   auto bytes = static_cast<double>(layout.SeenBytes(tokens));
   if (!request.retention || !request.retention->IsInexact(tokens)) return bytes;
-  const double dropped = tokens - std::min(tokens, request.retention->budget());
+  const uint32_t dropped = request.retention->is_heavy()
+                               ? sequence.retained.dropped
+                               : tokens - std::min(tokens, request.retention->budget());
   for (uint32_t group = 0; group < layout.num_full_groups(); ++group) {
     bytes -= dropped * static_cast<double>(layout.token_bytes(group));
   }

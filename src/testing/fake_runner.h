@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -65,6 +66,7 @@ class FakeRunner : public Runner {
     void Append(TokenId token) {
       const auto p = static_cast<uint32_t>(kv_[0].size());
       all_ = kSeed;
+      if (policy_.is_heavy() && policy_.IsDecision(p)) Decide(p);
       for (uint32_t group = 0; group < kv_.size(); ++group) {
         std::vector<uint64_t>& kv = kv_[group];
         const bool drops = group < runner_.layout_.num_full_groups() && policy_.IsInexact(p);
@@ -74,21 +76,65 @@ class FakeRunner : public Runner {
           for (uint64_t i = runner_.BeginOf(group, p); i <= p; ++i) all_ = Mix64(all_ ^ kv[i]);
           continue;
         }
-        uint64_t seen = kSeed;
-        for (uint32_t i = 0; i < policy_.sinks(); ++i) seen = Mix64(seen ^ kv[i]);
-        if (policy_.sinks() > 0) seen = Mix64(seen ^ policy_.sink_query_position());
-        for (uint32_t i = policy_.FirstSeen(p); i < p; ++i) seen = Mix64(seen ^ kv[i]);
-        kv.push_back(Mix64(next ^ seen));
+        kv.push_back(Mix64(next ^ (policy_.is_heavy() ? SeenOfHeavy(kv, p) : SeenOf(kv, p))));
         all_ = Mix64(all_ ^ kv[p]);
       }
+      if (policy_.IsScored(p)) Weigh(p);
     }
     TokenId Next() const { return runner_.BestOf(all_); }
 
    private:
+    uint64_t SeenOf(std::span<const uint64_t> kv, uint32_t p) const {
+      uint64_t seen = kSeed;
+      for (uint32_t i = 0; i < policy_.sinks(); ++i) seen = Mix64(seen ^ kv[i]);
+      if (policy_.sinks() > 0) seen = Mix64(seen ^ policy_.sink_query_position());
+      for (uint32_t i = policy_.FirstSeen(p); i < p; ++i) seen = Mix64(seen ^ kv[i]);
+      return seen;
+    }
+    uint64_t SeenOfHeavy(std::span<const uint64_t> kv, uint32_t p) const {
+      const uint32_t sinks = policy_.SinkPosition(p) ? policy_.sink_blocks() : 0;
+      uint64_t seen = kSeed;
+      for (size_t i = 0; i < kept_.size(); ++i) {
+        for (uint32_t t = kept_[i] * kHeavyBlock; t < (kept_[i] + 1) * kHeavyBlock; ++t) {
+          seen = Mix64(seen ^ kv[t]);
+        }
+        if (i + 1 == sinks) seen = Mix64(seen ^ *policy_.SinkPosition(p));
+      }
+      if (kept_.size() > sinks) seen = Mix64(seen ^ p);
+      for (uint32_t i = first_ * kHeavyBlock; i < p; ++i) seen = Mix64(seen ^ kv[i]);
+      return seen;
+    }
+    void Weigh(uint32_t p) {
+      const uint32_t sinks = policy_.SinkPosition(p) ? policy_.sink_blocks() : 0;
+      for (uint32_t group = 0; group < runner_.layout_.num_full_groups(); ++group) {
+        const auto add = [&](uint32_t block) {
+          sums_[block] += WeightOf(kv_[group][p], kv_[group][block * kHeavyBlock]);
+        };
+        for (size_t i = sinks; i < kept_.size(); ++i) add(kept_[i]);
+        for (uint32_t block = first_; block * kHeavyBlock <= p; ++block) add(block);
+      }
+    }
+    void Decide(uint32_t p) {
+      std::vector<RetentionPolicy::HeldBlock> held;
+      const auto hold = [&](uint32_t block) { held.push_back({block, sums_[block]}); };
+      for (const uint32_t block : kept_) hold(block);
+      for (uint32_t block = first_; block * kHeavyBlock < p; ++block) hold(block);
+      sums_.clear();
+      if (!policy_.Decide(p, held)) return;
+      kept_.clear();
+      first_ = policy_.FirstRecentBlock(p);
+      for (const RetentionPolicy::HeldBlock& one : held) {
+        if (one.stays && one.block < first_) kept_.push_back(one.block);
+      }
+    }
+
     const FakeRunner& runner_;
     const RetentionPolicy policy_;
     std::vector<std::vector<uint64_t>> kv_;  // [group][token]
     uint64_t all_ = kSeed;
+    std::vector<uint32_t> kept_;  // of heavy: blocks before the first of those that all stay
+    uint32_t first_ = 0;
+    std::map<uint32_t, float> sums_;
   };
 
   Status Step(std::span<const StepSequence> sequences, std::span<const TokenId> tokens) override {
@@ -107,7 +153,7 @@ class FakeRunner : public Runner {
                                                 : *SlotOf(sequence, group, position - 1);
           uint64_t& own = *SlotOf(sequence, group, position);
           own = KvOf(before, token);
-          if (group < layout_.num_full_groups() && sequence.is_bounded()) {
+          if (group < layout_.num_full_groups() && Misses(sequence, position)) {
             own = Mix64(own ^ SeenBefore(sequence, group, position));
             all = Mix64(all ^ own);
             continue;
@@ -116,6 +162,7 @@ class FakeRunner : public Runner {
             all = Mix64(all ^ *SlotOf(sequence, group, static_cast<uint32_t>(p)));
           }
         }
+        if (sequence.block_sums != nullptr && i >= sequence.scored_from) Weigh(sequence, position);
         Row& row = rows_[sequence.first_row + i];
         std::memcpy(row.hidden, &all, sizeof(all));
         row.finite = token != options_.not_finite;
@@ -188,6 +235,31 @@ class FakeRunner : public Runner {
       if (Logit(all, v) > Logit(all, static_cast<uint32_t>(best))) best = static_cast<TokenId>(v);
     }
     return best;
+  }
+  // Returns the weight of a block for a row, by the KV of the row and of the block's first token.
+  // Sums of them are exact, whatever their order.
+  static float WeightOf(uint64_t row, uint64_t block) {
+    return static_cast<float>(Mix64(row ^ block) >> 56) * 0x1p-8f;
+  }
+  void Weigh(const StepSequence& sequence, uint32_t position) const {
+    for (uint32_t group = 0; group < layout_.num_full_groups(); ++group) {
+      const uint64_t own = *SlotOf(sequence, group, position);
+      float* const sums = sequence.block_sums + group * sequence.block_sums_stride;
+      for (const StepRun& run : sequence.runs) {
+        for (uint32_t i = run.first; !run.query_position && i < run.last; i += kHeavyBlock) {
+          sums[i / kHeavyBlock] += WeightOf(own, *SlotIn(run.tables[group], i));
+        }
+      }
+      float* at = sums + sequence.run_blocks();
+      for (uint32_t i = sequence.begin; i <= position; i += kHeavyBlock) {
+        *at++ += WeightOf(own, *SlotOf(sequence, group, i));
+      }
+    }
+  }
+  // Returns whether a row does not see all tokens before it.
+  static bool Misses(const StepSequence& sequence, uint32_t position) {
+    return !sequence.runs.empty() || sequence.begin > 0 ||
+           (sequence.window > 0 && position >= sequence.window);
   }
   // A hash of what a row of a bounded sequence sees before its own token.
   uint64_t SeenBefore(const StepSequence& sequence, uint32_t group, uint32_t position) const {
