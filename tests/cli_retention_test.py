@@ -185,6 +185,10 @@ class Server(CliTest):
         body = self.complete(max_tokens=600, cache={"retention": "full"})
         self.assertEqual(body["usage"]["completion_tokens"], 512 - len(PROMPT))
         self.assertIsNone(body["kvasir"]["retention"])
+        body = self.complete(max_tokens=600, cache={"retention": "sinks+window:budget=64,sinks=2"})
+        self.assertEqual([body["kvasir"]["retention"][name] for name in ("budget", "sinks")], [64, 2])
+        body = self.complete(max_tokens=600, cache={"retention": {"policy": "window", "budget": "context"}})
+        self.assertEqual(body["kvasir"]["retention"]["budget"], 512)
 
     def test_prompts_may_pass_the_context_where_they_are_not_exact(self):
         long = PROMPT * 8
@@ -194,6 +198,7 @@ class Server(CliTest):
         self.assertEqual(body["kvasir"]["retention"]["inexact_from"], 64)
         body = self.complete(400, prompt=long, max_tokens=4, cache={"retention": "sinks+window"})
         self.assertEqual(body["error"]["param"], "prompt")
+        self.assertIn("or give cache.retention.exact_tokens less", body["error"]["message"])
 
     def test_bad_input_names_the_field(self):
         for retention, param in [("x", "cache.retention"), (5, "cache.retention"), ([], "cache.retention"),
@@ -210,7 +215,8 @@ class Server(CliTest):
                                  ({"policy": "heavy", "budget": 56}, "cache.retention.budget"),
                                  ({"policy": "heavy", "budget": 72}, "cache.retention.budget"),
                                  ({"policy": "heavy", "budget": 64, "recent": 15}, "cache.retention.recent"),
-                                 ({"policy": "window", "size": 3}, "cache.retention.size")]:
+                                 ({"policy": "window", "size": 3}, "cache.retention.size"),
+                                 ("window:budget=x", "cache.retention"), ("window:size=3", "cache.retention")]:
             with self.subTest(retention=retention):
                 body = self.complete(400, max_tokens=4, cache={"retention": retention})
                 self.assertEqual(body["error"]["param"], param, body)

@@ -126,6 +126,13 @@ void ReadRetention(JsonFields& cache, GenerateRequest* request) {
                                     RetentionNames()));
     }
   };
+  if (value->is_string() &&
+      value->text().find(':') != std::string_view::npos) {  // as --retention takes it
+    Result<RetentionChoice> written = ParseRetentionChoice(value->text());
+    if (!written) return cache.Fail("retention", written.error().message);
+    choice = *written;
+    return;
+  }
   if (!value->is_object()) return take(cache, "retention", *value);
   JsonFields fields(*value, "cache.retention.");
   const JsonValue* policy = fields.Find("policy");
@@ -137,6 +144,11 @@ void ReadRetention(JsonFields& cache, GenerateRequest* request) {
                                      {"sinks", &choice.sinks},
                                      {"recent", &choice.recent},
                                      {"exact_tokens", &choice.exact_tokens}}) {
+    const JsonValue* const budget = number == &choice.budget ? fields.Find(name) : nullptr;
+    if (budget && IsText(*budget, "context")) {
+      choice.keeps_context = true;
+      continue;
+    }
     const auto given = fields.Integer(name, 0, kMaxRetainedTokens);
     if (given) *number = static_cast<uint32_t>(*given);
   }

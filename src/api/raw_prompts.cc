@@ -161,7 +161,13 @@ Status CheckLength(size_t tokens, const GenerateRequest& request, const std::str
                    const ModelView& model) {
   const bool is_exact =
       !request.retention || request.retention->exact_tokens.value_or(UINT32_MAX) >= tokens;
-  return is_exact ? CheckLength(tokens, request.max_tokens, field, model) : Status();
+  if (!is_exact) return {};
+  Status refused = CheckLength(tokens, request.max_tokens, field, model);
+  const bool drops = request.retention && request.retention->policy != Retention::kFull;
+  if (!refused && drops && tokens > 0) {
+    refused.error().message += ", or give cache.retention.exact_tokens less than the prompt has";
+  }
+  return refused;
 }
 
 }  // namespace kvasir

@@ -69,6 +69,21 @@ std::string RemoteLine(const Engine& engine) {
                      options.mode == RemoteMode::kRead ? "; read only" : "");
 }
 
+// Names the draft model and the adapters of the start.
+std::string HelperLines(const Engine& engine) {
+  const EngineOptions& options = engine.options();
+  std::string lines;
+  if (options.draft_model || options.draft_shape) {
+    lines += fmt::format("drafts   by {}, at most {} tokens a step\n",
+                         options.draft_model ? *options.draft_model : *options.draft_shape,
+                         options.draft_max);
+  }
+  std::vector<std::string> names;
+  for (const AdapterCard& card : engine.Adapters()) names.push_back(card.name);
+  if (!names.empty()) lines += fmt::format("adapters {}\n", fmt::join(names, ", "));
+  return lines;
+}
+
 std::string LimitLine(const MemoryLimit& limit) {
   if (limit.bytes == UINT64_MAX) return "";
   return fmt::format("limit    {}: {}\n", FormatBytes(limit.bytes), limit.source);
@@ -96,7 +111,7 @@ std::string SummaryOf(const Engine& engine, bool has_disk_cap) {
                     "context of {}; that needs --kv-memory {}\n",
                     plan.max_tokens, plan.ctx_size, *plan.context_kv_memory_bytes)
               : std::string()) +
-         DiskLine(engine, has_disk_cap) + RemoteLine(engine) +
+         DiskLine(engine, has_disk_cap) + RemoteLine(engine) + HelperLines(engine) +
          fmt::format("runs     context {} tokens, {} at once, {}, target {}\n", plan.ctx_size,
                      CountText(plan.parallel, "sequence"),
                      CountText(options.threads ? *options.threads : DefaultThreads(), "thread"),
