@@ -366,7 +366,11 @@ bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
 MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, bool is_long,
                              MatchOptions options) {
   options.reuse = request.shares();
-  if (!FaultActive(Fault::kForeignResume)) options.most_tokens = request.match_end();
+  if (!FaultActive(Fault::kForeignResume)) {
+    options.most_tokens = request.match_end();
+  } else if (request.retention && request.retention->is_heavy()) {
+    options.most_tokens = request.exact_end();  // without the weights of the first decision
+  }
   request.room.account = options.account = tenants_.AccountOf(request.cache_owner());
   const std::vector<TokenId>& source = request.spec.source;
   options.source = {source, static_cast<uint32_t>(source.size())};
