@@ -9,8 +9,9 @@
 namespace kvasir::cli {
 namespace {
 
-constexpr uint32_t kHeavyPrompt = 150;  // tokens: a decision falls into it, or at its end
-constexpr uint32_t kHeavyAnswer = 110;  // to two decisions more
+constexpr uint32_t kHeavyPrompt = 250;  // tokens: decisions fall into it, or at its end
+constexpr uint32_t kHeavyAnswer = 200;  // to three decisions more
+constexpr uint32_t kHeavyBudget = 128;  // with several blocks to choose
 constexpr uint32_t kHeavyAnswerOfLarge = 50;
 
 // Compares misses of some chunks, then hits, with `request` computed at once. Returns that.
@@ -41,6 +42,8 @@ Result<Generated> CompareRetained(Lab& lab, Check& check, const GenerateRequest&
 // Decisions that look at weights; then the same with drafts of which some are wrong.
 Status RetainedHeavy(Lab& lab, Check& check) {
   const bool is_large = lab.prompt_sizes().size() == 1;
+  const uint32_t budget =
+      std::clamp(*lab.options().ctx_size / 64 * kHeavyBlock, kMinHeavyBudget, kHeavyBudget);
   const Tokens prompt = lab.RandomTokens(std::min(kHeavyPrompt, *lab.options().ctx_size / 2));
   const auto vocab = static_cast<TokenId>(lab.engine().card().vocab_size);
   for (const std::optional<uint32_t> exact_tokens :
@@ -48,7 +51,7 @@ Status RetainedHeavy(Lab& lab, Check& check) {
     GenerateRequest request = lab.Ask(prompt);
     request.max_tokens = is_large ? kHeavyAnswerOfLarge : kHeavyAnswer;
     request.retention = {
-        .policy = Retention::kHeavy, .budget = kMinHeavyBudget, .exact_tokens = exact_tokens};
+        .policy = Retention::kHeavy, .budget = budget, .exact_tokens = exact_tokens};
     KV_ASSIGN(const Generated want, CompareRetained(lab, check, request));
     EngineOptions options = lab.options();
     options.speculate = Speculate::kAlways;

@@ -402,6 +402,8 @@ MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, 
                              MatchOptions options) {
   if (request.spans.plan || !FaultActive(Fault::kForeignResume)) {
     options.most_tokens = request.match_end();
+  } else if (request.retention && request.retention->is_heavy()) {
+    options.most_tokens = request.exact_end();  // without the weights of the first decision
   }
   return MatchText(request, tokens, is_long, options);
 }
