@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -318,12 +319,12 @@ TEST(Heavy, DraftsChangeNoBit) {
   }
 }
 
-// In a pool for about one of them, requests with several choices preempt each other.
+// Requests that matter more come while the first one drops blocks, and take its place.
 TEST(Heavy, ChoicesMatesAndPreemptionsChangeNoBit) {
   uint64_t preemptions = 0;
   for (const HeavyTwin::Numbers& numbers : {kHeavy[0], kHeavy[1], kHeavy[3]}) {
     EngineOptions options = WithBlocks(50);
-    options.kv_headroom = 0;
+    options.parallel = 3;
     options.step_tokens = 48;
     std::vector<GenerateRequest> requests;
     for (uint32_t i = 0; i < 3; ++i) {
@@ -331,6 +332,7 @@ TEST(Heavy, ChoicesMatesAndPreemptionsChangeNoBit) {
       requests.back().sampling.temperature = 1;
       requests.back().sampling.seed = i;
       requests.back().n = i == 1 ? 3 : 1;
+      requests.back().priority = i == 0 ? 1 : 0;
     }
     std::vector<RetainedRows> alone(requests.size()), together(requests.size());
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -338,13 +340,17 @@ TEST(Heavy, ChoicesMatesAndPreemptionsChangeNoBit) {
     }
     const auto engine = LoadEngine(options);
     std::vector<std::unique_ptr<Pending>> pending;
+    std::promise<void> dropped;
     for (size_t i = 0; i < requests.size(); ++i) {
       GenerateRequest request = requests[i];
       RetainedRows& rows = together[i];
-      request.on_logits = [&rows](uint32_t of, uint32_t position, std::span<const float> row) {
-        rows[{of, position}] = std::vector(row.begin(), row.end());
+      request.on_logits = [&, i](uint32_t of, uint32_t position, std::span<const float> row) {
+        const bool is_new =
+            rows.emplace(std::pair(of, position), std::vector(row.begin(), row.end())).second;
+        if (i == 0 && position == 200 && is_new) dropped.set_value();
       };
       pending.push_back(std::make_unique<Pending>(*engine, std::move(request)));
+      if (i == 0) dropped.get_future().wait();
     }
     for (size_t i = 0; i < requests.size(); ++i) {
       const Answer answer = pending[i]->Wait();

@@ -37,7 +37,9 @@ uint64_t KvCache::Wanted(const MatchResult& match, const KvDemand& demand) const
   uint64_t blocks = reserves_.BlocksOf(demand);
   // A tail that is used in part is copied before it is written.
   if (match.num_reused() % layout().block_tokens() != 0) blocks += layout().num_full_groups();
-  for (const BlockTable& table : match.tables_) blocks -= table.num_held();
+  // (More than is wanted: only where a fault matches what the sequence will drop.)
+  for (const BlockTable& table : match.tables_)
+    blocks -= std::min<uint64_t>(blocks, table.num_held());
   return blocks;
 }
 
