@@ -45,7 +45,7 @@ VALUES = {"--cache-dir": "{folder}", "--system": "You are a pirate."}
 ELSEWHERE = {"plan": ["--cache-dir"],  # changes nothing there; the server's command line does as it is
              "serve": ["--lora-init-without-apply", "--pin-threads", "--cache-dir", "--no-page", "--no-slots", "--prepare", "--verbose"],
              "selftest": ["--json", "--pin-threads", "--cache-dir"],
-             "fsck": ["--json", "--cache-dir", "--remove-unreadable"], "eval": ["--json", "--pin-threads", "--cache-dir"],
+             "fsck": ["--json", "--cache-dir", "--remove-unreadable"], "eval": ["--json", "--pin-threads", "--cache-dir", "--stream"],
              "sessions": ["--json", "--cache-dir", "--unreadable"]}
 for command in "serve chat run translate logits plan".split():
     ELSEWHERE.setdefault(command, []).append("--allow-overcommit")  # machine_limits_test.cc

@@ -285,7 +285,8 @@ std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& 
     if (run == Crossed && !lab.rope_switch()) continue;
     if (run == Cross && !lab.has_encoder()) continue;
     if (run == Retained && !lab.engine().card().no_retention.empty()) continue;
-    if (run == Spanned && !lab.engine().card().no_spans.empty()) continue;
+    const bool has_room = lab.engine().card().ctx_size > kSpannedTokens;
+    if (run == Spanned && (!lab.engine().card().no_spans.empty() || !has_room)) continue;
     if (lab.has_encoder() && std::ranges::count(kWithoutEncoder, run) > 0) continue;
     Check check(name);
     for (const uint32_t size : lab.prompt_sizes()) {

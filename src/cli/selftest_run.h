@@ -116,6 +116,8 @@ Status Drafted(Lab& lab, Check& check);
 Status Retained(Lab& lab, Check& check);
 
 // Checks prompts with spans. REQUIRES: ModelCard::no_spans is empty.
+// Tokens of its prompt, at least: two spans of 36, and what stands before and after them.
+inline constexpr uint32_t kSpannedTokens = 96;
 Status Spanned(Lab& lab, Check& check);
 
 // Checks prompts that are computed with different adapters, and without. REQUIRES: the model has no

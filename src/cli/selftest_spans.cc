@@ -11,11 +11,15 @@ namespace kvasir::cli {
 
 // Misses, hits and chunks; then with spans that other prompts have brought, in another place.
 Status Spanned(Lab& lab, Check& check) {
-  const auto size = static_cast<uint32_t>(lab.prompt().size());
+  std::vector<TokenId> prompt = lab.prompt();
+  if (prompt.size() < kSpannedTokens) {
+    const auto more = lab.RandomTokens(kSpannedTokens - prompt.size());
+    prompt.insert(prompt.end(), more.begin(), more.end());
+  }
+  const auto size = static_cast<uint32_t>(prompt.size());
   const uint32_t begin = size / 8, middle = size / 2, end = size - size / 8;
-  if (middle - begin < kMinSpanTokens) return {};
   const auto ask = [&](uint32_t head) {
-    GenerateRequest request = lab.Ask(lab.prompt());
+    GenerateRequest request = lab.Ask(prompt);
     request.spans = PromptSpans{.spans = {{begin, middle}, {middle, end}}, .seam = 8};
     request.spans->head = std::min(head, begin);
     return request;
@@ -32,8 +36,8 @@ Status Spanned(Lab& lab, Check& check) {
     }
     KV_ASSIGN(const auto engine, lab.Load(lab.options()));
     // The second span alone, after the head.
-    std::vector<TokenId> other(lab.prompt().begin(), lab.prompt().begin() + std::min(head, begin));
-    other.insert(other.end(), lab.prompt().begin() + middle, lab.prompt().begin() + end);
+    std::vector<TokenId> other(prompt.begin(), prompt.begin() + std::min(head, begin));
+    other.insert(other.end(), prompt.begin() + middle, prompt.begin() + end);
     KV_TRY(RunAlone(*engine, lab.Ask(other)));
     for (const char* time : {"one of them from the cache", "all from the cache"}) {
       KV_ASSIGN(const Generated got, RunAlone(*engine, ask(head)));
