@@ -189,7 +189,8 @@ class ByRequest(WithHome):
             for value, name in (({"Disk": False}, "Disk"), ({"disk": True, "foo": 1}, "foo")):
                 got = server.request("POST", path, {**base, "cache": value})
                 self.assert_refused(got, "invalid_argument", f"cache.{name}")
-                self.assertEqual(got[2]["error"]["message"], f"cache.{name}: unknown field (known: disk, remote, retention)")
+                self.assertEqual(got[2]["error"]["message"], f"cache.{name}: unknown field (known: disk, remote, "
+                                                        "retention, seam, span_head, spans)")
             for value in ({}, {"disk": True}, {"disk": False}):
                 self.assertEqual(server.request("POST", path, {**base, "cache": value})[0], 200)
 
