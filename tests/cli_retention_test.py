@@ -216,7 +216,10 @@ class Server(CliTest):
                                  ({"policy": "heavy", "budget": 72}, "cache.retention.budget"),
                                  ({"policy": "heavy", "budget": 64, "recent": 15}, "cache.retention.recent"),
                                  ({"policy": "window", "size": 3}, "cache.retention.size"),
-                                 ("window:budget=x", "cache.retention"), ("window:size=3", "cache.retention")]:
+                                 ("window:budget=x", "cache.retention"), ("window:size=3", "cache.retention"), ("full:budget=64", "cache.retention"),
+                                 ("heavy:", "cache.retention"), ("window:budget=64,", "cache.retention"),
+                                 ("window:budget=64,budget=64", "cache.retention"),
+                                 ("sinks+window:keep=5", "cache.retention")]:
             with self.subTest(retention=retention):
                 body = self.complete(400, max_tokens=4, cache={"retention": retention})
                 self.assertEqual(body["error"]["param"], param, body)
@@ -263,6 +266,18 @@ class ServerDefault(CliTest):
                                                          "cache": {"retention": "full"}})
             self.assertEqual(body["usage"]["completion_tokens"], 156, body)
             self.assertEqual(get_json(url + "/v1/cache")["retention"], "sinks+window:budget=64,sinks=4")
+
+    def test_heavy_drops_within_a_pool_that_its_budget_fills(self):
+        with server("--parallel", "4", "--kv-memory", "1MiB") as (url, _):
+            for budget in (464, 480, 496, 512):
+                body = {"prompt": [5 + budget] + PROMPT[:63], "max_tokens": 900, "ignore_eos": True, "temperature": 0,
+                        "cache": {"retention": {"policy": "heavy", "budget": budget, "exact_tokens": 0}}}
+                texts = set()
+                for _ in range(2):
+                    status, answer = post(url, "/v1/completions", body)
+                    self.assertEqual((status, answer["usage"]["completion_tokens"]), (200, 900), answer)
+                    texts.add(answer["choices"][0]["text"])
+                self.assertEqual(len(texts), 1)
 
     def test_a_session_and_a_slot_of_an_answer_past_the_context(self):
         def ask(path, **body):

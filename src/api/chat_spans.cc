@@ -6,6 +6,8 @@
 #include <optional>
 #include <string_view>
 
+#include "base/result.h"
+
 namespace kvasir {
 namespace {
 

@@ -130,6 +130,7 @@ void ReadRetention(JsonFields& cache, GenerateRequest* request) {
       value->text().find(':') != std::string_view::npos) {  // as --retention takes it
     Result<RetentionChoice> written = ParseRetentionChoice(value->text());
     if (!written) return cache.Fail("retention", written.error().message);
+    if (written->keep) return cache.Fail("retention", "has 'keep'; give sinks=N");
     choice = *written;
     return;
   }

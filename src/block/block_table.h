@@ -26,6 +26,9 @@ class BlockTable {
   void Append(BlockRef ref);
   BlockRef Replace(size_t index, BlockRef ref);  // returns the old pin. REQUIRES: index >= first()
   void PopBack();
+  // Gives back one block, which no row sees any more and DropBefore takes next. REQUIRES: first()
+  // <= index < size().
+  void Release(size_t index) { refs_[index].Reset(); }
   void DropBefore(size_t index);  // gives back the blocks before it. REQUIRES: index <= size()
   // Gives back all blocks but those at these indices (ascending), which move together. REQUIRES:
   // first() is 0.

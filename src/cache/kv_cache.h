@@ -394,6 +394,7 @@ class KvCache {
   void Count(const MatchResult& match);
   uint64_t Wanted(const MatchResult& match, const KvDemand& demand) const;
   void CopyTail(KvSequence& sequence, const KvKind& kind);
+  bool HasRoomToCopy(const KvSequence& sequence, const RetainedBlocks& retained) const;
   Status CopyRetained(KvSequence& sequence, const RetainedBlocks& retained, uint32_t* copied);
   void ReserveKept(KvSequence& sequence, size_t num_blocks);
   void KeepBlocks(KvSequence& sequence, std::span<const uint32_t> kept);

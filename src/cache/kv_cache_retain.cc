@@ -49,8 +49,39 @@ void KvCache::ReserveKept(KvSequence& sequence, size_t num_blocks) {
   for (BlockTable& table : sequence.kept_) table.Reserve(num_blocks);
 }
 
+// Walks as CopyRetained does, and counts: blocks that neither are in use nor reserved, and those
+// that are reserved for the sequence.
+bool KvCache::HasRoomToCopy(const KvSequence& sequence, const RetainedBlocks& retained) const {
+  const int64_t num_full = layout().num_full_groups();
+  const Reservation::State* const state = KvReserves::Of(sequence);
+  int64_t reserved = state != nullptr ? state->blocks : 0;
+  int64_t others = int64_t{reserves_.available(sequence)} - reserved;
+  for (size_t b = sequence.table().size(); b-- > retained.beginning;) {
+    const BlockId block = sequence.table().ref(b).id();
+    const bool is_own = pool_->pin_count(block) == 1;
+    if (b < retained.first && !std::ranges::binary_search(retained.kept, b)) {
+      if (is_own) others += num_full;
+      continue;
+    }
+    if (is_own && !pool_->retained(block)) continue;
+    if (reserved + others < num_full) return false;
+    if (!is_own && retained.sequences > 0 && state != nullptr) {
+      if (others < num_full) return false;  // it is reserved before it is taken
+      others -= num_full;
+      continue;
+    }
+    const int64_t drawn = std::min(reserved, num_full);
+    reserved -= drawn;
+    others -= num_full - drawn;
+    if (is_own) others += num_full;
+  }
+  return true;
+}
+
 // Copies what a sequence keeps and others may find. Between two blocks it can stop: it then has the
-// index's blocks up to there and copies after them.
+// index's blocks up to there and copies after them. What it drops between two that it keeps is
+// released on the way: a pinned block after it would keep an idle original from leaving. So there
+// all or nothing is copied.
 Status KvCache::CopyRetained(KvSequence& sequence, const RetainedBlocks& retained,
                              uint32_t* copied) {
   const uint32_t num_full = layout().num_full_groups();
@@ -61,9 +92,19 @@ Status KvCache::CopyRetained(KvSequence& sequence, const RetainedBlocks& retaine
     while (index_->depth(node) > sequence.source_nodes_ + beginning) node = index_->parent(node);
     sequence.place_.MoveTo(node);
   }
+  const bool has_gaps = !retained.kept.empty() && retained.kept.back() >= beginning;
+  if (has_gaps && !HasRoomToCopy(sequence, retained)) {
+    return Fail(Code::kExhausted,
+                "KV pool: of {} blocks too few are free or idle and not reserved for others, for "
+                "copies of what a sequence keeps",
+                plan_.num_blocks);
+  }
   std::vector<BlockRef> copies(num_full);
   for (size_t b = sequence.table().size(); b-- > beginning;) {
-    if (b < retained.first && !std::ranges::binary_search(retained.kept, b)) continue;
+    if (b < retained.first && !std::ranges::binary_search(retained.kept, b)) {
+      for (BlockTable& table : std::span(sequence.tables_).first(num_full)) table.Release(b);
+      continue;
+    }
     const BlockId block = sequence.table().ref(b).id();
     if (!pool_->retained(block) && pool_->pin_count(block) == 1) continue;
     if (reserves_.available(sequence) < num_full) {

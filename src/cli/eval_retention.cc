@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/result.h"
 #include "cli/command.h"
+#include "cli/engine_flags.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "cli/shared_flags.h"

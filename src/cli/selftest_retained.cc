@@ -14,6 +14,11 @@ constexpr uint32_t kHeavyAnswer = 200;  // to three decisions more
 constexpr uint32_t kHeavyBudget = 128;  // with several blocks to choose
 constexpr uint32_t kHeavyAnswerOfLarge = 50;
 
+bool HasWindows(Lab& lab) {
+  return std::ranges::any_of(lab.engine().plan().groups,
+                             [](const KvGroupPlan& group) { return group.window.has_value(); });
+}
+
 // Compares misses of some chunks, then hits, with `request` computed at once. Returns that.
 Result<Generated> CompareRetained(Lab& lab, Check& check, const GenerateRequest& request) {
   GenerateRequest cold = request;
@@ -30,7 +35,9 @@ Result<Generated> CompareRetained(Lab& lab, Check& check, const GenerateRequest&
     KV_ASSIGN(const Generated got, RunAlone(*engine, request));
     check.Compare(want, got, fmt::format("retained, {}", time));
     if (time == std::string_view("from the cache")) {
-      check.Expect(got.receipt.cached_tokens() > 0, "retained: nothing was reused");
+      // heavy matches to 32 tokens before its first decision alone, where windows have gone on.
+      const bool may_miss = request.retention->policy == Retention::kHeavy && HasWindows(lab);
+      check.Expect(may_miss || got.receipt.cached_tokens() > 0, "retained: nothing was reused");
       GenerateRequest exact = lab.Ask(Joined(request.prompt, want.answers[0]));
       exact.prompt.resize(std::min<size_t>(exact.prompt.size(), *lab.options().ctx_size / 2));
       KV_TRY(RunAlone(*engine, std::move(exact)));

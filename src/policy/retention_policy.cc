@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <limits>
+#include <vector>
 
 #include "base/result.h"
 
@@ -69,11 +71,18 @@ Result<RetentionChoice> ParseRetentionChoice(std::string_view text) {
                      text.substr(0, colon), RetentionNames());
   }
   choice.policy = *policy;
-  text.remove_prefix(std::min(colon + 1, text.size()));
-  while (!text.empty()) {
-    const std::string_view pair = text.substr(0, text.find(','));
-    text.remove_prefix(std::min(pair.size() + 1, text.size()));
+  if (colon < text.size() && *policy == Retention::kFull) {
+    return FailField(Code::kInvalidArgument, "retention", "full: takes no numbers");
+  }
+  std::vector<std::string_view> keys;
+  for (size_t at = colon + 1; at <= text.size();) {
+    const std::string_view pair = text.substr(at, text.find(',', at) - at);
+    at += pair.size() + 1;
     const std::string_view key = pair.substr(0, pair.find('='));
+    if (std::ranges::count(keys, key) > 0) {
+      return FailField(Code::kInvalidArgument, "retention", "{}: given twice; give it once", key);
+    }
+    keys.push_back(key);
     if (pair == "budget=context") {
       choice.keeps_context = true;
       continue;
