@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -111,17 +112,27 @@ class AnswerGate {
 
 TEST_F(RemoteTierOnFake, AFlushSaysThatBlocksWereLost) {
   Open();
-  fake_.Answer([hangs_up = std::make_shared<std::atomic<bool>>(true)](const FakeWords& words) {
-    const bool ends = words[0] == "SET" && hangs_up->exchange(false);
-    return ends ? std::optional(RedisFake::kHangUp) : std::nullopt;
+  AnswerGate gate;  // a flush tells of what is lost after it was asked for
+  std::atomic<bool> hangs_up = true;
+  fake_.Answer([&](const FakeWords& words) -> std::optional<std::string> {
+    if (words[0] != "SET" || !hangs_up.exchange(false)) return std::nullopt;
+    gate.Wait();
+    return RedisFake::kHangUp;
   });
   ASSERT_TRUE(driver_->Write(FaultRecord(0, 0)));
-  const auto flushed = driver_->Flush();
-  ASSERT_FALSE(flushed);
-  EXPECT_EQ(flushed.error().code, Code::kUnavailable);
+  std::atomic<bool> told = false;
+  std::optional<Code> code;
+  tier_->Flush([&](const Result<TierFlushed>& flushed) {
+    if (!flushed) code = flushed.error().code;
+    told = true;
+  });
+  gate.Open();
+  ASSERT_TRUE(driver_->WaitUntil([&] { return told.load(); }));
+  EXPECT_EQ(code, Code::kUnavailable);
   EXPECT_EQ(tier_->Remote().state, RemoteStats::State::kOn) << "one error turns nothing off";
   ASSERT_TRUE(driver_->Write(FaultRecord(0, 0)));
   EXPECT_TRUE(driver_->Flush()) << "what is lost counts once";
+  fake_.Answer({});
 }
 
 TEST_F(RemoteTierOnFake, AnOperationThatIsLateOnceIsOneStall) {
