@@ -223,7 +223,7 @@ TEST_F(RemoteTierOnFake, AnEpochThatComesWhileAnObjectIsMadeErasesHere) {
     return std::nullopt;
   });
   driver_->Look(FaultRecord(0, 0));
-  const ErasedOwner erased{TestRecord::Owner(0), 3};
+  const ErasedOwner erased{TestRecord::Owner(0), 3, true};
   EXPECT_EQ(tier_->TakeErased(), std::vector<ErasedOwner>{erased});
   fake_.Answer({});
 }

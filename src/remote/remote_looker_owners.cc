@@ -100,12 +100,14 @@ void RemoteLooker::Adopt(const Digest& owner, const OwnerEpoch& stored, uint64_t
       here = std::max<uint64_t>(least, 1);
     }
     if (stored.epoch > here) {
-      store_.erased.push_back({owner, stored.epoch});  // and noted when that is done
+      // An owner that this machine never had may have been erased long before.
+      const bool elsewhere = one.epoch != 0 || least != 0 || one.is_kept;
+      store_.erased.push_back({owner, stored.epoch, elsewhere});  // and noted when that is done
       one.awaits_erase = true;
     }
     one.is_older = false;
     store_.SetEpoch(*id, stored);
-    if (stored.epoch <= here) store_.notes.push_back({owner, stored.epoch});
+    if (stored.epoch <= here) store_.notes.push_back({.owner = owner, .epoch = stored.epoch});
   }
   store_.progress.Call();
 }
