@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -226,6 +227,25 @@ TEST_F(RemoteTierOnFake, AnEpochThatComesWhileAnObjectIsMadeErasesHere) {
   const ErasedOwner erased{TestRecord::Owner(0), 3, true};
   EXPECT_EQ(tier_->TakeErased(), std::vector<ErasedOwner>{erased});
   fake_.Answer({});
+}
+
+// Many owners are due at a store that is slow.
+TEST_F(RemoteTierOnFake, ALookDoesNotWaitForTheObjectsOfAllOwners) {
+  Open();
+  constexpr size_t kOwners = 100;
+  fake_.Answer([](const FakeWords& words) -> std::optional<std::string> {
+    if (words[0] == "GETRANGE") std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    return std::nullopt;
+  });
+  const auto num_read = [&] {
+    const FakeWords names = fake_.Names("GETRANGE");
+    return std::set<std::string>(names.begin(), names.end()).size();
+  };
+  for (uint32_t i = 1; i <= kOwners; ++i) ASSERT_TRUE(tier_->OpenOwner(TestRecord::Owner(i)));
+  ASSERT_TRUE(driver_->WaitUntil([&] { return num_read() > 5; }));
+  driver_->Look(FaultRecord(0, 0));
+  EXPECT_LT(num_read(), kOwners);
+  EXPECT_TRUE(driver_->WaitUntil([&] { return num_read() > kOwners; })) << "the rest stays due";
 }
 
 TEST_F(RemoteTierOnFake, ALookDuringAnEraseAnswersAndFindsNothing) {
