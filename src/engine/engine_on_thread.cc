@@ -288,7 +288,7 @@ void EngineOnThread::EraseHere() {
     {
       const MutexLock lock(mutex_);
       ++num_erasures_;
-      erased_elsewhere_.insert(erased.owner);
+      if (erased.elsewhere) erased_elsewhere_.insert(erased.owner);
     }
     // Until it is done it is not noted, so that a start after a crash does it again.
     UntilDone([&] {

@@ -21,6 +21,7 @@ namespace {
 
 constexpr int kWaitMs = 10;
 constexpr uint64_t kWaitNs = 10'000'000;
+constexpr uint64_t kAddressesNs = 500'000'000;  // of all addresses
 
 std::span<const std::byte> WordBytes(std::string_view text) {
   return std::as_bytes(std::span(text));
@@ -68,6 +69,7 @@ Status RedisConnection::Open(const RemoteAddress& address, const SocketAddresses
   return {};
 }
 
+// Each address but the last one has its share of half a second; that one waits as the caller does.
 Status RedisConnection::Connect(const SocketAddresses& addresses, const Waits& waits) {
   int last = ECONNREFUSED;
   for (const SocketAddress& one : addresses) {
@@ -84,7 +86,17 @@ Status RedisConnection::Connect(const SocketAddresses& addresses, const Waits& w
     if (connect(socket_.fd(), to, one.size) == 0) return {};
     last = errno;
     if (last == EINPROGRESS) {
-      KV_TRY(WaitFor(POLLOUT, waits));
+      bool is_late = false;
+      const uint64_t end_ns = MonotonicNs() + kAddressesNs / addresses.size();
+      const Status ready = WaitFor(POLLOUT, [&] {
+        is_late = &one != &addresses.back() && MonotonicNs() >= end_ns;
+        return !is_late && waits();
+      });
+      if (is_late) {
+        last = ETIMEDOUT;
+        continue;
+      }
+      KV_TRY(ready);
       socklen_t size = sizeof(last);
       getsockopt(socket_.fd(), SOL_SOCKET, SO_ERROR, &last, &size);
       if (last == 0) return {};

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "remote/redis_fake_for_test.h"
 #include "remote/redis_server_for_test.h"
 
 namespace kvasir {
@@ -34,6 +36,32 @@ class Peer {
  private:
   Descriptor other_;
 };
+
+// Where a host has an address that takes nothing, the next one still has its time.
+TEST(RedisConnection, AnAddressThatIsSilentLeavesTimeForTheNext) {
+  const Descriptor silent(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in here{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  socklen_t size = sizeof(here);
+  auto* const at = reinterpret_cast<sockaddr*>(&here);
+  ASSERT_EQ(bind(silent.fd(), at, size), 0);
+  ASSERT_EQ(getsockname(silent.fd(), at, &size), 0);
+  ASSERT_EQ(listen(silent.fd(), 0), 0);
+  std::vector<Descriptor> waiting;  // fill its queue: it answers none after them
+  for (int i = 0; i < 4; ++i) {
+    waiting.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    (void)connect(waiting.back().fd(), at, size);
+  }
+  const RedisFake fake;
+  SocketAddresses addresses(1, {.size = size});
+  std::memcpy(&addresses[0].bytes, &here, size);
+  addresses.push_back(Resolve(fake.address())->at(0));
+  RedisConnection connection;
+  const uint64_t start_ns = MonotonicNs();
+  const auto waits = [&] { return MonotonicNs() < start_ns + 500'000'000; };
+  const Status opened = connection.Open(fake.address(), addresses, {}, waits);
+  EXPECT_TRUE(opened) << opened.error().message;
+  EXPECT_GE(MonotonicNs() - start_ns, 200'000'000u) << "the first address takes nothing";
+}
 
 TEST(RedisConnection, ReadsEachKindOfReply) {
   Peer peer("+OK\r\n-ERR no\r\n:42\r\n$5\r\nab\r\nc\r\n$-1\r\n*2\r\n$1\r\n0\r\n*0\r\n$0\r\n\r\n");

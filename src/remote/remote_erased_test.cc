@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "remote/remote_on_fake_for_test.h"
@@ -36,8 +38,8 @@ class RemoteErasedMeanwhile : public RemoteTierOnFake {
     EXPECT_TRUE(erased);
     return erased ? erased->remote->epoch : 0;
   }
-  std::vector<ErasedOwner> Erased(uint64_t epoch) {
-    return {{.owner = TestRecord::Owner(0), .epoch = epoch}};
+  std::vector<ErasedOwner> Erased(uint64_t epoch, bool elsewhere = true) {
+    return {{.owner = TestRecord::Owner(0), .epoch = epoch, .elsewhere = elsewhere}};
   }
   RemoteTierOptions options_;
 };
@@ -80,6 +82,31 @@ TEST_F(RemoteErasedMeanwhile, WhatWasReadWhileTheStoreWasAwayIsErasedToo) {
     return !erased.empty();
   }));
   EXPECT_EQ(erased, Erased(epoch));
+  fake_.Answer({});
+}
+
+// It was erased before this machine knew it: what the machine keeps of it is of later.
+TEST_F(RemoteErasedMeanwhile, OfAnOwnerThatIsNewHereOnlyBlocksAreErased) {
+  Open(options_);
+  tier_.reset();
+  const uint64_t epoch = EraseElsewhere();
+  options_.epochs += "/other";
+  std::atomic<bool> is_away = true;
+  fake_.Answer([&](const FakeWords&) -> std::optional<std::string> {
+    while (is_away) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return std::nullopt;
+  });
+  auto opened = RemoteTier::Open(options_);  // it waits for the store half a second
+  ASSERT_TRUE(opened);
+  ASSERT_TRUE((*opened)->OpenOwner(TestRecord::Owner(0)));
+  is_away = false;
+  TierDriver driver(**opened);
+  std::vector<ErasedOwner> erased;
+  ASSERT_TRUE(driver.WaitUntil([&] {
+    erased = (*opened)->TakeErased();
+    return !erased.empty();
+  }));
+  EXPECT_EQ(erased, Erased(epoch, false));
   fake_.Answer({});
 }
 

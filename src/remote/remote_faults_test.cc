@@ -6,6 +6,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -111,17 +113,27 @@ class AnswerGate {
 
 TEST_F(RemoteTierOnFake, AFlushSaysThatBlocksWereLost) {
   Open();
-  fake_.Answer([hangs_up = std::make_shared<std::atomic<bool>>(true)](const FakeWords& words) {
-    const bool ends = words[0] == "SET" && hangs_up->exchange(false);
-    return ends ? std::optional(RedisFake::kHangUp) : std::nullopt;
+  AnswerGate gate;  // a flush tells of what is lost after it was asked for
+  std::atomic<bool> hangs_up = true;
+  fake_.Answer([&](const FakeWords& words) -> std::optional<std::string> {
+    if (words[0] != "SET" || !hangs_up.exchange(false)) return std::nullopt;
+    gate.Wait();
+    return RedisFake::kHangUp;
   });
   ASSERT_TRUE(driver_->Write(FaultRecord(0, 0)));
-  const auto flushed = driver_->Flush();
-  ASSERT_FALSE(flushed);
-  EXPECT_EQ(flushed.error().code, Code::kUnavailable);
+  std::atomic<bool> told = false;
+  std::optional<Code> code;
+  tier_->Flush([&](const Result<TierFlushed>& flushed) {
+    if (!flushed) code = flushed.error().code;
+    told = true;
+  });
+  gate.Open();
+  ASSERT_TRUE(driver_->WaitUntil([&] { return told.load(); }));
+  EXPECT_EQ(code, Code::kUnavailable);
   EXPECT_EQ(tier_->Remote().state, RemoteStats::State::kOn) << "one error turns nothing off";
   ASSERT_TRUE(driver_->Write(FaultRecord(0, 0)));
   EXPECT_TRUE(driver_->Flush()) << "what is lost counts once";
+  fake_.Answer({});
 }
 
 TEST_F(RemoteTierOnFake, AnOperationThatIsLateOnceIsOneStall) {
@@ -212,9 +224,28 @@ TEST_F(RemoteTierOnFake, AnEpochThatComesWhileAnObjectIsMadeErasesHere) {
     return std::nullopt;
   });
   driver_->Look(FaultRecord(0, 0));
-  const ErasedOwner erased{TestRecord::Owner(0), 3};
+  const ErasedOwner erased{TestRecord::Owner(0), 3, true};
   EXPECT_EQ(tier_->TakeErased(), std::vector<ErasedOwner>{erased});
   fake_.Answer({});
+}
+
+// Many owners are due at a store that is slow.
+TEST_F(RemoteTierOnFake, ALookDoesNotWaitForTheObjectsOfAllOwners) {
+  Open();
+  constexpr size_t kOwners = 100;
+  fake_.Answer([](const FakeWords& words) -> std::optional<std::string> {
+    if (words[0] == "GETRANGE") std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    return std::nullopt;
+  });
+  const auto num_read = [&] {
+    const FakeWords names = fake_.Names("GETRANGE");
+    return std::set<std::string>(names.begin(), names.end()).size();
+  };
+  for (uint32_t i = 1; i <= kOwners; ++i) ASSERT_TRUE(tier_->OpenOwner(TestRecord::Owner(i)));
+  ASSERT_TRUE(driver_->WaitUntil([&] { return num_read() > 5; }));
+  driver_->Look(FaultRecord(0, 0));
+  EXPECT_LT(num_read(), kOwners);
+  EXPECT_TRUE(driver_->WaitUntil([&] { return num_read() > kOwners; })) << "the rest stays due";
 }
 
 TEST_F(RemoteTierOnFake, ALookDuringAnEraseAnswersAndFindsNothing) {

@@ -10,7 +10,8 @@
 
 namespace kvasir {
 
-// Reads the objects of owners that are new, and every 10 s those of all.
+// Reads the objects of owners that are new, and every 10 s those of all. A lookup that comes goes
+// first: the rest stays due.
 void RemoteLooker::SyncDue() {
   if (const Status connected = Connect(); !connected) return store_.CountFault(connected.error());
   std::vector<Digest> due;
@@ -18,10 +19,9 @@ void RemoteLooker::SyncDue() {
   {
     MutexLock lock(store_.mutex);
     for (size_t i = 0; i < store_.owners.size(); ++i) {
-      const RemoteOwner& owner = store_.owners[i];
-      if (!owner.name.empty() && (polls ? !owner.is_erasing() : owner.is_due())) {
-        due.push_back(store_.owner_keys.owner_of(OwnerId(i)));
-      }
+      RemoteOwner& owner = store_.owners[i];
+      if (polls) owner.wants_sync |= !owner.name.empty();
+      if (owner.is_due()) due.push_back(store_.owner_keys.owner_of(OwnerId(i)));
     }
   }
   if (polls) polled_ns_ = MonotonicNs();
@@ -33,6 +33,7 @@ void RemoteLooker::SyncDue() {
     MutexLock lock(store_.mutex);
     if (const auto id = store_.owner_keys.Find(owner)) store_.at(*id).wants_sync = false;
     if (synced) usual_.Observe(MonotonicNs() - began_ns_);
+    if (!looks_.empty()) break;
   }
   MutexLock lock(store_.mutex);
   store_.ObserveLook(2 * usual_.usual_ns);
@@ -100,12 +101,14 @@ void RemoteLooker::Adopt(const Digest& owner, const OwnerEpoch& stored, uint64_t
       here = std::max<uint64_t>(least, 1);
     }
     if (stored.epoch > here) {
-      store_.erased.push_back({owner, stored.epoch});  // and noted when that is done
+      // An owner that this machine never had may have been erased long before.
+      const bool elsewhere = one.epoch != 0 || least != 0 || one.is_kept;
+      store_.erased.push_back({owner, stored.epoch, elsewhere});  // and noted when that is done
       one.awaits_erase = true;
     }
     one.is_older = false;
     store_.SetEpoch(*id, stored);
-    if (stored.epoch <= here) store_.notes.push_back({owner, stored.epoch});
+    if (stored.epoch <= here) store_.notes.push_back({.owner = owner, .epoch = stored.epoch});
   }
   store_.progress.Call();
 }

@@ -121,7 +121,8 @@ std::optional<OwnerId> RemoteStore::OwnerOf(const Digest& owner) {
             return buffer.use != RemoteBuffer::Use::kFree && buffer.owner == OwnerId(i);
           });
       if (is_busy) continue;
-      erased.push_back({owner_keys.owner_of(OwnerId(i)), one.epoch});
+      // Its epoch was noted already, or is noted when an erase that it waits for is done.
+      erased.push_back({.owner = owner_keys.owner_of(OwnerId(i))});
       names.RemoveOwner(OwnerId(i));
       owner_keys.Release(OwnerId(i));
       made = owner_keys.Add({.owner = owner, .key = {}, .namespace_id = {}});

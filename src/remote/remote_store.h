@@ -69,10 +69,13 @@ struct UsualTime {
   }
 };
 
-// An owner that another machine has erased, and the epoch since then.
+// An owner whose blocks this machine has to erase.
 struct ErasedOwner {
   Digest owner{};
-  uint64_t epoch = 0;
+  uint64_t epoch = 0;  // to note when that is done; 0: none
+  // Another machine has erased it since this one knew it: what else this one keeps of it goes too.
+  // False: its blocks may be of before an erase, or it is not followed any more.
+  bool elsewhere = false;
 
   bool operator==(const ErasedOwner&) const = default;
 };

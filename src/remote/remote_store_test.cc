@@ -41,6 +41,11 @@ TEST(RemoteStore, AnOwnersPlaceIsTakenInTurn) {
     const bool left = i < 3;
     EXPECT_EQ((*store)->owner_keys.Find(TestRecord::Owner(i)).has_value(), !left) << i;
   }
+  // No machine has erased them: only their blocks go, and nothing is noted.
+  ASSERT_EQ((*store)->erased.size(), 3u);
+  for (uint32_t i = 0; i < 3; ++i) {
+    EXPECT_EQ((*store)->erased[i], ErasedOwner{.owner = TestRecord::Owner(i)}) << i;
+  }
 }
 
 TEST(RemoteEpochs, NeverKeepALowerOne) {

@@ -140,6 +140,7 @@ void RemoteTier::EraseHere(const Digest& owner, std::function<void(Result<TierEr
 }
 
 void RemoteTier::NoteErased(const ErasedOwner& erased) {
+  if (erased.epoch == 0) return;
   {
     const MutexLock lock(store_->mutex);
     store_->notes.push_back(erased);

@@ -78,7 +78,7 @@ class RemoteTier : public Tier {
   }
   TierStats Stats() const override;
   RemoteStats Remote() const;
-  // Returns the owners that another machine has erased since the last call: EraseHere is to be
+  // Returns the owners whose blocks are to be erased here since the last call: EraseHere is to be
   // called for each. Thread-safe.
   std::vector<ErasedOwner> TakeErased();
   // Notes that nothing of before is left here of such an owner: the next start does not erase it

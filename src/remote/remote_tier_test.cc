@@ -277,7 +277,7 @@ TEST_F(RemoteTierOnRedis, AnEraseRaisesTheEpochAndRemovesTheNames) {
   // The other machine hears of it by its next lookup.
   other.driver->Look(Record(0, 7));
   EXPECT_FALSE(other.tier->Has(Record(0, 7).facts.name));
-  const ErasedOwner elsewhere{TestRecord::Owner(0), erased->remote->epoch};
+  const ErasedOwner elsewhere{TestRecord::Owner(0), erased->remote->epoch, true};
   EXPECT_EQ(other.tier->TakeErased(), std::vector<ErasedOwner>{elsewhere});
   other.tier->EraseHere(TestRecord::Owner(0), [](const Result<TierErased>&) {});
   // What comes after it has other names.

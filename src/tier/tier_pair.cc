@@ -59,7 +59,10 @@ std::function<std::vector<BlockKey>()> CalledOnce(std::function<std::vector<Bloc
   const auto shared = std::make_shared<Shared>();
   shared->call = std::move(call);
   return [shared] {
-    std::call_once(shared->once, [&] { shared->keys = std::exchange(shared->call, nullptr)(); });
+    std::call_once(shared->once, [&] {  // the next one makes it where it throws
+      shared->keys = shared->call();
+      shared->call = nullptr;
+    });
     return shared->keys;
   };
 }

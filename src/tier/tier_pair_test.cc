@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <memory>
+#include <new>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -123,6 +125,21 @@ TEST_F(TierPairTest, AForgetReachesBothAndAsksOnceWhatStays) {
   remote_.erased(OfRemote());
   ASSERT_EQ(answers_.size(), 1u);
   EXPECT_TRUE(answers_[0]);
+}
+
+TEST_F(TierPairTest, AForgetAsksAgainWhatStaysWhereThatFailed) {
+  ForgetFacts facts;
+  facts.owner = TestRecord::Owner(0);
+  facts.keys = {TestRecord::Name(0, 1).key};
+  bool fails = true;
+  facts.kept = [&] {
+    if (std::exchange(fails, false)) throw std::bad_alloc();
+    return facts.keys;
+  };
+  pair_.Forget(facts, Keep());
+  EXPECT_THROW(disk_.forgotten.kept(), std::bad_alloc);
+  EXPECT_EQ(remote_.forgotten.kept(), facts.keys);
+  EXPECT_EQ(disk_.forgotten.kept(), facts.keys);
 }
 
 TEST_F(TierPairTest, AnEraseHereLeavesTheStore) {
