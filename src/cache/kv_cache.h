@@ -181,6 +181,9 @@ class KvCache {
   // missing; about kv_max when it is the account's own maximum that leaves too few. REQUIRES:
   // demand describes the match's prompt.
   Result<Reservation> Reserve(MatchResult& match, const KvDemand& demand);
+  // Gives up the block that a match uses in part, for others to reserve: its tokens are computed
+  // again. A reservation that was made for the match stays right. false: it uses none.
+  bool DropTail(MatchResult& match);
   // Tells whether the account's guarantee holds all that this demand needs.
   bool IsGuaranteed(const MatchResult& match, const KvDemand& demand) const;
   // Turns a match into a sequence that holds its tokens (all committed) and draws from the

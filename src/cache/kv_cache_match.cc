@@ -17,19 +17,21 @@ Result<Reservation> KvCache::Reserve(MatchResult& match, const KvDemand& demand)
   KV_CHECK(demand.tokens >= demand.prompt_tokens);
   KV_CHECK(demand.source_tokens == match.source_tokens_);
   KV_CHECK(demand.shares_prompt || !match.shares_);
-  const uint32_t block_tokens = layout().block_tokens();
   const uint32_t num_full = layout().num_full_groups();
   accounts_.ApplyGuarantees();
   const uint32_t available = accounts_.available(match.account_);
   const uint64_t wanted = Wanted(match, demand);
-  const uint32_t partial = match.num_reused() % block_tokens;
-  if (partial != 0 && match.place_.is_current() && wanted > available &&
-      wanted <= available + uint64_t{num_full}) {
-    // The partly used tokens are computed again, in the block that the copy would have taken.
-    matcher_.Shorten(match, match.num_reused() - partial);
-    match.miss = Miss{MissReason::kPoolFull, match.num_reused(), std::nullopt};
-  }
+  if (wanted > available && wanted <= available + uint64_t{num_full}) DropTail(match);
   return reserves_.Open(match.account_, demand, Wanted(match, demand));
+}
+
+bool KvCache::DropTail(MatchResult& match) {
+  const uint32_t partial = match.num_reused() % layout().block_tokens();
+  if (partial == 0 || !match.place_.is_current()) return false;
+  // The partly used tokens are computed again, in the block that the copy would have taken.
+  matcher_.Shorten(match, match.num_reused() - partial);
+  match.miss = Miss{MissReason::kPoolFull, match.num_reused(), std::nullopt};
+  return true;
 }
 
 // Blocks that the demand needs beyond those that the match pins.

@@ -14,6 +14,17 @@ bool IsOlder(const std::unique_ptr<Request>& a, const std::unique_ptr<Request>& 
              : a->id < b->id;
 }
 
+// Returns whether the head and one of the spans that are computed after it begin with `path`.
+bool HasPartOn(const Request& request, std::span<const TokenId> path) {
+  if (!request.spans.plan || path.size() <= request.spans.plan->head()) return false;
+  const std::span<const TokenId> prompt = request.spec.prompt;
+  const uint32_t head = request.spans.plan->head();
+  if (!BeginsWith(prompt, path.first(head))) return false;
+  return std::ranges::any_of(request.spans.plan->parts(), [&](const SpanPlan::Part& part) {
+    return BeginsWith(prompt.subspan(part.begin, part.end - part.begin), path.subspan(head));
+  });
+}
+
 }  // namespace
 
 bool RequestQueues::HasRequestOf(uint32_t tenant) const {
@@ -68,11 +79,9 @@ std::vector<Request*> RequestQueues::StopSharing(std::string_view owner,
     for (const auto& request : requests) {
       if (request->cache_owner() != owner) continue;
       const bool is_on_path =
-          begins(request->spec.prompt) ||
+          begins(request->spec.prompt) || HasPartOn(*request, path) ||
           std::ranges::any_of(request->answer.sequences, begins,
-                              [](const auto& sequence) { return std::span(sequence->tokens); }) ||
-          std::ranges::any_of(request->spans.parts, begins,
-                              [](const auto& part) { return std::span(part->sequence.tokens); });
+                              [](const auto& sequence) { return std::span(sequence->tokens); });
       if (!is_on_path) continue;
       request->is_erased = true;
       request->wait.resident_tokens = 0;

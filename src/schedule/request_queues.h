@@ -41,9 +41,9 @@ struct RequestQueues {
   // Moves the running requests that are done to the ended ones.
   void CollectEnded();
 
-  // Cuts requests of the owner off the cache if their prompt or an answer begins with `path`: they
-  // keep what they have and publish nothing, even after a preemption. Returns those that run.
-  // O(tokens).
+  // Cuts requests of the owner off the cache if their prompt, an answer or a part of its spans
+  // begins with `path`: they keep what they have and publish nothing, even after a preemption.
+  // Returns those that run. O(tokens).
   std::vector<Request*> StopSharing(std::string_view owner, std::span<const TokenId> path);
 };
 

@@ -108,5 +108,30 @@ TEST(RequestQueues, StopsSharingOfTheOwnersRequestsThatBeginWithThePath) {
   EXPECT_TRUE(queues.waiting[1]->is_erased && queues.waiting[3]->is_erased);
 }
 
+// A request that waits or is preempted has no sequence of its parts.
+TEST(RequestQueues, StopsSharingOfSpansThatBeginWithThePath) {
+  RequestQueues queues;
+  auto request = RequestOf(1, 1);
+  request->spec.prompt = {1, 2};
+  for (TokenId token = 0; token < 80; ++token) request->spec.prompt.push_back(10 + token % 40);
+  request->spec.prompt.push_back(3);
+  request->spans.plan = *SpanPlan::Create({.spans = {{2, 42}, {42, 82}}, .seam = 0, .head = 1}, 83);
+  queues.waiting.push_back(std::move(request));
+  const auto is_erased = [&](const std::vector<TokenId>& path) {
+    queues.waiting[0]->is_erased = false;
+    queues.StopSharing("default", path);
+    return queues.waiting[0]->is_erased;
+  };
+  EXPECT_TRUE(is_erased({1, 10, 11}));
+  EXPECT_TRUE(is_erased({1, 2, 10}));
+  EXPECT_FALSE(is_erased({1, 11}));
+  EXPECT_FALSE(is_erased({2, 10, 11}));
+  std::vector<TokenId> span{1};
+  for (TokenId token = 0; token < 40; ++token) span.push_back(10 + token);
+  EXPECT_TRUE(is_erased(span));
+  span.push_back(10);
+  EXPECT_FALSE(is_erased(span)) << "a part ends with its span";
+}
+
 }  // namespace
 }  // namespace kvasir

@@ -178,9 +178,9 @@ bool Scheduler::TryAdmit(Request& request) {
   demand.prompt_tokens = static_cast<uint32_t>(known.tokens.size());
   demand.tokens = TokensToReserve(request);
   demand.n = request.num_live();
-  demand.beside_blocks = 0;  // ReserveSpans
   // Without other requests this one would fit: submission checked its demand.
   const bool guaranteed = cache_.IsGuaranteed(match, demand);
+  demand.beside_blocks = 0;  // ReserveSpans
   Result<Reservation> reservation = cache_.Reserve(match, demand);
   request.room.over_quota = !reservation && CountRefusal(reservation.error());
   request.wait.is_owed = !reservation && guaranteed;
@@ -189,8 +189,10 @@ bool Scheduler::TryAdmit(Request& request) {
     return false;
   }
   auto parts = ReserveSpans(request, match);
+  if (!parts && cache_.DropTail(match)) parts = ReserveSpans(request, match);
   if (!parts) {
     request.room.over_quota = CountRefusal(parts.error());
+    request.wait.is_owed = guaranteed;
     request.times.parts.Enter(State::kQueued, start_ns, cache_before_ns);
     return false;
   }
@@ -343,12 +345,12 @@ void Scheduler::GrowReservations() {
       if (sequence->done) continue;
       needed = std::max(needed, static_cast<uint32_t>(sequence->tokens.size()));
     }
-    const bool dropped = DropTokens(*request) && ReadSpans(*request);
-    const bool grows = needed > request->room.reserved_tokens || !dropped;
     const bool own = std::ranges::count(over_quota, request->room.account) > 0;
-    if (grows) request->room.over_quota = own;
+    request->room.over_quota = own;
+    const bool has_room = DropTokens(*request) && ReadSpans(*request);
+    const bool grows = needed > request->room.reserved_tokens || !has_room;
     request->room.is_starved =
-        grows && (starved || own || !dropped || !GrowReservation(*request, needed));
+        grows && (starved || own || !has_room || !GrowReservation(*request, needed));
     if (request->room.is_starved && request->room.over_quota) {
       over_quota.push_back(request->room.account);
     } else {
