@@ -41,7 +41,7 @@ class Fleet(WithHome):
 
     # A store that is late is left alone, also where this machine is busy and only seems so. So what must be found is
     # asked of a few machines in turn; what must not be found is not. All tests together may ask again MOST_LATE times.
-    ATTEMPTS, MOST_LATE = 3, 6
+    ATTEMPTS, MOST_LATE = 6, 20
     late = 0
 
     @classmethod
