@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/fault.h"
+#include "base/result.h"
 #include "schedule/scheduler.h"
 
 namespace kvasir {
