@@ -80,8 +80,8 @@ struct TranslatedChat {
 // Returns the items of `tools`; without one, none. kInvalidArgument: it is not a list.
 Result<std::span<const JsonValue>> ToolsOf(JsonFields& fields);
 
-// Returns the form of the template that the chat is rendered with; that of no template, where there
-// is none. kInvalidArgument: `chat_template_name` is unknown.
+// Returns the form of the template that the chat is rendered with, and a plain one for a model
+// without a template. kInvalidArgument: `chat_template_name` is unknown.
 Result<TemplateForm> FormFor(JsonFields& fields, const ModelView& model, bool has_tools);
 
 // Reads the chat as ReadChat does; errors and `ignored` have the request's names. Errors of a

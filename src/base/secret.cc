@@ -80,7 +80,7 @@ Result<Secret> EphemeralSecret() {
 
 Result<Secret> ReadSecret(const std::string& path) {
   KV_ASSIGN(const std::optional<Secret> present, Read(path));
-  if (!present) return Fail(Code::kNotFound, "secret: there is no file {}", path);
+  if (!present) return Fail(Code::kNotFound, "secret: the file {} does not exist", path);
   return *present;
 }
 

@@ -41,8 +41,8 @@ struct MetricsView {
   uint64_t sessions = 0, session_bytes = 0, sessions_expired = 0;  // expired: since the start
   ProcessUsage process;
   std::vector<AdapterCard> adapters = {};
-  std::optional<TierStats> disk = {};      // absent: there is no disk tier
-  std::optional<RemoteStats> remote = {};  // absent: there is no remote tier
+  std::optional<TierStats> disk = {};      // absent: the engine runs without a disk
+  std::optional<RemoteStats> remote = {};  // absent: the engine runs without a store
   std::optional<double> read_limit;  // bytes a second that this machine can read; absent: unknown
 };
 

@@ -29,7 +29,7 @@ namespace kvasir {
 // Keeps nothing on the disk. Ends with the object.
 class RedisServer {
  public:
-  // nullptr: there is no redis-server here, or it does not start.
+  // nullptr: redis-server is not installed, or does not start.
   static std::unique_ptr<RedisServer> Start(std::vector<std::string> more = {}) {
     for (int i = 0; i < 5; ++i) {
       std::unique_ptr<RedisServer> one(new RedisServer(FreePort(), more));
