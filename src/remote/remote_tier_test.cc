@@ -272,7 +272,8 @@ TEST_F(RemoteTierOnRedis, AnEraseRaisesTheEpochAndRemovesTheNames) {
   EXPECT_GT(erased->remote->epoch, 1u);
   EXPECT_EQ(erased->remote->records, 30u);
   EXPECT_TRUE(erased->remote->complete);
-  EXPECT_EQ(Names(kRecordName).size(), 1u);
+  const std::vector<std::string> of_another = Names(kRecordName);
+  ASSERT_EQ(of_another.size(), 1u);
   EXPECT_EQ(writer.driver->ReadBack(Record(5, 0, 1)), Read::kOpened) << "of another owner";
   // The other machine hears of it by its next lookup.
   other.driver->Look(Record(0, 7));
@@ -285,7 +286,7 @@ TEST_F(RemoteTierOnRedis, AnEraseRaisesTheEpochAndRemovesTheNames) {
   ASSERT_TRUE(other.driver->Flush());
   EXPECT_EQ(writer.driver->ReadBack(Record(0, 0)), Read::kOpened);
   for (const std::string& name : Names(kRecordName)) {
-    EXPECT_EQ(std::ranges::count(before, name), name.starts_with(before[0].substr(0, 74)) ? 0 : 1);
+    EXPECT_EQ(std::ranges::count(before, name), name == of_another[0] ? 1 : 0);
   }
 }
 
