@@ -184,7 +184,8 @@ void ExpectLogits(const std::vector<float>& got, const nlohmann::json& want, dou
 
 TEST(HeavyGoldens, TheTwinDecidesAsNumpyDoes) {
   if (!std::filesystem::exists(kHeavyGoldens / "heavy.json")) KV_NEEDS(kHeavyGoldens.string());
-  for (const nlohmann::json& golden : HeavyGolden()["cases"]) {
+  const nlohmann::json goldens = HeavyGolden();
+  for (const nlohmann::json& golden : goldens["cases"]) {
     std::vector<TokenId> tokens = golden["ids"];
     for (const TokenId id : golden["greedy"]["ids"]) tokens.push_back(id);
     HeavyTwin twin((kHeavyGoldens / golden["model"]).string(), NumbersOf(golden),
@@ -208,7 +209,8 @@ TEST(HeavyGoldens, TheTwinDecidesAsNumpyDoes) {
 
 TEST(HeavyGoldens, AnEngineAnswersAsNumpyDoes) {
   if (!std::filesystem::exists(kHeavyGoldens / "heavy.json")) KV_NEEDS(kHeavyGoldens.string());
-  for (const nlohmann::json& golden : HeavyGolden()["cases"]) {
+  const nlohmann::json goldens = HeavyGolden();
+  for (const nlohmann::json& golden : goldens["cases"]) {
     EngineOptions options = RetainedOptions((kHeavyGoldens / golden["model"]).string());
     options.kv_format = "f32";
     const auto engine = LoadEngine(options);
