@@ -89,7 +89,7 @@ TEST(AnthropicMessages, AreTheChatThatTheyMean) {
 TEST(AnthropicMessages, FieldsHaveTheMeaningThatTheirProtocolGivesThem) {
   const auto field = [](const char* fields, const char* name) {
     json body = json::parse(fields);
-    body["messages"] = {User("a")};
+    body["messages"] = json::array({User("a")});
     const Read read = ReadAll(body);
     EXPECT_EQ(read.error, "");
     return read.chat.contains(name) ? read.chat[name] : json("absent");
@@ -229,7 +229,8 @@ TEST(AnthropicMessages, NameTheFieldThatIsWrong) {
       {R"({"messages":[{"role":"user","content":"a"}],"max_tokens":-1})",
        "max_tokens: -1 is not an integer between 0 and 4294967295"}};
   for (const auto& [body, says] : wrong) EXPECT_EQ(ReadAll(json::parse(body)).error, says) << body;
-  EXPECT_EQ(ReadWith(kTakesAll, {{"messages", {User({Text("a")})}}}, ReadFor::kAnswer).error,
+  const json user = User(json::array({Text("a")}));
+  EXPECT_EQ(ReadWith(kTakesAll, {{"messages", {user}}}, ReadFor::kAnswer).error,
             "max_tokens: is missing; give the most tokens that the answer may have");
 }
 

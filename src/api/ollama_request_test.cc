@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/rounds_for_test.h"
 #include "server/fake_engine_for_test.h"
 
 namespace kvasir {
@@ -82,7 +83,7 @@ TEST(OllamaRequest, AResultWithoutACallIsRefused) {
 
 // As many as a body's 65,536 values hold.
 TEST(OllamaRequest, ResultsOfTheLastOfManyCallsAreTheirs) {
-  constexpr int kCalls = 3000;
+  constexpr int kCalls = Rounds(3000, 300);
   json messages = json::array();
   for (const char* name : {"a", "b"}) {
     for (int i = 0; i < kCalls; ++i) messages.push_back(CallsOf({name}));
