@@ -51,18 +51,22 @@ std::function<void(Result<T>)> JoinedCall(std::function<void(Result<T>)> done,
 
 // Returns a call that several threads share: the first one makes it, and the others get the same.
 std::function<std::vector<BlockKey>()> CalledOnce(std::function<std::vector<BlockKey>()> call) {
-  struct Shared {
-    std::once_flag once;
-    std::function<std::vector<BlockKey>()> call;
-    std::vector<BlockKey> keys;
+  struct Shared {  // (Where a call throws, std::call_once hangs under ThreadSanitizer.)
+    Mutex mutex;
+    std::function<std::vector<BlockKey>()> call KV_GUARDED_BY(mutex);  // null: it was made
+    std::vector<BlockKey> keys KV_GUARDED_BY(mutex);
   };
   const auto shared = std::make_shared<Shared>();
-  shared->call = std::move(call);
+  {
+    const MutexLock lock(shared->mutex);
+    shared->call = std::move(call);
+  }
   return [shared] {
-    std::call_once(shared->once, [&] {  // the next one makes it where it throws
-      shared->keys = shared->call();
+    const MutexLock lock(shared->mutex);
+    if (shared->call) {
+      shared->keys = shared->call();  // the next one makes it where it throws
       shared->call = nullptr;
-    });
+    }
     return shared->keys;
   };
 }
