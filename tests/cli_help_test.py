@@ -18,13 +18,14 @@ WRONG = {flag: "?" for flag in (
     "--generation-config --schedule --admission --kv-headroom --target-itl-ms --speculate --draft-max --draft-kv-memory --draft-accept --draft-hf-repo --draft-shape --step-tokens --inject --tokens "
     "--formats --layers --max-kl --max-queued --max-queue-ms --timeout-ms --max-timeout-ms --sse-ping-s "
     "--disk-cap --disk-reserve --disk-ttl --remote --fleet-secret --remote-mode --remote-memory --remote-ttl --template-date --reasoning --reasoning-budget --reasoning-format --hf-repo --chat-template --chat-template-kwargs --drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape "
-    "--at-once --ids --source --target --split --source-ids --target-id --sessions --session-ttl --session-memory --grammar-memory "
+    "--at-once --ids --source --target --split --source-ids --target-id --sessions --session-ttl --session-memory --head-memory --grammar-memory "
     "--lora --lora-scaled --lora-memory --max-lora-rank --max-loras "
     "--beams --hypotheses --length-penalty --early-stopping --min-tokens --no-repeat-ngram-size").split()}
 WRONG |= {flag: "/no/such/folder/x" for flag in ("--text --recall --chat-template-file --config --api-key-file --out "
                                                  "--keys --svg --slot-save-path --transcript --draft-model --lora-dir").split()}
 WRONG |= {"--stop": "", "--disk": "", "--admin-key": "", "--otlp-traces-endpoint": "", "--api-key": "a b",
-          "--alias": "", "--tags": "", "--prompt": "", "--tenant": "", "--resume": "?"}
+          "--alias": "", "--tags": "", "--prompt": "", "--tenant": "", "--resume": "?",
+          "--drop-lines": "(", "--move-lines": "("}
 
 # What a command must be given beside the flag, so that it comes to look at it.
 NEEDED = {"run": ["--ids", "1"], "logits": ["--ids", "1"], "eval": ["--text", __file__], "sessions": ["list"],

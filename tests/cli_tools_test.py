@@ -23,7 +23,7 @@ FAULTS = ["stale-block", "wrong-position", "skipped-compare", "chunk-edge", "for
           "lane-order", "stale-resume", "skipped-tag", "stale-slot", "kept-key",
           "lazy-forget", "erase-by-first", "erase-own-only", "foreign-source", "accepted-wrong", "kept-draft", "foreign-adapter", "mates-adapter"]
 PLAN_KEYS = ["weights_bytes", "mapped_bytes", "kv_bytes", "index_bytes", "cursor_bytes",
-             "scratch_bytes", "request_bytes", "session_bytes", "grammar_bytes", "adapter_bytes", "tier_index_bytes", "tier_buffer_bytes", "remote_index_bytes", "remote_buffer_bytes", "draft_weights_bytes", "draft_kv_bytes", "draft_scratch_bytes", "total_bytes", "process_bytes", "load_peak_bytes",
+             "scratch_bytes", "request_bytes", "session_bytes", "head_bytes", "grammar_bytes", "adapter_bytes", "tier_index_bytes", "tier_buffer_bytes", "remote_index_bytes", "remote_buffer_bytes", "draft_weights_bytes", "draft_kv_bytes", "draft_scratch_bytes", "total_bytes", "process_bytes", "load_peak_bytes",
              "kv_memory_bytes", "tier_usable_bytes", "block_bytes", "block_tokens",
              "num_blocks", "kv_bytes_per_token", "max_tokens", "groups",
              "sequence_tokens", "sequence_bytes", "sequences", "ctx_size", "parallel", "kv_format", "eviction",
@@ -364,7 +364,7 @@ class PlanTest(CliTest):
         self.assertEqual(plan["num_blocks"] * plan["block_bytes"], plan["kv_bytes"])
         self.assertEqual(plan["total_bytes"],
                          sum(plan[key + "_bytes"]
-                             for key in ["weights", "kv", "index", "cursor", "scratch", "request", "session", "grammar", "retention",
+                             for key in ["weights", "kv", "index", "cursor", "scratch", "request", "session", "head", "grammar", "retention",
                                          "tier_index", "tier_buffer"]))
 
     def test_a_mode_that_keeps_nothing_takes_what_it_uses(self):

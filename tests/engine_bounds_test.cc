@@ -86,7 +86,7 @@ TEST(Bounds, PlanIsWhatLoadAllocates) {
       EXPECT_EQ(plan.kv_bytes, plan.num_blocks * plan.block_bytes);
       EXPECT_EQ(plan.total_bytes, plan.weights_bytes + plan.kv_bytes + plan.index_bytes +
                                       plan.cursor_bytes + plan.scratch_bytes + plan.request_bytes +
-                                      plan.session_bytes + plan.grammar_bytes +
+                                      plan.session_bytes + plan.head_bytes + plan.grammar_bytes +
                                       plan.retention_bytes);
       EXPECT_EQ(plan.kv_bytes_per_token, token_bytes);
     }

@@ -177,6 +177,8 @@ class Engine {
   // Counts a miss of a request with GenerateRequest::caller_explains. `computed_tokens`: of its
   // receipt.
   virtual void CountMiss(MissReason reason, uint32_t computed_tokens) = 0;
+  // Counts tokens that a prompt repeats after lines that change (EngineStats::volatile_tokens).
+  virtual void CountVolatile(uint32_t tokens) = 0;
   // Sets the rules of all tenants, at once: those that are not in the table have the default ones.
   // Running requests keep what they have.
   virtual Status SetTenants(const TenantTable& tenants) = 0;

@@ -63,6 +63,9 @@ struct EngineOptions {
   // Limit of the memory that sessions take in a server in front of it (kvasir/session.h). The
   // engine only plans for it.
   uint64_t session_memory_bytes = uint64_t{64} << 20;
+  // Limit of the memory that a server has to name lines of chats that change. The engine only plans
+  // for it.
+  uint64_t head_memory_bytes = uint64_t{4} << 20;
   // Limit of the memory for formats of answers: the vocabulary as bytes, grammars, and masks.
   uint64_t grammar_memory_bytes = uint64_t{64} << 20;
   std::optional<uint32_t> threads;  // absent: a thread for each core that this process may use

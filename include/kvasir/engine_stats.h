@@ -27,6 +27,7 @@ struct EngineStats : CacheCounters {
   uint64_t free_blocks = 0, idle_blocks = 0, pinned_blocks = 0;
   uint64_t cached_tokens = 0, live_tokens = 0, cursors = 0;
   uint64_t preemptions[kNumCountedCauses] = {};  // of requests, by PreemptCause
+  uint64_t volatile_tokens = 0;                  // VolatileLine::repeated_tokens
   uint64_t prepared_tokens = 0;                  // computed for requests with only_when_idle
   // Tokens that the last token of a choice did not see, and tokens that did not see all before
   // them, of choices that ended.

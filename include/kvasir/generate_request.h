@@ -135,6 +135,7 @@ struct GenerateRequest {
   uint32_t logits_from = 0;
   std::vector<std::string> ignored;  // copied into the receipt
   bool clock_in_prompt = false;      // the same
+  CuredLines cured;                  // the same
   std::optional<std::string> id;     // what a server calls it, for SequenceState
   // Absent: no trace is kept. Called once, after the last event, as a sink is; must not throw.
   std::function<void(RequestTrace trace)> on_trace;

@@ -31,6 +31,7 @@ struct MemoryPlan {
   uint64_t scratch_bytes = 0;  // activations, logits, attention partials of one step
   uint64_t request_bytes = 0;  // limit of requests that are read, wait or run
   uint64_t session_bytes = 0;  // limit of what sessions say
+  uint64_t head_bytes = 0;     // limit of what names lines of chats that change
   uint64_t grammar_bytes = 0;  // limit of what formats of answers take
   uint64_t adapter_bytes = 0;  // limit of adapters that are loaded
   // The disk tier: what it knows of its records, and buffers of sealed ones. 0: there is none.

@@ -43,6 +43,20 @@ struct Miss {
   std::optional<uint32_t> message_index;
 };
 
+// A line of a chat's prompt that an earlier one of the tenant has other or lacks, though the lines
+// after it are the same: they were computed again because of it.
+struct VolatileLine {
+  // The message that it is in, and which line of its text, from 0. Absent: it is in no message, or
+  // the template wrote it, or it says of a tool.
+  std::optional<uint32_t> message_index, line;
+  uint32_t repeated_tokens = 0;  // after it, up to the next line that changed
+};
+
+// Lines of system messages that change with each prompt, and were taken out or to its end.
+struct CuredLines {
+  uint32_t dropped = 0, moved = 0;
+};
+
 // Tokens of the prompt by source: computed + all reused_* == prompt_tokens.
 struct Receipt {
   uint32_t prompt_tokens = 0;
@@ -57,6 +71,8 @@ struct Receipt {
   uint32_t preemptions = 0;  // times that it gave up its blocks while it ran
   uint32_t recomputed = 0;   // tokens of prompt and answers that were computed again after that
   std::optional<Miss> miss;  // absent when all tokens that can be reused were
+  CuredLines cured;          // GenerateRequest::cured
+  std::vector<VolatileLine> volatile_lines;  // where that is the miss's cause
   // Request fields that the server does not read, and those that its prompt does not show.
   std::vector<std::string> ignored;
   bool clock_in_prompt = false;  // the chat template wrote the date or the time

@@ -28,7 +28,8 @@ constexpr std::string_view kSameFields[] = {"model",       "stream",
                                             "cache_salt",  "cache_prompt",
                                             "cache",       "lora",
                                             "speculative", "chat_template_name",
-                                            "id_slot",     "speculative.n_max"};
+                                            "id_slot",     "speculative.n_max",
+                                            "drop_lines",  "move_lines"};
 
 constexpr ChatNames::Field kOtherNames[] = {
     {"stop", "stop_sequences"},

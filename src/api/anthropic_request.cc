@@ -27,7 +27,8 @@ Result<GenerationCall> ParseMessagesRequest(std::string_view body, const ModelVi
                         .spec = std::move(call.spec),
                         .writer = std::make_unique<AnthropicWriter>(form),
                         .slot = call.asked.slot,
-                        .unseen = std::move(call.unseen)};
+                        .unseen = std::move(call.unseen),
+                        .lines = std::move(call.lines)};
 }
 
 Result<size_t> CountMessagesTokens(std::string_view body, const ModelView& model) {

@@ -17,10 +17,6 @@ constexpr uint32_t kRowsAtOnce = 64;
 // Stands for the next message of the user. What is written before it is the history.
 constexpr std::string_view kNextQuestion = "?";
 
-bool IsShown(const SessionState& state, size_t index) {
-  return (index == 0 && state.has_system()) || index >= state.first_shown();
-}
-
 }  // namespace
 
 AskedChat::AskedChat(std::string body, const ModelView& model, TurnPreparer& preparer)
@@ -47,8 +43,13 @@ void AskedChat::PrepareAfter(const GenerateRequest& request) {
 
 uint64_t AskedChat::held_bytes() const {
   return sizeof(*this) + body_.capacity() + answer_.capacity() +
+         lines_.capacity() * sizeof(lines_[0]) +
          state_.messages.capacity() * sizeof(state_.messages[0]) +
          state_.paths.capacity() * sizeof(state_.paths[0]);
+}
+
+bool AskedChat::IsShown(size_t index) const {
+  return (index == 0 && state_.has_system()) || index >= state_.first_shown();
 }
 
 // The chat as a chat completion would have it; of a session without the messages that its prompt
@@ -58,7 +59,7 @@ Result<JsonValue> AskedChat::Chat(JsonTree* tree) const {
   if (!is_session_) return ParseObject(body_, kChatIds, &values_left, tree);
   std::vector<JsonValue> messages;
   for (size_t i = 0; i < state_.messages.size(); ++i) {
-    if (!IsShown(state_, i)) continue;
+    if (!IsShown(i)) continue;
     KV_ASSIGN(const JsonValue message, JsonOf(*state_.messages[i], tree));
     messages.push_back(message);
   }
@@ -81,24 +82,32 @@ bool AskedChat::MayBeRetokenized(const Miss& miss) const {
   });
 }
 
+bool AskedChat::MayHaveOtherReason(const Miss& miss) const {
+  return miss.reason == MissReason::kDiverged &&
+         (!is_session_ || MayBeRewritten(miss) || MayBeRetokenized(miss));
+}
+
 bool AskedChat::MayExplain(const Miss& miss) const {
-  return !is_session_ || MayBeRewritten(miss) || MayBeRetokenized(miss);
+  const bool may_have_lines =
+      miss.reason == MissReason::kDiverged || miss.reason == MissReason::kCold;
+  return MayHaveOtherReason(miss) || (may_have_lines && !lines_.empty());
 }
 
 MissReason AskedChat::Explain(const Miss& miss) const {
+  if (!MayHaveOtherReason(miss)) return miss.reason;
   JsonTree tree;
   const auto chat = Chat(&tree);
   if (!chat) return MissReason::kDiverged;
   size_t message = miss.message_index.value_or(UINT32_MAX);
   if (is_session_ && message < state_.messages.size()) {
     size_t left_out = 0;
-    for (size_t i = 0; i < message; ++i) left_out += !IsShown(state_, i);
+    for (size_t i = 0; i < message; ++i) left_out += !IsShown(i);
     message -= left_out;
   }
   message = std::min(message, chat->Find("messages")->size());
   std::vector<std::string_view> written;  // of a session's answers: their thoughts and calls too
   for (size_t i = 0; i < state_.messages.size(); ++i) {
-    if (IsShown(state_, i)) written.push_back(state_.messages[i]->more().written);
+    if (IsShown(i)) written.push_back(state_.messages[i]->more().written);
   }
   if (IsRewrittenFrom(*chat, message, model_, &tree, written)) {
     return MissReason::kTemplateRewrote;

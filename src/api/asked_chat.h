@@ -20,11 +20,17 @@ class AskedChat {
  public:
   // Nothing is kept of a longer body: then a miss is `diverged`, and no turn is prepared.
   static constexpr size_t kMaxBodyBytes = size_t{1} << 20;
+  static constexpr size_t kMostVolatileLines = 4;
 
   // `body`: of a chat completion. The others must outlive this.
   AskedChat(std::string body, const ModelView& model, TurnPreparer& preparer);
   // `state`: of a session, with what the answer answers.
   AskedChat(SessionState state, const ModelView& model, TurnPreparer& preparer);
+
+  // Keeps the first lines of the prompt (ChatPrompt::lines), and has a miss explained by those of
+  // chats before. `salt`: the request's.
+  void NoteLines(std::vector<uint64_t> lines, const std::optional<std::string>& salt,
+                 HeadSpace heads);
 
   // Has the next turn prepared after the answer to `request`. REQUIRES: the request has its tenant,
   // and may share the cache.
@@ -37,10 +43,15 @@ class AskedChat {
   // Takes the turn of a session that has the answer. The turn ends when the next one was prepared.
   void Take(std::shared_ptr<SessionStore::Turn> turn) { turn_ = std::move(turn); }
 
-  // Tells whether Explain may say more than kDiverged. O(messages after the miss).
+  // Tells whether Explain may find another reason, or ChangedLines lines. O(messages after the
+  // miss).
   bool MayExplain(const Miss& miss) const;
-  // kDiverged, or what it comes from. O(a few renderings).
+  // Returns the reason of the miss, or what kDiverged comes from. O(a few renderings).
   MissReason Explain(const Miss& miss) const;
+  // Returns which lines changed since a chat that the tenant asked before, where the miss comes
+  // from that: at most kMostVolatileLines, each with as many equal lines after it as have 64
+  // tokens, or next to such a one. O(lines of the tenant's chats + a rendering).
+  std::vector<VolatileLine> ChangedLines(const Miss& miss) const;
   // Renders what the next turn will show of this chat, and has it computed while nothing else
   // waits. What a session reads then is among its paths first. O(text).
   void PrepareNext();
@@ -51,6 +62,8 @@ class AskedChat {
 
  private:
   Result<JsonValue> Chat(JsonTree* tree) const;
+  bool IsShown(size_t index) const;  // of a session: its prompt has this message
+  bool MayHaveOtherReason(const Miss& miss) const;
   // Returns, for a session, whether an answer is at the missed message or after it.
   bool MayBeRewritten(const Miss& miss) const;
   // Tells whether something that the session has read goes on after the missed token.
@@ -59,6 +72,10 @@ class AskedChat {
   Result<ChatPrompt> NextOfBody() const;
   Result<ChatPrompt> NextOfSession();
   GenerateRequest RequestFor(ChatPrompt prompt) const;
+
+  // Where the lines' places are found: what the template wrote, and the messages.
+  struct ShownChat;
+  void Place(const ShownChat& shown, uint32_t line, VolatileLine* to) const;
 
   const std::string body_;
   const SessionState state_;
@@ -77,6 +94,9 @@ class AskedChat {
     std::optional<std::string> adapter_digest;
   };
   std::optional<Sharing> request_;
+  HeadSpace heads_;
+  std::vector<uint64_t> lines_;
+  uint64_t head_number_ = 0;
   std::string answer_;
   std::shared_ptr<SessionStore::Turn> turn_;
 };

@@ -49,6 +49,25 @@ Result<const ChatTemplate*> ChosenTemplate(JsonFields& fields, const ModelView& 
                    fmt::join(model.chat_template->names(), ", "));
 }
 
+Status AddRules(const char* field, JsonFields& fields, LineRules* rules) {
+  const JsonValue* names = fields.Find(field);
+  if (!names) return {};
+  if (!names->is_array()) {
+    return FailField(Code::kInvalidArgument, field, "is {}, not an array of names", KindOf(*names));
+  }
+  for (size_t i = 0; i < names->size(); ++i) {
+    const JsonValue& name = names->items()[i];
+    const std::string path = fmt::format("{}[{}]", field, i);
+    if (!name.is_string()) {
+      return FailField(Code::kInvalidArgument, path, "is {}, not a name", KindOf(name));
+    }
+    if (const Status added = rules->AddName(name.text()); !added) {
+      return FailField(Code::kInvalidArgument, path, "{}", added.error().message);
+    }
+  }
+  return {};
+}
+
 namespace {
 
 // The variables of the template: those of the server's start, then those of the request, which win.
@@ -73,6 +92,46 @@ Result<JsonValue> ReadVariables(JsonFields& fields, const ChatTemplate& chat_tem
   }
   if (documents) members.push_back({"documents", *documents});
   return members.empty() ? JsonValue() : tree->Object(std::move(members));
+}
+
+// Takes lines out of the system's messages, and writes those that are moved at the end of the last
+// message of the user; without such a message they stay.
+Result<CuredLines> CureMessages(JsonFields& fields, const ModelView& model, JsonTree* tree,
+                                std::vector<JsonValue>* messages) {
+  LineCure cure = model.cure ? *model.cure : LineCure();
+  KV_TRY(AddRules("drop_lines", fields, &cure.dropped));
+  KV_TRY(AddRules("move_lines", fields, &cure.moved));
+  CuredLines cured;
+  if (cure.empty()) return cured;
+  const auto has_role = [](std::string_view role) {
+    return [role](const JsonValue& one) { return one.Find("role")->text() == role; };
+  };
+  const auto user = std::find_if(messages->rbegin(), messages->rend(), has_role("user"));
+  if (user == messages->rend()) cure.moved = LineRules();
+  const auto set_content = [&](JsonValue& message, const std::string& text) {
+    std::vector<JsonValue::Member> members(message.members().begin(), message.members().end());
+    members.push_back({"content", tree->String(text)});  // the last one of equal keys counts
+    message = tree->Object(std::move(members));
+  };
+  std::string moved;
+  for (size_t i = 0; i < messages->size(); ++i) {
+    JsonValue& message = (*messages)[i];
+    if (!has_role("system")(message) && !has_role("developer")(message)) continue;
+    const auto text = Cure(message.Find("content")->text(), cure);
+    if (!text) {
+      return FailField(text.error().code, fmt::format("messages[{}].content", i), "{}",
+                       text.error().message);
+    }
+    if (text->dropped == 0 && text->moved.empty()) continue;
+    set_content(message, text->text);
+    for (const std::string& line : text->moved) moved += "\n" + line;
+    cured.dropped += text->dropped;
+    cured.moved += static_cast<uint32_t>(text->moved.size());
+  }
+  if (cured.moved > 0) {
+    set_content(*user, fmt::format("{}\n{}", user->Find("content")->text(), moved));
+  }
+  return cured;
 }
 
 // The text that `continue_final_message` names: true, or one of vLLM's and llama-server's names.
@@ -143,14 +202,18 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
   KV_ASSIGN(const ChatTemplate* chat_template, ChosenTemplate(fields, model, !tools.is_null()));
   const TemplateForm& form = chat_template->form();
   MessageRoom room{.tree = tree, .takes_spans = true};
-  JsonValue last;  // as ReadMessage reads it
+  std::vector<JsonValue> read;
+  read.reserve(messages->size());
+  for (const JsonValue& raw : messages->items()) {
+    KV_ASSIGN(read.emplace_back(), ReadMessage(raw, read.size(), model, &room));
+  }
+  KV_ASSIGN(const CuredLines cured, CureMessages(fields, model, tree, &read));
   std::vector<JsonValue> rendered_from;
   std::vector<jinja::ChatPart> left_out;  // texts beside calls
   rendered_from.reserve(messages->size());
   for (const JsonValue& raw : messages->items()) {
     const size_t index = rendered_from.size();
-    KV_ASSIGN(const JsonValue message, ReadMessage(raw, index, model, &room));
-    last = message;
+    const JsonValue& message = read[index];
     KV_ASSIGN(rendered_from.emplace_back(), InForm(raw, message, index, form, tree));
     if (rendered_from.back().Find("content")->is_null() &&
         !jinja::IsBlank(message.Find("content")->text())) {
@@ -162,7 +225,7 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
   ChatRenderOptions options;
   options.now_unix_s = model.template_now_unix_s;
   options.max_steps = model.template_steps;
-  KV_TRY(ReadEnd(fields, last, &options));
+  KV_TRY(ReadEnd(fields, read.back(), &options));
   KV_ASSIGN(const JsonValue variables, ReadVariables(fields, *chat_template, model, tree));
   if (model.tokenizer) {
     options.bos_token = model.tokenizer->bos_text();
@@ -174,6 +237,7 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
   };
   auto chat = render(rendered_from.size());
   if (!chat) return tl::unexpected(TemplateError(chat.error(), rendered_from.size(), render));
+  chat->cured = cured;
   chat->unseen.insert(chat->unseen.end(), left_out.begin(), left_out.end());
   for (jinja::ChatPart& part : chat->unseen) {
     const bool is_call = part.kind == jinja::ChatPart::Kind::kCallName ||

@@ -27,11 +27,15 @@ Error EncodeError(const Error& error, const std::string& field, size_t most_toke
                   const ModelView& model);
 
 // Validates `messages`, `tools`, `add_generation_prompt`, `continue_final_message`,
-// `chat_template_name`, `chat_template_kwargs` and renders them. A last message of the assistant is
-// continued unless one of the second and third field is there, as llama-server does.
-// kInvalidArgument names the field: "messages[2].role". `tree` gets the messages as the template
-// sees them, in the template's form; it is the tree of `fields` or lives as long.
+// `chat_template_name`, `chat_template_kwargs`, `drop_lines`, `move_lines` and renders them. A last
+// message of the assistant is continued unless one of the second and third field is there, as
+// llama-server does. kInvalidArgument names the field: "messages[2].role". `tree` gets the messages
+// as the template sees them, in the template's form; it is the tree of `fields` or lives as long.
 Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const ModelView& model);
+
+// Adds the rules that a field of the request names: `drop_lines` or `move_lines`.
+// kInvalidArgument names what is not a rule's name.
+Status AddRules(const char* field, JsonFields& fields, LineRules* rules);
 
 // Returns the names of fields of a request that its prompt does not show: "tools", "messages[3]",
 // "messages[1].tool_calls[0]"; the first 64.
@@ -53,6 +57,8 @@ struct ChatPrompt {
   std::vector<uint32_t> message_begins;  // as RenderedChat::message_begin
   bool begins_with_system = false;       // as RenderedChat::begins_with_system
   PromptThought thought = PromptThought::kNone;
+  CuredLines cured;                     // as RenderedChat::cured
+  std::vector<uint64_t> lines;          // ModelView::heads' digests of the chat's first lines
   bool clock_in_prompt = false;         // as RenderedChat::clock_in_prompt
   std::vector<jinja::ChatPart> unseen;  // as RenderedChat::unseen
   // [known]: where the ids end; absent: they were left out, or stand within others.
@@ -74,6 +80,16 @@ struct KnownIds {
 // a tokenizer; no `ids` is empty.
 Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
                               std::span<const KnownIds> known = {});
+
+// Returns where the lines of a chat's text begin (api/prompt_heads.h): a message begins a line, and
+// so does what it says first, after what the template wrote. O(text).
+std::vector<size_t> LineBegins(const RenderedChat& chat);
+
+// Returns how many of a chat's tokens have text before each of these bytes of it. `text_ends`: in
+// ascending order. Errors as EncodeChat's. O(text).
+Result<std::vector<uint32_t>> TokensBefore(const RenderedChat& chat,
+                                           std::span<const size_t> text_ends,
+                                           const ModelView& model);
 
 // Returns the ids of bytes [begin, end) of a chat, encoded by themselves. Errors as EncodeChat's.
 Result<std::vector<TokenId>> EncodePart(const RenderedChat& chat, size_t begin, size_t end,

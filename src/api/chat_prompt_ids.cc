@@ -200,13 +200,33 @@ Result<std::vector<TokenId>> EncodePart(const RenderedChat& chat, size_t begin, 
   return std::move(encoded.ids);
 }
 
+std::vector<size_t> LineBegins(const RenderedChat& chat) {
+  std::vector<size_t> cuts = {0};
+  auto literal = chat.literal.begin();
+  for (const size_t end : chat.message_end) {
+    while (literal != chat.literal.end() && literal->first < cuts.back()) ++literal;
+    if (literal != chat.literal.end() && literal->first < end) cuts.push_back(literal->first);
+    cuts.push_back(end);
+  }
+  return LineBegins(chat.text, cuts);
+}
+
+Result<std::vector<uint32_t>> TokensBefore(const RenderedChat& chat,
+                                           std::span<const size_t> text_ends,
+                                           const ModelView& model) {
+  KV_ASSIGN(const Encoded encoded, EncodeAround(chat, model, {}));
+  return MessageEnds(encoded, text_ends, *model.tokenizer);
+}
+
 Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
                               std::span<const KnownIds> known) {
   KV_ASSIGN(Encoded encoded, EncodeWith({known.begin(), known.end()}, chat, model));
   ChatPrompt prompt;
   prompt.unseen = chat.unseen;
+  prompt.lines = model.heads.LinesOf(chat.text, LineBegins(chat));
   for (const KnownIds& one : known) prompt.known_ends.push_back(EndOf(encoded, one));
   prompt.clock_in_prompt = chat.clock_in_prompt;
+  prompt.cured = chat.cured;
   prompt.begins_with_system = chat.begins_with_system;
   if (model.think) {
     // A message that is continued belongs to the answer.

@@ -19,6 +19,7 @@ struct GenerationCall {
   std::unique_ptr<AnswerWriter> writer;
   std::optional<uint32_t> slot;     // whose last request this is (server/slots.h)
   std::vector<std::string> unseen;  // of the request's `ignored`: what its prompt does not show
+  std::vector<uint64_t> lines;      // of a chat: ChatPrompt::lines
 };
 
 }  // namespace kvasir

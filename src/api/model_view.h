@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "api/line_cure.h"
+#include "api/prompt_heads.h"
 #include "base/json_tree.h"
 #include "chat/answer_format.h"
 #include "chat/answer_parser.h"
@@ -27,6 +29,7 @@ struct ModelView {
   int64_t template_now_unix_s = 0;  // the time that it is for the template; 0: the clock
   uint64_t template_steps = ChatRenderOptions().max_steps;
   PieceSpace pieces;                           // of the caller: what was encoded before
+  HeadSpace heads;                             // the same: lines of chats that came before
   std::string no_text;                         // why the tokenizer is missing, and the remedy
   SamplingParams sampling;                     // the defaults of requests
   std::optional<uint32_t> max_tokens;          // the same; absent: each endpoint has one
@@ -35,6 +38,7 @@ struct ModelView {
   bool verbose = false;                        // the same
   FimTokens fim;                               // marks of a prompt whose middle is filled in
   bool knows_developer = false;       // the template names this role; else it is rendered as system
+  const LineCure* cure = nullptr;     // of system messages; null: none
   const ThinkMarks* think = nullptr;  // those of the template; null: it has none
   const CallFormat* calls = nullptr;  // how answers call tools; null: they do not
   std::vector<TokenId> special_marks;  // special tokens that are marks of those two

@@ -36,7 +36,8 @@ constexpr ChatNames::Field kOptions[] = {
 };
 
 constexpr std::string_view kOwnFields[] = {"cache_salt", "cache_prompt", "cache",       "priority",
-                                           "timeout_ms", "lora",         "speculative", "id_slot"};
+                                           "timeout_ms", "lora",         "speculative", "id_slot",
+                                           "drop_lines", "move_lines"};
 
 struct OllamaChat {
   TranslatedChat chat;
@@ -269,7 +270,8 @@ Result<GenerationCall> CallOfOllama(OllamaChat translated, const ModelView& mode
                         .spec = std::move(call.spec),
                         .writer = std::make_unique<OllamaWriter>(translated.form),
                         .slot = call.asked.slot,
-                        .unseen = std::move(call.unseen)};
+                        .unseen = std::move(call.unseen),
+                        .lines = std::move(call.lines)};
 }
 
 }  // namespace

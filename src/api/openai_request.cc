@@ -248,6 +248,8 @@ Status SetPrompt(ChatPrompt prompt, const JsonFields& fields, const ModelView& m
   request.begins_with_system = prompt.begins_with_system;
   KV_TRY(CheckLength(request.prompt.size(), request, "messages", model));
   request.clock_in_prompt = prompt.clock_in_prompt;
+  request.cured = prompt.cured;
+  call->lines = std::move(prompt.lines);
   request.ignored = fields.Unread();
   std::ranges::copy(PathsOf(prompt.unseen), std::back_inserter(request.ignored));
   std::erase_if(prompt.unseen, [](const jinja::ChatPart& part) {
@@ -273,7 +275,8 @@ Result<GenerationCall> End(OpenAiCall call, bool chat, const ModelView& model) {
                         .spec = std::move(call.spec),
                         .writer = std::make_unique<OpenAiWriter>(std::move(form)),
                         .slot = call.asked.slot,
-                        .unseen = std::move(call.unseen)};
+                        .unseen = std::move(call.unseen),
+                        .lines = std::move(call.lines)};
 }
 
 }  // namespace

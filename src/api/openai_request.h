@@ -44,6 +44,7 @@ struct OpenAiCall {
   AskedFields asked;
   ReadingFields reading;
   std::vector<std::string> unseen;
+  std::vector<uint64_t> lines;  // ChatPrompt::lines
 };
 
 // Reads a request. These functions and Engine::Submit find every error before the request has an

@@ -34,6 +34,8 @@ constexpr std::string_view kEqualFields[] = {"model",
                                              "lora",
                                              "speculative",
                                              "chat_template_name",
+                                             "drop_lines",
+                                             "move_lines",
                                              "id_slot",
                                              "speculative.n_max",
                                              "parallel_tool_calls"};
@@ -274,7 +276,8 @@ Result<GenerationCall> ParseResponsesRequest(std::string_view body, const ModelV
                         .spec = std::move(call.spec),
                         .writer = std::make_unique<ResponsesWriter>(std::move(form)),
                         .slot = call.asked.slot,
-                        .unseen = std::move(call.unseen)};
+                        .unseen = std::move(call.unseen),
+                        .lines = std::move(call.lines)};
 }
 
 Result<size_t> CountResponsesTokens(std::string_view body, const ModelView& model) {

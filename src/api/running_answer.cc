@@ -1,9 +1,12 @@
 #include "api/running_answer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "base/until_done.h"
 #include "http/errors.h"
 
@@ -43,6 +46,27 @@ void Metered(MemoryQuota& quota, const Work& work) {
   } catch (const std::exception&) {  // no memory
   }
   const QuotaShare share = meter.Stop();
+}
+
+// Counts the tokens, and says in the log, at most once a minute, that there are such lines.
+void NoteVolatile(const std::string& tenant, const std::vector<VolatileLine>& lines,
+                  Engine& engine) {
+  if (lines.empty()) return;
+  uint32_t repeated = 0;
+  for (const VolatileLine& line : lines) repeated += line.repeated_tokens;
+  engine.CountVolatile(repeated);
+  static std::atomic<int64_t> last_s = INT64_MIN / 2;
+  const int64_t now_s = static_cast<int64_t>(MonotonicNs() / 1'000'000'000);
+  int64_t before_s = last_s.load(std::memory_order_relaxed);
+  if (now_s - before_s < 60 || !last_s.compare_exchange_strong(before_s, now_s)) return;
+  const auto text_of = [](const std::optional<uint32_t>& number) {
+    return number ? std::to_string(*number) : std::string("none");
+  };
+  Log(LogLevel::kWarning,
+      "a line of prompts changes: what follows it is read again (\"volatile\" in receipts; said "
+      "at most once a minute)",
+      LogField("tenant", tenant), LogField("message", text_of(lines[0].message_index)),
+      LogField("line", text_of(lines[0].line)), LogField("repeated_tokens", repeated));
 }
 
 Error NoMemory() { return {Code::kUnavailable, "the system is out of memory: try again"}; }
@@ -120,8 +144,9 @@ void RunningAnswer::Submit() {
       charge(uint64_t{event.prefilled_tokens} + event.completion_tokens);
     }
     const std::shared_ptr<RunningAnswer> self = weak.lock();
-    if (explains && event.last && HasDiverged(event)) {
-      auto miss = std::make_shared<CountedMiss>(engine, event.receipt);
+    if (explains && event.last && event.receipt.miss) {
+      std::shared_ptr<CountedMiss> miss;
+      if (HasDiverged(event)) miss = std::make_shared<CountedMiss>(engine, event.receipt);
       const bool is_whole = !event.error && event.finish_reason != FinishReason::kCancelled;
       if (self && is_whole && chat->MayExplain(*event.receipt.miss)) {
         return self->Explain(event, chat, std::move(miss));
@@ -148,10 +173,14 @@ void RunningAnswer::Explain(const Event& event, const std::shared_ptr<AskedChat>
   client->Run(SlowWork::kText, tenant(), chat->work_bytes(),
               [self = shared_from_this(), chat, explained = event,
                miss = std::move(miss)](MemoryQuota& quota) mutable {
-                Miss& said = *explained.receipt.miss;
-                Metered(quota, [&] { said.reason = chat->Explain(said); });
-                miss->set_reason(said.reason);
+                Receipt& receipt = explained.receipt;
+                Metered(quota, [&] {
+                  receipt.miss->reason = chat->Explain(*receipt.miss);
+                  receipt.volatile_lines = chat->ChangedLines(*receipt.miss);
+                });
+                if (miss) miss->set_reason(receipt.miss->reason);
                 miss.reset();  // it is counted before the client hears of it
+                NoteVolatile(self->tenant(), receipt.volatile_lines, self->engine_);
                 UntilDone([&] { self->Post([self, explained] { self->OnEvent(0, explained); }); });
               });
 }

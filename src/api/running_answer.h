@@ -21,6 +21,7 @@ struct GenerationStart {
   std::string prompt_field;  // what the request calls its prompt
   std::string tenant;
   uint64_t answer_bytes;            // memory of the answer until it is sent
+  std::vector<uint64_t> lines;      // GenerationCall::lines
   std::shared_ptr<AskedChat> chat;  // absent: nothing follows from the answer
 };
 

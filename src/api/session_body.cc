@@ -20,6 +20,8 @@ constexpr std::string_view kNotSampling[] = {"messages",
                                              "model",
                                              "tools",
                                              "chat_template_kwargs",
+                                             "drop_lines",
+                                             "move_lines",
                                              "add_generation_prompt",
                                              "documents",
                                              "continue_final_message",
@@ -153,6 +155,12 @@ Result<std::string> PromptFields(JsonFields& fields, const ModelView& model, Jso
   if (const JsonValue* name = fields.Find("chat_template_name")) {
     if (model.chat_template) KV_TRY(ChosenTemplate(fields, model, !tools.is_null()));
     kept.push_back({"chat_template_name", *name});
+  }
+  for (const char* name : {"drop_lines", "move_lines"}) {
+    const JsonValue* value = fields.Find(name);
+    LineRules rules;
+    KV_TRY(AddRules(name, fields, &rules));
+    if (value) kept.push_back({name, *value});
   }
   if (kept.empty()) return std::string();
   return TextOf(tree->Object(std::move(kept)));

@@ -191,6 +191,8 @@ SessionPrompt PromptOf(const SessionState& state, Fitted fitted) {
   prompt.chat.message_begins =
       AllPlaces(state, fitted.shown, fitted.rendered.prompt->message_begins);
   prompt.chat.thought = fitted.rendered.prompt->thought;
+  prompt.chat.lines = std::move(fitted.rendered.prompt->lines);
+  prompt.chat.cured = fitted.rendered.prompt->cured;
   prompt.chat.clock_in_prompt = fitted.rendered.prompt->clock_in_prompt;
   prompt.chat.begins_with_system = fitted.rendered.prompt->begins_with_system;
   prompt.chat.unseen = std::move(fitted.rendered.prompt->unseen);

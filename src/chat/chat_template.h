@@ -14,6 +14,7 @@
 #include "base/json_tree.h"
 #include "chat/template_form.h"
 #include "jinja/chat_part.h"
+#include "kvasir/receipt.h"
 #include "kvasir/status.h"
 
 namespace kvasir {
@@ -32,6 +33,7 @@ struct RenderedChat {
   // What the chat says and the text does not show, in the order of the chat; tools first.
   std::vector<jinja::ChatPart> unseen;
   bool clock_in_prompt = false;  // the template asked for the date, and the machine's clock told it
+  CuredLines cured;              // of the messages, before the template wrote them
   bool begins_with_system = false;  // message 0 is the system's, or the developer's
   bool is_continued = false;  // it ends inside the last message (ChatRenderOptions::continues)
   // What the template may write in any chat, for EncodeOptions: its source, and what it wrote in a

@@ -98,6 +98,8 @@ Status ReadMemory(const Args& args, EngineOptions* options) {
             args.Bytes("request-memory", options->request_memory_bytes));
   KV_ASSIGN(options->session_memory_bytes,
             BytesOrZero(args, "session-memory", options->session_memory_bytes));
+  KV_ASSIGN(options->head_memory_bytes,
+            BytesOrZero(args, "head-memory", options->head_memory_bytes));
   KV_ASSIGN(options->grammar_memory_bytes,
             BytesOrZero(args, "grammar-memory", options->grammar_memory_bytes));
   return {};

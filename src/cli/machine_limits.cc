@@ -31,6 +31,7 @@ struct Part {
 constexpr Part kParts[] = {
     {"request-memory", &EngineOptions::request_memory_bytes, kMinRequestMemoryBytes, 4},
     {"session-memory", &EngineOptions::session_memory_bytes, 4 * kMib, 8},
+    {"head-memory", &EngineOptions::head_memory_bytes, kMib / 4, 64},
     {"grammar-memory", &EngineOptions::grammar_memory_bytes, 8 * kMib, 8}};
 constexpr uint64_t kLeastKvBytes = 8 * kMib;
 // The same of the disk tier, of which no flag names the memory.

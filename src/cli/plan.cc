@@ -27,6 +27,7 @@ void PrintTable(const MemoryPlan& plan, uint64_t disk_cap_bytes) {
   bytes("scratch", plan.scratch_bytes, "activations and logits of one step");
   bytes("requests", plan.request_bytes, "being read, waiting and running; at most");
   bytes("sessions", plan.session_bytes, "their text and ids; at most");
+  bytes("heads", plan.head_bytes, "digests of lines of chats; at most");
   bytes("grammars", plan.grammar_bytes, "formats of answers and their masks; at most");
   if (plan.retention_bytes > 0) {
     bytes("retention", plan.retention_bytes, "weights of blocks, for --retention heavy");

@@ -59,6 +59,18 @@ std::vector<Flag> SessionFlags() {
            FlagKind::kSwitch}};
 }
 
+std::vector<Flag> LineFlags() {
+  return {{"drop-lines", "NAME|PATTERN",
+           "leave lines that change with each prompt out of system messages: date, tokens-left, "
+           "id, billing, or lines in which a regular expression matches; may be given several "
+           "times",
+           FlagKind::kList},
+          {"move-lines", "NAME|PATTERN",
+           "write such lines at the end of the last message of the user instead; may be given "
+           "several times",
+           FlagKind::kList}};
+}
+
 }  // namespace
 
 std::vector<Flag> ServeFlags() {
@@ -125,6 +137,7 @@ std::vector<Flag> ServeFlags() {
        TimeFlags(),
        RequestFlags(),
        SessionFlags(),
+       LineFlags(),
        DiskFlags(DiskDefault::kCacheFolder),
        RemoteFlags(),
        AbsentFlags()});
@@ -135,7 +148,7 @@ std::vector<FlagGroup> ServeGroups() {
           {"Listening", "host port no-page no-slots slot-save-path"},
           {"Memory",
            "kv-memory parallel kv-format kv-skip-layers cache eviction retention request-memory "
-           "session-memory grammar-memory allow-overcommit"},
+           "session-memory head-memory grammar-memory allow-overcommit"},
           {"Disk", "disk disk-cap disk-ttl disk-reserve cache-dir image-cap"},
           {"Fleet", "remote fleet-secret remote-mode remote-memory remote-ttl"},
           {"Adapters",
@@ -143,7 +156,7 @@ std::vector<FlagGroup> ServeGroups() {
           {"Access", "api-key api-key-file keys admin-key cors-origin allowed-host"},
           {"Chats",
            "chat-template chat-template-file chat-template-kwargs template-date reasoning "
-           "reasoning-format reasoning-budget sessions session-ttl prepare"},
+           "reasoning-format reasoning-budget drop-lines move-lines sessions session-ttl prepare"},
           {"Defaults of requests, for those that say nothing else",
            "max-tokens temperature top-k top-p min-p repetition-penalty presence-penalty "
            "frequency-penalty seed generation-config timeout-ms"},
@@ -232,6 +245,24 @@ Result<RequestDefaults> ReadDefaults(const Args& args) {
   return defaults;
 }
 
+Status ReadThoughts(const Args& args, RequestDefaults* defaults) {
+  if (args.Has("reasoning-budget") && args.Text("reasoning-budget") != "-1") {
+    KV_ASSIGN(const uint64_t most, args.Uint("reasoning-budget", 0, UINT32_MAX, 0));
+    defaults->max_thought_tokens = static_cast<uint32_t>(most);
+  }
+  if (const auto name = args.Text("reasoning-format")) {
+    const auto form = ThoughtFormOf(*name);
+    if (!form) {
+      return Fail(
+          Code::kInvalidArgument,
+          "--reasoning-format: unknown form '{}' (known: none, deepseek, deepseek-legacy, auto)",
+          *name);
+    }
+    defaults->thoughts = *form;
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<ServerOptions> ServerOptionsOf(const Args& args) {
@@ -275,6 +306,8 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   options.prepare = args.Has("prepare");
   options.lora_dir = args.Text("lora-dir");
   options.cors_origins = args.List("cors-origin");
+  options.drop_lines = args.List("drop-lines");
+  options.move_lines = args.List("move-lines");
   options.has_slots = !args.Has("no-slots");
   options.has_page = !args.Has("no-page");
   options.allowed_hosts = args.List("allowed-host");
@@ -283,22 +316,9 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   KV_ASSIGN(options.chat_template_kwargs, ReadTemplateVariables(args));
   KV_ASSIGN(options.template_now_unix_s, ReadTemplateDate(args));
   KV_ASSIGN(options.defaults, ReadDefaults(args));
-  if (args.Has("reasoning-budget") && args.Text("reasoning-budget") != "-1") {
-    KV_ASSIGN(const uint64_t most, args.Uint("reasoning-budget", 0, UINT32_MAX, 0));
-    options.defaults.max_thought_tokens = static_cast<uint32_t>(most);
-  }
+  KV_TRY(ReadThoughts(args, &options.defaults));
   options.slot_save_path = args.Text("slot-save-path");
   options.defaults.verbose = args.Has("verbose");
-  if (const auto name = args.Text("reasoning-format")) {
-    const auto form = ThoughtFormOf(*name);
-    if (!form) {
-      return Fail(
-          Code::kInvalidArgument,
-          "--reasoning-format: unknown form '{}' (known: none, deepseek, deepseek-legacy, auto)",
-          *name);
-    }
-    options.defaults.thoughts = *form;
-  }
   options.version = kVersion;
   options.on_request = [](std::string_view line) { Log(LogLevel::kInfo, line); };
   return options;

@@ -122,6 +122,9 @@ std::vector<Flag> RequestFlags() {
            "(default 320MiB, at least 16MiB)"},
           {"session-memory", "SIZE",
            "memory limit of sessions: their text and ids (default 64MiB; 0: none)"},
+          {"head-memory", "SIZE",
+           "memory limit of digests of lines, which name a line of chats that changes "
+           "(default 4MiB; 0: none is named)"},
           {"grammar-memory", "SIZE",
            "memory limit of formats of answers: grammars and masks (default 64MiB; 0: none)"}};
 }

@@ -236,6 +236,7 @@ EngineStats EngineOnThread::Stats() const {
   }
   const MutexLock lock(mutex_);
   stats.requests.rejected = rejected_;
+  stats.volatile_tokens = volatile_tokens_;
   for (size_t i = 0; i < kNumMissReasons; ++i) {
     stats.misses[i] += explained_misses_[i];
     stats.missed_tokens[i] += explained_tokens_[i];

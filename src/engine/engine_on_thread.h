@@ -102,6 +102,7 @@ class EngineOnThread final : public Engine {
   Status CheckRoom(const std::string& tenant) const override;
   void CountRejection(RejectReason reason, const std::optional<std::string>& tenant) override;
   void CountMiss(MissReason reason, uint32_t computed_tokens) override;
+  void CountVolatile(uint32_t tokens) override;
   Status SetTenants(const TenantTable& tenants) override;
   Status CheckModel() override { return parts_.files->CheckLately(); }
   Result<AdapterCard> LoadAdapter(const AdapterSource& source, AdapterNames names) override;
@@ -213,6 +214,7 @@ class EngineOnThread final : public Engine {
   // Misses that callers explained (GenerateRequest::caller_explains), by MissReason.
   uint64_t explained_misses_[kNumMissReasons] KV_GUARDED_BY(mutex_) = {};
   uint64_t explained_tokens_[kNumMissReasons] KV_GUARDED_BY(mutex_) = {};
+  uint64_t volatile_tokens_ KV_GUARDED_BY(mutex_) = 0;
   bool draining_ KV_GUARDED_BY(mutex_) = false;
   bool stopping_ KV_GUARDED_BY(mutex_) = false;
   // News of the tiers since the engine thread looked; at first, what opening them found.

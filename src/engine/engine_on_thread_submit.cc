@@ -388,6 +388,11 @@ void EngineOnThread::CountMiss(MissReason reason, uint32_t computed_tokens) {
   explained_tokens_[static_cast<size_t>(reason)] += computed_tokens;
 }
 
+void EngineOnThread::CountVolatile(uint32_t tokens) {
+  const MutexLock lock(mutex_);
+  volatile_tokens_ += tokens;
+}
+
 void EngineOnThread::CountRejection(RejectReason reason, const std::optional<std::string>& tenant) {
   const MutexLock lock(mutex_);
   CountRefusal(reason, tenant);

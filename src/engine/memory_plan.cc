@@ -104,6 +104,7 @@ MemoryPlan PlanMemory(const Assembly& a, const EngineOptions& options) {
                        uint64_t{options.parallel} * a.ctx_size *
                            (kSequenceBytesPerToken + (searches ? kHypothesisBytesPerToken : 0));
   plan.session_bytes = options.session_memory_bytes;
+  plan.head_bytes = options.head_memory_bytes;
   plan.grammar_bytes = options.grammar_memory_bytes;
   plan.adapter_bytes = AdapterBudget(options.adapters, a.adapters);
   if (a.disk) {
@@ -121,10 +122,10 @@ MemoryPlan PlanMemory(const Assembly& a, const EngineOptions& options) {
   PlanRetention(a, options, plan);
   plan.total_bytes = plan.weights_bytes + plan.kv_bytes + plan.index_bytes + plan.cursor_bytes +
                      plan.scratch_bytes + plan.request_bytes + plan.session_bytes +
-                     plan.grammar_bytes + plan.adapter_bytes + plan.tier_index_bytes +
-                     plan.tier_buffer_bytes + plan.remote_index_bytes + plan.remote_buffer_bytes +
-                     plan.retention_bytes + plan.draft_weights_bytes + plan.draft_kv_bytes +
-                     plan.draft_scratch_bytes;
+                     plan.head_bytes + plan.grammar_bytes + plan.adapter_bytes +
+                     plan.tier_index_bytes + plan.tier_buffer_bytes + plan.remote_index_bytes +
+                     plan.remote_buffer_bytes + plan.retention_bytes + plan.draft_weights_bytes +
+                     plan.draft_kv_bytes + plan.draft_scratch_bytes;
   const uint64_t tokenizer_bytes = TokenizerBytes(a.model);
   plan.process_bytes += 5 * tokenizer_bytes;
   if (options.grammar_memory_bytes > 0) {

@@ -159,7 +159,7 @@ Result<size_t> Comparison::GroupOf(std::span<const KvChoice> choices) const {
     KV_ASSIGN(const MemoryPlan plan, PlanOf(choices[taken]));
     // Only one request runs at a time.
     beside_bytes += plan.total_bytes - plan.weights_bytes - plan.request_bytes -
-                    plan.session_bytes - plan.grammar_bytes;
+                    plan.session_bytes - plan.head_bytes - plan.grammar_bytes;
     if (beside_bytes > std::max(plan.weights_bytes, kFreeBytes)) return std::max<size_t>(taken, 1);
   }
   return most;

@@ -72,6 +72,19 @@ nlohmann::json AdaptersJson(const std::vector<UsedAdapter>& adapters) {
   return list;
 }
 
+nlohmann::json VolatileJson(const std::vector<VolatileLine>& lines) {
+  nlohmann::json list = nlohmann::json::array();
+  const auto number = [](const std::optional<uint32_t>& value) {
+    return value ? nlohmann::json(*value) : nlohmann::json();
+  };
+  for (const VolatileLine& line : lines) {
+    list.push_back({{"message_index", number(line.message_index)},
+                    {"line", number(line.line)},
+                    {"repeated_tokens", line.repeated_tokens}});
+  }
+  return list;
+}
+
 }  // namespace
 
 nlohmann::json ReceiptJson(const Receipt& receipt) {
@@ -101,6 +114,10 @@ nlohmann::json ReceiptJson(const Receipt& receipt) {
                          {"retention", RetentionJson(receipt.retention)},
                          {"spans", SpansJson(receipt.spans)}};
   if (receipt.clock_in_prompt) json["clock_in_prompt"] = true;
+  if (receipt.cured.dropped > 0 || receipt.cured.moved > 0) {
+    json["cured"] = {{"dropped", receipt.cured.dropped}, {"moved", receipt.cured.moved}};
+  }
+  if (!receipt.volatile_lines.empty()) json["volatile"] = VolatileJson(receipt.volatile_lines);
   if (receipt.source_tokens > 0) {
     json["source_tokens"] = receipt.source_tokens;
     json["source_reused"] = receipt.source_reused;

@@ -25,6 +25,7 @@ nlohmann::ordered_json PlanJson(const MemoryPlan& plan) {
       {"scratch_bytes", plan.scratch_bytes},
       {"request_bytes", plan.request_bytes},
       {"session_bytes", plan.session_bytes},
+      {"head_bytes", plan.head_bytes},
       {"grammar_bytes", plan.grammar_bytes},
       {"adapter_bytes", plan.adapter_bytes},
       {"tier_index_bytes", plan.tier_index_bytes},

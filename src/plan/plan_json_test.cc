@@ -17,6 +17,7 @@ TEST(PlanJson, HoldsEveryFigureInOrder) {
   plan.scratch_bytes = 6;
   plan.request_bytes = 16;
   plan.session_bytes = 25;
+  plan.head_bytes = 31;
   plan.grammar_bytes = 26;
   plan.adapter_bytes = 30;
   plan.tier_index_bytes = 22;
@@ -51,7 +52,7 @@ TEST(PlanJson, HoldsEveryFigureInOrder) {
   EXPECT_EQ(
       PlanJson(plan).dump(),
       R"({"weights_bytes":1,"mapped_bytes":2,"kv_bytes":3,"index_bytes":4,"cursor_bytes":5,)"
-      R"("scratch_bytes":6,"request_bytes":16,"session_bytes":25,"grammar_bytes":26,"adapter_bytes":30,"tier_index_bytes":22,"tier_buffer_bytes":23,)"
+      R"("scratch_bytes":6,"request_bytes":16,"session_bytes":25,"head_bytes":31,"grammar_bytes":26,"adapter_bytes":30,"tier_index_bytes":22,"tier_buffer_bytes":23,)"
       R"("remote_index_bytes":31,"remote_buffer_bytes":32,)"
       R"("draft_weights_bytes":27,"draft_kv_bytes":28,"draft_scratch_bytes":29,)"
       R"("total_bytes":7,"process_bytes":50331648,"load_peak_bytes":17,"kv_memory_bytes":8,)"

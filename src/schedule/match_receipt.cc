@@ -13,6 +13,7 @@ void ExplainMatch(Request& request, const MatchResult& match) {
   receipt.computed = receipt.prompt_tokens - match.num_reused();
   receipt.ignored = spec.ignored;
   receipt.clock_in_prompt = spec.clock_in_prompt;
+  receipt.cured = spec.cured;
   receipt.source_tokens = static_cast<uint32_t>(spec.source.size());
   receipt.source_reused = match.source_miss ? 0 : receipt.source_tokens;
   const bool has_no_reason = match.miss && (match.miss->reason == MissReason::kCold ||

@@ -113,13 +113,13 @@ void CacheEraser::EraseAsOthers(const OwnerDigest& owner) {
     }
   }
   DropPrepared(tenant);
-  if (!tenant) stores_.pieces.EraseAll();  // of any tenant in the group
+  if (!tenant) stores_.texts.EraseAll();  // of any tenant in the group
 }
 
 void CacheEraser::DropPrepared(const std::optional<std::string>& tenant) {
   stores_.preparer.CancelAll();
   stores_.slots.ForgetAll();
-  if (tenant) stores_.pieces.Erase(*tenant);
+  if (tenant) stores_.texts.Erase(*tenant);
 }
 
 // Refuses a caller that may not name another owner of a cache, and what is not a name.
@@ -165,7 +165,7 @@ Outcome CacheEraser::Erase(const Call& call) {
   std::string stays;
   const size_t sessions = tenant ? RemoveSessions(call.engine, *tenant, &stays) : 0;
   DropPrepared(tenant);
-  if (group) stores_.pieces.EraseAll();  // of any tenant in it
+  if (group) stores_.texts.EraseAll();  // of any tenant in it
   return LaterAnswer{[this, sessions, has_disk, shows_sizes, stays = std::move(stays),
                       owners = std::move(owners)](LaterAnswer::Reply reply) {
     queue_.EraseAll(owners, [=, reply = std::move(reply)](const Erasure& erasure) {

@@ -12,16 +12,16 @@
 #include "kvasir/session.h"
 #include "server/call.h"
 #include "server/erase_queue.h"
+#include "server/kept_texts.h"
 #include "server/outcome.h"
 #include "server/slots.h"
-#include "text/piece_store.h"
 
 namespace kvasir {
 
 // The stores of the server that have something of tenants, apart from the engine's cache.
 struct TenantStores {
   SessionStore& sessions;
-  PieceStore& pieces;
+  KeptTexts& texts;
   Slots& slots;
   TurnPreparer& preparer;
 };

@@ -18,7 +18,7 @@ class CacheRoutesTest : public RoutesTest {
  protected:
   void AddRoutes() override {
     AddCacheRoutes(*engine_, server_->keys, server_->activity,
-                   {server_->sessions, server_->pieces, server_->slots, server_->preparer},
+                   {server_->sessions, server_->texts, server_->slots, server_->preparer},
                    &server_->table);
   }
 };

@@ -16,6 +16,7 @@ std::string Call::cache_owner() const {
 ModelView Call::own_model() const {
   ModelView own = model;
   own.pieces = pieces;
+  own.heads = heads;
   return own;
 }
 

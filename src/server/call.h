@@ -25,6 +25,7 @@ struct Call {
   Caller caller;          // open paths too; a caller without a key is not a tenant there
   std::shared_ptr<SessionStore::Turn> turn;  // where the route takes one; it has come
   PieceSpace pieces;                         // the tenant's, from before it reads anything
+  HeadSpace heads;                           // the same
   Engine& engine;
   const ServerOptions& options;
   const ModelView& model;
@@ -32,7 +33,7 @@ struct Call {
   const std::string& tenant() const { return *caller.tenant; }  // REQUIRES: Access::kTenant
   // Returns the namespace of the cache that the tenant's prompts are in. REQUIRES: Access::kTenant.
   std::string cache_owner() const;
-  // Returns the model as the tenant encodes with it: with `pieces`.
+  // Returns the model as the tenant encodes with it: with `pieces` and `heads`.
   ModelView own_model() const;
 };
 

@@ -75,6 +75,7 @@ class FakeEngine : public Engine {
   Status CheckRoom(const std::string&) const override { return room; }
   void CountRejection(RejectReason, const std::optional<std::string>&) override {}
   void CountMiss(MissReason reason, uint32_t) override { counted_misses.push_back(reason); }
+  void CountVolatile(uint32_t tokens) override { counted_volatile += tokens; }
   Status SetTenants(const TenantTable& given) override {
     tenants = given;
     return {};
@@ -140,6 +141,7 @@ class FakeEngine : public Engine {
   PrefixList prefixes;
   std::vector<std::string> prefixes_asked;
   std::vector<MissReason> counted_misses;
+  uint64_t counted_volatile = 0;
   Erasure erasure;
   std::vector<SequenceState> sequences;
   bool holds_erasures = false;  // then `erasing` keeps their callbacks

@@ -103,6 +103,7 @@ Outcome GenerationStarter::Start(Result<GenerationCall> call, const Call& from,
   std::optional<uint32_t> slot;
   if (has_slot) slot = call->slot;
   start.requests = std::move(call->requests);
+  start.lines = std::move(call->lines);
   start.prompt_field = std::move(prompt_field);
   start.tenant = from.tenant();
   std::array<uint8_t, 16> id;  // random, so that it shows nothing about other requests
@@ -148,12 +149,14 @@ Outcome GenerationStarter::Start(Result<GenerationCall> call, const Call& from,
        "max_tokens"});
 }
 
-void GenerationStarter::Follow(std::shared_ptr<AskedChat> chat, bool explains, bool prepares,
-                               GenerationStart* start) const {
+void GenerationStarter::Follow(std::shared_ptr<AskedChat> chat, const HeadSpace& heads,
+                               bool has_answers, bool prepares, GenerationStart* start) const {
   GenerateRequest& request = start->requests.front();
   const bool shares =
       engine_.options().cache_mode == CacheMode::kPrefix && request.reuse != Reuse::kNothing;
+  const bool explains = has_answers || !start->lines.empty();
   if (!shares || !(explains || prepares)) return;
+  chat->NoteLines(std::move(start->lines), request.cache_salt, heads);
   request.caller_explains = explains;
   if (prepares) chat->PrepareAfter(request);
   // A prepared answer is kept too.
@@ -171,7 +174,8 @@ void GenerationStarter::FollowChat(const std::string& body, const Call& from,
   const GenerateRequest& request = start->requests.front();
   const bool prepares = from.options.prepare && request.n == 1 && request.max_tokens > 0 &&
                         !request.spans;  // the next turn does not begin with its tokens
-  Follow(std::make_shared<AskedChat>(body, from.model, preparer), has_answers, prepares, start);
+  Follow(std::make_shared<AskedChat>(body, from.model, preparer), from.heads, has_answers, prepares,
+         start);
 }
 
 Outcome GenerationStarter::StartChat(ParseChat parse, const Call& from, std::string prompt_field,

@@ -28,10 +28,10 @@ class GenerationStarter {
 
   // A GenerationStart, or the error's answer. `prompt_field`: what the request calls its prompt.
   Outcome Start(Result<GenerationCall> call, const Call& from, std::string prompt_field);
-  // Keeps the chat until its answer has come, if something follows from it: it explains a miss, or
-  // prepares the next turn.
-  void Follow(std::shared_ptr<AskedChat> chat, bool explains, bool prepares,
-              GenerationStart* start) const;
+  // Keeps the chat until its answer has come, if something follows from it: it explains a miss by
+  // its answers or by the lines of other chats, or prepares the next turn. `heads`: the tenant's.
+  void Follow(std::shared_ptr<AskedChat> chat, const HeadSpace& heads, bool has_answers,
+              bool prepares, GenerationStart* start) const;
   // Keeps a chat completion, by its body, unless `outcome` is an error. The others must outlive it.
   void FollowChat(const std::string& body, const Call& from, TurnPreparer& preparer,
                   Outcome* outcome) const;

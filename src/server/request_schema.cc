@@ -18,6 +18,9 @@ std::string Integer(std::string_view name, int64_t least, int64_t most) {
   return fmt::format(R"("{}":{{"type":"integer","minimum":{},"maximum":{}}})", name, least, most);
 }
 
+constexpr const char* kLineFields =
+    R"("drop_lines":{"type":"array","items":{"enum":["date","tokens-left","id","billing"]}},
+    "move_lines":{"type":"array","items":{"enum":["date","tokens-left","id","billing"]}})";
 constexpr const char* kTemplateFields =
     R"("chat_template_kwargs":{"type":"object"},"chat_template_name":{"type":"string"},
     "add_generation_prompt":{"type":"boolean"},
@@ -111,11 +114,11 @@ std::string AnswerSchema() {
 }
 
 std::string MessagesSchema() {
-  return JoinedFields({kMessagesField, kToolsField, kTemplateFields});
+  return JoinedFields({kMessagesField, kToolsField, kTemplateFields, kLineFields});
 }
 
 std::string AnthropicPromptSchema() {
-  return R"("model":{"type":"string"},"system":{"type":["string","array"]},
+  return JoinedFields({R"("model":{"type":"string"},"system":{"type":["string","array"]},
     "messages":{"type":"array","minItems":1,"items":{"type":"object","required":["role","content"],
     "properties":{"role":{"enum":["user","assistant","system"]},
     "content":{"type":["string","array"]}}}},
@@ -124,7 +127,8 @@ std::string AnthropicPromptSchema() {
     "thinking":{"type":"object","required":["type"],
     "properties":{"type":{"enum":["enabled","disabled","adaptive","between_tools"]}}},
     "cache_control":{"type":"object"},"chat_template_kwargs":{"type":"object"},
-    "chat_template_name":{"type":"string"})";
+    "chat_template_name":{"type":"string"})",
+                       kLineFields});
 }
 
 std::string AnthropicAnswerSchema() {
@@ -157,6 +161,7 @@ std::string ResponsesSchema() {
       "required":["type","name"]}]},"text":{"type":"object"},"reasoning":{"type":"object"},
       "include":{"type":"array","items":{"type":"string","minLength":1}},
       "chat_template_kwargs":{"type":"object"},"chat_template_name":{"type":"string"})",
+      kLineFields,
       Number("temperature", kTemperatureRange),
       Number("top_p", kProbabilityRange),
   });
@@ -171,6 +176,7 @@ std::string OllamaSchema() {
       "stream":{"type":"boolean"},"format":{"type":["string","object"]},"raw":{"type":"boolean"},
       "options":{"type":"object"})",
       kToolsField,
+      kLineFields,
   });
 }
 

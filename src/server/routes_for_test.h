@@ -16,10 +16,10 @@
 #include "server/activity.h"
 #include "server/fake_engine_for_test.h"
 #include "server/generation_starter.h"
+#include "server/kept_texts.h"
 #include "server/route_table.h"
 #include "server/served_model.h"
 #include "server/slots.h"
-#include "text/piece_store.h"
 
 namespace kvasir {
 
@@ -50,7 +50,7 @@ class RoutesTest : public testing::Test {
     Activity activity;
     TurnPreparer preparer;
     SessionStore sessions{SessionLimits()};
-    PieceStore pieces{1 << 20, 1};
+    KeptTexts texts{1 << 20, 1 << 20, 1};
     Slots slots;
     GenerationStarter generations;
     RouteTable table;
@@ -89,8 +89,8 @@ class RoutesTest : public testing::Test {
       if (!queued) return ErrorResponse(queued.error());
       turn = std::move(*queued);
     }
-    return route->handler({request, path, caller_, turn, PieceSpace(), *engine_, server_->options,
-                           server_->model.view()});
+    return route->handler({request, path, caller_, turn, PieceSpace(), HeadSpace(), *engine_,
+                           server_->options, server_->model.view()});
   }
   // Returns the whole answer; status 0: a generation, or one that comes later.
   HttpResponse Ask(const std::string& method, const std::string& target,

@@ -51,6 +51,8 @@ struct ServerOptions {
   KeysFile keys;                             // what it has at the start
   std::optional<std::string> chat_template;  // source text; absent: the model's own
   int64_t template_now_unix_s = 0;           // the time that it is for templates; 0: the clock
+  // Lines of system messages that each chat drops or moves to its end: names, or patterns.
+  std::vector<std::string> drop_lines, move_lines;
   std::string chat_template_kwargs;  // a JSON object of variables for each chat; empty: none
   RequestDefaults defaults;
   // Which web pages may call, and under which host names (access/browser_rules.h). cors_origins: a

@@ -99,7 +99,8 @@ Service::Service(const ServerOptions& options, Engine& engine, ServedModel model
       preparer_(engine),
       sessions_(SessionLimitsOf(options, engine)),
       session_disk_(engine, sessions_, options.max_sessions),
-      pieces_(engine.options().session_memory_bytes / kPieceShare, hash_key),
+      texts_(engine.options().session_memory_bytes / kPieceShare,
+             engine.options().head_memory_bytes, hash_key),
       slots_(model_.view().num_slots),
       spans_(std::move(spans)),
       generations_(options_, engine, model_.view(), slots_, spans_) {}
@@ -243,11 +244,20 @@ Outcome Service::Dispatch(const HttpRequest& request, const SessionTurn& turn, U
   if (auto refused = CheckKind(*route)) return std::move(*refused);
   // A forget, above all, must not be followed by what was to be prepared before it.
   if (turn) preparer_.Cancel(turn->id());
-  Call call{request,  PathOf(request.target), caller.value_or(Caller()),
-            turn,     PieceSpace(),           engine_,
-            options_, model_.view()};
+  Call call{request,
+            PathOf(request.target),
+            caller.value_or(Caller()),
+            turn,
+            PieceSpace(),
+            HeadSpace(),
+            engine_,
+            options_,
+            model_.view()};
   const bool encodes = route->work != Route::kSmall && route->access == Access::kTenant;
-  if (encodes) call.pieces = pieces_.SpaceOf(call.tenant());
+  if (encodes) {
+    call.pieces = texts_.pieces.SpaceOf(call.tenant());
+    call.heads = texts_.heads.SpaceOf(call.tenant());
+  }
   return uses == Uses::kWhenSpent ? route->when_spent(call) : route->handler(call);
 }
 

@@ -22,13 +22,13 @@
 #include "observe/span_exporter.h"
 #include "server/activity.h"
 #include "server/generation_starter.h"
+#include "server/kept_texts.h"
 #include "server/outcome.h"
 #include "server/route_table.h"
 #include "server/served_model.h"
 #include "server/server.h"
 #include "server/session_disk.h"
 #include "server/slots.h"
-#include "text/piece_store.h"
 
 namespace kvasir {
 
@@ -138,7 +138,7 @@ class Service {
   TurnPreparer preparer_;
   SessionStore sessions_;
   SessionDisk session_disk_;
-  PieceStore pieces_;
+  KeptTexts texts_;
   Slots slots_;
   const std::shared_ptr<SpanExporter> spans_;  // null: none are made. Requests share it
   GenerationStarter generations_;

@@ -26,11 +26,11 @@ Status Service::AddRoutes() {
   AddOpenAiRoutes(generations_, preparer_, &routes_);
   KV_TRY(AddTranslationRoutes(engine_, generations_, &routes_));
   AddLlamaRoutes(options_, generations_, &routes_);
-  AddSessionRoutes({generations_, preparer_, sessions_, pieces_}, &routes_);
+  AddSessionRoutes({generations_, preparer_, sessions_, texts_}, &routes_);
   AddModelRoutes(&routes_);
   AddAdapterRoutes(keys_, &routes_);
-  AddCacheRoutes(engine_, keys_, activity_, {sessions_, pieces_, slots_, preparer_}, &routes_);
-  AddSlotRoutes({generations_, keys_, sessions_, pieces_, slots_}, &routes_);
+  AddCacheRoutes(engine_, keys_, activity_, {sessions_, texts_, slots_, preparer_}, &routes_);
+  AddSlotRoutes({generations_, keys_, sessions_, texts_, slots_}, &routes_);
   AddTextRoutes(&routes_);
   AddStateRoutes({keys_, sessions_, spans_, is_stopping}, model_.view(), &routes_);
   AddListRoutes(&routes_);

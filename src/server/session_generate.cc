@@ -139,7 +139,7 @@ Outcome SessionGenerator::Generate(const Call& call) {
   if (auto* start = std::get_if<GenerationStart>(&outcome)) {
     const bool has_answers = std::ranges::any_of(
         state->messages, [](const auto& message) { return message->role == "assistant"; });
-    generations_.Follow(std::make_shared<AskedChat>(*state, call.model, preparer_),
+    generations_.Follow(std::make_shared<AskedChat>(*state, call.model, preparer_), call.heads,
                         has_answers && !state->identity_changed,
                         setup.prepare && start->requests.front().max_tokens > 0, start);
     const bool prepares = start->chat && start->chat->prepares();

@@ -78,9 +78,7 @@ Outcome Become(const Call& call, Result<SessionState> state,
 class SessionHandlers {
  public:
   explicit SessionHandlers(const SessionSources& from)
-      : sessions_(from.sessions),
-        pieces_(from.pieces),
-        generator_(from.generations, from.preparer) {}
+      : sessions_(from.sessions), texts_(from.texts), generator_(from.generations, from.preparer) {}
 
   Outcome Create(const Call& call);
   Outcome List(const Call& call);
@@ -97,7 +95,7 @@ class SessionHandlers {
 
  private:
   SessionStore& sessions_;
-  PieceStore& pieces_;
+  KeptTexts& texts_;
   SessionGenerator generator_;
 };
 
@@ -262,7 +260,7 @@ Outcome SessionHandlers::Forget(const Call& call) {
   const Status replaced = call.turn->Replace(std::move(forgetting->state));
   // If the disk still has it, it leaves memory, and the same call can be made again.
   if (!replaced && !call.turn->LeaveMemory()) return ErrorResponse(replaced.error());
-  pieces_.Erase(call.tenant());
+  texts_.Erase(call.tenant());
   return ForgetAnswer(call, std::move(forgetting->requests),
                       {{"id", entry->id}, {"object", "session.forgotten"}, {"messages", messages}},
                       replaced);
@@ -277,7 +275,7 @@ Outcome SessionHandlers::Delete(const Call& call) {
   if (entry) requests = ForgetAll(*entry->state, ScopeOf(call, sessions_));
   const Status removed = call.turn->Remove();
   if (!removed && removed.error().code == Code::kNotFound) return ErrorResponse(removed.error());
-  pieces_.Erase(call.tenant());
+  texts_.Erase(call.tenant());
   return ForgetAnswer(call, std::move(requests),
                       {{"id", call.turn->id()}, {"object", "session.deleted"}, {"deleted", true}},
                       removed);
@@ -288,7 +286,7 @@ Outcome SessionHandlers::Delete(const Call& call) {
 Outcome SessionHandlers::DeleteUnread(const Call& call) {
   Status removed = call.turn->Remove();
   if (!removed && removed.error().code == Code::kNotFound) removed = {};
-  pieces_.Erase(call.tenant());
+  texts_.Erase(call.tenant());
   return EraseAnswer(call,
                      {{"id", call.turn->id()},
                       {"object", "session.deleted"},
@@ -308,6 +306,8 @@ constexpr const char* kSetupSchema =
     R"("model":{"type":"string"},"system":{"type":"string"},
     "tools":{"type":"array","items":{"type":"object"}},
     "chat_template_kwargs":{"type":"object"},"chat_template_name":{"type":"string"},
+    "drop_lines":{"type":"array","items":{"enum":["date","tokens-left","id","billing"]}},
+    "move_lines":{"type":"array","items":{"enum":["date","tokens-left","id","billing"]}},
     "sampling":{"type":"object"},
     "max_context":{"type":"integer","minimum":1},"cache":{"type":"object"},
     "on_full":{"enum":["reject","drop_oldest_turns"]},"ids":{"enum":["exact","canonical"]},

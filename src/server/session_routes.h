@@ -4,8 +4,8 @@
 #include "api/turn_preparer.h"
 #include "kvasir/session.h"
 #include "server/generation_starter.h"
+#include "server/kept_texts.h"
 #include "server/route_table.h"
-#include "text/piece_store.h"
 
 namespace kvasir {
 
@@ -14,7 +14,7 @@ struct SessionSources {
   GenerationStarter& generations;
   TurnPreparer& preparer;
   SessionStore& sessions;
-  PieceStore& pieces;
+  KeptTexts& texts;
 };
 void AddSessionRoutes(const SessionSources& from, RouteTable* table);
 

@@ -18,7 +18,7 @@ using nlohmann::json;
 class SessionRoutesTest : public RoutesTest {
  protected:
   void AddRoutes() override {
-    AddSessionRoutes({server_->generations, server_->preparer, server_->sessions, server_->pieces},
+    AddSessionRoutes({server_->generations, server_->preparer, server_->sessions, server_->texts},
                      &server_->table);
   }
   std::string Create(const json& body = {{"messages", {{{"role", "user"}, {"content", "a"}}}}}) {

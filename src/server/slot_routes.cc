@@ -69,7 +69,7 @@ class SlotHandlers {
       : generations_(from.generations),
         keys_(from.keys),
         sessions_(from.sessions),
-        pieces_(from.pieces),
+        texts_(from.texts),
         slots_(from.slots) {}
 
   Outcome List(const Call& call);
@@ -83,7 +83,7 @@ class SlotHandlers {
   const GenerationStarter& generations_;
   const KeyRing& keys_;
   const SessionStore& sessions_;
-  PieceStore& pieces_;
+  KeptTexts& texts_;
   Slots& slots_;
 };
 
@@ -224,7 +224,7 @@ Outcome SlotHandlers::Erase(const Call& call, uint32_t slot) {
   slots_.Forget(slot);
   json answer = {{"id_slot", slot}, {"n_erased", path ? path->ids.size() : 0}};
   if (!path) return JsonResponse(answer);
-  pieces_.Erase(call.tenant());
+  texts_.Erase(call.tenant());
   ForgetRequest request = ForgetPrompt(path->ids, path->space, ScopeOf(call, sessions_));
   return LaterAnswer{[&engine = call.engine, answer = std::move(answer),
                       request = std::move(request)](LaterAnswer::Reply reply) mutable {

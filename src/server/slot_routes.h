@@ -4,9 +4,9 @@
 #include "access/key_ring.h"
 #include "kvasir/session.h"
 #include "server/generation_starter.h"
+#include "server/kept_texts.h"
 #include "server/route_table.h"
 #include "server/slots.h"
-#include "text/piece_store.h"
 
 namespace kvasir {
 
@@ -15,7 +15,7 @@ struct SlotSources {
   const GenerationStarter& generations;
   const KeyRing& keys;
   const SessionStore& sessions;
-  PieceStore& pieces;
+  KeptTexts& texts;
   Slots& slots;
 };
 void AddSlotRoutes(const SlotSources& from, RouteTable* table);

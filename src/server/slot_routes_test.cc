@@ -18,7 +18,7 @@ class SlotRoutesTest : public RoutesTest {
  protected:
   void AddRoutes() override {
     AddSlotRoutes(
-        {server_->generations, server_->keys, server_->sessions, server_->pieces, server_->slots},
+        {server_->generations, server_->keys, server_->sessions, server_->texts, server_->slots},
         &server_->table);
   }
 };

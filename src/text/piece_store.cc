@@ -1,24 +1,12 @@
 #include "text/piece_store.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "base/wipe.h"
 
 namespace kvasir {
 namespace {
-
-constexpr uint64_t kPrime = (uint64_t{1} << 61) - 1;
-constexpr size_t kWordBytes = 7;  // a word of the hash is smaller than the prime
-
-// a * b + c modulo the prime. REQUIRES: all are smaller than it.
-uint64_t MultiplyAdd(uint64_t a, uint64_t b, uint64_t c) {
-  const auto product = static_cast<unsigned __int128>(a) * b + c;
-  const uint64_t sum =
-      static_cast<uint64_t>(product & kPrime) + static_cast<uint64_t>(product >> 61);
-  return sum >= kPrime ? sum - kPrime : sum;
-}
 
 // A piece as bytes: its flags, how many runs of literal flags it has, where each ends, its text.
 std::string KeyOf(const Piece& piece) {
@@ -69,10 +57,7 @@ struct PieceStore::Tenant {
 };
 
 PieceStore::PieceStore(uint64_t max_bytes, uint64_t hash_key)
-    : max_bytes_(max_bytes),
-      hash_key_(hash_key % kPrime),
-      hash_key4_(MultiplyAdd(MultiplyAdd(hash_key_, hash_key_, 0),
-                             MultiplyAdd(hash_key_, hash_key_, 0), 0)) {}
+    : max_bytes_(max_bytes), hash_(hash_key) {}
 PieceStore::~PieceStore() { EraseAll(); }
 
 PieceSpace PieceStore::SpaceOf(std::string_view tenant) {
@@ -86,35 +71,9 @@ PieceSpace PieceStore::SpaceOf(std::string_view tenant) {
   return {this, found->second};
 }
 
-// A polynomial of the key's words at a secret point: two different keys of n bytes have the same
-// value with a probability of at most n / 2^63 (Carter and Wegman).
-uint64_t PieceStore::HashOf(const Tenant& tenant, std::string_view key) const {
-  const auto word_at = [&](size_t at) {
-    uint64_t word = 0;
-    if (at + sizeof(word) <= key.size()) {
-      std::memcpy(&word, key.data() + at, sizeof(word));
-      return word & ((uint64_t{1} << (8 * kWordBytes)) - 1);
-    }
-    std::memcpy(&word, key.data() + at, std::min(kWordBytes, key.size() - at));
-    return word;
-  };
-  // Every fourth word goes to the same sum: four products at a time hide how long each takes.
-  std::array<uint64_t, 4> sums = {0, 0, tenant.number % kPrime, key.size()};
-  size_t at = 0;
-  for (; at + sums.size() * kWordBytes <= key.size(); at += sums.size() * kWordBytes) {
-    for (size_t i = 0; i < sums.size(); ++i) {
-      sums[i] = MultiplyAdd(sums[i], hash_key4_, word_at(at + i * kWordBytes));
-    }
-  }
-  uint64_t hash = 0;
-  for (const uint64_t sum : sums) hash = MultiplyAdd(hash, hash_key_, sum);
-  for (; at < key.size(); at += kWordBytes) hash = MultiplyAdd(hash, hash_key_, word_at(at));
-  return hash;
-}
-
 std::optional<ReadsBack> PieceStore::Find(const Tenant& tenant, std::string_view key,
                                           std::vector<TokenId>* ids) {
-  const uint64_t hash = HashOf(tenant, key);
+  const uint64_t hash = hash_.Of(key, tenant.number);
   const MutexLock lock(mutex_);
   const auto found = by_hash_.find(hash);
   if (found == by_hash_.end() || found->second->tenant != &tenant || found->second->key != key) {
@@ -132,7 +91,7 @@ void PieceStore::Keep(Tenant& tenant, std::string key, std::span<const TokenId> 
                       ReadsBack reads_back) {
   auto made = std::make_unique<Entry>();
   Entry& entry = *made;
-  entry.hash = HashOf(tenant, key);
+  entry.hash = hash_.Of(key, tenant.number);
   entry.tenant = &tenant;
   entry.key = std::move(key);
   entry.ids.assign(ids.begin(), ids.end());

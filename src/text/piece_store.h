@@ -14,6 +14,7 @@
 
 #include "base/lru_list.h"
 #include "base/mutex.h"
+#include "base/polynomial_hash.h"
 #include "kvasir/types.h"
 #include "text/normalizer.h"
 #include "text/tokenizer.h"
@@ -65,12 +66,11 @@ class PieceStore {
   std::optional<ReadsBack> Find(const Tenant& tenant, std::string_view key,
                                 std::vector<TokenId>* ids);
   void Keep(Tenant& tenant, std::string key, std::span<const TokenId> ids, ReadsBack reads_back);
-  uint64_t HashOf(const Tenant& tenant, std::string_view key) const;
   void Remove(Entry& entry) KV_REQUIRES(mutex_);
   void EraseOf(Tenant& tenant) KV_REQUIRES(mutex_);
 
   const uint64_t max_bytes_;
-  const uint64_t hash_key_, hash_key4_;  // and its fourth power
+  const PolynomialHash hash_;
   mutable Mutex mutex_;
   std::unordered_map<uint64_t, std::unique_ptr<Entry>> by_hash_ KV_GUARDED_BY(mutex_);
   LruList<Entry, ByUse> by_use_ KV_GUARDED_BY(mutex_);
