@@ -13,7 +13,7 @@ from cli_support import SMALL, CliTest, kvasir
 # What a flag must not be given. Who reads it says so by its name; who does not read it cannot.
 WRONG = {flag: "?" for flag in (
     "--model --kv-format --kv-skip-layers --weights --threads --image-cap --log-level --kv-memory --ctx-size "
-    "--parallel --cache --eviction --retention --exact-tokens --spans --seam --span-head --block-tokens --request-memory --max-tokens --temperature --seed --top-k --top-p "
+    "--parallel --cache --eviction --keep-share --retention --exact-tokens --spans --seam --span-head --block-tokens --request-memory --max-tokens --temperature --seed --top-k --top-p "
     "--min-p --repetition-penalty --presence-penalty --frequency-penalty --positions --chunk --port --repeats -p -n -d "
     "--generation-config --schedule --admission --kv-headroom --target-itl-ms --speculate --draft-max --draft-kv-memory --draft-accept --draft-hf-repo --draft-shape --step-tokens --inject --tokens "
     "--formats --layers --max-kl --max-queued --max-queue-ms --timeout-ms --max-timeout-ms --sse-ping-s "

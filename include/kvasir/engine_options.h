@@ -72,7 +72,8 @@ struct EngineOptions {
   bool pin_threads = false;         // each thread to a separate processor
   uint32_t block_tokens = 16;
   std::string eviction = "lru";  // which idle blocks are evicted first: of EvictionPolicies()
-  uint32_t max_tenants = 256;    // prompts of further tenants are computed and not cached
+  double keep_share = 0.25;    // of the pool, that GenerateRequest::keeps of a tenant keep at most
+  uint32_t max_tenants = 256;  // prompts of further tenants are computed and not cached
   // Rows of one step, at most. Absent: 512, or 448 for a model with windows, whose sequences need
   // room for a step beside each window. A model with an encoder has at least ctx_size: it reads
   // sources whole.

@@ -97,6 +97,13 @@ struct GenerateRequest {
   // Engine::ChooseAdapters: what `adapters` were then. Absent: whatever they are.
   std::optional<std::string> adapter_digest;
   Reuse reuse = Reuse::kAll;
+  // Beginnings of the prompt that idle longer than others: their whole blocks are evicted after all
+  // without a mark, for ttl_s seconds since the last use. The last kMaxKeeps count.
+  struct Keep {
+    uint32_t tokens = 0, ttl_s = 0;
+  };
+  static constexpr size_t kMaxKeeps = 4;
+  std::vector<Keep> keeps;
   bool use_disk = true;  // false: the disk is neither read nor written for it, nor the remote tier
   RemoteUse use_remote = RemoteUse::kReadWrite;
   // What its sequences keep of themselves; absent: EngineOptions::retention. With another policy

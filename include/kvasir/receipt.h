@@ -68,10 +68,11 @@ struct Receipt {
   // For an encoder-decoder model: tokens of the source, and how many of them had their KV in the
   // cache: all or none. They are not in prompt_tokens.
   uint32_t source_tokens = 0, source_reused = 0;
-  uint32_t preemptions = 0;  // times that it gave up its blocks while it ran
-  uint32_t recomputed = 0;   // tokens of prompt and answers that were computed again after that
-  std::optional<Miss> miss;  // absent when all tokens that can be reused were
-  CuredLines cured;          // GenerateRequest::cured
+  uint32_t preemptions = 0;      // times that it gave up its blocks while it ran
+  uint32_t recomputed = 0;       // tokens of prompt and answers that were computed again after that
+  std::optional<Miss> miss;      // absent when all tokens that can be reused were
+  CuredLines cured;              // GenerateRequest::cured
+  std::optional<uint32_t> kept;  // tokens that GenerateRequest::keeps keeps; absent: it has none
   std::vector<VolatileLine> volatile_lines;  // where that is the miss's cause
   // Request fields that the server does not read, and those that its prompt does not show.
   std::vector<std::string> ignored;

@@ -38,9 +38,9 @@ Result<std::string_view> NeededText(JsonFields& fields, std::string_view name) {
   return text;
 }
 
-Result<std::optional<bool>> ReadMark(JsonFields& fields, std::string_view name) {
+Result<std::string> ReadMark(JsonFields& fields, std::string_view name) {
   const JsonValue* mark = fields.Find(name);
-  if (!mark) return std::optional<bool>();
+  if (!mark) return std::string();
   JsonFields inner(*mark, "");
   std::string_view type, ttl = "5m";
   inner.Text("type", &type);
@@ -49,7 +49,7 @@ Result<std::optional<bool>> ReadMark(JsonFields& fields, std::string_view name) 
     fields.Fail(name, R"(is not {"type": "ephemeral"}, with a ttl of "5m" or "1h")");
     return tl::unexpected(*fields.error());
   }
-  return std::optional<bool>(ttl == "1h");
+  return std::string(ttl);
 }
 
 void AnthropicBlocks::LeaveOut(const std::string& path) { body_.TakeUnread(std::span(&path, 1)); }
@@ -167,8 +167,8 @@ Status AnthropicBlocks::ReadBlock(const JsonValue& block, const std::string& pat
   } else {
     return tl::unexpected(UnknownBlock(path, type));
   }
-  KV_ASSIGN(const auto mark, ReadMark(fields, "cache_control"));
-  if (mark) open->mark = mark;
+  KV_ASSIGN(std::string mark, ReadMark(fields, "cache_control"));
+  if (!mark.empty()) open->mark = std::move(mark);
   body_.TakeUnread(fields);
   return {};
 }
@@ -209,7 +209,7 @@ void AnthropicBlocks::Add(Open open) {
   size_t index = 0;
   for (TranslatedMessage& result : open.results) index = builder_.Add(std::move(result));
   if (open.has_blocks) index = builder_.Add(std::move(open.message));
-  if (open.mark) mark_ = {.message = index, .for_an_hour = *open.mark};
+  if (!open.mark.empty()) builder_.Mark(index, open.mark);
 }
 
 }  // namespace kvasir

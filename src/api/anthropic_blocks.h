@@ -16,8 +16,8 @@ namespace kvasir {
 
 // Returns a text that must be there.
 Result<std::string_view> NeededText(JsonFields& fields, std::string_view name);
-// Reads a mark of what to keep: whether it is for an hour (else five minutes). Absent: no mark.
-Result<std::optional<bool>> ReadMark(JsonFields& fields, std::string_view name);
+// Reads a mark of what to keep: "5m" or "1h"; "": there is no mark.
+Result<std::string> ReadMark(JsonFields& fields, std::string_view name);
 
 // Reads a body's messages into those of a chat. One thread.
 class AnthropicBlocks {
@@ -31,7 +31,8 @@ class AnthropicBlocks {
   Status ReadSystem(const JsonValue& system);
   Status ReadMessages(const JsonValue* messages);
   size_t num_messages() const { return builder_.size(); }
-  const std::optional<CacheMark>& mark() const { return mark_; }
+  // Marks a message; REQUIRES: there is one.
+  void Mark(size_t index, std::string_view ttl) { builder_.Mark(index, ttl); }
   JsonValue End(ChatNames* names) { return builder_.End(names); }
 
  private:
@@ -39,7 +40,7 @@ class AnthropicBlocks {
   struct Open {
     TranslatedMessage message;
     std::vector<TranslatedMessage> results;  // of tools, before the text
-    std::optional<bool> mark;                // for an hour
+    std::string mark;                        // as ReadMark's
     bool has_blocks = false;                 // beside results
   };
 
@@ -55,7 +56,6 @@ class AnthropicBlocks {
   ChatBuilder builder_;
   JsonFields& body_;
   std::set<std::string, std::less<>> calls_;  // ids
-  std::optional<CacheMark> mark_;
 };
 
 }  // namespace kvasir

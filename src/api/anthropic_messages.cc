@@ -59,6 +59,7 @@ class AnthropicReader {
   JsonTree& tree_;
   std::vector<Member> members_;  // of the chat completion
   std::vector<Member> variables_;
+  std::string tool_mark_;  // tools stand in the first message
 };
 
 Status AnthropicReader::Read(ReadFor purpose) {
@@ -72,9 +73,9 @@ Status AnthropicReader::Read(ReadFor purpose) {
   AnthropicBlocks blocks(form, &tree_, &fields_);
   if (const JsonValue* system = fields_.Find("system")) KV_TRY(blocks.ReadSystem(*system));
   KV_TRY(blocks.ReadMessages(fields_.Find("messages")));
-  if (blocks.mark()) made_.mark = blocks.mark();
-  KV_ASSIGN(const auto mark, ReadMark(fields_, "cache_control"));
-  if (mark) made_.mark = {.message = blocks.num_messages() - 1, .for_an_hour = *mark};
+  KV_ASSIGN(const std::string mark, ReadMark(fields_, "cache_control"));
+  if (!tool_mark_.empty()) blocks.Mark(0, tool_mark_);
+  if (!mark.empty()) blocks.Mark(blocks.num_messages() - 1, mark);
   Put("messages", blocks.End(&made_.chat.names));
   for (const std::string_view name : kSameFields) {
     if (const JsonValue* value = fields_.Find(name)) Put(name, *value);
@@ -136,8 +137,8 @@ Result<JsonValue> AnthropicReader::ToolOf(const JsonValue& tool, const std::stri
   bool is_strict = false;
   fields.Bool("strict", &is_strict);
   if (is_strict) function.push_back({"strict", JsonValue(true)});
-  KV_ASSIGN(const auto mark, ReadMark(fields, "cache_control"));
-  if (mark) made_.mark = {.message = 0, .for_an_hour = *mark};
+  KV_ASSIGN(std::string mark, ReadMark(fields, "cache_control"));
+  if (!mark.empty()) tool_mark_ = std::move(mark);
   if (fields.error()) return tl::unexpected(*fields.error());
   fields_.TakeUnread(fields);
   return tree_.Object(

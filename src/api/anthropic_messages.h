@@ -11,15 +11,8 @@
 
 namespace kvasir {
 
-// `cache_control`: what is to be kept, and how long.
-struct CacheMark {
-  size_t message = 0;  // of the chat: up to its end
-  bool for_an_hour = false;
-};
-
 struct AnthropicChat {
   TranslatedChat chat;
-  std::optional<CacheMark> mark;  // the last one
 };
 
 // What a body is read for: a count of its tokens needs no max_tokens.

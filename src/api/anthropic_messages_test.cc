@@ -30,7 +30,6 @@ constexpr std::string_view kHoists =
 struct Read {
   json chat;
   std::vector<std::string> ignored;
-  std::optional<CacheMark> mark;
   std::string error;
 };
 
@@ -41,7 +40,7 @@ Read ReadWith(std::string_view source, const json& body, ReadFor purpose = ReadF
   model.chat_template = chat_template->get();
   auto made = TranslateMessages(body.dump(), model, purpose);
   if (!made) return {.error = made.error().text()};
-  return {json::parse(TextOf(made->chat.fields)), made->chat.ignored, made->mark, ""};
+  return {json::parse(TextOf(made->chat.fields)), made->chat.ignored, ""};
 }
 
 Read ReadAll(const json& body) { return ReadWith(kTakesAll, body); }
@@ -165,29 +164,31 @@ TEST(AnthropicMessages, ALateSystemMessageStaysInItsPlace) {
   EXPECT_EQ(read.chat["messages"][2]["content"], "<system>\nS\n</system>\nc");
 }
 
-TEST(AnthropicMessages, TheLastMarkCounts) {
-  const auto mark = [](const char* fields) {
-    json body = json::parse(fields);
-    const Read read = ReadAll(body);
+TEST(AnthropicMessages, MarksAreThoseOfTheChatsMessages) {
+  const auto marks = [](const char* fields) {
+    const Read read = ReadAll(json::parse(fields));
     EXPECT_EQ(read.error, "");
-    return read.mark ? std::pair(static_cast<int>(read.mark->message), read.mark->for_an_hour)
-                     : std::pair(-1, false);
+    std::string said;
+    for (const json& one : read.chat["messages"]) {
+      said += one.value("/prompt_cache_breakpoint/ttl"_json_pointer, std::string("-")) + " ";
+    }
+    return said;
   };
-  EXPECT_EQ(mark(R"({"messages":[{"role":"user","content":"a"}]})"), std::pair(-1, false));
+  EXPECT_EQ(marks(R"({"messages":[{"role":"user","content":"a"}]})"), "- ");
   EXPECT_EQ(
-      mark(
+      marks(
           R"({"system":[{"type":"text","text":"s","cache_control":{"type":"ephemeral","ttl":"1h"}}],
       "messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]})"),
-      std::pair(0, true));
-  EXPECT_EQ(mark(R"({"tools":[{"name":"f","input_schema":{},"cache_control":{"type":"ephemeral"}}],
+      "1h - - ");
+  EXPECT_EQ(marks(R"({"tools":[{"name":"f","input_schema":{},"cache_control":{"type":"ephemeral"}}],
       "messages":[{"role":"user","content":"a"}]})"),
-            std::pair(0, false));
-  EXPECT_EQ(mark(R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[
+            "5m ");
+  EXPECT_EQ(marks(R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[
       {"type":"text","text":"b","cache_control":{"type":"ephemeral"}}]},{"role":"user","content":"c"}]})"),
-            std::pair(1, false));
-  EXPECT_EQ(mark(R"({"cache_control":{"type":"ephemeral"},
+            "- 5m - ");
+  EXPECT_EQ(marks(R"({"cache_control":{"type":"ephemeral"},
       "messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]})"),
-            std::pair(1, false));
+            "- 5m ");
 }
 
 TEST(AnthropicMessages, NameTheFieldThatIsWrong) {

@@ -18,9 +18,9 @@ Result<GenerationCall> ParseMessagesRequest(std::string_view body, const ModelVi
   GenerateRequest& request = call.requests.front();
   request.reports_progress = call.spec.stream;  // message_start has the figures of the prompt
   AnthropicForm form{.max_tokens = request.max_tokens};
-  if (translated.mark && translated.mark->message < request.message_ends.size()) {
-    form.marked_tokens = request.message_ends[translated.mark->message];
-    form.for_an_hour = translated.mark->for_an_hour;
+  if (!request.keeps.empty()) {
+    form.marked_tokens = request.keeps.back().tokens;
+    form.for_an_hour = request.keeps.back().ttl_s == 3600;
   }
   *chat = TextOf(translated.chat.fields);
   return GenerationCall{.requests = std::move(call.requests),

@@ -6,6 +6,8 @@
 #include <optional>
 #include <set>
 
+#include "api/cache_marks.h"
+
 namespace kvasir {
 
 const JsonValue& FunctionOf(const JsonValue& tool) {
@@ -198,20 +200,21 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
     return FailField(Code::kInvalidArgument, "messages",
                      "must be an array with at least one message");
   }
+  KV_ASSIGN(UnmarkedMessages unmarked, TakeMarks(fields, tree));
   KV_ASSIGN(const JsonValue tools, ReadTools(fields));
   KV_ASSIGN(const ChatTemplate* chat_template, ChosenTemplate(fields, model, !tools.is_null()));
   const TemplateForm& form = chat_template->form();
   MessageRoom room{.tree = tree, .takes_spans = true};
   std::vector<JsonValue> read;
-  read.reserve(messages->size());
-  for (const JsonValue& raw : messages->items()) {
+  read.reserve(unmarked.messages.size());
+  for (const JsonValue& raw : unmarked.messages) {
     KV_ASSIGN(read.emplace_back(), ReadMessage(raw, read.size(), model, &room));
   }
   KV_ASSIGN(const CuredLines cured, CureMessages(fields, model, tree, &read));
   std::vector<JsonValue> rendered_from;
   std::vector<jinja::ChatPart> left_out;  // texts beside calls
-  rendered_from.reserve(messages->size());
-  for (const JsonValue& raw : messages->items()) {
+  rendered_from.reserve(unmarked.messages.size());
+  for (const JsonValue& raw : unmarked.messages) {
     const size_t index = rendered_from.size();
     const JsonValue& message = read[index];
     KV_ASSIGN(rendered_from.emplace_back(), InForm(raw, message, index, form, tree));
@@ -238,6 +241,7 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
   auto chat = render(rendered_from.size());
   if (!chat) return tl::unexpected(TemplateError(chat.error(), rendered_from.size(), render));
   chat->cured = cured;
+  chat->marks = std::move(unmarked.marks);
   chat->unseen.insert(chat->unseen.end(), left_out.begin(), left_out.end());
   for (jinja::ChatPart& part : chat->unseen) {
     const bool is_call = part.kind == jinja::ChatPart::Kind::kCallName ||

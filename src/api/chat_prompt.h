@@ -57,6 +57,7 @@ struct ChatPrompt {
   std::vector<uint32_t> message_begins;  // as RenderedChat::message_begin
   bool begins_with_system = false;       // as RenderedChat::begins_with_system
   PromptThought thought = PromptThought::kNone;
+  std::vector<CacheMark> marks;         // as RenderedChat::marks
   CuredLines cured;                     // as RenderedChat::cured
   std::vector<uint64_t> lines;          // ModelView::heads' digests of the chat's first lines
   bool clock_in_prompt = false;         // as RenderedChat::clock_in_prompt

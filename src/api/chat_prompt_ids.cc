@@ -227,6 +227,7 @@ Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
   for (const KnownIds& one : known) prompt.known_ends.push_back(EndOf(encoded, one));
   prompt.clock_in_prompt = chat.clock_in_prompt;
   prompt.cured = chat.cured;
+  prompt.marks = chat.marks;
   prompt.begins_with_system = chat.begins_with_system;
   if (model.think) {
     // A message that is continued belongs to the answer.

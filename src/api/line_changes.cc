@@ -7,7 +7,7 @@ namespace kvasir {
 namespace {
 
 constexpr uint32_t kLeastEqual = 2;
-constexpr uint32_t kEnough = 4;  // so many equal lines are no chance
+constexpr uint32_t kEnough = 4;  // fewer equal lines may be chance
 
 uint32_t NumEqual(std::span<const uint64_t> here, std::span<const uint64_t> there) {
   return static_cast<uint32_t>(std::ranges::mismatch(here, there).in1 - here.begin());

@@ -32,6 +32,10 @@ json UsageJson(const Answer& answer) {
                 {"completion_tokens", answer.completion_tokens()},
                 {"total_tokens", receipt.prompt_tokens + answer.completion_tokens()},
                 {"prompt_tokens_details", {{"cached_tokens", receipt.cached_tokens()}}}};
+  if (receipt.kept) {
+    usage["prompt_tokens_details"]["cache_write_tokens"] =
+        *receipt.kept - std::min(*receipt.kept, receipt.cached_tokens());
+  }
   if (const auto tokens = answer.reasoning_tokens()) {
     usage["completion_tokens_details"]["reasoning_tokens"] = *tokens;
   }

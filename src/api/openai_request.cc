@@ -249,6 +249,10 @@ Status SetPrompt(ChatPrompt prompt, const JsonFields& fields, const ModelView& m
   KV_TRY(CheckLength(request.prompt.size(), request, "messages", model));
   request.clock_in_prompt = prompt.clock_in_prompt;
   request.cured = prompt.cured;
+  const size_t first = prompt.marks.size() - std::min(prompt.marks.size(), request.kMaxKeeps);
+  for (size_t i = first; i < prompt.marks.size(); ++i) {
+    request.keeps.push_back({request.message_ends[prompt.marks[i].message], prompt.marks[i].ttl_s});
+  }
   call->lines = std::move(prompt.lines);
   request.ignored = fields.Unread();
   std::ranges::copy(PathsOf(prompt.unseen), std::back_inserter(request.ignored));

@@ -20,9 +20,11 @@ constexpr const char* kDone = "completed";
 
 json UsageOf(const Answer& answer) {
   const Receipt& receipt = answer.receipt();
+  const uint32_t kept = receipt.kept.value_or(0);
+  const uint32_t written = kept - std::min(kept, receipt.cached_tokens());
   return {{"input_tokens", receipt.prompt_tokens},
           {"input_tokens_details",
-           {{"cached_tokens", receipt.cached_tokens()}, {"cache_write_tokens", 0}}},
+           {{"cached_tokens", receipt.cached_tokens()}, {"cache_write_tokens", written}}},
           {"output_tokens", answer.completion_tokens()},
           {"output_tokens_details", {{"reasoning_tokens", answer.reasoning_tokens().value_or(0)}}},
           {"total_tokens", receipt.prompt_tokens + answer.completion_tokens()}};

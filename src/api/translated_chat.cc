@@ -4,6 +4,7 @@
 #include <charconv>
 #include <utility>
 
+#include "api/cache_marks.h"
 #include "api/chat_tokens.h"
 #include "base/result.h"
 
@@ -79,6 +80,7 @@ size_t ChatBuilder::Add(TranslatedMessage message) {
     return messages_.size() - 1;
   }
   last->AddText(message.text);
+  if (!message.mark.empty()) last->mark = std::move(message.mark);
   if (!last->thought.empty() && !message.thought.empty()) last->thought += '\n';
   last->thought += message.thought;
   if (last->name.thought.empty()) last->name.thought = std::move(message.name.thought);
@@ -108,6 +110,9 @@ JsonValue ChatBuilder::End(ChatNames* names) {
       members.push_back({"reasoning_content", tree_->String(one.thought)});
     }
     if (!one.calls.empty()) members.push_back({"tool_calls", tree_->Array(one.calls)});
+    if (!one.mark.empty()) {
+      members.push_back({kBreakpoint, tree_->Object({{"ttl", tree_->String(one.mark)}})});
+    }
     messages.push_back(tree_->Object(std::move(members)));
     names->messages.push_back(std::move(one.name));
   }

@@ -39,6 +39,7 @@ struct TranslatedMessage {
   std::string text, thought;
   std::vector<JsonValue> calls;  // as `tool_calls` have them
   std::string call_id;           // of the role tool
+  std::string mark;              // the time of its mark (api/cache_marks.h); "": it has none
   ChatNames::Message name;
 
   // Adds a text after a line end.
@@ -57,6 +58,8 @@ class ChatBuilder {
   size_t Add(TranslatedMessage message);
   // Returns a call of `name`; `arguments` is an object.
   JsonValue Call(std::string_view id, std::string_view name, const JsonValue& arguments) const;
+  // Marks a message, which was added: `ttl` as api/cache_marks.h has it.
+  void Mark(size_t index, std::string_view ttl) { messages_[index].mark = ttl; }
   size_t size() const { return messages_.size(); }
   bool is_last(std::string_view role) const {
     return !messages_.empty() && messages_.back().role == role;

@@ -71,6 +71,7 @@ CachePlan KvCache::PlanFor(const KvCacheOptions& options, uint32_t num_blocks) {
                          Residency::BytesFor(options.num_namespaces) +
                          KvAccounts::BytesFor(options.num_namespaces) +
                          options.eviction->bytes_for(LimitsFor(options, num_blocks)) +
+                         KeptLast::BytesFor(LimitsFor(options, num_blocks)) +
                          BlockPool::MetadataBytes(num_blocks) + BlockUses::BytesFor(num_blocks) +
                          BlockOwners::BytesFor(num_blocks),
           .cursor_bytes = CursorStore::BytesFor(options.reuse ? options.num_cursors : 0,
@@ -116,7 +117,9 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
     : options_(std::move(options)),
       plan_(plan),
       pool_(std::move(pool)),
-      policy_(options_.eviction->make(LimitsFor(options_, plan.num_blocks))),
+      policy_(
+          std::make_unique<KeptLast>(options_.eviction->make(LimitsFor(options_, plan.num_blocks)),
+                                     LimitsFor(options_, plan.num_blocks))),
       index_(std::make_unique<PrefixIndex>(IndexOptions(options_, plan.num_blocks))),
       continuations_(*index_, ContinuedTokens(options_, plan.num_blocks),
                      Mix64(~IndexSeed(options_.secret))),

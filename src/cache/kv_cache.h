@@ -39,6 +39,7 @@
 #include "kvasir/receipt.h"
 #include "kvasir/types.h"
 #include "policy/eviction_choice.h"
+#include "policy/kept_last.h"
 #include "tier/tier.h"
 
 namespace kvasir {
@@ -89,6 +90,7 @@ struct KvCacheOptions {
   uint32_t step_tokens = 512;
   bool reuse = true;  // false: nothing outlives its sequence (--cache sequence, none)
   const EvictionChoice* eviction = &DefaultEvictionChoice();
+  double keep_share = 0.25;  // of the pool, that marks of an account keep at most
   // Where blocks go that are written, and where others come from; nullptr: nowhere. Must outlive
   // the cache.
   Tier* tier = nullptr;
@@ -268,6 +270,10 @@ class KvCache {
   void KeepCursor(const KvSequence& sequence, std::span<const float> hidden) {
     publisher_.KeepCursor(sequence, hidden);
   }
+  // Marks the whole blocks of a sequence's first `tokens` tokens: they are evicted after all
+  // others, for ttl_s since a prompt has used them. Returns how many tokens they hold; 0: the index
+  // does not have them, or they are more than the account's share. O(blocks after them + marks).
+  uint32_t Keep(const KvSequence& sequence, uint32_t tokens, uint32_t ttl_s);
   // Drops tokens [num_tokens, ...): uncommitted ones, or, for a rewound session, committed ones
   // (published blocks stay in the index). kNotFound, with the sequence unchanged, when the window
   // before num_tokens was given back: the caller matches again. This never happens for uncommitted
@@ -407,7 +413,7 @@ class KvCache {
   KvCacheOptions options_;
   CachePlan plan_;
   std::unique_ptr<BlockPool> pool_;
-  std::unique_ptr<EvictionPolicy> policy_;
+  std::unique_ptr<KeptLast> policy_;
   std::unique_ptr<PrefixIndex> index_;
   Continuations continuations_;
   std::unique_ptr<CursorStore> cursors_;

@@ -89,6 +89,7 @@ KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens,
     for (size_t b = table.first(); b < table.size(); ++b) {
       const BlockId block = table.ref(b).id();
       uses_.CountHit(block);
+      policy_->Use(block);
       if (sequence.stores_ != 0 && sealer_ != nullptr) sealer_->Push(block, sequence.stores_);
     }
     const bool own = group++ < layout().num_own_groups();

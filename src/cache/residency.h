@@ -72,6 +72,8 @@ class Residency final : private BlockPool::Observer {
   // Removes the node if it is bare, and then each bare node above it.
   void Prune(NodeId node);
 
+  // Returns what the policy decides on of a block.
+  BlockFacts FactsOf(NodeId node, BlockId block) const;
   // Tokens whose KV is in the node's blocks of a kind; `first`: the one of the kind's first group.
   uint32_t TokensIn(NodeId node, BlockId first) const;
   PrefixIndex& index() { return parts_.index; }
@@ -85,7 +87,6 @@ class Residency final : private BlockPool::Observer {
   void OnExtraPin(BlockId id, int change) override;
   void EvictSource(NodeId last);
   void LetGo(BlockId block, uint32_t num_tokens, PrefixIndex::RemoveKind kind);
-  BlockFacts FactsOf(NodeId node, BlockId block) const;
   void OfferIfEvictable(NodeId node, BlockId block);
   bool IsOfSource(NodeId node) const;
   uint64_t CheckSource(NodeId last) const;

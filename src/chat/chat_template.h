@@ -19,6 +19,12 @@
 
 namespace kvasir {
 
+// The prompt is kept longer than others, up to the end of a message.
+struct CacheMark {
+  uint32_t message = 0;
+  uint32_t ttl_s = 0;  // since its last use
+};
+
 // Rendered text, and which bytes of it come from users. Bytes outside `literal` come from the
 // template.
 struct RenderedChat {
@@ -33,6 +39,7 @@ struct RenderedChat {
   // What the chat says and the text does not show, in the order of the chat; tools first.
   std::vector<jinja::ChatPart> unseen;
   bool clock_in_prompt = false;  // the template asked for the date, and the machine's clock told it
+  std::vector<CacheMark> marks;  // of the messages, in their order
   CuredLines cured;              // of the messages, before the template wrote them
   bool begins_with_system = false;  // message 0 is the system's, or the developer's
   bool is_continued = false;  // it ends inside the last message (ChatRenderOptions::continues)

@@ -169,6 +169,7 @@ Status ReadBlocks(const Args& args, EngineOptions* options) {
                        : speculate == "always" ? Speculate::kAlways
                                                : Speculate::kAuto;
   KV_ASSIGN(options->draft_max, U32(args, "draft-max", kDraftMaxRange, options->draft_max));
+  KV_ASSIGN(options->keep_share, args.Float("keep-share", {0, 1}, options->keep_share));
   options->eviction = args.Text("eviction").value_or(options->eviction);
   if (const auto retention = args.Text("retention")) {
     KV_ASSIGN(options->retention, ParseRetentionChoice(*retention));

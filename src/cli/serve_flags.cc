@@ -147,7 +147,8 @@ std::vector<FlagGroup> ServeGroups() {
   return {{"Model", "model hf-repo weights ctx-size threads alias tags shape"},
           {"Listening", "host port no-page no-slots slot-save-path"},
           {"Memory",
-           "kv-memory parallel kv-format kv-skip-layers cache eviction retention request-memory "
+           "kv-memory parallel kv-format kv-skip-layers cache eviction retention "
+           "request-memory "
            "session-memory head-memory grammar-memory allow-overcommit"},
           {"Disk", "disk disk-cap disk-ttl disk-reserve cache-dir image-cap"},
           {"Fleet", "remote fleet-secret remote-mode remote-memory remote-ttl"},

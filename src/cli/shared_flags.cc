@@ -69,6 +69,9 @@ std::vector<Flag> CacheFlags() {
       {"cache", "MODE",
        "prefix (default: shared by all requests), sequence (nothing outlives its request), none "
        "(no KV: each step computes everything)"},
+      Expert({"keep-share", "SHARE",
+              "share of the cache that the marks of a tenant's requests (cache_control, "
+              "prompt_cache_breakpoint) keep at most (default 0.25; 0: none)"}),
       {"eviction", "POLICY", "which blocks leave a full cache first: " + EvictionChoicesText()},
       {"retention", "POLICY",
        "what a sequence keeps when it grows: full (default), window (its last tokens), "

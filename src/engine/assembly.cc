@@ -303,6 +303,7 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model, Nee
                                           : runner.max_rows,
                        .reuse = options.cache_mode == CacheMode::kPrefix,
                        .eviction = FindEvictionChoice(options.eviction),
+                       .keep_share = options.keep_share,
                        .continues = speculate != Speculate::kOff};
   if (!cache.reuse) cache.max_blocks = MostBlocksWithoutReuse(options, cache, ctx_size);
   KV_ASSIGN(std::vector<LoraAdapter> adapters, ReadAdapters(options.adapters, model.config));

@@ -63,6 +63,10 @@ Status CheckOptions(const EngineOptions& options) {
                      "{} adapters; --max-loras allows {}; give more", options.adapters.load.size(),
                      options.adapters.max_loaded);
   }
+  if (!(options.keep_share >= 0 && options.keep_share <= 1)) {
+    return FailField(Code::kInvalidArgument, "keep_share", "{} is not in [0, 1]",
+                     options.keep_share);
+  }
   if (FindEvictionChoice(options.eviction) == nullptr) {
     return FailField(Code::kInvalidArgument, "eviction", "unknown policy '{}' (known: {})",
                      options.eviction, EvictionNames());

@@ -73,16 +73,16 @@ struct Owned {
                  sampling, max_tokens, priority, timeout_ms, n, beams, min_tokens,
                  no_repeat_ngram_size, stop, stop_ids, format, compiled_format, ignore_eos,
                  echo_special, shown_special, logprobs, scores_prompt, reports_progress,
-                 llama_quirks, adapters, adapter_digest, reuse, use_disk, use_remote, retention,
-                 spans, draft_max, prediction, replayed, replayed_accept, chunk_tokens,
+                 llama_quirks, adapters, adapter_digest, reuse, keeps, use_disk, use_remote,
+                 retention, spans, draft_max, prediction, replayed, replayed_accept, chunk_tokens,
                  only_when_idle, identity_changed, caller_explains, on_logits, logits_from, ignored,
                  clock_in_prompt, cured, id, on_trace] = request;
     return Sum(tenant, cache_owner, cache_salt, source, prompt, message_ends, begins_with_system,
                sampling, max_tokens, priority, timeout_ms, n, beams, min_tokens,
                no_repeat_ngram_size, stop, stop_ids, format, compiled_format, ignore_eos,
                echo_special, shown_special, logprobs, scores_prompt, reports_progress, llama_quirks,
-               adapters, adapter_digest, reuse, use_disk, use_remote, retention, spans, draft_max,
-               prediction, replayed, replayed_accept, chunk_tokens, only_when_idle,
+               adapters, adapter_digest, reuse, keeps, use_disk, use_remote, retention, spans,
+               draft_max, prediction, replayed, replayed_accept, chunk_tokens, only_when_idle,
                identity_changed, caller_explains, on_logits, logits_from, ignored, clock_in_prompt,
                cured, id, on_trace);
   }

@@ -114,6 +114,7 @@ nlohmann::json ReceiptJson(const Receipt& receipt) {
                          {"retention", RetentionJson(receipt.retention)},
                          {"spans", SpansJson(receipt.spans)}};
   if (receipt.clock_in_prompt) json["clock_in_prompt"] = true;
+  if (receipt.kept) json["kept"] = *receipt.kept;
   if (receipt.cured.dropped > 0 || receipt.cured.moved > 0) {
     json["cured"] = {{"dropped", receipt.cured.dropped}, {"moved", receipt.cured.moved}};
   }

@@ -15,7 +15,7 @@ namespace kvasir {
 //  "kept", "dropped", "decisions", "inexact_from"}, "spans": {"count", "plain", "reused_tokens",
 //  "computed_tokens", "seam_tokens"}}. Every key is always present; `miss`, `message_index`,
 //  `estimate_ms`, `draft`, `inexact`, `retention`, `inexact_from` and `spans` are null where
-//  absent. Only where it says something: "clock_in_prompt", "cured": {"dropped", "moved"},
+//  absent. Only where it says something: "clock_in_prompt", "kept", "cured": {"dropped", "moved"},
 //  "volatile": [{"message_index", "line", "repeated_tokens"}], and "source_tokens" with
 //  "source_reused".
 nlohmann::json ReceiptJson(const Receipt& receipt);

@@ -313,6 +313,10 @@ void Scheduler::CommitRows() {
 void Scheduler::StartChoices(Request& request, Sequence& first, const float* hidden) {
   if (hidden != nullptr) cache_.KeepCursor(first.kv, {hidden, runner_.config().hidden_size});
   request.answer.prompt_done = true;
+  for (const GenerateRequest::Keep& keep : request.spec.keeps) {
+    const uint32_t kept = cache_.Keep(first.kv, keep.tokens, keep.ttl_s);
+    request.receipt.kept = std::max(request.receipt.kept.value_or(0), kept);
+  }
   // The choices share the copies then. Without room for these, each makes its own.
   if (request.spec.n > 1) DropTokens(request, first, request.num_live());
   const uint32_t most = request.prompt_tokens() + request.max_tokens;

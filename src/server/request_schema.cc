@@ -21,6 +21,9 @@ std::string Integer(std::string_view name, int64_t least, int64_t most) {
 constexpr const char* kLineFields =
     R"("drop_lines":{"type":"array","items":{"enum":["date","tokens-left","id","billing"]}},
     "move_lines":{"type":"array","items":{"enum":["date","tokens-left","id","billing"]}})";
+constexpr const char* kCacheFields =
+    R"("prompt_cache_options":{"type":"object","properties":{"ttl":{"enum":["30m","12h"]}}},
+    "prompt_cache_retention":{"enum":["in_memory","in-memory","24h"]})";
 constexpr const char* kTemplateFields =
     R"("chat_template_kwargs":{"type":"object"},"chat_template_name":{"type":"string"},
     "add_generation_prompt":{"type":"boolean"},
@@ -114,7 +117,7 @@ std::string AnswerSchema() {
 }
 
 std::string MessagesSchema() {
-  return JoinedFields({kMessagesField, kToolsField, kTemplateFields, kLineFields});
+  return JoinedFields({kMessagesField, kToolsField, kTemplateFields, kLineFields, kCacheFields});
 }
 
 std::string AnthropicPromptSchema() {
