@@ -1,199 +1,9 @@
 // Spans in an engine: the bits follow from the request alone, and equal those of a naive twin that
 // computes each span in separate memory, one row at a time.
-#include <map>
-#include <set>
-
-#include "block/sequence_tables.h"
-#include "engine_scenario.h"
-#include "model/runner.h"
-#include "source_paths.h"
-#include "tensor/same_bits_for_test.h"
+#include "span_documents.h"
 
 namespace kvasir {
 namespace {
-
-using SpanRows = std::map<std::pair<uint32_t, uint32_t>, std::vector<float>>;
-
-const char* const kSpanned = KVASIR_SOURCE_DIR "/tests/data/tiny-gqa";
-
-EngineOptions SpanOptions(const std::string& model = kSpanned) {
-  EngineOptions options = DemoOptions();
-  options.model = model;
-  options.kv_memory_bytes = 4 << 20;
-  return options;
-}
-
-EngineOptions SpanOptionsWithBlocks(uint32_t blocks) {
-  EngineOptions options = SpanOptions();
-  while (Engine::PlanMemory(options)->num_blocks > blocks) {
-    options.kv_memory_bytes = options.kv_memory_bytes / 20 * 19;
-  }
-  return options;
-}
-
-std::vector<TokenId> SpanText(uint32_t count, uint32_t seed) {
-  std::vector<TokenId> tokens(count);
-  for (uint32_t i = 0; i < count; ++i) {
-    tokens[i] = static_cast<TokenId>((i * 11 + i * i / 7 + seed * 17) % 61);
-  }
-  return tokens;
-}
-
-// A prompt of a head, documents in some order with `between` tokens after each, and a question.
-struct Documents {
-  std::vector<uint32_t> order;
-  uint32_t head_tokens = 21, between = 0, question = 9;
-  uint32_t seam = 8;
-  std::optional<uint32_t> span_head = {};
-
-  static uint32_t Size(uint32_t document) { return 34 + document * 13 % 40; }
-  GenerateRequest Ask(uint32_t max_tokens) const {
-    GenerateRequest request = Greedy(SpanText(head_tokens, 1), max_tokens);
-    std::vector<TokenId>& prompt = request.prompt;
-    const auto append = [&](const std::vector<TokenId>& more) {
-      prompt.insert(prompt.end(), more.begin(), more.end());
-    };
-    request.spans.emplace();
-    request.spans->seam = seam;
-    request.spans->head = span_head;
-    for (const uint32_t document : order) {
-      const auto begin = static_cast<uint32_t>(prompt.size());
-      append(SpanText(Size(document), 100 + document));
-      request.spans->spans.push_back({begin, static_cast<uint32_t>(prompt.size())});
-      append(SpanText(between, 7 + document));
-    }
-    append(SpanText(question, 2));
-    request.ignore_eos = true;
-    return request;
-  }
-};
-
-Answer AskWithSpans(Engine& engine, GenerateRequest request, SpanRows& rows) {
-  request.on_logits = [&rows](uint32_t choice, uint32_t position, std::span<const float> row) {
-    rows[{choice, position}] = std::vector(row.begin(), row.end());
-  };
-  const size_t prompt = request.prompt.size();
-  Answer answer = Ask(engine, std::move(request));
-  EXPECT_FALSE(answer.error) << answer.error->message;
-  EXPECT_EQ(answer.receipt.computed + answer.receipt.cached_tokens(), prompt);
-  engine.CheckInvariants();
-  EXPECT_EQ(engine.Stats().pinned_blocks, 0u);
-  return answer;
-}
-
-// Computes a text with spans as docs/spans.md defines it, one row at a time, each span in separate
-// tables, and returns the logits of each token that is computed in its place.
-class SpanTwin {
- public:
-  SpanTwin(const std::string& model, const PromptSpans& spans, uint32_t prompt_tokens,
-           KvFormats format = KvFormat::kF16)
-      : spans_(spans), prompt_tokens_(prompt_tokens) {
-    ImportedModel imported = *ImportModel(model);
-    options_.max_positions = 1024;
-    options_.kv_format = format;
-    layout_ = std::make_unique<KvLayout>(Runner::LayoutFor(imported.config, options_));
-    runner_ = std::move(*Runner::Create(std::move(imported), options_, nullptr));
-  }
-
-  std::map<uint32_t, std::vector<float>> Rows(const std::vector<TokenId>& tokens) {
-    const auto size = static_cast<uint32_t>(tokens.size());
-    const SequenceTables own = TablesOf(size);
-    const uint32_t head = spans_.head.value_or(spans_.spans[0].begin);
-    std::vector<SequenceTables> apart;
-    std::vector<StepRun> runs;
-    std::map<uint32_t, std::vector<float>> rows;
-    uint32_t begin = 0;  // of the tokens that no run has yet
-    size_t next = 0;
-    for (uint32_t p = 0; p < size;) {
-      while (next < spans_.spans.size() && IsOrdinary(spans_.spans[next], head)) ++next;
-      const bool is_read =
-          next < spans_.spans.size() && p == spans_.spans[next].begin + spans_.seam;
-      if (is_read) {
-        const PromptSpan span = spans_.spans[next++];
-        std::vector<TokenId> alone(tokens.begin(), tokens.begin() + head);
-        alone.insert(alone.end(), tokens.begin() + span.begin, tokens.begin() + span.end);
-        apart.push_back(TablesOf(static_cast<uint32_t>(alone.size())));
-        for (uint32_t i = 0; i < alone.size(); ++i) {
-          Step({apart.back().tables(), i, 0, 1}, alone[i]);
-        }
-        const uint32_t shift = span.begin - head;
-        const uint32_t end = std::min(span.end, prompt_tokens_ - 1);
-        if (begin < p) runs.push_back({.tables = {}, .first = begin, .last = p});
-        runs.push_back({.tables = apart.back().tables(),
-                        .first = p - shift,
-                        .last = end - shift,
-                        .shift = shift});
-        begin = p = end;
-        continue;
-      }
-      StepSequence row{own.tables(), p, 0, 1};
-      row.runs = runs;
-      row.begin = begin;
-      rows[p] = Step(row, tokens[p]);
-      ++p;
-    }
-    return rows;
-  }
-
- private:
-  SequenceTables TablesOf(uint32_t tokens) const {
-    return std::move(*SequenceTables::Create(*layout_, tokens, std::byte{0xff}));
-  }
-  // Ordinary text: short, at the place where it is computed, or all seam.
-  bool IsOrdinary(const PromptSpan& span, uint32_t head) const {
-    const uint32_t size = span.end - span.begin;
-    return size < kMinSpanTokens || span.begin == head ||
-           span.begin + spans_.seam >= std::min(span.end, prompt_tokens_ - 1);
-  }
-  std::vector<float> Step(const StepSequence& row, TokenId token) {
-    EXPECT_TRUE(runner_->Step({&row, 1}, {&token, 1}));
-    std::vector<float> logits(runner_->config().vocab_size);
-    const float* hidden = runner_->hidden(0).data();
-    runner_->Logits({&hidden, 1}, logits.data());
-    return logits;
-  }
-
-  const PromptSpans spans_;
-  const uint32_t prompt_tokens_;
-  RunnerOptions options_;
-  std::unique_ptr<KvLayout> layout_;
-  std::unique_ptr<Runner> runner_;
-};
-
-std::map<uint32_t, std::vector<float>> SpanTwinRows(const GenerateRequest& request,
-                                                    const Answer& answer, size_t choice = 0,
-                                                    const std::string& model = kSpanned,
-                                                    KvFormats format = KvFormat::kF16) {
-  std::vector<TokenId> tokens = request.prompt;
-  const auto& more = answer.choices[choice].tokens;
-  tokens.insert(tokens.end(), more.begin(), more.end());
-  if (!more.empty()) tokens.pop_back();  // it is not computed
-  SpanTwin twin(model, *request.spans, static_cast<uint32_t>(request.prompt.size()), format);
-  return twin.Rows(tokens);
-}
-
-uint64_t CompareRows(const std::map<uint32_t, std::vector<float>>& want, const SpanRows& rows,
-                     uint32_t choice, const std::string& what) {
-  uint64_t compared = 0;
-  for (const auto& [where, row] : rows) {
-    if (where.first != choice) continue;
-    const auto found = want.find(where.second);
-    EXPECT_TRUE(found != want.end()) << what << ", row " << where.second << " is read elsewhere";
-    if (found == want.end()) continue;
-    EXPECT_TRUE(SameBits(found->second, row)) << what << ", row " << where.second;
-    ++compared;
-  }
-  return compared;
-}
-
-const std::vector<Documents> kDocuments = {
-    {.order = {0, 1, 2}},
-    {.order = {2, 0, 1, 3}, .seam = 0},
-    {.order = {3, 1}, .between = 5, .seam = 16, .span_head = 1},
-    {.order = {1, 2}, .head_tokens = 48, .between = 3, .seam = 20, .span_head = 32},
-    {.order = {0, 2, 1}, .question = 0, .seam = 4, .span_head = 0},
-    {.order = {4, 0}, .seam = 256, .span_head = 3},  // all seam: ordinary text
-};
 
 TEST(Spans, MissesHitsAndChunksHaveTheBitsOfTheTwin) {
   uint64_t compared = 0;
@@ -208,14 +18,14 @@ TEST(Spans, MissesHitsAndChunksHaveTheBitsOfTheTwin) {
       SpanRows rows;
       const Answer answer = AskWithSpans(*engine, std::move(cold), rows);
       if (want.empty()) want = SpanTwinRows(request, answer);
-      compared += CompareRows(want, rows, 0, "chunks of " + std::to_string(chunk));
+      compared += CompareSpanRows(want, rows, 0, "chunks of " + std::to_string(chunk));
       EXPECT_EQ(rows.size(), want.size());
       EXPECT_EQ(answer.receipt.cached_tokens(), 0u);
     }
     for (const char* time : {"first", "second"}) {
       SpanRows rows;
       const Answer answer = AskWithSpans(*engine, request, rows);
-      compared += CompareRows(want, rows, 0, time);
+      compared += CompareSpanRows(want, rows, 0, time);
       ASSERT_TRUE(answer.receipt.spans);
       const SpansReceipt& spans = *answer.receipt.spans;
       EXPECT_EQ(spans.count, documents.order.size());
@@ -242,7 +52,7 @@ TEST(Spans, DocumentsAreFoundInEveryOrder) {
     SpanRows rows;
     const Answer answer = AskWithSpans(*engine, request, rows);
     const auto want = SpanTwinRows(request, answer);
-    EXPECT_GT(CompareRows(want, rows, 0, time), 30u);
+    EXPECT_GT(CompareSpanRows(want, rows, 0, time), 30u);
     const SpansReceipt& spans = *answer.receipt.spans;
     const bool is_half = time == std::string_view("half");
     EXPECT_EQ(spans.computed_tokens, is_half ? Documents::Size(0) + Documents::Size(2) - 8 : 0u);
@@ -257,7 +67,7 @@ TEST(Spans, DocumentsAreFoundInEveryOrder) {
   cut.spans->spans[1].end -= 11;
   SpanRows rows;
   const Answer answer = AskWithSpans(*engine, cut, rows);
-  CompareRows(SpanTwinRows(cut, answer), rows, 0, "cut");
+  CompareSpanRows(SpanTwinRows(cut, answer), rows, 0, "cut");
   EXPECT_EQ(answer.receipt.spans->computed_tokens, 0u);
 }
 
@@ -282,7 +92,7 @@ TEST(Spans, NothingInexactIsFound) {
   // And what the exact prompt has left is not taken for spans.
   SpanRows again;
   const Answer second = AskWithSpans(*engine, request, again);
-  CompareRows(SpanTwinRows(request, second), again, 0, "again");
+  CompareSpanRows(SpanTwinRows(request, second), again, 0, "again");
   EXPECT_EQ(second.choices[0].tokens, answer.choices[0].tokens);
 }
 
@@ -315,8 +125,8 @@ TEST(Spans, ChoicesMatesAndPreemptionsChangeNoBit) {
       EXPECT_EQ(answer.receipt.computed + answer.receipt.cached_tokens(),
                 requests[i].prompt.size());
       for (uint32_t of = 0; of < requests[i].n; ++of) {
-        EXPECT_GT(CompareRows(SpanTwinRows(requests[i], answer, of), rows[i], of,
-                              "request " + std::to_string(i)),
+        EXPECT_GT(CompareSpanRows(SpanTwinRows(requests[i], answer, of), rows[i], of,
+                                  "request " + std::to_string(i)),
                   10u);
       }
     }
@@ -343,8 +153,8 @@ TEST(Spans, FormatsThreadsAndDraftsChangeNoBit) {
       predicted.prediction = answer.choices[0].tokens;
       AskWithSpans(*engine, predicted, second);
       const auto want = SpanTwinRows(request, answer, 0, model, *ParseKvFormats(format));
-      EXPECT_GT(CompareRows(want, first, 0, std::string(name) + " " + format), 40u);
-      EXPECT_GT(CompareRows(want, second, 0, "drafted"), 30u);
+      EXPECT_GT(CompareSpanRows(want, first, 0, std::string(name) + " " + format), 40u);
+      EXPECT_GT(CompareSpanRows(want, second, 0, "drafted"), 30u);
     }
   }
 }
@@ -360,7 +170,7 @@ TEST(Spans, ComeFromDisk) {
     SpanRows rows;
     const Answer answer = AskWithSpans(*engine, request, rows);
     if (want.empty()) want = SpanTwinRows(request, answer);
-    CompareRows(want, rows, 0, time);
+    CompareSpanRows(want, rows, 0, time);
     const bool is_cold = time == std::string_view("cold");
     EXPECT_EQ(answer.receipt.reused_disk == 0, is_cold);
   }

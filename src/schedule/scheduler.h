@@ -175,7 +175,7 @@ class Scheduler {
   void CommitSpanRows(const StepBatch::Rows& rows);
   void CountPart(Request& request, const SpanPlan::Part& plan, const SpanPart& part);
   void StopSpans(Request& request);
-  void NoteSpans(const Request& request, const Sequence& sequence);
+  void NoteSpans(Request& request, const Sequence& sequence);
   void FillSpans(Request& request);
 
   // scheduler.cc

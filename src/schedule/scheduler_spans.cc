@@ -1,5 +1,6 @@
 // Spans: when the parts of a prompt are read, and what is counted of them.
 #include <algorithm>
+#include <utility>
 
 #include "base/fault.h"
 #include "base/result.h"
@@ -150,7 +151,13 @@ void Scheduler::CommitSpanRows(const StepBatch::Rows& rows) {
       [&] { cache_.Commit(rows.sequence->kv, rows.num_rows, KvCache::CommitKind::kRunning); });
   const uint32_t begin = std::max(rows.position, plan.read_begin - plan.shift);
   const uint32_t end = std::min(rows.position + rows.num_rows, plan.read_end - plan.shift);
-  part.computed += std::max(begin, end) - begin;
+  const uint32_t computed = std::max(begin, end) - begin;
+  part.computed += computed;
+  if (request.spans.num_read == request.spans.num_counted) {
+    // (After a preemption some of it may be computed again.)
+    uint32_t& of_next = request.spans.computed_of_next;
+    of_next = std::min(plan.read_tokens(), of_next + computed);
+  }
   request.answer.prefilled_tokens += rows.num_rows;
   if (request.spec.only_when_idle) figures_.stats().prepared_tokens += rows.num_rows;
 }
@@ -158,7 +165,9 @@ void Scheduler::CommitSpanRows(const StepBatch::Rows& rows) {
 // Writes into the receipt where the tokens that are read of a part came from.
 void Scheduler::CountPart(Request& request, const SpanPlan::Part& plan, const SpanPart& part) {
   ++request.spans.num_counted;
-  const uint32_t reused = plan.read_tokens() - part.computed;
+  const uint32_t computed = std::exchange(request.spans.computed_of_next, 0);
+  request.spans.computed_tokens += computed;
+  const uint32_t reused = plan.read_tokens() - computed;
   const uint32_t disk = std::min(reused, part.from_disk);
   const uint32_t remote = std::min(reused - disk, part.from_remote);
   Receipt& receipt = request.receipt;
@@ -181,37 +190,43 @@ void Scheduler::StopSpans(Request& request) {
 }
 
 // Counts the tokens of a choice that ends and did not see all before them as it stands.
-void Scheduler::NoteSpans(const Request& request, const Sequence& sequence) {
-  if (!request.spans.plan || request.spec.only_when_idle) return;
+void Scheduler::NoteSpans(Request& request, const Sequence& sequence) {
+  if (!request.spans.plan) return;
   const uint32_t tokens = std::max(sequence.num_computed, sequence.kv.num_committed());
+  request.spans.reached = std::max(request.spans.reached, tokens);
+  if (request.spec.only_when_idle) return;
   const uint32_t exact = std::min(tokens, request.exact_end());
   figures_.stats().spans_inexact += tokens - exact - request.spans.plan->ReadBefore(tokens);
 }
 
-// Writes into the receipt what became of the spans.
+// Writes into the receipt what became of the spans, as far as the request came.
 void Scheduler::FillSpans(Request& request) {
   if (!request.spans.plan) return;
   const SpanPlan& plan = *request.spans.plan;
   SpansReceipt& receipt = request.receipt.spans.emplace();
   receipt.count = static_cast<uint32_t>(plan.choice().spans.size());
   receipt.reused_tokens = request.spans.reused_tokens;
-  uint32_t tokens = 0;
-  for (const PromptSpan& span : plan.choice().spans) {
-    const bool is_plain = span.end - span.begin < kMinSpanTokens;
-    receipt.plain += is_plain;
-    tokens += is_plain ? 0 : span.end - span.begin;
-  }
+  receipt.computed_tokens = request.spans.computed_tokens + request.spans.computed_of_next;
+  // The request's first tokens that were there, and all tokens that it came to.
+  const uint32_t begun = request.receipt.cached_tokens() - request.spans.reused_tokens;
+  const uint32_t reached = std::max(request.spans.reached, begun);
+  const auto tokens_of = [](uint32_t begin, uint32_t end, uint32_t before) {
+    return std::clamp(before, begin, end) - begin;
+  };
   for (const SpanPlan::Part& part : plan.parts()) {
-    receipt.seam_tokens += part.end - part.begin - part.read_tokens();
+    receipt.seam_tokens += tokens_of(part.begin, part.read_begin, reached) +
+                           tokens_of(part.read_end, part.end, reached);
   }
   // The others are ordinary text at the prompt's beginning, or computed in their place.
-  const uint32_t begun = request.receipt.cached_tokens() - request.spans.reused_tokens;
-  for (const PromptSpan& span : plan.choice().spans) {
-    const bool is_part = std::ranges::count(plan.parts(), span.begin, &SpanPlan::Part::begin) > 0;
-    if (is_part || span.end - span.begin < kMinSpanTokens) continue;
-    receipt.reused_tokens += std::clamp(begun, span.begin, span.end) - span.begin;
+  for (const auto& [begin, end] : plan.choice().spans) {
+    const bool is_plain = end - begin < kMinSpanTokens;
+    receipt.plain += is_plain;
+    const bool is_part = std::ranges::count(plan.parts(), begin, &SpanPlan::Part::begin) > 0;
+    if (is_part || is_plain) continue;
+    const uint32_t reused = tokens_of(begin, end, begun);
+    receipt.reused_tokens += reused;
+    receipt.computed_tokens += tokens_of(begin, end, reached) - reused;
   }
-  receipt.computed_tokens = tokens - receipt.reused_tokens - receipt.seam_tokens;
   if (!plan.parts().empty()) receipt.inexact_from = plan.inexact_from();
   if (request.spec.only_when_idle) return;
   EngineStats& stats = figures_.stats();

@@ -30,7 +30,9 @@ struct SpanState {
   std::vector<StepRun> runs;          // what a token after all parts sees before its own tables
   std::vector<uint32_t> runs_before;  // [part]: the runs of a token between it and the part before
   uint32_t num_counted = 0;           // parts that the receipt has
-  uint32_t reused_tokens = 0;         // of these
+  uint32_t reused_tokens = 0, computed_tokens = 0;  // of these
+  uint32_t computed_of_next = 0;                    // of the next one, before preemptions too
+  uint32_t reached = 0;  // the most tokens that a choice had, when it ended
 
   // Gives back what its parts hold. What they computed and committed can be found.
   void Stop() {
