@@ -151,10 +151,12 @@ class KvCache {
   uint32_t Probe(std::string_view owner, const Identity& identity,
                  std::optional<std::string_view> salt, std::span<const TokenId> prompt) const;
 
-  // Returns what a store far away is to be asked for: the records of the prompt's whole blocks that
-  // the pool does not hold. O(blocks) HMACs and token comparisons, O(namespaces).
+  // Returns what a store far away is to be asked for: the records of whole blocks that the pool
+  // does not hold, of a prompt and of texts that begin with its first `head` tokens. O(blocks)
+  // HMACs and token comparisons, O(namespaces). REQUIRES: the prompt is longer than that.
   LookFor LookForRest(std::string_view owner, const Identity& identity,
-                      std::optional<std::string_view> salt, std::span<const TokenId> prompt) const;
+                      std::optional<std::string_view> salt, std::span<const TokenId> prompt,
+                      uint32_t head = 0, std::span<const std::vector<TokenId>> texts = {}) const;
 
   // Returns the id under which the tier stores this owner's records.
   static Digest OwnerOf(std::string_view owner) { return Sha256Of(owner); }
