@@ -183,6 +183,10 @@ class KvCache {
   // missing; about kv_max when it is the account's own maximum that leaves too few. REQUIRES:
   // demand describes the match's prompt.
   Result<Reservation> Reserve(MatchResult& match, const KvDemand& demand);
+  // Reserves as Reserve for a match that follows Reservation::Lend. What an owner's guarantee
+  // cannot have yet because of that reservation stays as it is, so that the loan can end where this
+  // fails.
+  Result<Reservation> ReserveLent(MatchResult& match, const KvDemand& demand);
   // Gives up the block that a match uses in part, for others to reserve: its tokens are computed
   // again. A reservation that was made for the match stays right. false: it uses none.
   bool DropTail(MatchResult& match);
