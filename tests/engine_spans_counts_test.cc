@@ -12,7 +12,7 @@ uint32_t AllSpanTokens(const SpansReceipt& spans) {
 }
 
 TEST(SpanCounts, ARequestThatNeverRanCountsNoTokens) {
-  EngineOptions options = SpanOptions();
+  EngineOptions options = RowOptions();
   options.parallel = 1;
   const auto engine = LoadEngine(options);
   const GenerateRequest request = Documents{.order = {0, 1, 2}}.Ask(100);
@@ -45,7 +45,7 @@ TEST(SpanCounts, ARequestThatIsCutShortCountsWhatItCameTo) {
   const auto size = [&](size_t span) { return spans[span].end - spans[span].begin; };
   const auto all_read = size(0) + size(1) + size(2) - 3 * 8;  // every part comes before the seams
   for (const uint32_t last : {5u, spans[0].begin + 3, spans[1].begin + 2, spans[2].begin + 7}) {
-    const auto engine = LoadEngine(SpanOptions());
+    const auto engine = LoadEngine(RowOptions());
     GenerateRequest cut = request;
     cut.chunk_tokens = 1;
     std::promise<void> reached, cancelled;
@@ -69,31 +69,6 @@ TEST(SpanCounts, ARequestThatIsCutShortCountsWhatItCameTo) {
     EXPECT_EQ(engine->Stats().span_computed_tokens, receipt.computed_tokens) << last;
     EXPECT_EQ(engine->Stats().pinned_blocks, 0u);
   }
-}
-
-// The prompts have nothing in common, so what a request finds of its spans it computed before it
-// was preempted.
-TEST(SpanCounts, APreemptionLosesNothingOfWhatWasComputed) {
-  uint32_t while_reading = 0;
-  for (uint32_t size = 20; size < 120; size += 7) {
-    EngineOptions options = SpanOptionsWithBlocks(30);
-    options.speculate = Speculate::kOff;
-    const auto engine = LoadEngine(options);
-    GenerateRequest grows = Greedy(SpanText(size, 77), 140);
-    grows.ignore_eos = true;
-    Pending older(*engine, grows);
-    GenerateRequest request = Documents{.order = {2, 0, 1}, .seam = 4, .span_head = 1}.Ask(20);
-    request.chunk_tokens = 1;
-    Pending younger(*engine, request);
-    const Answer answer = younger.Wait();
-    ASSERT_FALSE(answer.error) << answer.error->message;
-    ASSERT_FALSE(older.Wait().error);
-    const SpansReceipt& spans = answer.receipt.spans.value();
-    EXPECT_EQ(spans.reused_tokens, 0u) << size;
-    EXPECT_EQ(AllSpanTokens(spans), Documents::Size(0) + Documents::Size(1) + Documents::Size(2));
-    while_reading += answer.receipt.preemptions;
-  }
-  EXPECT_GT(while_reading, 0u);
 }
 
 }  // namespace

@@ -9,22 +9,22 @@ TEST(Spans, MissesHitsAndChunksHaveTheBitsOfTheTwin) {
   uint64_t compared = 0;
   for (const Documents& documents : kDocuments) {
     const GenerateRequest request = documents.Ask(30);
-    const auto engine = LoadEngine(SpanOptions());
+    const auto engine = LoadEngine(RowOptions());
     std::map<uint32_t, std::vector<float>> want;
     for (const uint32_t chunk : {512u, 1u, 7u, 64u}) {
       GenerateRequest cold = request;
       cold.reuse = Reuse::kNothing;
       cold.chunk_tokens = chunk;
-      SpanRows rows;
-      const Answer answer = AskWithSpans(*engine, std::move(cold), rows);
+      LogitRows rows;
+      const Answer answer = AskWithRows(*engine, std::move(cold), rows);
       if (want.empty()) want = SpanTwinRows(request, answer);
       compared += CompareSpanRows(want, rows, 0, "chunks of " + std::to_string(chunk));
       EXPECT_EQ(rows.size(), want.size());
       EXPECT_EQ(answer.receipt.cached_tokens(), 0u);
     }
     for (const char* time : {"first", "second"}) {
-      SpanRows rows;
-      const Answer answer = AskWithSpans(*engine, request, rows);
+      LogitRows rows;
+      const Answer answer = AskWithRows(*engine, request, rows);
       compared += CompareSpanRows(want, rows, 0, time);
       ASSERT_TRUE(answer.receipt.spans);
       const SpansReceipt& spans = *answer.receipt.spans;
@@ -42,15 +42,15 @@ TEST(Spans, MissesHitsAndChunksHaveTheBitsOfTheTwin) {
 // Other prompts have brought some of the documents, in another order.
 TEST(Spans, DocumentsAreFoundInEveryOrder) {
   const Documents documents{.order = {0, 1, 2, 3}, .seam = 4, .span_head = 1};
-  const auto engine = LoadEngine(SpanOptions());
-  SpanRows unused;
+  const auto engine = LoadEngine(RowOptions());
+  LogitRows unused;
   Documents before = documents;
   before.order = {3, 1};
-  AskWithSpans(*engine, before.Ask(3), unused);
+  AskWithRows(*engine, before.Ask(3), unused);
   const GenerateRequest request = documents.Ask(20);
   for (const char* time : {"half", "whole"}) {
-    SpanRows rows;
-    const Answer answer = AskWithSpans(*engine, request, rows);
+    LogitRows rows;
+    const Answer answer = AskWithRows(*engine, request, rows);
     const auto want = SpanTwinRows(request, answer);
     EXPECT_GT(CompareSpanRows(want, rows, 0, time), 30u);
     const SpansReceipt& spans = *answer.receipt.spans;
@@ -65,8 +65,8 @@ TEST(Spans, DocumentsAreFoundInEveryOrder) {
   other.order = {3, 1};
   GenerateRequest cut = other.Ask(9);
   cut.spans->spans[1].end -= 11;
-  SpanRows rows;
-  const Answer answer = AskWithSpans(*engine, cut, rows);
+  LogitRows rows;
+  const Answer answer = AskWithRows(*engine, cut, rows);
   CompareSpanRows(SpanTwinRows(cut, answer), rows, 0, "cut");
   EXPECT_EQ(answer.receipt.spans->computed_tokens, 0u);
 }
@@ -75,23 +75,23 @@ TEST(Spans, DocumentsAreFoundInEveryOrder) {
 TEST(Spans, NothingInexactIsFound) {
   const Documents documents{.order = {0, 1}, .seam = 8, .span_head = 1};
   const GenerateRequest request = documents.Ask(12);
-  const auto engine = LoadEngine(SpanOptions());
-  SpanRows rows;
-  const Answer answer = AskWithSpans(*engine, request, rows);
+  const auto engine = LoadEngine(RowOptions());
+  LogitRows rows;
+  const Answer answer = AskWithRows(*engine, request, rows);
   GenerateRequest exact = request;
   exact.spans.reset();
-  SpanRows exact_rows, alone_rows;
-  const Answer all = AskWithSpans(*engine, exact, exact_rows);
+  LogitRows exact_rows, alone_rows;
+  const Answer all = AskWithRows(*engine, exact, exact_rows);
   EXPECT_EQ(all.receipt.cached_tokens(), documents.head_tokens);
   EXPECT_FALSE(all.receipt.spans);
-  const auto alone = LoadEngine(SpanOptions());
-  AskWithSpans(*alone, exact, alone_rows);
+  const auto alone = LoadEngine(RowOptions());
+  AskWithRows(*alone, exact, alone_rows);
   const std::pair<uint32_t, uint32_t> last{0, static_cast<uint32_t>(request.prompt.size()) - 1};
   EXPECT_TRUE(SameBits(exact_rows.at(last), alone_rows.at(last)));
   EXPECT_FALSE(SameBits(exact_rows.at(last), rows.at(last)));
   // And what the exact prompt has left is not taken for spans.
-  SpanRows again;
-  const Answer second = AskWithSpans(*engine, request, again);
+  LogitRows again;
+  const Answer second = AskWithRows(*engine, request, again);
   CompareSpanRows(SpanTwinRows(request, second), again, 0, "again");
   EXPECT_EQ(second.choices[0].tokens, answer.choices[0].tokens);
 }
@@ -99,7 +99,7 @@ TEST(Spans, NothingInexactIsFound) {
 TEST(Spans, ChoicesMatesAndPreemptionsChangeNoBit) {
   uint32_t preemptions = 0;
   for (const uint32_t blocks : {30u, 45u, 70u}) {
-    const auto engine = LoadEngine(SpanOptionsWithBlocks(blocks));
+    const auto engine = LoadEngine(RowOptionsWithBlocks(blocks));
     std::vector<GenerateRequest> requests;
     for (uint32_t i = 0; i < 5; ++i) {
       Documents documents = kDocuments[i % 4];
@@ -108,13 +108,11 @@ TEST(Spans, ChoicesMatesAndPreemptionsChangeNoBit) {
       requests.back().sampling.seed = i;
       if (i == 1 && blocks == 70) requests.back().n = 3;
     }
-    std::vector<SpanRows> rows(requests.size());
+    std::vector<LogitRows> rows(requests.size());
     std::vector<std::unique_ptr<Pending>> pending;
     for (size_t i = 0; i < requests.size(); ++i) {
       GenerateRequest request = requests[i];
-      request.on_logits = [&rows, i](uint32_t of, uint32_t position, std::span<const float> row) {
-        rows[i][{of, position}] = std::vector(row.begin(), row.end());
-      };
+      request.on_logits = RecordInto(rows[i]);
       pending.push_back(std::make_unique<Pending>(*engine, std::move(request)));
       ASSERT_FALSE(pending.back()->refused()) << pending.back()->refused()->message;
     }
@@ -142,16 +140,16 @@ TEST(Spans, FormatsThreadsAndDraftsChangeNoBit) {
   for (const char* name : {"tiny-gqa", "tiny-yarn", "tiny-smollm3", "tiny-qwen3"}) {
     const std::string model = std::string(KVASIR_SOURCE_DIR "/tests/data/") + name;
     for (const char* format : {"f32", "f16", "bf16", "fp8_e4m3", "int8", "int4", "nf4"}) {
-      EngineOptions options = SpanOptions(model);
+      EngineOptions options = RowOptions(model);
       options.kv_format = format;
       options.threads = 3;
       options.speculate = Speculate::kAlways;
       const auto engine = LoadEngine(options);
-      SpanRows first, second;
-      const Answer answer = AskWithSpans(*engine, request, first);
+      LogitRows first, second;
+      const Answer answer = AskWithRows(*engine, request, first);
       GenerateRequest predicted = request;
       predicted.prediction = answer.choices[0].tokens;
-      AskWithSpans(*engine, predicted, second);
+      AskWithRows(*engine, predicted, second);
       const auto want = SpanTwinRows(request, answer, 0, model, *ParseKvFormats(format));
       EXPECT_GT(CompareSpanRows(want, first, 0, std::string(name) + " " + format), 40u);
       EXPECT_GT(CompareSpanRows(want, second, 0, "drafted"), 30u);
@@ -160,15 +158,15 @@ TEST(Spans, FormatsThreadsAndDraftsChangeNoBit) {
 }
 
 TEST(Spans, ComeFromDisk) {
-  EngineOptions options = SpanOptions();
+  EngineOptions options = RowOptions();
   options.disk = DiskOptions{.folder = ScratchDir() / "spans", .cap_bytes = uint64_t{64} << 20};
   const Documents documents{.order = {0, 1, 2, 4}, .seam = 4, .span_head = 1};
   const GenerateRequest request = documents.Ask(10);
   std::map<uint32_t, std::vector<float>> want;
   for (const char* time : {"cold", "disk"}) {
     const auto engine = LoadEngine(options);
-    SpanRows rows;
-    const Answer answer = AskWithSpans(*engine, request, rows);
+    LogitRows rows;
+    const Answer answer = AskWithRows(*engine, request, rows);
     if (want.empty()) want = SpanTwinRows(request, answer);
     CompareSpanRows(want, rows, 0, time);
     const bool is_cold = time == std::string_view("cold");
@@ -177,7 +175,7 @@ TEST(Spans, ComeFromDisk) {
 }
 
 TEST(Spans, BlocksComeBackWhereverAClientLeaves) {
-  const auto engine = LoadEngine(SpanOptionsWithBlocks(40));
+  const auto engine = LoadEngine(RowOptionsWithBlocks(40));
   const Documents documents{.order = {0, 1, 2, 3}, .seam = 8, .span_head = 1};
   for (uint32_t steps = 0; steps < 40; ++steps) {
     GenerateRequest request = documents.Ask(20);
@@ -214,42 +212,42 @@ TEST(Spans, RefusesByName) {
     request.spans->spans = std::move(spans);
     return request;
   };
-  EXPECT_EQ(refused(SpanOptions(), ask({{20, 60}, {59, 80}})),
+  EXPECT_EQ(refused(RowOptions(), ask({{20, 60}, {59, 80}})),
             "cache.spans[1]: [59, 80] begins before the end of the span before it, 60");
-  EXPECT_EQ(refused(SpanOptions(), ask({{60, 20}})),
+  EXPECT_EQ(refused(RowOptions(), ask({{60, 20}})),
             "cache.spans[0]: [60, 20] is empty or runs backwards");
-  EXPECT_EQ(refused(SpanOptions(), ask({{20, 900}})),
+  EXPECT_EQ(refused(RowOptions(), ask({{20, 900}})),
             "cache.spans[0]: [20, 900] ends after the prompt, which has 111 tokens");
   GenerateRequest many = plain;
   many.spans->spans.assign(65, {0, 1});
-  EXPECT_EQ(refused(SpanOptions(), many), "cache.spans: 65 spans; a prompt has at most 64");
+  EXPECT_EQ(refused(RowOptions(), many), "cache.spans: 65 spans; a prompt has at most 64");
   GenerateRequest far = plain;
   far.spans->head = 22;
-  EXPECT_EQ(refused(SpanOptions(), far),
+  EXPECT_EQ(refused(RowOptions(), far),
             "cache.span_head: 22 is not in [0, 21], up to the first span");
   far.spans->head.reset();
   far.spans->seam = 257;
-  EXPECT_EQ(refused(SpanOptions(), far), "cache.seam: 257 is not in [0, 256]");
+  EXPECT_EQ(refused(RowOptions(), far), "cache.seam: 257 is not in [0, 256]");
   GenerateRequest dropped = plain;
   dropped.retention = RetentionChoice{.policy = Retention::kWindow};
-  EXPECT_NE(refused(SpanOptions(), dropped).find("cache.spans: a request has spans or drops"),
+  EXPECT_NE(refused(RowOptions(), dropped).find("cache.spans: a request has spans or drops"),
             std::string::npos);
   for (const auto& [model, why] :
        std::vector<std::pair<std::string, std::string>>{{"tiny-gpt2", "learned positions"},
                                                         {"tiny-longrope", "RoPE longrope"},
                                                         {"tiny-gemma2", "sliding windows"}}) {
     const std::string text =
-        refused(SpanOptions(KVASIR_SOURCE_DIR "/tests/data/" + model), ask({{20, 60}}));
+        refused(RowOptions(KVASIR_SOURCE_DIR "/tests/data/" + model), ask({{20, 60}}));
     EXPECT_NE(text.find("cache.spans: "), std::string::npos) << text;
     EXPECT_NE(text.find(why), std::string::npos) << text;
   }
-  EngineOptions none = SpanOptions();
+  EngineOptions none = RowOptions();
   none.cache_mode = CacheMode::kNone;
   EXPECT_NE(refused(none, plain).find("--cache none"), std::string::npos);
   // Too short for spans, or none: ordinary text.
-  const auto engine = LoadEngine(SpanOptions());
-  SpanRows rows;
-  const Answer answer = AskWithSpans(*engine, ask({{30, 61}, {70, 90}}), rows);
+  const auto engine = LoadEngine(RowOptions());
+  LogitRows rows;
+  const Answer answer = AskWithRows(*engine, ask({{30, 61}, {70, 90}}), rows);
   EXPECT_EQ(answer.receipt.spans->plain, 2u);
   EXPECT_FALSE(answer.receipt.spans->inexact_from);
 }

@@ -10,31 +10,10 @@
 #include <vector>
 
 #include "block/sequence_tables.h"
-#include "engine_scenario.h"
+#include "logit_rows.h"
 #include "model/runner.h"
-#include "source_paths.h"
-#include "tensor/same_bits_for_test.h"
 
 namespace kvasir {
-
-using SpanRows = std::map<std::pair<uint32_t, uint32_t>, std::vector<float>>;
-
-inline const char* const kSpanned = KVASIR_SOURCE_DIR "/tests/data/tiny-gqa";
-
-inline EngineOptions SpanOptions(const std::string& model = kSpanned) {
-  EngineOptions options = DemoOptions();
-  options.model = model;
-  options.kv_memory_bytes = 4 << 20;
-  return options;
-}
-
-inline EngineOptions SpanOptionsWithBlocks(uint32_t blocks) {
-  EngineOptions options = SpanOptions();
-  while (Engine::PlanMemory(options)->num_blocks > blocks) {
-    options.kv_memory_bytes = options.kv_memory_bytes / 20 * 19;
-  }
-  return options;
-}
 
 inline std::vector<TokenId> SpanText(uint32_t count, uint32_t seed) {
   std::vector<TokenId> tokens(count);
@@ -72,19 +51,6 @@ struct Documents {
     return request;
   }
 };
-
-inline Answer AskWithSpans(Engine& engine, GenerateRequest request, SpanRows& rows) {
-  request.on_logits = [&rows](uint32_t choice, uint32_t position, std::span<const float> row) {
-    rows[{choice, position}] = std::vector(row.begin(), row.end());
-  };
-  const size_t prompt = request.prompt.size();
-  Answer answer = Ask(engine, std::move(request));
-  EXPECT_FALSE(answer.error) << answer.error->message;
-  EXPECT_EQ(answer.receipt.computed + answer.receipt.cached_tokens(), prompt);
-  engine.CheckInvariants();
-  EXPECT_EQ(engine.Stats().pinned_blocks, 0u);
-  return answer;
-}
 
 // Computes a text with spans as docs/spans.md defines it, one row at a time, each span in separate
 // tables, and returns the logits of each token that is computed in its place.
@@ -144,7 +110,7 @@ class SpanTwin {
   SequenceTables TablesOf(uint32_t tokens) const {
     return std::move(*SequenceTables::Create(*layout_, tokens, std::byte{0xff}));
   }
-  // Ordinary text: short, at the place where it is computed, or all seam.
+  // Tells whether a span is ordinary text: short, at the place where it is computed, or all seam.
   bool IsOrdinary(const PromptSpan& span, uint32_t head) const {
     const uint32_t size = span.end - span.begin;
     return size < kMinSpanTokens || span.begin == head ||
@@ -167,7 +133,7 @@ class SpanTwin {
 
 inline std::map<uint32_t, std::vector<float>> SpanTwinRows(const GenerateRequest& request,
                                                            const Answer& answer, size_t choice = 0,
-                                                           const std::string& model = kSpanned,
+                                                           const std::string& model = kRowModel,
                                                            KvFormats format = KvFormat::kF16) {
   std::vector<TokenId> tokens = request.prompt;
   const auto& more = answer.choices[choice].tokens;
@@ -178,7 +144,7 @@ inline std::map<uint32_t, std::vector<float>> SpanTwinRows(const GenerateRequest
 }
 
 inline uint64_t CompareSpanRows(const std::map<uint32_t, std::vector<float>>& want,
-                                const SpanRows& rows, uint32_t choice, const std::string& what) {
+                                const LogitRows& rows, uint32_t choice, const std::string& what) {
   uint64_t compared = 0;
   for (const auto& [where, row] : rows) {
     if (where.first != choice) continue;
