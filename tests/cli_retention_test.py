@@ -4,30 +4,22 @@ answers past the context, receipts, metrics, and what is refused.
 
     cli_retention_test.py [KVASIR_BINARY] [unittest arguments]
 """
-import json
 import os
 import pathlib
 import tempfile
-import unittest
-import urllib.request
 
 import numpy
 
 import cli_support
-from cli_support import ROOT, SMALL, CliTest, get_json, ids_text, post, server
+from cli_support import GOLDENS, ROOT, SMALL, CliTest, ServerTest, get_json, ids_text, post, server
 
-GOLDENS = pathlib.Path(os.environ.get("KVASIR_SHARED", ROOT.parent / "shared")) / "goldens"
 PROMPT = list(range(5, 105))
 
 
 class Streaming(CliTest):
     @classmethod
     def setUpClass(cls):
-        if not (GOLDENS / "sinks.json").exists():
-            if os.environ.get("CI"):
-                raise AssertionError(f"needs {GOLDENS / 'sinks.json'}")
-            raise unittest.SkipTest(f"needs {GOLDENS / 'sinks.json'}")
-        cls.golden = json.loads((GOLDENS / "sinks.json").read_text())
+        cls.golden = cli_support.golden("sinks.json")
         cls.model = ["--model", GOLDENS / cls.golden["model"], "--kv-format", "f32", *SMALL]
         budget = cls.golden["sinks"] + cls.golden["window"]
         cls.policy = ["--retention", f"sinks+window:budget={budget},sinks={cls.golden['sinks']}", "--exact-tokens", "0"]
@@ -65,11 +57,7 @@ class Streaming(CliTest):
 class Heavy(CliTest):
     @classmethod
     def setUpClass(cls):
-        if not (GOLDENS / "heavy.json").exists():
-            if os.environ.get("CI"):
-                raise AssertionError(f"needs {GOLDENS / 'heavy.json'}")
-            raise unittest.SkipTest(f"needs {GOLDENS / 'heavy.json'}")
-        cls.cases = json.loads((GOLDENS / "heavy.json").read_text())["cases"]
+        cls.cases = cli_support.golden("heavy.json")["cases"]
 
     def flags(self, case):
         policy = f"heavy:budget={case['budget']},sinks={case['sinks']},recent={case['recent']}"
@@ -141,27 +129,9 @@ class Commands(CliTest):
         self.assertLess(rows[0]["bytes_per_token"], full[0]["bytes_per_token"])
 
 
-class Server(CliTest):
-    @classmethod
-    def setUpClass(cls):
-        cls.context = server("--kv-memory", "8MiB", "--ctx-size", "512", "--parallel", "4")
-        cls.url, _ = cls.context.__enter__()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.context.__exit__(None, None, None)
-
-    def complete(self, status=200, **fields):
-        got, body = post(self.url, "/v1/completions", {"prompt": PROMPT, "temperature": 0, "ignore_eos": True, **fields})
-        self.assertEqual(got, status, body)
-        return body
-
-    def metric(self, name):
-        with urllib.request.urlopen(self.url + "/metrics") as answer:
-            for line in answer.read().decode().splitlines():
-                if line.startswith(name + " "):
-                    return float(line.split()[1])
-        self.fail(name)
+class Server(ServerTest):
+    FLAGS = ["--kv-memory", "8MiB", "--ctx-size", "512", "--parallel", "4"]
+    PROMPT = PROMPT
 
     def test_a_request_asks_for_it_and_its_receipt_says_what_came_of_it(self):
         dropped = self.metric('kvasir_retention_dropped_tokens_total{policy="window"}')
@@ -294,6 +264,53 @@ class ServerDefault(CliTest):
             ask("/completion", prompt=PROMPT, n_predict=300, ignore_eos=True, id_slot=0)
             self.assertEqual(ask("/slots/0?action=save", filename="long.bin")["n_saved"], 256)
             self.assertEqual(ask("/slots/0?action=restore", filename="long.bin")["n_restored"], 256)
+
+
+class Sessions(ServerTest):
+    FLAGS = [*SMALL, "--ctx-size", "512"]
+
+    def generate(self, session, text, status=200, **fields):
+        return self.ask(f"/v1/sessions/{session}/generate", status, messages=[{"role": "user", "content": text}],
+                        temperature=0, ignore_eos=True, **fields)
+
+    def session(self, system="You are Kvasir.", **fields):
+        return self.ask("/v1/sessions", 201, system=system, **fields)["id"]
+
+    def test_a_turn_asks_for_it_and_the_next_one_reads_all_of_it_as_it_stands(self):
+        for policy in "sinks+window", "heavy":
+            retention = {"policy": policy, "budget": 64}
+            system = f"You are {policy}."
+            session, other = self.session(system), self.session(system, cache={"retention": retention})
+            first = self.generate(session, "Who are you?", max_tokens=200, cache={"retention": retention})
+            receipt = first["kvasir"]
+            self.assertEqual(first["usage"]["completion_tokens"], 200)
+            self.assertEqual((receipt["retention"]["policy"], receipt["retention"]["budget"]), (policy, 64))
+            self.assertGreater(receipt["retention"]["dropped"], 0)
+            self.assertEqual(receipt["inexact"]["why"], "retention")
+            same = self.generate(other, "Who are you?", max_tokens=200)
+            self.assertEqual(same["choices"], first["choices"], "the session's own cache says the same")
+            self.assertEqual(same["kvasir"]["retention"], receipt["retention"])
+            # The answer is prompt now: nothing inexact is reused, and nothing is dropped of it.
+            second = self.generate(session, "And who is Anna?", max_tokens=9)["kvasir"]
+            self.assertEqual((second["retention"], second["inexact"]), (None, None))
+            self.assertLess(sum(second["reused"].values()), receipt["inexact"]["from"] + 1)
+            self.assertGreater(second["computed"], 200 - receipt["inexact"]["from"])
+            third = self.generate(session, "Is she?", max_tokens=9)["kvasir"]
+            self.assertGreater(sum(third["reused"].values()), second["computed"], "exact, and so in the cache")
+
+    def test_a_wrong_one_names_the_field_and_leaves_the_session_as_it_was(self):
+        session = self.session()
+        before = self.ask_for(session)
+        for retention, param in [("x", "cache.retention"), ({"policy": "window", "budget": 513}, "cache.retention.budget"),
+                                 ({"policy": "heavy", "budget": 72}, "cache.retention.budget"),
+                                 ({"policy": "window", "size": 3}, "cache.retention.size")]:
+            body = self.generate(session, "Hello", 400, max_tokens=4, cache={"retention": retention})
+            self.assertEqual(body["error"]["param"], param, body)
+        self.assertEqual(self.ask_for(session), before)
+        self.assertIsNone(self.generate(session, "Hello", max_tokens=4, cache={"retention": "full"})["kvasir"]["retention"])
+
+    def ask_for(self, session):
+        return {name: value for name, value in get_json(f"{self.url}/v1/sessions/{session}").items() if "tokens" in name}
 
 
 class Eval(CliTest):

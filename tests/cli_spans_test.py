@@ -3,19 +3,14 @@
 
     cli_spans_test.py [KVASIR_BINARY] [unittest arguments]
 """
-import json
 import os
-import pathlib
 import tempfile
-import unittest
-import urllib.request
 
 import numpy
 
 import cli_support
-from cli_support import ROOT, SMALL, CliTest, get_json, ids_text, post, server
+from cli_support import GOLDENS, ROOT, SMALL, CliTest, ServerTest, get_json, ids_text, post
 
-GOLDENS = pathlib.Path(os.environ.get("KVASIR_SHARED", ROOT.parent / "shared")) / "goldens"
 PROMPT = [(i * 7 + i * i // 5) % 500 + 20 for i in range(200)]
 NOTES = ["The small mirror is in the golden barrel. The secret word of the brown gate is stesojond. A young girl opened a window. "
          "The neighbour of Shaplearkeal is Mateo. There are 16 coins in the golden bag. The iron map is in the blue chest.",
@@ -26,11 +21,7 @@ NOTES = ["The small mirror is in the golden barrel. The secret word of the brown
 class Golden(CliTest):
     @classmethod
     def setUpClass(cls):
-        if not (GOLDENS / "spans.json").exists():
-            if os.environ.get("CI"):
-                raise AssertionError(f"needs {GOLDENS / 'spans.json'}")
-            raise unittest.SkipTest(f"needs {GOLDENS / 'spans.json'}")
-        cls.cases = json.loads((GOLDENS / "spans.json").read_text())["cases"]
+        cls.cases = cli_support.golden("spans.json")["cases"]
 
     def flags(self, case):
         """The prompt's ids and the flags of its spans."""
@@ -94,35 +85,15 @@ class Commands(CliTest):
             self.wrong("run", "--model", ROOT / "tests/data" / name, "--ids", "1,2,3", "--spans", "1:3", says=["--spans", why])
 
 
-class Server(CliTest):
-    @classmethod
-    def setUpClass(cls):
-        cls.context = server("--kv-memory", "8MiB", "--ctx-size", "1024", "--parallel", "4")
-        cls.url, _ = cls.context.__enter__()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.context.__exit__(None, None, None)
-
-    def complete(self, status=200, **fields):
-        got, body = post(self.url, "/v1/completions",
-                         {"prompt": PROMPT, "temperature": 0, "ignore_eos": True, "max_tokens": 8, **fields})
-        self.assertEqual(got, status, body)
-        return body
+class Server(ServerTest):
+    FLAGS = ["--kv-memory", "8MiB", "--ctx-size", "1024", "--parallel", "4"]
+    PROMPT = PROMPT
+    COMPLETION = {"max_tokens": 8}
 
     def chat(self, content, status=200, **fields):
-        got, body = post(self.url, "/v1/chat/completions",
-                         {"messages": [{"role": "system", "content": "Answer from the notes."}, {"role": "user", "content": content}],
-                          "temperature": 0, "max_tokens": 12, **fields})
-        self.assertEqual(got, status, body)
-        return body
-
-    def metric(self, name):
-        with urllib.request.urlopen(self.url + "/metrics") as answer:
-            for line in answer.read().decode().splitlines():
-                if line.startswith(name + " "):
-                    return float(line.split()[1])
-        self.fail(name)
+        messages = [{"role": "system", "content": "Answer from the notes."}, {"role": "user", "content": content}]
+        return self.ask("/v1/chat/completions", status, messages=messages,
+                        **{"temperature": 0, "max_tokens": 12, **fields})
 
     def test_a_completion_of_ids(self):
         cache = {"spans": [[20, 80], [80, 150]], "seam": 8, "span_head": 1}

@@ -15,6 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BINARY = os.environ.get("KVASIR_BINARY", str(ROOT / "build/release/kvasir"))
 GOLDEN = json.loads((ROOT / "models/kvasir-demo/golden.json").read_text())
 SMALL = ["--kv-memory", "16MiB"]
+GOLDENS = pathlib.Path(os.environ.get("KVASIR_SHARED", ROOT.parent / "shared")) / "goldens"
 
 
 def kvasir(*arguments, stdin="", environment=None, timeout=120):
@@ -81,6 +82,45 @@ class CliTest(unittest.TestCase):
         self.assertTrue(result.stderr.startswith("kvasir"), result.stderr)
         for text in [says] if isinstance(says, str) else says:
             self.assertIn(text, result.stderr)
+
+
+def golden(name):
+    """A file of ../shared/goldens; skips the test where it is missing, but not in CI."""
+    if not (GOLDENS / name).exists():
+        if os.environ.get("CI"):
+            raise AssertionError(f"needs {GOLDENS / name}")
+        raise unittest.SkipTest(f"needs {GOLDENS / name}")
+    return json.loads((GOLDENS / name).read_text())
+
+
+class ServerTest(CliTest):
+    """One server for all tests of a class. FLAGS: its own; PROMPT and COMPLETION: of `complete`."""
+    FLAGS, PROMPT, COMPLETION = [], [], {}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.context = server(*cls.FLAGS)
+        cls.url, _ = cls.context.__enter__()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.context.__exit__(None, None, None)
+
+    def ask(self, path, status=200, **body):
+        got, answer = post(self.url, path, body)
+        self.assertEqual(got, status, answer)
+        return answer
+
+    def complete(self, status=200, **fields):
+        return self.ask("/v1/completions", status,
+                        **{"prompt": self.PROMPT, "temperature": 0, "ignore_eos": True, **self.COMPLETION, **fields})
+
+    def metric(self, name):
+        with urllib.request.urlopen(self.url + "/metrics") as answer:
+            for line in answer.read().decode().splitlines():
+                if line.startswith(name + " "):
+                    return float(line.split()[1])
+        self.fail(name)
 
 
 def main():

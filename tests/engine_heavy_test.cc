@@ -147,7 +147,7 @@ HeavyText TwinText(const std::string& model, const std::vector<TokenId>& tokens,
 }
 
 // Returns how many rows were compared.
-uint64_t CompareNear(const std::vector<std::vector<float>>& want, const RetainedRows& rows,
+uint64_t CompareNear(const std::vector<std::vector<float>>& want, const LogitRows& rows,
                      double bound, const std::string& what) {
   double most = 0;
   for (const auto& [where, row] : rows) {
@@ -211,7 +211,7 @@ TEST(HeavyGoldens, AnEngineAnswersAsNumpyDoes) {
   if (!std::filesystem::exists(kHeavyGoldens / "heavy.json")) KV_NEEDS(kHeavyGoldens.string());
   const nlohmann::json goldens = HeavyGolden();
   for (const nlohmann::json& golden : goldens["cases"]) {
-    EngineOptions options = RetainedOptions((kHeavyGoldens / golden["model"]).string());
+    EngineOptions options = RowOptions((kHeavyGoldens / golden["model"]).string());
     options.kv_format = "f32";
     const auto engine = LoadEngine(options);
     const uint32_t answer = golden["answer"];
@@ -220,8 +220,8 @@ TEST(HeavyGoldens, AnEngineAnswersAsNumpyDoes) {
     for (const uint32_t chunk : {512u, 7u}) {
       GenerateRequest chunked = request;
       chunked.chunk_tokens = chunk;
-      RetainedRows rows;
-      const Answer got = AskForRetained(*engine, std::move(chunked), rows);
+      LogitRows rows;
+      const Answer got = AskWithRows(*engine, std::move(chunked), rows);
       auto ids = got.choices[0].tokens;
       ids.pop_back();
       EXPECT_EQ(ids, golden["greedy"]["ids"].get<std::vector<TokenId>>());
@@ -244,14 +244,14 @@ TEST(Heavy, MissesHitsAndChunksHaveTheSameBits) {
   uint64_t compared = 0;
   for (const HeavyTwin::Numbers& numbers : kHeavy) {
     for (const uint32_t size : {20u, 117u, 200u}) {
-      const auto engine = LoadEngine(RetainedOptions());
+      const auto engine = LoadEngine(RowOptions());
       const GenerateRequest request =
           Bounded(RetainedPrompt(size), 250 - size, HeavyChoice(numbers));
-      RetainedRows want;
+      LogitRows want;
       GenerateRequest cold = request;
       cold.reuse = Reuse::kNothing;
-      const Answer first = AskForRetained(*engine, cold, want);
-      const HeavyText twin = TwinText(kRetained, TextOf(request, first, 0), numbers);
+      const Answer first = AskWithRows(*engine, cold, want);
+      const HeavyText twin = TwinText(kRowModel, TextOf(request, first, 0), numbers);
       const std::string what =
           std::to_string(numbers.budget) + ", prompt of " + std::to_string(size);
       compared += CompareNear(twin.rows, want, 1e-2, what);
@@ -259,20 +259,14 @@ TEST(Heavy, MissesHitsAndChunksHaveTheSameBits) {
       EXPECT_EQ(first.receipt.retention->kept, twin.held) << what;
       for (const uint32_t chunk : {1u, 7u, 64u}) {
         cold.chunk_tokens = chunk;
-        RetainedRows rows;
-        AskForRetained(*engine, cold, rows);
-        for (const auto& [where, row] : rows) {
-          EXPECT_TRUE(SameBits(row, want.at(where))) << what << ", row " << where.second;
-          ++compared;
-        }
+        LogitRows rows;
+        AskWithRows(*engine, cold, rows);
+        compared += ExpectSameRows(want, rows, what);
       }
       for (const char* time : {"first", "second"}) {
-        RetainedRows rows;
-        const Answer answer = AskForRetained(*engine, request, rows);
-        for (const auto& [where, row] : rows) {
-          EXPECT_TRUE(SameBits(row, want.at(where))) << what << ", row " << where.second;
-          ++compared;
-        }
+        LogitRows rows;
+        const Answer answer = AskWithRows(*engine, request, rows);
+        compared += ExpectSameRows(want, rows, what);
         if (time == std::string_view("first")) continue;
         const uint32_t from = *first.receipt.retention->inexact_from;
         EXPECT_EQ(answer.receipt.cached_tokens(), std::min(size, from - 32));
@@ -284,14 +278,14 @@ TEST(Heavy, MissesHitsAndChunksHaveTheSameBits) {
 
 // With KV in f32 tiles in another order differ by less than anything that is rounded later.
 TEST(Heavy, TheTwinIsWithin1e5) {
-  EngineOptions options = RetainedOptions();
+  EngineOptions options = RowOptions();
   options.kv_format = "f32";
   const auto engine = LoadEngine(options);
   for (const HeavyTwin::Numbers& numbers : kHeavy) {
     const GenerateRequest request = Bounded(RetainedPrompt(117), 130, HeavyChoice(numbers));
-    RetainedRows rows;
-    const Answer answer = AskForRetained(*engine, request, rows);
-    const HeavyText twin = TwinText(kRetained, TextOf(request, answer, 0), numbers, KvFormat::kF32);
+    LogitRows rows;
+    const Answer answer = AskWithRows(*engine, request, rows);
+    const HeavyText twin = TwinText(kRowModel, TextOf(request, answer, 0), numbers, KvFormat::kF32);
     CompareNear(twin.rows, rows, 1e-5, std::to_string(numbers.budget));
     EXPECT_EQ(answer.receipt.retention->decisions, twin.decisions);
     EXPECT_EQ(answer.receipt.retention->dropped + twin.held, twin.rows.size());
@@ -300,24 +294,22 @@ TEST(Heavy, TheTwinIsWithin1e5) {
 
 TEST(Heavy, DraftsChangeNoBit) {
   for (const HeavyTwin::Numbers& numbers : {kHeavy[0], kHeavy[1], kHeavy[3]}) {
-    EngineOptions options = RetainedOptions();
+    EngineOptions options = RowOptions();
     options.speculate = Speculate::kOff;
     const GenerateRequest request = Bounded(RetainedPrompt(60), 500, HeavyChoice(numbers));
-    RetainedRows plain, drafted;
+    LogitRows plain, drafted;
     const auto off = LoadEngine(options);
-    const Answer want = AskForRetained(*off, request, plain);
+    const Answer want = AskWithRows(*off, request, plain);
     options.speculate = Speculate::kAlways;
     const auto always = LoadEngine(options);
     GenerateRequest predicted = request;
     predicted.prediction = want.choices[0].tokens;
     for (size_t i = 5; i < predicted.prediction.size(); i += 7) predicted.prediction[i] ^= 1;
-    const Answer got = AskForRetained(*always, predicted, drafted);
+    const Answer got = AskWithRows(*always, predicted, drafted);
     EXPECT_EQ(got.choices[0].tokens, want.choices[0].tokens);
     EXPECT_GT(got.receipt.draft.all_accepted(), 20u);
     EXPECT_EQ(plain.size(), drafted.size());
-    for (const auto& [where, row] : plain) {
-      EXPECT_TRUE(SameBits(row, drafted.at(where))) << where.second;
-    }
+    ExpectSameRows(drafted, plain, "drafted");
   }
 }
 
@@ -325,7 +317,7 @@ TEST(Heavy, DraftsChangeNoBit) {
 TEST(Heavy, ChoicesMatesAndPreemptionsChangeNoBit) {
   uint64_t preemptions = 0;
   for (const HeavyTwin::Numbers& numbers : {kHeavy[0], kHeavy[1], kHeavy[3]}) {
-    EngineOptions options = WithBlocks(50);
+    EngineOptions options = RowOptionsWithBlocks(50);
     options.parallel = 3;
     options.step_tokens = 48;
     std::vector<GenerateRequest> requests;
@@ -336,16 +328,16 @@ TEST(Heavy, ChoicesMatesAndPreemptionsChangeNoBit) {
       requests.back().n = i == 1 ? 3 : 1;
       requests.back().priority = i == 0 ? 1 : 0;
     }
-    std::vector<RetainedRows> alone(requests.size()), together(requests.size());
+    std::vector<LogitRows> alone(requests.size()), together(requests.size());
     for (size_t i = 0; i < requests.size(); ++i) {
-      AskForRetained(*LoadEngine(RetainedOptions()), requests[i], alone[i]);
+      AskWithRows(*LoadEngine(RowOptions()), requests[i], alone[i]);
     }
     const auto engine = LoadEngine(options);
     std::vector<std::unique_ptr<Pending>> pending;
     std::promise<void> dropped;
     for (size_t i = 0; i < requests.size(); ++i) {
       GenerateRequest request = requests[i];
-      RetainedRows& rows = together[i];
+      LogitRows& rows = together[i];
       request.on_logits = [&, i](uint32_t of, uint32_t position, std::span<const float> row) {
         const bool is_new =
             rows.emplace(std::pair(of, position), std::vector(row.begin(), row.end())).second;
@@ -359,10 +351,7 @@ TEST(Heavy, ChoicesMatesAndPreemptionsChangeNoBit) {
       ASSERT_FALSE(answer.error) << answer.error->message;
       preemptions += answer.receipt.preemptions;
       EXPECT_GT(together[i].size(), 200u);
-      for (const auto& [where, row] : together[i]) {
-        EXPECT_TRUE(SameBits(row, alone[i].at(where)))
-            << "request " << i << ", choice " << where.first << ", row " << where.second;
-      }
+      ExpectSameRows(alone[i], together[i], "request " + std::to_string(i));
     }
     engine->CheckInvariants();
     EXPECT_EQ(engine->Stats().pinned_blocks, 0u);
@@ -375,21 +364,21 @@ TEST(Heavy, KvFormatsTargetsAndThreadsChangeNoBit) {
   for (const char* name : {"tiny-gemma2", "tiny-yarn", "tiny-smollm3", "tiny-mistral"}) {
     const std::string model = std::string(KVASIR_SOURCE_DIR "/tests/data/") + name;
     for (const char* format : {"f16", "f32", "bf16", "fp8_e4m3", "int8", "int4", "nf4"}) {
-      EngineOptions options = RetainedOptions(model);
+      EngineOptions options = RowOptions(model);
       options.kv_format = format;
       const GenerateRequest request = Bounded(RetainedPrompt(100), 300, HeavyChoice(numbers));
-      RetainedRows first;
+      LogitRows first;
       const auto engine = LoadEngine(options);
-      const Answer answer = AskForRetained(*engine, request, first);
+      const Answer answer = AskWithRows(*engine, request, first);
       EXPECT_EQ(answer.choices[0].tokens.size(), 300u);  // past the trained 256 positions
       options.threads = 3;
       const auto other = LoadEngine(options);
       for (Engine* one : {engine.get(), other.get()}) {
-        RetainedRows again;
+        LogitRows again;
         GenerateRequest chunked = request;
         chunked.chunk_tokens = 9;
-        AskForRetained(*one, chunked, again);
-        for (const auto& [where, row] : again) EXPECT_TRUE(SameBits(row, first.at(where)));
+        AskWithRows(*one, chunked, again);
+        ExpectSameRows(first, again, std::string(name) + " " + format);
       }
       const bool drops = name != std::string_view("tiny-mistral");  // windows alone: exact
       EXPECT_EQ(answer.receipt.retention->inexact_from.has_value(), drops);
@@ -400,7 +389,7 @@ TEST(Heavy, KvFormatsTargetsAndThreadsChangeNoBit) {
 
 // The blocks of a long answer are bounded, and nothing is kept of the sums.
 TEST(Heavy, TheMemoryOfALongAnswerIsBounded) {
-  const auto engine = LoadEngine(RetainedOptions());
+  const auto engine = LoadEngine(RowOptions());
   GenerateRequest request =
       Bounded(RetainedPrompt(150), 1000, {.policy = Retention::kHeavy, .budget = 64});
   uint64_t most = 0;
@@ -426,15 +415,15 @@ TEST(Heavy, RefusesByName) {
   const auto heavy = [](uint32_t budget) {
     return RetentionChoice{.policy = Retention::kHeavy, .budget = budget};
   };
-  EXPECT_EQ(refused(RetainedOptions(), heavy(48)),
+  EXPECT_EQ(refused(RowOptions(), heavy(48)),
             "cache.retention.budget: 48 is not in [64, 256], up to the context");
-  EXPECT_EQ(refused(RetainedOptions(), heavy(100)),
+  EXPECT_EQ(refused(RowOptions(), heavy(100)),
             "cache.retention.budget: 100 is not a multiple of 16, which heavy keeps at once");
   RetentionChoice recent = heavy(128);
   recent.recent = 33;
-  EXPECT_EQ(refused(RetainedOptions(), recent),
+  EXPECT_EQ(refused(RowOptions(), recent),
             "cache.retention.recent: 33 is not in [16, 32], up to a quarter of the budget");
-  EngineOptions large = RetainedOptions();
+  EngineOptions large = RowOptions();
   large.block_tokens = 32;
   EXPECT_NE(refused(large, heavy(64)).find("--block-tokens 16"), std::string::npos);
   large.retention = heavy(64);

@@ -13,20 +13,6 @@ const std::vector<RetentionChoice> kMixed = {
     {.policy = Retention::kHeavy, .budget = 64},
     {.policy = Retention::kHeavy, .budget = 96, .sinks = 20, .exact_tokens = 0}};
 
-RetainedRows ColdRows(Engine& engine, GenerateRequest request) {
-  request.reuse = Reuse::kNothing;
-  RetainedRows rows;
-  AskForRetained(engine, std::move(request), rows);
-  return rows;
-}
-
-void ExpectSame(const RetainedRows& want, const RetainedRows& got, const std::string& what) {
-  EXPECT_GT(got.size(), 0u) << what;
-  for (const auto& [where, row] : got) {
-    EXPECT_TRUE(SameBits(row, want.at(where))) << what << ", row " << where.second;
-  }
-}
-
 std::string NameOf(const RetentionChoice& choice) {
   return std::string(ToString(choice.policy)) + " " + std::to_string(*choice.budget);
 }
@@ -34,20 +20,20 @@ std::string NameOf(const RetentionChoice& choice) {
 // What is exact comes back from the disk, and nothing else is on it.
 TEST(RetentionMix, TheDiskHasWhatIsExact) {
   for (const RetentionChoice& choice : kMixed) {
-    EngineOptions options = RetainedOptions();
+    EngineOptions options = RowOptions();
     options.disk = DiskOptions{.folder = ScratchDir() / ("disk " + NameOf(choice)),
                                .cap_bytes = uint64_t{64} << 20};
     const GenerateRequest request = Bounded(RetainedPrompt(150), 90, choice);
-    RetainedRows want, stored, loaded;
+    LogitRows want, stored, loaded;
     {
       const auto engine = LoadEngine(options);
       want = ColdRows(*engine, request);
-      AskForRetained(*engine, request, stored);
-      ExpectSame(want, stored, NameOf(choice));
+      AskWithRows(*engine, request, stored);
+      ExpectSameRows(want, stored, NameOf(choice));
     }
     const auto engine = LoadEngine(options);
-    const Answer answer = AskForRetained(*engine, request, loaded);
-    ExpectSame(want, loaded, NameOf(choice));
+    const Answer answer = AskWithRows(*engine, request, loaded);
+    ExpectSameRows(want, loaded, NameOf(choice));
     const uint32_t exact = *answer.receipt.retention->inexact_from;
     const uint32_t found = choice.policy == Retention::kHeavy ? exact - 32 : exact;
     // A load leaves a token to compute.
@@ -57,7 +43,7 @@ TEST(RetentionMix, TheDiskHasWhatIsExact) {
 }
 
 TEST(RetentionMix, AdaptersHaveTheirOwnBits) {
-  EngineOptions options = RetainedOptions();
+  EngineOptions options = RowOptions();
   options.adapters.loads_later = true;
   options.adapters.max_loaded = 2;
   const auto engine = LoadEngine(options);
@@ -67,14 +53,14 @@ TEST(RetentionMix, AdaptersHaveTheirOwnBits) {
   for (const RetentionChoice& choice : kMixed) {
     GenerateRequest plain = Bounded(RetainedPrompt(150), 90, choice), adapted = plain;
     adapted.adapters = std::vector<AdapterChoice>{{card->id, 1}};
-    const RetainedRows of_plain = ColdRows(*engine, plain), of_adapted = ColdRows(*engine, adapted);
+    const LogitRows of_plain = ColdRows(*engine, plain), of_adapted = ColdRows(*engine, adapted);
     EXPECT_FALSE(SameBits(of_plain.at({0, 149}), of_adapted.at({0, 149})));
     for (const char* time : {"first", "second"}) {
-      RetainedRows rows, others;
-      AskForRetained(*engine, adapted, rows);
-      AskForRetained(*engine, plain, others);
-      ExpectSame(of_adapted, rows, NameOf(choice) + time);
-      ExpectSame(of_plain, others, NameOf(choice) + time);
+      LogitRows rows, others;
+      AskWithRows(*engine, adapted, rows);
+      AskWithRows(*engine, plain, others);
+      ExpectSameRows(of_adapted, rows, NameOf(choice) + time);
+      ExpectSameRows(of_plain, others, NameOf(choice) + time);
     }
   }
 }
@@ -83,11 +69,11 @@ TEST(RetentionMix, AdaptersHaveTheirOwnBits) {
 TEST(RetentionMix, AnErasureChangesNoBit) {
   for (const RetentionChoice& choice : kMixed) {
     for (const uint32_t at : {40u, 149u, 200u}) {
-      const auto engine = LoadEngine(RetainedOptions());
+      const auto engine = LoadEngine(RowOptions());
       GenerateRequest request = Bounded(RetainedPrompt(150), 200, choice);
       request.chunk_tokens = 20;
-      const RetainedRows want = ColdRows(*engine, request);
-      RetainedRows rows;
+      const LogitRows want = ColdRows(*engine, request);
+      LogitRows rows;
       std::promise<void> reached;
       request.on_logits = [&](uint32_t of, uint32_t position, std::span<const float> row) {
         rows[{of, position}] = std::vector(row.begin(), row.end());
@@ -100,7 +86,7 @@ TEST(RetentionMix, AnErasureChangesNoBit) {
       const Answer& answer = pending.Wait();
       EXPECT_FALSE(answer.error);
       erased.get_future().wait();
-      ExpectSame(want, rows, NameOf(choice));
+      ExpectSameRows(want, rows, NameOf(choice));
       engine->CheckInvariants();
       EXPECT_EQ(engine->Stats().pinned_blocks, 0u);
       EXPECT_EQ(engine->Stats().idle_blocks, 0u) << NameOf(choice) << " at " << at;
@@ -111,7 +97,7 @@ TEST(RetentionMix, AnErasureChangesNoBit) {
 TEST(RetentionMix, ClientsThatLeaveGiveAllBlocksBack) {
   for (const RetentionChoice& choice : kMixed) {
     for (const uint32_t at : {10u, 130u, 149u, 151u, 230u}) {
-      const auto engine = LoadEngine(RetainedOptions());
+      const auto engine = LoadEngine(RowOptions());
       GenerateRequest request = Bounded(RetainedPrompt(150), 500, choice);
       request.chunk_tokens = 30;
       request.n = 2;

@@ -55,21 +55,21 @@ TEST(Retention, MissesHitsAndChunksHaveTheBitsOfTheTwin) {
   for (const RetentionChoice& choice : kChoices) {
     for (const uint32_t size : {20u, 117u}) {
       const GenerateRequest request = Bounded(RetainedPrompt(size), 120, choice);
-      const auto engine = LoadEngine(RetainedOptions());
+      const auto engine = LoadEngine(RowOptions());
       std::vector<std::vector<float>> want;
       for (const uint32_t chunk : {512u, 7u}) {
         GenerateRequest cold = request;
         cold.reuse = Reuse::kNothing;
         cold.chunk_tokens = chunk;
-        RetainedRows rows;
-        const Answer answer = AskForRetained(*engine, std::move(cold), rows);
-        if (want.empty()) want = Twin(kRetained, TextOf(request, answer, 0), choice, size);
+        LogitRows rows;
+        const Answer answer = AskWithRows(*engine, std::move(cold), rows);
+        if (want.empty()) want = Twin(kRowModel, TextOf(request, answer, 0), choice, size);
         compared += Compare(want, rows, 0, "chunks of " + std::to_string(chunk));
         EXPECT_EQ(rows.size(), size + 119);
       }
       for (const char* time : {"first", "second"}) {
-        RetainedRows rows;
-        const Answer answer = AskForRetained(*engine, request, rows);
+        LogitRows rows;
+        const Answer answer = AskWithRows(*engine, request, rows);
         compared += Compare(want, rows, 0, time);
         if (time == std::string_view("first")) continue;
         const uint32_t exact = std::max(choice.exact_tokens.value_or(size), *choice.budget);
@@ -85,23 +85,23 @@ TEST(Retention, NothingIsFoundBehindTheFirstInexactToken) {
   const RetentionChoice choice{
       .policy = Retention::kSinksWindow, .budget = 48, .sinks = 4, .exact_tokens = 20};
   const GenerateRequest request = Bounded(RetainedPrompt(150), 60, choice);
-  const auto engine = LoadEngine(RetainedOptions());
-  RetainedRows rows;
-  const Answer first = AskForRetained(*engine, request, rows);
-  const auto want = Twin(kRetained, TextOf(request, first, 0), choice, 150);
+  const auto engine = LoadEngine(RowOptions());
+  LogitRows rows;
+  const Answer first = AskWithRows(*engine, request, rows);
+  const auto want = Twin(kRowModel, TextOf(request, first, 0), choice, 150);
   Compare(want, rows, 0, "first");
   // The whole text as an exact prompt: computed behind the first 48 tokens, and kept.
   GenerateRequest exact = Bounded(TextOf(request, first, 0), 1, {});
-  RetainedRows exact_rows;
-  const Answer all = AskForRetained(*engine, exact, exact_rows);
+  LogitRows exact_rows;
+  const Answer all = AskWithRows(*engine, exact, exact_rows);
   EXPECT_EQ(all.receipt.cached_tokens(), 48u);
   EXPECT_FALSE(SameBits(want.back(), exact_rows.at({0, 208})));
-  const auto alone = LoadEngine(RetainedOptions());
-  RetainedRows alone_rows;
-  AskForRetained(*alone, exact, alone_rows);
+  const auto alone = LoadEngine(RowOptions());
+  LogitRows alone_rows;
+  AskWithRows(*alone, exact, alone_rows);
   EXPECT_TRUE(SameBits(alone_rows.at({0, 208}), exact_rows.at({0, 208})));
-  RetainedRows again;
-  const Answer second = AskForRetained(*engine, request, again);
+  LogitRows again;
+  const Answer second = AskWithRows(*engine, request, again);
   EXPECT_EQ(second.receipt.cached_tokens(), 48u);
   Compare(want, again, 0, "again");
   ASSERT_TRUE(second.receipt.retention);
@@ -112,7 +112,7 @@ TEST(Retention, NothingIsFoundBehindTheFirstInexactToken) {
 
 TEST(Retention, ChoicesAndMatesChangeNoBit) {
   for (const RetentionChoice& choice : {kChoices[0], kChoices[3], kChoices[5]}) {
-    const EngineOptions options = WithBlocks(60);
+    const EngineOptions options = RowOptionsWithBlocks(60);
     const auto engine = LoadEngine(options);
     std::vector<GenerateRequest> requests;
     for (uint32_t i = 0; i < 3; ++i) {
@@ -121,13 +121,11 @@ TEST(Retention, ChoicesAndMatesChangeNoBit) {
       requests.back().sampling.seed = i;
       requests.back().n = i == 1 ? 3 : 1;
     }
-    std::vector<RetainedRows> rows(requests.size());
+    std::vector<LogitRows> rows(requests.size());
     std::vector<std::unique_ptr<Pending>> pending;
     for (size_t i = 0; i < requests.size(); ++i) {
       GenerateRequest request = requests[i];
-      request.on_logits = [&rows, i](uint32_t of, uint32_t position, std::span<const float> row) {
-        rows[i][{of, position}] = std::vector(row.begin(), row.end());
-      };
+      request.on_logits = RecordInto(rows[i]);
       pending.push_back(std::make_unique<Pending>(*engine, std::move(request)));
     }
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -135,7 +133,7 @@ TEST(Retention, ChoicesAndMatesChangeNoBit) {
       ASSERT_FALSE(answer.error) << answer.error->message;
       for (uint32_t of = 0; of < requests[i].n; ++of) {
         RetentionChoice resolved = choice;
-        const auto want = Twin(kRetained, TextOf(requests[i], answer, of), resolved,
+        const auto want = Twin(kRowModel, TextOf(requests[i], answer, of), resolved,
                                static_cast<uint32_t>(requests[i].prompt.size()));
         EXPECT_GT(Compare(want, rows[i], of, "request " + std::to_string(i)), 100u);
       }
@@ -147,24 +145,22 @@ TEST(Retention, ChoicesAndMatesChangeNoBit) {
 
 TEST(Retention, DraftsChangeNoBit) {
   for (const RetentionChoice& choice : {kChoices[1], kChoices[2], kChoices[4]}) {
-    EngineOptions options = RetainedOptions();
+    EngineOptions options = RowOptions();
     options.speculate = Speculate::kOff;
     const GenerateRequest request = Bounded(RetainedPrompt(60), 200, choice);
-    RetainedRows plain, drafted;
+    LogitRows plain, drafted;
     const auto off = LoadEngine(options);
-    const Answer want = AskForRetained(*off, request, plain);
+    const Answer want = AskWithRows(*off, request, plain);
     options.speculate = Speculate::kAlways;
     const auto always = LoadEngine(options);
     GenerateRequest predicted = request;
     predicted.prediction = want.choices[0].tokens;
     for (size_t i = 5; i < predicted.prediction.size(); i += 7) predicted.prediction[i] ^= 1;
-    const Answer got = AskForRetained(*always, predicted, drafted);
+    const Answer got = AskWithRows(*always, predicted, drafted);
     EXPECT_EQ(got.choices[0].tokens, want.choices[0].tokens);
     EXPECT_GT(got.receipt.draft.all_accepted(), 20u);
     EXPECT_EQ(plain.size(), drafted.size());
-    for (const auto& [where, row] : plain) {
-      EXPECT_TRUE(SameBits(row, drafted.at(where))) << where.second;
-    }
+    ExpectSameRows(drafted, plain, "drafted");
   }
 }
 
@@ -174,15 +170,15 @@ TEST(Retention, KvFormatsAndWindowsOfModelsAreKept) {
   for (const char* name : {"tiny-gemma2", "tiny-yarn", "tiny-smollm3", "tiny-mistral"}) {
     const std::string model = std::string(KVASIR_SOURCE_DIR "/tests/data/") + name;
     for (const char* format : {"f16", "int4"}) {
-      EngineOptions options = RetainedOptions(model);
+      EngineOptions options = RowOptions(model);
       options.kv_format = format;
       const auto engine = LoadEngine(options);
       const GenerateRequest request = Bounded(RetainedPrompt(100), 260, choice);
-      RetainedRows first, second;
-      const Answer answer = AskForRetained(*engine, request, first);
+      LogitRows first, second;
+      const Answer answer = AskWithRows(*engine, request, first);
       EXPECT_EQ(answer.choices[0].tokens.size(), 260u);  // past the trained 256 positions
-      AskForRetained(*engine, request, second);
-      for (const auto& [where, row] : second) EXPECT_TRUE(SameBits(row, first.at(where)));
+      AskWithRows(*engine, request, second);
+      ExpectSameRows(first, second, std::string(name) + " " + format);
       if (name == std::string_view("tiny-mistral")) {  // windows alone: exact
         EXPECT_FALSE(answer.receipt.retention->inexact_from);
         continue;
@@ -199,7 +195,7 @@ TEST(Retention, KvFormatsAndWindowsOfModelsAreKept) {
 TEST(Retention, TheMemoryOfALongAnswerIsBounded) {
   const RetentionChoice choice{
       .policy = Retention::kSinksWindow, .budget = 64, .sinks = 4, .exact_tokens = {}};
-  const auto engine = LoadEngine(RetainedOptions());
+  const auto engine = LoadEngine(RowOptions());
   GenerateRequest request = Bounded(RetainedPrompt(150), 1000, choice);
   uint64_t most = 0;
   request.on_logits = [&](uint32_t, uint32_t position, std::span<const float>) {
@@ -223,22 +219,22 @@ TEST(Retention, RefusesByName) {
   };
   const RetentionChoice window{.policy = Retention::kWindow, .budget = 64};
   const auto ask = [&](RetentionChoice choice) { return Bounded(RetainedPrompt(20), 9, choice); };
-  EXPECT_EQ(refused(RetainedOptions(), ask({.policy = Retention::kWindow, .budget = 257})),
+  EXPECT_EQ(refused(RowOptions(), ask({.policy = Retention::kWindow, .budget = 257})),
             "cache.retention.budget: 257 is not in [16, 256], up to the context");
-  EXPECT_NE(refused(RetainedOptions(KVASIR_SOURCE_DIR "/tests/data/tiny-longrope"), ask(window))
+  EXPECT_NE(refused(RowOptions(KVASIR_SOURCE_DIR "/tests/data/tiny-longrope"), ask(window))
                 .find("cache.retention: models with RoPE longrope"),
             std::string::npos);
-  EngineOptions none = RetainedOptions();
+  EngineOptions none = RowOptions();
   none.cache_mode = CacheMode::kNone;
   EXPECT_NE(refused(none, ask(window)).find("--cache none"), std::string::npos);
   none.retention = window;
   EXPECT_EQ(Engine::Load(none).error().field, "retention");
-  EngineOptions gpt2 = RetainedOptions(KVASIR_SOURCE_DIR "/tests/data/tiny-gpt2");
+  EngineOptions gpt2 = RowOptions(KVASIR_SOURCE_DIR "/tests/data/tiny-gpt2");
   const auto engine = LoadEngine(gpt2);
   const Answer answer = Ask(*engine, Bounded(RetainedPrompt(20), 1000, window));
   EXPECT_EQ(answer.choices[0].tokens.size(), engine->card().max_positions - 20);
   // Beyond the pool: the largest budget that fits is named, and fits.
-  const EngineOptions small = WithBlocks(16);
+  const EngineOptions small = RowOptionsWithBlocks(16);
   const std::string text = refused(
       small, Bounded(RetainedPrompt(20), 900, {.policy = Retention::kWindow, .budget = 250}));
   EXPECT_NE(text.find("the largest budget that fits is "), std::string::npos) << text;

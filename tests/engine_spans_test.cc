@@ -1,221 +1,31 @@
 // Spans in an engine: the bits follow from the request alone, and equal those of a naive twin that
 // computes each span in separate memory, one row at a time.
-#include <map>
-#include <set>
-
-#include "block/sequence_tables.h"
-#include "engine_scenario.h"
-#include "model/runner.h"
-#include "source_paths.h"
-#include "tensor/same_bits_for_test.h"
+#include "span_documents.h"
 
 namespace kvasir {
 namespace {
-
-using SpanRows = std::map<std::pair<uint32_t, uint32_t>, std::vector<float>>;
-
-const char* const kSpanned = KVASIR_SOURCE_DIR "/tests/data/tiny-gqa";
-
-EngineOptions SpanOptions(const std::string& model = kSpanned) {
-  EngineOptions options = DemoOptions();
-  options.model = model;
-  options.kv_memory_bytes = 4 << 20;
-  return options;
-}
-
-EngineOptions SpanOptionsWithBlocks(uint32_t blocks) {
-  EngineOptions options = SpanOptions();
-  while (Engine::PlanMemory(options)->num_blocks > blocks) {
-    options.kv_memory_bytes = options.kv_memory_bytes / 20 * 19;
-  }
-  return options;
-}
-
-std::vector<TokenId> SpanText(uint32_t count, uint32_t seed) {
-  std::vector<TokenId> tokens(count);
-  for (uint32_t i = 0; i < count; ++i) {
-    tokens[i] = static_cast<TokenId>((i * 11 + i * i / 7 + seed * 17) % 61);
-  }
-  return tokens;
-}
-
-// A prompt of a head, documents in some order with `between` tokens after each, and a question.
-struct Documents {
-  std::vector<uint32_t> order;
-  uint32_t head_tokens = 21, between = 0, question = 9;
-  uint32_t seam = 8;
-  std::optional<uint32_t> span_head = {};
-
-  static uint32_t Size(uint32_t document) { return 34 + document * 13 % 40; }
-  GenerateRequest Ask(uint32_t max_tokens) const {
-    GenerateRequest request = Greedy(SpanText(head_tokens, 1), max_tokens);
-    std::vector<TokenId>& prompt = request.prompt;
-    const auto append = [&](const std::vector<TokenId>& more) {
-      prompt.insert(prompt.end(), more.begin(), more.end());
-    };
-    request.spans.emplace();
-    request.spans->seam = seam;
-    request.spans->head = span_head;
-    for (const uint32_t document : order) {
-      const auto begin = static_cast<uint32_t>(prompt.size());
-      append(SpanText(Size(document), 100 + document));
-      request.spans->spans.push_back({begin, static_cast<uint32_t>(prompt.size())});
-      append(SpanText(between, 7 + document));
-    }
-    append(SpanText(question, 2));
-    request.ignore_eos = true;
-    return request;
-  }
-};
-
-Answer AskWithSpans(Engine& engine, GenerateRequest request, SpanRows& rows) {
-  request.on_logits = [&rows](uint32_t choice, uint32_t position, std::span<const float> row) {
-    rows[{choice, position}] = std::vector(row.begin(), row.end());
-  };
-  const size_t prompt = request.prompt.size();
-  Answer answer = Ask(engine, std::move(request));
-  EXPECT_FALSE(answer.error) << answer.error->message;
-  EXPECT_EQ(answer.receipt.computed + answer.receipt.cached_tokens(), prompt);
-  engine.CheckInvariants();
-  EXPECT_EQ(engine.Stats().pinned_blocks, 0u);
-  return answer;
-}
-
-// Computes a text with spans as docs/spans.md defines it, one row at a time, each span in separate
-// tables, and returns the logits of each token that is computed in its place.
-class SpanTwin {
- public:
-  SpanTwin(const std::string& model, const PromptSpans& spans, uint32_t prompt_tokens,
-           KvFormats format = KvFormat::kF16)
-      : spans_(spans), prompt_tokens_(prompt_tokens) {
-    ImportedModel imported = *ImportModel(model);
-    options_.max_positions = 1024;
-    options_.kv_format = format;
-    layout_ = std::make_unique<KvLayout>(Runner::LayoutFor(imported.config, options_));
-    runner_ = std::move(*Runner::Create(std::move(imported), options_, nullptr));
-  }
-
-  std::map<uint32_t, std::vector<float>> Rows(const std::vector<TokenId>& tokens) {
-    const auto size = static_cast<uint32_t>(tokens.size());
-    const SequenceTables own = TablesOf(size);
-    const uint32_t head = spans_.head.value_or(spans_.spans[0].begin);
-    std::vector<SequenceTables> apart;
-    std::vector<StepRun> runs;
-    std::map<uint32_t, std::vector<float>> rows;
-    uint32_t begin = 0;  // of the tokens that no run has yet
-    size_t next = 0;
-    for (uint32_t p = 0; p < size;) {
-      while (next < spans_.spans.size() && IsOrdinary(spans_.spans[next], head)) ++next;
-      const bool is_read =
-          next < spans_.spans.size() && p == spans_.spans[next].begin + spans_.seam;
-      if (is_read) {
-        const PromptSpan span = spans_.spans[next++];
-        std::vector<TokenId> alone(tokens.begin(), tokens.begin() + head);
-        alone.insert(alone.end(), tokens.begin() + span.begin, tokens.begin() + span.end);
-        apart.push_back(TablesOf(static_cast<uint32_t>(alone.size())));
-        for (uint32_t i = 0; i < alone.size(); ++i) {
-          Step({apart.back().tables(), i, 0, 1}, alone[i]);
-        }
-        const uint32_t shift = span.begin - head;
-        const uint32_t end = std::min(span.end, prompt_tokens_ - 1);
-        if (begin < p) runs.push_back({.tables = {}, .first = begin, .last = p});
-        runs.push_back({.tables = apart.back().tables(),
-                        .first = p - shift,
-                        .last = end - shift,
-                        .shift = shift});
-        begin = p = end;
-        continue;
-      }
-      StepSequence row{own.tables(), p, 0, 1};
-      row.runs = runs;
-      row.begin = begin;
-      rows[p] = Step(row, tokens[p]);
-      ++p;
-    }
-    return rows;
-  }
-
- private:
-  SequenceTables TablesOf(uint32_t tokens) const {
-    return std::move(*SequenceTables::Create(*layout_, tokens, std::byte{0xff}));
-  }
-  // Ordinary text: short, at the place where it is computed, or all seam.
-  bool IsOrdinary(const PromptSpan& span, uint32_t head) const {
-    const uint32_t size = span.end - span.begin;
-    return size < kMinSpanTokens || span.begin == head ||
-           span.begin + spans_.seam >= std::min(span.end, prompt_tokens_ - 1);
-  }
-  std::vector<float> Step(const StepSequence& row, TokenId token) {
-    EXPECT_TRUE(runner_->Step({&row, 1}, {&token, 1}));
-    std::vector<float> logits(runner_->config().vocab_size);
-    const float* hidden = runner_->hidden(0).data();
-    runner_->Logits({&hidden, 1}, logits.data());
-    return logits;
-  }
-
-  const PromptSpans spans_;
-  const uint32_t prompt_tokens_;
-  RunnerOptions options_;
-  std::unique_ptr<KvLayout> layout_;
-  std::unique_ptr<Runner> runner_;
-};
-
-std::map<uint32_t, std::vector<float>> SpanTwinRows(const GenerateRequest& request,
-                                                    const Answer& answer, size_t choice = 0,
-                                                    const std::string& model = kSpanned,
-                                                    KvFormats format = KvFormat::kF16) {
-  std::vector<TokenId> tokens = request.prompt;
-  const auto& more = answer.choices[choice].tokens;
-  tokens.insert(tokens.end(), more.begin(), more.end());
-  if (!more.empty()) tokens.pop_back();  // it is not computed
-  SpanTwin twin(model, *request.spans, static_cast<uint32_t>(request.prompt.size()), format);
-  return twin.Rows(tokens);
-}
-
-uint64_t CompareRows(const std::map<uint32_t, std::vector<float>>& want, const SpanRows& rows,
-                     uint32_t choice, const std::string& what) {
-  uint64_t compared = 0;
-  for (const auto& [where, row] : rows) {
-    if (where.first != choice) continue;
-    const auto found = want.find(where.second);
-    EXPECT_TRUE(found != want.end()) << what << ", row " << where.second << " is read elsewhere";
-    if (found == want.end()) continue;
-    EXPECT_TRUE(SameBits(found->second, row)) << what << ", row " << where.second;
-    ++compared;
-  }
-  return compared;
-}
-
-const std::vector<Documents> kDocuments = {
-    {.order = {0, 1, 2}},
-    {.order = {2, 0, 1, 3}, .seam = 0},
-    {.order = {3, 1}, .between = 5, .seam = 16, .span_head = 1},
-    {.order = {1, 2}, .head_tokens = 48, .between = 3, .seam = 20, .span_head = 32},
-    {.order = {0, 2, 1}, .question = 0, .seam = 4, .span_head = 0},
-    {.order = {4, 0}, .seam = 256, .span_head = 3},  // all seam: ordinary text
-};
 
 TEST(Spans, MissesHitsAndChunksHaveTheBitsOfTheTwin) {
   uint64_t compared = 0;
   for (const Documents& documents : kDocuments) {
     const GenerateRequest request = documents.Ask(30);
-    const auto engine = LoadEngine(SpanOptions());
+    const auto engine = LoadEngine(RowOptions());
     std::map<uint32_t, std::vector<float>> want;
     for (const uint32_t chunk : {512u, 1u, 7u, 64u}) {
       GenerateRequest cold = request;
       cold.reuse = Reuse::kNothing;
       cold.chunk_tokens = chunk;
-      SpanRows rows;
-      const Answer answer = AskWithSpans(*engine, std::move(cold), rows);
+      LogitRows rows;
+      const Answer answer = AskWithRows(*engine, std::move(cold), rows);
       if (want.empty()) want = SpanTwinRows(request, answer);
-      compared += CompareRows(want, rows, 0, "chunks of " + std::to_string(chunk));
+      compared += CompareSpanRows(want, rows, 0, "chunks of " + std::to_string(chunk));
       EXPECT_EQ(rows.size(), want.size());
       EXPECT_EQ(answer.receipt.cached_tokens(), 0u);
     }
     for (const char* time : {"first", "second"}) {
-      SpanRows rows;
-      const Answer answer = AskWithSpans(*engine, request, rows);
-      compared += CompareRows(want, rows, 0, time);
+      LogitRows rows;
+      const Answer answer = AskWithRows(*engine, request, rows);
+      compared += CompareSpanRows(want, rows, 0, time);
       ASSERT_TRUE(answer.receipt.spans);
       const SpansReceipt& spans = *answer.receipt.spans;
       EXPECT_EQ(spans.count, documents.order.size());
@@ -232,17 +42,17 @@ TEST(Spans, MissesHitsAndChunksHaveTheBitsOfTheTwin) {
 // Other prompts have brought some of the documents, in another order.
 TEST(Spans, DocumentsAreFoundInEveryOrder) {
   const Documents documents{.order = {0, 1, 2, 3}, .seam = 4, .span_head = 1};
-  const auto engine = LoadEngine(SpanOptions());
-  SpanRows unused;
+  const auto engine = LoadEngine(RowOptions());
+  LogitRows unused;
   Documents before = documents;
   before.order = {3, 1};
-  AskWithSpans(*engine, before.Ask(3), unused);
+  AskWithRows(*engine, before.Ask(3), unused);
   const GenerateRequest request = documents.Ask(20);
   for (const char* time : {"half", "whole"}) {
-    SpanRows rows;
-    const Answer answer = AskWithSpans(*engine, request, rows);
+    LogitRows rows;
+    const Answer answer = AskWithRows(*engine, request, rows);
     const auto want = SpanTwinRows(request, answer);
-    EXPECT_GT(CompareRows(want, rows, 0, time), 30u);
+    EXPECT_GT(CompareSpanRows(want, rows, 0, time), 30u);
     const SpansReceipt& spans = *answer.receipt.spans;
     const bool is_half = time == std::string_view("half");
     EXPECT_EQ(spans.computed_tokens, is_half ? Documents::Size(0) + Documents::Size(2) - 8 : 0u);
@@ -255,9 +65,9 @@ TEST(Spans, DocumentsAreFoundInEveryOrder) {
   other.order = {3, 1};
   GenerateRequest cut = other.Ask(9);
   cut.spans->spans[1].end -= 11;
-  SpanRows rows;
-  const Answer answer = AskWithSpans(*engine, cut, rows);
-  CompareRows(SpanTwinRows(cut, answer), rows, 0, "cut");
+  LogitRows rows;
+  const Answer answer = AskWithRows(*engine, cut, rows);
+  CompareSpanRows(SpanTwinRows(cut, answer), rows, 0, "cut");
   EXPECT_EQ(answer.receipt.spans->computed_tokens, 0u);
 }
 
@@ -265,31 +75,31 @@ TEST(Spans, DocumentsAreFoundInEveryOrder) {
 TEST(Spans, NothingInexactIsFound) {
   const Documents documents{.order = {0, 1}, .seam = 8, .span_head = 1};
   const GenerateRequest request = documents.Ask(12);
-  const auto engine = LoadEngine(SpanOptions());
-  SpanRows rows;
-  const Answer answer = AskWithSpans(*engine, request, rows);
+  const auto engine = LoadEngine(RowOptions());
+  LogitRows rows;
+  const Answer answer = AskWithRows(*engine, request, rows);
   GenerateRequest exact = request;
   exact.spans.reset();
-  SpanRows exact_rows, alone_rows;
-  const Answer all = AskWithSpans(*engine, exact, exact_rows);
+  LogitRows exact_rows, alone_rows;
+  const Answer all = AskWithRows(*engine, exact, exact_rows);
   EXPECT_EQ(all.receipt.cached_tokens(), documents.head_tokens);
   EXPECT_FALSE(all.receipt.spans);
-  const auto alone = LoadEngine(SpanOptions());
-  AskWithSpans(*alone, exact, alone_rows);
+  const auto alone = LoadEngine(RowOptions());
+  AskWithRows(*alone, exact, alone_rows);
   const std::pair<uint32_t, uint32_t> last{0, static_cast<uint32_t>(request.prompt.size()) - 1};
   EXPECT_TRUE(SameBits(exact_rows.at(last), alone_rows.at(last)));
   EXPECT_FALSE(SameBits(exact_rows.at(last), rows.at(last)));
   // And what the exact prompt has left is not taken for spans.
-  SpanRows again;
-  const Answer second = AskWithSpans(*engine, request, again);
-  CompareRows(SpanTwinRows(request, second), again, 0, "again");
+  LogitRows again;
+  const Answer second = AskWithRows(*engine, request, again);
+  CompareSpanRows(SpanTwinRows(request, second), again, 0, "again");
   EXPECT_EQ(second.choices[0].tokens, answer.choices[0].tokens);
 }
 
 TEST(Spans, ChoicesMatesAndPreemptionsChangeNoBit) {
   uint32_t preemptions = 0;
   for (const uint32_t blocks : {30u, 45u, 70u}) {
-    const auto engine = LoadEngine(SpanOptionsWithBlocks(blocks));
+    const auto engine = LoadEngine(RowOptionsWithBlocks(blocks));
     std::vector<GenerateRequest> requests;
     for (uint32_t i = 0; i < 5; ++i) {
       Documents documents = kDocuments[i % 4];
@@ -298,13 +108,11 @@ TEST(Spans, ChoicesMatesAndPreemptionsChangeNoBit) {
       requests.back().sampling.seed = i;
       if (i == 1 && blocks == 70) requests.back().n = 3;
     }
-    std::vector<SpanRows> rows(requests.size());
+    std::vector<LogitRows> rows(requests.size());
     std::vector<std::unique_ptr<Pending>> pending;
     for (size_t i = 0; i < requests.size(); ++i) {
       GenerateRequest request = requests[i];
-      request.on_logits = [&rows, i](uint32_t of, uint32_t position, std::span<const float> row) {
-        rows[i][{of, position}] = std::vector(row.begin(), row.end());
-      };
+      request.on_logits = RecordInto(rows[i]);
       pending.push_back(std::make_unique<Pending>(*engine, std::move(request)));
       ASSERT_FALSE(pending.back()->refused()) << pending.back()->refused()->message;
     }
@@ -315,8 +123,8 @@ TEST(Spans, ChoicesMatesAndPreemptionsChangeNoBit) {
       EXPECT_EQ(answer.receipt.computed + answer.receipt.cached_tokens(),
                 requests[i].prompt.size());
       for (uint32_t of = 0; of < requests[i].n; ++of) {
-        EXPECT_GT(CompareRows(SpanTwinRows(requests[i], answer, of), rows[i], of,
-                              "request " + std::to_string(i)),
+        EXPECT_GT(CompareSpanRows(SpanTwinRows(requests[i], answer, of), rows[i], of,
+                                  "request " + std::to_string(i)),
                   10u);
       }
     }
@@ -332,42 +140,42 @@ TEST(Spans, FormatsThreadsAndDraftsChangeNoBit) {
   for (const char* name : {"tiny-gqa", "tiny-yarn", "tiny-smollm3", "tiny-qwen3"}) {
     const std::string model = std::string(KVASIR_SOURCE_DIR "/tests/data/") + name;
     for (const char* format : {"f32", "f16", "bf16", "fp8_e4m3", "int8", "int4", "nf4"}) {
-      EngineOptions options = SpanOptions(model);
+      EngineOptions options = RowOptions(model);
       options.kv_format = format;
       options.threads = 3;
       options.speculate = Speculate::kAlways;
       const auto engine = LoadEngine(options);
-      SpanRows first, second;
-      const Answer answer = AskWithSpans(*engine, request, first);
+      LogitRows first, second;
+      const Answer answer = AskWithRows(*engine, request, first);
       GenerateRequest predicted = request;
       predicted.prediction = answer.choices[0].tokens;
-      AskWithSpans(*engine, predicted, second);
+      AskWithRows(*engine, predicted, second);
       const auto want = SpanTwinRows(request, answer, 0, model, *ParseKvFormats(format));
-      EXPECT_GT(CompareRows(want, first, 0, std::string(name) + " " + format), 40u);
-      EXPECT_GT(CompareRows(want, second, 0, "drafted"), 30u);
+      EXPECT_GT(CompareSpanRows(want, first, 0, std::string(name) + " " + format), 40u);
+      EXPECT_GT(CompareSpanRows(want, second, 0, "drafted"), 30u);
     }
   }
 }
 
 TEST(Spans, ComeFromDisk) {
-  EngineOptions options = SpanOptions();
+  EngineOptions options = RowOptions();
   options.disk = DiskOptions{.folder = ScratchDir() / "spans", .cap_bytes = uint64_t{64} << 20};
   const Documents documents{.order = {0, 1, 2, 4}, .seam = 4, .span_head = 1};
   const GenerateRequest request = documents.Ask(10);
   std::map<uint32_t, std::vector<float>> want;
   for (const char* time : {"cold", "disk"}) {
     const auto engine = LoadEngine(options);
-    SpanRows rows;
-    const Answer answer = AskWithSpans(*engine, request, rows);
+    LogitRows rows;
+    const Answer answer = AskWithRows(*engine, request, rows);
     if (want.empty()) want = SpanTwinRows(request, answer);
-    CompareRows(want, rows, 0, time);
+    CompareSpanRows(want, rows, 0, time);
     const bool is_cold = time == std::string_view("cold");
     EXPECT_EQ(answer.receipt.reused_disk == 0, is_cold);
   }
 }
 
 TEST(Spans, BlocksComeBackWhereverAClientLeaves) {
-  const auto engine = LoadEngine(SpanOptionsWithBlocks(40));
+  const auto engine = LoadEngine(RowOptionsWithBlocks(40));
   const Documents documents{.order = {0, 1, 2, 3}, .seam = 8, .span_head = 1};
   for (uint32_t steps = 0; steps < 40; ++steps) {
     GenerateRequest request = documents.Ask(20);
@@ -404,42 +212,42 @@ TEST(Spans, RefusesByName) {
     request.spans->spans = std::move(spans);
     return request;
   };
-  EXPECT_EQ(refused(SpanOptions(), ask({{20, 60}, {59, 80}})),
+  EXPECT_EQ(refused(RowOptions(), ask({{20, 60}, {59, 80}})),
             "cache.spans[1]: [59, 80] begins before the end of the span before it, 60");
-  EXPECT_EQ(refused(SpanOptions(), ask({{60, 20}})),
+  EXPECT_EQ(refused(RowOptions(), ask({{60, 20}})),
             "cache.spans[0]: [60, 20] is empty or runs backwards");
-  EXPECT_EQ(refused(SpanOptions(), ask({{20, 900}})),
+  EXPECT_EQ(refused(RowOptions(), ask({{20, 900}})),
             "cache.spans[0]: [20, 900] ends after the prompt, which has 111 tokens");
   GenerateRequest many = plain;
   many.spans->spans.assign(65, {0, 1});
-  EXPECT_EQ(refused(SpanOptions(), many), "cache.spans: 65 spans; a prompt has at most 64");
+  EXPECT_EQ(refused(RowOptions(), many), "cache.spans: 65 spans; a prompt has at most 64");
   GenerateRequest far = plain;
   far.spans->head = 22;
-  EXPECT_EQ(refused(SpanOptions(), far),
+  EXPECT_EQ(refused(RowOptions(), far),
             "cache.span_head: 22 is not in [0, 21], up to the first span");
   far.spans->head.reset();
   far.spans->seam = 257;
-  EXPECT_EQ(refused(SpanOptions(), far), "cache.seam: 257 is not in [0, 256]");
+  EXPECT_EQ(refused(RowOptions(), far), "cache.seam: 257 is not in [0, 256]");
   GenerateRequest dropped = plain;
   dropped.retention = RetentionChoice{.policy = Retention::kWindow};
-  EXPECT_NE(refused(SpanOptions(), dropped).find("cache.spans: a request has spans or drops"),
+  EXPECT_NE(refused(RowOptions(), dropped).find("cache.spans: a request has spans or drops"),
             std::string::npos);
   for (const auto& [model, why] :
        std::vector<std::pair<std::string, std::string>>{{"tiny-gpt2", "learned positions"},
                                                         {"tiny-longrope", "RoPE longrope"},
                                                         {"tiny-gemma2", "sliding windows"}}) {
     const std::string text =
-        refused(SpanOptions(KVASIR_SOURCE_DIR "/tests/data/" + model), ask({{20, 60}}));
+        refused(RowOptions(KVASIR_SOURCE_DIR "/tests/data/" + model), ask({{20, 60}}));
     EXPECT_NE(text.find("cache.spans: "), std::string::npos) << text;
     EXPECT_NE(text.find(why), std::string::npos) << text;
   }
-  EngineOptions none = SpanOptions();
+  EngineOptions none = RowOptions();
   none.cache_mode = CacheMode::kNone;
   EXPECT_NE(refused(none, plain).find("--cache none"), std::string::npos);
   // Too short for spans, or none: ordinary text.
-  const auto engine = LoadEngine(SpanOptions());
-  SpanRows rows;
-  const Answer answer = AskWithSpans(*engine, ask({{30, 61}, {70, 90}}), rows);
+  const auto engine = LoadEngine(RowOptions());
+  LogitRows rows;
+  const Answer answer = AskWithRows(*engine, ask({{30, 61}, {70, 90}}), rows);
   EXPECT_EQ(answer.receipt.spans->plain, 2u);
   EXPECT_FALSE(answer.receipt.spans->inexact_from);
 }

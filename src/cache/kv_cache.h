@@ -153,10 +153,12 @@ class KvCache {
   uint32_t Probe(std::string_view owner, const Identity& identity,
                  std::optional<std::string_view> salt, std::span<const TokenId> prompt) const;
 
-  // Returns what a store far away is to be asked for: the records of the prompt's whole blocks that
-  // the pool does not hold. O(blocks) HMACs and token comparisons, O(namespaces).
+  // Returns what a store far away is to be asked for: the records of whole blocks that the pool
+  // does not hold, of a prompt and of texts that begin with its first `head` tokens. O(blocks)
+  // HMACs and token comparisons, O(namespaces). REQUIRES: the prompt is longer than that.
   LookFor LookForRest(std::string_view owner, const Identity& identity,
-                      std::optional<std::string_view> salt, std::span<const TokenId> prompt) const;
+                      std::optional<std::string_view> salt, std::span<const TokenId> prompt,
+                      uint32_t head = 0, std::span<const std::vector<TokenId>> texts = {}) const;
 
   // Returns the id under which the tier stores this owner's records.
   static Digest OwnerOf(std::string_view owner) { return Sha256Of(owner); }
@@ -183,6 +185,10 @@ class KvCache {
   // missing; about kv_max when it is the account's own maximum that leaves too few. REQUIRES:
   // demand describes the match's prompt.
   Result<Reservation> Reserve(MatchResult& match, const KvDemand& demand);
+  // Reserves as Reserve for a match that follows Reservation::Lend. What an owner's guarantee
+  // cannot have yet because of that reservation stays as it is, so that the loan can end where this
+  // fails.
+  Result<Reservation> ReserveLent(MatchResult& match, const KvDemand& demand);
   // Gives up the block that a match uses in part, for others to reserve: its tokens are computed
   // again. A reservation that was made for the match stays right. false: it uses none.
   bool DropTail(MatchResult& match);

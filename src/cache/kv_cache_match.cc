@@ -13,12 +13,16 @@ MatchResult KvCache::Match(NamespaceId ns, std::span<const TokenId> prompt,
 }
 
 Result<Reservation> KvCache::Reserve(MatchResult& match, const KvDemand& demand) {
+  accounts_.ApplyGuarantees();
+  return ReserveLent(match, demand);
+}
+
+Result<Reservation> KvCache::ReserveLent(MatchResult& match, const KvDemand& demand) {
   KV_CHECK(demand.prompt_tokens == match.prompt_tokens_ && demand.n > 0);
   KV_CHECK(demand.tokens >= demand.prompt_tokens);
   KV_CHECK(demand.source_tokens == match.source_tokens_);
   KV_CHECK(demand.shares_prompt || !match.shares_);
   const uint32_t num_full = layout().num_full_groups();
-  accounts_.ApplyGuarantees();
   const uint32_t available = accounts_.available(match.account_);
   const uint64_t wanted = Wanted(match, demand);
   if (wanted > available && wanted <= available + uint64_t{num_full}) DropTail(match);

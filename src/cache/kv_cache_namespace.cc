@@ -22,22 +22,31 @@ uint32_t KvCache::Probe(std::string_view owner, const Identity& identity,
 }
 
 LookFor KvCache::LookForRest(std::string_view owner, const Identity& identity,
-                             std::optional<std::string_view> salt,
-                             std::span<const TokenId> prompt) const {
+                             std::optional<std::string_view> salt, std::span<const TokenId> prompt,
+                             uint32_t head, std::span<const std::vector<TokenId>> texts) const {
   const Namespace named = Namespaces::Named(owner, identity, salt);
-  LookFor what{.owner = named.owner, .names = {}, .is_chain = !layout().has_windows()};
+  LookFor what{
+      .owner = named.owner, .names = {}, .is_chain = !layout().has_windows() && texts.empty()};
   if (prompt.empty()) return what;
-  const uint32_t block_tokens = layout().block_tokens();
-  const auto first = Probe(owner, identity, salt, prompt) / block_tokens;
-  const auto end = static_cast<uint32_t>((prompt.size() - 1) / block_tokens);
-  BlockKey key = RootKeyOf(options_.secret, owner, named.salt, named.identity);
-  const HmacKey hmac(key);
-  for (uint32_t block = 0; block < end; ++block) {
-    key = ChildKey(hmac, key, prompt.subspan(size_t{block} * block_tokens, block_tokens));
-    for (uint32_t group = 0; block >= first && group < layout().num_own_groups(); ++group) {
-      what.names.push_back(RecordNameOf(layout(), key, group));
+  KV_CHECK(texts.empty() || prompt.size() > head);
+  const uint32_t block_tokens = layout().block_tokens(), head_blocks = head / block_tokens;
+  const BlockKey root = RootKeyOf(options_.secret, owner, named.salt, named.identity);
+  const HmacKey hmac(root);
+  BlockKey head_key = root;
+  const auto add = [&](std::span<const TokenId> text, uint32_t begin) {
+    const auto first = Probe(owner, identity, salt, text) / block_tokens;
+    const auto end = static_cast<uint32_t>((text.size() - 1) / block_tokens);
+    BlockKey key = begin == 0 ? root : head_key;
+    for (uint32_t block = begin; block < end; ++block) {
+      key = ChildKey(hmac, key, text.subspan(size_t{block} * block_tokens, block_tokens));
+      if (block + 1 == head_blocks) head_key = key;
+      for (uint32_t group = 0; block >= first && group < layout().num_own_groups(); ++group) {
+        what.names.push_back(RecordNameOf(layout(), key, group));
+      }
     }
-  }
+  };
+  add(prompt, 0);
+  for (const std::vector<TokenId>& text : texts) add(text, head_blocks);
   return what;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <utility>
 
 #include "base/check.h"
 #include "base/result.h"
@@ -63,6 +64,11 @@ void KvReserves::TakeBack(Reservation::State& state, uint32_t num_blocks) {
   KV_CHECK(num_blocks <= state.blocks);
   state.blocks -= num_blocks;
   accounts_.Release(state.account, num_blocks);
+}
+
+void KvReserves::EndLoan(Reservation::State& state) {
+  state.blocks += state.lent;
+  accounts_.Reserve(state.account, std::exchange(state.lent, 0));
 }
 
 Status KvReserves::Grow(Reservation::State& state, uint32_t tokens, uint32_t sequences) {

@@ -29,6 +29,8 @@ class KvReserves {
   // about kv_max when it is the account's own maximum that leaves too few.
   Status Promise(Reservation::State& state, uint64_t num_blocks);
   void TakeBack(Reservation::State& state, uint32_t num_blocks);
+  // Reserves again what a reservation lent, without a look at what is unreserved.
+  void EndLoan(Reservation::State& state);
   Status Grow(Reservation::State& state, uint32_t tokens, uint32_t sequences);
 
   static Reservation::State* Of(const KvSequence& sequence);  // nullptr: none

@@ -53,6 +53,17 @@ void Reservation::Shrink(uint32_t num_blocks) {
   if (state_) state_->reserves->TakeBack(*state_, num_blocks);
 }
 
+void Reservation::Lend() {
+  if (!state_) return;
+  KV_CHECK(state_->lent == 0);
+  state_->lent = state_->blocks;
+  state_->reserves->TakeBack(*state_, state_->lent);
+}
+
+void Reservation::EndLoan() {
+  if (state_) state_->reserves->EndLoan(*state_);
+}
+
 void Reservation::Release() {
   if (!state_) return;
   state_->reserves->TakeBack(*state_, state_->blocks);

@@ -61,6 +61,12 @@ class Reservation {
   // Gives back what an engine does not need any more. REQUIRES: num_blocks <= blocks().
   void Shrink(uint32_t num_blocks);
   void Release();  // as the destructor does
+  // Lends its blocks to a match of what it was made for: the match may pin as many idle blocks
+  // more. KvCache::ReserveLent or EndLoan follows, and nothing in between. REQUIRES: it is not
+  // lent.
+  void Lend();
+  // Has again what it lent. REQUIRES: no pin of that match is left.
+  void EndLoan();
 
  private:
   friend class KvCache;
@@ -76,6 +82,7 @@ class Reservation {
     uint32_t most_full_tokens;  // KvDemand's
     bool shares_prompt;
     bool released = false;
+    uint32_t lent = 0;  // blocks
   };
   std::shared_ptr<State> state_;
 };

@@ -113,23 +113,23 @@ Status RetentionComparison::MeasureWindow(std::span<const TokenId> window,
       std::clamp<uint64_t>(options_.rows_bytes / (vocab * sizeof(float)), 1, num_rows));
   std::vector<float> reference(segment * vocab);
   uint32_t from = 0, to = 0;  // of reference
-  Status failed;
+  Status computed;
   RetentionChoice choice = measured.choice;
   choice.exact_tokens = 0;
   KV_TRY(ForRows(*bounded_, window, choice, [&](uint32_t position, std::span<const float> row) {
-    if (!failed) return;
+    if (!computed) return;
     if (position >= to) {
       from = to;
       to = std::min(from + segment, num_rows);
-      failed = ComputeRows(*exact_, {}, window.first(to), from, true, reference);
-      if (!failed) return;
+      computed = ComputeRows(*exact_, {}, window.first(to), from, true, reference);
+      if (!computed) return;
     }
     const std::span<const float> want =
         std::span(reference).subspan((position - from) * vocab, vocab);
     rows->push_back(CompareRows(want, row, window[position + 1], position));
   }));
   exact_->Erase(kEvalTenant);  // otherwise a window that begins alike would find rows in the cache
-  return failed;
+  return computed;
 }
 
 Result<RightCount> RetentionComparison::Count(std::span<const std::vector<TokenId>> prompts,

@@ -133,8 +133,9 @@ Result<std::vector<SpanQuality>> MeasureSpans(Engine& engine, std::span<const Pr
                      "no probe has notes of {} spans of {} tokens; give --recall FILE with others",
                      kNoteSpans, kMinSpanTokens);
   }
+  size_t num_exact = 0;
   for (NotedPrompt& noted : all) {
-    say(fmt::format("exact: {} probes", all.size()));
+    say(fmt::format("exact: {} of {} probes", num_exact++, all.size()));
     KV_ASSIGN(noted.exact_is_right, IsRight(engine, noted, std::nullopt));
     KV_ASSIGN(noted.exact_rows, AnswerRows(engine, noted, std::nullopt, Reuse::kNothing));
   }

@@ -84,6 +84,14 @@ Result<SpanPlan> SpanPlan::Create(const PromptSpans& choice, uint32_t prompt_tok
   return plan;
 }
 
+std::vector<TokenId> SpanPlan::TextOf(const Part& part, std::span<const TokenId> prompt) const {
+  std::vector<TokenId> text;
+  text.reserve(TokensOf(part));
+  text.assign(prompt.begin(), prompt.begin() + head_);
+  text.insert(text.end(), prompt.begin() + part.begin, prompt.begin() + part.end);
+  return text;
+}
+
 uint32_t SpanPlan::NumBefore(uint32_t position) const {
   const auto after = std::ranges::upper_bound(parts_, position, {}, &Part::read_end);
   return static_cast<uint32_t>(after - parts_.begin());

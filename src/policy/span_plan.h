@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "kvasir/prompt_spans.h"
 #include "kvasir/status.h"
+#include "kvasir/types.h"
 
 namespace kvasir {
 
@@ -35,6 +37,7 @@ class SpanPlan {
   const std::vector<Part>& parts() const { return parts_; }
   // Returns the tokens of the prompt that a part is computed from: the head, and then the span.
   uint32_t TokensOf(const Part& part) const { return head_ + part.end - part.begin; }
+  std::vector<TokenId> TextOf(const Part& part, std::span<const TokenId> prompt) const;
 
   // Returns the first position whose token may not see all before it as it stands.
   uint32_t inexact_from() const {

@@ -55,6 +55,7 @@ class BlockSums {
     float* data_ = nullptr;
     uint32_t stride_ = 0;
   };
+  const Shape& shape() const { return shape_; }
   // Takes a slot for so many blocks. REQUIRES: a slot is free; blocks <= the shape's.
   Slot Take(uint32_t blocks);
 

@@ -54,9 +54,8 @@ Scheduler::Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options)
       workload_(options_, cache.layout(), requests_, tenants_, figures_) {
   KV_CHECK(options_.max_rows >= options_.parallel);
   accounts_over_quota_.reserve(options_.parallel);
-  const uint32_t blocks = BlockSums::ShapeFor(cache.layout(), options_.heavy_context).blocks;
-  kept_blocks_.reserve(blocks);
-  held_blocks_.reserve(blocks);
+  kept_blocks_.reserve(block_sums_.shape().blocks);
+  held_blocks_.reserve(block_sums_.shape().blocks);
   if (options_.draft_model.runner != nullptr) {
     draft_model_.emplace(options_.draft_model, options_, runner, drafter_, chooser_, tenants_);
   }

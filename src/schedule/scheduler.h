@@ -128,6 +128,8 @@ class Scheduler {
     workload_.Publish();
   }
   void CheckInvariants() const;
+  // Returns how often spans were looked for in the cache; tests bound it.
+  uint64_t num_span_matches() const { return num_span_matches_; }
 
  private:
   // scheduler_admission.cc
@@ -169,13 +171,17 @@ class Scheduler {
   // scheduler_spans.cc
   Result<std::vector<std::unique_ptr<SpanPart>>> ReserveSpans(Request& request,
                                                               const MatchResult& match);
+  Status ReserveSpan(Request& request, SpanPart& part, const SpanPlan::Part& plan, bool has_head,
+                     std::vector<MatchResult>& unused, uint32_t* needed);
+  void RetrySpans();
   bool ReadSpans(Request& request);
-  bool BeginPart(Request& request, const Sequence& first);
+  bool MatchPart(Request& request, SpanPart& part, uint32_t least);
+  void BeginPart(Request& request, const Sequence& first);
   void EndPart(Request& request);
   void CommitSpanRows(const StepBatch::Rows& rows);
   void CountPart(Request& request, const SpanPlan::Part& plan, const SpanPart& part);
   void StopSpans(Request& request);
-  void NoteSpans(const Request& request, const Sequence& sequence);
+  void NoteSpans(Request& request, const Sequence& sequence);
   void FillSpans(Request& request);
 
   // scheduler.cc
@@ -257,6 +263,7 @@ class Scheduler {
   std::vector<uint32_t> kept_blocks_;           // of DropTokens; the same
   std::vector<RetentionPolicy::HeldBlock> held_blocks_;
   uint64_t files_checked_ns_ = 0;  // the last CheckAll
+  uint64_t num_span_matches_ = 0;
 };
 
 }  // namespace kvasir

@@ -188,6 +188,7 @@ bool Scheduler::TryAdmit(Request& request) {
     request.times.parts.Enter(State::kQueued, start_ns, cache_before_ns);
     return false;
   }
+  const uint32_t available = cache_.accounts().available(request.room.account);
   auto parts = ReserveSpans(request, match);
   if (!parts && cache_.DropTail(match)) parts = ReserveSpans(request, match);
   if (!parts) {
@@ -196,9 +197,15 @@ bool Scheduler::TryAdmit(Request& request) {
     request.times.parts.Enter(State::kQueued, start_ns, cache_before_ns);
     return false;
   }
-  if (!guaranteed && !requests_.running.empty() && cache_.unreserved_blocks() < Headroom()) {
+  const uint32_t unreserved = cache_.unreserved_blocks();
+  if (!guaranteed && !requests_.running.empty() && unreserved < Headroom()) {
+    if (!parts->empty()) {
+      request.spans.refusal = {{Code::kExhausted, "the headroom is left to running requests"},
+                               available + Headroom() - unreserved};
+    }
     return false;
   }
+  if (!parts->empty()) RetrySpans();
   request.spans.parts = std::move(*parts);
   request.times.parts.Enter(State::kRuns, start_ns, cache_before_ns);
   request.room.reserved_tokens = demand.tokens;

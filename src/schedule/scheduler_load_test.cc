@@ -3,18 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
 
-#include "base/mutex.h"
-#include "base/random.h"
 #include "cache/tier_probe.h"
-#include "schedule/request_check.h"
-#include "schedule/request_limits_for_test.h"
-#include "schedule/scheduler.h"
-#include "testing/fake_runner.h"
+#include "schedule/scheduler_process_for_test.h"
 #include "tier/blocking_storage_for_test.h"
 #include "tier/disk_tier.h"
 #include "tier/memory_tier_for_test.h"
@@ -24,130 +18,16 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr uint32_t kLoadBlockTokens = 16, kLoadRows = 64, kLoadVocab = 64, kLoadContext = 4096;
 constexpr uint32_t kLongTokens = 2048;
-constexpr auto kStep = milliseconds(20);  // of kLoadRows rows: 2,048 tokens take 640 ms
+constexpr auto kStep = milliseconds(20);  // of kProcessRows rows: 2,048 tokens take 640 ms
 
-std::vector<TokenId> RandomPrompt(uint64_t seed, uint32_t tokens) {
-  Random random(seed);
-  std::vector<TokenId> prompt(tokens);
-  for (TokenId& token : prompt) token = static_cast<TokenId>(random.Below(kLoadVocab));
-  return prompt;
+// An engine whose steps take time.
+ProcessOptions LoadingOptions(Tier* tier, const std::vector<uint32_t>& windows = {0},
+                              milliseconds tier_answer = milliseconds(60'000)) {
+  return {.tier = tier, .windows = windows, .tier_answer = tier_answer, .on_step = [] {
+            std::this_thread::sleep_for(kStep);
+          }};
 }
-
-// An engine without its thread: a scheduler on a tier, which outlives it.
-class LoadingProcess {
- public:
-  LoadingProcess(Tier* tier, std::vector<uint32_t> windows,
-                 milliseconds tier_answer = milliseconds(60'000))
-      : tier_(tier),
-        runner_({.vocab_size = kLoadVocab,
-                 .max_positions = kLoadContext,
-                 .block_tokens = kLoadBlockTokens,
-                 .max_rows = kLoadRows,
-                 .windows = std::move(windows),
-                 .on_step = [] { std::this_thread::sleep_for(kStep); }}),
-        cache_(*KvCache::Create({.layout = runner_.layout(),
-                                 .budget_bytes = 64 << 20,
-                                 .hidden_size = FakeRunner::kHidden,
-                                 .secret = {},
-                                 .step_tokens = kLoadRows,
-                                 .tier = tier})),
-        scheduler_(runner_, *cache_,
-                   {.parallel = 4,
-                    .max_rows = kLoadRows,
-                    .tier = tier,
-                    .tier_answer_ns = static_cast<uint64_t>(tier_answer.count()) * 1'000'000,
-                    .end_tokens = {}}) {
-    if (tier != nullptr) {
-      tier->set_on_progress([this] {
-        const MutexLock lock(mutex_);
-        progress_ = true;
-        told_.notify_all();
-      });
-    }
-  }
-  ~LoadingProcess() {
-    if (tier_ != nullptr) tier_->set_on_progress([] {});
-  }
-
-  // The answer's first token and its receipt.
-  struct Answer {
-    TokenId token = 0;
-    Receipt receipt;
-  };
-  Answer Ask(const std::vector<TokenId>& prompt) {
-    Answer answer;
-    bool is_done = false;
-    GenerateRequest spec;
-    spec.prompt = prompt;
-    spec.max_tokens = 1;
-    spec.sampling.temperature = 0;
-    spec.ignore_eos = true;
-    spec.reuse = Reuse::kBlocks;
-    auto request = CheckRequest(
-        std::move(spec),
-        [&](const Event& event) {
-          for (const auto& token : event.tokens) answer.token = token.id;
-          if (event.last) answer.receipt = event.receipt;
-          is_done |= event.last;
-        },
-        LimitsFor(*cache_, kLoadContext, kLoadVocab, 4));
-    EXPECT_TRUE(request);
-    (*request)->id = RequestId{++last_id_};
-    (*request)->times.submitted_ns = MonotonicNs();
-    scheduler_.Enqueue(std::move(*request));
-    while (!is_done) Step();
-    EXPECT_EQ(answer.token, runner_.NextToken(prompt));
-    EXPECT_EQ(answer.receipt.computed + answer.receipt.cached_tokens(), prompt.size());
-    return answer;
-  }
-  // Hands all blocks over, and waits for the answer.
-  Result<TierFlushed> Store() {
-    std::optional<Result<TierFlushed>> answer;
-    scheduler_.Flush([&](const Result<TierFlushed>& flushed) { answer = flushed; });
-    while (!answer) Step();
-    return *answer;
-  }
-  Erasure Erase() {
-    std::optional<Erasure> answer;
-    scheduler_.Erase("default", [&](const Erasure& erasure) { answer = erasure; });
-    while (!answer) Step();
-    return *answer;
-  }
-  Erasure Forget(const std::vector<TokenId>& prompt, uint32_t first) {
-    std::optional<Erasure> answer;
-    scheduler_.Forget(
-        {.owner = "default", .cache_salt = {}, .ids = prompt, .first = first, .last = first},
-        std::make_shared<const KeptPrompts>(), [&](const Erasure& erasure) { answer = erasure; });
-    while (!answer) Step();
-    return *answer;
-  }
-  const EngineStats& Stats() {
-    scheduler_.set_on_stats([this](const EngineStats& stats) { stats_ = stats; });
-    return stats_;
-  }
-
- private:
-  void Step() {
-    scheduler_.Step();
-    scheduler_.CheckInvariants();
-    if (!scheduler_.WaitsForTier()) return;
-    MutexLock lock(mutex_);
-    if (!progress_) lock.WaitFor(told_, milliseconds(20));
-    progress_ = false;
-  }
-
-  Tier* const tier_;
-  FakeRunner runner_;
-  std::unique_ptr<KvCache> cache_;
-  Scheduler scheduler_;
-  EngineStats stats_;
-  Mutex mutex_;
-  std::condition_variable told_;
-  bool progress_ = false;
-  uint64_t last_id_ = 0;
-};
 
 struct Timed {
   double cold_ms = 0, loaded_ms = 0;
@@ -162,12 +42,12 @@ Timed Measure(const MemoryTierOptions& options, const std::vector<uint32_t>& win
   MemoryTier tier(options);
   Timed timed;
   {
-    LoadingProcess first(&tier, windows);
+    SchedulerProcess first(LoadingOptions(&tier, windows));
     timed.cold_ms = first.Ask(longest).receipt.ttft_ms;
     first.Ask(shorter);
     EXPECT_TRUE(first.Store());
   }
-  LoadingProcess second(&tier, windows);
+  SchedulerProcess second(LoadingOptions(&tier, windows));
   second.Ask(other);
   second.Ask(shorter);
   const auto answer = second.Ask(longest);
@@ -182,14 +62,14 @@ Timed Measure(const MemoryTierOptions& options, const std::vector<uint32_t>& win
 MemoryTierOptions TierOptions() {
   MemoryTierOptions options;
   options.payload_bytes =
-      FakeRunner({.block_tokens = kLoadBlockTokens, .max_rows = kLoadRows}).layout().block_bytes();
+      FakeRunner({.block_tokens = kProcessBlock, .max_rows = kProcessRows}).layout().block_bytes();
   options.num_buffers = 256;
   return options;
 }
 
 // Bytes that computing makes in a second.
 double ComputedBytesPerSecond() {
-  return TierOptions().payload_bytes / double{kLoadBlockTokens} * kLoadRows /
+  return TierOptions().payload_bytes / double{kProcessBlock} * kProcessRows /
          (std::chrono::duration<double>(kStep).count());
 }
 
@@ -201,7 +81,7 @@ void ExpectNoSlower(const Timed& timed) { ExpectAtMost(1.05 * timed.cold_ms + 50
 
 TEST(SchedulerLoad, AQuickTierIsMuchQuickerThanComputing) {
   const Timed timed = Measure(TierOptions());
-  EXPECT_EQ(timed.receipt.reused_disk, kLongTokens - kLoadBlockTokens);
+  EXPECT_EQ(timed.receipt.reused_disk, kLongTokens - kProcessBlock);
   ExpectAtMost(0.2 * timed.cold_ms, timed);
   EXPECT_FALSE(timed.receipt.miss);
 }
@@ -210,13 +90,13 @@ TEST(SchedulerLoad, WhatATierHasOfAPromptIsKnownBeforeItIsAsked) {
   MemoryTier tier(TierOptions());
   const auto prompt = RandomPrompt(1, 320);
   const KvLayout layout =
-      FakeRunner({.block_tokens = kLoadBlockTokens, .max_rows = kLoadRows}).layout();
+      FakeRunner({.block_tokens = kProcessBlock, .max_rows = kProcessRows}).layout();
   const auto tokens = [&](std::string_view owner, const std::optional<Digest>& salt,
                           const Identity& identity, std::span<const TokenId> ids) {
     return TokensInTier(tier, layout, RootKeyOf(Secret{}, owner, salt, identity), ids);
   };
   EXPECT_EQ(tokens("default", std::nullopt, Identity{}, prompt), 0u);
-  LoadingProcess process(&tier, {0});
+  SchedulerProcess process(LoadingOptions(&tier));
   process.Ask(prompt);
   ASSERT_TRUE(process.Store());
   EXPECT_EQ(tokens("default", std::nullopt, Identity{}, prompt), 304u);  // not the last token
@@ -232,7 +112,7 @@ TEST(SchedulerLoad, WhatATierHasOfAPromptIsKnownBeforeItIsAsked) {
 TEST(SchedulerLoad, AWindowIsLoadedWithTheBlocksThatItsLastTokenSees) {
   for (const std::vector<uint32_t>& windows : {std::vector<uint32_t>{0, 40}, {33}}) {
     const Timed timed = Measure(TierOptions(), windows);
-    EXPECT_EQ(timed.receipt.reused_disk, kLongTokens - kLoadBlockTokens);
+    EXPECT_EQ(timed.receipt.reused_disk, kLongTokens - kProcessBlock);
     ExpectAtMost(0.2 * timed.cold_ms, timed);
   }
 }
@@ -264,7 +144,7 @@ TEST(SchedulerLoad, ATierThatStallsIsOvertaken) {
   ExpectNoSlower(timed);
   ASSERT_TRUE(timed.receipt.miss);
   EXPECT_STREQ(ToString(timed.receipt.miss->reason), "overtaken");
-  EXPECT_GE(timed.receipt.reused_disk, 30 * kLoadBlockTokens);
+  EXPECT_GE(timed.receipt.reused_disk, 30 * kProcessBlock);
 }
 
 TEST(SchedulerLoad, ABlockThatFailsIsComputedAlone) {
@@ -273,10 +153,10 @@ TEST(SchedulerLoad, ABlockThatFailsIsComputedAlone) {
     (fails ? options.fails_at : options.damaged_at) = 31 + 2;
     const Timed timed = Measure(options);
     ExpectNoSlower(timed);
-    EXPECT_EQ(timed.receipt.reused_disk, kLongTokens - 2 * kLoadBlockTokens);
+    EXPECT_EQ(timed.receipt.reused_disk, kLongTokens - 2 * kProcessBlock);
     ASSERT_TRUE(timed.receipt.miss);
     EXPECT_STREQ(ToString(timed.receipt.miss->reason), "unreadable");
-    EXPECT_EQ(timed.receipt.miss->at_token, 2 * kLoadBlockTokens);
+    EXPECT_EQ(timed.receipt.miss->at_token, 2 * kProcessBlock);
   }
 }
 
@@ -312,7 +192,7 @@ class DiskThatHangs : public testing::Test {
     auto tier = DiskTier::Open(
         {.folder = folder_ / "kv",
          .cap_bytes = uint64_t{16} << 20,
-         .shape = {.block_tokens = kLoadBlockTokens, .payload_bytes = TierOptions().payload_bytes},
+         .shape = {.block_tokens = kProcessBlock, .payload_bytes = TierOptions().payload_bytes},
          .num_buffers = 64},
         *storage_);
     EXPECT_TRUE(tier) << tier.error().message;
@@ -332,7 +212,7 @@ class DiskThatHangs : public testing::Test {
 
 TEST_F(DiskThatHangs, EndsNeitherAnAnswerNorAFlushNorAnErase) {
   const milliseconds patience(500);
-  LoadingProcess process(tier_.get(), {0}, patience);
+  SchedulerProcess process(LoadingOptions(tier_.get(), {0}, patience));
   const auto within = [&](auto&& call) {
     const uint64_t start_ns = MonotonicNs();
     auto answer = call();
@@ -367,7 +247,7 @@ TEST_F(DiskThatHangs, EndsNeitherAnAnswerNorAFlushNorAnErase) {
 }
 
 TEST_F(DiskThatHangs, EndsAForgetThatGoesOnLater) {
-  LoadingProcess process(tier_.get(), {0}, milliseconds(500));
+  SchedulerProcess process(LoadingOptions(tier_.get(), {0}, milliseconds(500)));
   const auto prompt = RandomPrompt(1, 256), other = RandomPrompt(2, 256);
   process.Ask(prompt);
   process.Ask(other);
@@ -380,7 +260,7 @@ TEST_F(DiskThatHangs, EndsAForgetThatGoesOnLater) {
   gate_->Block(Blocked::kNothing);
   EXPECT_FALSE(process.Forget(prompt, 200).error);  // after the first one
   EXPECT_EQ(tier_->Stats().blocks, 6u + 16u);
-  LoadingProcess restarted(tier_.get(), {0});
+  SchedulerProcess restarted(LoadingOptions(tier_.get()));
   EXPECT_LE(restarted.Ask(prompt).receipt.cached_tokens(), 96u);
 }
 

@@ -1,6 +1,8 @@
 // Spans: when the parts of a prompt are read, and what is counted of them.
 #include <algorithm>
+#include <utility>
 
+#include "base/bytes.h"
 #include "base/fault.h"
 #include "base/result.h"
 #include "schedule/scheduler.h"
@@ -11,42 +13,83 @@ namespace {
 constexpr MatchOptions kOfPart{
     .use_cursor = false, .use_tier = false, .counts = false, .computes_last = false};
 
-std::unique_ptr<SpanPart> NewPart(const Request& request, const SpanPlan::Part& part) {
-  const std::span<const TokenId> prompt = request.spec.prompt;
-  const auto head = prompt.first(request.spans.plan->head());
-  const auto span = prompt.subspan(part.begin, part.end - part.begin);
-  auto made = std::make_unique<SpanPart>();
-  made->sequence.tokens.reserve(head.size() + span.size());
-  made->sequence.tokens.assign(head.begin(), head.end());
-  made->sequence.tokens.insert(made->sequence.tokens.end(), span.begin(), span.end());
-  return made;
-}
-
 }  // namespace
 
 // Makes the parts of a request that is about to start, and reserves what they need. Where its head
-// is here, what is here of the parts stays. `match`: of its first sequence.
+// is here, what is here of the parts stays. `match`: of its first sequence. After a refusal it is
+// not tried again before its parts may have all that they need, or there is a reason to look for
+// them anew (RetrySpans).
 Result<std::vector<std::unique_ptr<SpanPart>>> Scheduler::ReserveSpans(Request& request,
                                                                        const MatchResult& match) {
   std::vector<std::unique_ptr<SpanPart>> parts;
-  if (!request.spans.plan) return parts;
-  const uint32_t head = request.spans.plan->head(), block_tokens = cache_.layout().block_tokens();
-  const bool has_head = match.num_reused() >= head / block_tokens * block_tokens;
-  for (const SpanPlan::Part& part : request.spans.plan->parts()) {
-    parts.push_back(NewPart(request, part));
-    SpanPart& made = *parts.back();
-    const auto size = static_cast<uint32_t>(made.sequence.tokens.size());
-    if (!has_head) {
-      KV_ASSIGN(made.reservation, cache_.ReserveAfter(request.room.account, head, size));
-      continue;
-    }
-    MatchResult found = MatchText(request, made.sequence.tokens, false, kOfPart);
-    if (found.num_reused() < size) {
-      KV_ASSIGN(made.reservation, cache_.Reserve(found, {.prompt_tokens = size, .tokens = size}));
-    }
-    made.sequence.kv = cache_.Fetch(std::move(found), size);
+  SpanState& spans = request.spans;
+  if (!spans.plan) return parts;
+  const uint32_t available = cache_.accounts().available(request.room.account);
+  if (spans.refusal && available < spans.refusal->least_blocks && !requests_.running.empty()) {
+    return tl::unexpected(spans.refusal->error);
   }
+  spans.refusal.reset();
+  const uint32_t head = spans.plan->head(), block_tokens = cache_.layout().block_tokens();
+  const bool has_head = match.num_reused() >= head / block_tokens * block_tokens;
+  std::vector<MatchResult> unused;  // pins that the parts after them would have too
+  for (const SpanPlan::Part& part : spans.plan->parts()) {
+    parts.push_back(std::make_unique<SpanPart>());
+    const uint32_t left = cache_.accounts().available(request.room.account);
+    uint32_t needed = 0;
+    const Status reserved = ReserveSpan(request, *parts.back(), part, has_head, unused, &needed);
+    if (!reserved && !spans.refusal) spans.refusal = {reserved.error(), available - left};
+    if (spans.refusal) spans.refusal->least_blocks += needed;
+  }
+  if (spans.refusal) return tl::unexpected(spans.refusal->error);
   return parts;
+}
+
+// Reserves what one part needs, or counts it after a refusal. kExhausted, with the blocks that it
+// needs at least beside those that others pin; what is here of it is in `unused` then.
+Status Scheduler::ReserveSpan(Request& request, SpanPart& part, const SpanPlan::Part& plan,
+                              bool has_head, std::vector<MatchResult>& unused, uint32_t* needed) {
+  const auto available = [&] { return cache_.accounts().available(request.room.account); };
+  const SpanPlan& spans = *request.spans.plan;
+  const std::optional<SpanRefusal>& refusal = request.spans.refusal;
+  const uint32_t block_tokens = cache_.layout().block_tokens(), size = spans.TokensOf(plan);
+  const uint32_t num_full = cache_.layout().num_full_groups();
+  part.sequence.tokens = spans.TextOf(plan, request.spec.prompt);
+  if (!has_head) {
+    *needed = static_cast<uint32_t>(spans.BlocksOf(plan, block_tokens)) * num_full;
+    if (refusal) return {};
+    KV_ASSIGN(part.reservation, cache_.ReserveAfter(request.room.account, spans.head(), size));
+    return {};
+  }
+  const uint32_t before = available();
+  ++num_span_matches_;
+  MatchResult found = MatchText(request, part.sequence.tokens, false, kOfPart);
+  Status reserved;
+  if (found.num_reused() < size) {
+    // (Of a tail that is used in part it may do without the pin.)
+    const uint32_t whole = found.num_reused() / block_tokens;
+    *needed = (static_cast<uint32_t>(CeilDiv(size, block_tokens)) - whole) * num_full;
+    if (found.num_reused() % block_tokens != 0) *needed -= num_full;
+    if (!refusal) {
+      auto made = cache_.Reserve(found, {.prompt_tokens = size, .tokens = size});
+      if (made) {
+        part.reservation = std::move(*made);
+      } else {
+        reserved = tl::unexpected(made.error());
+      }
+    }
+  }
+  if (!reserved || refusal) {
+    *needed += before - available();
+    unused.push_back(std::move(found));
+    return reserved;
+  }
+  part.sequence.kv = cache_.Fetch(std::move(found), size, part.reservation);
+  return {};
+}
+
+// Makes requests that wait look for their spans again: there is more of them, or others pin them.
+void Scheduler::RetrySpans() {
+  for (const auto& request : requests_.waiting) request->spans.refusal.reset();
 }
 
 // Goes on with the parts of a request whose first sequence has its exact tokens: one after the
@@ -64,7 +107,7 @@ bool Scheduler::ReadSpans(Request& request) {
   }
   if (!spans.is_reading) loads_.End(request);
   while (spans.num_read < spans.parts.size()) {
-    if (!spans.is_reading && !BeginPart(request, first)) return false;
+    if (!spans.is_reading) BeginPart(request, first);
     if (spans.reading()->num_pending() > 0) return true;
     EndPart(request);
   }
@@ -77,44 +120,50 @@ bool Scheduler::ReadSpans(Request& request) {
   return true;
 }
 
-// Matches the next part again, since more of it may be here now; else it begins with the head that
-// the request's first sequence has. Returns false where blocks are missing.
-bool Scheduler::BeginPart(Request& request, const Sequence& first) {
+// Begins the next part. More of it may be here than when its blocks were reserved; else it goes on
+// with what was here then, or with the head that the request's first sequence has.
+void Scheduler::BeginPart(Request& request, const Sequence& first) {
   SpanState& spans = request.spans;
+  spans.is_reading = true;
   SpanPart& part = *spans.parts[spans.num_read];
   const auto size = static_cast<uint32_t>(part.sequence.tokens.size());
   KvSequence& kv = part.sequence.kv;
-  if (!kv.tables().empty() && kv.num_committed() == size) return spans.is_reading = true;
-  part.reservation.Release();
+  const bool has_blocks = !kv.tables().empty();
+  if (has_blocks && kv.num_committed() == size) return;
+  if (MatchPart(request, part, has_blocks ? kv.num_committed() : spans.plan->head())) return;
+  if (has_blocks) return;
+  kv = figures_.TimedCache(
+      [&] { return cache_.Branch(first.kv, spans.plan->head(), size, part.reservation); });
+}
+
+// Takes what the cache and the tier have of a part, if that is its head and `least` tokens or more.
+// What is reserved for the part stays reserved in any case.
+bool Scheduler::MatchPart(Request& request, SpanPart& part, uint32_t least) {
+  const auto size = static_cast<uint32_t>(part.sequence.tokens.size());
+  const uint32_t block_tokens = cache_.layout().block_tokens();
+  const uint32_t whole_head = request.spans.plan->head() / block_tokens * block_tokens;
+  MatchOptions options = kOfPart;
+  options.use_tier = request.spec.use_disk && !request.wait.skips_tier;
+  options.remote = request.spec.use_remote;
+  part.reservation.Lend();
+  ++num_span_matches_;
   {
-    MatchOptions options = kOfPart;
-    options.use_tier = request.spec.use_disk && !request.wait.skips_tier;
-    options.remote = request.spec.use_remote;
     MatchResult match = MatchText(request, part.sequence.tokens, false, options);
-    const uint32_t block_tokens = cache_.layout().block_tokens();
-    const uint32_t whole_head = spans.plan->head() / block_tokens * block_tokens;
-    auto reserved = match.num_reused() < whole_head
-                        ? Result<Reservation>(Fail(Code::kNotFound, "the head is not here"))
-                        : cache_.Reserve(match, {.prompt_tokens = size, .tokens = size});
-    if (reserved) {
-      const uint32_t num_offered = match.num_offered();
-      KvLoad load = cache_.TakeOffer(match);
-      kv = figures_.TimedCache([&] { return cache_.Fetch(std::move(match), size, *reserved); });
-      part.reservation = std::move(*reserved);
-      spans.is_reading = true;
-      loads_.Start(request, std::move(load), num_offered);
-      return true;
+    const uint32_t num_offered = match.num_offered();
+    if (match.num_reused() >= whole_head && match.num_reused() + num_offered >= least) {
+      auto reserved = cache_.ReserveLent(match, {.prompt_tokens = size, .tokens = size});
+      if (reserved) {
+        KvLoad load = cache_.TakeOffer(match);
+        part.sequence.kv =
+            figures_.TimedCache([&] { return cache_.Fetch(std::move(match), size, *reserved); });
+        part.reservation = std::move(*reserved);
+        loads_.Start(request, std::move(load), num_offered);
+        return true;
+      }
     }
   }
-  auto reserved = cache_.ReserveAfter(request.room.account, spans.plan->head(), size);
-  if (!reserved) {
-    request.room.over_quota = CountRefusal(reserved.error());
-    return false;
-  }
-  kv = figures_.TimedCache(
-      [&] { return cache_.Branch(first.kv, spans.plan->head(), size, *reserved); });
-  part.reservation = std::move(*reserved);
-  return spans.is_reading = true;
+  part.reservation.EndLoan();
+  return false;
 }
 
 // Publishes the part that is computed, and says what later tokens see of it.
@@ -139,6 +188,7 @@ void Scheduler::EndPart(Request& request) {
                         .shift = is_loose ? 0 : plan.shift});
   spans.is_reading = false;
   ++spans.num_read;
+  RetrySpans();
 }
 
 // Commits the rows of a part that a step computed.
@@ -150,7 +200,13 @@ void Scheduler::CommitSpanRows(const StepBatch::Rows& rows) {
       [&] { cache_.Commit(rows.sequence->kv, rows.num_rows, KvCache::CommitKind::kRunning); });
   const uint32_t begin = std::max(rows.position, plan.read_begin - plan.shift);
   const uint32_t end = std::min(rows.position + rows.num_rows, plan.read_end - plan.shift);
-  part.computed += std::max(begin, end) - begin;
+  const uint32_t computed = std::max(begin, end) - begin;
+  part.computed += computed;
+  if (request.spans.num_read == request.spans.num_counted) {
+    // (After a preemption some of it may be computed again.)
+    uint32_t& of_next = request.spans.computed_of_next;
+    of_next = std::min(plan.read_tokens(), of_next + computed);
+  }
   request.answer.prefilled_tokens += rows.num_rows;
   if (request.spec.only_when_idle) figures_.stats().prepared_tokens += rows.num_rows;
 }
@@ -158,7 +214,9 @@ void Scheduler::CommitSpanRows(const StepBatch::Rows& rows) {
 // Writes into the receipt where the tokens that are read of a part came from.
 void Scheduler::CountPart(Request& request, const SpanPlan::Part& plan, const SpanPart& part) {
   ++request.spans.num_counted;
-  const uint32_t reused = plan.read_tokens() - part.computed;
+  const uint32_t computed = std::exchange(request.spans.computed_of_next, 0);
+  request.spans.computed_tokens += computed;
+  const uint32_t reused = plan.read_tokens() - computed;
   const uint32_t disk = std::min(reused, part.from_disk);
   const uint32_t remote = std::min(reused - disk, part.from_remote);
   Receipt& receipt = request.receipt;
@@ -181,37 +239,43 @@ void Scheduler::StopSpans(Request& request) {
 }
 
 // Counts the tokens of a choice that ends and did not see all before them as it stands.
-void Scheduler::NoteSpans(const Request& request, const Sequence& sequence) {
-  if (!request.spans.plan || request.spec.only_when_idle) return;
+void Scheduler::NoteSpans(Request& request, const Sequence& sequence) {
+  if (!request.spans.plan) return;
   const uint32_t tokens = std::max(sequence.num_computed, sequence.kv.num_committed());
+  request.spans.reached = std::max(request.spans.reached, tokens);
+  if (request.spec.only_when_idle) return;
   const uint32_t exact = std::min(tokens, request.exact_end());
   figures_.stats().spans_inexact += tokens - exact - request.spans.plan->ReadBefore(tokens);
 }
 
-// Writes into the receipt what became of the spans.
+// Writes into the receipt what became of the spans, as far as the request came.
 void Scheduler::FillSpans(Request& request) {
   if (!request.spans.plan) return;
   const SpanPlan& plan = *request.spans.plan;
   SpansReceipt& receipt = request.receipt.spans.emplace();
   receipt.count = static_cast<uint32_t>(plan.choice().spans.size());
   receipt.reused_tokens = request.spans.reused_tokens;
-  uint32_t tokens = 0;
-  for (const PromptSpan& span : plan.choice().spans) {
-    const bool is_plain = span.end - span.begin < kMinSpanTokens;
-    receipt.plain += is_plain;
-    tokens += is_plain ? 0 : span.end - span.begin;
-  }
+  receipt.computed_tokens = request.spans.computed_tokens + request.spans.computed_of_next;
+  // The request's first tokens that were there, and all tokens that it came to.
+  const uint32_t begun = request.receipt.cached_tokens() - request.spans.reused_tokens;
+  const uint32_t reached = std::max(request.spans.reached, begun);
+  const auto tokens_of = [](uint32_t begin, uint32_t end, uint32_t before) {
+    return std::clamp(before, begin, end) - begin;
+  };
   for (const SpanPlan::Part& part : plan.parts()) {
-    receipt.seam_tokens += part.end - part.begin - part.read_tokens();
+    receipt.seam_tokens += tokens_of(part.begin, part.read_begin, reached) +
+                           tokens_of(part.read_end, part.end, reached);
   }
   // The others are ordinary text at the prompt's beginning, or computed in their place.
-  const uint32_t begun = request.receipt.cached_tokens() - request.spans.reused_tokens;
-  for (const PromptSpan& span : plan.choice().spans) {
-    const bool is_part = std::ranges::count(plan.parts(), span.begin, &SpanPlan::Part::begin) > 0;
-    if (is_part || span.end - span.begin < kMinSpanTokens) continue;
-    receipt.reused_tokens += std::clamp(begun, span.begin, span.end) - span.begin;
+  for (const auto& [begin, end] : plan.choice().spans) {
+    const bool is_plain = end - begin < kMinSpanTokens;
+    receipt.plain += is_plain;
+    const bool is_part = std::ranges::count(plan.parts(), begin, &SpanPlan::Part::begin) > 0;
+    if (is_part || is_plain) continue;
+    const uint32_t reused = tokens_of(begin, end, begun);
+    receipt.reused_tokens += reused;
+    receipt.computed_tokens += tokens_of(begin, end, reached) - reused;
   }
-  receipt.computed_tokens = tokens - receipt.reused_tokens - receipt.seam_tokens;
   if (!plan.parts().empty()) receipt.inexact_from = plan.inexact_from();
   if (request.spec.only_when_idle) return;
   EngineStats& stats = figures_.stats();

@@ -23,6 +23,7 @@
 #include "schedule/drafts_for_test.h"
 #include "schedule/request_check.h"
 #include "schedule/request_tracing.h"
+#include "schedule/spans_for_test.h"
 #include "schedule/stats_check_for_test.h"
 #include "testing/fake_runner.h"
 
@@ -37,6 +38,7 @@ struct Asked {
   GenerateRequest spec;
   uint32_t max_tokens = 0;  // clipped
   std::optional<RetentionPolicy> retention;
+  std::optional<SpanPlan> spans;
   std::vector<std::vector<TokenId>> answers;
   std::vector<FinishReason> reasons;
   std::optional<Error> error;
@@ -66,10 +68,18 @@ std::vector<TokenId> Expected(const FakeRunner& runner, const Asked& asked, Fini
     bounded.emplace(runner, *asked.retention);
     for (const TokenId token : tokens) bounded->Append(token);
   }
+  std::optional<FakeRunner::SpannedText> spanned;
+  if (asked.spans) {
+    spanned.emplace(runner, *asked.spans, tokens);
+    for (const TokenId token : tokens) spanned->Append(token);
+  }
   *reason = FinishReason::kLength;
   while (tokens.size() - asked.spec.prompt.size() < asked.max_tokens) {
-    tokens.push_back(bounded ? bounded->Next() : runner.NextToken(tokens));
+    tokens.push_back(bounded   ? bounded->Next()
+                     : spanned ? spanned->Next()
+                               : runner.NextToken(tokens));
     if (bounded) bounded->Append(tokens.back());
+    if (spanned) spanned->Append(tokens.back());
     if (!asked.spec.ignore_eos && tokens.back() == kEndToken) {
       *reason = FinishReason::kStop;
       break;
@@ -91,6 +101,7 @@ class RandomSchedule {
         formats_(seed),
         drafts_(seed ^ 0x5eed),
         retained_(seed ^ 0x4e7a),
+        spanned_(seed ^ 0x59a2),
         masks_(LettersTrie(), formats_.Below(2) << 16),
         mode_(random_.Below(8) == 0   ? CacheMode::kNone
               : random_.Below(8) == 0 ? CacheMode::kSequence
@@ -164,6 +175,7 @@ class RandomSchedule {
   uint64_t preemptions = 0, by_priority = 0, recomputed = 0, late = 0, restarted = 0;
   uint64_t traces = 0, waits = 0, evicting_steps = 0, limited = 0, refits = 0;
   uint64_t whole_blocks = 0, unfinished_prompts = 0, dropped = 0;
+  uint64_t spans_reused = 0, spans_computed = 0, spans_cut = 0;  // tokens; requests
   const DraftStats& drafts() const { return stats_.drafts; }
   const CacheCounters& counters() const { return cache_->counters(); }
 
@@ -260,6 +272,12 @@ class RandomSchedule {
                                          : Reuse::kAll;
     if (random_.Below(4) == 0) spec.timeout_ms = random_.Below(1000);
     if (retained_.Below(3) == 0) spec.retention = RandomRetention();
+    // So that it drafts before decisions that drop blocks.
+    if (spec.retention && spec.retention->policy == Retention::kHeavy) spec.max_tokens += 80;
+    if (may_have_spans() && spanned_.Below(3) == 0) {
+      std::erase(spec.prompt, kNotFinite);
+      AddRandomSpans(spanned_, kContext - 1, spec);
+    }
     const uint64_t id = ++last_id_;
     if (id % 2 == 0) spec.on_trace = [this](const RequestTrace& trace) { HearTrace(trace); };
     auto checked =
@@ -273,7 +291,8 @@ class RandomSchedule {
                       .layout = &runner_.layout(),
                       .step_tokens = cache_->step_tokens(),
                       .cache_mode = mode_,
-                      .no_retention = mode_ == CacheMode::kNone || long_after_ != 0 ? "no" : ""});
+                      .no_retention = mode_ == CacheMode::kNone || long_after_ != 0 ? "no" : "",
+                      .no_spans = may_have_spans() ? "" : "no"});
     if (!checked) return;  // can never fit
     (*checked)->id = RequestId{id};
     (*checked)->times.submitted_ns = MonotonicNs();
@@ -286,9 +305,14 @@ class RandomSchedule {
     asked.spec = std::move(spec);
     asked.max_tokens = (*checked)->max_tokens;
     asked.retention = (*checked)->retention;
+    asked.spans = (*checked)->spans.plan;
     asked.answers.resize(asked.spec.n);
     asked.reasons.resize(asked.spec.n, FinishReason::kNone);
     scheduler_.Enqueue(std::move(*checked));
+  }
+
+  bool may_have_spans() const {
+    return mode_ != CacheMode::kNone && long_after_ == 0 && !runner_.layout().has_windows();
   }
 
   RetentionChoice RandomRetention() {
@@ -581,6 +605,11 @@ class RandomSchedule {
       reused += asked.receipt.cached_tokens();
       computed += asked.receipt.computed;
       if (asked.receipt.retention) dropped += asked.receipt.retention->dropped;
+      if (asked.spans) {
+        spans_reused += asked.receipt.spans.value().reused_tokens;
+        spans_computed += asked.receipt.spans->computed_tokens;
+        spans_cut += CheckSpansReceipt(*asked.spans, asked.receipt, LongestAnswer(asked) > 0);
+      }
       preemptions += asked.receipt.preemptions;
       recomputed += asked.receipt.recomputed;
       const size_t prompt = asked.spec.prompt.size();
@@ -613,7 +642,7 @@ class RandomSchedule {
 
   OwnClock clock_;
   uint64_t step_start_ns_ = 0;
-  Random random_, formats_, drafts_, retained_;
+  Random random_, formats_, drafts_, retained_, spanned_;
   const TestDrafts draft_kind_ = TestDrafts(drafts_.Below(5));
   TokenMasks masks_;
   const CacheMode mode_;
@@ -643,7 +672,7 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
            evicted = 0, cursors = 0, preemptions = 0, recomputed = 0, late = 0, rope_changed = 0,
            by_priority = 0, restarted = 0, traces = 0, waits = 0, evicting_steps = 0, limited = 0,
            refits = 0, whole_blocks = 0, unfinished_prompts = 0, accepted = 0, rejected = 0,
-           dropped = 0;
+           dropped = 0, spans_reused = 0, spans_computed = 0, spans_cut = 0;
   for (uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "KVASIR_SEED=" << seed);
     RandomSchedule schedule(seed);
@@ -670,6 +699,9 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
     whole_blocks += schedule.whole_blocks;
     unfinished_prompts += schedule.unfinished_prompts;
     dropped += schedule.dropped;
+    spans_reused += schedule.spans_reused;
+    spans_computed += schedule.spans_computed;
+    spans_cut += schedule.spans_cut;
     accepted += schedule.drafts().accepted;
     rejected += schedule.drafts().drafted - schedule.drafts().accepted;
     rope_changed += schedule.counters().misses[static_cast<size_t>(MissReason::kRopeChanged)];
@@ -694,7 +726,8 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
         evicted,        cursors,      preemptions, recomputed,   late,
         by_priority,    rope_changed, restarted,   traces,       waits,
         evicting_steps, limited,      refits,      whole_blocks, unfinished_prompts,
-        accepted,       rejected,     dropped}) {
+        accepted,       rejected,     dropped,     spans_reused, spans_computed,
+        spans_cut}) {
     EXPECT_GT(seen, count / 1000);
   }
 }
@@ -703,7 +736,8 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
 TEST(Scheduler, SeesInjectedFaults) {
   for (const Fault fault :
        {Fault::kStaleBlock, Fault::kWrongPosition, Fault::kStaleResume, Fault::kAcceptedWrong,
-        Fault::kKeptDraft, Fault::kUnshiftedSinks, Fault::kLateDrop, Fault::kForeignResume}) {
+        Fault::kKeptDraft, Fault::kUnshiftedSinks, Fault::kLateDrop, Fault::kForeignResume,
+        Fault::kDraftedScore, Fault::kLooseSpan}) {
     InjectFault(fault);
     uint64_t seed = 0, wrong = 0;
     while (wrong == 0 && seed < 20'000) {

@@ -21,16 +21,26 @@ struct SpanPart {
   uint32_t from_disk = 0, from_remote = 0;  // tokens that it loaded
 };
 
+// Why the parts of a request that waits found no room, and from how many blocks on, that its
+// account could reserve before them, they may find it.
+struct SpanRefusal {
+  Error error;
+  uint32_t least_blocks;
+};
+
 // Parts are read one after the other, once the request's first sequence has all its exact tokens.
 struct SpanState {
   std::optional<SpanPlan> plan;                  // absent: the request has no spans
   std::vector<std::unique_ptr<SpanPart>> parts;  // [plan->parts()], while it runs
+  std::optional<SpanRefusal> refusal;            // of the last try to admit it
   uint32_t num_read = 0;                         // parts whose KV is there
   bool is_reading = false;            // part `num_read` is being matched, loaded or computed
   std::vector<StepRun> runs;          // what a token after all parts sees before its own tables
   std::vector<uint32_t> runs_before;  // [part]: the runs of a token between it and the part before
   uint32_t num_counted = 0;           // parts that the receipt has
-  uint32_t reused_tokens = 0;         // of these
+  uint32_t reused_tokens = 0, computed_tokens = 0;  // of these
+  uint32_t computed_of_next = 0;                    // of the next one, before preemptions too
+  uint32_t reached = 0;  // the most tokens that a choice had, when it ended
 
   // Gives back what its parts hold. What they computed and committed can be found.
   void Stop() {

@@ -1,6 +1,7 @@
 #include "schedule/tier_looks.h"
 
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "schedule/load_pace.h"
@@ -15,7 +16,16 @@ void TierLooks::Begin(Request& request) const {
   }
   const bool is_long = options_.IsLong(request.prompt_tokens());
   const Identity identity = IdentityOf(options_, request.adapters.get(), is_long);
-  LookFor what = cache_.LookForRest(request.cache_owner(), identity, spec.cache_salt, spec.prompt);
+  std::vector<std::vector<TokenId>> parts;
+  uint32_t head = 0;
+  if (const std::optional<SpanPlan>& plan = request.spans.plan) {
+    head = plan->head();
+    for (const SpanPlan::Part& part : plan->parts()) {
+      parts.push_back(plan->TextOf(part, spec.prompt));
+    }
+  }
+  LookFor what = cache_.LookForRest(request.cache_owner(), identity, spec.cache_salt,
+                                    request.Exact(spec.prompt), head, parts);
   const uint32_t own_groups = cache_.layout().num_own_groups();
   if (what.names.size() < size_t{2} * own_groups) return;
   const double tokens =

@@ -21,7 +21,8 @@ class TierLooks {
 
   // Returns whether there is a store to ask.
   bool CanAsk() const { return options_.tier != nullptr && options_.tier->LookNs() > 0; }
-  // Asks for a request that enters the queue, where the pool leaves two blocks or more to find.
+  // Asks for a request that enters the queue, where the pool leaves two blocks or more to find: of
+  // its prompt, as far as it is exact, and of its spans.
   void Begin(Request& request) const;
   // Returns whether the request waits for the answer.
   static bool Holds(const Request& request, uint64_t now_ns);

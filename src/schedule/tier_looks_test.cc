@@ -4,103 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <thread>
 
-#include "base/random.h"
-#include "schedule/request_check.h"
-#include "schedule/request_limits_for_test.h"
-#include "schedule/scheduler.h"
-#include "testing/fake_runner.h"
+#include "schedule/scheduler_process_for_test.h"
 #include "tier/far_tier_for_test.h"
 
 namespace kvasir {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr uint32_t kLookBlock = 16, kLookRows = 64, kLookContext = 1024, kLookVocab = 64;
-
-std::vector<TokenId> PromptOf(uint64_t seed, uint32_t tokens) {
-  Random random(seed);
-  std::vector<TokenId> prompt(tokens);
-  for (TokenId& token : prompt) token = static_cast<TokenId>(random.Below(kLookVocab));
-  return prompt;
-}
-
-// A scheduler on a tier, which outlives it.
-class LookingProcess {
- public:
-  explicit LookingProcess(Tier* tier, std::vector<uint32_t> windows = {0})
-      : runner_({.vocab_size = kLookVocab,
-                 .max_positions = kLookContext,
-                 .block_tokens = kLookBlock,
-                 .max_rows = kLookRows,
-                 .windows = std::move(windows)}),
-        cache_(*KvCache::Create({.layout = runner_.layout(),
-                                 .budget_bytes = 64 << 20,
-                                 .hidden_size = FakeRunner::kHidden,
-                                 .secret = {},
-                                 .step_tokens = kLookRows,
-                                 .tier = tier})),
-        scheduler_(runner_, *cache_,
-                   {.parallel = 4, .max_rows = kLookRows, .tier = tier, .end_tokens = {}}) {}
-
-  struct Answer {
-    Receipt receipt;
-    bool is_done = false;
-  };
-  void Ask(const std::vector<TokenId>& prompt, Answer* answer,
-           const std::function<void(GenerateRequest&)>& change = {}) {
-    GenerateRequest spec;
-    spec.prompt = prompt;
-    spec.max_tokens = 1;
-    spec.sampling.temperature = 0;
-    spec.ignore_eos = true;
-    spec.reuse = Reuse::kBlocks;
-    if (change) change(spec);
-    auto request = CheckRequest(
-        std::move(spec),
-        [answer](const Event& event) {
-          if (event.last) answer->receipt = event.receipt;
-          answer->is_done |= event.last;
-        },
-        LimitsFor(*cache_, kLookContext, kLookVocab, 4));
-    EXPECT_TRUE(request);
-    (*request)->id = RequestId{++last_id_};
-    (*request)->times.submitted_ns = MonotonicNs();
-    scheduler_.Enqueue(std::move(*request));
-  }
-  void Step() {
-    scheduler_.Step();
-    scheduler_.CheckInvariants();
-    waited_ |= scheduler_.WaitsForTier();
-    if (scheduler_.WaitsForTier()) std::this_thread::sleep_for(milliseconds(1));
-  }
-  Receipt AskOne(const std::vector<TokenId>& prompt,
-                 const std::function<void(GenerateRequest&)>& change = {}) {
-    Answer answer;
-    Ask(prompt, &answer, change);
-    while (!answer.is_done) Step();
-    return answer.receipt;
-  }
-  void Store() {
-    bool is_done = false;
-    scheduler_.Flush([&](const Result<TierFlushed>&) { is_done = true; });
-    while (!is_done) Step();
-  }
-  bool waited() const { return waited_; }
-
- private:
-  FakeRunner runner_;
-  std::unique_ptr<KvCache> cache_;
-  Scheduler scheduler_;
-  uint64_t last_id_ = 0;
-  bool waited_ = false;
-};
 
 FarTierOptions FarOptions() {
   FarTierOptions options;
   options.memory.payload_bytes =
-      FakeRunner({.block_tokens = kLookBlock, .max_rows = kLookRows}).layout().block_bytes();
+      FakeRunner({.block_tokens = kProcessBlock, .max_rows = kProcessRows}).layout().block_bytes();
   options.memory.num_buffers = 128;
   return options;
 }
@@ -108,52 +24,105 @@ FarTierOptions FarOptions() {
 TEST(TierLooks, APromptIsFoundThatOnlyTheStoreHas) {
   for (const std::vector<uint32_t>& windows : {std::vector<uint32_t>{0}, {0, 40}}) {
     FarTier tier(FarOptions());
-    const auto prompt = PromptOf(1, 400);
+    const auto prompt = RandomPrompt(1, 400);
     {
-      LookingProcess first(&tier, windows);
-      EXPECT_EQ(first.AskOne(prompt).computed, 400u);
+      SchedulerProcess first({.tier = &tier, .windows = windows});
+      EXPECT_EQ(first.Ask(prompt).receipt.computed, 400u);
       first.Store();
     }
-    LookingProcess second(&tier, windows);
+    SchedulerProcess second({.tier = &tier, .windows = windows});
     const uint32_t before = tier.num_looks();
-    const Receipt receipt = second.AskOne(prompt);
+    const Receipt receipt = second.Ask(prompt).receipt;
     EXPECT_EQ(tier.num_looks(), before + 1);
     EXPECT_EQ(receipt.reused_remote, 384u);
     EXPECT_EQ(receipt.reused_disk, 0u);
-    second.AskOne(prompt);  // the pool has it
+    second.Ask(prompt);  // the pool has it
     EXPECT_EQ(tier.num_looks(), before + 1);
   }
 }
 
+// The prompt's own chain says nothing of them: they come in another order, after other words.
+TEST(TierLooks, SpansAreFoundThatOnlyTheStoreHas) {
+  FarTier tier(FarOptions());
+  const auto words = Joined({1}, RandomPrompt(20, 39)),
+             other_words = Joined({1}, RandomPrompt(21, 32));
+  const auto one = RandomPrompt(22, 80), two = RandomPrompt(23, 101);
+  const auto prompt = Joined(Joined(words, one), Joined(two, {1, 2, 3}));
+  const auto turned = Joined(Joined(other_words, two), Joined(one, {4, 5, 6}));
+  const auto spans = [](std::vector<PromptSpan> spans) {
+    return [spans = std::move(spans)](GenerateRequest& spec) {
+      spec.spans = PromptSpans{.spans = spans, .seam = 8, .head = 1};
+    };
+  };
+  {
+    SchedulerProcess first({.tier = &tier});
+    EXPECT_EQ(first.Ask(prompt, spans({{40, 120}, {120, 221}})).receipt.cached_tokens(), 0u);
+    first.Store();
+  }
+  SchedulerProcess second({.tier = &tier});
+  const auto ask = spans({{33, 134}, {134, 214}});
+  const uint32_t before = tier.num_looks();
+  const Receipt receipt = second.Ask(turned, ask).receipt;
+  EXPECT_EQ(tier.num_looks(), before + 1);
+  EXPECT_EQ(receipt.reused_remote, 96u - 9 + 80 - 9) << "less the start token and the seam";
+  EXPECT_EQ(receipt.spans->reused_tokens, receipt.reused_remote);
+  EXPECT_EQ(second.Ask(turned, ask).receipt.reused_remote, 0u) << "the pool has them";
+  EXPECT_EQ(tier.num_looks(), before + 1);
+}
+
+// Beyond its exact tokens a prompt takes nothing.
+TEST(TierLooks, OnlyWhatIsExactIsLookedFor) {
+  FarTier tier(FarOptions());
+  const auto prompt = RandomPrompt(24, 400);
+  const auto bounded = [](uint32_t exact) {
+    return [exact](GenerateRequest& spec) {
+      spec.retention =
+          RetentionChoice{.policy = Retention::kWindow, .budget = 16, .exact_tokens = exact};
+    };
+  };
+  {
+    SchedulerProcess first({.tier = &tier});
+    first.Ask(prompt);
+    first.Store();
+  }
+  SchedulerProcess second({.tier = &tier});
+  const uint32_t before = tier.num_looks();
+  second.Ask(prompt, bounded(20));
+  EXPECT_EQ(tier.num_looks(), before) << "one block: nothing to ask";
+  const Receipt receipt = second.Ask(prompt, bounded(100)).receipt;
+  EXPECT_EQ(tier.num_looks(), before + 1);
+  EXPECT_EQ(receipt.reused_remote + receipt.reused_pool, 96u);
+}
+
 TEST(TierLooks, WhoOptsOutNeitherReadsNorWrites) {
   FarTier tier(FarOptions());
-  const auto prompt = PromptOf(2, 300);
+  const auto prompt = RandomPrompt(2, 300);
   const auto opts_out = [](GenerateRequest& spec) { spec.use_remote = RemoteUse::kNone; };
   const auto reads = [](GenerateRequest& spec) { spec.use_remote = RemoteUse::kRead; };
   {
-    LookingProcess first(&tier);
-    first.AskOne(prompt, opts_out);
-    first.AskOne(PromptOf(3, 300), reads);
+    SchedulerProcess first({.tier = &tier});
+    first.Ask(prompt, opts_out);
+    first.Ask(RandomPrompt(3, 300), reads);
     first.Store();
     EXPECT_EQ(tier.Stats().blocks, 0u);
   }
   {
-    LookingProcess second(&tier);
-    second.AskOne(prompt);
+    SchedulerProcess second({.tier = &tier});
+    second.Ask(prompt);
     second.Store();
   }
-  LookingProcess third(&tier);
-  EXPECT_EQ(third.AskOne(prompt, opts_out).reused_remote, 0u);
-  LookingProcess fourth(&tier);
-  EXPECT_EQ(fourth.AskOne(prompt, reads).reused_remote, 288u);
+  SchedulerProcess third({.tier = &tier});
+  EXPECT_EQ(third.Ask(prompt, opts_out).receipt.reused_remote, 0u);
+  SchedulerProcess fourth({.tier = &tier});
+  EXPECT_EQ(fourth.Ask(prompt, reads).receipt.reused_remote, 288u);
 }
 
 TEST(TierLooks, AnAnswerThatDoesNotComeIsNotWaitedFor) {
   FarTierOptions options = FarOptions();
   options.answers_after = milliseconds(1500);
   FarTier tier(options);
-  LookingProcess process(&tier);
-  const Receipt receipt = process.AskOne(PromptOf(4, 300));
+  SchedulerProcess process({.tier = &tier});
+  const Receipt receipt = process.Ask(RandomPrompt(4, 300)).receipt;
   EXPECT_EQ(receipt.computed, 300u);
   EXPECT_LT(receipt.ttft_ms, 1000) << "40 ms, and what this machine is late";
 }
@@ -162,8 +131,8 @@ TEST(TierLooks, AStoreThatUsuallyTakesLongerIsNotAsked) {
   FarTierOptions options = FarOptions();
   options.usually_after = milliseconds(5000);
   FarTier tier(options);
-  LookingProcess process(&tier);
-  process.AskOne(PromptOf(5, 300));
+  SchedulerProcess process({.tier = &tier});
+  process.Ask(RandomPrompt(5, 300));
   EXPECT_EQ(tier.num_looks(), 0u);
 }
 
@@ -171,10 +140,10 @@ TEST(TierLooks, OthersPassARequestThatIsHeld) {
   FarTierOptions options = FarOptions();
   options.answers_after = milliseconds(1000);
   FarTier tier(options);
-  LookingProcess process(&tier);
-  LookingProcess::Answer held, other;
-  process.Ask(PromptOf(6, 300), &held);
-  process.Ask(PromptOf(7, 20), &other);  // one block: nothing to ask
+  SchedulerProcess process({.tier = &tier});
+  SchedulerProcess::Answer held, other;
+  process.Enqueue(RandomPrompt(6, 300), &held);
+  process.Enqueue(RandomPrompt(7, 20), &other);  // one block: nothing to ask
   process.Step();
   process.Step();
   EXPECT_TRUE(other.is_done);

@@ -15,6 +15,7 @@
 #include "base/random.h"
 #include "model/runner.h"
 #include "policy/retention_policy.h"
+#include "policy/span_plan.h"
 
 namespace kvasir {
 
@@ -137,6 +138,69 @@ class FakeRunner : public Runner {
     std::map<uint32_t, float> sums_;
   };
 
+  // The tokens of a sequence that reads spans of its prompt where they lie, and what follows:
+  // computed from the tokens alone.
+  class SpannedText {
+   public:
+    SpannedText(const FakeRunner& runner, const SpanPlan& plan, std::span<const TokenId> prompt)
+        : runner_(runner), plan_(plan), kv_(runner.layout_.num_full_groups()) {
+      for (const SpanPlan::Part& part : plan.parts()) {
+        auto& of_part = parts_.emplace_back(kv_.size());
+        for (uint32_t group = 0; group < kv_.size(); ++group) {
+          uint64_t kv = FirstOf(group, false);
+          for (const TokenId token : plan.TextOf(part, prompt)) {
+            of_part[group].push_back(kv = KvOf(kv, token));
+          }
+        }
+      }
+    }
+
+    void Append(TokenId token) {
+      const auto p = static_cast<uint32_t>(kv_[0].size());
+      const uint32_t before = plan_.NumBefore(p);
+      const bool is_read = before < parts_.size() && p >= plan_.parts()[before].read_begin;
+      const uint32_t begin = before == 0 ? 0 : plan_.parts()[before - 1].read_end;
+      if (!is_read) all_ = kSeed;
+      for (uint32_t group = 0; group < kv_.size(); ++group) {
+        std::vector<uint64_t>& kv = kv_[group];
+        kv.push_back(KvOf(p == begin ? FirstOf(group, false) : kv.back(), token));
+        if (is_read) continue;
+        if (before > 0) {
+          kv[p] = Mix64(kv[p] ^ SeenOf(group, p, before));
+          all_ = Mix64(all_ ^ kv[p]);
+          continue;
+        }
+        for (uint32_t i = 0; i <= p; ++i) all_ = Mix64(all_ ^ kv[i]);
+      }
+    }
+    TokenId Next() const { return runner_.BestOf(all_); }
+
+   private:
+    uint64_t SeenOf(uint32_t group, uint32_t p, uint32_t before) const {
+      uint64_t seen = kSeed;
+      uint32_t begin = 0;
+      const auto see = [&](std::span<const uint64_t> kv, uint32_t first, uint32_t last) {
+        for (uint32_t i = first; i < last; ++i) seen = Mix64(seen ^ kv[i]);
+      };
+      for (uint32_t i = 0; i < before; ++i) {
+        const SpanPlan::Part& part = plan_.parts()[i];
+        see(kv_[group], begin, part.read_begin);
+        if (begin < part.read_begin) seen = Mix64(seen ^ p);
+        see(parts_[i][group], part.read_begin - part.shift, part.read_end - part.shift);
+        seen = Mix64(seen ^ (p - part.shift));
+        begin = part.read_end;
+      }
+      see(kv_[group], begin, p);
+      return seen;
+    }
+
+    const FakeRunner& runner_;
+    const SpanPlan plan_;
+    std::vector<std::vector<uint64_t>> kv_;                  // [group][token]
+    std::vector<std::vector<std::vector<uint64_t>>> parts_;  // [part][group][token]
+    uint64_t all_ = kSeed;
+  };
+
   Status Step(std::span<const StepSequence> sequences, std::span<const TokenId> tokens) override {
     KV_CHECK(!tokens.empty() && tokens.size() <= options_.max_rows);
     options_.on_step();
@@ -149,8 +213,11 @@ class FakeRunner : public Runner {
         const uint32_t position = sequence.position + i;
         uint64_t all = kSeed;
         for (uint32_t group = 0; group < layout_.num_groups(); ++group) {
-          const uint64_t before = position == 0 ? FirstOf(group, sequence.long_rope)
-                                                : *SlotOf(sequence, group, position - 1);
+          // (The token before it may be one that a run has.)
+          const bool is_first =
+              position == 0 || (position == sequence.begin && !sequence.runs.empty());
+          const uint64_t before = is_first ? FirstOf(group, sequence.long_rope)
+                                           : *SlotOf(sequence, group, position - 1);
           uint64_t& own = *SlotOf(sequence, group, position);
           own = KvOf(before, token);
           if (group < layout_.num_full_groups() && Misses(sequence, position)) {
