@@ -18,7 +18,7 @@ WRONG = {flag: "?" for flag in (
     "--generation-config --schedule --admission --kv-headroom --target-itl-ms --speculate --draft-max --draft-kv-memory --draft-accept --draft-hf-repo --draft-shape --step-tokens --inject --tokens "
     "--formats --layers --max-kl --max-queued --max-queue-ms --timeout-ms --max-timeout-ms --sse-ping-s "
     "--disk-cap --disk-reserve --disk-ttl --remote --fleet-secret --remote-mode --remote-memory --remote-ttl --template-date --reasoning --reasoning-budget --reasoning-format --hf-repo --chat-template --chat-template-kwargs --drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape "
-    "--at-once --ids --source --target --split --source-ids --target-id --sessions --session-ttl --session-memory --head-memory --grammar-memory "
+    "--at-once --ids --source --target --split --source-ids --target-id --sessions --responses --session-ttl --session-memory --head-memory --grammar-memory "
     "--lora --lora-scaled --lora-memory --max-lora-rank --max-loras "
     "--beams --hypotheses --length-penalty --early-stopping --min-tokens --no-repeat-ngram-size").split()}
 WRONG |= {flag: "/no/such/folder/x" for flag in ("--text --recall --chat-template-file --config --api-key-file --out "

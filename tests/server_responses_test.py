@@ -106,10 +106,10 @@ class Responses(WithServer):
                          ("incomplete", "max_output_tokens", "response.incomplete"))
 
     def test_what_is_not_read_is_listed(self):
-        response = self.create("Hi", store=True, tools=[{"type": "web_search"}, *TOOLS], truncation="auto",
+        response = self.create("Hi", store=True, tools=[{"type": "web_search"}, *TOOLS], service_tier="auto",
                                reasoning={"effort": "high"}, metadata={"a": "b"}, user="u")
         self.assertEqual(response.to_dict()["kvasir"]["ignored"],
-                         ["truncation", "tools[0]", "reasoning.effort", "tools"])
+                         ["tools[0]", "reasoning.effort", "tools"])
 
     def test_errors_name_the_clients_fields(self):
         for fields, param, code in (

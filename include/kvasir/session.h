@@ -128,15 +128,31 @@ std::vector<TokenId> IdsOf(const SessionPaths& paths, size_t index);
 std::vector<SessionPath::Begin> BeginsOf(const SessionPaths& paths, size_t index);
 // Adds what a session has read once more, in `space`: `ids`, in which `begins` says where messages
 // begin. Returns the paths with it, which share what they begin with. O(ids + paths).
+// kJoins: a path that the added one goes on from goes, since that has all of it. kLongStays: one
+// that is longer than what is added stays, so that states which have it share its memory: of n
+// paths that go on from each other about log n are left.
+enum class LastPath : uint8_t { kJoins, kLongStays };
 Result<SessionPaths> AddPath(SessionStore& store, const SessionPaths& paths,
                              std::vector<TokenId> ids, std::vector<SessionPath::Begin> begins,
-                             PathSpace space);
+                             PathSpace space, LastPath last = LastPath::kJoins);
+
+// The answer of a stored response, as the client got it. Zeroed when it ends.
+struct ResponseBody {
+  std::string json;
+
+  ResponseBody() = default;
+  explicit ResponseBody(std::string given) : json(std::move(given)) {}
+  ResponseBody(ResponseBody&&) = default;
+  ~ResponseBody();
+  uint64_t HeldBytes() const;
+};
 
 // Everything that a session says. Never changes once a store keeps it: each change makes another
 // one, so that forks share it, and a reader never sees half a change.
 struct SessionState {
   std::shared_ptr<const SessionSetup> setup;
   std::vector<std::shared_ptr<const SessionMessage>> messages;
+  std::shared_ptr<const ResponseBody> response;  // of a stored response
   SessionPaths paths;              // what it has read; edits leave it, since the KV is still there
   uint32_t dropped = 0;            // messages after the system message that prompts leave out
   std::optional<uint32_t> tokens;  // of its prompt; absent: not counted since the last change
@@ -151,6 +167,7 @@ struct SessionState {
 
 struct SessionLimits {
   uint32_t max_sessions = 1024;
+  uint32_t max_responses = 0;                      // they take half of memory_bytes at most
   uint64_t memory_bytes = uint64_t{64} << 20;      // of everything that sessions hold
   uint64_t ttl_ns = uint64_t{86'400'000'000'000};  // without a call; 0: sessions stay
 };
@@ -163,14 +180,22 @@ using SessionOwner = std::array<uint8_t, 32>;
 SessionOwner SessionOwnerOf(std::string_view tenant);
 
 struct SessionCounts {
-  uint64_t sessions = 0, bytes = 0, expired = 0;  // expired: since the start
+  uint64_t sessions = 0, responses = 0, bytes = 0, expired = 0;  // expired: since the start
 };
+
+// What is kept: a session, or a response, whose id is "resp_" and 32 random hex digits. A response
+// is a session that never changes and that no list shows.
+enum class SessionKind : uint8_t { kSession, kResponse };
+SessionKind KindOfId(std::string_view id);
 
 // The sessions of all tenants. A session belongs to the tenant that made it; others cannot tell it
 // from one that does not exist. It holds text and ids only, no KV: what it says can always be
 // computed. Sessions leave only when they are removed or expire: a full store refuses new ones.
 // Where several tenants are named (SetTenants), half of its places and bytes, and of the file's, is
 // divided among them by weight and kept for them; one has at most half of what is left.
+//
+// Responses have places apart, and half of the memory at most, divided in the same way. Where one
+// does not fit, those of its tenant that were used longest ago go.
 //
 // With a file (UseFile) its sessions are the store's too, and those that setups want there are
 // written at each change: a call that returned is durable, one that failed has changed nothing.
@@ -203,10 +228,15 @@ class SessionStore {
   enum class Room { kWithinLimit, kMayExceed };
   // Returns the same store, whose Keep takes memory of this tenant's share.
   SessionStore Of(std::string_view tenant) const;
+  // Returns the same store, whose Find, FindLoaded, Queue and Keep are about responses.
+  SessionStore Responses() const;
   // Takes memory for a part of a state: of no tenant's share, if the store is not Of a tenant or
   // that of a Turn. kExhausted: it does not fit, and the part is destroyed.
   template <typename Part>
   Result<std::shared_ptr<const Part>> Keep(Part part, Room room = Room::kWithinLimit);
+  // Does the same for a part that others have too. kExhausted: it stays as it is.
+  template <typename Part>
+  Result<std::shared_ptr<const Part>> KeepShared(std::shared_ptr<const Part> part);
 
   // Sets the tenants among whom it is divided from now on; what they have stays.
   void SetTenants(const TenantTable& tenants);
@@ -221,6 +251,13 @@ class SessionStore {
 
   // kExhausted when the tenant has as many sessions as it may, or no memory for one. Disk.
   Result<Entry> Create(std::string_view tenant, SessionState state);
+  // Stores a response of the tenant under an id that no other one has. `make` returns its state,
+  // whose new parts `own` keeps; it is called again after others had to go. kExhausted: it does
+  // not fit even so. kCancelled: RemoveAll came since Removals(tenant) was `removals`. Disk.
+  using MakeState = std::function<Result<SessionState>(SessionStore& own)>;
+  Status Store(std::string_view tenant, std::string id, uint64_t removals, const MakeState& make);
+  // Returns how often RemoveAll was called for the tenant.
+  uint64_t Removals(std::string_view tenant) const;
   // kNotFound where this tenant has no session of this id, as for all calls that take one. Counts
   // as a use of the session, and does not wait for its turn. Disk.
   Result<Entry> Find(std::string_view tenant, std::string_view id);
@@ -236,14 +273,15 @@ class SessionStore {
   // must not block. kExhausted when kMaxSessionQueue turns wait already.
   Result<std::shared_ptr<Turn>> Queue(std::string_view tenant, std::string_view id,
                                       std::function<void()> on_turn);
-  // Removes the tenant's sessions, at once. Returns how many. After an error they are in the file
-  // alone. Disk.
+  // Removes the tenant's sessions and responses, at once. Returns how many sessions. After an error
+  // they are in the file alone. Disk.
   Result<size_t> RemoveAll(std::string_view tenant);
-  // Returns the states of the tenant's sessions that are in memory, except that of `id`.
+  // Returns the states of the tenant's sessions and responses that are in memory, except that of
+  // `id`.
   std::vector<std::shared_ptr<const SessionState>> OthersOf(std::string_view tenant,
                                                             std::string_view id) const;
-  // Returns the bytes that the tenant's sessions hold. Absent: some of them are in the file alone.
-  // O(sessions).
+  // Returns the bytes that the tenant's sessions and responses hold. Absent: some of them are in
+  // the file alone. O(sessions).
   std::optional<uint64_t> BytesOf(std::string_view tenant) const;
   // Removes sessions whose time is over. Every call above does it too. O(1) without such sessions.
   void Sweep();
@@ -257,17 +295,22 @@ class SessionStore {
   Result<std::shared_ptr<Turn>> Queue(std::string_view tenant, std::string_view id,
                                       std::function<void()> on_turn, Counts counts);
   Status WriteUnwritten();
-  SessionStore(std::shared_ptr<Impl> impl, const SessionOwner& owner);
+  // The share that Keep takes of; an owner of zeros: no tenant's.
+  struct Share {
+    SessionOwner owner{};
+    SessionKind kind = SessionKind::kSession;
+  };
+  SessionStore(std::shared_ptr<Impl> impl, const Share& share);
   bool TakeBytes(uint64_t bytes, Room room);
   std::shared_ptr<void> Memory() const;
-  static void GiveBytes(void* memory, const SessionOwner& owner, uint64_t bytes);
+  static void GiveBytes(void* memory, const Share& share, uint64_t bytes);
   Error NoMemory() const;
   Status Settle(uint64_t freed_bytes);
   void EndBrief();
 
   const std::shared_ptr<Impl> impl_;
-  const SessionOwner owner_{};  // whose share Keep takes of; zero: no tenant's
-  uint64_t brief_bytes_ = 0;    // kept with kMayExceed; with the mutex of the memory
+  const Share share_;
+  uint64_t brief_bytes_ = 0;  // kept with kMayExceed; with the mutex of the memory
 };
 
 // A place in the queue of a session, then its turn, until its end. Its holder alone changes the
@@ -313,10 +356,22 @@ Result<std::shared_ptr<const Part>> SessionStore::Keep(Part part, Room room) {
   const uint64_t bytes = part.HeldBytes();
   if (!TakeBytes(bytes, room)) return tl::unexpected(NoMemory());
   return std::shared_ptr<const Part>(new Part(std::move(part)),
-                                     [memory = Memory(), owner = owner_, bytes](const Part* kept) {
+                                     [memory = Memory(), share = share_, bytes](const Part* kept) {
                                        delete kept;
-                                       GiveBytes(memory.get(), owner, bytes);
+                                       GiveBytes(memory.get(), share, bytes);
                                      });
+}
+
+template <typename Part>
+Result<std::shared_ptr<const Part>> SessionStore::KeepShared(std::shared_ptr<const Part> part) {
+  const uint64_t bytes = part->HeldBytes();
+  if (!TakeBytes(bytes, Room::kWithinLimit)) return tl::unexpected(NoMemory());
+  const Part* const at = part.get();
+  return std::shared_ptr<const Part>(
+      at, [memory = Memory(), share = share_, bytes, part = std::move(part)](const Part*) mutable {
+        part = nullptr;
+        GiveBytes(memory.get(), share, bytes);
+      });
 }
 
 // Token `first` of a path and all after it are forgotten.

@@ -257,6 +257,54 @@ ordered_json Conversation::ForOllama() const {
   return body;
 }
 
+bool IsOfAnswer(const ordered_json& item) {
+  return item.value("role", "") == "assistant" || item.value("type", "") == "reasoning" ||
+         item.value("type", "") == "function_call";
+}
+
+// Goes on from each answer of a conversation as from a stored response: the prompt must be that of
+// the whole. Returns how often.
+size_t CompareChains(const ordered_json& whole, const ModelView& model) {
+  std::shared_ptr<const SessionState> previous;
+  const FindResponse find = [&](std::string_view) -> Result<std::shared_ptr<const SessionState>> {
+    return previous;
+  };
+  const auto all = ParseResponsesRequest(whole.dump(), model, find);
+  if (!all || !all->to_store) return 0;  // it ends with an answer
+  const SessionState& state = all->to_store->state;
+  const ordered_json& items = whole["input"];
+  size_t compared = 0, message = 0;
+  for (size_t i = 1; i < items.size(); ++i) {
+    if (IsOfAnswer(items[i]) || !IsOfAnswer(items[i - 1])) continue;
+    while (state.messages[message]->role != "assistant") ++message;
+    SessionState first = state;
+    first.messages.resize(++message);
+    previous = std::make_shared<const SessionState>(std::move(first));
+    ordered_json body = whole;
+    body["previous_response_id"] = "resp_1";
+    body["input"] = ordered_json(items.begin() + static_cast<ptrdiff_t>(i), items.end());
+    const auto next = ParseResponsesRequest(body.dump(), model, find);
+    EXPECT_TRUE(next) << next.error().text() << "\n" << body;
+    if (!next) return compared;
+    EXPECT_EQ(next->call.requests[0].prompt, all->call.requests[0].prompt) << whole << body;
+    EXPECT_EQ(next->call.requests[0].message_ends, all->call.requests[0].message_ends);
+    for (size_t k = 0; k < message; ++k) {
+      EXPECT_EQ(next->to_store->state.messages[k], state.messages[k]) << "it is shared: " << k;
+    }
+    // Without instructions, or with other ones, all else stays.
+    body["instructions"] = "Other ones.";
+    ordered_json others = whole;
+    others["instructions"] = "Other ones.";
+    const auto other = ParseResponsesRequest(body.dump(), model, find);
+    const auto expected = ParseResponsesRequest(others.dump(), model);
+    EXPECT_TRUE(other && expected);
+    if (!other || !expected) return compared;
+    EXPECT_EQ(other->call.requests[0].prompt, expected->call.requests[0].prompt) << others << body;
+    ++compared;
+  }
+  return compared;
+}
+
 TEST(Protocols, GiveAConversationTheSamePrompt) {
   const auto tokenizer = Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
   const std::filesystem::path cases = std::filesystem::path(KVASIR_SOURCE_DIR) / "tests/data/cases";
@@ -267,7 +315,7 @@ TEST(Protocols, GiveAConversationTheSamePrompt) {
       {ReadFile(cases / "arguments-items.jinja"), false},
       {ReadFile(cases / "calls-when-null.jinja"), false}};
   constexpr uint32_t kRounds = Rounds(400, 40);
-  size_t compared = 0, with_calls = 0;
+  size_t compared = 0, with_calls = 0, chained = 0;
   for (const auto& [source, joins] : sources) {
     SCOPED_TRACE(source);
     const auto chat_template = ChatTemplate::Parse(source);
@@ -294,9 +342,11 @@ TEST(Protocols, GiveAConversationTheSamePrompt) {
       ASSERT_TRUE(again) << again.error().text();
       EXPECT_EQ(again->requests[0].prompt, theirs->requests[0].prompt) << translated;
       const std::string items = one.ForResponses().dump();
-      const auto response = ParseResponsesRequest(items, model, &translated);
+      const auto response = ParseResponsesRequest(items, model);
       ASSERT_TRUE(response) << response.error().text() << "\n" << items;
-      EXPECT_EQ(ours->requests[0].prompt, response->requests[0].prompt) << chat << "\n" << items;
+      EXPECT_EQ(ours->requests[0].prompt, response->call.requests[0].prompt) << chat << "\n"
+                                                                             << items;
+      chained += CompareChains(one.ForResponses(), model);
       const std::string lines = one.ForOllama().dump();
       const auto ollama = ParseOllamaChat(lines, model, &translated);
       ASSERT_TRUE(ollama) << ollama.error().text() << "\n" << lines;
@@ -310,6 +360,7 @@ TEST(Protocols, GiveAConversationTheSamePrompt) {
   }
   EXPECT_EQ(compared, 5 * kRounds);
   EXPECT_GT(with_calls, kRounds);
+  EXPECT_GT(chained, 2 * kRounds);
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <span>
 #include <utility>
 
+#include "api/session_body.h"
+#include "api/stored_response.h"
 #include "base/base64.h"
 #include "base/result.h"
 #include "base/utf8.h"
@@ -79,10 +81,33 @@ Result<std::string> ResponsesItems::TextOfParts(const JsonValue* content, const 
   return std::move(joined.text);
 }
 
-Status ResponsesItems::ReadInstructions(const JsonValue& instructions) {
-  KV_ASSIGN(std::string text, TextOfParts(&instructions, "instructions"));
-  Add("system", std::move(text), "instructions");
+Status ResponsesItems::AddPrevious(const SessionState& previous) {
+  const std::string path = "previous_response_id";
+  for (size_t i = 0; i < previous.messages.size(); ++i) {
+    const SessionMessage& message = *previous.messages[i];
+    if (i == 0 && message.is_system()) {
+      if (message.content.empty()) continue;
+      auto rest = WithoutInstructions(message);
+      if (rest != message.content) {
+        if (rest) Add(message.role, std::move(*rest), path);
+        continue;
+      }
+    }
+    KV_ASSIGN(const JsonValue whole, JsonOf(message, tree_));
+    if (const JsonValue* calls = whole.Find("tool_calls")) {
+      for (const JsonValue& call : calls->items()) {
+        if (const JsonValue* id = call.Find("id")) calls_.emplace(id->text());
+      }
+    }
+    builder_.AddKept(whole, {.path = path, .thought = path, .calls = {}, .kept = i});
+  }
   return {};
+}
+
+Result<std::string> ResponsesItems::ReadInstructions(const JsonValue& instructions) {
+  KV_ASSIGN(std::string text, TextOfParts(&instructions, "instructions"));
+  Add("system", text, "instructions");
+  return text;
 }
 
 Status ResponsesItems::ReadInput(const JsonValue* input) {

@@ -9,6 +9,7 @@
 #include "api/model_view.h"
 #include "api/translated_chat.h"
 #include "http/json_body.h"
+#include "kvasir/session.h"
 #include "kvasir/status.h"
 
 namespace kvasir {
@@ -22,7 +23,11 @@ class ResponsesItems {
   ResponsesItems(const TemplateForm& form, const ModelView& model, JsonTree* tree, JsonFields* body)
       : builder_(form, tree), model_(model), body_(*body), tree_(tree) {}
 
-  Status ReadInstructions(const JsonValue& instructions);
+  // Adds what a stored response says and answers, without its instructions. After the instructions
+  // of this request, before its input.
+  Status AddPrevious(const SessionState& previous);
+  // Returns the text.
+  Result<std::string> ReadInstructions(const JsonValue& instructions);
   // Reads a text, or items. Null: the field is absent.
   Status ReadInput(const JsonValue* input);
   JsonValue End(ChatNames* names);

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "api/responses_items.h"
 #include "api/responses_writer.h"
+#include "api/session_prompt.h"
 #include "base/result.h"
 
 namespace kvasir {
@@ -53,19 +55,23 @@ constexpr std::string_view kRefused[] = {"background", "conversation", "prompt"}
 struct ResponsesChat {
   TranslatedChat chat;
   ResponsesForm form;
+  ResponseChain chain;
 };
 
 // Makes the chat's object of the body's fields.
 class ResponsesReader {
  public:
-  ResponsesReader(const JsonValue& body, const ModelView& model, ResponsesChat* made)
-      : fields_(body), model_(model), made_(*made), tree_(made->chat.tree) {}
+  ResponsesReader(const JsonValue& body, const ModelView& model, const FindResponse& find,
+                  ResponsesChat* made)
+      : fields_(body), model_(model), find_(find), made_(*made), tree_(made->chat.tree) {}
 
   Status Read();
 
  private:
   void Put(std::string_view key, const JsonValue& value) { members_.push_back({key, value}); }
   Status Refuse();
+  Status FindPrevious();
+  void ReadTruncation();
   Status ReadTools();
   Result<JsonValue> ToolOf(const JsonValue& tool, const std::string& path);
   void ReadToolChoice();
@@ -75,6 +81,7 @@ class ResponsesReader {
 
   JsonFields fields_;
   const ModelView& model_;
+  const FindResponse& find_;
   ResponsesChat& made_;
   JsonTree& tree_;
   std::vector<JsonValue::Member> members_;  // of the chat completion
@@ -82,13 +89,15 @@ class ResponsesReader {
 
 Status ResponsesReader::Read() {
   KV_TRY(Refuse());
+  KV_TRY(FindPrevious());
   KV_TRY(ReadTools());
   const bool has_tools = !members_.empty();
   KV_ASSIGN(const TemplateForm form, FormFor(fields_, model_, has_tools));
   ResponsesItems items(form, model_, &tree_, &fields_);
   if (const JsonValue* first = fields_.Find("instructions")) {
-    KV_TRY(items.ReadInstructions(*first));
+    KV_ASSIGN(made_.chain.instructions, items.ReadInstructions(*first));
   }
+  if (made_.chain.previous) KV_TRY(items.AddPrevious(*made_.chain.previous));
   KV_TRY(items.ReadInput(fields_.Find("input")));
   Put("messages", items.End(&made_.chat.names));
   for (const std::string_view name : kEqualFields) {
@@ -101,8 +110,10 @@ Status ResponsesReader::Read() {
   ReadText();
   ReadReasoning();
   ReadInclude();
+  ReadTruncation();
   bool stores = true;
   fields_.Bool("store", &stores);
+  if (stores && find_) made_.form.stored = std::make_shared<StoredMark>();
   const JsonValue* metadata = fields_.Find("metadata");
   if (metadata && !metadata->is_object()) fields_.Fail("metadata", "must be an object");
   if (metadata) made_.form.metadata = TextOf(*metadata);
@@ -118,18 +129,42 @@ Status ResponsesReader::Read() {
 }
 
 Status ResponsesReader::Refuse() {
-  if (fields_.Has("previous_response_id")) {
-    return FailField(Code::kNotFound, "previous_response_id",
-                     "no response is stored in this version: send the whole conversation as input");
-  }
   for (const std::string_view name : kRefused) {
     const JsonValue* value = fields_.Find(name);
     if (!value || (value->is_bool() && !value->boolean())) continue;
     return FailField(Code::kUnsupported, std::string(name),
                      "is not supported in this version; leave it out");
   }
-  fields_.Find("previous_response_id");
   return {};
+}
+
+Status ResponsesReader::FindPrevious() {
+  std::string& id = made_.form.previous;
+  fields_.String("previous_response_id", &id);
+  if (fields_.error()) return tl::unexpected(*fields_.error());
+  if (!fields_.Has("previous_response_id")) return {};
+  if (!find_) {
+    return FailField(Code::kNotFound, "previous_response_id",
+                     "this server stores no responses (--responses 0): send the whole "
+                     "conversation as input");
+  }
+  auto found = find_(id);
+  if (!found) {
+    Error error = std::move(found).error();
+    error.field = "previous_response_id";
+    return tl::unexpected(std::move(error));
+  }
+  made_.chain.previous = std::move(*found);
+  return {};
+}
+
+void ResponsesReader::ReadTruncation() {
+  std::string truncation = "disabled";
+  fields_.String("truncation", &truncation);
+  made_.form.drops_oldest = made_.chain.drops_oldest = truncation == "auto";
+  if (truncation != "auto" && truncation != "disabled") {
+    fields_.Fail("truncation", "is neither \"auto\" nor \"disabled\"");
+  }
 }
 
 // Tools that are not functions run at OpenAI's servers, or are the client's own kinds: left out.
@@ -250,38 +285,72 @@ void ResponsesReader::ReadInclude() {
   }
 }
 
-Result<ResponsesChat> Translate(std::string_view body, const ModelView& model) {
+Result<ResponsesChat> Translate(std::string_view body, const ModelView& model,
+                                const FindResponse& find) {
   KV_ASSIGN(JsonBody parsed, ParseBody(body));
   ResponsesChat made;
   made.chat.tree = std::move(parsed.tree);
-  KV_TRY(ResponsesReader(parsed.fields, model, &made).Read());
+  KV_TRY(ResponsesReader(parsed.fields, model, find, &made).Read());
   return made;
+}
+
+// What ends with an answer is continued, as in a chat completion: that is not a message to store.
+// Nor is what says nothing.
+bool EndsWithAnswer(const TranslatedChat& chat) {
+  const auto messages = chat.fields.Find("messages")->items();
+  return messages.empty() || messages.back().Find("role")->text() == "assistant";
 }
 
 }  // namespace
 
-Result<GenerationCall> ParseResponsesRequest(std::string_view body, const ModelView& model,
-                                             std::string* chat) {
-  KV_ASSIGN(ResponsesChat translated, Translate(body, model));
-  KV_ASSIGN(OpenAiCall call, ReadTranslated(translated.chat, model));
-  call.spec.id_prefix = "resp_";
-  *chat = TextOf(translated.chat.fields);
-  const GenerateRequest& request = call.requests.front();
+Result<ResponsesCall> ParseResponsesRequest(std::string_view body, const ModelView& model,
+                                            const FindResponse& find) {
+  KV_ASSIGN(ResponsesChat translated, Translate(body, model, find));
   ResponsesForm& form = translated.form;
+  const ResponseChain& chain = translated.chain;
+  const bool continues = EndsWithAnswer(translated.chat);
+  if (continues) form.stored = nullptr;
+  const bool is_state = !continues && (form.stored || chain.previous || chain.drops_oldest);
+  SessionState state;
+  std::vector<SessionPath::Begin> begins;
+  if (is_state) {
+    KV_ASSIGN(state, StateOf(translated.chat, chain, model));
+  }
+  KV_ASSIGN(OpenAiCall call, is_state ? ReadStateChat(translated.chat, model, &state, &begins)
+                                      : ReadTranslated(translated.chat, model));
+  call.spec.id_prefix = "resp_";
+  GenerateRequest& request = call.requests.front();
   form.temperature = request.sampling.temperature;
   form.top_p = request.sampling.top_p;
   form.parallel_calls = call.reading.parallel_calls;
   if (request.max_tokens < UINT32_MAX) form.max_tokens = request.max_tokens;
-  return GenerationCall{.requests = std::move(call.requests),
-                        .spec = std::move(call.spec),
-                        .writer = std::make_unique<ResponsesWriter>(std::move(form)),
-                        .slot = call.asked.slot,
-                        .unseen = std::move(call.unseen),
-                        .lines = std::move(call.lines)};
+  ResponsesCall made;
+  made.chat = TextOf(translated.chat.fields);
+  auto writer = std::make_unique<ResponsesWriter>(form);
+  if (form.stored) {
+    // As what sessions say: a forget must reach all of it.
+    request.use_remote = std::min(request.use_remote, RemoteUse::kRead);
+    made.to_store = UnansweredResponse{.state = std::move(state),
+                                       .previous = chain.previous,
+                                       .begins = std::move(begins),
+                                       .form = std::move(form)};
+  }
+  made.call = {.requests = std::move(call.requests),
+               .spec = std::move(call.spec),
+               .writer = std::move(writer),
+               .slot = call.asked.slot,
+               .unseen = std::move(call.unseen),
+               .lines = std::move(call.lines)};
+  return made;
 }
 
-Result<size_t> CountResponsesTokens(std::string_view body, const ModelView& model) {
-  KV_ASSIGN(ResponsesChat translated, Translate(body, model));
+Result<size_t> CountResponsesTokens(std::string_view body, const ModelView& model,
+                                    const FindResponse& find) {
+  KV_ASSIGN(ResponsesChat translated, Translate(body, model, find));
+  if (translated.chain.previous && !EndsWithAnswer(translated.chat)) {
+    KV_ASSIGN(SessionState state, StateOf(translated.chat, translated.chain, model));
+    if (const auto prompt = PromptOf(state, model)) return prompt->chat.ids.size();
+  }
   return CountTranslated(translated.chat, model);
 }
 

@@ -35,10 +35,9 @@ Parsed ParsedOf(const json& body) {
   model.chat_template = chat_template.get();
   model.vocab_size = 258;
   model.ctx_size = 4096;
-  std::string chat;
-  auto call = ParseResponsesRequest(body.dump(), model, &chat);
-  if (!call) return {.error = call.error().text()};
-  return {json::parse(chat), std::move(call->requests.front()), ""};
+  auto read = ParseResponsesRequest(body.dump(), model);
+  if (!read) return {.error = read.error().text()};
+  return {json::parse(read->chat), std::move(read->call.requests.front()), ""};
 }
 
 TEST(Responses, ItemsAreTheChatThatTheyMean) {
@@ -74,8 +73,9 @@ TEST(Responses, NameTheFieldThatIsWrong) {
       {R"({})", "input: is missing, not a text or a list with at least one item"},
       {R"({"input":[]})", "input: is empty, not a text or a list with at least one item"},
       {R"({"input":"a","previous_response_id":"resp_1"})",
-       "previous_response_id: no response is stored in this version: send the whole conversation "
-       "as input"},
+       "previous_response_id: this server stores no responses (--responses 0): send the whole "
+       "conversation as input"},
+      {R"({"input":"a","truncation":"some"})", R"(truncation: is neither "auto" nor "disabled")"},
       {R"({"input":"a","background":true})",
        "background: is not supported in this version; leave it out"},
       {R"({"input":"a","conversation":"c"})",

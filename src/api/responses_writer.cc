@@ -17,6 +17,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kDone = "completed";
+constexpr auto kRelaxed = std::memory_order_relaxed;
 
 json UsageOf(const Answer& answer) {
   const Receipt& receipt = answer.receipt();
@@ -73,13 +74,14 @@ json ResponsesWriter::Envelope(const char* status) const {
                    {"output", json::array()},
                    {"parallel_tool_calls", form_.parallel_calls},
                    {"previous_response_id", nullptr},
-                   {"store", false},
+                   {"store", form_.stored && form_.stored->is_stored.load(kRelaxed)},
                    {"temperature", form_.temperature},
                    {"tool_choice", json::parse(form_.tool_choice)},
                    {"tools", json::array()},
                    {"top_p", form_.top_p},
-                   {"truncation", "disabled"},
+                   {"truncation", form_.drops_oldest ? "auto" : "disabled"},
                    {"usage", nullptr}};
+  if (!form_.previous.empty()) envelope["previous_response_id"] = form_.previous;
   if (form_.max_tokens) envelope["max_output_tokens"] = *form_.max_tokens;
   return envelope;
 }
@@ -87,7 +89,8 @@ json ResponsesWriter::Envelope(const char* status) const {
 json ResponsesWriter::FinalEnvelope(const Answer& answer) const {
   json envelope = Envelope(IsCut(answer) ? "incomplete" : kDone);
   if (IsCut(answer)) envelope["incomplete_details"] = {{"reason", "max_output_tokens"}};
-  envelope["completed_at"] = UnixS();
+  const int64_t completed_s = form_.stored ? form_.stored->completed_s.load(kRelaxed) : 0;
+  envelope["completed_at"] = completed_s > 0 ? completed_s : UnixS();
   envelope["usage"] = UsageOf(answer);
   envelope["kvasir"] = FinalReceipt(answer);
   envelope.erase("output");

@@ -1,7 +1,9 @@
 // An answer as OpenAI's /v1/responses has it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -13,6 +15,12 @@
 
 namespace kvasir {
 
+// What became of the storing of a response. Thread-safe: relaxed, since a number says all.
+struct StoredMark {
+  std::atomic<bool> is_stored{true};
+  std::atomic<int64_t> completed_s{0};  // as it was stored; 0: it was not
+};
+
 // What a request of /v1/responses says of the form of its answer.
 struct ResponsesForm {
   bool encodes_thoughts = false;  // `encrypted_content`
@@ -21,6 +29,9 @@ struct ResponsesForm {
   float temperature = 1, top_p = 1;
   // JSON as it was given: the answer repeats it.
   std::string tool_choice = R"("auto")", metadata = "{}";
+  std::string previous;                // the response that it goes on from; "": none
+  bool drops_oldest = false;           // `truncation`
+  std::shared_ptr<StoredMark> stored;  // null: it is not to be stored
 };
 
 // Items: a thought, a message, calls. A stream has response.created and response.in_progress, the

@@ -61,9 +61,37 @@ Status SessionAnswer::Finish() {
   return kept;
 }
 
+void SetWritten(std::string written, std::span<const TokenId> ids, const Tokenizer& tokenizer,
+                SessionMessage* answer) {
+  const AnswerIds known = IdsOfAnswer(ids, written, tokenizer);
+  answer->ids.assign(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(known.count));
+  answer->ids_bytes = known.bytes;
+  answer->ids_read_back = known.reads_back == ReadsBack::kAnywhere;
+  answer->content = std::move(written);
+  answer->content.shrink_to_fit();
+}
+
+void SetSaid(std::string content, std::string reasoning, std::span<const ToolCall> calls,
+             SessionMessage* answer) {
+  if (content == answer->content) return;
+  ordered_json message = {{"role", answer->role}, {"content", ""}};
+  if (!reasoning.empty()) message["reasoning_content"] = std::move(reasoning);
+  for (const ToolCall& call : calls) {
+    message["tool_calls"].push_back(
+        {{"id", call.id},
+         {"type", "function"},
+         {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+  }
+  SessionMessage::More more;
+  more.fields = Dump(message);
+  more.written = std::exchange(answer->content, std::move(content));
+  answer->content.shrink_to_fit();
+  answer->SetMore(std::move(more));
+}
+
 // Divides the answer into its content and what else the message has.
 void SessionAnswer::ReadPieces() {
-  ordered_json calls = ordered_json::array();
+  std::vector<ToolCall> calls;
   std::string content, reasoning;
   Event whole;
   whole.text = answer_.content;
@@ -77,36 +105,22 @@ void SessionAnswer::ReadPieces() {
         reasoning += event.text;
         break;
       case AnswerEvent::Kind::kCallBegin:
-        calls.push_back({{"id", event.id},
-                         {"type", "function"},
-                         {"function", {{"name", event.text}, {"arguments", ""}}}});
+        calls.push_back({.name = event.text, .arguments = "", .id = event.id});
         break;
       case AnswerEvent::Kind::kArguments:
-        calls.back()["function"]["arguments"] = event.text;
+        calls.back().arguments = event.text;
         break;
       case AnswerEvent::Kind::kCallEnd:
         break;
     }
   }
-  if (content == answer_.content) return;
-  ordered_json message = {{"role", answer_.role}, {"content", ""}};
-  if (!reasoning.empty()) message["reasoning_content"] = std::move(reasoning);
-  if (!calls.empty()) message["tool_calls"] = std::move(calls);
-  SessionMessage::More more;
-  more.fields = Dump(message);
-  more.written = std::exchange(answer_.content, std::move(content));
-  more.written.shrink_to_fit();
-  answer_.SetMore(std::move(more));
+  SetSaid(std::move(content), std::move(reasoning), calls, &answer_);
 }
 
 Status SessionAnswer::Keep() {
   const std::span<const TokenId> generated = std::span(ids_).subspan(prompt_tokens_);
-  const AnswerIds known = IdsOfAnswer(generated, answer_.content, tokenizer_);
-  answer_.ids.assign(generated.begin(), generated.begin() + static_cast<ptrdiff_t>(known.count));
-  answer_.ids_bytes = known.bytes;
-  answer_.ids_read_back = known.reads_back == ReadsBack::kAnywhere;
+  SetWritten(std::exchange(answer_.content, {}), generated, tokenizer_, &answer_);
   if (pieces_) ReadPieces();
-  answer_.content.shrink_to_fit();
   std::vector<SessionMessage> messages;
   messages.push_back(std::move(answer_));
   KV_ASSIGN(SessionState changed, Append(turn_->store(), state_, std::move(messages)));

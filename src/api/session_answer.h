@@ -4,15 +4,24 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "api/answer_keeper.h"
 #include "api/answer_pieces.h"
 #include "api/asked_chat.h"
+#include "chat/tool_call.h"
 #include "kvasir/session.h"
 
 namespace kvasir {
+
+// Gives the message of an answer the text that the model wrote, and its ids.
+void SetWritten(std::string written, std::span<const TokenId> ids, const Tokenizer& tokenizer,
+                SessionMessage* answer);
+// Divides it into its content and what else the message has. REQUIRES: SetWritten.
+void SetSaid(std::string content, std::string reasoning, std::span<const ToolCall> calls,
+             SessionMessage* answer);
 
 enum class OnHangUp { kDropAnswer, kKeepPartial };
 

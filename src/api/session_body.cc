@@ -70,33 +70,6 @@ Result<std::vector<SessionSegment>> Segments(JsonFields& fields, const std::stri
   return std::move(*ordered);
 }
 
-Result<SessionMessage> MessageOf(const JsonValue& raw, size_t index, const ModelView& model,
-                                 MessageRoom* room) {
-  KV_ASSIGN(const JsonValue read, ReadMessage(raw, index, model, room));
-  JsonTree* const tree = room->tree;
-  const std::string path = fmt::format("messages[{}].", index);
-  JsonFields fields(raw, path);
-  SessionMessage message;
-  const std::string_view role = raw.Find("role")->text();
-  message.role = role == kFunctionRole ? "tool" : role;
-  message.content = std::string(read.Find("content")->text());
-  SessionMessage::More more;
-  KV_ASSIGN(more.segments, Segments(fields, path, message.content));
-  std::vector<Member> members;
-  bool has_more = false, has_content = false;
-  for (const Member& member : raw.members()) {
-    if (member.key == "segments") continue;
-    const bool is_content = member.key == "content";
-    members.push_back({member.key, is_content ? tree->String("") : member.value});
-    has_content |= is_content;
-    has_more |= !is_content && member.key != "role";
-  }
-  if (!has_content) members.push_back({"content", tree->String("")});
-  if (has_more) more.fields = TextOf(tree->Object(std::move(members)));
-  message.SetMore(std::move(more));
-  return message;
-}
-
 Status CheckMetadata(const JsonValue& metadata) {
   if (!metadata.is_object()) {
     return FailField(Code::kInvalidArgument, "metadata", "is {}, not an object", KindOf(metadata));
@@ -179,6 +152,33 @@ bool ReadChoice(JsonFields& fields, const char* name, std::string_view first,
 
 }  // namespace
 
+Result<SessionMessage> ReadSessionMessage(const JsonValue& raw, size_t index,
+                                          const ModelView& model, MessageRoom* room) {
+  KV_ASSIGN(const JsonValue read, ReadMessage(raw, index, model, room));
+  JsonTree* const tree = room->tree;
+  const std::string path = fmt::format("messages[{}].", index);
+  JsonFields fields(raw, path);
+  SessionMessage message;
+  const std::string_view role = raw.Find("role")->text();
+  message.role = role == kFunctionRole ? "tool" : role;
+  message.content = std::string(read.Find("content")->text());
+  SessionMessage::More more;
+  KV_ASSIGN(more.segments, Segments(fields, path, message.content));
+  std::vector<Member> members;
+  bool has_more = false, has_content = false;
+  for (const Member& member : raw.members()) {
+    if (member.key == "segments") continue;
+    const bool is_content = member.key == "content";
+    members.push_back({member.key, is_content ? tree->String("") : member.value});
+    has_content |= is_content;
+    has_more |= !is_content && member.key != "role";
+  }
+  if (!has_content) members.push_back({"content", tree->String("")});
+  if (has_more) more.fields = TextOf(tree->Object(std::move(members)));
+  message.SetMore(std::move(more));
+  return message;
+}
+
 Result<std::vector<SessionMessage>> ReadSessionMessages(JsonFields& fields, const ModelView& model,
                                                         JsonTree* tree) {
   std::vector<SessionMessage> messages;
@@ -190,7 +190,7 @@ Result<std::vector<SessionMessage>> ReadSessionMessages(JsonFields& fields, cons
   MessageRoom room{.tree = tree};
   messages.reserve(list->size());
   for (const JsonValue& raw : list->items()) {
-    KV_ASSIGN(SessionMessage message, MessageOf(raw, messages.size(), model, &room));
+    KV_ASSIGN(SessionMessage message, ReadSessionMessage(raw, messages.size(), model, &room));
     messages.push_back(std::move(message));
   }
   fields.TakeUnread(room.unread);

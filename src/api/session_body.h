@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "api/chat_message.h"
 #include "api/chat_prompt.h"
 #include "base/json_tree.h"
 #include "http/json_body.h"
@@ -18,6 +19,9 @@ namespace kvasir {
 // `messages`, as chat completions take them, with `segments`; none if the field is absent.
 Result<std::vector<SessionMessage>> ReadSessionMessages(JsonFields& fields, const ModelView& model,
                                                         JsonTree* tree);
+// Reads message `index` of them. O(its text).
+Result<SessionMessage> ReadSessionMessage(const JsonValue& raw, size_t index,
+                                          const ModelView& model, MessageRoom* room);
 // `content` and `segments` of a message whose role is known.
 Result<SessionMessage> ReadContent(JsonFields& fields, std::string_view role,
                                    const ModelView& model, JsonTree* tree);

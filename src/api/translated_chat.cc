@@ -75,6 +75,8 @@ size_t ChatBuilder::Add(TranslatedMessage message) {
   } else if (message.role != "tool") {
     joins = last && last->role == message.role && !form_.takes_same_role_twice;
   }
+  // A stored one stays as it is: the template says whether it takes the next.
+  if (last && !last->whole.is_null()) joins = false;
   if (!joins) {
     messages_.push_back(std::move(message));
     return messages_.size() - 1;
@@ -87,6 +89,25 @@ size_t ChatBuilder::Add(TranslatedMessage message) {
   std::ranges::move(message.calls, std::back_inserter(last->calls));
   std::ranges::move(message.name.calls, std::back_inserter(last->name.calls));
   return messages_.size() - 1;
+}
+
+void ChatBuilder::AddKept(const JsonValue& whole, ChatNames::Message name) {
+  TranslatedMessage message;
+  message.role = whole.Find("role")->text();
+  const bool joins = message.role == "system" && is_last("system") &&
+                     (!form_.takes_late_system || !form_.takes_same_role_twice);
+  if (joins) {
+    message.text = whole.Find("content")->text();
+    name.kept.reset();
+  } else {
+    message.whole = whole;
+  }
+  message.name = std::move(name);
+  if (joins) {
+    Add(std::move(message));
+  } else {
+    messages_.push_back(std::move(message));
+  }
 }
 
 JsonValue ChatBuilder::Call(std::string_view id, std::string_view name,
@@ -113,7 +134,7 @@ JsonValue ChatBuilder::End(ChatNames* names) {
     if (!one.mark.empty()) {
       members.push_back({kBreakpoint, tree_->Object({{"ttl", tree_->String(one.mark)}})});
     }
-    messages.push_back(tree_->Object(std::move(members)));
+    messages.push_back(one.whole.is_null() ? tree_->Object(std::move(members)) : one.whole);
     names->messages.push_back(std::move(one.name));
   }
   messages_.clear();
@@ -137,7 +158,11 @@ Result<TemplateForm> FormFor(JsonFields& fields, const ModelView& model, bool ha
 
 Result<OpenAiCall> ReadTranslated(TranslatedChat& chat, const ModelView& model) {
   JsonFields fields(chat.fields);
-  auto call = ReadChat(fields, &chat.tree, model);
+  return WithItsNames(ReadChat(fields, &chat.tree, model), chat, model);
+}
+
+Result<OpenAiCall> WithItsNames(Result<OpenAiCall> call, const TranslatedChat& chat,
+                                const ModelView& model) {
   if (!call) return tl::unexpected(Named(std::move(call).error(), model, chat.names));
   GenerateRequest& request = call->requests.front();
   for (std::string& path : request.ignored) path = chat.names.Of(path);

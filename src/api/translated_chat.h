@@ -19,9 +19,10 @@ namespace kvasir {
 // What a request calls the parts of the chat that it has become.
 struct ChatNames {
   struct Message {
-    std::string path;                // "messages[3]"
-    std::string thought;             // "messages[3].content[0]"
-    std::vector<std::string> calls;  // "messages[3].content[1]"
+    std::string path;                 // "messages[3]"
+    std::string thought;              // "messages[3].content[0]"
+    std::vector<std::string> calls;   // "messages[3].content[1]"
+    std::optional<size_t> kept = {};  // which message of a stored response it is
   };
   struct Field {
     std::string_view ours, theirs;
@@ -40,6 +41,7 @@ struct TranslatedMessage {
   std::vector<JsonValue> calls;  // as `tool_calls` have them
   std::string call_id;           // of the role tool
   std::string mark;              // the time of its mark (api/cache_marks.h); "": it has none
+  JsonValue whole;               // of a stored response: all of it; else null
   ChatNames::Message name;
 
   // Adds a text after a line end.
@@ -56,6 +58,9 @@ class ChatBuilder {
 
   // Returns which message of the chat it is now.
   size_t Add(TranslatedMessage message);
+  // Adds a message of a stored response, as it is, unless it must be joined to the one before it.
+  // `whole`: of a chat completion.
+  void AddKept(const JsonValue& whole, ChatNames::Message name);
   // Returns a call of `name`; `arguments` is an object.
   JsonValue Call(std::string_view id, std::string_view name, const JsonValue& arguments) const;
   // Marks a message, which was added: `ttl` as api/cache_marks.h has it.
@@ -90,6 +95,9 @@ Result<TemplateForm> FormFor(JsonFields& fields, const ModelView& model, bool ha
 // Reads the chat as ReadChat does; errors and `ignored` have the request's names. Errors of a
 // prompt that does not fit the context have `excess`.
 Result<OpenAiCall> ReadTranslated(TranslatedChat& chat, const ModelView& model);
+// Gives the result of reading the chat in another way the request's names.
+Result<OpenAiCall> WithItsNames(Result<OpenAiCall> call, const TranslatedChat& chat,
+                                const ModelView& model);
 // Counts the tokens of its prompt.
 Result<size_t> CountTranslated(TranslatedChat& chat, const ModelView& model);
 

@@ -238,7 +238,8 @@ Result<std::string> IdToResume(const Engine& engine, SessionFile& file, const st
   KV_ASSIGN(const std::vector<SessionFile::Row> rows, file.List());
   const SessionFile::Row* last = nullptr;
   for (const SessionFile::Row& row : rows) {
-    if (row.owner != SessionOwnerOf(tenant)) continue;
+    const bool is_session = KindOfId(row.id) == SessionKind::kSession;
+    if (!is_session || row.owner != SessionOwnerOf(tenant)) continue;
     if (last == nullptr || row.used_s >= last->used_s) last = &row;
   }
   if (last != nullptr) return last->id;

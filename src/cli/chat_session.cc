@@ -130,7 +130,8 @@ Status ChatSession::Resume(const std::string& id) {
 Status ChatSession::FindBranches(const std::string& chat) {
   KV_ASSIGN(const std::vector<SessionFile::Row> rows, store_->file()->List());
   for (const SessionFile::Row& row : rows) {
-    if (row.id == id() || row.owner != SessionOwnerOf(request_.tenant)) continue;
+    const bool is_session = KindOfId(row.id) == SessionKind::kSession;
+    if (!is_session || row.id == id() || row.owner != SessionOwnerOf(request_.tenant)) continue;
     SessionStore apart(SessionLimits{.memory_bytes = UINT64_MAX});  // read, and not kept
     const auto record = store_->file()->ReadAsItIs(apart, row.owner, row.id);
     if (!record || ChatOf(*record->state.setup, row.id) != chat) continue;

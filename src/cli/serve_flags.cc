@@ -51,6 +51,9 @@ std::vector<Flag> TimeFlags() {
 
 std::vector<Flag> SessionFlags() {
   return {{"sessions", "N", "sessions kept at once (default 1024; 0: none)"},
+          {"responses", "N",
+           "responses (/v1/responses) stored at once; the oldest of a caller go for its newer ones "
+           "(default 1024; 0: none)"},
           {"session-ttl", "HOURS",
            "sessions that were not used for so long are deleted (default 24; 0: never)"},
           {"prepare", "",
@@ -157,7 +160,8 @@ std::vector<FlagGroup> ServeGroups() {
           {"Access", "api-key api-key-file keys admin-key cors-origin allowed-host"},
           {"Chats",
            "chat-template chat-template-file chat-template-kwargs template-date reasoning "
-           "reasoning-format reasoning-budget drop-lines move-lines sessions session-ttl prepare"},
+           "reasoning-format reasoning-budget drop-lines move-lines sessions responses session-ttl "
+           "prepare"},
           {"Defaults of requests, for those that say nothing else",
            "max-tokens temperature top-k top-p min-p repetition-penalty presence-penalty "
            "frequency-penalty seed generation-config timeout-ms"},
@@ -264,6 +268,17 @@ Status ReadThoughts(const Args& args, RequestDefaults* defaults) {
   return {};
 }
 
+Status ReadSessionFlags(const Args& args, ServerOptions* options) {
+  KV_ASSIGN(const uint64_t sessions, args.Uint("sessions", 0, 1 << 20, options->max_sessions));
+  options->max_sessions = static_cast<uint32_t>(sessions);
+  KV_ASSIGN(const uint64_t responses, args.Uint("responses", 0, 1 << 20, options->max_responses));
+  options->max_responses = static_cast<uint32_t>(responses);
+  KV_ASSIGN(options->session_ttl_hours,
+            args.Uint("session-ttl", 0, 87'600, options->session_ttl_hours));
+  options->prepare = args.Has("prepare");
+  return {};
+}
+
 }  // namespace
 
 Result<ServerOptions> ServerOptionsOf(const Args& args) {
@@ -300,11 +315,7 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
     }
   }
   KV_TRY(ReadTimes(args, &options));
-  KV_ASSIGN(const uint64_t sessions, args.Uint("sessions", 0, 1 << 20, options.max_sessions));
-  options.max_sessions = static_cast<uint32_t>(sessions);
-  KV_ASSIGN(options.session_ttl_hours,
-            args.Uint("session-ttl", 0, 87'600, options.session_ttl_hours));
-  options.prepare = args.Has("prepare");
+  KV_TRY(ReadSessionFlags(args, &options));
   options.lora_dir = args.Text("lora-dir");
   options.cors_origins = args.List("cors-origin");
   options.drop_lines = args.List("drop-lines");

@@ -60,7 +60,7 @@ class OpenSessions {
   Result<SessionFile::Row> Find(const std::string& id) {
     KV_ASSIGN(const std::vector<SessionFile::Row> rows, file_->List());
     const auto row = std::ranges::find(rows, id, &SessionFile::Row::id);
-    if (row == rows.end())
+    if (row == rows.end() || KindOfId(id) == SessionKind::kResponse)
       return Fail(Code::kNotFound, "the file has no session {}; 'kvasir sessions list' shows them",
                   id);
     if (!row->is_readable()) {
@@ -84,6 +84,8 @@ class OpenSessions {
 Result<int> List(OpenSessions& open, bool is_json) {
   KV_ASSIGN(std::vector<SessionFile::Row> rows, open.file().List());
   std::ranges::reverse(rows);  // the newest first, as the server lists them
+  std::erase_if(
+      rows, [](const SessionFile::Row& row) { return KindOfId(row.id) == SessionKind::kResponse; });
   auto list = nlohmann::ordered_json::array();
   size_t unreadable = 0;
   for (const SessionFile::Row& row : rows) {

@@ -71,4 +71,32 @@ LaterAnswer EraseAnswer(const Call& call, nlohmann::json body, const Status& on_
   }};
 }
 
+Outcome DeleteKept(const Call& call, const SessionStore& sessions, KeptTexts& texts,
+                   const char* object) {
+  const auto entry = call.turn->Read();
+  if (!entry && entry.error().code == Code::kExhausted) {
+    return DeleteUnreadKept(call, texts, object);
+  }
+  // A damaged session does not know what it has read; it can be deleted all the same.
+  if (!entry && entry.error().code != Code::kCorruption) return ErrorResponse(entry.error());
+  std::vector<ForgetRequest> requests;
+  if (entry) requests = ForgetAll(*entry->state, ScopeOf(call, sessions));
+  const Status removed = call.turn->Remove();
+  if (!removed && removed.error().code == Code::kNotFound) return ErrorResponse(removed.error());
+  texts.Erase(call.tenant());
+  return ForgetAnswer(call, std::move(requests),
+                      {{"id", call.turn->id()}, {"object", object}, {"deleted", true}}, removed);
+}
+
+// It may be gone already: the memory may have ended after that.
+Outcome DeleteUnreadKept(const Call& call, KeptTexts& texts, const char* object) {
+  Status removed = call.turn->Remove();
+  if (!removed && removed.error().code == Code::kNotFound) removed = {};
+  texts.Erase(call.tenant());
+  return EraseAnswer(
+      call,
+      {{"id", call.turn->id()}, {"object", object}, {"deleted", true}, {"cache_erased", true}},
+      removed);
+}
+
 }  // namespace kvasir

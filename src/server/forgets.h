@@ -7,6 +7,7 @@
 #include "api/session_forget.h"
 #include "kvasir/session.h"
 #include "server/call.h"
+#include "server/kept_texts.h"
 #include "server/outcome.h"
 
 namespace kvasir {
@@ -23,5 +24,12 @@ LaterAnswer ForgetAnswer(const Call& call, std::vector<ForgetRequest> requests, 
 // Returns the same where it is not known what the session has read: everything of the caller leaves
 // the cache.
 LaterAnswer EraseAnswer(const Call& call, nlohmann::json body, const Status& on_disk);
+
+// Deletes the session or response of the call's turn and forgets all of it. `object`: of the
+// answer.
+Outcome DeleteKept(const Call& call, const SessionStore& sessions, KeptTexts& texts,
+                   const char* object);
+// Does the same for what there is no memory to read, with whatever it may have left in the cache.
+Outcome DeleteUnreadKept(const Call& call, KeptTexts& texts, const char* object);
 
 }  // namespace kvasir

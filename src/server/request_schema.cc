@@ -158,6 +158,7 @@ std::string ResponsesSchema() {
       "input":{"type":["string","array"],"minItems":1,"items":{"type":"object"}},
       "max_output_tokens":{"type":"integer","minimum":0},"stream":{"type":"boolean"},
       "store":{"type":"boolean"},"parallel_tool_calls":{"type":"boolean"},
+      "previous_response_id":{"type":"string"},"truncation":{"enum":["auto","disabled"]},
       "tools":{"type":"array","items":{"type":"object","required":["type"],
       "properties":{"type":{"type":"string"}}}},
       "tool_choice":{"anyOf":[{"enum":["none","auto","required"]},{"type":"object",

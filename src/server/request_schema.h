@@ -24,5 +24,7 @@ std::string JoinedFields(std::initializer_list<std::string_view> schemas);
 
 // The pattern of session ids.
 inline constexpr const char* kSessionIdPattern = "^sess_[0-9a-f]{32}$";
+// The pattern of stored responses' ids.
+inline constexpr const char* kResponseIdPattern = "^resp_[0-9a-f]{32}$";
 
 }  // namespace kvasir

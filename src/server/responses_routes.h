@@ -1,13 +1,21 @@
-// OpenAI's /v1/responses. No response is stored in this version.
+// OpenAI's /v1/responses, and responses that are stored.
 #pragma once
 
 #include "api/turn_preparer.h"
+#include "kvasir/session.h"
 #include "server/generation_starter.h"
+#include "server/kept_texts.h"
 #include "server/route_table.h"
 
 namespace kvasir {
 
-// Adds the paths. REQUIRES: the others outlive the table.
-void AddResponsesRoutes(GenerationStarter& generations, TurnPreparer& preparer, RouteTable* table);
+// The parts of a server that the handlers of responses use; all must outlive the table.
+struct ResponseSources {
+  GenerationStarter& generations;
+  TurnPreparer& preparer;
+  SessionStore& responses;  // SessionStore::Responses
+  KeptTexts& texts;
+};
+void AddResponsesRoutes(const ResponseSources& from, RouteTable* table);
 
 }  // namespace kvasir

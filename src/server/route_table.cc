@@ -39,15 +39,19 @@ bool PathMatches(std::string_view pattern, std::string_view path) {
 }
 
 void RouteTable::Add(Route route) {
+  if (route.path.find_first_of("{*") == route.path.npos) plain_.insert(route.path);
   (route.is_page ? pages_ : routes_).push_back(std::move(route));
+}
+
+bool RouteTable::Takes(const Route& route, std::string_view path) const {
+  return plain_.contains(path) ? route.path == path : PathMatches(route.path, path);
 }
 
 const Route* RouteTable::Find(const HttpRequest& request) const {
   const std::string_view path = PathOf(request.target);
   const auto in = [&](const std::vector<Route>& routes) {
     const auto found = std::ranges::find_if(routes, [&](const Route& route) {
-      return PathMatches(route.path, path) &&
-             (route.method.empty() || route.method == request.method);
+      return Takes(route, path) && (route.method.empty() || route.method == request.method);
     });
     return found == routes.end() ? nullptr : &*found;
   };
@@ -56,8 +60,8 @@ const Route* RouteTable::Find(const HttpRequest& request) const {
 }
 
 const Route* RouteTable::FindPath(std::string_view path) const {
-  const auto found = std::ranges::find_if(
-      routes_, [&](const Route& route) { return PathMatches(route.path, path); });
+  const auto found =
+      std::ranges::find_if(routes_, [&](const Route& route) { return Takes(route, path); });
   return found == routes_.end() ? nullptr : &*found;
 }
 

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -58,9 +59,10 @@ struct Route {
   enum Work { kSmall, kPrepared, kGeneration };
   Work work = kSmall;
   // kDrains: refused while draining, like every generation. kQueues: waits for its turn in the
-  // session that segment 2 of the path names.
+  // session or response that segment 2 of the path names.
   enum Also { kNothing, kDrains, kQueues };
   Also also = kNothing;
+  SessionKind names = SessionKind::kSession;  // what segment 2 of the path names, if it does
   // The kind of model that the path is for.
   enum ForModel { kAnyModel, kTextModel, kTranslator };
   ForModel for_model = kAnyModel;
@@ -69,8 +71,9 @@ struct Route {
   enum Files { kNoFiles, kSessionFile, kOtherFiles };
   Files files = kNoFiles;
   // The sessions with whose text its work grows: none; that of the path; all of the tenant's, as a
-  // forget compares it with the others; those that a list reads.
-  enum Reads { kNoSession, kOneSession, kAllSessions, kListedSessions };
+  // forget compares it with the others; those that a list reads; the response that a body goes on
+  // from.
+  enum Reads { kNoSession, kOneSession, kAllSessions, kListedSessions, kPreviousResponse };
   Reads reads = kNoSession;
   bool is_page = false;  // only for browsers, which prefer it to the path's other route
   // The form of errors: OpenAI's; {"error": "text"}, as clients of LibreTranslate read it;
@@ -99,6 +102,9 @@ class RouteTable {
   RouteTable& operator=(const RouteTable&) = delete;
 
   void Add(Route route);
+  // Tells whether a route takes the path. A path that some route has word for word is not for
+  // patterns.
+  bool Takes(const Route& route, std::string_view path) const;
   // Finds the route that answers the request; nullptr: none does.
   const Route* Find(const HttpRequest& request) const;
   // Finds the first route of the path, whatever the method, except pages; nullptr: unknown path.
@@ -107,6 +113,7 @@ class RouteTable {
 
  private:
   std::vector<Route> routes_, pages_;
+  std::set<std::string_view> plain_;  // paths without a pattern
 };
 
 }  // namespace kvasir

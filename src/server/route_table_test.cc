@@ -27,6 +27,12 @@ TEST(RouteTable, TheFirstRouteOfPathAndMethodAnswers) {
   EXPECT_EQ(table.Find(RequestOf("PUT", "/b/c")), &table.all()[2]);
   EXPECT_EQ(table.FindPath("/a"), &table.all()[0]);
   EXPECT_EQ(table.FindPath("/c"), nullptr);
+  table.Add({.path = "/c/{id}", .method = "GET", .handler = {}});
+  table.Add({.path = "/c/d", .method = "POST", .handler = {}});
+  EXPECT_EQ(table.Find(RequestOf("GET", "/c/d")), nullptr) << "the path is not an id";
+  EXPECT_EQ(table.Find(RequestOf("POST", "/c/d")), &table.all()[4]);
+  EXPECT_EQ(table.FindPath("/c/d"), &table.all()[4]);
+  EXPECT_EQ(table.Find(RequestOf("GET", "/c/e")), &table.all()[3]);
 }
 
 TEST(RouteTable, OnlyBrowsersGetPages) {

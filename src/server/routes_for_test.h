@@ -49,7 +49,8 @@ class RoutesTest : public testing::Test {
     KeyRing keys;
     Activity activity;
     TurnPreparer preparer;
-    SessionStore sessions{SessionLimits()};
+    SessionStore sessions{SessionLimits{.max_responses = 1024}};
+    SessionStore responses{sessions.Responses()};
     KeptTexts texts{1 << 20, 1 << 20, 1};
     Slots slots;
     GenerationStarter generations;
@@ -85,7 +86,9 @@ class RoutesTest : public testing::Test {
     const std::string_view path = PathOf(request.target);
     std::shared_ptr<SessionStore::Turn> turn;
     if (route->also == Route::kQueues) {
-      auto queued = server_->sessions.Queue(*caller_.tenant, SegmentOf(path, 2), [] {});
+      const bool is_response = route->names == SessionKind::kResponse;
+      SessionStore& store = is_response ? server_->responses : server_->sessions;
+      auto queued = store.Queue(*caller_.tenant, SegmentOf(path, 2), [] {});
       if (!queued) return ErrorResponse(queued.error());
       turn = std::move(*queued);
     }

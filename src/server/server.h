@@ -78,6 +78,7 @@ struct ServerOptions {
   uint64_t drain_delay_s = 0;              // requests are taken for so long after the first signal
   uint64_t drain_timeout_s = 60;           // then what runs may take so long; 0: any time
   uint32_t max_sessions = 1024;            // of all tenants; their memory: EngineOptions
+  uint32_t max_responses = 1024;           // stored ones, in half of the sessions' memory
   uint64_t session_ttl_hours = 24;         // without a call; 0: sessions stay
   bool has_page = true;                    // `/` is a page for browsers
   bool has_slots = true;                   // else /slots is 501

@@ -48,6 +48,7 @@ Status CheckSlots(const ServerOptions& options, const Engine& engine) {
 SessionLimits SessionLimitsOf(const ServerOptions& options, const Engine& engine) {
   const uint64_t bytes = engine.options().session_memory_bytes;
   return {.max_sessions = options.max_sessions,
+          .max_responses = options.max_responses,
           .memory_bytes = bytes - bytes / kPieceShare - SlotsBytes(options, engine),
           .ttl_ns = options.session_ttl_hours * uint64_t{3'600'000'000'000}};
 }
@@ -98,7 +99,8 @@ Service::Service(const ServerOptions& options, Engine& engine, ServedModel model
             [this](const TenantTable& tenants) { return UseTenants(tenants); }),
       preparer_(engine),
       sessions_(SessionLimitsOf(options, engine)),
-      session_disk_(engine, sessions_, options.max_sessions),
+      responses_(sessions_.Responses()),
+      session_disk_(engine, sessions_),
       texts_(engine.options().session_memory_bytes / kPieceShare,
              engine.options().head_memory_bytes, hash_key),
       slots_(model_.view().num_slots),
@@ -168,12 +170,17 @@ size_t Service::WorkBytes(const HttpRequest& request) {
   const size_t bytes = request.body.size();
   const Route* route = routes_.Find(request);
   if (route == nullptr || route->reads == Route::kNoSession) return bytes;
+  if (route->reads == Route::kPreviousResponse) {
+    const bool goes_on = request.body.find("\"previous_response_id\"") != std::string::npos;
+    return goes_on ? std::max(bytes, kUnknown) : bytes;
+  }
   const auto caller = keys_.CallerOf(request);
   if (!caller || !caller->tenant) return bytes;
   if (route->reads == Route::kListedSessions) {
     return sessions_.BytesOf(*caller->tenant) ? bytes : std::max(bytes, kUnknown);
   }
-  const auto entry = sessions_.FindLoaded(*caller->tenant, SegmentOf(PathOf(request.target), 2));
+  const std::string_view id = SegmentOf(PathOf(request.target), 2);
+  const auto entry = StoreOf(*route).FindLoaded(*caller->tenant, id);
   if (!entry) return sessions_.file() ? std::max(bytes, kUnknown) : bytes;
   if (route->reads == Route::kAllSessions) {
     return bytes + sessions_.BytesOf(*caller->tenant).value_or(kUnknown);
@@ -231,7 +238,8 @@ Result<Service::SessionTurn> Service::AwaitTurn(const HttpRequest& request,
   if (route == nullptr || route->also != Route::kQueues) return SessionTurn();
   const auto caller = keys_.CallerOf(request);
   if (!caller || !caller->tenant) return tl::unexpected(KeyRevoked());
-  return sessions_.Queue(*caller->tenant, SegmentOf(PathOf(request.target), 2), std::move(on_turn));
+  const std::string_view id = SegmentOf(PathOf(request.target), 2);
+  return StoreOf(*route).Queue(*caller->tenant, id, std::move(on_turn));
 }
 
 Outcome Service::Dispatch(const HttpRequest& request, const SessionTurn& turn, Uses uses) {

@@ -126,6 +126,9 @@ class Service {
   static std::optional<Outcome> Metered(MemoryQuota& quota, QuotaShare* share, bool* never_fits,
                                         const Work& work);
   Outcome Preflight(const HttpRequest& request) const;
+  SessionStore& StoreOf(const Route& route) {
+    return route.names == SessionKind::kResponse ? responses_ : sessions_;
+  }
 
   const ServerOptions options_;
   Engine& engine_;
@@ -137,6 +140,7 @@ class Service {
   Activity activity_;
   TurnPreparer preparer_;
   SessionStore sessions_;
+  SessionStore responses_;  // the same store
   SessionDisk session_disk_;
   KeptTexts texts_;
   Slots slots_;

@@ -90,7 +90,7 @@ HttpResponse Service::NoSuchRoute(const HttpRequest& head) const {
   const std::string_view path = PathOf(head.target);
   std::string allowed;
   for (const Route& route : routes_.all()) {
-    if (!PathMatches(route.path, path)) continue;
+    if (!routes_.Takes(route, path)) continue;
     allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", route.method);
   }
   if (allowed.empty()) {
@@ -114,7 +114,7 @@ Outcome Service::Preflight(const HttpRequest& request) const {
   const std::string_view path = PathOf(request.target);
   std::string allowed = "OPTIONS", for_pages;
   for (const Route& route : routes_.all()) {
-    if (!PathMatches(route.path, path) || route.method.empty()) continue;
+    if (!routes_.Takes(route, path) || route.method.empty()) continue;
     allowed += fmt::format(", {}{}", route.method, route.method == "GET" ? ", HEAD" : "");
     // Without a key any page that a user visits could erase the user's cache: pages may only read.
     if (route.method == "DELETE" && !keys_.current()->required()) continue;

@@ -35,7 +35,7 @@ Status Service::AddRoutes() {
   AddStateRoutes({keys_, sessions_, spans_, is_stopping}, model_.view(), &routes_);
   AddListRoutes(&routes_);
   AddPageRoutes(options_, &routes_);
-  AddResponsesRoutes(generations_, preparer_, &routes_);
+  AddResponsesRoutes({generations_, preparer_, responses_, texts_}, &routes_);
   AddOllamaRoutes(generations_, preparer_, &routes_);
   AddAnthropicRoutes(generations_, preparer_, &routes_);
   return {};

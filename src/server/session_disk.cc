@@ -42,12 +42,13 @@ Error WhyNoFile(const Error& error) {
 
 }  // namespace
 
-SessionDisk::SessionDisk(Engine& engine, SessionStore& sessions, uint32_t max_sessions)
-    : engine_(engine), sessions_(sessions), max_sessions_(max_sessions) {}
+SessionDisk::SessionDisk(Engine& engine, SessionStore& sessions)
+    : engine_(engine), sessions_(sessions) {}
 
 void SessionDisk::Open() {
   const std::optional<TierStats> disk = engine_.DiskStats();
-  if (!disk || max_sessions_ == 0) return;
+  const SessionLimits& limits = sessions_.limits();
+  if (!disk || (limits.max_sessions == 0 && limits.max_responses == 0)) return;
   auto opened = SessionFile::Open(SessionFileOptionsOf(engine_));
   Status used;
   if (opened) {

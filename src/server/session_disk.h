@@ -13,8 +13,8 @@ namespace kvasir {
 // tier it does nothing. Thread-safe; one call of Open or Sweep at a time, which waits for the disk.
 class SessionDisk {
  public:
-  // REQUIRES: both outlive this. `max_sessions`: of the store; 0: none are kept.
-  SessionDisk(Engine& engine, SessionStore& sessions, uint32_t max_sessions);
+  // REQUIRES: both outlive this.
+  SessionDisk(Engine& engine, SessionStore& sessions);
 
   // Opens the file. After an error sessions are kept in memory, and the log says why.
   void Open();
@@ -26,7 +26,6 @@ class SessionDisk {
  private:
   Engine& engine_;
   SessionStore& sessions_;
-  const uint32_t max_sessions_;
   std::string why_not_;             // as it was logged last
   std::atomic<bool> waits_{false};  // relaxed: it publishes no data
 };

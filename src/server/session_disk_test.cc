@@ -48,7 +48,7 @@ class SessionDiskTest : public testing::Test {
   }
   static ServerOptions WithoutSessions() {
     ServerOptions options;
-    options.max_sessions = 0;
+    options.max_sessions = options.max_responses = 0;
     return options;
   }
 
@@ -107,12 +107,13 @@ TEST_F(SessionDiskTest, WhatReadsOrWritesFilesWaitsForTheDisk) {
 }
 
 TEST_F(SessionDiskTest, AFileThatAnotherProcessHasIsOpenedBySweepLater) {
-  SessionStore sessions{SessionLimits()};
-  SessionDisk none(engine_, sessions, 0);
+  SessionStore keeps_none{SessionLimits{.max_sessions = 0}};
+  SessionDisk none(engine_, keeps_none);
   none.Open();
-  EXPECT_EQ(sessions.file(), nullptr);
+  EXPECT_EQ(keeps_none.file(), nullptr);
   EXPECT_FALSE(none.waits());
-  SessionDisk disk(engine_, sessions, 8);
+  SessionStore sessions{SessionLimits()};
+  SessionDisk disk(engine_, sessions);
   {
     const auto other = OpenedByAnother();
     disk.Open();

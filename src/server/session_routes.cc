@@ -267,32 +267,11 @@ Outcome SessionHandlers::Forget(const Call& call) {
 }
 
 Outcome SessionHandlers::Delete(const Call& call) {
-  const auto entry = call.turn->Read();
-  if (!entry && entry.error().code == Code::kExhausted) return DeleteUnread(call);
-  // A damaged session does not know what it has read; it can be deleted all the same.
-  if (!entry && entry.error().code != Code::kCorruption) return ErrorResponse(entry.error());
-  std::vector<ForgetRequest> requests;
-  if (entry) requests = ForgetAll(*entry->state, ScopeOf(call, sessions_));
-  const Status removed = call.turn->Remove();
-  if (!removed && removed.error().code == Code::kNotFound) return ErrorResponse(removed.error());
-  texts_.Erase(call.tenant());
-  return ForgetAnswer(call, std::move(requests),
-                      {{"id", call.turn->id()}, {"object", "session.deleted"}, {"deleted", true}},
-                      removed);
+  return DeleteKept(call, sessions_, texts_, "session.deleted");
 }
 
-// A session that there is no memory to read goes too, and with it whatever it may have left in the
-// cache. It may be gone already: the memory may have ended after that.
 Outcome SessionHandlers::DeleteUnread(const Call& call) {
-  Status removed = call.turn->Remove();
-  if (!removed && removed.error().code == Code::kNotFound) removed = {};
-  texts_.Erase(call.tenant());
-  return EraseAnswer(call,
-                     {{"id", call.turn->id()},
-                      {"object", "session.deleted"},
-                      {"deleted", true},
-                      {"cache_erased", true}},
-                     removed);
+  return DeleteUnreadKept(call, texts_, "session.deleted");
 }
 
 // --- the table

@@ -121,19 +121,25 @@ std::vector<SessionPath::Begin> BeginsOf(const SessionPaths& paths, size_t index
 
 Result<SessionPaths> AddPath(SessionStore& store, const SessionPaths& paths,
                              std::vector<TokenId> ids, std::vector<SessionPath::Begin> begins,
-                             PathSpace space) {
+                             PathSpace space, LastPath last_path) {
   SessionPath added;
   SessionPaths grown = paths;
   if (!paths.empty() && paths.back()->space == space) {
-    const SessionPath& last = *paths.back();
     const std::vector<TokenId> known = IdsOf(paths, paths.size() - 1);
     const auto differs = std::ranges::mismatch(known, ids);
     added.parent = static_cast<uint32_t>(paths.size() - 1);
     added.shared = static_cast<uint32_t>(differs.in1 - known.begin());
-    if (differs.in1 == known.end()) {  // it goes on from there: one path is enough
-      added.parent = last.parent;
-      added.shared = last.shared;
+    // Where it goes on from there, one path is enough.
+    bool joins = differs.in1 == known.end();
+    while (joins) {
+      const SessionPath& end = *grown.back();
+      if (last_path == LastPath::kLongStays && end.ids.size() > ids.size() - added.shared) break;
+      added.parent = end.parent;
+      added.shared = end.shared;
       grown.pop_back();
+      joins = last_path == LastPath::kLongStays && added.shared > 0 &&
+              added.parent + 1 == grown.size() &&
+              added.shared == grown.back()->shared + grown.back()->ids.size();
     }
   }
   if (added.shared > 0) {  // other messages may have begun with the same ids

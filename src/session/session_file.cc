@@ -243,6 +243,7 @@ std::optional<SessionFileListing> ListSessionFile(const SessionFileOptions& opti
     return listing;
   }
   for (const SessionFile::Row& row : *listed) {
+    if (KindOfId(row.id) == SessionKind::kResponse) continue;
     ++listing.sessions;
     listing.bytes += row.bytes;
     SessionStore store(SessionLimits{.memory_bytes = UINT64_MAX});

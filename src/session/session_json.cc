@@ -235,6 +235,7 @@ std::string ToJson(const SessionRecord& record) {
                        {"messages", ordered_json::array()},
                        {"paths", ordered_json::array()}};
   for (const auto& message : state.messages) body["messages"].push_back(JsonOf(*message));
+  if (state.response) body["response"] = state.response->json;
   for (const auto& path : state.paths) body["paths"].push_back(JsonOf(*path));
   return Dump(body);
 }
@@ -301,6 +302,8 @@ Result<SessionRecord> ParseSessionRecord(SessionStore& store, std::string_view j
     KV_ASSIGN(state.messages.emplace_back(), store.Keep(std::move(message)));
     return {};
   });
+  ResponseBody response;
+  reader.Object("response", &response.json);
   std::vector<size_t> lengths;
   reader.Array("paths", [&](const ordered_json& one, const std::string& place) -> Status {
     SessionPath path;
@@ -318,6 +321,9 @@ Result<SessionRecord> ParseSessionRecord(SessionStore& store, std::string_view j
                 state.dropped, state.messages.size());
   }
   KV_ASSIGN(state.setup, store.Keep(std::move(head.setup)));
+  if (!response.json.empty()) {
+    KV_ASSIGN(state.response, store.Keep(std::move(response)));
+  }
   return record;
 }
 

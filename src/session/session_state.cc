@@ -72,6 +72,10 @@ uint64_t SessionSetup::HeldBytes() const {
          metadata.capacity();
 }
 
+ResponseBody::~ResponseBody() { Wipe(&json); }
+
+uint64_t ResponseBody::HeldBytes() const { return kSharedBytes + sizeof(*this) + HeapBytes(json); }
+
 SessionPath::~SessionPath() { Wipe(&ids); }
 
 uint64_t SessionPath::HeldBytes() const {

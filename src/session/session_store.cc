@@ -12,8 +12,16 @@
 
 namespace kvasir {
 
-Error NoSession() {
-  return {Code::kNotFound, "no session of yours has this id; GET /v1/sessions lists them"};
+SessionKind KindOfId(std::string_view id) {
+  return id.starts_with("resp_") ? SessionKind::kResponse : SessionKind::kSession;
+}
+
+Error NoSession(SessionKind kind) {
+  return {Code::kNotFound,
+          kind == SessionKind::kResponse
+              ? "no response of yours has this id: it was not stored, was deleted, or had to go "
+                "for newer ones (--responses, --session-memory)"
+              : "no session of yours has this id; GET /v1/sessions lists them"};
 }
 
 std::string MayHave(const Shares& shares, const SessionOwner& owner) {
@@ -23,12 +31,16 @@ std::string MayHave(const Shares& shares, const SessionOwner& owner) {
 }
 
 SessionStore::SessionStore(const SessionLimits& limits) : impl_(std::make_shared<Impl>(limits)) {}
-SessionStore::SessionStore(std::shared_ptr<Impl> impl, const SessionOwner& owner)
-    : impl_(std::move(impl)), owner_(owner) {}
+SessionStore::SessionStore(std::shared_ptr<Impl> impl, const Share& share)
+    : impl_(std::move(impl)), share_(share) {}
 SessionStore::~SessionStore() = default;
 
 SessionStore SessionStore::Of(std::string_view tenant) const {
-  return SessionStore(impl_, SessionOwnerOf(tenant));
+  return SessionStore(impl_, {SessionOwnerOf(tenant), share_.kind});
+}
+
+SessionStore SessionStore::Responses() const {
+  return SessionStore(impl_, {share_.owner, SessionKind::kResponse});
 }
 
 void SessionStore::SetTenants(const TenantTable& tenants) {
@@ -38,43 +50,45 @@ void SessionStore::SetTenants(const TenantTable& tenants) {
   {
     const MutexLock lock(impl_->mutex);
     impl_->places.SetWeights(weights);
+    impl_->response_places.SetWeights(weights);
     impl_->weights = weights;
     file = impl_->file;
     const MutexLock memory_lock(impl_->memory->mutex);
     impl_->memory->shares.SetWeights(weights);
+    impl_->memory->responses.SetWeights(weights);
   }
   if (file) file->SetWeights(weights);
 }
 
 bool SessionStore::TakeBytes(uint64_t bytes, Room room) {
-  const MutexLock lock(impl_->memory->mutex);
-  Shares& shares = impl_->memory->shares;
-  if (room == Room::kWithinLimit) return shares.Take(owner_, bytes);
-  shares.AddBriefly(owner_, bytes);
+  TextMemory& memory = *impl_->memory;
+  const MutexLock lock(memory.mutex);
+  if (room == Room::kWithinLimit) return memory.Take(share_.owner, share_.kind, bytes);
+  memory.AddBriefly(share_.owner, share_.kind, bytes);
   brief_bytes_ += bytes;
   return true;
 }
 
 std::shared_ptr<void> SessionStore::Memory() const { return impl_->memory; }
 
-void SessionStore::GiveBytes(void* memory, const SessionOwner& owner, uint64_t bytes) {
-  static_cast<TextMemory*>(memory)->Give(owner, bytes);
+void SessionStore::GiveBytes(void* memory, const Share& share, uint64_t bytes) {
+  static_cast<TextMemory*>(memory)->Give(share.owner, share.kind, bytes);
 }
 
 // Takes memory for what was kept with kMayExceed beyond the bytes that are freed for it.
 Status SessionStore::Settle(uint64_t freed_bytes) {
   uint64_t more = 0;
   {
-    const MutexLock lock(impl_->memory->mutex);
+    TextMemory& memory = *impl_->memory;
+    const MutexLock lock(memory.mutex);
     if (brief_bytes_ <= freed_bytes) return {};
     more = brief_bytes_ - freed_bytes;
-    Shares& shares = impl_->memory->shares;
     // Others than these are there while `more` is taken: what they replace still has its memory.
-    shares.EndBrief(brief_bytes_);
-    shares.Give(owner_, brief_bytes_);
-    const bool fits = shares.Take(owner_, more);
+    memory.EndBrief(share_.kind, brief_bytes_);
+    memory.GiveLocked(share_.owner, share_.kind, brief_bytes_);
+    const bool fits = memory.Take(share_.owner, share_.kind, more);
     if (fits) brief_bytes_ -= more;
-    shares.AddBriefly(owner_, brief_bytes_);
+    memory.AddBriefly(share_.owner, share_.kind, brief_bytes_);
     if (fits) return {};
   }
   return Fail(Code::kExhausted,
@@ -85,7 +99,7 @@ Status SessionStore::Settle(uint64_t freed_bytes) {
 
 void SessionStore::EndBrief() {
   const MutexLock lock(impl_->memory->mutex);
-  impl_->memory->shares.EndBrief(std::exchange(brief_bytes_, 0));
+  impl_->memory->EndBrief(share_.kind, std::exchange(brief_bytes_, 0));
 }
 
 Error SessionStore::NoMemory() const {
@@ -94,7 +108,7 @@ Error SessionStore::NoMemory() const {
   return {Code::kExhausted,
           fmt::format("your sessions hold {} bytes of text and ids, and {} "
                       "(--session-memory); delete sessions, or make them shorter",
-                      memory.shares.used_by(owner_), MayHave(memory.shares, owner_))};
+                      memory.shares.used_by(share_.owner), MayHave(memory.shares, share_.owner))};
 }
 
 Result<SessionStore::Entry> SessionStore::Create(std::string_view tenant, SessionState state) {
@@ -136,7 +150,7 @@ Result<SessionStore::Entry> SessionStore::Create(std::string_view tenant, Sessio
   }
   const MutexLock lock(impl_->mutex);
   if (!written) {
-    impl_->memory->Give(session->owner, kStoredSessionBytes);
+    impl_->memory->Give(session->owner, session->kind, kStoredSessionBytes);
     impl_->places.Give(session->owner, 1);
     return tl::unexpected(written.error());
   }
@@ -150,19 +164,18 @@ Result<SessionStore::Entry> SessionStore::Find(std::string_view tenant, std::str
   std::shared_ptr<StoredSession> session;
   {
     const MutexLock lock(impl_->mutex);
-    session = impl_->Find(tenant, id);
-    if (!session) return tl::unexpected(impl_->Missing());
+    session = impl_->Find(share_.kind, tenant, id);
+    if (!session) return tl::unexpected(impl_->Missing(share_.kind));
     impl_->Use(*session);
   }
-  SessionStore own(impl_, session->owner);
-  return impl_->Load(own, session);
+  return impl_->Load(session);
 }
 
 std::optional<SessionStore::Entry> SessionStore::FindLoaded(std::string_view tenant,
                                                             std::string_view id) {
   Sweep();
   const MutexLock lock(impl_->mutex);
-  const std::shared_ptr<StoredSession> session = impl_->Find(tenant, id);
+  const std::shared_ptr<StoredSession> session = impl_->Find(share_.kind, tenant, id);
   if (!session || !session->state) return std::nullopt;
   impl_->Use(*session);
   return Impl::EntryOf(*session);
@@ -181,13 +194,14 @@ Result<SessionStore::Page> SessionStore::List(std::string_view tenant,
     }
     auto next = impl_->by_number.begin();
     if (after) {
-      const std::shared_ptr<StoredSession> last = impl_->Find(tenant, *after);
-      if (!last) return tl::unexpected(NoSession());
+      const std::shared_ptr<StoredSession> last =
+          impl_->Find(SessionKind::kSession, tenant, *after);
+      if (!last) return tl::unexpected(NoSession(SessionKind::kSession));
       next = impl_->by_number.upper_bound(last->number);
     }
     for (; next != impl_->by_number.end(); ++next) {
       const StoredSession& session = *next->second;
-      if (session.owner != owner) continue;
+      if (session.owner != owner || session.kind != SessionKind::kSession) continue;
       if (page.entries.size() == limit) {
         page.has_more = true;
         break;
@@ -219,7 +233,10 @@ std::vector<SessionStore::Entry> SessionStore::Loaded(std::string_view tenant, s
   std::vector<Entry> entries;
   for (const auto& [number, session] : impl_->by_number) {
     if (entries.size() == limit) break;
-    if (session->owner == owner && session->state) entries.push_back(Impl::EntryOf(*session));
+    const bool is_session = session->kind == SessionKind::kSession;
+    if (is_session && session->owner == owner && session->state) {
+      entries.push_back(Impl::EntryOf(*session));
+    }
   }
   return entries;
 }
@@ -229,6 +246,7 @@ Result<size_t> SessionStore::RemoveAll(std::string_view tenant) {
   std::unordered_set<std::string> with_row;  // ids, before the file is erased
   {
     const MutexLock lock(impl_->mutex);
+    ++impl_->removals[owner];
     for (const auto& [number, session] : impl_->by_number) {
       if (session->owner == owner && session->row_number > 0) with_row.insert(session->id);
     }
@@ -250,8 +268,8 @@ Result<size_t> SessionStore::RemoveAll(std::string_view tenant) {
         continue;
       }
       if (session.row_number > 0 && !with_row.contains(session.id)) late.push_back(session.id);
+      if (session.kind == SessionKind::kSession) ++removed;
       impl_->Remove(session, &dead);
-      ++removed;
     }
   }
   for (const std::string& id : late) {
@@ -294,7 +312,8 @@ std::optional<uint64_t> SessionStore::BytesOf(std::string_view tenant) const {
 SessionCounts SessionStore::counts() const {
   const MutexLock lock(impl_->mutex);
   const MutexLock memory_lock(impl_->memory->mutex);
-  return {.sessions = impl_->by_id.size(),
+  return {.sessions = impl_->by_id.size() - impl_->num_responses,
+          .responses = impl_->num_responses,
           .bytes = impl_->memory->shares.used(),
           .expired = impl_->expired};
 }

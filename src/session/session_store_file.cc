@@ -1,4 +1,6 @@
 // SessionStore: the file in which sessions outlive the process.
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "base/clock.h"
@@ -9,21 +11,23 @@ namespace kvasir {
 
 // Returns a session as it is, read from the file if it is not in memory.
 Result<SessionStore::Entry> SessionStore::Impl::Load(
-    SessionStore& store, const std::shared_ptr<StoredSession>& session) {
+    const std::shared_ptr<StoredSession>& session) {
   std::shared_ptr<SessionFile> from;
   {
     const MutexLock lock(mutex);
-    if (session->removed) return tl::unexpected(NoSession());
+    if (session->removed) return tl::unexpected(NoSession(session->kind));
     if (session->state) return EntryOf(*session);
     from = file;
   }
+  SessionStore store(shared_from_this(), {session->owner, session->kind});
   auto read =
       MakingRoom(session->owner, [&] { return from->Read(store, session->owner, session->id); });
-  if (!read && read.error().code == Code::kNotFound) return tl::unexpected(NoSession());
+  if (!read && read.error().code == Code::kNotFound)
+    return tl::unexpected(NoSession(session->kind));
   if (!read) return tl::unexpected(read.error());
   KV_ASSIGN(std::shared_ptr<const SessionState> state, store.Keep(std::move(read->state)));
   const MutexLock lock(mutex);
-  if (session->removed) return tl::unexpected(NoSession());
+  if (session->removed) return tl::unexpected(NoSession(session->kind));
   if (!session->state) {  // else another call was first, and it may have changed since
     session->state = std::move(state);
     session->tenant = read->tenant;
@@ -40,12 +44,21 @@ std::shared_ptr<SessionFile> SessionStore::file() const {
 }
 
 Status SessionStore::UseFile(std::shared_ptr<SessionFile> file) {
-  KV_ASSIGN(const std::vector<SessionFile::Row> rows, file->List());
+  KV_ASSIGN(std::vector<SessionFile::Row> rows, file->List());
+  // Responses come after sessions, used longest ago first.
+  std::ranges::stable_sort(rows, {}, [](const SessionFile::Row& row) {
+    return KindOfId(row.id) == SessionKind::kResponse ? row.used_s : INT64_MIN;
+  });
   std::vector<std::shared_ptr<const void>> dead;
   const MutexLock lock(impl_->mutex);
   for (auto& [id, session] : impl_->by_id) session->row_number = 0;
   for (const SessionFile::Row& row : rows) {
-    if (!row.is_readable()) continue;
+    const SessionKind kind = KindOfId(row.id);
+    const bool is_response = kind == SessionKind::kResponse;
+    // One that the store is not for stays in the file.
+    const bool is_for =
+        (is_response ? impl_->limits.max_responses : impl_->limits.max_sessions) > 0;
+    if (!row.is_readable() || !is_for) continue;
     std::shared_ptr<StoredSession>& session = impl_->by_id[row.id];
     if (session) {
       session->row_number = row.number;
@@ -54,11 +67,13 @@ Status SessionStore::UseFile(std::shared_ptr<SessionFile> file) {
     session = std::make_shared<StoredSession>();
     session->id = row.id;
     session->owner = row.owner;
+    session->kind = kind;
     session->row_number = row.number;
-    impl_->places.Add(row.owner, 1);
+    (is_response ? impl_->response_places : impl_->places).Add(row.owner, 1);
     {
       const MutexLock memory_lock(impl_->memory->mutex);
       impl_->memory->shares.Add(row.owner, kStoredSessionBytes);
+      if (is_response) impl_->memory->responses.Add(row.owner, kStoredSessionBytes);
     }
     impl_->Add(std::shared_ptr<StoredSession>(session));
   }
@@ -97,7 +112,8 @@ Status SessionStore::WriteUnwritten() {
   }
   Status failed;  // one that does not fit keeps none of the others from the file
   for (const auto& [tenant, id] : unwritten) {
-    const auto turn = Queue(
+    SessionStore of_kind(impl_, {{}, KindOfId(id)});
+    const auto turn = of_kind.Queue(
         tenant, id, [] {}, Counts::kNot);
     if (!turn || !(*turn)->has_come()) continue;  // the change that is under way writes it
     const Result<Entry> entry = (*turn)->Read();

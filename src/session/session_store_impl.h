@@ -22,14 +22,34 @@ namespace kvasir {
 
 // The bytes of all that sessions hold. Thread-safe.
 struct TextMemory {
-  explicit TextMemory(uint64_t limit) : shares(limit) {}
-  void Give(const SessionOwner& owner, uint64_t bytes) {
+  explicit TextMemory(uint64_t limit) : shares(limit), responses(limit / 2) {}
+  void Give(const SessionOwner& owner, SessionKind kind, uint64_t bytes) {
     const MutexLock lock(mutex);
+    GiveLocked(owner, kind, bytes);
+  }
+  void GiveLocked(const SessionOwner& owner, SessionKind kind, uint64_t bytes) KV_REQUIRES(mutex) {
     shares.Give(owner, bytes);
+    if (kind == SessionKind::kResponse) responses.Give(owner, bytes);
+  }
+  bool Take(const SessionOwner& owner, SessionKind kind, uint64_t bytes) KV_REQUIRES(mutex) {
+    const bool is_response = kind == SessionKind::kResponse;
+    if (is_response && !responses.Take(owner, bytes)) return false;
+    const bool fits = shares.Take(owner, bytes);
+    if (is_response && !fits) responses.Give(owner, bytes);
+    return fits;
+  }
+  void AddBriefly(const SessionOwner& owner, SessionKind kind, uint64_t bytes) KV_REQUIRES(mutex) {
+    shares.AddBriefly(owner, bytes);
+    if (kind == SessionKind::kResponse) responses.AddBriefly(owner, bytes);
+  }
+  void EndBrief(SessionKind kind, uint64_t bytes) KV_REQUIRES(mutex) {
+    shares.EndBrief(bytes);
+    if (kind == SessionKind::kResponse) responses.EndBrief(bytes);
   }
 
-  mutable Mutex mutex;  // taken after the store's
-  Shares shares KV_GUARDED_BY(mutex);
+  mutable Mutex mutex;                    // taken after the store's
+  Shares shares KV_GUARDED_BY(mutex);     // of all
+  Shares responses KV_GUARDED_BY(mutex);  // of responses alone
 };
 
 // A call in a session's queue; the first one has its turn.
@@ -41,12 +61,14 @@ struct WaitingCall {
 struct StoredSession {
   std::string id, tenant;  // tenant: "" until it was read from the file
   SessionOwner owner{};
+  SessionKind kind = SessionKind::kSession;
   int64_t created_s = 0;                      // 0 until it was read
   uint64_t number = 0;                        // in the order of creation
   std::shared_ptr<const SessionState> state;  // null: in the file alone
   uint64_t row_number = 0;                    // of its row in the file; 0: it has none
   uint64_t used_ns = 0;
   std::list<StoredSession*>::iterator by_use;  // if it has a state
+  std::list<StoredSession*>::iterator by_age;  // of a response
   std::vector<WaitingCall*> queue;  // the first one has its turn; of kMaxSessionQueue + 1
   bool removed = false;
 };
@@ -54,23 +76,25 @@ struct StoredSession {
 // A session's own bytes: its places in the three tables, and what the heap adds.
 inline constexpr uint64_t kStoredSessionBytes = sizeof(StoredSession) + 400;
 
-Error NoSession();
+Error NoSession(SessionKind kind);
 // Returns what an error says of the owner's share, and not of other tenants'.
 std::string MayHave(const Shares& shares, const SessionOwner& owner);
 
 // The table of sessions, which stores of all tenants share. Thread-safe by its mutex.
-struct SessionStore::Impl {
+struct SessionStore::Impl : std::enable_shared_from_this<Impl> {
   explicit Impl(const SessionLimits& given)
       : limits(given),
         memory(std::make_shared<TextMemory>(given.memory_bytes)),
-        places(given.max_sessions, 1) {}
+        places(given.max_sessions, 1),
+        response_places(given.max_responses, 1) {}
 
-  // Finds a session. Null: not there, or another tenant's.
-  std::shared_ptr<StoredSession> Find(std::string_view tenant, std::string_view id) const
-      KV_REQUIRES(mutex) {
+  // Finds a session. Null: not there, another tenant's, or of another kind.
+  std::shared_ptr<StoredSession> Find(SessionKind kind, std::string_view tenant,
+                                      std::string_view id) const KV_REQUIRES(mutex) {
     const auto it = by_id.find(std::string(id));
     if (it == by_id.end()) return nullptr;
     const StoredSession& session = *it->second;
+    if (session.kind != kind) return nullptr;
     // The names say the same without a digest, where they are known.
     const bool is_own =
         session.created_s > 0 ? session.tenant == tenant : session.owner == SessionOwnerOf(tenant);
@@ -81,12 +105,20 @@ struct SessionStore::Impl {
     if (counts == Counts::kNot) return;
     session.used_ns = MonotonicNs();
     if (session.state) by_use.splice(by_use.end(), by_use, session.by_use);
+    if (session.kind == SessionKind::kSession) return;
+    std::list<StoredSession*>& own = responses[session.owner];
+    own.splice(own.end(), own, session.by_age);
   }
 
   void Add(std::shared_ptr<StoredSession> session) KV_REQUIRES(mutex) {
     session->number = next_number++;
     session->used_ns = MonotonicNs();
     if (session->state) session->by_use = by_use.insert(by_use.end(), session.get());
+    if (session->kind == SessionKind::kResponse) {
+      std::list<StoredSession*>& own = responses[session->owner];
+      session->by_age = own.insert(own.end(), session.get());
+      ++num_responses;
+    }
     by_number.emplace(session->number, session.get());
     by_id.emplace(session->id, std::move(session));
   }
@@ -127,7 +159,22 @@ struct SessionStore::Impl {
     return done;
   }
 
-  Result<Entry> Load(SessionStore& store, const std::shared_ptr<StoredSession>& session);
+  // Removes the owner's idle responses that were used longest ago, at most so many. False: there
+  // was none. Disk.
+  bool EvictResponses(const SessionOwner& owner, size_t most);
+  bool AddUnlessRemoved(std::shared_ptr<StoredSession> response, uint64_t removals_before);
+  // Runs a step, and again with fewer of the owner's responses while it is kExhausted. Disk.
+  template <typename Step>
+  auto Evicting(const SessionOwner& owner, const Step& step) {
+    auto done = step();
+    for (size_t most = 1; !done && done.error().code == Code::kExhausted; most *= 2) {
+      if (!EvictResponses(owner, most)) break;
+      done = step();
+    }
+    return done;
+  }
+
+  Result<Entry> Load(const std::shared_ptr<StoredSession>& session);
 
   // Removes a session. Its state ends with *dead, which the caller destroys without the mutex:
   // zeroing takes time.
@@ -136,8 +183,16 @@ struct SessionStore::Impl {
     session.removed = true;
     if (session.state) Unload(session, dead);
     by_number.erase(session.number);
-    memory->Give(session.owner, kStoredSessionBytes);
-    places.Give(session.owner, 1);
+    memory->Give(session.owner, session.kind, kStoredSessionBytes);
+    if (session.kind == SessionKind::kResponse) {
+      std::list<StoredSession*>& own = responses[session.owner];
+      own.erase(session.by_age);
+      if (own.empty()) responses.erase(session.owner);
+      --num_responses;
+      response_places.Give(session.owner, 1);
+    } else {
+      places.Give(session.owner, 1);
+    }
     const auto it = by_id.find(session.id);
     dead->push_back(std::move(it->second));
     by_id.erase(it);
@@ -164,8 +219,8 @@ struct SessionStore::Impl {
   }
 
   // Returns what to say of a session that is not there.
-  Error Missing() const KV_REQUIRES(mutex) {
-    return no_file && no_file->code == Code::kUnavailable ? *no_file : NoSession();
+  Error Missing(SessionKind kind) const KV_REQUIRES(mutex) {
+    return no_file && no_file->code == Code::kUnavailable ? *no_file : NoSession(kind);
   }
 
   const SessionLimits limits;
@@ -178,7 +233,13 @@ struct SessionStore::Impl {
   std::list<StoredSession*> by_use KV_GUARDED_BY(mutex);
   std::shared_ptr<SessionFile> file KV_GUARDED_BY(mutex);
   std::optional<Error> no_file KV_GUARDED_BY(mutex);
+  // Lists each owner's responses, used longest ago first.
+  std::map<SessionOwner, std::list<StoredSession*>> responses KV_GUARDED_BY(mutex);
+  uint64_t num_responses KV_GUARDED_BY(mutex) = 0;
+  // Calls of RemoveAll.
+  std::map<SessionOwner, uint64_t> removals KV_GUARDED_BY(mutex);
   Shares places KV_GUARDED_BY(mutex);  // with those of sessions that are being created
+  Shares response_places KV_GUARDED_BY(mutex);
   Shares::Weights weights KV_GUARDED_BY(mutex);
   uint64_t next_number KV_GUARDED_BY(mutex) = 0;
   uint64_t expired KV_GUARDED_BY(mutex) = 0;
@@ -186,8 +247,8 @@ struct SessionStore::Impl {
 
 // A turn's place in the queue of its session.
 struct SessionStore::Turn::Place {
-  Place(const std::shared_ptr<Impl>& impl, const SessionOwner& owner, Counts given)
-      : store(impl), view(impl, owner), counts(given) {}
+  Place(const std::shared_ptr<Impl>& impl, const Share& share, Counts given)
+      : store(impl), view(impl, share), counts(given) {}
 
   std::shared_ptr<Impl> store;
   SessionStore view;

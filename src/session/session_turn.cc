@@ -20,14 +20,15 @@ Result<std::shared_ptr<SessionStore::Turn>> SessionStore::Queue(std::string_view
                                                                 std::function<void()> on_turn,
                                                                 Counts counts) {
   Sweep();
-  auto place = std::make_shared<Turn::Place>(impl_, SessionOwnerOf(tenant), counts);
+  const Share share{SessionOwnerOf(tenant), share_.kind};
+  auto place = std::make_shared<Turn::Place>(impl_, share, counts);
   place->waiting.on_turn = std::move(on_turn);
   const std::shared_ptr<Turn> turn(new Turn(place));
   const MutexLock lock(impl_->mutex);
-  std::shared_ptr<StoredSession> session = impl_->Find(tenant, id);
+  std::shared_ptr<StoredSession> session = impl_->Find(share_.kind, tenant, id);
   if (!session || session->queue.size() > kMaxSessionQueue) {
     turn->place_ = nullptr;
-    if (!session) return tl::unexpected(impl_->Missing());
+    if (!session) return tl::unexpected(impl_->Missing(share_.kind));
     return Fail(Code::kExhausted,
                 "{} calls of this session wait already, and at most {} may; try again later",
                 kMaxSessionQueue, kMaxSessionQueue);
@@ -56,7 +57,7 @@ bool SessionStore::Turn::on_disk() const {
 
 Result<SessionStore::Entry> SessionStore::Turn::Read() const {
   KV_CHECK(place_ && has_come());
-  return place_->store->Load(place_->view, place_->session);
+  return place_->store->Load(place_->session);
 }
 
 namespace {
@@ -108,7 +109,7 @@ Status SessionStore::Turn::Replace(SessionState state, Durable durable) {
   uint64_t row_number = 0;
   {
     const MutexLock lock(impl.mutex);
-    if (session.removed) return tl::unexpected(NoSession());
+    if (session.removed) return tl::unexpected(NoSession(session.kind));
     const bool is_kept = session.row_number > 0 || kept->setup->on_disk;
     if (is_kept && durable == Durable::kNow) file = impl.file;
     row_number = session.row_number + 1;
@@ -120,7 +121,8 @@ Status SessionStore::Turn::Replace(SessionState state, Durable durable) {
                                         .created_s = session.created_s,
                                         .state = *kept},
                                        row_number, scrub);
-    if (!written && written.error().code == Code::kNotFound) return tl::unexpected(NoSession());
+    if (!written && written.error().code == Code::kNotFound)
+      return tl::unexpected(NoSession(session.kind));
     KV_TRY(written);
   }
   std::vector<std::shared_ptr<const void>> dead;  // ends without the mutex
@@ -141,7 +143,7 @@ Status SessionStore::Turn::Replace(SessionState state, Durable durable) {
   }
   // Its first row may have been written after the erase of all.
   if (file && row_number == 1) KV_TRY(file->Remove(session.owner, session.id));
-  return tl::unexpected(NoSession());
+  return tl::unexpected(NoSession(session.kind));
 }
 
 Status SessionStore::Turn::Remove() {
@@ -151,14 +153,14 @@ Status SessionStore::Turn::Remove() {
   std::shared_ptr<SessionFile> file;
   {
     const MutexLock lock(impl.mutex);
-    if (session.removed) return tl::unexpected(NoSession());
+    if (session.removed) return tl::unexpected(NoSession(session.kind));
     if (session.row_number > 0) file = impl.file;
   }
   Status erased;
   if (file) erased = file->Remove(session.owner, session.id);
   std::vector<std::shared_ptr<const void>> dead;
   const MutexLock lock(impl.mutex);
-  if (session.removed) return tl::unexpected(NoSession());
+  if (session.removed) return tl::unexpected(NoSession(session.kind));
   if (erased) {
     impl.Remove(session, &dead);
   } else if (session.state) {
