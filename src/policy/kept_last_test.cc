@@ -133,17 +133,34 @@ TEST_F(KeptLastTest, AScopeHoldsForMarkedBlocksToo) {
   EXPECT_EQ(Order(), (Blocks{0}));
 }
 
+struct PlainBlock {
+  bool is_here = false, is_idle = false;
+  std::optional<uint64_t> marked_until, mark_used;
+  uint64_t ttl_ns = 0, last_use = 0;
+};
+
+// The idle block that leaves first; null: there is no idle one.
+const PlainBlock* FirstToLeave(const std::vector<PlainBlock>& blocks) {
+  const auto before = [](const PlainBlock& a, const PlainBlock& b) {
+    if (a.marked_until.has_value() != b.marked_until.has_value()) {
+      return !a.marked_until.has_value();
+    }
+    return a.marked_until ? *a.mark_used < *b.mark_used : a.last_use < b.last_use;
+  };
+  const PlainBlock* first = nullptr;
+  for (const PlainBlock& one : blocks) {
+    if (!one.is_here || !one.is_idle) continue;
+    if (first == nullptr || before(one, *first)) first = &one;
+  }
+  return first;
+}
+
 // Against lists of what is idle, and when it was used.
 TEST_F(KeptLastTest, IsThePlainDefinitionInRandomHistories) {
-  struct Block {
-    bool is_here = false, is_idle = false;
-    std::optional<uint64_t> marked_until, mark_used;
-    uint64_t ttl_ns = 0, last_use = 0;
-  };
-  std::vector<Block> blocks(kSizes.num_blocks);
+  std::vector<PlainBlock> blocks(kSizes.num_blocks);
   Random random(3);
   const auto end_past = [&] {
-    for (Block& one : blocks) {
+    for (PlainBlock& one : blocks) {
       if (one.marked_until && *one.marked_until <= MonotonicNs()) one.marked_until.reset();
     }
   };
@@ -151,7 +168,7 @@ TEST_F(KeptLastTest, IsThePlainDefinitionInRandomHistories) {
   for (int step = 0; step < Rounds(100'000, 5'000); ++step) {
     clock_.Advance(std::chrono::milliseconds(random.Below(3000)));
     const auto id = static_cast<uint32_t>(random.Below(kSizes.num_blocks));
-    Block& one = blocks[id];
+    PlainBlock& one = blocks[id];
     const uint64_t choice = random.Below(10);
     if (!one.is_here) {
       Insert(id);
@@ -159,7 +176,7 @@ TEST_F(KeptLastTest, IsThePlainDefinitionInRandomHistories) {
     } else if (choice < 2 && !one.is_idle) {
       end_past();
       const auto marks = std::ranges::count_if(
-          blocks, [](const Block& other) { return other.marked_until.has_value(); });
+          blocks, [](const PlainBlock& other) { return other.marked_until.has_value(); });
       if (marks == 16 && !one.marked_until) continue;  // TheTableHasAnEnd
       const uint64_t ttl_s = 100 + random.Below(2000);
       ASSERT_TRUE(Mark(id, ttl_s, 0));
@@ -184,17 +201,7 @@ TEST_F(KeptLastTest, IsThePlainDefinitionInRandomHistories) {
     } else {
       const auto victim = policy_.Victim({});
       end_past();
-      const Block* wanted = nullptr;
-      for (const Block& other : blocks) {
-        if (!other.is_here || !other.is_idle) continue;
-        const auto before = [](const Block& a, const Block& b) {
-          if (a.marked_until.has_value() != b.marked_until.has_value()) {
-            return !a.marked_until.has_value();
-          }
-          return a.marked_until ? *a.mark_used < *b.mark_used : a.last_use < b.last_use;
-        };
-        if (wanted == nullptr || before(other, *wanted)) wanted = &other;
-      }
+      const PlainBlock* wanted = FirstToLeave(blocks);
       ASSERT_EQ(victim.has_value(), wanted != nullptr);
       if (!victim) continue;
       ASSERT_EQ(static_cast<uint32_t>(*victim), wanted - blocks.data()) << "step " << step;
