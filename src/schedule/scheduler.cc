@@ -295,6 +295,7 @@ void Scheduler::CommitRows() {
       const uint32_t left =
           request.prompt_tokens() - std::min(request.prompt_tokens(), rows.position);
       request.answer.prefilled_tokens += std::min(rows.num_rows, left);
+      AddMeanRows(rows);
       if (request.spec.only_when_idle) figures_.stats().prepared_tokens += rows.num_rows;
     }
     if (!request.answer.prompt_done) ReportProgress(request, committed);
@@ -313,6 +314,7 @@ void Scheduler::CommitRows() {
 void Scheduler::StartChoices(Request& request, Sequence& first, const float* hidden) {
   if (hidden != nullptr) cache_.KeepCursor(first.kv, {hidden, runner_.config().hidden_size});
   request.answer.prompt_done = true;
+  if (request.spec.embeds) Embed(request, hidden);
   // The choices share the copies then. Without room for these, each makes its own.
   if (request.spec.n > 1) DropTokens(request, first, request.num_live());
   const uint32_t most = request.prompt_tokens() + request.max_tokens;
