@@ -132,7 +132,10 @@ Result<TemplateForm> FormFor(JsonFields& fields, const ModelView& model, bool ha
 
 Result<OpenAiCall> ReadTranslated(TranslatedChat& chat, const ModelView& model) {
   JsonFields fields(chat.fields);
-  auto call = ReadChat(fields, &chat.tree, model);
+  using Kind = TranslatedChat::Kind;
+  auto call = chat.kind == Kind::kChat   ? ReadChat(fields, &chat.tree, model)
+              : chat.kind == Kind::kText ? ReadCompletion(fields, model, UINT32_MAX)
+                                         : ReadInfill(fields, model);
   if (!call) return tl::unexpected(Named(std::move(call).error(), model, chat.names));
   GenerateRequest& request = call->requests.front();
   for (std::string& path : request.ignored) path = chat.names.Of(path);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -71,8 +72,10 @@ class ChatBuilder {
 };
 
 struct TranslatedChat {
+  enum class Kind : uint8_t { kChat, kText, kInfill };
+  Kind kind = Kind::kChat;
   JsonTree tree;
-  JsonValue fields;  // of a chat completion
+  JsonValue fields;  // of a chat completion, of a completion, or of /infill
   ChatNames names;
   std::vector<std::string> ignored;  // by the request's names
 };
@@ -84,8 +87,8 @@ Result<std::span<const JsonValue>> ToolsOf(JsonFields& fields);
 // without a template. kInvalidArgument: `chat_template_name` is unknown.
 Result<TemplateForm> FormFor(JsonFields& fields, const ModelView& model, bool has_tools);
 
-// Reads the chat as ReadChat does; errors and `ignored` have the request's names. Errors of a
-// prompt that does not fit the context have `excess`.
+// Reads the chat as ReadChat does, or a text as it is; errors and `ignored` have the request's
+// names. Errors of a prompt that does not fit the context have `excess`.
 Result<OpenAiCall> ReadTranslated(TranslatedChat& chat, const ModelView& model);
 // Counts the tokens of its prompt.
 Result<size_t> CountTranslated(TranslatedChat& chat, const ModelView& model);
