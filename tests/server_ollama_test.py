@@ -14,7 +14,7 @@ except ImportError:
     print("skipped: needs the Python package ollama")
     sys.exit(77)
 
-from server_harness import Server, WithServer
+from server_harness import Server, WithServer, fim_model
 
 KEY = "The brass key is in the blue drawer."
 WHERE = "Where is the brass key?"
@@ -105,6 +105,45 @@ class Ollama(WithServer):
         with self.assertRaises(ollama.ResponseError):
             self.client.generate("gpt", "")
 
+    def test_a_raw_prompt_is_what_a_completion_reads(self):
+        chat = self.server.post("/apply-template", {"messages": asked(WHERE, KEY)})["prompt"]
+        raw = self.client.generate("default", chat, raw=True)
+        self.assertEqual(raw.response, self.client.generate("default", WHERE, system=KEY).response)
+        self.assertIsNone(raw.context)
+        same = self.server.post("/v1/completions", {"prompt": chat, "max_tokens": 9})
+        cut = self.client.generate("default", chat, raw=True, options={"num_predict": 9})
+        self.assertEqual(cut.response, same["choices"][0]["text"])
+
+    def test_context_goes_on_from_an_answer(self):
+        first = self.client.generate("default", WHERE, system=KEY)
+        ids = first.context
+        self.assertEqual(len(ids), first.prompt_eval_count + first.eval_count)
+        last = list(self.client.generate("default", WHERE, system=KEY, stream=True))[-1]
+        self.assertEqual(last.context, ids)
+        body = {"prompt": WHERE, "context": list(ids), "stream": False}
+        second = self.server.post("/api/generate", body)
+        self.assertEqual(second["context"][:len(ids)], list(ids))
+        self.assertGreaterEqual(second["kvasir"]["reused"]["pool"], len(ids) - 1, second["kvasir"])
+        alone = self.server.post("/v1/completions", {"prompt": second["context"][:second["prompt_eval_count"]],
+                                                     "max_tokens": 100, "cache_prompt": False})
+        self.assertEqual(alone["choices"][0]["text"], second["response"])
+
+    def test_embeddings(self):
+        answer = self.client.embed("kvasir-demo:latest", [KEY, WHERE])
+        same = self.server.post("/v1/embeddings", {"input": [KEY, WHERE]})
+        self.assertEqual([list(one) for one in answer.embeddings], [one["embedding"] for one in same["data"]])
+        self.assertEqual(answer.prompt_eval_count, same["usage"]["prompt_tokens"])
+        self.assertGreater(answer.total_duration, 0)
+        self.assertEqual(list(self.client.embeddings("default", KEY).embedding), same["data"][0]["embedding"])
+        self.assertEqual(len(self.client.embed("default", KEY, dimensions=3).embeddings[0]), 3)
+        self.assertEqual(len(self.client.embed("default", []).embeddings), 0)
+        self.assertEqual(len(self.client.embeddings("default", "").embedding), 0)
+        for body, text in (({"input": ["a", ""]}, "input[1]: is empty"), ({"input": "a", "dimensions": 0}, "dimensions: 0 "),
+                           ({"input": ["word " * 4000]}, "input[0]: has "), ({"input": "a", "model": "gpt"}, "model: unknown")):
+            status, _, error = self.server.request("POST", "/api/embed", body)
+            self.assertEqual(status, 404 if "model" in body else 400)
+            self.assertTrue(error["error"].startswith(text), error)
+
     def test_errors_are_texts(self):
         for call, status, text in (
                 (lambda: self.client.chat("gpt", asked("a", "b")), 404, "model: unknown model"),
@@ -118,11 +157,27 @@ class Ollama(WithServer):
                 (lambda: self.client._request_raw("POST", "/api/generate", json={"prompt": "a", "format": 5}), 400,
                  "format: "),
                 (lambda: self.client._request_raw("GET", "/api/nothing"), 404, "unknown path /api/nothing"),
+                (lambda: self.client.generate("default", "a", raw=True, system="b"), 400, "system: "),
+                (lambda: self.client.generate("default", "a", raw=True, context=[1]), 400, "context: "),
+                (lambda: self.client.generate("default", "a", context=[-1]), 400, "context: "),
                 (lambda: self.client.pull("x"), 501, "/api/pull is not available")):
             with self.subTest(text), self.assertRaises(ollama.ResponseError) as raised:
                 call()
             self.assertEqual(raised.exception.status_code, status)
             self.assertTrue(raised.exception.error.removeprefix("api: ").startswith(text), raised.exception.error)
+
+
+class FillsIn(unittest.TestCase):
+    def test_a_suffix(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with Server("--model", str(fim_model(folder)), "--temperature", "0") as server:
+                client = ollama.Client(host=server.url)
+                answer = client.generate("default", "The brass key", suffix="drawer.", options={"num_predict": 5})
+                same = server.post("/infill", {"input_prefix": "The brass key", "input_suffix": "drawer.",
+                                               "n_predict": 5, "temperature": 0})
+                self.assertEqual(answer.response, same["content"])
+                self.assertEqual(answer.prompt_eval_count, same["tokens_evaluated"])
+                self.assertIn("insert", client.show("default").capabilities)
 
 
 class Thinks(unittest.TestCase):

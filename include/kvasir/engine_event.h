@@ -61,6 +61,7 @@ struct Event {
   // receipt.computed, which counts those of a prompt that never ran too.
   uint32_t prefilled_tokens = 0;
   std::optional<Progress> progress;
+  std::vector<float> embedding;  // [hidden_size], when last: GenerateRequest::embeds
   // GenerateRequest::scores_prompt: the next tokens of the prompt, without text.
   std::vector<GeneratedToken> scored;
 };

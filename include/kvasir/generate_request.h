@@ -12,6 +12,7 @@
 
 #include "kvasir/adapters.h"
 #include "kvasir/answer_format.h"
+#include "kvasir/pooling.h"
 #include "kvasir/prompt_spans.h"
 #include "kvasir/remote.h"
 #include "kvasir/request_trace.h"
@@ -88,6 +89,9 @@ struct GenerateRequest {
   // Event::scored has the prompt's tokens but the first, each once, with their logprobs, before or
   // with the first token of the answer. REQUIRES: logprobs, and Reuse::kNothing.
   bool scores_prompt = false;
+  // Event::embedding has the prompt's embedding, not normed. REQUIRES: max_tokens is 0, and n 1; no
+  // source and no spans; a retention that keeps all; for kMean Reuse::kNothing.
+  std::optional<Pooling> embeds;
   // Events of choice 0 have `progress`, from the prompt's first step on.
   bool reports_progress = false;
   LlamaQuirks llama_quirks;

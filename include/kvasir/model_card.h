@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kvasir/pooling.h"
 #include "kvasir/sampling_params.h"
 #include "kvasir/types.h"
 
@@ -14,7 +15,7 @@ namespace kvasir {
 struct ModelCard {
   std::string id, architecture, path, dtype;
   uint64_t parameters = 0;
-  uint32_t vocab_size = 0, max_positions = 0, ctx_size = 0, num_layers = 0;
+  uint32_t vocab_size = 0, max_positions = 0, ctx_size = 0, num_layers = 0, hidden_size = 0;
   // RoPE longrope: sequences of more tokens are rotated by other factors, and a sequence that grows
   // past it is computed again. Absent: the rotation does not depend on the length.
   std::optional<uint32_t> long_rope_after;
@@ -38,7 +39,9 @@ struct ModelCard {
   // Why no sequence may drop tokens (RetentionChoice): "models with an encoder ..."; empty: they
   // may.
   std::string no_retention;
-  std::string no_spans;  // the same of PromptSpans
+  std::string no_spans;            // the same of PromptSpans
+  std::optional<Pooling> pooling;  // of embeddings; absent: the model's files do not say
+  std::string no_embeddings;       // why texts have none; empty: they have
   // A sentence for each part of text that the model lacks (tokenizer, chat template): what to do.
   std::vector<std::string> text_notes;
   // The weights are mapped from a model image, so other engines of the model share their memory.

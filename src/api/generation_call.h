@@ -15,6 +15,7 @@ namespace kvasir {
 
 struct GenerationCall {
   std::vector<GenerateRequest> requests;  // one per prompt
+  uint32_t at_once = 0;                   // GenerationStart::at_once
   AnswerSpec spec;
   std::unique_ptr<AnswerWriter> writer;
   std::optional<uint32_t> slot;     // whose last request this is (server/slots.h)

@@ -150,4 +150,10 @@ Result<std::vector<TokenId>> InfillPrompt(JsonFields& fields, const ModelView& m
   return writer.Take();
 }
 
+void AddInfillEnds(const ModelView& model, GenerateRequest* request) {
+  for (const auto& mark : {model.fim.repo, model.fim.file, model.fim.pad}) {
+    if (mark) request->stop_ids.push_back(*mark);
+  }
+}
+
 }  // namespace kvasir

@@ -22,4 +22,7 @@ Status CheckInfill(const ModelView& model);
 // REQUIRES: CheckInfill.
 Result<std::vector<TokenId>> InfillPrompt(JsonFields& fields, const ModelView& model);
 
+// Has the answer end before what follows the middle in a file of the training data.
+void AddInfillEnds(const ModelView& model, GenerateRequest* request);
+
 }  // namespace kvasir

@@ -219,10 +219,7 @@ Result<GenerationCall> ParseInfillRequest(std::string_view body, const ModelView
   KV_TRY(CheckSpans({}, begun.request));
   KV_ASSIGN(prompts[0], InfillPrompt(fields, model));
   KV_TRY(CheckLength(prompts[0].size(), begun.request, "input_prefix", model));
-  // What follows the middle in a file of the training data ends it.
-  for (const auto& mark : {model.fim.repo, model.fim.file, model.fim.pad}) {
-    if (mark) begun.request.stop_ids.push_back(*mark);
-  }
+  AddInfillEnds(model, &begun.request);
   return Finish(std::move(begun), std::move(prompts), fields, model);
 }
 

@@ -17,6 +17,9 @@ ModelView ViewOf(const Engine& engine, const ChatTemplate* own) {
   view.sampling = card.sampling.Over({});
   view.ends = card.eos;
   view.adapters = [&engine] { return engine.Adapters(); };
+  view.pooling = card.pooling.value_or(Pooling::kLast);
+  view.no_embeddings = card.no_embeddings;
+  view.hidden_size = card.hidden_size;
   view.vocab_size = card.vocab_size;
   view.ctx_size = card.ctx_size;
   view.max_ctx_size = card.max_positions;

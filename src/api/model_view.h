@@ -45,6 +45,9 @@ struct ModelView {
   std::vector<TokenId> ends;           // tokens that end an answer
   // Returns the adapters that are loaded. Empty in a view without an engine.
   std::function<std::vector<AdapterCard>()> adapters;
+  Pooling pooling = Pooling::kLast;  // of embeddings
+  std::string no_embeddings;         // why texts have none; empty: they have
+  uint32_t hidden_size = 0;
   uint32_t vocab_size = 0;
   uint32_t ctx_size = 0;
   uint32_t max_ctx_size = 0;     // the largest that this model allows

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "api/ollama_writer.h"
+#include "api/raw_prompts.h"
 #include "api/translated_chat.h"
 #include "base/result.h"
 
@@ -39,9 +40,14 @@ constexpr std::string_view kOwnFields[] = {"cache_salt", "cache_prompt", "cache"
                                            "timeout_ms", "lora",         "speculative", "id_slot",
                                            "drop_lines", "move_lines"};
 
+// Lists of token ids.
+constexpr std::string_view kOllamaIds[] = {"context"};
+
 struct OllamaChat {
   TranslatedChat chat;
   OllamaForm form;
+  std::vector<TokenId> context;  // what the prompt begins with
+  bool loads = false;            // it has no prompt
 };
 
 // Makes a chat completion of the body's fields.
@@ -58,6 +64,8 @@ class OllamaReader {
   Status ReadMessage(const JsonValue& message, const std::string& path, ChatBuilder* builder);
   Status ReadCalls(const JsonValue& calls, const std::string& path, const ChatBuilder& builder,
                    TranslatedMessage* message);
+  bool TakeLoad(const char* prompt);
+  Status ReadText(std::string_view suffix);
   void ReadOptions();
   Status End();
 
@@ -85,7 +93,23 @@ bool Asks(const JsonValue* value) {
   return value->size() > 0 || !(value->is_array() || value->is_object() || value->is_string());
 }
 
+// Tells whether the body has no prompt. Where it has none, nothing else counts but keep_alive, by
+// which a client unloads a model; here it stays loaded.
+bool OllamaReader::TakeLoad(const char* prompt) {
+  for (const char* name : {prompt, "system", "images", "suffix", "context"}) {
+    if (Asks(fields_.Find(name))) return false;
+  }
+  const JsonValue* value = fields_.Find(prompt);
+  if (value && !value->is_string() && !value->is_array()) return false;
+  const JsonValue* keep = fields_.Find("keep_alive");
+  made_.form.unloads = keep && ((keep->is_number() && keep->number() == 0) ||
+                                (keep->is_string() && keep->text() == "0"));
+  made_.loads = true;
+  return true;
+}
+
 Status OllamaReader::ReadChat() {
+  if (TakeLoad("messages")) return End();
   const JsonValue* tools = fields_.Find("tools");
   if (Asks(tools)) Put("tools", *tools);
   KV_ASSIGN(const TemplateForm form, FormFor(fields_, model_, !members_.empty()));
@@ -103,18 +127,17 @@ Status OllamaReader::ReadChat() {
 
 Status OllamaReader::ReadGenerate() {
   made_.form.generates = true;
-  for (const std::string_view name : {"suffix", "context", "template"}) {
-    const JsonValue* value = fields_.Find(name);
-    if (!Asks(value)) continue;
-    return FailField(Code::kUnsupported, std::string(name),
-                     "is not supported in this version; leave it out");
+  if (TakeLoad("prompt")) return End();
+  if (Asks(fields_.Find("template"))) {
+    return FailField(Code::kUnsupported, "template", "is not supported; leave it out");
   }
+  std::string_view suffix;
   bool is_raw = false;
+  fields_.Text("suffix", &suffix);
   fields_.Bool("raw", &is_raw);
-  if (is_raw) {
-    return FailField(Code::kUnsupported, "raw",
-                     "is not supported in this version; use /v1/completions");
-  }
+  fields_.Ids("context", model_.vocab_size, &made_.context);
+  if (is_raw || !suffix.empty()) return ReadText(suffix);
+  made_.form.context.emplace();
   KV_ASSIGN(const TemplateForm form, FormFor(fields_, model_, /*has_tools=*/false));
   ChatBuilder builder(form, &tree_);
   for (const auto& [name, role] : {std::pair("system", "system"), std::pair("prompt", "user")}) {
@@ -128,6 +151,21 @@ Status OllamaReader::ReadGenerate() {
     builder.Add(std::move(message));
   }
   Put("messages", builder.End(&made_.chat.names));
+  return End();
+}
+
+// Reads a prompt that the chat template does not see.
+Status OllamaReader::ReadText(std::string_view suffix) {
+  made_.chat.kind = suffix.empty() ? TranslatedChat::Kind::kText : TranslatedChat::Kind::kInfill;
+  for (const char* name : {"system", "context"}) {
+    if (!Asks(fields_.Find(name))) continue;
+    return FailField(Code::kInvalidArgument, name, "and {} exclude each other",
+                     suffix.empty() ? "raw" : "suffix");
+  }
+  std::string_view prompt;
+  fields_.Text("prompt", &prompt);
+  Put(suffix.empty() ? "prompt" : "input_prefix", tree_.String(prompt));
+  if (!suffix.empty()) Put("input_suffix", tree_.String(suffix));
   return End();
 }
 
@@ -152,7 +190,7 @@ Status OllamaReader::End() {
     fields_.Fail("format", "is not \"json\" or a JSON Schema");
   }
   const JsonValue* think = fields_.Find("think");
-  if (think && think->is_bool()) {
+  if (think && think->is_bool() && made_.chat.kind == TranslatedChat::Kind::kChat) {
     Put("chat_template_kwargs", tree_.Object({{"enable_thinking", *think}}));
   } else if (think) {
     const std::string path = "think";
@@ -170,6 +208,11 @@ Status OllamaReader::End() {
                   {"max_tokens", "options.num_predict"}};
   names.fields.insert(names.fields.end(), std::begin(kOptions), std::end(kOptions));
   if (made_.form.generates) names.fields.push_back({"messages", "prompt"});
+  if (made_.chat.kind == TranslatedChat::Kind::kInfill) {
+    names.fields.insert(
+        names.fields.end(),
+        {{"input_prefix", "prompt"}, {"input_suffix", "suffix"}, {"infill", "suffix"}});
+  }
   made_.chat.ignored = fields_.Unread();
   return {};
 }
@@ -262,13 +305,43 @@ std::optional<std::string> OllamaReader::TakeCall(std::string_view name) {
   return calls_[taken].id;
 }
 
+// Puts the ids of an earlier prompt and its answer before a prompt, which loses its BOS then.
+Status PutContext(std::span<const TokenId> context, const ModelView& model,
+                  GenerateRequest* request) {
+  if (context.empty()) return {};
+  std::vector<TokenId>& prompt = request->prompt;
+  const bool has_bos = !prompt.empty() && prompt.front() == model.tokenizer->bos();
+  if (has_bos) prompt.erase(prompt.begin());
+  prompt.insert(prompt.begin(), context.begin(), context.end());
+  for (uint32_t& end : request->message_ends) {
+    end += static_cast<uint32_t>(context.size()) - has_bos;
+  }
+  request->begins_with_system = false;
+  return CheckLength(prompt.size(), *request, "prompt", model);
+}
+
 Result<GenerationCall> CallOfOllama(OllamaChat translated, const ModelView& model,
                                     std::string* chat) {
+  if (translated.loads) {
+    KV_ASSIGN(std::string name,
+              CheckModel(std::string(translated.chat.fields.Find("model")->text()), model));
+    return GenerationCall{.requests = {},
+                          .spec = {.model = std::move(name)},
+                          .writer = std::make_unique<OllamaWriter>(std::move(translated.form)),
+                          .slot = {},
+                          .unseen = {}};
+  }
   KV_ASSIGN(OpenAiCall call, ReadTranslated(translated.chat, model));
-  *chat = TextOf(translated.chat.fields);
+  GenerateRequest& request = call.requests.front();
+  if (translated.form.context) {
+    KV_TRY(PutContext(translated.context, model, &request));
+    translated.form.context = request.prompt;
+  }
+  const bool is_chat = translated.chat.kind == TranslatedChat::Kind::kChat;
+  if (is_chat && translated.context.empty()) *chat = TextOf(translated.chat.fields);
   return GenerationCall{.requests = std::move(call.requests),
                         .spec = std::move(call.spec),
-                        .writer = std::make_unique<OllamaWriter>(translated.form),
+                        .writer = std::make_unique<OllamaWriter>(std::move(translated.form)),
                         .slot = call.asked.slot,
                         .unseen = std::move(call.unseen),
                         .lines = std::move(call.lines)};
@@ -283,7 +356,7 @@ std::string_view WithoutLatest(std::string_view name) {
 
 Result<GenerationCall> ParseOllamaChat(std::string_view body, const ModelView& model,
                                        std::string* chat) {
-  KV_ASSIGN(JsonBody parsed, ParseBody(body));
+  KV_ASSIGN(JsonBody parsed, ParseBody(body, kOllamaIds));
   OllamaChat made;
   made.chat.tree = std::move(parsed.tree);
   KV_TRY(OllamaReader(parsed.fields, model, &made).ReadChat());
@@ -292,7 +365,7 @@ Result<GenerationCall> ParseOllamaChat(std::string_view body, const ModelView& m
 
 Result<GenerationCall> ParseOllamaGenerate(std::string_view body, const ModelView& model,
                                            std::string* chat) {
-  KV_ASSIGN(JsonBody parsed, ParseBody(body));
+  KV_ASSIGN(JsonBody parsed, ParseBody(body, kOllamaIds));
   OllamaChat made;
   made.chat.tree = std::move(parsed.tree);
   KV_TRY(OllamaReader(parsed.fields, model, &made).ReadGenerate());

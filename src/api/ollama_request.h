@@ -10,8 +10,9 @@
 
 namespace kvasir {
 
-// Reads a request; `chat` gets the chat completion that it means, for AskedChat. Errors name the
-// fields of the body.
+// Reads a request; `chat` gets the chat completion that it means, for AskedChat, and stays empty
+// where it is not one. Errors name the fields of the body. Without a prompt the result has no
+// requests: so clients load a model.
 Result<GenerationCall> ParseOllamaChat(std::string_view body, const ModelView& model,
                                        std::string* chat);
 Result<GenerationCall> ParseOllamaGenerate(std::string_view body, const ModelView& model,

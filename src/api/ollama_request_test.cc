@@ -13,8 +13,9 @@ namespace {
 using nlohmann::json;
 
 struct OllamaParsed {
-  json chat;
+  json chat = nullptr;  // null: the prompt is not a chat
   std::string field, error;
+  std::vector<GenerateRequest> requests;
 };
 
 OllamaParsed ParsedBy(decltype(&ParseOllamaChat) parse, const std::string& body) {
@@ -30,7 +31,7 @@ OllamaParsed ParsedBy(decltype(&ParseOllamaChat) parse, const std::string& body)
   std::string chat;
   const auto call = parse(body, model, &chat);
   if (!call) return {.field = call.error().field.value_or(""), .error = call.error().message};
-  return {.chat = json::parse(chat)};
+  return {.chat = chat.empty() ? json() : json::parse(chat), .requests = call->requests};
 }
 
 json CallsOf(std::initializer_list<const char*> names) {
@@ -92,6 +93,46 @@ TEST(OllamaRequest, ResultsOfTheLastOfManyCallsAreTheirs) {
   const OllamaParsed parsed = ParsedBy(ParseOllamaChat, json({{"messages", messages}}).dump());
   EXPECT_EQ(parsed.field, "messages") << "it is too long for the context, and nothing else";
   EXPECT_EQ(parsed.error.find("no call before it"), std::string::npos) << parsed.error;
+}
+
+std::vector<TokenId> PromptOf(const json& body) {
+  const OllamaParsed parsed = ParsedBy(ParseOllamaGenerate, body.dump());
+  EXPECT_EQ(parsed.error, "");
+  EXPECT_EQ(parsed.requests.size(), 1u);
+  return parsed.requests.empty() ? std::vector<TokenId>() : parsed.requests[0].prompt;
+}
+
+TEST(OllamaRequest, ARawPromptIsNotAChat) {
+  const json raw = {{"prompt", "ab"}, {"raw", true}};
+  EXPECT_EQ(PromptOf(raw), (std::vector<TokenId>{'a', 'b'}));
+  EXPECT_EQ(ParsedBy(ParseOllamaGenerate, raw.dump()).chat, nullptr);
+  EXPECT_EQ(ParsedBy(ParseOllamaGenerate, raw.dump()).requests[0].max_tokens, UINT32_MAX);
+  const json limited = {{"prompt", "ab"}, {"raw", true}, {"options", {{"num_predict", 3}}}};
+  EXPECT_EQ(ParsedBy(ParseOllamaGenerate, limited.dump()).requests[0].max_tokens, 3u);
+}
+
+TEST(OllamaRequest, ContextComesBeforeThePrompt) {
+  const std::vector<TokenId> alone = PromptOf({{"prompt", "ab"}});
+  std::vector<TokenId> want = {7, 8, 9};
+  want.insert(want.end(), alone.begin(), alone.end());
+  const json body = {{"prompt", "ab"}, {"context", {7, 8, 9}}};
+  EXPECT_EQ(PromptOf(body), want);
+  EXPECT_EQ(ParsedBy(ParseOllamaGenerate, body.dump()).chat, nullptr)
+      << "the chat explains nothing";
+  const json wrong = {{"prompt", "ab"}, {"context", {7, 999}}};
+  EXPECT_EQ(ParsedBy(ParseOllamaGenerate, wrong.dump()).field, "context");
+}
+
+TEST(OllamaRequest, WithoutAPromptNothingIsAsked) {
+  for (const json& body : {json::object(), json({{"prompt", ""}}), json({{"keep_alive", 0}})}) {
+    const OllamaParsed parsed = ParsedBy(ParseOllamaGenerate, body.dump());
+    EXPECT_EQ(parsed.error, "");
+    EXPECT_TRUE(parsed.requests.empty());
+  }
+  EXPECT_TRUE(ParsedBy(ParseOllamaChat, R"({"messages":[]})").requests.empty());
+  EXPECT_EQ(ParsedBy(ParseOllamaChat, R"({"model":"other"})").field, "model");
+  EXPECT_EQ(ParsedBy(ParseOllamaGenerate, R"({"prompt":5})").field, "prompt");
+  EXPECT_EQ(ParsedBy(ParseOllamaGenerate, R"({"prompt":"","system":"a"})").requests.size(), 1u);
 }
 
 TEST(OllamaRequest, APromptThatIsTooLongIsNamedAsTheRequestDoes) {

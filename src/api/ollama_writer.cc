@@ -60,8 +60,21 @@ json OllamaWriter::Final(const Answer& answer, json line) const {
   line["eval_count"] = answer.completion_tokens();
   line["eval_duration"] = NsOf(timings.predicted_ms);
   line["total_duration"] = NsOf(receipt.ttft_ms + timings.predicted_ms);
+  if (form_.context) line["context"] = *form_.context;
   line["kvasir"] = FinalReceipt(answer);
   return line;
+}
+
+json OllamaWriter::Load(const Answer& answer) const {
+  json line = Line(answer, "", json::object());
+  line["done"] = true;
+  line["done_reason"] = form_.unloads ? "unload" : "load";
+  return line;
+}
+
+void OllamaWriter::See(const Answer&, const Answer::Step&, const Event& event) {
+  if (!form_.context) return;
+  for (const GeneratedToken& token : event.tokens) form_.context->push_back(token.id);
 }
 
 std::string OllamaWriter::StepEvents(const Answer& answer, const Answer::Step& step,
@@ -105,6 +118,10 @@ std::string OllamaWriter::ErrorEvent(const Error& error) const {
 }
 
 Parts OllamaWriter::Body(const Answer& answer) const {
+  if (answer.choices().empty()) {
+    co_yield Dump(Load(answer));
+    co_return;
+  }
   const Answer::Choice& choice = answer.choice(0);
   json message = json::object();
   if (choice.read && !choice.read->reasoning.empty()) message["thinking"] = choice.read->reasoning;

@@ -6,6 +6,7 @@
 
 #include "api/adapter_fields.h"
 #include "api/chat_spans.h"
+#include "api/infill_prompt.h"
 #include "api/llama_request.h"
 #include "api/openai_writer.h"
 #include "api/raw_prompts.h"
@@ -312,17 +313,42 @@ Result<GenerationCall> ParseChatRequest(std::string_view body, const ModelView& 
   return EndChat(std::move(call), model);
 }
 
-Result<GenerationCall> ParseCompletionRequest(std::string_view body, const ModelView& model) {
-  KV_ASSIGN(const JsonBody parsed, ParseBody(body, kCompletionIds));
-  JsonFields fields(parsed.fields);
+namespace {
+
+// Reads all fields of a completion but its prompt, and makes one request.
+Result<OpenAiCall> BeginCompletion(JsonFields& fields, const ModelView& model,
+                                   uint32_t most_tokens) {
   OpenAiCall call;
-  GenerateRequest request;
-  request.max_tokens = kDefaultCompletionTokens;
+  GenerateRequest& request = call.requests.emplace_back();
+  request.max_tokens = most_tokens;
   KV_ASSIGN(call.spec.model, ReadModel(fields, model));
   ReadGenerationFields(fields, model, &request, &call.spec, &call.asked);
   ReadCompletionLogprobs(fields, &call.spec);
   if (ReadToolChoice(fields).must_call) fields.Fail("tool_choice", "is for chat completions");
   RefuseUnsupported(fields);
+  request.logprobs = call.spec.logprobs;
+  return call;
+}
+
+}  // namespace
+
+Result<OpenAiCall> ReadInfill(JsonFields& fields, const ModelView& model) {
+  KV_TRY(CheckInfill(model));
+  KV_ASSIGN(OpenAiCall call, BeginCompletion(fields, model, UINT32_MAX));
+  GenerateRequest& request = call.requests.front();
+  KV_TRY(CheckSpans({}, request));
+  KV_ASSIGN(request.prompt, InfillPrompt(fields, model));
+  KV_TRY(CheckLength(request.prompt.size(), request, "input_prefix", model));
+  AddInfillEnds(model, &request);
+  request.ignored = fields.Unread();
+  return call;
+}
+
+Result<OpenAiCall> ReadCompletion(JsonFields& fields, const ModelView& model,
+                                  uint32_t most_tokens) {
+  KV_ASSIGN(OpenAiCall call, BeginCompletion(fields, model, most_tokens));
+  GenerateRequest request = std::move(call.requests.front());
+  call.requests.clear();
   bool echo = false;
   fields.Bool("echo", &echo);
   EncodeOptions options;
@@ -332,7 +358,6 @@ Result<GenerationCall> ParseCompletionRequest(std::string_view body, const Model
   fields.Bool("parse_special", &options.parse_special);
   if (echo && !model.tokenizer) fields.Fail("echo", "needs a tokenizer");
   if (fields.error()) return tl::unexpected(*fields.error());
-  request.logprobs = call.spec.logprobs;
   if (echo && request.logprobs) {
     request.scores_prompt = true;
     request.reuse = Reuse::kNothing;  // rows from the cache have no log probabilities
@@ -355,6 +380,13 @@ Result<GenerationCall> ParseCompletionRequest(std::string_view body, const Model
     }
     call.requests.emplace_back(request).prompt = std::move(ids);
   }
+  return call;
+}
+
+Result<GenerationCall> ParseCompletionRequest(std::string_view body, const ModelView& model) {
+  KV_ASSIGN(const JsonBody parsed, ParseBody(body, kCompletionIds));
+  JsonFields fields(parsed.fields);
+  KV_ASSIGN(OpenAiCall call, ReadCompletion(fields, model, kDefaultCompletionTokens));
   return End(std::move(call), /*chat=*/false, model);
 }
 

@@ -57,6 +57,12 @@ Result<GenerationCall> ParseCompletionRequest(std::string_view body, const Model
 // takes it.
 Result<OpenAiCall> ReadChat(JsonFields& fields, JsonTree* tree, const ModelView& model);
 
+// Reads the fields of a completion, all but the form of its answer, which has `most_tokens` unless
+// the fields say otherwise.
+Result<OpenAiCall> ReadCompletion(JsonFields& fields, const ModelView& model, uint32_t most_tokens);
+// Reads the same of a text whose middle is to be filled in, as /infill has it.
+Result<OpenAiCall> ReadInfill(JsonFields& fields, const ModelView& model);
+
 // Does the parts of ReadChat, for prompts that are made otherwise. BeginChat reads all
 // fields but those of the prompt and makes one request; SetPrompt checks the prompt's length and
 // gives the request its prompt, and the names of the fields that were not read until then and of
@@ -78,6 +84,10 @@ std::vector<TokenId> SpecialMarks(const ModelView& model);
 // Reads sampling, length, stop, n, stream and cache fields. Errors stay in `fields`.
 void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRequest* request,
                           AnswerSpec* spec, AskedFields* asked);
+
+// Reads the fields that say how a request runs and what of the cache it uses: priority, timeout_ms,
+// cache_salt, cache_prompt, cache. Errors stay in `fields`.
+void ReadRunFields(JsonFields& fields, GenerateRequest* request);
 
 // Fails on known fields that are not supported and would change the answer, unless their value
 // changes nothing (null, false, empty, or the neutral number). `but`: names that the caller reads.

@@ -218,6 +218,27 @@ void ReadStream(JsonFields& fields, AnswerSpec* spec, AskedFields* asked) {
 
 }  // namespace
 
+void ReadRunFields(JsonFields& fields, GenerateRequest* request) {
+  if (const auto priority = fields.Integer("priority", INT32_MIN, INT32_MAX)) {
+    request->priority = static_cast<int32_t>(*priority);
+  }
+  if (const auto timeout_ms = fields.Integer("timeout_ms", 1, kMaxTimeoutMs)) {
+    request->timeout_ms = static_cast<uint64_t>(*timeout_ms);
+  }
+  if (fields.Has("cache_salt")) {
+    std::string& salt = request->cache_salt.emplace();
+    fields.String("cache_salt", &salt);
+    if (salt.empty() || salt.size() > kMaxSaltBytes) {
+      fields.Fail("cache_salt",
+                  fmt::format("has {} bytes; give 1 to {}", salt.size(), kMaxSaltBytes));
+    }
+  }
+  bool cache_prompt = true;
+  fields.Bool("cache_prompt", &cache_prompt);
+  if (!cache_prompt) request->reuse = Reuse::kNothing;
+  ReadCache(fields, request);
+}
+
 void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRequest* request,
                           AnswerSpec* spec, AskedFields* asked) {
   request->sampling = model.sampling;
@@ -237,24 +258,7 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
                                               request->stop_ids.size(), kMaxStopIds));
   }
   fields.Bool("ignore_eos", &request->ignore_eos);
-  if (const auto priority = fields.Integer("priority", INT32_MIN, INT32_MAX)) {
-    request->priority = static_cast<int32_t>(*priority);
-  }
-  if (const auto timeout_ms = fields.Integer("timeout_ms", 1, kMaxTimeoutMs)) {
-    request->timeout_ms = static_cast<uint64_t>(*timeout_ms);
-  }
-  if (fields.Has("cache_salt")) {
-    std::string& salt = request->cache_salt.emplace();
-    fields.String("cache_salt", &salt);
-    if (salt.empty() || salt.size() > kMaxSaltBytes) {
-      fields.Fail("cache_salt",
-                  fmt::format("has {} bytes; give 1 to {}", salt.size(), kMaxSaltBytes));
-    }
-  }
-  bool cache_prompt = true;
-  fields.Bool("cache_prompt", &cache_prompt);
-  if (!cache_prompt) request->reuse = Reuse::kNothing;
-  ReadCache(fields, request);
+  ReadRunFields(fields, request);
   ReadDraftFields(fields, model, request);
   spec->predicts = !request->prediction.empty();
   ReadAdapters(fields, spec->model, model, request);

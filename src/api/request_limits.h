@@ -12,6 +12,7 @@ namespace kvasir {
 // Generating.
 inline constexpr uint32_t kMaxChoices = 128;          // n, best_of, n_cmpl
 inline constexpr size_t kMaxAnswers = 1024;           // prompts times n
+inline constexpr size_t kMaxInputs = 2048;            // input of embeddings
 inline constexpr int64_t kMaxTimeoutMs = 86'400'000;  // timeout_ms: a day
 inline constexpr uint32_t kMaxIndent = 65536;         // n_indent
 // Every prompt of a request has its own copy of the stop texts, and each token is compared with

@@ -1,5 +1,7 @@
 #include "api/running_answer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -135,10 +137,10 @@ void RunningAnswer::Compile(QuotaShare held) {
       });
 }
 
-void RunningAnswer::Submit() {
+IndexedSink RunningAnswer::MakeSink() {
   const bool explains = start_.requests.front().caller_explains;
-  auto sink = [weak = weak_from_this(), charge = charge_, chat = start_.chat, explains,
-               &engine = engine_](size_t prompt, const Event& event) {
+  return [weak = weak_from_this(), charge = charge_, chat = start_.chat, explains,
+          &engine = engine_](size_t prompt, const Event& event) {
     // Here, so that a client that leaves is charged too. What failed is free.
     if (event.last && !event.error) {
       charge(uint64_t{event.prefilled_tokens} + event.completion_tokens);
@@ -154,6 +156,16 @@ void RunningAnswer::Submit() {
     }
     if (self) self->Post([self, prompt, event] { self->OnEvent(prompt, event); });
   };
+}
+
+void RunningAnswer::Submit() {
+  if (start_.at_once > 0) {
+    begun_ns_ = MonotonicNs();
+    const auto client = client_.lock();
+    if (const Status begun = SubmitNext(); !begun && client) client->OnAnswerError(begun.error());
+    return;
+  }
+  IndexedSink sink = MakeSink();
   auto ids = engine_.SubmitAll(std::move(start_.requests), std::move(sink));
   if (ids) {
     running_ = std::move(*ids);
@@ -162,6 +174,47 @@ void RunningAnswer::Submit() {
   if (const auto client = client_.lock()) {
     client->OnAnswerError(SubmitError(ids.error(), start_.prompt_field));
   }
+}
+
+// Submits requests until `at_once` of them are open. While some are open, a full queue ends
+// nothing: the next one is tried again when one ends.
+Status RunningAnswer::SubmitNext() {
+  while (num_submitted_ < start_.requests.size() && num_open_ < start_.at_once) {
+    const bool may_wait = num_open_ > 0;
+    if (may_wait && !engine_.CheckRoom(tenant())) return {};
+    const size_t prompt = num_submitted_;
+    GenerateRequest request = start_.requests[prompt];
+    if (IsLate(&request)) {
+      return tl::unexpected(
+          Error{Code::kDeadlineExceeded,
+                "the time limit of the request passed before all of its texts were read"});
+    }
+    std::vector<GenerateRequest> one;
+    one.push_back(std::move(request));
+    auto ids = engine_.SubmitAll(
+        std::move(one),
+        [sink = MakeSink(), prompt](size_t, const Event& event) { sink(prompt, event); });
+    if (!ids && may_wait && ids.error().code == Code::kExhausted) return {};
+    if (!ids) {
+      const std::string field = fmt::format("{}[{}]", start_.prompt_field, prompt);
+      return tl::unexpected(
+          SubmitError(ids.error(), start_.requests.size() > 1 ? field : start_.prompt_field));
+    }
+    running_.push_back(ids->front());
+    start_.requests[prompt] = {};
+    ++num_submitted_;
+    ++num_open_;
+  }
+  return {};
+}
+
+// Leaves the request the time that the answer still has. Returns whether that is nothing.
+bool RunningAnswer::IsLate(GenerateRequest* request) const {
+  if (!request->timeout_ms) return false;
+  const uint64_t elapsed_ms = (MonotonicNs() - begun_ns_) / 1'000'000;
+  if (elapsed_ms >= *request->timeout_ms) return true;
+  *request->timeout_ms -= elapsed_ms;
+  return false;
 }
 
 // Finds out what the miss comes from, then goes on with the event. On the engine's thread: `chat`
@@ -194,6 +247,10 @@ void RunningAnswer::OnEvent(size_t prompt, const Event& event) {
   if (start_.chat) start_.chat->Take(event);
   const std::string text = start_.answer->Take(prompt, event);
   if (written().error()) return client->OnAnswerError(Error(*written().error()));
+  if (start_.at_once > 0 && event.last) {
+    --num_open_;
+    if (const Status next = SubmitNext(); !next) return client->OnAnswerError(next.error());
+  }
   client->OnAnswer(text);
 }
 

@@ -17,6 +17,9 @@ namespace kvasir {
 // A generation to start, and the answer that takes its events.
 struct GenerationStart {
   std::vector<GenerateRequest> requests;
+  // The engine gets so many at a time, the next one when one ends, or as many as its queue takes.
+  // 0: it gets all of them, or none.
+  uint32_t at_once = 0;
   std::unique_ptr<WrittenAnswer> answer;
   std::string prompt_field;  // what the request calls its prompt
   std::string tenant;
@@ -79,6 +82,9 @@ class RunningAnswer : public std::enable_shared_from_this<RunningAnswer> {
  private:
   void Compile(QuotaShare held);
   void Submit();
+  IndexedSink MakeSink();
+  Status SubmitNext();
+  bool IsLate(GenerateRequest* request) const;
   // Called on the engine's thread.
   void Explain(const Event& event, const std::shared_ptr<AskedChat>& chat,
                std::shared_ptr<CountedMiss> miss);
@@ -92,6 +98,10 @@ class RunningAnswer : public std::enable_shared_from_this<RunningAnswer> {
   const std::weak_ptr<AnswerClient> client_;
   const std::function<void(uint64_t)> charge_;
   std::vector<RequestId> running_;
+  // With GenerationStart::at_once: when the first one was submitted; how many were; which of them
+  // have not ended.
+  uint64_t begun_ns_ = 0;
+  size_t num_submitted_ = 0, num_open_ = 0;
   bool is_cancelled_ = false;
 };
 

@@ -5,7 +5,9 @@
 #include <deque>
 #include <utility>
 
+#include "api/embedding_writer.h"
 #include "api/openai_writer.h"
+#include "base/own_clock.h"
 #include "server/fake_engine_for_test.h"
 
 namespace kvasir {
@@ -119,6 +121,96 @@ TEST_F(RunningAnswerTest, EventsReachTheClientWhereItMakesItsCalls) {
   EXPECT_TRUE(client_->sent[1].ends_with("data: [DONE]\n\n"));
   EXPECT_TRUE(answer->written().done());
   EXPECT_EQ(charged_, 5u);
+}
+
+// An answer of many texts, of which two are read at once.
+class ManyTextsTest : public RunningAnswerTest {
+ protected:
+  std::shared_ptr<RunningAnswer> MakeMany(size_t num_texts,
+                                          std::optional<uint64_t> timeout_ms = {}) {
+    GenerationStart start;
+    for (size_t i = 0; i < num_texts; ++i) {
+      GenerateRequest& request = start.requests.emplace_back();
+      request.prompt = {static_cast<TokenId>(i)};
+      request.timeout_ms = timeout_ms;
+    }
+    start.at_once = 2;
+    start.answer = std::make_unique<WrittenAnswer>(
+        AnswerSpec(), num_texts, "7", 5, nullptr,
+        std::make_unique<EmbeddingWriter>(EmbeddingForm{.dimensions = 1}, num_texts));
+    start.prompt_field = "input";
+    start.tenant = "t";
+    return std::make_shared<RunningAnswer>(std::move(start), engine_, client_,
+                                           [this](uint64_t tokens) { charged_ += tokens; });
+  }
+  void EndText(size_t index) {
+    Event event;
+    event.finish_reason = FinishReason::kLength;
+    event.embedding = {2};
+    event.last = true;
+    event.prefilled_tokens = 1;
+    engine_.submitted[index].second(event);
+    client_->RunSteps();
+  }
+};
+
+TEST_F(ManyTextsTest, TheNextOneFollowsWhenOneEnds) {
+  const auto answer = MakeMany(4);
+  answer->Start({});
+  ASSERT_EQ(engine_.submitted.size(), 2u);
+  EndText(1);
+  EXPECT_EQ(engine_.submitted.size(), 3u);
+  EndText(0);
+  EXPECT_EQ(engine_.submitted.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(engine_.submitted[i].first.prompt, std::vector<TokenId>{static_cast<TokenId>(i)});
+  }
+  EndText(3);
+  EXPECT_FALSE(answer->written().done());
+  EndText(2);
+  EXPECT_TRUE(answer->written().done());
+  EXPECT_EQ(charged_, 4u);
+  EXPECT_TRUE(client_->errors.empty());
+}
+
+TEST_F(ManyTextsTest, AFullQueueIsNoErrorWhileOneOfThemEnds) {
+  const auto answer = MakeMany(3);
+  const Error full{Code::kExhausted, "full"};
+  engine_.room = tl::unexpected(full);
+  answer->Start({});
+  EXPECT_EQ(engine_.submitted.size(), 1u);
+  engine_.room = {};
+  EndText(0);
+  EXPECT_EQ(engine_.submitted.size(), 3u);
+  engine_.refusal = full;
+  const auto other = MakeMany(1);
+  other->Start({});
+  ASSERT_EQ(client_->errors.size(), 1u);
+  EXPECT_EQ(client_->errors[0].code, Code::kExhausted);
+}
+
+TEST_F(ManyTextsTest, AnErrorEndsAllOfThem) {
+  const auto answer = MakeMany(4);
+  answer->Start({});
+  engine_.refusal = Error{Code::kInvalidArgument, "is too long", "prompt"};
+  EndText(0);
+  ASSERT_EQ(client_->errors.size(), 1u);
+  EXPECT_EQ(client_->errors[0].field, "input[2]");
+  answer->Cancel();
+  EXPECT_EQ(engine_.cancelled.size(), 2u);
+}
+
+TEST_F(ManyTextsTest, TheTimeLimitIsOfAll) {
+  OwnClock clock;
+  const auto answer = MakeMany(4, 100);
+  answer->Start({});
+  clock.Advance(std::chrono::milliseconds(60));
+  EndText(0);
+  EXPECT_EQ(engine_.submitted[2].first.timeout_ms, 40u);
+  clock.Advance(std::chrono::milliseconds(40));
+  EndText(1);
+  ASSERT_EQ(client_->errors.size(), 1u);
+  EXPECT_EQ(client_->errors[0].code, Code::kDeadlineExceeded);
 }
 
 TEST_F(RunningAnswerTest, ACancelledOneSendsNothingAndIsCharged) {

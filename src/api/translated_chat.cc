@@ -158,7 +158,11 @@ Result<TemplateForm> FormFor(JsonFields& fields, const ModelView& model, bool ha
 
 Result<OpenAiCall> ReadTranslated(TranslatedChat& chat, const ModelView& model) {
   JsonFields fields(chat.fields);
-  return WithItsNames(ReadChat(fields, &chat.tree, model), chat, model);
+  using Kind = TranslatedChat::Kind;
+  auto call = chat.kind == Kind::kChat   ? ReadChat(fields, &chat.tree, model)
+              : chat.kind == Kind::kText ? ReadCompletion(fields, model, UINT32_MAX)
+                                         : ReadInfill(fields, model);
+  return WithItsNames(std::move(call), chat, model);
 }
 
 Result<OpenAiCall> WithItsNames(Result<OpenAiCall> call, const TranslatedChat& chat,

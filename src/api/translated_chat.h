@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -79,8 +80,10 @@ class ChatBuilder {
 };
 
 struct TranslatedChat {
+  enum class Kind : uint8_t { kChat, kText, kInfill };
+  Kind kind = Kind::kChat;
   JsonTree tree;
-  JsonValue fields;  // of a chat completion
+  JsonValue fields;  // of a chat completion, of a completion, or of /infill
   ChatNames names;
   std::vector<std::string> ignored;  // by the request's names
 };
@@ -92,8 +95,8 @@ Result<std::span<const JsonValue>> ToolsOf(JsonFields& fields);
 // without a template. kInvalidArgument: `chat_template_name` is unknown.
 Result<TemplateForm> FormFor(JsonFields& fields, const ModelView& model, bool has_tools);
 
-// Reads the chat as ReadChat does; errors and `ignored` have the request's names. Errors of a
-// prompt that does not fit the context have `excess`.
+// Reads the chat as ReadChat does, or a text as it is; errors and `ignored` have the request's
+// names. Errors of a prompt that does not fit the context have `excess`.
 Result<OpenAiCall> ReadTranslated(TranslatedChat& chat, const ModelView& model);
 // Gives the result of reading the chat in another way the request's names.
 Result<OpenAiCall> WithItsNames(Result<OpenAiCall> call, const TranslatedChat& chat,

@@ -45,7 +45,8 @@ constexpr Alias kAliases[] = {
 constexpr std::string_view kAlways =
     "--jinja --metrics --slots --ui --webui --cache-prompt --no-context-shift --no-mmproj "
     "--no-mmproj-auto --prefill-assistant --no-skip-chat-parsing --no-agent -no-ag "
-    "--no-ui-mcp-proxy --no-webui-mcp-proxy --no-log-jsonl --enable-prefix-caching "
+    "--no-ui-mcp-proxy --no-webui-mcp-proxy --no-log-jsonl --embedding --embeddings "
+    "--enable-prefix-caching "
     "--enable-chunked-prefill --enable-auto-tool-choice";
 
 // How llama-server and vLLM compute: no answer depends on it.
@@ -115,8 +116,8 @@ constexpr Refused kRefused[] = {
      "--cache sequence shares nothing between requests"},
     {"--kv-unified-per-slot", "--ctx-size is the limit of each sequence"},
     {"--props", "settings cannot change while the server runs"},
-    {"--embedding --embeddings --embd-* --pooling --rerank --reranking --cls-separator",
-     "embeddings and reranking are not available"},
+    {"--embd-*", "embeddings have unit length"},
+    {"--rerank --reranking --cls-separator", "reranking is not available"},
     {"--ssl-*", "TLS is not available; put a proxy with TLS in front of the server"},
     {"--path --api-prefix --ui-* --webui-* -ag --agent --tools --tools-runtime --mcp-*",
      "the server serves its own page and no others, at /"},
@@ -129,7 +130,7 @@ constexpr Refused kRefused[] = {
     {"-hft --hf-token", "set HF_TOKEN: other users of the machine can read a command line"},
     {"--offline", "set HF_HUB_OFFLINE=1"},
     {"--embd-gemma-default --fim-* --gpt-oss-* --vision-*", "name the model with -hf"},
-    {"--reasoning-format --slot-save-path", "'kvasir serve' has it"},
+    {"--reasoning-format --slot-save-path --pooling", "'kvasir serve' has it"},
     {"--reasoning-effort --reasoning-budget-message --reasoning-preserve --no-reasoning-preserve",
      "templates take such switches from --chat-template-kwargs"},
     {"--skip-chat-parsing", "give reasoning_format and tool_choice \"none\" with each request"},

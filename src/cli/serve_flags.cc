@@ -32,7 +32,10 @@ std::vector<Flag> DefaultFlags() {
           {"min-p", "P", "only tokens at least P times as likely as the likeliest (default 0)"},
           {"repetition-penalty", "X", "over prompt and answer (default 1: none)"},
           {"presence-penalty", "X", "over the answer (default 0)"},
-          {"frequency-penalty", "X", "over the answer (default 0)"}};
+          {"frequency-penalty", "X", "over the answer (default 0)"},
+          {"pooling", "last|mean",
+           "what an embedding is made of: the last token's final hidden state, or the mean of all "
+           "(default: as the model's files say, else last)"}};
 }
 
 std::vector<Flag> TimeFlags() {
@@ -164,7 +167,7 @@ std::vector<FlagGroup> ServeGroups() {
            "prepare"},
           {"Defaults of requests, for those that say nothing else",
            "max-tokens temperature top-k top-p min-p repetition-penalty presence-penalty "
-           "frequency-penalty seed generation-config timeout-ms"},
+           "frequency-penalty seed generation-config pooling timeout-ms"},
           {"Queue, turns and limits",
            "max-queued max-queue-ms max-timeout-ms schedule admission target-itl-ms speculate "
            "draft-max draft-model draft-hf-repo draft-kv-memory drain-timeout-s"},
@@ -279,6 +282,14 @@ Status ReadSessionFlags(const Args& args, ServerOptions* options) {
   return {};
 }
 
+// Absent: the flag is not given.
+Result<std::optional<Pooling>> ReadPooling(const Args& args) {
+  const auto name = args.Text("pooling");
+  if (!name) return std::nullopt;
+  if (const auto pooling = ParsePooling(*name)) return pooling;
+  return Fail(Code::kInvalidArgument, "--pooling: unknown pooling '{}' (known: last, mean)", *name);
+}
+
 }  // namespace
 
 Result<ServerOptions> ServerOptionsOf(const Args& args) {
@@ -331,6 +342,7 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   KV_TRY(ReadThoughts(args, &options.defaults));
   options.slot_save_path = args.Text("slot-save-path");
   options.defaults.verbose = args.Has("verbose");
+  KV_ASSIGN(options.pooling, ReadPooling(args));
   options.version = kVersion;
   options.on_request = [](std::string_view line) { Log(LogLevel::kInfo, line); };
   return options;

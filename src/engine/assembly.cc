@@ -353,6 +353,15 @@ std::string_view WhyNoSpans(const ImportedModel& model, CacheMode cache_mode) {
   return "";
 }
 
+namespace {
+
+std::string WhyNoEmbeddings(const ImportedModel& model) {
+  if (model.config.encoder) return "an encoder-decoder model embeds no texts";
+  return model.pooling ? "" : model.pooling.error().message;
+}
+
+}  // namespace
+
 ModelCard CardOf(const Assembly& assembly) {
   const ImportedModel& model = assembly.model;
   return {.id = model.name,
@@ -365,6 +374,7 @@ ModelCard CardOf(const Assembly& assembly) {
           .max_positions = model.config.max_positions,
           .ctx_size = assembly.ctx_size,
           .num_layers = model.config.num_layers,
+          .hidden_size = model.config.hidden_size,
           .long_rope_after = assembly.long_rope_after,
           .decoder_start = model.config.encoder ? std::optional(model.config.encoder->decoder_start)
                                                 : std::nullopt,
@@ -373,7 +383,9 @@ ModelCard CardOf(const Assembly& assembly) {
           .bos = model.config.bos,
           .eos = {},
           .fim = model.config.fim,
-          .content = {}};
+          .content = {},
+          .pooling = model.pooling ? *model.pooling : std::nullopt,
+          .no_embeddings = WhyNoEmbeddings(model)};
 }
 
 }  // namespace kvasir

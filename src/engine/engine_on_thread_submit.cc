@@ -23,11 +23,13 @@ namespace {
 
 // Bytes that a request holds until its last event. Running sequences of the context are planned;
 // of a longer one the ids beyond it are the request's, and the places of their blocks.
-uint64_t BytesOf(const Request& request, uint32_t ctx_size) {
+uint64_t BytesOf(const Request& request, const ModelCard& card) {
   const GenerateRequest& spec = request.spec;
+  const uint32_t ctx_size = card.ctx_size;
   const uint64_t longest = uint64_t{request.prompt_tokens()} + request.max_tokens;
   const uint64_t bytes =
       sizeof(Request) + AllocatedBytes(spec) +
+      (spec.embeds ? uint64_t{card.hidden_size} * (sizeof(float) + sizeof(double)) : 0) +
       spec.n * (longest - std::min<uint64_t>(longest, ctx_size)) * kSequenceBytesPerToken;
   uint64_t of_spans = 0;
   if (request.spans.plan) {
@@ -135,7 +137,7 @@ Result<std::vector<RequestId>> EngineOnThread::SubmitAll(std::vector<GenerateReq
       KV_ASSIGN(request->seed, RandomSeed());
     }
     request->times.submitted_ns = MonotonicNs();
-    bytes += request->bytes = BytesOf(*request, parts_.card.ctx_size);
+    bytes += request->bytes = BytesOf(*request, parts_.card);
     if (request->spec.on_trace) request->tracing.trace = NewTrace();
     beginnings.push_back(BeginningsOf(*request, request->Exact(request->spec.prompt)));
     request->wait.seen_tokens = TokensFromDisk(*request);

@@ -32,4 +32,13 @@ const char* ToString(FinishReason reason) {
   return "unknown";
 }
 
+const char* ToString(Pooling pooling) { return pooling == Pooling::kMean ? "mean" : "last"; }
+
+std::optional<Pooling> ParsePooling(std::string_view name) {
+  for (const Pooling pooling : {Pooling::kLast, Pooling::kMean}) {
+    if (name == ToString(pooling)) return pooling;
+  }
+  return std::nullopt;
+}
+
 }  // namespace kvasir

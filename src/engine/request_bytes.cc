@@ -72,7 +72,7 @@ struct Owned {
     const auto& [tenant, cache_owner, cache_salt, source, prompt, message_ends, begins_with_system,
                  sampling, max_tokens, priority, timeout_ms, n, beams, min_tokens,
                  no_repeat_ngram_size, stop, stop_ids, format, compiled_format, ignore_eos,
-                 echo_special, shown_special, logprobs, scores_prompt, reports_progress,
+                 echo_special, shown_special, logprobs, scores_prompt, embeds, reports_progress,
                  llama_quirks, adapters, adapter_digest, reuse, keeps, use_disk, use_remote,
                  retention, spans, draft_max, prediction, replayed, replayed_accept, chunk_tokens,
                  only_when_idle, identity_changed, caller_explains, on_logits, logits_from, ignored,
@@ -80,11 +80,11 @@ struct Owned {
     return Sum(tenant, cache_owner, cache_salt, source, prompt, message_ends, begins_with_system,
                sampling, max_tokens, priority, timeout_ms, n, beams, min_tokens,
                no_repeat_ngram_size, stop, stop_ids, format, compiled_format, ignore_eos,
-               echo_special, shown_special, logprobs, scores_prompt, reports_progress, llama_quirks,
-               adapters, adapter_digest, reuse, keeps, use_disk, use_remote, retention, spans,
-               draft_max, prediction, replayed, replayed_accept, chunk_tokens, only_when_idle,
-               identity_changed, caller_explains, on_logits, logits_from, ignored, clock_in_prompt,
-               cured, id, on_trace);
+               echo_special, shown_special, logprobs, scores_prompt, embeds, reports_progress,
+               llama_quirks, adapters, adapter_digest, reuse, keeps, use_disk, use_remote,
+               retention, spans, draft_max, prediction, replayed, replayed_accept, chunk_tokens,
+               only_when_idle, identity_changed, caller_explains, on_logits, logits_from, ignored,
+               clock_in_prompt, cured, id, on_trace);
   }
 };
 

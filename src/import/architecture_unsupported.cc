@@ -33,10 +33,25 @@ std::string Similar(std::string_view name, std::string_view Architecture::*kind)
   return names.empty() ? "" : fmt::format(" (similar: {})", fmt::join(names, ", "));
 }
 
+// Tells whether a name is that of models whose tokens see those after them too.
+bool IsBidirectional(std::string_view name) {
+  constexpr std::string_view kParts[] = {"bert", "bidirectional", "gemma-embedding", "t5encoder"};
+  std::string lower(name);
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  return std::ranges::any_of(kParts,
+                             [&](std::string_view part) { return lower.find(part) != lower.npos; });
+}
+
 }  // namespace
 
 tl::unexpected<Error> UnsupportedArchitecture(const std::string& file, std::string_view name,
                                               std::string_view Architecture::*kind) {
+  if (IsBidirectional(name)) {
+    return Fail(Code::kUnsupported,
+                "{}: architecture '{}' is bidirectional: only models whose tokens see the tokens "
+                "before them are supported",
+                file, name.substr(0, 80));
+  }
   return Fail(
       Code::kUnsupported,
       "{}: architecture '{}' is not supported yet{}; docs/models.md lists the families that "

@@ -58,6 +58,14 @@ Status RefuseUnknown(const Metadata& keys, const Architecture& row, const std::s
                   file, row.gguf_name, key);
     }
   }
+  const GgufValue* causal = keys.Find("attention.causal");
+  const bool* is_causal = causal == nullptr ? nullptr : std::get_if<bool>(causal);
+  if (is_causal != nullptr && !*is_causal) {
+    return Fail(Code::kUnsupported,
+                "{}: metadata '{}.attention.causal' is false: only models whose tokens see the "
+                "tokens before them are supported",
+                file, row.gguf_name);
+  }
   // Only in files of Granite does this key say whether there is RoPE at all.
   const GgufValue* finetuned = keys.Find("rope.scaling.finetuned");
   const bool* has_rope = finetuned == nullptr ? nullptr : std::get_if<bool>(finetuned);

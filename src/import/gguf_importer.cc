@@ -7,6 +7,7 @@
 #include "import/gguf_metadata.h"
 #include "import/gguf_parts.h"
 #include "import/gguf_vocabulary.h"
+#include "import/pooling_files.h"
 #include "import/tensor_binding.h"
 #include "import/tokenizer_files.h"
 
@@ -30,6 +31,7 @@ Result<ImportedModel> ModelFromGguf(GgufFile gguf, const std::string& file) {
   model.special_tokens_json = GgufSpecialTokens(gguf);
   model.vocabulary = ReadGgufVocabulary(gguf, file);
   model.ends_by_name = EndsByName(gguf);
+  model.pooling = GgufPooling(gguf, fs::path(file).filename().string());
   TensorCatalog catalog = CatalogOf(std::move(gguf.tensors));
   KV_TRY(SplitGgufExperts(model.config, catalog));
   KV_TRY(BindTensors(catalog, NameStyle::kGguf, file, model));

@@ -183,6 +183,8 @@ TEST_F(GgufModel, RefusesWhatItWouldComputeWrongly) {
                           "llama.rope.freq_base_swa", "llama.attention.sliding_window_pattern"}) {
     ExpectError(with([key](GgufBuilder& b) { b.F32(key, 6); }), Code::kUnsupported, {key});
   }
+  ExpectError(with([](GgufBuilder& b) { b.Raw("llama.attention.causal", 7, std::string(1, 0)); }),
+              Code::kUnsupported, {"llama.attention.causal", "is false"});
   ExpectError(with([](GgufBuilder& b) { b.F32("llama.residual_scale", 0.5f); }), Code::kUnsupported,
               {"llama.residual_scale"});
   ExpectError(ImportWith([](GgufBuilder&, Tensors& t) {

@@ -153,12 +153,12 @@ Status RefuseUnknown(Fields& fields, const std::string& file) {
                 file);
   }
   const bool both_ways = fields.Flag("use_bidirectional_attention", false);
+  const bool is_causal = fields.Flag("is_causal", true);
   KV_TRY(fields.status());
-  if (both_ways) {
+  if (both_ways || !is_causal) {
     return Fail(Code::kUnsupported,
-                "{}: use_bidirectional_attention: only models whose tokens see the tokens before "
-                "them are supported",
-                file);
+                "{}: {}: only models whose tokens see the tokens before them are supported", file,
+                both_ways ? "use_bidirectional_attention" : "is_causal is false");
   }
   return {};
 }

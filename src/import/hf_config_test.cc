@@ -194,6 +194,9 @@ TEST(HfConfig, KAndVOfTheWholeContextHaveALimit) {
 TEST(HfConfig, NamesAnUnsupportedArchitectureAndSimilarOnes) {
   ExpectError(With("architectures", {"GptOssForCausalLM"}), Code::kUnsupported,
               {"'GptOssForCausalLM' is not supported yet; docs/models.md"});
+  for (const char* name : {"BertModel", "XLMRobertaModel", "LlamaBidirectionalModel"}) {
+    ExpectError(With("architectures", {name}), Code::kUnsupported, {name, "is bidirectional"});
+  }
   ExpectError(With("architectures", {"gemma2forcausallm"}), Code::kUnsupported,
               {"yet (similar: Gemma2ForCausalLM); docs/models.md"});
   ExpectError(With("architectures", {"Qwen3NextForCausalLM"}), Code::kUnsupported,

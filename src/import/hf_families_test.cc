@@ -284,6 +284,7 @@ TEST(HfFamilies, ReadsGemma2sScalesSoftCapsAndWindows) {
               {"sliding_window is null"});
   ExpectError(with({{"use_bidirectional_attention", true}}), Code::kUnsupported,
               {"use_bidirectional_attention"});
+  ExpectError(with({{"is_causal", false}}), Code::kUnsupported, {"is_causal is false"});
 }
 
 TEST(HfFamilies, ReadsGemma3sTwoRopesInBothStyles) {

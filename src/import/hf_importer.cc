@@ -6,6 +6,7 @@
 #include "base/result.h"
 #include "import/hf_config.h"
 #include "import/importer.h"
+#include "import/pooling_files.h"
 #include "import/safetensors.h"
 #include "import/shard_index.h"
 #include "import/tensor_binding.h"
@@ -199,9 +200,30 @@ Result<bool> HasWeights(const fs::path& folder) {
   return true;
 }
 
+// Gives the tensors of a folder that was saved without an output head, as those of models for
+// embeddings are, the names that they have with one: "model.norm.weight" for "norm.weight". Where
+// the head is missing then, the embedding takes its place, as in a GGUF file.
+void NameAsWithHead(TensorCatalog& catalog, ModelConfig& config) {
+  constexpr std::string_view kModel = "model.";
+  const Architecture& row = ArchitectureOf(config);
+  const std::string embedding(row.NamesOf(Slot::kEmbedding).hf);
+  if (!embedding.starts_with(kModel) || catalog.contains(embedding) ||
+      !catalog.contains(embedding.substr(kModel.size()))) {
+    return;
+  }
+  const std::string head(row.NamesOf(Slot::kLmHead).hf);
+  TensorCatalog renamed;
+  for (auto& [name, tensor] : catalog) {
+    renamed.emplace(name == head ? name : std::string(kModel) + name, std::move(tensor));
+  }
+  catalog = std::move(renamed);
+  if (!catalog.contains(head)) config.tied_embeddings = true;
+}
+
 Status BindWeights(const fs::path& folder, ImportedModel& model) {
   KV_ASSIGN(TensorCatalog catalog, OpenCatalog(folder, model));
   KV_TRY(LeaveOutPrefix(model.config, folder, catalog));
+  NameAsWithHead(catalog, model.config);
   KV_TRY(TieEmbeddings(model.config, folder, catalog));
   return BindTensors(catalog, NameStyle::kHuggingFace, folder.string(), model);
 }
@@ -227,6 +249,7 @@ Result<ImportedModel> ImportHfFolder(const fs::path& folder, Need need) {
         *model.assumed_dtype, [](Slot, uint64_t) { return nullptr; }, model);
   }
   KV_TRY(ReadTokenizerFiles(folder, model));
+  model.pooling = FolderPooling(folder);
   model.generation_config_json = std::move(files.generation).value_or("");
   return model;
 }

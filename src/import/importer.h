@@ -15,6 +15,7 @@
 #include "import/model_config.h"
 #include "import/slot.h"
 #include "import/tensor_view.h"
+#include "kvasir/pooling.h"
 #include "kvasir/status.h"
 #include "text/vocabulary.h"
 
@@ -56,6 +57,9 @@ struct ImportedModel {
   std::vector<TokenId> ends_by_name;
   // Where tokenizer_json is empty: what another file says. An error says why it cannot be used.
   Result<std::optional<Vocabulary>> vocabulary;
+  // How the rows of a text become its embedding; absent: the files do not say. An error says why
+  // texts cannot be embedded as they do.
+  Result<std::optional<Pooling>> pooling;
   std::vector<std::shared_ptr<const MappedFile>>
       mapped_files;                                   // with the weights, in a fixed order
   std::vector<std::shared_ptr<const void>> mappings;  // of what is in no file

@@ -30,6 +30,7 @@ Event& AnswerEvents::Of(uint32_t choice) {
     event.progress.reset();
     event.score.reset();
     event.scored.clear();
+    event.embedding.clear();
   }
   return event;
 }

@@ -21,6 +21,7 @@
 #include "schedule/draft_pace.h"
 #include "schedule/first_token_time.h"
 #include "schedule/load_pace.h"
+#include "schedule/mean_rows.h"
 #include "schedule/sequence.h"
 #include "schedule/span_state.h"
 
@@ -112,6 +113,7 @@ struct AnswerState {
   // with their part of the reservation.
   std::vector<std::unique_ptr<Sequence>> unused_beams;
   std::vector<float> cursor_hidden;  // final hidden state of a prompt that a Cursor answers
+  MeanRows mean_rows;                // of the prompt, for Pooling::kMean
   bool prompt_done = false;
   uint32_t longest = 0;            // tokens of the longest choice
   uint32_t completion_tokens = 0;  // of all choices

@@ -72,6 +72,29 @@ Status CheckBeams(const GenerateRequest& spec, const RequestLimits& limits) {
   return {};
 }
 
+// Checks what an embedding is made of: all rows of one prompt, or its last one.
+Status CheckEmbeds(const GenerateRequest& spec, const RequestLimits& limits) {
+  const auto refuse = [](const char* field, const char* why) {
+    return FailField(Code::kInvalidArgument, field, "{}", why);
+  };
+  const RetentionChoice& retention = spec.retention ? *spec.retention : limits.retention;
+  if (limits.layout->num_cross_groups() > 0) {
+    return refuse("embeds", "an encoder-decoder model embeds no texts");
+  }
+  if (spec.max_tokens != 0) return refuse("max_tokens", "an embedding has no answer; give 0");
+  if (spec.n != 1) return refuse("n", "a prompt has one embedding");
+  if (spec.spans && !spec.spans->spans.empty()) {
+    return refuse("cache.spans", "the embedding of a prompt with spans is not exact");
+  }
+  if (retention.policy != Retention::kFull) {
+    return refuse("cache.retention", "an embedding is of all tokens; give the retention full");
+  }
+  if (spec.embeds == Pooling::kMean && spec.reuse != Reuse::kNothing) {
+    return refuse("embeds", "the mean of all rows needs a prompt that reuses nothing");
+  }
+  return {};
+}
+
 Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
   KV_TRY(CheckSource(spec, limits));
   if (spec.prompt.empty()) {
@@ -113,6 +136,7 @@ Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
     return FailField(Code::kInvalidArgument, "scores_prompt",
                      "needs logprobs, and a prompt that reuses nothing");
   }
+  if (spec.embeds) KV_TRY(CheckEmbeds(spec, limits));
   for (const std::string& stop : spec.stop) {
     if (limits.tokenizer == nullptr) {
       return FailField(Code::kInvalidArgument, "stop", "{}, or use stop ids instead of strings",

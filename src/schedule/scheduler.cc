@@ -294,6 +294,7 @@ void Scheduler::CommitRows() {
       const uint32_t left =
           request.prompt_tokens() - std::min(request.prompt_tokens(), rows.position);
       request.answer.prefilled_tokens += std::min(rows.num_rows, left);
+      AddMeanRows(rows);
       if (request.spec.only_when_idle) figures_.stats().prepared_tokens += rows.num_rows;
     }
     if (!request.answer.prompt_done) ReportProgress(request, committed);
@@ -312,6 +313,7 @@ void Scheduler::CommitRows() {
 void Scheduler::StartChoices(Request& request, Sequence& first, const float* hidden) {
   if (hidden != nullptr) cache_.KeepCursor(first.kv, {hidden, runner_.config().hidden_size});
   request.answer.prompt_done = true;
+  if (request.spec.embeds) Embed(request, hidden);
   for (const GenerateRequest::Keep& keep : request.spec.keeps) {
     const uint32_t kept = cache_.Keep(first.kv, keep.tokens, keep.ttl_s);
     request.receipt.kept = std::max(request.receipt.kept.value_or(0), kept);

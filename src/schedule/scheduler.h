@@ -204,6 +204,10 @@ class Scheduler {
   static void ReportProgress(Request& request, uint32_t processed);
   void AddDraws(const Head& head, std::span<const float> logits);
 
+  // scheduler_embeds.cc
+  void AddMeanRows(const StepBatch::Rows& rows);
+  void Embed(Request& request, const float* hidden);
+
   // scheduler_drafts.cc
   void ReserveDrafts();
   bool ReserveDraft(Request& request, uint32_t tokens);

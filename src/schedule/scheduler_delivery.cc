@@ -137,8 +137,10 @@ void Scheduler::EndSequence(Request& request, Sequence& sequence, const float* h
   requests_.retry_admission = true;
   FinishChoice(request, sequence.choice, reason);
   if (!request.spec.only_when_idle) {
-    tenants_.lengths().Add(request.tenant,
-                           static_cast<uint32_t>(sequence.tokens.size()) - request.prompt_tokens());
+    if (!request.spec.embeds) {
+      tenants_.lengths().Add(
+          request.tenant, static_cast<uint32_t>(sequence.tokens.size()) - request.prompt_tokens());
+    }
     figures_.AddChoice(sequence.tokens.size(), reason);
   }
   if (request.done()) FinishRequest(request, reason);

@@ -176,6 +176,7 @@ class RandomSchedule {
   uint64_t traces = 0, waits = 0, evicting_steps = 0, limited = 0, refits = 0;
   uint64_t whole_blocks = 0, unfinished_prompts = 0, dropped = 0;
   uint64_t spans_reused = 0, spans_computed = 0, spans_cut = 0;  // tokens; requests
+  uint64_t embedded = 0, embedded_again = 0;                     // again: after a preemption
   const DraftStats& drafts() const { return stats_.drafts; }
   const CacheCounters& counters() const { return cache_->counters(); }
 
@@ -271,10 +272,14 @@ class RandomSchedule {
                  : random_.Below(4) == 0 ? Reuse::kBlocks
                                          : Reuse::kAll;
     if (random_.Below(4) == 0) spec.timeout_ms = random_.Below(1000);
-    if (retained_.Below(3) == 0) spec.retention = RandomRetention();
+    if (retained_.Below(6) == 0) {
+      Embed(&spec);
+    } else if (retained_.Below(3) == 0) {
+      spec.retention = RandomRetention();
+    }
     // So that it drafts before decisions that drop blocks.
     if (spec.retention && spec.retention->policy == Retention::kHeavy) spec.max_tokens += 80;
-    if (may_have_spans() && spanned_.Below(3) == 0) {
+    if (!spec.embeds && may_have_spans() && spanned_.Below(3) == 0) {
       std::erase(spec.prompt, kNotFinite);
       AddRandomSpans(spanned_, kContext - 1, spec);
     }
@@ -313,6 +318,22 @@ class RandomSchedule {
 
   bool may_have_spans() const {
     return mode_ != CacheMode::kNone && long_after_ == 0 && !runner_.layout().has_windows();
+  }
+
+  void Embed(GenerateRequest* spec) {
+    spec->embeds = retained_.Below(2) == 0 ? Pooling::kLast : Pooling::kMean;
+    spec->max_tokens = 0;
+    spec->n = 1;
+    if (spec->embeds == Pooling::kMean) spec->reuse = Reuse::kNothing;
+  }
+
+  void CheckEmbedding(const Asked& asked, std::span<const float> embedding) {
+    if (asked.reasons[0] != FinishReason::kLength) return;
+    const bool is_whole = embedding.size() == FakeRunner::kHidden;
+    const float number = runner_.NumberOf(asked.spec.prompt, *asked.spec.embeds);
+    wrong += !is_whole || embedding[FakeRunner::kNumberAt] != number;
+    ++embedded;
+    embedded_again += asked.receipt.preemptions > 0;
   }
 
   RetentionChoice RandomRetention() {
@@ -491,6 +512,7 @@ class RandomSchedule {
     if (!event.last) return;
     asked.ended = true;
     asked.receipt = event.receipt;
+    if (asked.spec.embeds) CheckEmbedding(asked, event.embedding);
     asked.prefilled = event.prefilled_tokens;
     if (asked.cancelled) return;
     asked.end_ns = MonotonicNs();
@@ -672,7 +694,8 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
            evicted = 0, cursors = 0, preemptions = 0, recomputed = 0, late = 0, rope_changed = 0,
            by_priority = 0, restarted = 0, traces = 0, waits = 0, evicting_steps = 0, limited = 0,
            refits = 0, whole_blocks = 0, unfinished_prompts = 0, accepted = 0, rejected = 0,
-           dropped = 0, spans_reused = 0, spans_computed = 0, spans_cut = 0;
+           dropped = 0, spans_reused = 0, spans_computed = 0, spans_cut = 0, embedded = 0,
+           embedded_again = 0;
   for (uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "KVASIR_SEED=" << seed);
     RandomSchedule schedule(seed);
@@ -702,6 +725,8 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
     spans_reused += schedule.spans_reused;
     spans_computed += schedule.spans_computed;
     spans_cut += schedule.spans_cut;
+    embedded += schedule.embedded;
+    embedded_again += schedule.embedded_again;
     accepted += schedule.drafts().accepted;
     rejected += schedule.drafts().drafted - schedule.drafts().accepted;
     rope_changed += schedule.counters().misses[static_cast<size_t>(MissReason::kRopeChanged)];
@@ -722,12 +747,12 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
       static_cast<unsigned long long>(accepted), static_cast<unsigned long long>(rejected));
   if (count < 1000) return;
   for (const uint64_t seen :
-       {reused,         cancelled,    expired,     failed,       forked,
-        evicted,        cursors,      preemptions, recomputed,   late,
-        by_priority,    rope_changed, restarted,   traces,       waits,
-        evicting_steps, limited,      refits,      whole_blocks, unfinished_prompts,
-        accepted,       rejected,     dropped,     spans_reused, spans_computed,
-        spans_cut}) {
+       {reused,         cancelled,    expired,       failed,       forked,
+        evicted,        cursors,      preemptions,   recomputed,   late,
+        by_priority,    rope_changed, restarted,     traces,       waits,
+        evicting_steps, limited,      refits,        whole_blocks, unfinished_prompts,
+        accepted,       rejected,     dropped,       spans_reused, spans_computed,
+        spans_cut,      embedded,     embedded_again}) {
     EXPECT_GT(seen, count / 1000);
   }
 }

@@ -35,6 +35,15 @@ std::string FingerprintWith(const std::string& plain, const std::string& adapter
   return "fp_" + ToHex(Sha256Of(plain + adapters)).substr(0, 12);
 }
 
+// Returns the bytes of requests that wait for their turn (GenerationStart::at_once).
+uint64_t BytesOf(std::span<const GenerateRequest> requests) {
+  uint64_t bytes = 0;
+  for (const GenerateRequest& one : requests) {
+    bytes += sizeof(one) + one.prompt.capacity() * sizeof(TokenId);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 GenerationStarter::GenerationStarter(const ServerOptions& options, const Engine& engine,
@@ -104,6 +113,7 @@ Outcome GenerationStarter::Start(Result<GenerationCall> call, const Call& from,
   if (has_slot) slot = call->slot;
   start.requests = std::move(call->requests);
   start.lines = std::move(call->lines);
+  start.at_once = call->at_once;
   start.prompt_field = std::move(prompt_field);
   start.tenant = from.tenant();
   std::array<uint8_t, 16> id;  // random, so that it shows nothing about other requests
@@ -126,6 +136,7 @@ Outcome GenerationStarter::Start(Result<GenerationCall> call, const Call& from,
       return ErrorResponse(traced.error());
     }
   }
+  if (start.at_once > 0) start.answer->Hold(BytesOf(start.requests));
   uint64_t num_choices = 0, tokens = 0;
   for (const GenerateRequest& request : start.requests) {
     const uint64_t context = std::min<uint64_t>(model_.ctx_size, engine_.plan().max_tokens + 1);

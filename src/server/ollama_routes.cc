@@ -5,12 +5,14 @@
 
 #include <ctime>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <utility>
 
+#include "api/embedding_request.h"
+#include "api/infill_prompt.h"
 #include "api/ollama_request.h"
 #include "api/openai_request.h"
+#include "api/written_answer.h"
 #include "base/clock.h"
 #include "http/errors.h"
 #include "http/json_body.h"
@@ -57,9 +59,13 @@ Outcome ShowModel(const Call& call) {
   const ChatTemplate* chat_template = call.model.chat_template;
   if (call.model.calls) capabilities.push_back("tools");
   if (call.model.think) capabilities.push_back("thinking");
+  if (call.model.tokenizer && CheckInfill(call.model)) capabilities.push_back("insert");
+  // Only a model that is made for it: Ollama's command line uses such a model for nothing else.
+  if (card.pooling && call.model.no_embeddings.empty()) capabilities.push_back("embedding");
   const json facts = {{"general.architecture", card.architecture},
                       {"general.parameter_count", card.parameters},
                       {card.architecture + ".context_length", card.ctx_size},
+                      {card.architecture + ".embedding_length", card.hidden_size},
                       {card.architecture + ".vocab_size", card.vocab_size}};
   return JsonResponse({{"modelfile", ""},
                        {"parameters", ""},
@@ -73,40 +79,13 @@ std::string TimeText() {
   return fmt::format("{:%FT%TZ}", fmt::gmtime(static_cast<std::time_t>(UnixS())));
 }
 
-// Answers a request without a prompt, by which Ollama's clients load a model, or unload it with
-// keep_alive 0; absent: it has a prompt. Here the model stays loaded.
-std::optional<HttpResponse> AnswerLoad(const Call& call, const std::string& prompt_field) {
-  constexpr size_t kMostBytes = 4096;  // a longer body has a prompt, and is parsed once
-  if (call.request.body.size() > kMostBytes) return std::nullopt;
-  const auto body = ParseBody(call.request.body);
-  if (!body || !body->fields.is_object()) return std::nullopt;
-  JsonFields fields(body->fields);
-  const JsonValue* prompt = fields.Find(prompt_field);
-  const bool is_chat = prompt_field == "messages";
-  const bool is_empty = prompt == nullptr || (prompt->size() == 0 &&
-                                              (is_chat ? prompt->is_array() : prompt->is_string()));
-  if (!is_empty || fields.Has("system") || fields.Has("images") || fields.Has("suffix")) {
-    return std::nullopt;
-  }
-  std::string_view name = "default";
-  fields.Text("model", &name);
-  if (fields.error()) return ErrorResponse(*fields.error());
-  if (const auto known = CheckModel(std::string(WithoutLatest(name)), call.model); !known) {
-    return ErrorResponse(known.error());
-  }
-  const JsonValue* keep = fields.Find("keep_alive");
-  const bool unloads = keep && ((keep->is_number() && keep->number() == 0) ||
-                                (keep->is_string() && keep->text() == "0"));
-  json answer = {{"model", name},
-                 {"created_at", TimeText()},
-                 {"done", true},
-                 {"done_reason", unloads ? "unload" : "load"}};
-  if (is_chat) {
-    answer["message"] = {{"role", "assistant"}, {"content", ""}};
-  } else {
-    answer["response"] = "";
-  }
-  return JsonResponse(answer);
+// Answers a request without a prompt, by which Ollama's clients load a model.
+HttpResponse LoadAnswer(GenerationCall parsed, const Call& call) {
+  const WrittenAnswer answer(std::move(parsed.spec), 0, "", UnixS(), call.model.tokenizer,
+                             std::move(parsed.writer));
+  HttpResponse response;
+  response.body = answer.Body().Rest();
+  return response;
 }
 
 Route OllamaAnswer(std::string_view path, const char* summary, std::string properties,
@@ -116,8 +95,12 @@ Route OllamaAnswer(std::string_view path, const char* summary, std::string prope
   return {.path = path,
           .method = "POST",
           .handler = [parse, prompt_field, &generations, &preparer](const Call& call) -> Outcome {
-            if (auto loads = AnswerLoad(call, prompt_field)) return std::move(*loads);
-            return generations.StartChat(parse, call, prompt_field, preparer);
+            std::string chat;
+            auto parsed = parse(call.request.body, call.own_model(), &chat);
+            if (parsed && parsed->requests.empty()) return LoadAnswer(std::move(*parsed), call);
+            Outcome outcome = generations.Start(std::move(parsed), call, prompt_field);
+            if (!chat.empty()) generations.FollowChat(chat, call, preparer, &outcome);
+            return outcome;
           },
           .access = Access::kTenant,
           .work = Route::kGeneration,
@@ -128,6 +111,29 @@ Route OllamaAnswer(std::string_view path, const char* summary, std::string prope
                           .required = required,
                           .streams = true,
                           .stream_type = "application/x-ndjson"}};
+}
+
+using ParseEmbed = Result<GenerationCall> (*)(std::string_view body, const ModelView& model);
+
+Route OllamaEmbedding(std::string_view path, const char* input, ParseEmbed parse,
+                      GenerationStarter& generations) {
+  return {.path = path,
+          .method = "POST",
+          .handler = [parse, input, &generations](const Call& call) -> Outcome {
+            auto parsed = parse(call.request.body, call.model);
+            if (parsed && parsed->requests.empty()) return LoadAnswer(std::move(*parsed), call);
+            return generations.Start(std::move(parsed), call, input);
+          },
+          .access = Access::kTenant,
+          .work = Route::kGeneration,
+          .for_model = Route::kTextModel,
+          .errors = Route::kPlainErrors,
+          .description = {.summary = "Embeds texts, as Ollama does.",
+                          .properties = fmt::format(
+                              R"("model":{{"type":"string"}},"{}":{{"type":["string","array"]}},
+                              "dimensions":{{"type":"integer","minimum":1}})",
+                              input),
+                          .required = "[]"}};
 }
 
 }  // namespace
@@ -175,15 +181,16 @@ void AddOllamaRoutes(GenerationStarter& generations, TurnPreparer& preparer, Rou
               },
               .errors = Route::kPlainErrors,
               .description = {.summary = "The version of the server."}});
-  for (const char* path : {"/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete",
-                           "/api/embed", "/api/embeddings"}) {
+  table->Add(OllamaEmbedding("/api/embed", "input", ParseOllamaEmbed, generations));
+  table->Add(OllamaEmbedding("/api/embeddings", "prompt", ParseOllamaEmbeddings, generations));
+  for (const char* path : {"/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete"}) {
     table->Add({.path = path,
                 .method = "",
                 .handler = [](const Call& call) -> Outcome {
                   return ErrorResponse(
                       {Code::kUnsupported,
                        fmt::format("{} is not available: a server has one model, which it is "
-                                   "started with, and embeds no texts",
+                                   "started with",
                                    call.path),
                        "api"});
                 },

@@ -90,7 +90,6 @@ void AddOpenAiRoutes(GenerationStarter& generations, TurnPreparer& preparer, Rou
                                                           SpecialsSchema(), own_fields}),
                               .required = R"(["prompt"])",
                               .streams = true}});
-  table->Add(NotYet("/v1/embeddings"));
 }
 
 }  // namespace kvasir

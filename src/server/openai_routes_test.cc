@@ -215,8 +215,6 @@ TEST_F(OpenAiRoutesTest, CountsTheTokensOfAPrompt) {
     EXPECT_EQ(AskJson("POST", path, chat),
               json({{"object", "response.input_tokens"}, {"input_tokens", tokens}}));
   }
-  EXPECT_EQ(ErrorOf("/v1/embeddings", json::object())["message"],
-            "/v1/embeddings is not available in this version");
 }
 
 TEST_F(OpenAiRoutesTest, AChatThatFollowsFromAnAnswerIsKept) {

@@ -184,6 +184,24 @@ std::string OllamaSchema() {
   });
 }
 
+std::string EmbeddingSchema() {
+  constexpr const char* kIds =
+      R"({"type":"array","minItems":1,"items":{"type":"integer","minimum":0}})";
+  constexpr const char* kText = R"({"type":"string","minLength":1})";
+  constexpr const char* kList = R"({{"type":"array","minItems":1,"maxItems":{},"items":{}}})";
+  return JoinedFields({
+      fmt::format(R"("input":{{"anyOf":[{},{},{},{}]}})", kText, kIds,
+                  fmt::format(kList, kMaxInputs, kText), fmt::format(kList, kMaxInputs, kIds)),
+      R"("encoding_format":{"enum":["float","base64"]},
+      "dimensions":{"type":"integer","minimum":1},"add_special_tokens":{"type":"boolean"},
+      "model":{"type":"string"},"user":{"type":"string"},"priority":{"type":"integer"},
+      "cache_prompt":{"type":"boolean"},"cache":{"type":"object"})",
+      Integer("timeout_ms", 1, kMaxTimeoutMs),
+      fmt::format(R"("cache_salt":{{"type":"string","minLength":1,"maxLength":{}}})",
+                  kMaxSaltBytes),
+  });
+}
+
 std::string AnyPromptSchema() {
   return R"("prompt":{"type":["string","array","object"],"minLength":1,"minItems":1,
       "properties":{"prompt_string":{"type":["string","array"],"minLength":1,"minItems":1}}})";

@@ -17,6 +17,7 @@ std::string AnthropicPromptSchema();  // what the prompt of /v1/messages comes f
 std::string AnthropicAnswerSchema();  // how it is answered
 std::string ResponsesSchema();        // a body of /v1/responses
 std::string OllamaSchema();           // a body of /api/chat or /api/generate
+std::string EmbeddingSchema();        // a body of /v1/embeddings
 std::string AnyPromptSchema();        // a prompt in each of llama.cpp's forms
 std::string SpecialsSchema();         // special tokens in texts
 // Joins several of them.

@@ -42,6 +42,10 @@ Result<ServedModel> ServedModel::Make(const ServerOptions& options, const Engine
   view.max_thought_tokens = options.defaults.max_thought_tokens;
   view.thoughts = options.defaults.thoughts;
   view.verbose = options.defaults.verbose;
+  if (options.pooling) {
+    view.pooling = *options.pooling;
+    if (!engine.card().decoder_start) view.no_embeddings.clear();
+  }
   view.max_decoded_bytes = options.max_body_bytes;
   view.num_slots = options.slot_save_path ? engine.options().parallel : 0;
   view.max_prompts = engine.options().parallel + engine.options().max_queued;

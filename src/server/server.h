@@ -86,6 +86,7 @@ struct ServerOptions {
   std::optional<std::string> slot_save_path;
   // A folder; below it POST /v1/load_lora_adapter may load adapters. Absent: it is 403.
   std::optional<std::string> lora_dir;
+  std::optional<Pooling> pooling;  // of embeddings; absent: as the model's files say
   bool prepare = false;  // after chat completions, next turns are prepared (api/turn_preparer.h)
   std::string summary;   // lines for stderr, before `listening on`
   std::string version = "unknown";  // shown by /props and the Server header

@@ -3,6 +3,7 @@
 #include "server/adapter_routes.h"
 #include "server/anthropic_routes.h"
 #include "server/cache_routes.h"
+#include "server/embedding_routes.h"
 #include "server/llama_routes.h"
 #include "server/model_routes.h"
 #include "server/ollama_routes.h"
@@ -24,6 +25,7 @@ Status Service::AddRoutes() {
     return draining_.load(std::memory_order_relaxed) || leaving_.load(std::memory_order_relaxed);
   };
   AddOpenAiRoutes(generations_, preparer_, &routes_);
+  AddEmbeddingRoutes(generations_, &routes_);
   KV_TRY(AddTranslationRoutes(engine_, generations_, &routes_));
   AddLlamaRoutes(options_, generations_, &routes_);
   AddSessionRoutes({generations_, preparer_, sessions_, texts_}, &routes_);

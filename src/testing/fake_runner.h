@@ -45,16 +45,16 @@ class FakeRunner : public Runner {
 
   // Returns the next token of greedy decoding after `tokens`, computed from the tokens alone.
   TokenId NextToken(std::span<const TokenId> tokens) const {
-    uint64_t all = kSeed;
-    for (uint32_t group = 0; group < layout_.num_groups(); ++group) {
-      const uint64_t begin = BeginOf(group, static_cast<uint32_t>(tokens.size()) - 1);
-      uint64_t kv = FirstOf(group, tokens.size() > options_.long_after);
-      for (size_t p = 0; p < tokens.size(); ++p) {
-        kv = KvOf(kv, tokens[p]);
-        if (p >= begin) all = Mix64(all ^ kv);
-      }
-    }
-    return BestOf(all);
+    return BestOf(HashAt(tokens, static_cast<uint32_t>(tokens.size()) - 1));
+  }
+  // Returns what the embedding of a prompt has at kNumberAt, computed from its tokens alone.
+  static constexpr uint32_t kNumberAt = 2;
+  float NumberOf(std::span<const TokenId> prompt, Pooling pooling) const {
+    const auto last = static_cast<uint32_t>(prompt.size()) - 1;
+    if (pooling == Pooling::kLast) return NumberOf(HashAt(prompt, last));
+    double sum = 0;
+    for (uint32_t p = 0; p <= last; ++p) sum += double{NumberOf(HashAt(prompt, p))};
+    return static_cast<float>(sum / (last + 1));
   }
 
   // The tokens of a sequence that drops some of them, and what follows: computed from the tokens
@@ -232,6 +232,7 @@ class FakeRunner : public Runner {
         if (sequence.block_sums != nullptr && i >= sequence.scored_from) Weigh(sequence, position);
         Row& row = rows_[sequence.first_row + i];
         std::memcpy(row.hidden, &all, sizeof(all));
+        row.hidden[kNumberAt] = NumberOf(all);
         row.finite = token != options_.not_finite;
       }
     }
@@ -264,9 +265,24 @@ class FakeRunner : public Runner {
  private:
   static constexpr uint64_t kSeed = 20261122;
   struct Row {
-    float hidden[kHidden] = {};  // the hash, as bytes
+    float hidden[kHidden] = {};  // the hash, as bytes, and a number of it
     bool finite = true;
   };
+
+  static float NumberOf(uint64_t all) { return static_cast<float>(all >> 40); }
+  // Returns the hash of row `at` of a sequence of these tokens.
+  uint64_t HashAt(std::span<const TokenId> tokens, uint32_t at) const {
+    uint64_t all = kSeed;
+    for (uint32_t group = 0; group < layout_.num_groups(); ++group) {
+      const uint64_t begin = BeginOf(group, at);
+      uint64_t kv = FirstOf(group, tokens.size() > options_.long_after);
+      for (uint32_t p = 0; p <= at; ++p) {
+        kv = KvOf(kv, tokens[p]);
+        if (p >= begin) all = Mix64(all ^ kv);
+      }
+    }
+    return all;
+  }
 
   // Layers whose tokens have 64 bytes each, in blocks of one layer.
   static KvLayout LayoutOf(const Options& options) {
