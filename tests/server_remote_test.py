@@ -241,6 +241,36 @@ class Erasing(Fleet):
         receipt = self.ask(again, ids, remote=0, disk=0)
         self.assertEqual(receipt["computed"], len(ids), receipt)
 
+    def test_sessions_that_stay_are_erased_at_the_next_start(self):
+        ids = prompt(25, 500)
+        self.read(ids)
+        off, _ = self.found(ids, whole_blocks(ids), mode="readwrite")
+        off.request("POST", "/v1/cache/flush", {})
+        off.end()
+        # Another server of that home, which is in no fleet, has the file of sessions.
+        holder = DiskServer(off.home, "--kv-format", "int8")
+        self.addCleanup(lambda: holder.process.poll() is None and holder.stop())
+        self.assertEqual(holder.request("POST", "/v1/sessions", {"system": "Anna lives in Oslo."})[0], 201)
+        other = self.machine(home=off.home)
+        self.machine().erase()
+        other.until("its disk is empty", lambda: other.disk()["blocks"] == 0)
+        other.until("it says that sessions stay", lambda: "stays here" in "".join(other.log))
+        other.kill()
+        holder.kill()
+        listed = run("sessions", "list", "--json", "--disk", other.folder, home=off.home)
+        self.assertEqual(len(json.loads(listed[2])["sessions"]), 1, listed)
+        again = self.machine(home=off.home)
+        again.until("its sessions are gone", lambda: not again.get("/v1/sessions")["data"])
+        # Then the erase is noted, and what comes after it stays.
+        epochs = pathlib.Path(off.home, "kv").glob("*/epochs/*")
+        notes = {path: path.read_text() for path in epochs}
+        again.until("it is noted", lambda: any(int(path.read_text()) > 1 for path in notes))
+        self.assertEqual(again.request("POST", "/v1/sessions", {})[0], 201)
+        again.end()
+        last = self.machine(home=off.home)
+        self.ask(last, ids, remote=0)
+        self.assertEqual(len(last.get("/v1/sessions")["data"]), 1)
+
     def test_what_was_read_while_the_store_was_away_is_erased_when_it_is_back(self):
         ids = prompt(24, 500)
         self.redis.process.kill()

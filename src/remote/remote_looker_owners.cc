@@ -113,6 +113,21 @@ void RemoteLooker::Adopt(const Digest& owner, const OwnerEpoch& stored, uint64_t
   store_.progress.Call();
 }
 
+// Has the engine erase once more what it could not erase a minute ago.
+void RemoteLooker::EraseAgain() {
+  {
+    MutexLock lock(store_.mutex);
+    const uint64_t now = MonotonicNs();
+    const size_t before = store_.erased.size();
+    for (const auto& one : store_.failed) {
+      if (one.due_ns <= now) store_.erased.push_back(one.owner);
+    }
+    if (store_.erased.size() == before) return;
+    std::erase_if(store_.failed, [&](const auto& one) { return one.due_ns <= now; });
+  }
+  store_.progress.Call();
+}
+
 void RemoteLooker::WriteNotes() {
   std::vector<ErasedOwner> notes;
   {

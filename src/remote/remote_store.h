@@ -159,6 +159,11 @@ struct RemoteStore {
   double look_ns KV_GUARDED_BY(mutex) = 0;  // how long a lookup usually takes
   double load_bytes_per_s KV_GUARDED_BY(mutex) = 0;
   std::vector<ErasedOwner> erased KV_GUARDED_BY(mutex);  // what the engine is to erase here
+  struct FailedErase {
+    ErasedOwner owner;
+    uint64_t due_ns = 0;
+  };
+  std::vector<FailedErase> failed KV_GUARDED_BY(mutex);  // here; `erased` gets them again
   std::vector<ErasedOwner> notes KV_GUARDED_BY(mutex);   // what the looker is to note
   ProgressCall progress;
 

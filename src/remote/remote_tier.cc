@@ -139,6 +139,12 @@ void RemoteTier::EraseHere(const Digest& owner, std::function<void(Result<TierEr
   done(TierErased{});
 }
 
+void RemoteTier::EraseAgain(const ErasedOwner& erased) {
+  const MutexLock lock(store_->mutex);
+  store_->failed.push_back({.owner = {.owner = erased.owner, .epoch = erased.epoch},
+                            .due_ns = MonotonicNs() + store_->options.again_ns});
+}
+
 void RemoteTier::NoteErased(const ErasedOwner& erased) {
   if (erased.epoch == 0) return;
   {

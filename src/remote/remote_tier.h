@@ -84,6 +84,9 @@ class RemoteTier : public Tier {
   // Notes that nothing of before is left here of such an owner: the next start does not erase it
   // again. Thread-safe.
   void NoteErased(const ErasedOwner& erased);
+  // Has TakeErased return such an owner once more in a minute, for its blocks alone: they could not
+  // be erased. Thread-safe.
+  void EraseAgain(const ErasedOwner& erased);
 
  private:
   // Returns whether the store was asked for all owners that are known, or does not answer.

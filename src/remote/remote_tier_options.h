@@ -28,7 +28,8 @@ struct RemoteTierOptions {
   std::vector<Digest> owners = {};  // of which the disk has records: followed from the start
   // How long an operation may take beyond four times the usual before it is a stall.
   uint64_t stall_ns = 20'000'000;
-  uint32_t num_names = 1u << 17;  // a power of two
+  uint64_t again_ns = 60'000'000'000;  // until an erase here that failed is tried again
+  uint32_t num_names = 1u << 17;       // a power of two
 
   uint64_t value_bytes() const { return RawValueBytes(shape); }
   uint32_t num_buffers() const {

@@ -47,11 +47,12 @@ TEST_F(CacheRoutesTest, WhatAnotherMachineErasesTakesTheTenantsSessions) {
   ASSERT_TRUE(make("other"));
   {
     const MutexLock lock(engine_->mutex);
-    engine_->erased_elsewhere = {Sha256Of("default"), Sha256Of(OwnerOfGroup("g"))};
+    engine_->erased_elsewhere = {{Sha256Of("default"), 5}, {Sha256Of(OwnerOfGroup("g")), 6}};
   }
-  for (int i = 0; i < 2000 && server_->sessions.counts().sessions > 1; ++i) {
+  for (int i = 0; i < 2000 && !engine_->ListErasedElsewhere().empty(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
+  EXPECT_TRUE(engine_->ListErasedElsewhere().empty()) << "the engine has to know that it is done";
   EXPECT_EQ(server_->sessions.counts().sessions, 1u);
   EXPECT_TRUE(engine_->erased.empty()) << "the engine has done its part";
 }

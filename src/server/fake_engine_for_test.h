@@ -67,9 +67,13 @@ class FakeEngine : public Engine {
   void Flush(FlushSink done) override { done(TierFlushed{}); }
   std::optional<TierStats> DiskStats() const override { return disk; }
   std::optional<RemoteStats> RemoteState() const override { return remote; }
-  std::vector<OwnerDigest> TakeErasedElsewhere() override {
+  std::vector<ErasedElsewhere> ListErasedElsewhere() const override {
     const MutexLock lock(mutex);
-    return std::exchange(erased_elsewhere, {});
+    return erased_elsewhere;
+  }
+  void EndErasedElsewhere(const ErasedElsewhere& erased) override {
+    const MutexLock lock(mutex);
+    std::erase_if(erased_elsewhere, [&](const auto& one) { return one.owner == erased.owner; });
   }
   void ReserveDisk(uint64_t) override {}
   Status CheckRoom(const std::string&) const override { return room; }
@@ -130,8 +134,8 @@ class FakeEngine : public Engine {
   Status model_status, room;
   std::optional<TierStats> disk;
   std::optional<RemoteStats> remote;
-  Mutex mutex;
-  std::vector<OwnerDigest> erased_elsewhere KV_GUARDED_BY(mutex);
+  mutable Mutex mutex;
+  std::vector<ErasedElsewhere> erased_elsewhere KV_GUARDED_BY(mutex);
   TenantTable tenants;
   std::vector<std::pair<GenerateRequest, EventSink>> submitted;
   std::vector<RequestId> cancelled;
