@@ -46,7 +46,7 @@ ELSEWHERE = {"plan": ["--cache-dir"],  # changes nothing there; the server's com
              "serve": ["--lora-init-without-apply", "--pin-threads", "--cache-dir", "--no-page", "--no-slots", "--prepare", "--verbose"],
              "selftest": ["--json", "--pin-threads", "--cache-dir"],
              "fsck": ["--json", "--cache-dir", "--remove-unreadable"], "eval": ["--json", "--pin-threads", "--cache-dir", "--stream"],
-             "sessions": ["--json", "--cache-dir", "--unreadable"]}
+             "sessions": ["--json", "--cache-dir", "--all", "--unreadable"]}
 for command in "serve chat run translate logits plan".split():
     ELSEWHERE.setdefault(command, []).append("--allow-overcommit")  # machine_limits_test.cc
 
