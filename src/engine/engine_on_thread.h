@@ -91,6 +91,10 @@ class EngineOnThread final : public Engine {
     const auto& remote = parts_.tiers.remote;
     return remote ? std::optional(remote->Remote()) : std::nullopt;
   }
+  std::optional<uint64_t> RemoteEpochOf(std::string_view owner) const override {
+    const auto& remote = parts_.tiers.remote;
+    return remote ? remote->EpochOf(KvCache::OwnerOf(owner)) : std::nullopt;
+  }
   std::vector<ErasedElsewhere> ListErasedElsewhere() const override {
     const MutexLock lock(mutex_);
     return erased_owners_.List();

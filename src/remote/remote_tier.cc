@@ -126,6 +126,13 @@ RemoteStats RemoteTier::Remote() const {
   return stats;
 }
 
+std::optional<uint64_t> RemoteTier::EpochOf(const Digest& owner) const {
+  const MutexLock lock(store_->mutex);
+  const auto id = store_->owner_keys.Find(owner);
+  if (!id || store_->at(*id).epoch == 0) return std::nullopt;
+  return store_->at(*id).epoch;
+}
+
 std::vector<ErasedOwner> RemoteTier::TakeErased() {
   const MutexLock lock(store_->mutex);
   return std::exchange(store_->erased, {});

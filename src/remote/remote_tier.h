@@ -78,6 +78,8 @@ class RemoteTier : public Tier {
   }
   TierStats Stats() const override;
   RemoteStats Remote() const;
+  // Returns the owner's epoch. Absent: it is not known yet. Thread-safe.
+  std::optional<uint64_t> EpochOf(const Digest& owner) const;
   // Returns the owners whose blocks are to be erased here since the last call: EraseHere is to be
   // called for each. Thread-safe.
   std::vector<ErasedOwner> TakeErased();

@@ -89,6 +89,18 @@ TEST_F(CacheRoutesTest, ACallerSeesItsOwnSumsAndSequences) {
   EXPECT_EQ(AskJson("GET", "/v1/cache/tenants")["data"].size(), 2u);
 }
 
+TEST_F(CacheRoutesTest, TenantsHaveAnEpochInAFleet) {
+  ServerOptions options;
+  options.api_keys = {"a", "b"};
+  Restart(options);
+  const auto tenants = [&] { return AskJson("GET", "/v1/cache/tenants")["data"]; };
+  EXPECT_FALSE(tenants()[0].contains("remote_epoch"));
+  engine_->remote.emplace();
+  engine_->remote_epochs[tenants()[0]["tenant"].get<std::string>()] = 1700000000000;
+  EXPECT_EQ(tenants()[0]["remote_epoch"], 1700000000000);
+  EXPECT_TRUE(tenants()[1]["remote_epoch"].is_null()) << "it is not known yet";
+}
+
 TEST_F(CacheRoutesTest, APrefixShowsTheTextThatAnOwnSessionHasRead) {
   engine_->prefixes.runs = {{.begin = 0, .tokens = IdsOfBytes("abc")},
                             {.parent = 0, .begin = 3, .tokens = IdsOfBytes("de")}};

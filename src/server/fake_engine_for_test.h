@@ -2,6 +2,8 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,6 +69,10 @@ class FakeEngine : public Engine {
   void Flush(FlushSink done) override { done(TierFlushed{}); }
   std::optional<TierStats> DiskStats() const override { return disk; }
   std::optional<RemoteStats> RemoteState() const override { return remote; }
+  std::optional<uint64_t> RemoteEpochOf(std::string_view owner) const override {
+    const auto found = remote_epochs.find(owner);
+    return found == remote_epochs.end() ? std::nullopt : std::optional(found->second);
+  }
   std::vector<ErasedElsewhere> ListErasedElsewhere() const override {
     const MutexLock lock(mutex);
     return erased_elsewhere;
@@ -134,6 +140,7 @@ class FakeEngine : public Engine {
   Status model_status, room;
   std::optional<TierStats> disk;
   std::optional<RemoteStats> remote;
+  std::map<std::string, uint64_t, std::less<>> remote_epochs;
   mutable Mutex mutex;
   std::vector<ErasedElsewhere> erased_elsewhere KV_GUARDED_BY(mutex);
   TenantTable tenants;
