@@ -159,6 +159,28 @@ class Reading(Fleet):
         self.assertGreater(most, 100)
 
 
+    def test_a_day_may_have_a_limit(self):
+        ids = prompt(9, 1003)
+        self.read(ids)
+        value = self.redis.ask("STRLEN", self.redis.records()[0])
+        for left in reversed(range(self.ATTEMPTS)):
+            self.redis.ask("FLUSHALL")
+            server = self.machine("--remote-daily", str(20 * value))
+            self.check(server, ids)
+            server.request("POST", "/v1/cache/flush", {})
+            if len(self.redis.records()) >= 10:
+                break
+            server.end()
+            self.count_late(left, "it was not stored")
+        state = self.remote(server)
+        self.assertEqual((state["daily_bytes"], state["state"]), (20 * value, "on"))
+        # Half of the day's bytes are for blocks that were used again.
+        self.assertEqual(state["written_today_bytes"], 10 * value)
+        self.assertEqual(len(self.redis.records()), 10)
+        dropped = server.metric('kvasir_tier_dropped_blocks_total{tier="remote",cause="budget"}')
+        self.assertEqual(dropped, 1)  # those after it are of no use without it
+
+
 class Foreign(Fleet):
     def test_another_fleet_finds_nothing(self):
         ids = prompt(10, 500)
@@ -315,6 +337,9 @@ class Trouble(Fleet):
         for flag, flags in (("remote", ("--remote", self.redis.url)),
                             ("fleet-secret", ("--fleet-secret", secret)),
                             ("remote-ttl", ("--remote-ttl", "3")),
+                            ("remote-daily", ("--remote-daily", "1GiB")),
+                            ("remote-daily", ("--remote", self.redis.url, "--fleet-secret", secret,
+                                              "--remote-daily", "much")),
                             ("remote", ("--remote", "http://host", "--fleet-secret", secret)),
                             ("remote", ("--remote", "redis://u:pw@host", "--fleet-secret", secret)),
                             ("remote", ("--remote", "redis://u@host", "--fleet-secret", secret)),

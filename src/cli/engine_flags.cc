@@ -221,6 +221,9 @@ Status ReadRemote(const Args& args, EngineOptions* options) {
   if (mode == "read") remote.mode = RemoteMode::kRead;
   KV_ASSIGN(remote.memory_bytes, args.Bytes("remote-memory", remote.memory_bytes));
   KV_ASSIGN(remote.ttl_hours, args.Uint("remote-ttl", 1, 24 * 366, remote.ttl_hours));
+  if (args.Has("remote-daily")) {
+    KV_ASSIGN(remote.daily_bytes, args.Bytes("remote-daily", 0));
+  }
   options->remote = std::move(remote);
   return {};
 }

@@ -152,7 +152,10 @@ std::vector<Flag> RemoteFlags() {
       {"remote-mode", "readwrite|read", "read: nothing is written there (default readwrite)"},
       {"remote-memory", "SIZE", "buffers of blocks on their way there and back (default 64MiB)"},
       {"remote-ttl", "HOURS",
-       "blocks leave the store so long after they were written or read (default 24)"}};
+       "blocks leave the store so long after they were written or read (default 24)"},
+      {"remote-daily", "SIZE",
+       "most that is written there in a day; past half of it only blocks that were used again "
+       "(default: no limit)"}};
 }
 
 std::vector<Flag> AnswerFlags() {

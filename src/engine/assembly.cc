@@ -167,6 +167,7 @@ Result<std::optional<RemoteTierOptions>> RemoteOptionsFor(const Assembly& a,
   RemoteTierOptions remote{.mode = options.remote->mode,
                            .memory_bytes = options.remote->memory_bytes,
                            .ttl_hours = options.remote->ttl_hours,
+                           .daily_bytes = options.remote->daily_bytes,
                            .shape = {.block_tokens = a.cache.layout.block_tokens(),
                                      .payload_bytes = a.cache.layout.block_bytes()}};
   KV_ASSIGN(remote.address, ParseRemoteAddress(options.remote->url));

@@ -94,7 +94,10 @@ bool RemoteTier::OpenOwner(const Digest& owner) {
 
 void RemoteTier::CountDropped(WriteRefusal why) {
   const MutexLock lock(store_->mutex);
-  ++(why == WriteRefusal::kNoBuffer ? store_->stats.dropped_buffer : store_->stats.dropped_failed);
+  RemoteStats& stats = store_->stats;
+  ++(why == WriteRefusal::kBudget     ? stats.dropped_budget
+     : why == WriteRefusal::kNoBuffer ? stats.dropped_buffer
+                                      : stats.dropped_failed);
 }
 
 TierStats RemoteTier::Stats() const {
@@ -110,6 +113,7 @@ TierStats RemoteTier::Stats() const {
   stats.written_bytes = remote.written_bytes;
   stats.dropped_buffer = remote.dropped_buffer;
   stats.dropped_failed = remote.dropped_failed;
+  stats.dropped_budget = remote.dropped_budget;
   stats.fault_read = remote.fault_io;
   stats.fault_stalled = remote.fault_stalled;
   stats.fault_damaged = remote.fault_damaged;
@@ -123,6 +127,7 @@ RemoteStats RemoteTier::Remote() const {
   stats.reason = store_->reason;
   stats.load_bytes_per_s = store_->load_bytes_per_s;
   stats.pending_blocks = store_->num_writes;
+  stats.daily_bytes = store_->options.daily_bytes;
   return stats;
 }
 

@@ -19,6 +19,7 @@ struct RemoteTierOptions {
   RemoteMode mode = RemoteMode::kReadWrite;
   uint64_t memory_bytes = uint64_t{64} << 20;
   uint64_t ttl_hours = 24;
+  std::optional<uint64_t> daily_bytes = {};  // RemoteOptions::daily_bytes
   Secret fleet{};
   Digest identity{};
   RecordShape shape;

@@ -127,7 +127,9 @@ json RemoteJson(const std::optional<RemoteStats>& remote) {
           {"load_bytes_s", remote->load_bytes_per_s},
           {"pending_blocks", remote->pending_blocks},
           {"read_bytes", remote->read_bytes},
-          {"written_bytes", remote->written_bytes}};
+          {"written_bytes", remote->written_bytes},
+          {"written_today_bytes", remote->written_today_bytes},
+          {"daily_bytes", remote->daily_bytes ? json(*remote->daily_bytes) : json()}};
 }
 
 json LimitJson(uint64_t limit, uint64_t none) { return limit == none ? json() : json(limit); }
