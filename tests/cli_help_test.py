@@ -17,7 +17,7 @@ WRONG = {flag: "?" for flag in (
     "--min-p --repetition-penalty --presence-penalty --frequency-penalty --positions --chunk --port --repeats -p -n -d "
     "--generation-config --schedule --admission --kv-headroom --target-itl-ms --speculate --draft-max --draft-kv-memory --draft-accept --draft-hf-repo --draft-shape --step-tokens --inject --tokens "
     "--formats --layers --max-kl --max-queued --max-queue-ms --timeout-ms --max-timeout-ms --sse-ping-s "
-    "--disk-cap --disk-reserve --disk-ttl --remote --fleet-secret --remote-mode --remote-memory --remote-ttl --template-date --reasoning --reasoning-budget --reasoning-format --hf-repo --chat-template --chat-template-kwargs --drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape "
+    "--disk-cap --disk-reserve --disk-ttl --remote --fleet-secret --remote-ca --remote-mode --remote-memory --remote-ttl --remote-daily --template-date --reasoning --reasoning-budget --reasoning-format --hf-repo --chat-template --chat-template-kwargs --drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape "
     "--at-once --ids --source --target --split --source-ids --target-id --sessions --session-ttl --session-memory --grammar-memory "
     "--lora --lora-scaled --lora-memory --max-lora-rank --max-loras "
     "--beams --hypotheses --length-penalty --early-stopping --min-tokens --no-repeat-ngram-size").split()}

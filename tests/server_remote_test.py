@@ -15,7 +15,7 @@ import unittest
 
 from disk_server import DiskServer, WithHome, prompt, run, whole_blocks
 from needs import needs
-from redis_server import Redis
+from redis_server import Redis, certificates, free_port
 
 
 @needs(Redis.binary)
@@ -179,6 +179,52 @@ class Reading(Fleet):
         self.assertEqual(len(self.redis.records()), 10)
         dropped = server.metric('kvasir_tier_dropped_blocks_total{tier="remote",cause="budget"}')
         self.assertEqual(dropped, 1)  # those after it are of no use without it
+
+
+@needs("/usr/bin/openssl")
+class Tls(Fleet):
+    def setUp(self):
+        super().setUp()
+        self.redis.stop()
+        port = free_port()
+        self.redis = Redis("--tls-port", str(port), *certificates(self.home))
+        self.addCleanup(self.redis.stop)
+        self.redis.url = f"rediss://127.0.0.1:{port}"
+
+    def test_machines_share_through_a_store_that_they_verify(self):
+        ids = prompt(60, 500)
+        ca = ("--remote-ca", str(self.home / "ca.crt"))
+        for left in reversed(range(self.ATTEMPTS)):
+            server = self.machine(*ca)
+            self.check(server, ids)
+            self.assertIn("remote   rediss://127.0.0.1:", "".join(server.log))
+            status = server.request("POST", "/v1/cache/flush", {})[0]
+            server.end()
+            if status == 200 and len(self.redis.records()) == whole_blocks(ids) // 16:
+                break
+            self.count_late(left, "it was not stored")
+        for left in reversed(range(self.ATTEMPTS)):
+            server = self.machine(*ca)
+            receipt = self.check(server, ids)
+            if receipt["reused"]["remote"] == whole_blocks(ids):
+                break
+            server.end()
+            self.count_late(left, receipt)
+        self.assertTrue(server.erase()["remote"]["complete"])
+        self.assertEqual(self.redis.records(), [])
+
+    def test_one_that_cannot_be_verified_is_off(self):
+        server = self.machine()  # the system does not know the authority
+        self.check(server, prompt(61, 100))
+        state = self.remote(server)
+        self.assertEqual(state["state"], "off")
+        self.assertIn("the certificate of 127.0.0.1 is refused", state["reason"])
+        self.assertEqual(self.redis.ask("KEYS", "*"), [])
+        for flags in (("--remote", self.redis.url, "--remote-ca", "/nowhere"),
+                      ("--remote", "redis://127.0.0.1:1", "--remote-ca", str(self.home / "ca.crt"))):
+            status, errors, _ = run("serve", "--port", "0", *flags, "--fleet-secret", str(self.secret), home=self.home)
+            self.assertEqual(status, 2, errors)
+            self.assertIn("--remote-ca:", errors)
 
 
 class Foreign(Fleet):

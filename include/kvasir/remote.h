@@ -14,8 +14,10 @@ enum class RemoteMode : uint8_t { kReadWrite, kRead };
 enum class RemoteUse : uint8_t { kNone, kRead, kReadWrite };
 
 struct RemoteOptions {
-  std::string url;           // "redis://HOST:PORT"; the password is in the variable REDISCLI_AUTH
-  std::string fleet_secret;  // a file of 32 bytes, which all machines of the fleet have
+  // "redis://HOST:PORT", or "rediss://" with TLS; the password is in the variable REDISCLI_AUTH.
+  std::string url;
+  std::optional<std::string> ca_file;  // PEM, of rediss://; absent: what the system trusts
+  std::string fleet_secret;            // a file of 32 bytes, which all machines of the fleet have
   RemoteMode mode = RemoteMode::kReadWrite;
   uint64_t memory_bytes = uint64_t{64} << 20;  // of buffers
   uint64_t ttl_hours = 24;                     // since a record was written or read

@@ -206,7 +206,8 @@ Status ReadDisk(const Args& args, DiskDefault otherwise, EngineOptions* options)
 Status ReadRemote(const Args& args, EngineOptions* options) {
   const auto url = args.Text("remote"), secret = args.Text("fleet-secret");
   if (!url) {
-    for (const char* flag : {"fleet-secret", "remote-mode", "remote-memory", "remote-ttl"}) {
+    for (const char* flag : {"fleet-secret", "remote-ca", "remote-mode", "remote-memory",
+                             "remote-ttl", "remote-daily"}) {
       if (args.Has(flag)) return Fail(Code::kInvalidArgument, "--{}: needs --remote URL", flag);
     }
     return {};
@@ -215,7 +216,7 @@ Status ReadRemote(const Args& args, EngineOptions* options) {
     return Fail(Code::kInvalidArgument,
                 "--remote: needs --fleet-secret FILE; 'kvasir key fleet FILE' makes one");
   }
-  RemoteOptions remote{.url = *url, .fleet_secret = *secret};
+  RemoteOptions remote{.url = *url, .ca_file = args.Text("remote-ca"), .fleet_secret = *secret};
   static constexpr std::string_view kModes[] = {"readwrite", "read"};
   KV_ASSIGN(const std::string mode, args.OneOf("remote-mode", kModes, "readwrite"));
   if (mode == "read") remote.mode = RemoteMode::kRead;

@@ -226,7 +226,7 @@ Status RemoteStore::Connect(RedisConnection& connection, const RedisConnection::
     MutexLock lock(mutex);
     at_now = addresses;
   }
-  return connection.Open(options.address, at_now, options.password, waits);
+  return connection.Open(options.address, at_now, options.password, waits, options.tls.get());
 }
 
 void RemoteStore::CountFault(const Error& error) {

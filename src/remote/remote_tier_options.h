@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,12 +12,14 @@
 #include "kvasir/remote.h"
 #include "remote/remote_address.h"
 #include "remote/remote_value.h"
+#include "remote/tls_stream.h"
 
 namespace kvasir {
 
 struct RemoteTierOptions {
   RemoteAddress address;
   std::string password = {};
+  std::shared_ptr<const TlsContext> tls = {};  // where the address has TLS; shared by copies
   RemoteMode mode = RemoteMode::kReadWrite;
   uint64_t memory_bytes = uint64_t{64} << 20;
   uint64_t ttl_hours = 24;
