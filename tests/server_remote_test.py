@@ -402,6 +402,19 @@ class Trouble(Fleet):
         status, errors, _ = run("key", "fleet", secret, home=self.home)
         self.assertEqual(status, 2, errors)
 
+    def test_the_selftest_asks_a_store(self):
+        def selftest():
+            return run("selftest", "--remote", self.redis.url, "--fleet-secret", str(self.secret), home=self.home)
+        status, errors, text = selftest()
+        self.assertEqual(status, 0, errors + text)
+        self.assertRegex(text, r"ok +remote +rows [1-9]\d+ differ 0")
+        self.assertEqual(self.redis.records(), [])
+        self.redis.process.kill()
+        self.redis.process.wait()
+        status, errors, text = selftest()
+        self.assertEqual(status, 1, errors + text)
+        self.assertRegex(text, r"FAILED remote .* is off: cannot connect")
+
     def test_plan_says_what_it_takes(self):
         flags = ("--remote", self.redis.url, "--fleet-secret", str(self.secret), "--kv-memory", "64MiB",
                  "--disk", "none")
