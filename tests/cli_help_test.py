@@ -17,7 +17,7 @@ WRONG = {flag: "?" for flag in (
     "--min-p --repetition-penalty --presence-penalty --frequency-penalty --positions --chunk --port --repeats -p -n -d "
     "--generation-config --schedule --admission --kv-headroom --target-itl-ms --speculate --draft-max --draft-kv-memory --draft-accept --draft-hf-repo --draft-shape --step-tokens --inject --tokens "
     "--formats --layers --max-kl --max-queued --max-queue-ms --timeout-ms --max-timeout-ms --sse-ping-s "
-    "--disk-cap --disk-reserve --disk-ttl --remote --fleet-secret --remote-mode --remote-memory --remote-ttl --template-date --reasoning --reasoning-budget --reasoning-format --pooling --hf-repo --chat-template --chat-template-kwargs --drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape "
+    "--disk-cap --disk-reserve --disk-ttl --remote --fleet-secret --remote-ca --remote-mode --remote-memory --remote-ttl --remote-daily --template-date --reasoning --reasoning-budget --reasoning-format --pooling --hf-repo --chat-template --chat-template-kwargs --drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape "
     "--at-once --ids --source --target --split --source-ids --target-id --sessions --responses --session-ttl --session-memory --head-memory --grammar-memory "
     "--lora --lora-scaled --lora-memory --max-lora-rank --max-loras "
     "--beams --hypotheses --length-penalty --early-stopping --min-tokens --no-repeat-ngram-size").split()}
@@ -47,7 +47,7 @@ ELSEWHERE = {"plan": ["--cache-dir"],  # changes nothing there; the server's com
              "serve": ["--lora-init-without-apply", "--pin-threads", "--cache-dir", "--no-page", "--no-slots", "--prepare", "--verbose"],
              "selftest": ["--json", "--pin-threads", "--cache-dir"],
              "fsck": ["--json", "--cache-dir", "--remove-unreadable"], "eval": ["--json", "--pin-threads", "--cache-dir", "--stream"],
-             "sessions": ["--json", "--cache-dir", "--unreadable"]}
+             "sessions": ["--json", "--cache-dir", "--all", "--unreadable"]}
 for command in "serve chat run translate logits plan".split():
     ELSEWHERE.setdefault(command, []).append("--allow-overcommit")  # machine_limits_test.cc
 

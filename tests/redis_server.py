@@ -7,6 +7,21 @@ import tempfile
 import time
 
 
+def certificates(folder, host="IP:127.0.0.1"):
+    """Makes an authority and a server's certificate that it signs, and returns the flags of a server with TLS."""
+    def openssl(*words):
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=authority")
+    openssl("req", *key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=server")
+    with open(f"{folder}/names", "w", encoding="utf-8") as names:
+        names.write(f"subjectAltName={host}\n")
+    openssl("x509", "-req", "-in", "server.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-out",
+            "server.crt", "-extfile", "names")
+    return ("--tls-cert-file", f"{folder}/server.crt", "--tls-key-file", f"{folder}/server.key",
+            "--tls-ca-cert-file", f"{folder}/ca.crt", "--tls-auth-clients", "no")
+
+
 def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

@@ -15,7 +15,7 @@ import unittest
 
 from disk_server import DiskServer, WithHome, prompt, run, whole_blocks
 from needs import needs
-from redis_server import Redis
+from redis_server import Redis, certificates, free_port
 
 
 @needs(Redis.binary)
@@ -159,6 +159,74 @@ class Reading(Fleet):
         self.assertGreater(most, 100)
 
 
+    def test_a_day_may_have_a_limit(self):
+        ids = prompt(9, 1003)
+        self.read(ids)
+        value = self.redis.ask("STRLEN", self.redis.records()[0])
+        for left in reversed(range(self.ATTEMPTS)):
+            self.redis.ask("FLUSHALL")
+            server = self.machine("--remote-daily", str(20 * value))
+            self.check(server, ids)
+            server.request("POST", "/v1/cache/flush", {})
+            if len(self.redis.records()) >= 10:
+                break
+            server.end()
+            self.count_late(left, "it was not stored")
+        state = self.remote(server)
+        self.assertEqual((state["daily_bytes"], state["state"]), (20 * value, "on"))
+        # Half of the day's bytes are for blocks that were used again.
+        self.assertEqual(state["written_today_bytes"], 10 * value)
+        self.assertEqual(len(self.redis.records()), 10)
+        dropped = server.metric('kvasir_tier_dropped_blocks_total{tier="remote",cause="budget"}')
+        self.assertEqual(dropped, 1)  # those after it are of no use without it
+
+
+@needs("/usr/bin/openssl")
+class Tls(Fleet):
+    def setUp(self):
+        super().setUp()
+        self.redis.stop()
+        port = free_port()
+        self.redis = Redis("--tls-port", str(port), *certificates(self.home))
+        self.addCleanup(self.redis.stop)
+        self.redis.url = f"rediss://127.0.0.1:{port}"
+
+    def test_machines_share_through_a_store_that_they_verify(self):
+        ids = prompt(60, 500)
+        ca = ("--remote-ca", str(self.home / "ca.crt"))
+        for left in reversed(range(self.ATTEMPTS)):
+            server = self.machine(*ca)
+            self.check(server, ids)
+            self.assertIn("remote   rediss://127.0.0.1:", "".join(server.log))
+            status = server.request("POST", "/v1/cache/flush", {})[0]
+            server.end()
+            if status == 200 and len(self.redis.records()) == whole_blocks(ids) // 16:
+                break
+            self.count_late(left, "it was not stored")
+        for left in reversed(range(self.ATTEMPTS)):
+            server = self.machine(*ca)
+            receipt = self.check(server, ids)
+            if receipt["reused"]["remote"] == whole_blocks(ids):
+                break
+            server.end()
+            self.count_late(left, receipt)
+        self.assertTrue(server.erase()["remote"]["complete"])
+        self.assertEqual(self.redis.records(), [])
+
+    def test_one_that_cannot_be_verified_is_off(self):
+        server = self.machine()  # the system does not know the authority
+        self.check(server, prompt(61, 100))
+        state = self.remote(server)
+        self.assertEqual(state["state"], "off")
+        self.assertIn("the certificate of 127.0.0.1 is refused", state["reason"])
+        self.assertEqual(self.redis.ask("KEYS", "*"), [])
+        for flags in (("--remote", self.redis.url, "--remote-ca", "/nowhere"),
+                      ("--remote", "redis://127.0.0.1:1", "--remote-ca", str(self.home / "ca.crt"))):
+            status, errors, _ = run("serve", "--port", "0", *flags, "--fleet-secret", str(self.secret), home=self.home)
+            self.assertEqual(status, 2, errors)
+            self.assertIn("--remote-ca:", errors)
+
+
 class Foreign(Fleet):
     def test_another_fleet_finds_nothing(self):
         ids = prompt(10, 500)
@@ -241,6 +309,36 @@ class Erasing(Fleet):
         receipt = self.ask(again, ids, remote=0, disk=0)
         self.assertEqual(receipt["computed"], len(ids), receipt)
 
+    def test_sessions_that_stay_are_erased_at_the_next_start(self):
+        ids = prompt(25, 500)
+        self.read(ids)
+        off, _ = self.found(ids, whole_blocks(ids), mode="readwrite")
+        off.request("POST", "/v1/cache/flush", {})
+        off.end()
+        # Another server of that home, which is in no fleet, has the file of sessions.
+        holder = DiskServer(off.home, "--kv-format", "int8")
+        self.addCleanup(lambda: holder.process.poll() is None and holder.stop())
+        self.assertEqual(holder.request("POST", "/v1/sessions", {"system": "Anna lives in Oslo."})[0], 201)
+        other = self.machine(home=off.home)
+        self.machine().erase()
+        other.until("its disk is empty", lambda: other.disk()["blocks"] == 0)
+        other.until("it says that sessions stay", lambda: "stays here" in "".join(other.log))
+        other.kill()
+        holder.kill()
+        listed = run("sessions", "list", "--json", "--disk", other.folder, home=off.home)
+        self.assertEqual(len(json.loads(listed[2])["sessions"]), 1, listed)
+        again = self.machine(home=off.home)
+        again.until("its sessions are gone", lambda: not again.get("/v1/sessions")["data"])
+        # Then the erase is noted, and what comes after it stays.
+        epochs = pathlib.Path(off.home, "kv").glob("*/epochs/*")
+        notes = {path: path.read_text() for path in epochs}
+        again.until("it is noted", lambda: any(int(path.read_text()) > 1 for path in notes))
+        self.assertEqual(again.request("POST", "/v1/sessions", {})[0], 201)
+        again.end()
+        last = self.machine(home=off.home)
+        self.ask(last, ids, remote=0)
+        self.assertEqual(len(last.get("/v1/sessions")["data"]), 1)
+
     def test_what_was_read_while_the_store_was_away_is_erased_when_it_is_back(self):
         ids = prompt(24, 500)
         self.redis.process.kill()
@@ -285,6 +383,9 @@ class Trouble(Fleet):
         for flag, flags in (("remote", ("--remote", self.redis.url)),
                             ("fleet-secret", ("--fleet-secret", secret)),
                             ("remote-ttl", ("--remote-ttl", "3")),
+                            ("remote-daily", ("--remote-daily", "1GiB")),
+                            ("remote-daily", ("--remote", self.redis.url, "--fleet-secret", secret,
+                                              "--remote-daily", "much")),
                             ("remote", ("--remote", "http://host", "--fleet-secret", secret)),
                             ("remote", ("--remote", "redis://u:pw@host", "--fleet-secret", secret)),
                             ("remote", ("--remote", "redis://u@host", "--fleet-secret", secret)),
@@ -300,6 +401,19 @@ class Trouble(Fleet):
                 self.assertIn(f"--{flag}:", errors)
         status, errors, _ = run("key", "fleet", secret, home=self.home)
         self.assertEqual(status, 2, errors)
+
+    def test_the_selftest_asks_a_store(self):
+        def selftest():
+            return run("selftest", "--remote", self.redis.url, "--fleet-secret", str(self.secret), home=self.home)
+        status, errors, text = selftest()
+        self.assertEqual(status, 0, errors + text)
+        self.assertRegex(text, r"ok +remote +rows [1-9]\d+ differ 0")
+        self.assertEqual(self.redis.records(), [])
+        self.redis.process.kill()
+        self.redis.process.wait()
+        status, errors, text = selftest()
+        self.assertEqual(status, 1, errors + text)
+        self.assertRegex(text, r"FAILED remote .* is off: cannot connect")
 
     def test_plan_says_what_it_takes(self):
         flags = ("--remote", self.redis.url, "--fleet-secret", str(self.secret), "--kv-memory", "64MiB",

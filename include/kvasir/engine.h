@@ -43,6 +43,11 @@ struct Erasure {
   std::optional<Error> error = {};  // why the disk may still have some; the next start goes on
 };
 using OwnerDigest = std::array<uint8_t, 32>;
+// An owner whose cache another machine of the fleet has erased.
+struct ErasedElsewhere {
+  OwnerDigest owner{};  // SHA-256 of its name
+  uint64_t epoch = 0;   // of the erase
+};
 using ErasureSink = std::function<void(const Erasure&)>;  // called as an EventSink is
 
 // A text in a prompt that the cache is to forget: its tokens [first, last], both included.
@@ -156,10 +161,14 @@ class Engine {
   virtual std::optional<TierStats> DiskStats() const = 0;
   // Returns the same of the remote tier.
   virtual std::optional<RemoteStats> RemoteState() const { return std::nullopt; }
-  // Returns the owners whose cache another machine of the fleet has erased since the last call, as
-  // SHA-256 of their names: what else this process keeps of them is the caller's to erase.
-  // Thread-safe.
-  virtual std::vector<OwnerDigest> TakeErasedElsewhere() { return {}; }
+  // Returns the epoch of an owner (GenerateRequest::cache_owner, else its tenant) in the store, as
+  // far as this machine knows it. Absent: there is no remote tier, or the owner is not known yet.
+  virtual std::optional<uint64_t> RemoteEpochOf(std::string_view) const { return std::nullopt; }
+  // Returns the owners whose cache another machine of the fleet has erased: what else this process
+  // keeps of them is the caller's to erase, and EndErasedElsewhere says that it is done. Until then
+  // they are returned again, also after a restart. Thread-safe, as is the other.
+  virtual std::vector<ErasedElsewhere> ListErasedElsewhere() const { return {}; }
+  virtual void EndErasedElsewhere(const ErasedElsewhere&) {}
   // Makes the disk tier leave so many bytes of its cap to sessions, which lie in its folder too.
   virtual void ReserveDisk(uint64_t bytes) = 0;
   // Lists the choices of requests that wait or run: the oldest running request first, then those

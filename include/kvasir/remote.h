@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace kvasir {
@@ -13,11 +14,14 @@ enum class RemoteMode : uint8_t { kReadWrite, kRead };
 enum class RemoteUse : uint8_t { kNone, kRead, kReadWrite };
 
 struct RemoteOptions {
-  std::string url;           // "redis://HOST:PORT"; the password is in the variable REDISCLI_AUTH
-  std::string fleet_secret;  // a file of 32 bytes, which all machines of the fleet have
+  // "redis://HOST:PORT", or "rediss://" with TLS; the password is in the variable REDISCLI_AUTH.
+  std::string url;
+  std::optional<std::string> ca_file;  // PEM, of rediss://; absent: what the system trusts
+  std::string fleet_secret;            // a file of 32 bytes, which all machines of the fleet have
   RemoteMode mode = RemoteMode::kReadWrite;
   uint64_t memory_bytes = uint64_t{64} << 20;  // of buffers
   uint64_t ttl_hours = 24;                     // since a record was written or read
+  std::optional<uint64_t> daily_bytes;         // written in a day (UTC); absent: no limit
 };
 
 // Counters and state of the remote tier; a snapshot. Bytes are those of whole values.
@@ -32,7 +36,9 @@ struct RemoteStats {
   uint64_t read_bytes = 0, written_bytes = 0;
   uint64_t read_blocks = 0, written_blocks = 0, pending_blocks = 0, erased_blocks = 0;
   uint64_t lookups = 0;
-  uint64_t dropped_buffer = 0, dropped_failed = 0;  // blocks
+  uint64_t dropped_buffer = 0, dropped_failed = 0, dropped_budget = 0;  // blocks
+  uint64_t written_today_bytes = 0;     // since the day began (UTC), or the process
+  std::optional<uint64_t> daily_bytes;  // RemoteOptions::daily_bytes
   uint64_t fault_io = 0, fault_stalled = 0, fault_damaged = 0, fault_missing = 0;
 };
 const char* ToString(RemoteStats::State state);  // "connecting", "on", "off"

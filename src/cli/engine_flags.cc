@@ -209,7 +209,8 @@ Status ReadDisk(const Args& args, DiskDefault otherwise, EngineOptions* options)
 Status ReadRemote(const Args& args, EngineOptions* options) {
   const auto url = args.Text("remote"), secret = args.Text("fleet-secret");
   if (!url) {
-    for (const char* flag : {"fleet-secret", "remote-mode", "remote-memory", "remote-ttl"}) {
+    for (const char* flag : {"fleet-secret", "remote-ca", "remote-mode", "remote-memory",
+                             "remote-ttl", "remote-daily"}) {
       if (args.Has(flag)) return Fail(Code::kInvalidArgument, "--{}: needs --remote URL", flag);
     }
     return {};
@@ -218,12 +219,15 @@ Status ReadRemote(const Args& args, EngineOptions* options) {
     return Fail(Code::kInvalidArgument,
                 "--remote: needs --fleet-secret FILE; 'kvasir key fleet FILE' makes one");
   }
-  RemoteOptions remote{.url = *url, .fleet_secret = *secret};
+  RemoteOptions remote{.url = *url, .ca_file = args.Text("remote-ca"), .fleet_secret = *secret};
   static constexpr std::string_view kModes[] = {"readwrite", "read"};
   KV_ASSIGN(const std::string mode, args.OneOf("remote-mode", kModes, "readwrite"));
   if (mode == "read") remote.mode = RemoteMode::kRead;
   KV_ASSIGN(remote.memory_bytes, args.Bytes("remote-memory", remote.memory_bytes));
   KV_ASSIGN(remote.ttl_hours, args.Uint("remote-ttl", 1, 24 * 366, remote.ttl_hours));
+  if (args.Has("remote-daily")) {
+    KV_ASSIGN(remote.daily_bytes, args.Bytes("remote-daily", 0));
+  }
   options->remote = std::move(remote);
   return {};
 }

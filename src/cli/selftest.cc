@@ -135,8 +135,11 @@ Command SelftestCommand() {
              {"json", "", "one object: checks, rows, differ, passed", FlagKind::kSwitch},
              {"block-tokens", "N", "tokens of a block: a multiple of 16 (default 16)"}},
             LoadFlags(),
-            AdapterFlags()}),
-      RunSelftest};
+            AdapterFlags(),
+            RemoteFlags()}),
+      RunSelftest,
+      "With --remote a check more asks the store: what one engine computes, another one takes from "
+      "there. It is a tenant's of another name each time, whose records are erased.\n"};
 }
 
 }  // namespace kvasir::cli

@@ -275,15 +275,16 @@ std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& 
       {"damaged", Damaged},   {"erased", Erased},       {"forgotten", Forgotten},
       {"tenants", Tenants},   {"drafted", Drafted},     {"adapters", Adapters},
       {"retained", Retained}, {"spans", Spanned},       {"crossed", Crossed},
-      {"cross", Cross}};
+      {"cross", Cross},       {"remote", Remote}};
   // Without KV nothing can be computed from a source, no disk keeps any, nothing is drafted, and
   // there are no adapters.
-  static constexpr Run kWithoutEncoder[] = {Textbook, Restarted, Loading, Damaged,
-                                            Erased,   Forgotten, Drafted, Adapters};
+  static constexpr Run kWithoutEncoder[] = {Textbook,  Restarted, Loading,  Damaged, Erased,
+                                            Forgotten, Drafted,   Adapters, Remote};
   std::vector<Check> checks;
   for (const auto& [name, run] : kChecks) {
     if (run == Crossed && !lab.rope_switch()) continue;
     if (run == Cross && !lab.has_encoder()) continue;
+    if (run == Remote && !lab.remote()) continue;
     if (run == Retained && !lab.engine().card().no_retention.empty()) continue;
     const bool has_room = lab.engine().card().ctx_size > kSpannedTokens;
     if (run == Spanned && (!lab.engine().card().no_spans.empty() || !has_room)) continue;

@@ -16,40 +16,12 @@
 #include "base/fault.h"
 #include "base/result.h"
 #include "cli/selftest_run.h"
+#include "cli/temporary_folder.h"
 
 namespace kvasir::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A folder that goes with this object.
-class TemporaryFolder {
- public:
-  static Result<TemporaryFolder> Make() {
-    const char* tmp = std::getenv("TMPDIR");
-    std::string path =
-        std::string(tmp != nullptr && *tmp != '\0' ? tmp : "/tmp") + "/kvasir.XXXXXX";
-    if (mkdtemp(path.data()) == nullptr) {
-      return Fail(Code::kIoError, "cannot make a folder like {}", path);
-    }
-    TemporaryFolder folder;
-    folder.path_ = path;
-    return folder;
-  }
-  TemporaryFolder(TemporaryFolder&& other) noexcept : path_(std::move(other.path_)) {
-    other.path_.clear();
-  }
-  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
-  ~TemporaryFolder() {
-    std::error_code error;
-    if (!path_.empty()) fs::remove_all(path_, error);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  TemporaryFolder() = default;
-  fs::path path_;
-};
 
 // Returns the lab's options with a disk in the folder. Where the user's secret does not last, with
 // another one beside the disk, which no model image is kept under.
@@ -61,13 +33,6 @@ Result<EngineOptions> OnDisk(const Lab& lab, const TemporaryFolder& folder) {
   options.state_dir = folder.path() / "state";
   options.image_cap_bytes = 0;
   return options;
-}
-
-Status Flush(Engine& engine) {
-  const auto told = std::make_shared<std::promise<Result<TierFlushed>>>();
-  engine.Flush([told](Result<TierFlushed> flushed) { told->set_value(std::move(flushed)); });
-  KV_TRY(told->get_future().get());
-  return {};
 }
 
 // An engine computes the prompt for each tenant, stores it, and ends.

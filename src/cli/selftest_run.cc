@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <future>
+#include <utility>
 
 #include "base/mutex.h"
 #include "base/result.h"
@@ -81,6 +83,13 @@ Result<std::vector<Generated>> RunTogether(Engine& engine, std::vector<GenerateR
   return waiter.Wait();
 }
 
+Status Flush(Engine& engine) {
+  const auto told = std::make_shared<std::promise<Result<TierFlushed>>>();
+  engine.Flush([told](Result<TierFlushed> flushed) { told->set_value(std::move(flushed)); });
+  KV_TRY(told->get_future().get());
+  return {};
+}
+
 Result<Generated> RunAlone(Engine& engine, GenerateRequest request) {
   std::vector<GenerateRequest> requests;
   requests.push_back(std::move(request));
@@ -111,7 +120,9 @@ void Check::Expect(bool condition, const std::string& what) {
 
 Result<Lab> Lab::Create(EngineOptions options) {
   options.speculate = Speculate::kOff;  // but where drafts are checked
+  std::optional<RemoteOptions> remote = std::exchange(options.remote, std::nullopt);
   Lab lab(std::move(options));
+  lab.remote_ = std::move(remote);
   KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(lab.options_));
   uint32_t ctx_size = std::min(plan.ctx_size, kCtxSize);
   lab.options_.ctx_size = ctx_size;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,7 +67,10 @@ class Lab {
   Status DrawPrompt(uint32_t size);
 
   Engine& engine() { return *engine_; }
+  // Returns the options of an engine without a disk or a store.
   const EngineOptions& options() const { return options_; }
+  // Returns the store that the user named; only one check uses it.
+  const std::optional<RemoteOptions>& remote() const { return remote_; }
   Result<std::unique_ptr<Engine>> Load(const EngineOptions& options) const;
 
   const std::vector<TokenId>& prompt() const { return prompt_; }
@@ -88,6 +92,7 @@ class Lab {
   explicit Lab(EngineOptions options) : options_(std::move(options)) {}
 
   EngineOptions options_;
+  std::optional<RemoteOptions> remote_;
   std::unique_ptr<Engine> engine_;
   Random random_{20240917};
   std::vector<uint32_t> prompt_sizes_;
@@ -123,6 +128,12 @@ Status Spanned(Lab& lab, Check& check);
 // Checks prompts that are computed with different adapters, and without. REQUIRES: the model has no
 // encoder.
 Status Adapters(Lab& lab, Check& check);
+
+// Checks engines that share their cache through the store of --remote. REQUIRES: Lab::remote.
+Status Remote(Lab& lab, Check& check);
+
+// Waits until all that an engine has computed is stored.
+Status Flush(Engine& engine);
 
 // Checks with a disk, in a temporary folder.
 Status Restarted(Lab& lab, Check& check);

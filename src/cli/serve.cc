@@ -64,7 +64,8 @@ std::string RemoteLine(const Engine& engine) {
   const RemoteOptions& options = *engine.options().remote;
   std::string state = ToString(remote->state);
   if (remote->state == RemoteStats::State::kOff) state += ": " + remote->reason;
-  return fmt::format("remote   {}://{}: {}, AES-256-GCM, kept {} h{}\n", remote->kind, remote->host,
+  const std::string scheme = options.url.substr(0, options.url.find("://"));
+  return fmt::format("remote   {}://{}: {}, AES-256-GCM, kept {} h{}\n", scheme, remote->host,
                      state, options.ttl_hours,
                      options.mode == RemoteMode::kRead ? "; read only" : "");
 }

@@ -157,7 +157,9 @@ std::vector<FlagGroup> ServeGroups() {
            "request-memory "
            "session-memory head-memory grammar-memory allow-overcommit"},
           {"Disk", "disk disk-cap disk-ttl disk-reserve cache-dir image-cap"},
-          {"Fleet", "remote fleet-secret remote-mode remote-memory remote-ttl"},
+          {"Fleet",
+           "remote fleet-secret remote-ca remote-mode remote-memory remote-ttl "
+           "remote-daily"},
           {"Adapters",
            "lora lora-scaled lora-init-without-apply lora-dir lora-memory max-lora-rank max-loras"},
           {"Access", "api-key api-key-file keys admin-key cors-origin allowed-host"},

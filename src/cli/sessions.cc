@@ -8,8 +8,10 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/result.h"
+#include "base/wipe.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "kvasir/disk.h"
@@ -18,7 +20,8 @@
 namespace kvasir::cli {
 namespace {
 
-constexpr std::string_view kVerbs = "list, show ID, rm ID, rm --unreadable, export ID, import FILE";
+constexpr std::string_view kVerbs =
+    "list, show ID, rm ID, rm --unreadable, export ID, export --all, import FILE";
 
 std::string UtcText(int64_t seconds) {
   const auto time = static_cast<std::time_t>(seconds);
@@ -139,21 +142,97 @@ Result<int> Show(OpenSessions& open, const std::string& id, bool is_export) {
   return kExitDone;
 }
 
-Result<int> Import(const Args& args, const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file.is_open() || file.bad()) return Fail(Code::kNotFound, "{} cannot be read", path);
+// Prints every session that opens, each in a line of JSON, the oldest first.
+Result<int> ExportAll(OpenSessions& open) {
+  KV_ASSIGN(const std::vector<SessionFile::Row> rows, open.file().List());
+  size_t left = 0;
+  std::string why;
+  for (const SessionFile::Row& row : rows) {
+    if (!row.is_readable()) {
+      ++left;
+      why = "not readable with this secret";
+      continue;
+    }
+    const auto record = open.Read(row);
+    if (!record) {
+      ++left;
+      why = record.error().message;
+      continue;
+    }
+    std::string json = ToJson(*record);
+    fmt::print("{}\n", json);
+    Wipe(&json);
+  }
+  if (left == 0) return kExitDone;
+  fmt::print(stderr, "kvasir: {} could not be exported; the last one: {}\n",
+             CountText(left, "session"), why);
+  return kExitFailed;
+}
+
+// Returns the objects of a text: each begins a line. (In one that was written in several lines, the
+// inner ones do not.)
+std::vector<std::string_view> ObjectsOf(std::string_view text) {
+  std::vector<std::string_view> objects;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t next = text.find("\n{", begin);
+    const size_t end = next == std::string_view::npos ? text.size() : next + 1;
+    objects.push_back(text.substr(begin, end - begin));
+    begin = end;
+  }
+  if (objects.empty()) objects.emplace_back();
+  return objects;
+}
+
+// Reads the session of one object; `where` names it in an error.
+Result<SessionRecord> ReadObject(const Args& args, std::string_view json,
+                                 const std::string& where) {
   SessionStore store(SessionLimits{.memory_bytes = UINT64_MAX});
-  auto record = ParseSessionRecord(store, text);
-  if (!record) return Fail(record.error().code, "{}: {}", path, record.error().message);
+  auto record = ParseSessionRecord(store, json);
+  if (!record) return Fail(record.error().code, "{}: {}", where, record.error().message);
   if (!IsSessionId(record->id)) {
-    return Fail(Code::kInvalidArgument, "{}: session: id is not sess_ and 32 hex digits", path);
+    return Fail(Code::kInvalidArgument, "{}: session: id is not sess_ and 32 hex digits", where);
   }
   if (args.Has("tenant")) record->tenant = *args.Text("tenant");
-  KV_ASSIGN(OpenSessions open, OpenSessions::Open(args, record->identity));
-  KV_TRY(open.file().Write(*record, 1, SessionFile::Scrub::kNo));
-  fmt::print("{}\n", record->id);
-  return kExitDone;
+  return record;
+}
+
+// Takes all sessions of a file or, where one is wrong, none. Those that are there already stay as
+// they are.
+Result<int> Import(const Args& args, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!file.is_open() || file.bad()) return Fail(Code::kNotFound, "{} cannot be read", path);
+  const std::vector<std::string_view> objects = ObjectsOf(text);
+  const auto where = [&](size_t i) {
+    return objects.size() == 1 ? path : fmt::format("{}, session {}", path, i + 1);
+  };
+  for (size_t i = 0; i < objects.size(); ++i) KV_TRY(ReadObject(args, objects[i], where(i)));
+  std::optional<OpenSessions> open;
+  SessionIdentity identity;  // of what `open` writes
+  std::optional<Error> is_there;
+  size_t num_there = 0;
+  for (size_t i = 0; i < objects.size(); ++i) {
+    KV_ASSIGN(const SessionRecord record, ReadObject(args, objects[i], where(i)));
+    if (!open || record.identity != identity) {
+      open.reset();
+      KV_ASSIGN(open, OpenSessions::Open(args, record.identity));
+      identity = record.identity;
+    }
+    const Status written = open->file().Write(record, 1, SessionFile::Scrub::kNo);
+    if (written) {
+      fmt::print("{}\n", record.id);
+    } else if (written.error().code == Code::kInvalidArgument) {
+      is_there = written.error();
+      ++num_there;
+    } else {
+      return tl::unexpected(written.error());
+    }
+  }
+  Wipe(&text);
+  if (num_there == 0) return kExitDone;
+  if (objects.size() == 1) return tl::unexpected(*is_there);
+  return Fail(Code::kInvalidArgument, "{} of {} were there already and stay as they are", num_there,
+              CountText(objects.size(), "session"));
 }
 
 Result<int> RunSessions(const Args& args) {
@@ -161,18 +240,23 @@ Result<int> RunSessions(const Args& args) {
   const std::string verb = words.empty() ? "" : words.front();
   const bool takes_one = verb == "show" || verb == "rm" || verb == "export" || verb == "import";
   const bool rm_unreadable = args.Has("unreadable") && verb == "rm" && words.size() == 1;
+  const bool exports_all = args.Has("all") && verb == "export" && words.size() == 1;
+  const bool is_whole = rm_unreadable || exports_all;
   if (args.Has("unreadable") && !rm_unreadable) {
     return Fail(Code::kInvalidArgument, "--unreadable: is for rm alone, without an id");
   }
-  if (takes_one && words.size() == 1 && !rm_unreadable) {
+  if (takes_one && words.size() == 1 && !is_whole) {
     return Fail(Code::kInvalidArgument, "{} needs {}", verb,
                 verb == "import" ? "the file that export wrote"
                                  : "the id of a session; 'kvasir sessions list' shows them");
   }
-  if ((verb != "list" && !takes_one) || words.size() != (takes_one && !rm_unreadable ? 2u : 1u)) {
+  if ((verb != "list" && !takes_one) || words.size() != (takes_one && !is_whole ? 2u : 1u)) {
     return Fail(Code::kInvalidArgument, "{}'kvasir sessions' takes one of: {}",
                 words.empty() ? "" : fmt::format("unknown words '{}'; ", fmt::join(words, " ")),
                 kVerbs);
+  }
+  if (args.Has("all") && !exports_all) {
+    return Fail(Code::kInvalidArgument, "--all: is for export alone, without an id");
   }
   if (args.Has("tenant") && verb != "import") {
     return Fail(Code::kInvalidArgument, "--tenant: is for import alone");
@@ -192,6 +276,7 @@ Result<int> RunSessions(const Args& args) {
     return kExitDone;
   }
   if (verb == "list") return List(open, args.Has("json"));
+  if (exports_all) return ExportAll(open);
   if (verb != "rm") return Show(open, words[1], verb == "export" || args.Has("json"));
   KV_ASSIGN(const SessionFile::Row row, open.Find(words[1]));
   KV_TRY(open.file().Remove(row.owner, row.id));
@@ -208,6 +293,10 @@ Command SessionsCommand() {
                  {"disk-cap", "SIZE",
                   "limit of everything in the folder, as serve has it (default 20GiB)"},
                  {"tenant", "NAME", "whose session import makes (default: as it was exported)"},
+                 {"all", "",
+                  "with export: all sessions of the folder, each in a line, instead of one; for "
+                  "import on another machine",
+                  FlagKind::kSwitch},
                  {"unreadable", "",
                   "with rm: all sessions that this secret does not open, and files of sessions "
                   "that were set aside, instead of one",

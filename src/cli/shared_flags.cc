@@ -152,13 +152,19 @@ std::vector<Flag> RemoteFlags() {
   return {
       {"remote", "URL",
        "store that the machines of a fleet share their cache through, encrypted: "
-       "redis://HOST:PORT; the password is in REDISCLI_AUTH"},
+       "redis://HOST:PORT, or rediss:// with TLS; the password is in REDISCLI_AUTH"},
       {"fleet-secret", "FILE",
        "secret of the fleet, which 'kvasir key fleet FILE' makes; needed with --remote"},
+      {"remote-ca", "FILE",
+       "certificates (PEM) that a rediss:// store is verified with (default: those that the system "
+       "trusts)"},
       {"remote-mode", "readwrite|read", "read: nothing is written there (default readwrite)"},
       {"remote-memory", "SIZE", "buffers of blocks on their way there and back (default 64MiB)"},
       {"remote-ttl", "HOURS",
-       "blocks leave the store so long after they were written or read (default 24)"}};
+       "blocks leave the store so long after they were written or read (default 24)"},
+      {"remote-daily", "SIZE",
+       "most that is written there in a day; past half of it only blocks that were used again "
+       "(default: no limit)"}};
 }
 
 std::vector<Flag> AnswerFlags() {

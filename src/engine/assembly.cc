@@ -167,9 +167,17 @@ Result<std::optional<RemoteTierOptions>> RemoteOptionsFor(const Assembly& a,
   RemoteTierOptions remote{.mode = options.remote->mode,
                            .memory_bytes = options.remote->memory_bytes,
                            .ttl_hours = options.remote->ttl_hours,
+                           .daily_bytes = options.remote->daily_bytes,
                            .shape = {.block_tokens = a.cache.layout.block_tokens(),
                                      .payload_bytes = a.cache.layout.block_bytes()}};
   KV_ASSIGN(remote.address, ParseRemoteAddress(options.remote->url));
+  const auto& ca_file = options.remote->ca_file;
+  if (remote.address.has_tls) {
+    KV_ASSIGN(remote.tls, TlsContext::Create(ca_file.value_or("")));
+  } else if (ca_file) {
+    return FailField(Code::kInvalidArgument, "remote_ca",
+                     "is for a store with TLS; give --remote rediss://HOST:PORT");
+  }
   const Result<Secret> fleet = ReadSecret(options.remote->fleet_secret);
   if (!fleet) {
     return FailField(Code::kInvalidArgument, "fleet_secret", "{}", fleet.error().message);

@@ -145,6 +145,8 @@ Status EngineOnThread::SetTenants(const TenantTable& tenants) {
   // A tenant's own object is followed for its sessions, also where its cache is a share group's.
   if (RemoteTier* const remote = parts_.tiers.remote.get()) {
     for (const auto& [name, rules] : tenants) remote->OpenOwner(KvCache::OwnerOf(name));
+    if (tenants.empty())
+      remote->OpenOwner(KvCache::OwnerOf("default"));  // whom all requests are of
   }
   TenantsCommand command{tenants};
   KvQuotas quotas = QuotasOf(tenants, parts_.cache->layout());
@@ -284,20 +286,37 @@ void EngineOnThread::Run() {
 // Erases what another machine of the fleet has erased.
 void EngineOnThread::EraseHere() {
   if (!parts_.tiers.remote) return;
-  RemoteTier& remote = *parts_.tiers.remote;
-  for (const ErasedOwner& erased : remote.TakeErased()) {
-    {
-      const MutexLock lock(mutex_);
-      ++num_erasures_;
-      if (erased.elsewhere) erased_elsewhere_.insert(erased.owner);
-    }
-    // Until it is done it is not noted, so that a start after a crash does it again.
+  for (const ErasedOwner& erased : parts_.tiers.remote->TakeErased()) {
     UntilDone([&] {
-      scheduler_.EraseHere(erased.owner, [&remote, erased](const Erasure& erasure) {
-        if (!erasure.error) remote.NoteErased(erased);
-      });
+      const MutexLock lock(mutex_);
+      erased_owners_.Begin(erased);
+      ++num_erasures_;
+    });
+    UntilDone([&] {
+      scheduler_.EraseHere(
+          erased.owner, [this, erased](const Erasure& erasure) { EndEraseHere(erased, erasure); });
     });
   }
+}
+
+// Until all of an erase is done it is not noted, so that a start after a crash does it again.
+void EngineOnThread::EndEraseHere(const ErasedOwner& erased, const Erasure& erasure) {
+  if (erasure.error) return parts_.tiers.remote->EraseAgain(erased);
+  std::optional<ErasedOwner> note;
+  {
+    const MutexLock lock(mutex_);
+    note = erased_owners_.EndCache(erased);
+  }
+  if (note) parts_.tiers.remote->NoteErased(*note);
+}
+
+void EngineOnThread::EndErasedElsewhere(const ErasedElsewhere& erased) {
+  std::optional<ErasedOwner> note;
+  {
+    const MutexLock lock(mutex_);
+    note = erased_owners_.EndOthers(erased);
+  }
+  if (note) parts_.tiers.remote->NoteErased(*note);
 }
 
 void EngineOnThread::CountEnded(const Scheduler::Ended& ended) {

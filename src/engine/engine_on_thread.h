@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +23,7 @@
 #include "base/secret.h"
 #include "engine/adapter_store.h"
 #include "engine/draft_parts.h"
+#include "engine/erased_owners.h"
 #include "engine/model_files.h"
 #include "engine/start_parts.h"
 #include "import/file_watch.h"
@@ -91,11 +91,15 @@ class EngineOnThread final : public Engine {
     const auto& remote = parts_.tiers.remote;
     return remote ? std::optional(remote->Remote()) : std::nullopt;
   }
-  std::vector<OwnerDigest> TakeErasedElsewhere() override {
-    const MutexLock lock(mutex_);
-    const std::set<OwnerDigest> taken = std::exchange(erased_elsewhere_, {});
-    return {taken.begin(), taken.end()};
+  std::optional<uint64_t> RemoteEpochOf(std::string_view owner) const override {
+    const auto& remote = parts_.tiers.remote;
+    return remote ? remote->EpochOf(KvCache::OwnerOf(owner)) : std::nullopt;
   }
+  std::vector<ErasedElsewhere> ListErasedElsewhere() const override {
+    const MutexLock lock(mutex_);
+    return erased_owners_.List();
+  }
+  void EndErasedElsewhere(const ErasedElsewhere& erased) override;
   void ReserveDisk(uint64_t bytes) override {
     if (const auto& disk = parts_.tiers.disk.tier) disk->Reserve(bytes);
   }
@@ -188,6 +192,7 @@ class EngineOnThread final : public Engine {
   void Run();
   void Apply(Command& command);
   void EraseHere();
+  void EndEraseHere(const ErasedOwner& erased, const Erasure& erasure);
   Scheduler::Ended Step();
 
   Parts parts_;
@@ -219,7 +224,7 @@ class EngineOnThread final : public Engine {
   bool stopping_ KV_GUARDED_BY(mutex_) = false;
   // News of the tiers since the engine thread looked; at first, what opening them found.
   bool tier_progress_ KV_GUARDED_BY(mutex_) = true;
-  std::set<OwnerDigest> erased_elsewhere_ KV_GUARDED_BY(mutex_);
+  ErasedOwners erased_owners_ KV_GUARDED_BY(mutex_);
 
   mutable Mutex stats_mutex_;
   EngineStats stats_ KV_GUARDED_BY(stats_mutex_);

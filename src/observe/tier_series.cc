@@ -49,6 +49,7 @@ void WriteTierEvicted(const MetricsView& view, SeriesWriter& out) {
 void WriteTierDropped(const MetricsView& view, SeriesWriter& out) {
   if (view.remote) {
     out.Write(view.remote->dropped_buffer, {kRemote, "buffer"});
+    out.Write(view.remote->dropped_budget, {kRemote, "budget"});
     out.Write(view.remote->dropped_failed, {kRemote, "failed"});
   }
   if (!view.disk) return;

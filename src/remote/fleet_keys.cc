@@ -9,6 +9,7 @@
 
 #include <cstring>
 
+#include "base/fault.h"
 #include "base/hex.h"
 
 namespace kvasir {
@@ -107,7 +108,9 @@ std::string RemoteName(std::string_view owner_name, const AesKey& random, const 
   std::memcpy(bytes.data(), name.key.data(), name.key.size());
   std::memcpy(bytes.data() + 32, &name.layer_group, 2);
   std::memcpy(bytes.data() + 34, &name.part, 2);
-  const Digest digest = HmacKey(random).Of(BytesOf(std::string_view("kvasir remote name")), bytes);
+  static constexpr AesKey kNoKey{};
+  const HmacKey key(FaultActive(Fault::kUnkeyedName) ? kNoKey : random);
+  const Digest digest = key.Of(BytesOf(std::string_view("kvasir remote name")), bytes);
   return std::string(owner_name) + "/" + ToHex(digest);
 }
 

@@ -1,6 +1,7 @@
 // Reads and writes owners' objects in a fleet's store.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,11 +26,16 @@ Result<StoredOwner> ReadOwnerReply(RedisConnection& connection, const FleetKeys&
 Result<StoredOwner> ReadOwner(RedisConnection& connection, const FleetKeys& keys,
                               std::string_view name, const RedisConnection::Waits& waits);
 
-enum class IfThere { kReplace, kKeep };
-// Writes an object; false: kKeep, and there is one. Errors are those of ReadOwnerReply, and
-// kExhausted.
-Result<bool> WriteOwner(RedisConnection& connection, const FleetKeys& keys, std::string_view name,
-                        const OwnerEpoch& epoch, IfThere if_there,
-                        const RedisConnection::Waits& waits);
+// Writes an object where the store has nothing; false: it has something. Errors are those of
+// ReadOwnerReply, and kExhausted.
+Result<bool> MakeOwner(RedisConnection& connection, const FleetKeys& keys, std::string_view name,
+                       const OwnerEpoch& epoch, const RedisConnection::Waits& waits);
+// Returns what is to be written in the place of what the store has; absent: that stays.
+using NextOwner = std::function<Result<std::optional<OwnerEpoch>>(const StoredOwner& stored)>;
+// Writes what `next` returns, if what it was shown is still there; else asks it again. Returns what
+// the store has then. Errors are those of MakeOwner and `next`; kUnavailable: it changes each time.
+Result<StoredOwner> ChangeOwner(RedisConnection& connection, const FleetKeys& keys,
+                                std::string_view name, const NextOwner& next,
+                                const RedisConnection::Waits& waits);
 
 }  // namespace kvasir

@@ -50,11 +50,13 @@ tl::unexpected<Error> RedisConnection::Closed(Error error) {
 }
 
 Status RedisConnection::Open(const RemoteAddress& address, const SocketAddresses& at,
-                             const std::string& password, const Waits& waits) {
+                             const std::string& password, const Waits& waits,
+                             const TlsContext* tls) {
   Close();
   begin_ = end_ = 0;
   asked_ns_ = MonotonicNs();
   KV_TRY(Connect(at, waits));
+  if (tls != nullptr) KV_TRY(BeginTls(*tls, address.host, waits));
   const auto must_be_ok = [&](std::initializer_list<std::string_view> words) -> Status {
     KV_ASSIGN(const RedisReply reply, Ask(words, {}, waits));
     if (reply.is_ok()) return {};
@@ -106,11 +108,35 @@ Status RedisConnection::Connect(const SocketAddresses& addresses, const Waits& w
   return SocketFailure("cannot connect", last);
 }
 
+Status RedisConnection::BeginTls(const TlsContext& tls, const std::string& host,
+                                 const Waits& waits) {
+  auto begun = TlsStream::Begin(tls, socket_.fd(), host);
+  if (!begun) return Closed(begun.error());
+  tls_ = std::move(*begun);
+  for (;;) {
+    const Result<SocketStep> step = tls_->Handshake();
+    if (!step) return Closed(step.error());
+    if (step->events == 0) return {};
+    Status ready = KeepWaiting(waits);  // also where bytes drip
+    if (ready) ready = WaitFor(step->events, waits);
+    if (!ready && ready.error().code == Code::kCancelled) {
+      return Fail(Code::kCancelled,
+                  "TLS: the handshake takes too long; does the server speak TLS at this port?");
+    }
+    KV_TRY(ready);
+  }
+}
+
 void RedisConnection::CloseStale() {
   if (!is_open()) return;
-  char byte;
-  const ssize_t got = recv(socket_.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  const bool is_quiet = got < 0 && (errno == EAGAIN || errno == EINTR);
+  bool is_quiet = false;
+  if (tls_) {
+    is_quiet = tls_->IsQuiet();
+  } else {
+    char byte;
+    const ssize_t got = recv(socket_.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    is_quiet = got < 0 && (errno == EAGAIN || errno == EINTR);
+  }
   if (!is_quiet || begin_ != end_) Close();
 }
 
@@ -145,34 +171,43 @@ Status RedisConnection::Send(std::span<const std::span<const std::byte>> pieces,
     while (!piece.empty()) {
       if (!is_open()) return Fail(Code::kIoError, "the connection is closed");
       KV_TRY(KeepWaiting(waits));
-      const ssize_t sent = send(socket_.fd(), piece.data(), piece.size(), MSG_NOSIGNAL);
-      if (sent >= 0) {
-        piece = piece.subspan(static_cast<size_t>(sent));
-      } else if (errno == EAGAIN) {
-        KV_TRY(WaitFor(POLLOUT, waits));
-      } else if (errno != EINTR) {
-        return Closed({Code::kIoError, std::string("cannot send: ") + std::strerror(errno)});
-      }
+      const Result<SocketStep> step = TrySend(piece);
+      if (!step) return Closed(step.error());
+      piece = piece.subspan(step->bytes);
+      if (step->events != 0) KV_TRY(WaitFor(step->events, waits));
     }
   }
   return {};
+}
+
+Result<SocketStep> RedisConnection::TrySend(std::span<const std::byte> bytes) {
+  if (tls_) return tls_->Write(bytes);
+  const ssize_t sent = send(socket_.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  if (sent >= 0) return SocketStep{.bytes = static_cast<size_t>(sent)};
+  if (errno == EAGAIN) return SocketStep{.events = POLLOUT};
+  if (errno == EINTR) return SocketStep{};
+  return SocketFailure("cannot send", errno);
+}
+
+Result<SocketStep> RedisConnection::TryReceive(std::span<std::byte> bytes) {
+  if (tls_) return tls_->Read(bytes);
+  const ssize_t got = recv(socket_.fd(), bytes.data(), bytes.size(), 0);
+  if (got > 0) return SocketStep{.bytes = static_cast<size_t>(got)};
+  if (got == 0) return Fail(Code::kIoError, "the store closed the connection");
+  if (errno == EAGAIN) return SocketStep{.events = POLLIN};
+  if (errno == EINTR) return SocketStep{};
+  return SocketFailure("cannot receive", errno);
 }
 
 Result<size_t> RedisConnection::Receive(std::span<std::byte> into, const Waits& waits) {
   for (;;) {
     if (!is_open()) return Fail(Code::kIoError, "the connection is closed");
     KV_TRY(KeepWaiting(waits));
-    const bool is_direct = !into.empty();
-    char* const at = is_direct ? reinterpret_cast<char*>(into.data()) : buffer_.get() + end_;
-    const size_t room = is_direct ? into.size() : kBufferBytes - end_;
-    const ssize_t got = recv(socket_.fd(), at, room, 0);
-    if (got > 0) return static_cast<size_t>(got);
-    if (got == 0) return Closed({Code::kIoError, "the store closed the connection"});
-    if (errno == EAGAIN) {
-      KV_TRY(WaitFor(POLLIN, waits));
-    } else if (errno != EINTR) {
-      return Closed({Code::kIoError, std::string("cannot receive: ") + std::strerror(errno)});
-    }
+    const std::span<char> room(buffer_.get() + end_, kBufferBytes - end_);
+    const Result<SocketStep> step = TryReceive(into.empty() ? std::as_writable_bytes(room) : into);
+    if (!step) return Closed(step.error());
+    if (step->bytes > 0) return step->bytes;
+    if (step->events != 0) KV_TRY(WaitFor(step->events, waits));
   }
 }
 

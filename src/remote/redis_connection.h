@@ -6,6 +6,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include "kvasir/status.h"
 #include "remote/host_lookup.h"
 #include "remote/remote_address.h"
+#include "remote/tls_stream.h"
 
 namespace kvasir {
 
@@ -44,20 +46,25 @@ class RedisConnection {
 
   RedisConnection();
   bool is_open() const { return static_cast<bool>(socket_); }
-  void Close() { socket_ = Descriptor(); }
+  void Close() {
+    tls_.reset();
+    socket_ = Descriptor();
+  }
   // Closes it where the other side has ended it, or sent what was not asked for. REQUIRES: all
   // replies were read.
   void CloseStale();
   // Takes over a socket that is connected and does not block.
   void Adopt(Descriptor socket) {
+    Close();
     socket_ = std::move(socket);
     begin_ = end_ = 0;
     asked_ns_ = MonotonicNs();
   }
-  // Connects to the first address of the host that answers, and says who we are. kIoError;
-  // kPermissionDenied: the server refuses user or password, with its words.
+  // Connects to the first address of the host that answers, and says who we are. `tls`: where the
+  // address wants it; it must outlive the connection. kIoError; kPermissionDenied: the server
+  // refuses user or password, with its words.
   Status Open(const RemoteAddress& address, const SocketAddresses& at, const std::string& password,
-              const Waits& waits);
+              const Waits& waits, const TlsContext* tls = nullptr);
 
   // Sends all of these bytes.
   Status Send(std::span<const std::span<const std::byte>> pieces, const Waits& waits);
@@ -75,6 +82,10 @@ class RedisConnection {
   static constexpr size_t kBufferBytes = 65536, kMostLine = 1024;
 
   Status Connect(const SocketAddresses& addresses, const Waits& waits);
+  Status BeginTls(const TlsContext& tls, const std::string& host, const Waits& waits);
+  // Tries once; errors are of the socket or of TLS.
+  Result<SocketStep> TrySend(std::span<const std::byte> bytes);
+  Result<SocketStep> TryReceive(std::span<std::byte> bytes);
   Status WaitFor(short events, const Waits& waits);
   // Asks `waits` where that was 10 ms ago.
   Status KeepWaiting(const Waits& waits);
@@ -85,6 +96,7 @@ class RedisConnection {
   tl::unexpected<Error> Closed(Error error);
 
   Descriptor socket_;
+  std::optional<TlsStream> tls_;          // over the socket
   const std::unique_ptr<char[]> buffer_;  // [kBufferBytes]
   size_t begin_ = 0, end_ = 0;            // of what came and was not read
   uint64_t asked_ns_ = 0;                 // when Waits was called last

@@ -159,7 +159,9 @@ TEST(RemoteAddress, SaysWhatIsWrong) {
   EXPECT_EQ(good->user, "cache");
   EXPECT_EQ(good->database, 3u);
   EXPECT_EQ(good->text(), "[::1]:7000");
+  EXPECT_FALSE(good->has_tls);
   EXPECT_EQ(ParseRemoteAddress("redis://host")->text(), "host:6379");
+  EXPECT_TRUE(ParseRemoteAddress("rediss://host:6380")->has_tls);
   for (const char* url :
        {"http://host", "host:6379", "redis://", "redis://host:0", "redis://host:x",
         "redis://host:70000", "redis://u:password@host", "redis://host/x"}) {

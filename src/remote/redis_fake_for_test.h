@@ -80,6 +80,11 @@ class RedisFake {
     MutexLock lock(mutex_);
     values_[name] = value;
   }
+  // Changes what is stored, by `change`.
+  void Change(const std::function<void(std::map<std::string, std::string>& values)>& change) {
+    MutexLock lock(mutex_);
+    change(values_);
+  }
   // Closes all connections.
   void HangUp() {
     MutexLock lock(mutex_);
@@ -136,8 +141,14 @@ class RedisFake {
       threads_.emplace_back([this, fd] { Serve(fd); });
     }
   }
+  // What WATCH and MULTI have begun on a connection.
+  struct Transaction {
+    std::map<std::string, std::optional<std::string>> watched;
+    std::optional<std::vector<Words>> queued;
+  };
   void Serve(int fd) {
     Input input{.fd = fd, .bytes = {}};
+    Transaction transaction;
     while (const auto words = input.Command()) {
       Answers answers;
       {
@@ -147,7 +158,8 @@ class RedisFake {
         answers = answers_;
       }
       const auto own = answers ? answers(*words) : std::nullopt;
-      const std::string sent = own ? *own : Usual(*words);
+      if (own && words->at(0) == "EXEC") transaction = {};
+      const std::string sent = own ? *own : Usual(*words, &transaction);
       if (sent == kHangUp) break;
       if (sent == kDrips ? !SendSlowly(fd, ":" + std::string(200, '0') + "\r\n")
                          : !SendAll(fd, sent))
@@ -171,8 +183,36 @@ class RedisFake {
     }
     return true;
   }
-  std::string Usual(const Words& words) {
+  std::string Usual(const Words& words, Transaction* transaction) {
     MutexLock lock(mutex_);
+    const std::string& command = words[0];
+    if (command == "WATCH") {
+      transaction->watched[words[1]] = ValueOf(words[1]);
+      return "+OK\r\n";
+    }
+    if (command == "MULTI") {
+      transaction->queued.emplace();
+      return "+OK\r\n";
+    }
+    if (command == "UNWATCH" || command == "EXEC") {
+      const Transaction begun = std::exchange(*transaction, {});
+      if (command == "UNWATCH") return "+OK\r\n";
+      for (const auto& [name, value] : begun.watched) {
+        if (ValueOf(name) != value) return "*-1\r\n";
+      }
+      std::string replies = "*" + std::to_string(begun.queued->size()) + "\r\n";
+      for (const Words& one : *begun.queued) replies += Done(one);
+      return replies;
+    }
+    if (!transaction->queued) return Done(words);
+    transaction->queued->push_back(words);
+    return "+QUEUED\r\n";
+  }
+  std::optional<std::string> ValueOf(const std::string& name) KV_REQUIRES(mutex_) {
+    const auto found = values_.find(name);
+    return found == values_.end() ? std::nullopt : std::optional(found->second);
+  }
+  std::string Done(const Words& words) KV_REQUIRES(mutex_) {
     const std::string& command = words[0];
     const auto found = words.size() > 1 ? values_.find(words[1]) : values_.end();
     const bool is_there = found != values_.end();

@@ -64,10 +64,6 @@ class RedisServer {
   }
   RedisConnection& connection() { return connection_; }
 
- private:
-  RedisServer(uint16_t port, std::vector<std::string> more) : port_(port), more_(std::move(more)) {
-    Spawn();
-  }
   static uint16_t FreePort() {
     const Descriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in here{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
@@ -75,6 +71,11 @@ class RedisServer {
     if (bind(fd.fd(), reinterpret_cast<sockaddr*>(&here), size) != 0) return 0;
     getsockname(fd.fd(), reinterpret_cast<sockaddr*>(&here), &size);
     return ntohs(here.sin_port);
+  }
+
+ private:
+  RedisServer(uint16_t port, std::vector<std::string> more) : port_(port), more_(std::move(more)) {
+    Spawn();
   }
   void Spawn() {
     std::vector<std::string> words = {"redis-server",

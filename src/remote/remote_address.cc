@@ -24,18 +24,20 @@ std::string RemoteAddress::text() const {
 }
 
 Result<RemoteAddress> ParseRemoteAddress(const std::string& url) {
-  constexpr std::string_view kScheme = "redis://";
+  constexpr std::string_view kPlain = "redis://", kTls = "rediss://";
   const auto wrong = [&](std::string_view why) {
-    return FailField(Code::kInvalidArgument, "remote", "{}; give redis://HOST:PORT", why);
+    return FailField(Code::kInvalidArgument, "remote",
+                     "{}; give redis://HOST:PORT or rediss://HOST:PORT", why);
   };
   std::string_view rest = url;
-  if (!rest.starts_with(kScheme)) {
+  RemoteAddress address;
+  address.has_tls = rest.starts_with(kTls);
+  if (!address.has_tls && !rest.starts_with(kPlain)) {
     return wrong(
-        fmt::format("unknown scheme in '{}' (known: redis)",
+        fmt::format("unknown scheme in '{}' (known: redis, rediss)",
                     url.substr(0, url.find("://") == std::string::npos ? 0 : url.find("://"))));
   }
-  rest.remove_prefix(kScheme.size());
-  RemoteAddress address;
+  rest.remove_prefix((address.has_tls ? kTls : kPlain).size());
   if (const size_t at = rest.rfind('@'); at != std::string_view::npos) {
     if (rest.substr(0, at).find(':') != std::string_view::npos) {
       return FailField(Code::kInvalidArgument, "remote",

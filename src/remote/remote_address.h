@@ -8,12 +8,13 @@
 
 namespace kvasir {
 
-// redis://[USER@]HOST[:PORT][/DATABASE]
+// redis://[USER@]HOST[:PORT][/DATABASE], or rediss:// with TLS.
 struct RemoteAddress {
   std::string host;
   uint16_t port = 6379;
   std::string user;       // "": the store's default one
   uint32_t database = 0;  // of SELECT
+  bool has_tls = false;
 
   // Returns "HOST:PORT", as logs and statistics show it.
   std::string text() const;

@@ -59,6 +59,25 @@ TEST_F(RemoteErasedMeanwhile, WhatTheDiskHasIsErasedAtTheStartAndUntilThatIsDone
   }
 }
 
+TEST_F(RemoteErasedMeanwhile, WhatCouldNotBeErasedIsTriedAgain) {
+  options_.again_ns = 300'000'000;
+  Open(options_);
+  const uint64_t epoch = EraseElsewhere();
+  driver_->Look(FaultRecord(0, 0));
+  std::vector<ErasedOwner> erased = tier_->TakeErased();
+  ASSERT_EQ(erased, Erased(epoch));
+  tier_->EraseAgain(erased[0]);
+  EXPECT_TRUE(tier_->TakeErased().empty());
+  ASSERT_TRUE(driver_->WaitUntil([&] {
+    erased = tier_->TakeErased();
+    return !erased.empty();
+  }));
+  EXPECT_EQ(erased, Erased(epoch, false)) << "sessions that were made since then stay";
+  EXPECT_EQ(
+      RemoteEpochs(options_.epochs).Read(FleetKeys(options_.fleet).OwnerName(TestRecord::Owner(0))),
+      1u);
+}
+
 TEST_F(RemoteErasedMeanwhile, WhatWasReadWhileTheStoreWasAwayIsErasedToo) {
   // Another process of this machine has noted the epoch already.
   Open(options_);

@@ -49,7 +49,9 @@ bool RemoteLooker::WaitForWork() {
     const bool is_asked = is_on && std::ranges::any_of(store_.owners, &RemoteOwner::is_due);
     const bool connects = store_.state == RemoteStore::State::kConnecting ||
                           (!is_on && now >= store_.breaker.retry_ns());
-    if (!store_.notes.empty() || !looks_.empty() || is_asked || connects ||
+    const bool is_late =
+        std::ranges::any_of(store_.failed, [&](const auto& one) { return one.due_ns <= now; });
+    if (is_late || !store_.notes.empty() || !looks_.empty() || is_asked || connects ||
         (is_on && now >= polled_ns_ + kPollNs)) {
       return true;
     }
@@ -60,6 +62,7 @@ bool RemoteLooker::WaitForWork() {
 void RemoteLooker::Loop() {
   while (WaitForWork()) {
     WriteNotes();
+    EraseAgain();
     std::optional<Look> look;
     bool is_on, connects;
     {

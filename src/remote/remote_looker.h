@@ -45,6 +45,7 @@ class RemoteLooker {
 
   bool WaitForWork();
   void WriteNotes();
+  void EraseAgain();
   void TryConnect();
   // Opens the connection where it is closed, or was while nothing was asked.
   Status Connect();

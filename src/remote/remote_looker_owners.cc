@@ -69,15 +69,21 @@ Status RemoteLooker::Settle(RedisConnection& connection, const Digest& owner,
     made.epoch = std::max<uint64_t>(least, 1);
     KV_TRY(FillRandom(made.random));
   }
-  // Where it is missing, the first machine makes it.
-  const IfThere if_there = stored.is_there ? IfThere::kReplace : IfThere::kKeep;
-  KV_ASSIGN(const bool is_made, WriteOwner(connection, store_.keys, name, made, if_there, waits));
-  KV_ASSIGN(const StoredOwner now, ReadOwner(connection, store_.keys, name, waits));
-  if (now.epoch) {
-    Adopt(owner, *now.epoch, least);
-  } else if (!is_made && !now.is_there) {  // an empty value has its name
-    KV_TRY(WriteOwner(connection, store_.keys, name, made, IfThere::kReplace, waits));
+  const auto is_sound = [&](const StoredOwner& one) {
+    return one.epoch && one.epoch->epoch >= least;
+  };
+  StoredOwner now = stored;
+  if (!stored.is_there) {  // the first machine makes it
+    KV_TRY(MakeOwner(connection, store_.keys, name, made, waits));
+    KV_ASSIGN(now, ReadOwner(connection, store_.keys, name, waits));
   }
+  if (!is_sound(now)) {
+    const NextOwner next = [&](const StoredOwner& one) -> Result<std::optional<OwnerEpoch>> {
+      return is_sound(one) ? std::nullopt : std::optional(made);
+    };
+    KV_ASSIGN(now, ChangeOwner(connection, store_.keys, name, next, waits));
+  }
+  if (now.epoch) Adopt(owner, *now.epoch, least);
   return {};
 }
 
@@ -109,6 +115,21 @@ void RemoteLooker::Adopt(const Digest& owner, const OwnerEpoch& stored, uint64_t
     one.is_older = false;
     store_.SetEpoch(*id, stored);
     if (stored.epoch <= here) store_.notes.push_back({.owner = owner, .epoch = stored.epoch});
+  }
+  store_.progress.Call();
+}
+
+// Has the engine erase once more what it could not erase a minute ago.
+void RemoteLooker::EraseAgain() {
+  {
+    MutexLock lock(store_.mutex);
+    const uint64_t now = MonotonicNs();
+    const size_t before = store_.erased.size();
+    for (const auto& one : store_.failed) {
+      if (one.due_ns <= now) store_.erased.push_back(one.owner);
+    }
+    if (store_.erased.size() == before) return;
+    std::erase_if(store_.failed, [&](const auto& one) { return one.due_ns <= now; });
   }
   store_.progress.Call();
 }

@@ -24,6 +24,8 @@ void TakeAll(const RemoteTierOptions& options, Arena& index, Arena& out) {
   out.Take(RemoteStore::kProbeBytes);
 }
 
+uint64_t UnixDay() { return static_cast<uint64_t>(UnixS()) / 86'400; }
+
 }  // namespace
 
 const char* ToString(RemoteStats::State state) {
@@ -150,6 +152,18 @@ void RemoteStore::CancelOwner(OwnerId owner) {
   }
 }
 
+bool RemoteStore::IsOverDaily(bool used_again) {
+  if (!options.daily_bytes) return false;
+  BeginDay(UnixDay());
+  const uint64_t most = used_again ? *options.daily_bytes : *options.daily_bytes / 2;
+  return stats.written_today_bytes + (num_writes + 1) * options.value_bytes() > most;
+}
+
+void RemoteStore::BeginDay(uint64_t day) {
+  if (written_day != day) stats.written_today_bytes = 0;
+  written_day = day;
+}
+
 void RemoteStore::EndWrite(uint32_t buffer, bool stored) {
   const RemoteBuffer& out = buffers[buffer];
   RemoteNames::Entry* const entry = names.Find(out.name);
@@ -164,6 +178,8 @@ void RemoteStore::EndWrite(uint32_t buffer, bool stored) {
   if (stored) {
     ++stats.written_blocks;
     stats.written_bytes += options.value_bytes();
+    BeginDay(UnixDay());
+    stats.written_today_bytes += options.value_bytes();
   } else if (!out.is_erased) {
     ++stats.dropped_failed;
     num_failed += out.use == RemoteBuffer::Use::kQueued;  // or it could not be sealed
@@ -210,7 +226,7 @@ Status RemoteStore::Connect(RedisConnection& connection, const RedisConnection::
     MutexLock lock(mutex);
     at_now = addresses;
   }
-  return connection.Open(options.address, at_now, options.password, waits);
+  return connection.Open(options.address, at_now, options.password, waits, options.tls.get());
 }
 
 void RemoteStore::CountFault(const Error& error) {

@@ -106,6 +106,11 @@ struct RemoteStore {
   void SetEpoch(OwnerId owner, const OwnerEpoch& epoch) KV_REQUIRES(mutex);
   // Cancels reads and writes of an owner, and forgets its names.
   void CancelOwner(OwnerId owner) KV_REQUIRES(mutex);
+  // Returns whether the day's bytes do not hold one more value. Past half of them only those are
+  // written that were used again.
+  bool IsOverDaily(bool used_again) KV_REQUIRES(mutex);
+  // Begins a day's count where the day (since 1970, UTC) is another one.
+  void BeginDay(uint64_t day) KV_REQUIRES(mutex);
   // Ends a write; `stored`: the store has it.
   void EndWrite(uint32_t buffer, bool stored) KV_REQUIRES(mutex);
   // Ends a read that a thread had.
@@ -150,6 +155,7 @@ struct RemoteStore {
   uint32_t next_buffer KV_GUARDED_BY(mutex) = 0;
   uint64_t last_write KV_GUARDED_BY(mutex) = 0;    // number of the last write handed over
   uint64_t num_failed KV_GUARDED_BY(mutex) = 0;    // writes handed over that came to nothing
+  uint64_t written_day KV_GUARDED_BY(mutex) = 0;   // of stats.written_today_bytes, since 1970
   size_t next_owner KV_GUARDED_BY(mutex) = 0;      // whose place is asked for first
   SocketAddresses addresses KV_GUARDED_BY(mutex);  // of the host
   State state KV_GUARDED_BY(mutex) = State::kConnecting;
@@ -159,6 +165,11 @@ struct RemoteStore {
   double look_ns KV_GUARDED_BY(mutex) = 0;  // how long a lookup usually takes
   double load_bytes_per_s KV_GUARDED_BY(mutex) = 0;
   std::vector<ErasedOwner> erased KV_GUARDED_BY(mutex);  // what the engine is to erase here
+  struct FailedErase {
+    ErasedOwner owner;
+    uint64_t due_ns = 0;
+  };
+  std::vector<FailedErase> failed KV_GUARDED_BY(mutex);  // here; `erased` gets them again
   std::vector<ErasedOwner> notes KV_GUARDED_BY(mutex);   // what the looker is to note
   ProgressCall progress;
 

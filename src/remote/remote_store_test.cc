@@ -48,6 +48,32 @@ TEST(RemoteStore, AnOwnersPlaceIsTakenInTurn) {
   }
 }
 
+TEST(RemoteStore, ADayHasSoManyBytes) {
+  RemoteTierOptions options = SmallStore();
+  const uint64_t value = options.value_bytes();
+  options.daily_bytes = 4 * value;
+  auto made = RemoteStore::Create(options);
+  ASSERT_TRUE(made);
+  RemoteStore& store = **made;
+  MutexLock lock(store.mutex);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_FALSE(store.IsOverDaily(true)) << i;
+    EXPECT_EQ(store.IsOverDaily(false), i >= 2) << i;
+    const uint32_t index = *store.FreeBuffer();  // as RemoteWriter does
+    store.buffers[index].use = RemoteBuffer::Use::kQueued;
+    ++store.num_writes;
+    store.EndWrite(index, true);
+  }
+  EXPECT_TRUE(store.IsOverDaily(true));
+  EXPECT_EQ(store.stats.written_today_bytes, 4 * value);
+  store.written_day -= 1;  // a day later
+  EXPECT_FALSE(store.IsOverDaily(false));
+  EXPECT_EQ(store.stats.written_today_bytes, 0u);
+  store.num_writes = 2;  // what is on its way counts too
+  EXPECT_TRUE(store.IsOverDaily(false));
+  EXPECT_FALSE(store.IsOverDaily(true));
+}
+
 TEST(RemoteEpochs, NeverKeepALowerOne) {
   std::string pattern = testing::TempDir() + "/kvasir-epochs-XXXXXX";
   const std::string folder = mkdtemp(pattern.data());

@@ -92,9 +92,12 @@ bool RemoteTier::OpenOwner(const Digest& owner) {
   return id.has_value();
 }
 
-void RemoteTier::CountDropped(WriteRefusal why) {
+void RemoteTier::CountDropped(WriteRefusal why, uint32_t) {
   const MutexLock lock(store_->mutex);
-  ++(why == WriteRefusal::kNoBuffer ? store_->stats.dropped_buffer : store_->stats.dropped_failed);
+  RemoteStats& stats = store_->stats;
+  ++(why == WriteRefusal::kBudget     ? stats.dropped_budget
+     : why == WriteRefusal::kNoBuffer ? stats.dropped_buffer
+                                      : stats.dropped_failed);
 }
 
 TierStats RemoteTier::Stats() const {
@@ -110,6 +113,7 @@ TierStats RemoteTier::Stats() const {
   stats.written_bytes = remote.written_bytes;
   stats.dropped_buffer = remote.dropped_buffer;
   stats.dropped_failed = remote.dropped_failed;
+  stats.dropped_budget = remote.dropped_budget;
   stats.fault_read = remote.fault_io;
   stats.fault_stalled = remote.fault_stalled;
   stats.fault_damaged = remote.fault_damaged;
@@ -123,7 +127,15 @@ RemoteStats RemoteTier::Remote() const {
   stats.reason = store_->reason;
   stats.load_bytes_per_s = store_->load_bytes_per_s;
   stats.pending_blocks = store_->num_writes;
+  stats.daily_bytes = store_->options.daily_bytes;
   return stats;
+}
+
+std::optional<uint64_t> RemoteTier::EpochOf(const Digest& owner) const {
+  const MutexLock lock(store_->mutex);
+  const auto id = store_->owner_keys.Find(owner);
+  if (!id || store_->at(*id).epoch == 0) return std::nullopt;
+  return store_->at(*id).epoch;
 }
 
 std::vector<ErasedOwner> RemoteTier::TakeErased() {
@@ -137,6 +149,12 @@ void RemoteTier::EraseHere(const Digest& owner, std::function<void(Result<TierEr
     if (const auto id = store_->owner_keys.Find(owner)) store_->at(*id).awaits_erase = false;
   }
   done(TierErased{});
+}
+
+void RemoteTier::EraseAgain(const ErasedOwner& erased) {
+  const MutexLock lock(store_->mutex);
+  store_->failed.push_back({.owner = {.owner = erased.owner, .epoch = erased.epoch},
+                            .due_ns = MonotonicNs() + store_->options.again_ns});
 }
 
 void RemoteTier::NoteErased(const ErasedOwner& erased) {

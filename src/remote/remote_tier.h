@@ -53,7 +53,7 @@ class RemoteTier : public Tier {
     writer_.Seal(write, payload);
   }
   void EndWrite(WriteId write) override { writer_.End(write); }
-  void CountDropped(WriteRefusal why) override;
+  void CountDropped(WriteRefusal why, uint32_t store) override;
   std::optional<ReadId> BeginRead(const RecordName& name) override { return reader_.Begin(name); }
   bool HasReadRoom() const override { return reader_.HasRoom(); }
   ReadState StateOf(ReadId read) const override { return reader_.StateOf(read); }
@@ -78,12 +78,17 @@ class RemoteTier : public Tier {
   }
   TierStats Stats() const override;
   RemoteStats Remote() const;
+  // Returns the owner's epoch. Absent: it is not known yet. Thread-safe.
+  std::optional<uint64_t> EpochOf(const Digest& owner) const;
   // Returns the owners whose blocks are to be erased here since the last call: EraseHere is to be
   // called for each. Thread-safe.
   std::vector<ErasedOwner> TakeErased();
   // Notes that nothing of before is left here of such an owner: the next start does not erase it
   // again. Thread-safe.
   void NoteErased(const ErasedOwner& erased);
+  // Has TakeErased return such an owner once more in a minute, for its blocks alone: they could not
+  // be erased. Thread-safe.
+  void EraseAgain(const ErasedOwner& erased);
 
  private:
   // Returns whether the store was asked for all owners that are known, or does not answer.

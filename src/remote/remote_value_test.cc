@@ -167,6 +167,11 @@ TEST(FleetKeys, NamesDependOnTheEpochAndTellNothing) {
   EXPECT_NE(one, RemoteName("o", TestRecord::Filled(2), name));
   EXPECT_NE(one, RemoteName("o", TestRecord::Filled(1), part));
   EXPECT_EQ(one, RemoteName("o", TestRecord::Filled(1), name));
+  InjectFault(Fault::kUnkeyedName);
+  EXPECT_EQ(RemoteName("o", TestRecord::Filled(1), name),
+            RemoteName("o", TestRecord::Filled(2), name))
+      << "the test can fail";
+  InjectFault(Fault::kNone);
 }
 
 }  // namespace

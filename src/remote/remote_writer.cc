@@ -29,6 +29,7 @@ std::optional<WriteRefusal> RemoteWriter::Refusal(const RecordFacts& facts) {
   const RemoteNames::Entry* const known = store_.names.Find(facts.name);
   if (known != nullptr && known->IsKnown(store_.NowS())) return WriteRefusal::kKnown;
   if (facts.after && store_.names.Find(*facts.after) == nullptr) return WriteRefusal::kOff;
+  if (store_.IsOverDaily(facts.used_again)) return WriteRefusal::kBudget;
   if (store_.num_writes >= store_.num_buffers / 2) return WriteRefusal::kNoBuffer;
   return std::nullopt;
 }

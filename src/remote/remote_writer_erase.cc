@@ -148,27 +148,29 @@ void RemoteWriter::RemoveDue() {
 }
 
 // Writes the owner's object with the next epoch, so that nothing of before can be opened any more.
-// Epochs are times, so that two machines that erase at once, or after the store lost its data, do
-// not take the same one.
+// Epochs are times, so that a machine does not take one that others have seen after the store lost
+// its data. Of two machines that erase at once the later one takes the higher epoch.
 Result<OwnerEpoch> RemoteWriter::RaiseEpoch(const Digest& owner) {
   const std::string name = store_.keys.OwnerName(owner);
-  began_ns_ = MonotonicNs();
-  KV_ASSIGN(const StoredOwner stored, ReadOwner(connection_, store_.keys, name, waits_));
-  OwnerEpoch next{.epoch = std::max(store_.epochs.Read(name),
-                                    stored.epoch ? stored.epoch->epoch : uint64_t{0})};
+  OwnerEpoch known{.epoch = store_.epochs.Read(name)};
   {
     MutexLock lock(store_.mutex);
     const auto id = store_.owner_keys.Find(owner);
-    if (id) next.epoch = std::max(next.epoch, store_.at(*id).epoch);
+    if (id) known.epoch = std::max(known.epoch, store_.at(*id).epoch);
     if (id && FaultActive(Fault::kKeptEpoch)) {
       return OwnerEpoch{store_.at(*id).epoch, store_.owner_keys.key_of(*id)};
     }
   }
-  next.epoch = std::max(next.epoch + 1, static_cast<uint64_t>(UnixNs() / 1'000'000));
-  KV_TRY(FillRandom(next.random));
-  KV_TRY(WriteOwner(connection_, store_.keys, name, next, IfThere::kReplace, waits_));
-  store_.epochs.Write(name, next.epoch);
-  return next;
+  const auto next = [&](const StoredOwner& stored) -> Result<std::optional<OwnerEpoch>> {
+    const uint64_t last = std::max(known.epoch, stored.epoch ? stored.epoch->epoch : 0);
+    OwnerEpoch one{.epoch = std::max(last + 1, static_cast<uint64_t>(UnixNs() / 1'000'000))};
+    KV_TRY(FillRandom(one.random));
+    return one;
+  };
+  began_ns_ = MonotonicNs();
+  KV_ASSIGN(const StoredOwner raised, ChangeOwner(connection_, store_.keys, name, next, waits_));
+  store_.epochs.Write(name, raised.epoch->epoch);
+  return *raised.epoch;
 }
 
 Result<TierErased> RemoteWriter::EraseOwner(Removal& removal) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -23,6 +24,7 @@ namespace {
 using nlohmann::json;
 
 constexpr auto kLookForOthers = std::chrono::milliseconds(500);
+constexpr auto kTryAgain = std::chrono::minutes(1);
 
 // `shows_sizes`: with several tenants, the disk's figures would tell of others' keys.
 json ErasureJson(const Erasure& erasure, size_t sessions, bool has_disk, bool shows_sizes) {
@@ -84,6 +86,8 @@ CacheEraser::~CacheEraser() {
 }
 
 void CacheEraser::FollowOthers() {
+  using Clock = std::chrono::steady_clock;
+  std::map<OwnerDigest, Clock::time_point> failed;  // when
   for (;;) {
     {
       MutexLock lock(mutex_);
@@ -91,29 +95,39 @@ void CacheEraser::FollowOthers() {
       if (is_stopping_) return;
     }
     UntilDone([&] {
-      for (const OwnerDigest& owner : engine_.TakeErasedElsewhere()) EraseAsOthers(owner);
+      const Clock::time_point now = Clock::now();
+      std::erase_if(failed, [&](const auto& one) { return now - one.second >= kTryAgain; });
+      for (const ErasedElsewhere& erased : engine_.ListErasedElsewhere()) {
+        if (failed.contains(erased.owner)) continue;
+        if (EraseAsOthers(erased.owner)) {
+          engine_.EndErasedElsewhere(erased);
+        } else {
+          failed.emplace(erased.owner, now);
+        }
+      }
     });
   }
 }
 
 // Erases what the server keeps of a tenant whose cache another machine has erased. A share group
-// has no sessions. What fails is logged; the tenant may erase it here.
-void CacheEraser::EraseAsOthers(const OwnerDigest& owner) {
+// has no sessions. What fails is logged.
+bool CacheEraser::EraseAsOthers(const OwnerDigest& owner) {
   const std::shared_ptr<const Credentials> keys = keys_.current();
   std::vector<std::string> names = {"default"};
   for (const auto& entry : keys->tenants()) names.push_back(entry->name);
   const auto named =
       std::ranges::find_if(names, [&](const auto& name) { return Sha256Of(name) == owner; });
   const auto tenant = named != names.end() ? std::optional(*named) : std::nullopt;
-  if (tenant) {
-    std::string stays;
-    RemoveSessions(engine_, *tenant, &stays);
-    if (!stays.empty()) {
-      Log(LogLevel::kWarning, "what another machine has erased stays", LogField("why", stays));
-    }
+  std::string stays;
+  if (tenant) RemoveSessions(engine_, *tenant, &stays);
+  if (!stays.empty()) {
+    Log(LogLevel::kWarning,
+        "what another machine has erased stays here; it is tried again each minute and at start",
+        LogField("why", stays));
   }
   DropPrepared(tenant);
   if (!tenant) stores_.texts.EraseAll();  // of any tenant in the group
+  return stays.empty();
 }
 
 void CacheEraser::DropPrepared(const std::optional<std::string>& tenant) {

@@ -28,7 +28,7 @@ struct TenantStores {
 
 // Erases the caller's own sessions, its cache and its share group's; for the operator another
 // tenant's or group's. In a fleet a thread looks twice a second for what other machines have
-// erased, and removes those tenants' sessions. Thread-safe.
+// erased, and removes those tenants' sessions, again each minute where that fails. Thread-safe.
 class CacheEraser {
  public:
   // REQUIRES: all outlive this and what it begins.
@@ -45,7 +45,8 @@ class CacheEraser {
   size_t RemoveSessions(Engine& engine, const std::string& tenant, std::string* why_kept);
 
   void FollowOthers();
-  void EraseAsOthers(const OwnerDigest& owner);
+  // Returns whether nothing is left.
+  bool EraseAsOthers(const OwnerDigest& owner);
   // Drops what is prepared, and what is known of slots and of a tenant's texts.
   void DropPrepared(const std::optional<std::string>& tenant);
 

@@ -127,7 +127,9 @@ json RemoteJson(const std::optional<RemoteStats>& remote) {
           {"load_bytes_s", remote->load_bytes_per_s},
           {"pending_blocks", remote->pending_blocks},
           {"read_bytes", remote->read_bytes},
-          {"written_bytes", remote->written_bytes}};
+          {"written_bytes", remote->written_bytes},
+          {"written_today_bytes", remote->written_today_bytes},
+          {"daily_bytes", remote->daily_bytes ? json(*remote->daily_bytes) : json()}};
 }
 
 json LimitJson(uint64_t limit, uint64_t none) { return limit == none ? json() : json(limit); }
@@ -225,13 +227,21 @@ Outcome CacheHandlers::Sequences(const Call& call) {
 
 Outcome CacheHandlers::Tenants(const Call& call) {
   const EngineStats stats = call.engine.Stats();
+  const bool has_remote = call.engine.RemoteState().has_value();
+  const auto row = [&](const TenantEntry& entry) {
+    json tenant = TenantJson(entry, stats);
+    if (!has_remote) return tenant;
+    const auto epoch = call.engine.RemoteEpochOf(entry.name);
+    tenant["remote_epoch"] = epoch ? json(*epoch) : json();
+    return tenant;
+  };
   const auto keys = keys_.current();
   json data = json::array();
   for (const TenantStats& tenant : stats.tenants) {
     if (tenant.name.empty() || keys->Find(tenant.name)) continue;
-    data.push_back(TenantJson({.name = tenant.name}, stats));
+    data.push_back(row({.name = tenant.name}));
   }
-  for (const auto& entry : keys->tenants()) data.push_back(TenantJson(*entry, stats));
+  for (const auto& entry : keys->tenants()) data.push_back(row(*entry));
   return JsonResponse({{"object", "list"},
                        {"block_bytes", call.engine.plan().block_bytes},
                        {"data", std::move(data)}});

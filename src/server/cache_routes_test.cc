@@ -47,11 +47,12 @@ TEST_F(CacheRoutesTest, WhatAnotherMachineErasesTakesTheTenantsSessions) {
   ASSERT_TRUE(make("other"));
   {
     const MutexLock lock(engine_->mutex);
-    engine_->erased_elsewhere = {Sha256Of("default"), Sha256Of(OwnerOfGroup("g"))};
+    engine_->erased_elsewhere = {{Sha256Of("default"), 5}, {Sha256Of(OwnerOfGroup("g")), 6}};
   }
-  for (int i = 0; i < 2000 && server_->sessions.counts().sessions > 1; ++i) {
+  for (int i = 0; i < 2000 && !engine_->ListErasedElsewhere().empty(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
+  EXPECT_TRUE(engine_->ListErasedElsewhere().empty()) << "the engine has to know that it is done";
   EXPECT_EQ(server_->sessions.counts().sessions, 1u);
   EXPECT_TRUE(engine_->erased.empty()) << "the engine has done its part";
 }
@@ -86,6 +87,18 @@ TEST_F(CacheRoutesTest, ACallerSeesItsOwnSumsAndSequences) {
   EXPECT_FALSE(own.contains("blocks"));
   EXPECT_EQ(own["tokens"]["generated"], 2);
   EXPECT_EQ(AskJson("GET", "/v1/cache/tenants")["data"].size(), 2u);
+}
+
+TEST_F(CacheRoutesTest, TenantsHaveAnEpochInAFleet) {
+  ServerOptions options;
+  options.api_keys = {"a", "b"};
+  Restart(options);
+  const auto tenants = [&] { return AskJson("GET", "/v1/cache/tenants")["data"]; };
+  EXPECT_FALSE(tenants()[0].contains("remote_epoch"));
+  engine_->remote.emplace();
+  engine_->remote_epochs[tenants()[0]["tenant"].get<std::string>()] = 1700000000000;
+  EXPECT_EQ(tenants()[0]["remote_epoch"], 1700000000000);
+  EXPECT_TRUE(tenants()[1]["remote_epoch"].is_null()) << "it is not known yet";
 }
 
 TEST_F(CacheRoutesTest, APrefixShowsTheTextThatAnOwnSessionHasRead) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,9 +69,17 @@ class FakeEngine : public Engine {
   void Flush(FlushSink done) override { done(TierFlushed{}); }
   std::optional<TierStats> DiskStats() const override { return disk; }
   std::optional<RemoteStats> RemoteState() const override { return remote; }
-  std::vector<OwnerDigest> TakeErasedElsewhere() override {
+  std::optional<uint64_t> RemoteEpochOf(std::string_view owner) const override {
+    const auto found = remote_epochs.find(owner);
+    return found == remote_epochs.end() ? std::nullopt : std::optional(found->second);
+  }
+  std::vector<ErasedElsewhere> ListErasedElsewhere() const override {
     const MutexLock lock(mutex);
-    return std::exchange(erased_elsewhere, {});
+    return erased_elsewhere;
+  }
+  void EndErasedElsewhere(const ErasedElsewhere& erased) override {
+    const MutexLock lock(mutex);
+    std::erase_if(erased_elsewhere, [&](const auto& one) { return one.owner == erased.owner; });
   }
   void ReserveDisk(uint64_t) override {}
   Status CheckRoom(const std::string&) const override { return room; }
@@ -131,8 +141,9 @@ class FakeEngine : public Engine {
   Status model_status, room;
   std::optional<TierStats> disk;
   std::optional<RemoteStats> remote;
-  Mutex mutex;
-  std::vector<OwnerDigest> erased_elsewhere KV_GUARDED_BY(mutex);
+  std::map<std::string, uint64_t, std::less<>> remote_epochs;
+  mutable Mutex mutex;
+  std::vector<ErasedElsewhere> erased_elsewhere KV_GUARDED_BY(mutex);
   TenantTable tenants;
   std::vector<std::pair<GenerateRequest, EventSink>> submitted;
   std::vector<RequestId> cancelled;
