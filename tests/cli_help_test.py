@@ -75,10 +75,10 @@ class HelpListsWhatIsRead(CliTest):
         self.assertEqual(len(self.flags), 16)
         self.assertGreater(sum(map(len, self.flags.values())), 150)
 
-    def test_serve_lists_seven_flags_on_the_page_for_experts(self):
+    def test_serve_lists_eight_flags_on_the_page_for_experts(self):
         usual, experts = (kvasir("serve", flag).stdout for flag in ("--help", "--help-expert"))
         names = re.findall(r"(?m)^  (--[a-z-]+)", experts.split("Flags:")[1])
-        self.assertEqual(set(names), set("--block-tokens --step-tokens --pin-threads --kv-headroom --sse-ping-s "
+        self.assertEqual(set(names), set("--block-tokens --step-tokens --pin-threads --keep-share --kv-headroom --sse-ping-s "
                                          "--drain-delay-s --trace-sample --help".split()))
         for name in set(names) - {"--help"}:
             self.assertNotRegex(usual, rf"(?m)^  {name}\b")
