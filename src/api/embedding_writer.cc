@@ -19,7 +19,7 @@ using nlohmann::json;
 
 static_assert(std::endian::native == std::endian::little, "base64 has the bytes as they lie");
 
-// Returns the members of an object, to be put behind others.
+// Returns the members of an object, which follow others.
 std::string MembersOf(const json& object) {
   std::string text = Dump(object);
   text.front() = ',';
