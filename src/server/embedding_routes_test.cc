@@ -15,12 +15,14 @@ using nlohmann::json;
 
 class EmbeddingRoutesTest : public RoutesTest {
  protected:
-  void AddRoutes() override {
+  void SetUp() override { MakeSmall(TinyTokenizerJson()); }
+  // A model whose hidden states have four numbers.
+  void MakeSmall(const std::string& tokenizer_json) {
+    Make({}, tokenizer_json);
     engine_->mutable_card().hidden_size = 4;
-    Again();
+    Restart({});
   }
-  // As after a start with the card as it is.
-  void Again() { AddEmbeddingRoutes(server_->generations, &server_->table); }
+  void AddRoutes() override { AddEmbeddingRoutes(server_->generations, &server_->table); }
 
   json Answer(const json& body, const std::vector<std::vector<float>>& embeddings) {
     GenerationStart start = Start("/v1/embeddings", body);
@@ -84,7 +86,7 @@ TEST_F(EmbeddingRoutesTest, WhatTheTokenizerAddsEndsAText) {
                     R"("post_processor":{"type":"TemplateProcessing","single":[
       {"Sequence":{"id":"A","type_id":0}},{"SpecialToken":{"id":"<|end|>","type_id":0}}],"pair":[],
       "special_tokens":{"<|end|>":{"id":"<|end|>","ids":[257],"tokens":["<|end|>"]}}})");
-  Make({}, tokenizer);
+  MakeSmall(tokenizer);
   EXPECT_EQ(Start("/v1/embeddings", {{"input", "a"}}).requests[0].prompt,
             (std::vector<TokenId>{97, 257}));
   EXPECT_EQ(
@@ -97,7 +99,7 @@ TEST_F(EmbeddingRoutesTest, AnswersHaveUnitLengthAndTheReceipt) {
   EXPECT_EQ(answer["object"], "list");
   EXPECT_EQ(answer["model"], "fake");
   EXPECT_EQ(answer["data"][0],
-            json({{"object", "embedding"}, {"index", 0}, {"embedding", {0, 0.6f, 0, 0.8f}}}));
+            json({{"object", "embedding"}, {"index", 0}, {"embedding", {0, 0.6, 0, 0.8}}}));
   EXPECT_EQ(answer["data"][1]["embedding"], json({0, 0, 0, 0})) << "no division by 0";
   EXPECT_EQ(answer["usage"], json({{"prompt_tokens", 6},
                                    {"total_tokens", 6},
