@@ -210,7 +210,7 @@ class OpenAiClient(WithClient):
             self.chat(messages=[{"role": "wizard", "content": "x"}])
         self.assertEqual(caught.exception.body["param"], "messages[0].role")
         with self.assertRaises(openai.NotFoundError):
-            self.client().embeddings.create(model="default", input="x")
+            self.client().batches.retrieve("x")
 
     def test_the_second_conversation_reuses_the_system_prompt(self):
         self.chat(messages=user("Where does Anna live?", SYSTEM))
@@ -367,7 +367,7 @@ class OtherEndpoints(WithServer):
         for method, path, status in (
                 ("GET", "/nothing", 404), ("GET", "/v1/chat/completions", 405), ("POST", "/v1/models", 405),
                 ("PATCH", "/v1/cache", 405), ("POST", "/v1/cache/flush", 400), ("POST", "/v1/messages", 400),
-                ("GET", "/v1/sessions/7", 404), ("POST", "/v1/embeddings", 404), ("GET", "/health?x=1", 200),
+                ("GET", "/v1/sessions/7", 404), ("POST", "/v1/embeddings", 400), ("GET", "/health?x=1", 200),
                 ("GET", "/health/", 200)):
             got, headers, answer = self.server.request(method, path, b"{}" if method == "POST" else None)
             self.assertEqual(got, status, (method, path, answer))
@@ -397,7 +397,7 @@ class OtherEndpoints(WithServer):
         headers = self.server.request("OPTIONS", "/v1/cache", headers=asked)[1]
         self.assertEqual(headers["allow"], "OPTIONS, GET, HEAD, DELETE")
         self.assertEqual(headers["access-control-allow-methods"], "GET", "no keys: no page may erase")
-        headers = self.server.request("OPTIONS", "/v1/embeddings", headers=asked)[1]
+        headers = self.server.request("OPTIONS", "/v1/messages/batches", headers=asked)[1]
         self.assertEqual(headers["allow"], "OPTIONS")
         self.assertNotIn("access-control-allow-methods", headers)
         headers = self.server.request("POST", "/v1/completions", b"{}", asked)[1]
