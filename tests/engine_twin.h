@@ -22,7 +22,7 @@ struct TwinCounts {
   uint64_t rows = 0, differ = 0;  // rows of logits
   uint64_t reused_tokens = 0, evicted_blocks = 0, cancelled = 0, cursor_hits = 0;
   uint64_t window_misses = 0;  // prompts whose prefix was there, and its window not
-  uint64_t disk_tokens = 0, restarts = 0;
+  uint64_t disk_tokens = 0, remote_tokens = 0, restarts = 0;
   uint64_t formats = 0;  // requests with a format
   uint64_t adapted = 0;  // adapters of requests
   DraftStats drafts;
@@ -31,12 +31,21 @@ struct TwinCounts {
 
 class TwinRun {
  public:
-  explicit TwinRun(uint64_t seed) : random_(seed), drafts_(~seed), adapters_(seed * 3 + 1) {}
+  explicit TwinRun(uint64_t seed)
+      : random_(seed), drafts_(~seed), adapters_(seed * 3 + 1), shares_(seed * 5 + 1) {}
 
   // Makes that from now on each round has a disk, and its engine is started again now and then.
   TwinRun& OnDisk() {
     on_disk_ = true;
     least_sequences_ = 3;  // steps of a whole block leave less room for forks of windows
+    return *this;
+  }
+
+  // Makes that from now on each round has two engines, each on a CPU target of its choice, which
+  // share their blocks through a store. `disturb` is called before each batch.
+  TwinRun& OnStore(RemoteOptions store, std::function<void(Random&)> disturb) {
+    store_ = std::move(store);
+    disturb_ = std::move(disturb);
     return *this;
   }
 
@@ -130,31 +139,36 @@ class TwinRun {
         block_tokens_.value_or(16 * (1 + static_cast<uint32_t>(random_.Below(3))));
     options.step_tokens = step_tokens[random_.Below(3)];
     options.parallel = 6;
-    // Index and cursors take a part of the budget: find a budget whose pool holds a few requests.
-    options.kv_memory_bytes = 64 << 10;
-    const uint64_t sequences = least_sequences_ + random_.Below(4);
-    for (;; options.kv_memory_bytes = options.kv_memory_bytes * 5 / 4) {
-      const Result<MemoryPlan> plan = Engine::PlanMemory(options);
-      if (plan && plan->sequences >= sequences) break;
-      ASSERT_LT(options.kv_memory_bytes, uint64_t{1} << 30);
-    }
+    FitMemory(options);
     if (on_disk_) {
       const auto folder = ScratchDir() / "twin-disk";
       std::filesystem::remove_all(folder);
       options.disk = DiskOptions{.folder = folder.string(), .cap_bytes = uint64_t{8} << 20};
     }
+    options.remote = store_;
     auto engine = LoadEngine(options);
     const auto twin = LoadEngine(twin_options);
-    for (Engine* each : {engine.get(), twin.get()}) LoadAdapters(*each);
+    EngineOptions others = options;
+    others.target = NameOf(targets[shares_.Below(targets.size())]);
+    const auto other = store_ ? LoadEngine(others) : nullptr;
+    const auto load_adapters = [&] {
+      for (Engine* each : {engine.get(), twin.get(), other.get()}) {
+        if (each != nullptr) LoadAdapters(*each);
+      }
+    };
+    load_adapters();
     conversations_.clear();
     for (uint32_t batch = 0; batch < num_batches && !testing::Test::HasFailure(); ++batch) {
-      RunBatch(*engine, *twin);
+      if (disturb_) disturb_(shares_);
+      RunBatch(other && shares_.Below(2) == 0 ? *other : *engine, *twin);
+      if (other && shares_.Below(3) == 0) Share(*engine);
+      if (other && shares_.Below(20) == 0) other->Erase("tenant-1");
       // An index that skips its comparisons has no invariants to check.
       if (random_.Below(8) == 0 && !FaultsActive()) engine->CheckInvariants();
       if (random_.Below(20) == 0) engine->Erase("tenant-0");
       if (!adapter_seeds_.empty() && adapters_.Below(8) == 0) {
         adapter_seeds_[adapters_.Below(adapter_seeds_.size())] = 1 + adapters_.Below(4);
-        for (Engine* each : {engine.get(), twin.get()}) LoadAdapters(*each);
+        load_adapters();
       }
       if (on_disk_ && random_.Below(3) == 0) Flush(*engine);
       if (!on_disk_ || random_.Below(8) != 0) continue;
@@ -164,14 +178,29 @@ class TwinRun {
       LoadAdapters(*engine);
       ++counts_.restarts;
     }
-    Count(*engine);
-    const EngineStats stats = engine->Stats();
+    CheckEnd(*engine);
+    if (other) CheckEnd(*other);
+  }
+
+  // Finds a budget whose pool holds a few requests: index and cursors take a part of it.
+  void FitMemory(EngineOptions& options) {
+    options.kv_memory_bytes = 64 << 10;
+    const uint64_t sequences = least_sequences_ + random_.Below(4);
+    for (;; options.kv_memory_bytes = options.kv_memory_bytes * 5 / 4) {
+      const Result<MemoryPlan> plan = Engine::PlanMemory(options);
+      if (plan && plan->sequences >= sequences) break;
+      ASSERT_LT(options.kv_memory_bytes, uint64_t{1} << 30);
+    }
+  }
+
+  void CheckEnd(Engine& engine) {
+    Count(engine);
+    const EngineStats stats = engine.Stats();
     EXPECT_EQ(stats.pinned_blocks, 0u);
     EXPECT_EQ(stats.live_tokens, 0u);
-    if (!FaultsActive()) {
-      EXPECT_EQ(stats.requests_failed, 0u);
-      engine->CheckInvariants();
-    }
+    if (FaultsActive()) return;
+    EXPECT_EQ(stats.requests_failed, 0u);
+    engine.CheckInvariants();
   }
 
   void Count(Engine& engine) {
@@ -179,6 +208,7 @@ class TwinRun {
     counts_.evicted_blocks += stats.evicted_blocks;
     counts_.cursor_hits += stats.cursor_hits;
     counts_.disk_tokens += stats.reused_disk;
+    counts_.remote_tokens += stats.reused_remote;
     counts_.drafts.drafted += stats.drafts.drafted;
     counts_.drafts.accepted += stats.drafts.accepted;
     if (!on_disk_) return;
@@ -227,11 +257,19 @@ class TwinRun {
     EXPECT_TRUE(flushed) << flushed.error().message;
   }
 
+  // Waits until what the engine has computed is in the store, or the store fails.
+  static void Share(Engine& engine) {
+    std::promise<void> told;
+    engine.Flush([&](const Result<TierFlushed>&) { told.set_value(); });
+    told.get_future().get();
+  }
+
   void RunBatch(Engine& engine, Engine& twin) {
     std::vector<Asked> batch(1 + random_.Below(5));
     for (Asked& asked : batch) {
       asked.request = NextRequest(engine.card().vocab_size, &asked.conversation);
-      if (engine.tokenizer() != nullptr && random_.Below(2) == 0) {
+      // An erase that another engine did may end a request that waits for its format.
+      if (!store_ && engine.tokenizer() != nullptr && random_.Below(2) == 0) {
         asked.request.format = NextFormat();
         ++counts_.formats;
       }
@@ -427,10 +465,12 @@ class TwinRun {
   uint32_t max_tokens_ = 384;  // of a sequence
   bool on_disk_ = false;
   bool has_draft_model_ = false;
+  std::optional<RemoteOptions> store_;
+  std::function<void(Random&)> disturb_;
   std::optional<std::string> format_;     // absent: a random one for each round
   uint64_t least_sequences_ = 1;          // of the whole context, that the pool holds
   std::optional<uint32_t> block_tokens_;  // likewise
-  Random random_, drafts_, adapters_;
+  Random random_, drafts_, adapters_, shares_;
   std::vector<uint64_t> adapter_seeds_;  // of the round's adapters; empty: it has none
   std::vector<Conversation> conversations_;
   TwinCounts counts_;
@@ -439,7 +479,8 @@ class TwinRun {
 inline void PrintTwin(const TwinCounts& counts) {
   std::printf(
       "rows %llu differ %llu (reused tokens %llu, cursor hits %llu, evicted blocks %llu, "
-      "cancelled %llu, window misses %llu, from disk %llu, restarts %llu, formats %llu, "
+      "cancelled %llu, window misses %llu, from disk %llu, from a store %llu, restarts %llu, "
+      "formats %llu, "
       "adapters %llu, drafted tokens accepted %llu of %llu)\n",
       static_cast<unsigned long long>(counts.rows), static_cast<unsigned long long>(counts.differ),
       static_cast<unsigned long long>(counts.reused_tokens),
@@ -448,6 +489,7 @@ inline void PrintTwin(const TwinCounts& counts) {
       static_cast<unsigned long long>(counts.cancelled),
       static_cast<unsigned long long>(counts.window_misses),
       static_cast<unsigned long long>(counts.disk_tokens),
+      static_cast<unsigned long long>(counts.remote_tokens),
       static_cast<unsigned long long>(counts.restarts),
       static_cast<unsigned long long>(counts.formats),
       static_cast<unsigned long long>(counts.adapted),

@@ -80,6 +80,11 @@ class RedisFake {
     MutexLock lock(mutex_);
     values_[name] = value;
   }
+  // Changes what is stored, by `change`.
+  void Change(const std::function<void(std::map<std::string, std::string>& values)>& change) {
+    MutexLock lock(mutex_);
+    change(values_);
+  }
   // Closes all connections.
   void HangUp() {
     MutexLock lock(mutex_);
