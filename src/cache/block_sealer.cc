@@ -63,8 +63,8 @@ tl::expected<WriteId, WriteRefusal> BlockSealer::BeginWrite(BlockId block, uint3
 
 // Counts a block that leaves the queue unwritten. The tier has the others already, or stores
 // nothing.
-void BlockSealer::CountRefused(WriteRefusal why) {
-  if (why == WriteRefusal::kBudget) parts_.tier.CountDropped(why);
+void BlockSealer::CountRefused(WriteRefusal why, uint32_t store) {
+  if (why == WriteRefusal::kBudget) parts_.tier.CountDropped(why, store);
 }
 
 bool BlockSealer::SealUntil(uint64_t end_ns, const ForEach& for_each) {
@@ -95,7 +95,7 @@ bool BlockSealer::SealStore(uint32_t store, uint64_t end_ns, const ForEach& for_
       if (write) {
         batch[num++] = {*write, *block};
       } else {
-        CountRefused(write.error());
+        CountRefused(write.error(), store);
       }
     }
     for_each(num, [&](uint32_t i) {
@@ -110,10 +110,11 @@ bool BlockSealer::SealStore(uint32_t store, uint64_t end_ns, const ForEach& for_
 }
 
 void BlockSealer::DropAll() {
-  for (WriteQueue& queue : queues_) {
+  for (uint32_t store = 0; store < queues_.size(); ++store) {
+    WriteQueue& queue = queues_[store];
     while (queue.size() > 0) {
       queue.Remove(*queue.front());
-      parts_.tier.CountDropped(WriteRefusal::kNoBuffer);
+      parts_.tier.CountDropped(WriteRefusal::kNoBuffer, store);
     }
   }
 }
@@ -125,7 +126,7 @@ void BlockSealer::SealLeaving(BlockId block, uint32_t store) {
     const auto write = BeginWrite(next, store);
     if (!write && write.error() == WriteRefusal::kNoBuffer) {
       queue.Remove(block);
-      parts_.tier.CountDropped(write.error());
+      parts_.tier.CountDropped(write.error(), store);
       return;
     }
     queue.Remove(next);
@@ -133,7 +134,7 @@ void BlockSealer::SealLeaving(BlockId block, uint32_t store) {
       parts_.tier.Seal(*write, {parts_.pool.data(next), parts_.layout.block_bytes()});
       parts_.tier.EndWrite(*write);
     } else {
-      CountRefused(write.error());
+      CountRefused(write.error(), store);
     }
   }
 }

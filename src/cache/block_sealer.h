@@ -59,7 +59,7 @@ class BlockSealer {
 
  private:
   tl::expected<WriteId, WriteRefusal> BeginWrite(BlockId block, uint32_t store);
-  void CountRefused(WriteRefusal why);
+  void CountRefused(WriteRefusal why, uint32_t store);
   void SealLeaving(BlockId block, uint32_t store);
   bool SealStore(uint32_t store, uint64_t end_ns, const ForEach& for_each);
 

@@ -92,7 +92,7 @@ bool RemoteTier::OpenOwner(const Digest& owner) {
   return id.has_value();
 }
 
-void RemoteTier::CountDropped(WriteRefusal why) {
+void RemoteTier::CountDropped(WriteRefusal why, uint32_t) {
   const MutexLock lock(store_->mutex);
   RemoteStats& stats = store_->stats;
   ++(why == WriteRefusal::kBudget     ? stats.dropped_budget

@@ -53,7 +53,7 @@ class RemoteTier : public Tier {
     writer_.Seal(write, payload);
   }
   void EndWrite(WriteId write) override { writer_.End(write); }
-  void CountDropped(WriteRefusal why) override;
+  void CountDropped(WriteRefusal why, uint32_t store) override;
   std::optional<ReadId> BeginRead(const RecordName& name) override { return reader_.Begin(name); }
   bool HasReadRoom() const override { return reader_.HasRoom(); }
   ReadState StateOf(ReadId read) const override { return reader_.StateOf(read); }

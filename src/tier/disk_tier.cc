@@ -103,7 +103,7 @@ void DiskTier::Seal(WriteId write, std::span<const std::byte> payload) {
 }
 void DiskTier::EndWrite(WriteId write) { sealer_.End(write); }
 
-void DiskTier::CountDropped(WriteRefusal why) {
+void DiskTier::CountDropped(WriteRefusal why, uint32_t) {
   MutexLock lock(store_.mutex);
   if (why == WriteRefusal::kNoBuffer) ++store_.figures.stats.dropped_buffer;
   if (why == WriteRefusal::kBudget) ++store_.figures.stats.dropped_budget;

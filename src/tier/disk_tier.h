@@ -65,7 +65,7 @@ class DiskTier : public Tier {
   tl::expected<WriteId, WriteRefusal> BeginWrite(const RecordFacts& facts) override;
   void Seal(WriteId write, std::span<const std::byte> payload) override;
   void EndWrite(WriteId write) override;
-  void CountDropped(WriteRefusal why) override;
+  void CountDropped(WriteRefusal why, uint32_t store) override;
   std::optional<ReadId> BeginRead(const RecordName& name) override;
   bool HasReadRoom() const override;
   ReadState StateOf(ReadId read) const override;

@@ -96,7 +96,7 @@ class MemoryTier : public Tier {
     }
     wake_.notify_all();
   }
-  void CountDropped(WriteRefusal why) override {
+  void CountDropped(WriteRefusal why, uint32_t) override {
     MutexLock lock(mutex_);
     if (why == WriteRefusal::kNoBuffer) ++stats_.dropped_buffer;
     if (why == WriteRefusal::kBudget) ++stats_.dropped_budget;

@@ -134,8 +134,8 @@ class Tier {
   virtual tl::expected<WriteId, WriteRefusal> BeginWrite(const RecordFacts& facts) = 0;
   virtual void Seal(WriteId write, std::span<const std::byte> payload) = 0;
   virtual void EndWrite(WriteId write) = 0;
-  // Counts a block that left the pool unwritten.
-  virtual void CountDropped(WriteRefusal why) = 0;
+  // Counts a block that left the pool without being written to this store.
+  virtual void CountDropped(WriteRefusal why, uint32_t store) = 0;
 
   // Begins to read: BeginRead asks for the bytes; absent: no buffer is free now (HasReadRoom
   // tells), or the record is gone. Reads are asked for in order of use; those that lie side by side

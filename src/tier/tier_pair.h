@@ -36,7 +36,9 @@ class TierPair : public Tier {
     Of(write).Seal(Inner(write), payload);
   }
   void EndWrite(WriteId write) override { Of(write).EndWrite(Inner(write)); }
-  void CountDropped(WriteRefusal why) override { disk_.CountDropped(why); }
+  void CountDropped(WriteRefusal why, uint32_t store) override {
+    (store == 0 ? disk_ : remote_).CountDropped(why, 0);
+  }
   std::optional<ReadId> BeginRead(const RecordName& name) override;
   bool HasReadRoom() const override { return disk_.HasReadRoom() && remote_.HasReadRoom(); }
   ReadState StateOf(ReadId read) const override { return Of(read).StateOf(Inner(read)); }
