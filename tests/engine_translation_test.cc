@@ -442,7 +442,7 @@ class TranslationTwin {
 };
 
 TEST(EngineTranslation, NoAnswerIsChangedByTheCacheOrByBatchMates) {
-  for (const uint64_t kv_memory : {uint64_t{360} << 10, uint64_t{4} << 20}) {
+  for (const uint64_t kv_memory : {uint64_t{368} << 10, uint64_t{4} << 20}) {
     EngineOptions options = TranslatorOptions();
     options.kv_memory_bytes = kv_memory;
     options.parallel = 6;
