@@ -169,6 +169,11 @@ class Cure(WithServer):
         answer = self.server.post(f"/v1/sessions/{made['id']}/generate",
                                   {"messages": [{"role": "user", "content": "Where is the key?"}], "max_tokens": 4})
         self.assertEqual(answer["kvasir"]["cured"], {"dropped": 1, "moved": 1})
+        for store in (True, False):
+            response = self.server.post("/v1/responses", {
+                "model": "default", "max_output_tokens": 16, "store": store, "drop_lines": ["date"],
+                "instructions": f"{text}\nDate: 2026-03-31", "input": "Where is the key?"})
+            self.assertEqual(response["kvasir"]["cured"], {"dropped": 2, "moved": 1})
 
     def test_wrong_rules(self):
         body = {"messages": [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}], "max_tokens": 1}

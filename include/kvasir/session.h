@@ -253,9 +253,11 @@ class SessionStore {
   Result<Entry> Create(std::string_view tenant, SessionState state);
   // Stores a response of the tenant under an id that no other one has. `make` returns its state,
   // whose new parts `own` keeps; it is called again after others had to go. kExhausted: it does
-  // not fit even so. kCancelled: RemoveAll came since Removals(tenant) was `removals`. Disk.
+  // not fit even so. kCancelled: RemoveAll came since Removals(tenant) was `removals`, or the
+  // response `previous`, which it goes on from, was removed lately. Disk.
   using MakeState = std::function<Result<SessionState>(SessionStore& own)>;
-  Status Store(std::string_view tenant, std::string id, uint64_t removals, const MakeState& make);
+  Status Store(std::string_view tenant, std::string id, uint64_t removals, const MakeState& make,
+               std::string_view previous = "");
   // Returns how often RemoveAll was called for the tenant.
   uint64_t Removals(std::string_view tenant) const;
   // kNotFound where this tenant has no session of this id, as for all calls that take one. Counts

@@ -62,14 +62,16 @@ Result<JsonValue> Unmarked(const JsonValue& object, const std::string& path, uin
   const JsonValue* mark = object.is_object() ? object.Find(kBreakpoint) : nullptr;
   if (!mark) return object;
   const JsonValue* ttl = mark->is_object() ? mark->Find("ttl") : nullptr;
+  if (ttl && ttl->is_null()) ttl = nullptr;
   std::optional<uint32_t> time = otherwise;
   if (ttl) time = ttl->is_string() ? SecondsOf(ttl->text()) : std::nullopt;
-  if (!time || (!mark->is_object() && !mark->is_bool())) {
+  const bool is_none = mark->is_null() || (mark->is_bool() && !mark->boolean());
+  if (!time || (!mark->is_object() && !mark->is_bool() && !mark->is_null())) {
     return FailField(Code::kInvalidArgument, fmt::format("{}.{}", path, kBreakpoint),
                      R"(is not true, false or an object with a ttl of "5m", "30m", "1h", "12h" or )"
                      R"("24h")");
   }
-  if (!mark->is_bool() || mark->boolean()) *ttl_s = time;
+  if (!is_none) *ttl_s = time;
   std::vector<JsonValue::Member> members(object.members().begin(), object.members().end());
   std::erase_if(members, [](const JsonValue::Member& one) { return one.key == kBreakpoint; });
   return tree->Object(std::move(members));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "base/result.h"
 
 namespace kvasir {
@@ -25,6 +26,20 @@ constexpr NamedRule kNamed[] = {
     {"id", R"((?i)^\W*([\w-]+ ){0,3}(uu)?id\W*[:=]\W*[\w-]+\W*$)"},
     {"billing", R"(^x-anthropic-billing-header:)"}};
 
+// The compiled patterns, in the order of kNamed.
+const std::vector<std::shared_ptr<const Regex>>& NamedPatterns() {
+  static const std::vector<std::shared_ptr<const Regex>> patterns = [] {
+    std::vector<std::shared_ptr<const Regex>> all;
+    for (const NamedRule& rule : kNamed) {
+      auto regex = Regex::Compile(rule.pattern);
+      KV_CHECK(regex);
+      all.push_back(std::make_shared<const Regex>(std::move(*regex)));
+    }
+    return all;
+  }();
+  return patterns;
+}
+
 }  // namespace
 
 const std::vector<std::string_view>& LineRules::names() {
@@ -36,21 +51,25 @@ const std::vector<std::string_view>& LineRules::names() {
   return names;
 }
 
-Status LineRules::Compile(std::string_view shown, std::string_view pattern) {
-  KV_ASSIGN(Regex regex, Regex::Compile(pattern));
-  rules_.push_back({std::string(shown), std::make_shared<const Regex>(std::move(regex))});
+Status LineRules::AddName(std::string_view name) {
+  const auto named = std::ranges::find(kNamed, name, &NamedRule::name);
+  if (named == std::end(kNamed)) {
+    return Fail(Code::kInvalidArgument,
+                "\"{}\" is not one of {} (patterns are for --drop-lines and --move-lines)", name,
+                fmt::join(names(), ", "));
+  }
+  const auto& pattern = NamedPatterns()[static_cast<size_t>(named - std::begin(kNamed))];
+  if (std::ranges::count(rules_, pattern, &Rule::pattern) == 0) {
+    rules_.push_back({std::string(name), pattern});
+  }
   return {};
 }
 
-Status LineRules::AddName(std::string_view name) {
-  const auto named = std::ranges::find(kNamed, name, &NamedRule::name);
-  if (named != std::end(kNamed)) return Compile(name, named->pattern);
-  return Fail(Code::kInvalidArgument, "\"{}\" is not one of {}", name, fmt::join(names(), ", "));
-}
-
 Status LineRules::Add(std::string_view name_or_pattern) {
-  const bool is_name = std::ranges::count(names(), name_or_pattern) > 0;
-  return is_name ? AddName(name_or_pattern) : Compile(name_or_pattern, name_or_pattern);
+  if (std::ranges::count(names(), name_or_pattern) > 0) return AddName(name_or_pattern);
+  KV_ASSIGN(Regex regex, Regex::Compile(name_or_pattern));
+  rules_.push_back({std::string(name_or_pattern), std::make_shared<const Regex>(std::move(regex))});
+  return {};
 }
 
 Result<bool> LineRules::Match(std::string_view line) const {

@@ -18,7 +18,7 @@ class LineRules {
  public:
   static const std::vector<std::string_view>& names();
 
-  // Adds the rule of a name. kInvalidArgument lists the names.
+  // Adds the rule of a name, once. kInvalidArgument lists the names.
   Status AddName(std::string_view name);
   // Adds a name's rule, or a pattern (text/regex.h) that is found anywhere in a line. Errors as
   // Regex::Compile's.
@@ -29,8 +29,6 @@ class LineRules {
   Result<bool> Match(std::string_view line) const;
 
  private:
-  Status Compile(std::string_view shown, std::string_view pattern);
-
   struct Rule {
     std::string shown;
     std::shared_ptr<const Regex> pattern;

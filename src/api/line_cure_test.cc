@@ -50,8 +50,12 @@ TEST(LineRules, AreNamesOrPatterns) {
   LineRules rules;
   EXPECT_TRUE(rules.empty());
   EXPECT_EQ(rules.AddName("time").error().message,
-            R"("time" is not one of date, tokens-left, id, billing)");
+            R"("time" is not one of date, tokens-left, id, billing (patterns are for --drop-lines )"
+            R"(and --move-lines))");
   EXPECT_FALSE(rules.Add("("));
+  LineRules many;  // a body may name one 60,000 times
+  for (int i = 0; i < 60'000; ++i) ASSERT_TRUE(many.AddName("date"));
+  EXPECT_TRUE(*many.Match("Date: 1"));
   ASSERT_TRUE(rules.Add("^Mood: "));
   EXPECT_TRUE(*rules.Match("Mood: fine"));
   EXPECT_FALSE(*rules.Match("My Mood: fine"));

@@ -122,7 +122,7 @@ Status ResponseKeeper::Store() {
     state.identity_changed = false;
     return state;
   };
-  return store_.Store(tenant_, answer_.id(), removals_, make);
+  return store_.Store(tenant_, answer_.id(), removals_, make, response_.form.previous);
 }
 
 }  // namespace kvasir

@@ -18,8 +18,8 @@ namespace {
 using nlohmann::ordered_json;
 
 // Fields of a chat completion that its prompt depends on, beside the messages.
-constexpr std::string_view kPromptFields[] = {"tools", "chat_template_kwargs",
-                                              "chat_template_name"};
+constexpr std::string_view kPromptFields[] = {"tools", "chat_template_kwargs", "chat_template_name",
+                                              "drop_lines", "move_lines"};
 
 bool IsEqual(const SessionMessage& one, const SessionMessage& other) {
   const SessionMessage::More &more = one.more(), &others = other.more();

@@ -148,6 +148,7 @@ Result<int> ExportAll(OpenSessions& open) {
   size_t left = 0;
   std::string why;
   for (const SessionFile::Row& row : rows) {
+    if (KindOfId(row.id) == SessionKind::kResponse) continue;  // they stay where they were stored
     if (!row.is_readable()) {
       ++left;
       why = "not readable with this secret";

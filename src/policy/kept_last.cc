@@ -64,18 +64,24 @@ bool KeptLast::Mark(BlockId id, const BlockFacts& facts, BlockMark mark, uint64_
   if (mark.num_blocks > most_blocks) return false;
   if (is_marked(id)) {
     mark.ttl_ns = std::max(mark.ttl_ns, Of(id).mark.ttl_ns);
+    mark.account = Of(id).mark.account;  // who marked it first
     Drop(id);
   }
-  uint64_t blocks = mark.num_blocks;
+  uint64_t blocks = mark.num_blocks, own_marks = 0;
   for (const Kept& kept : marks_) {
-    if (kept.mark.account == mark.account) blocks += kept.mark.num_blocks;
+    if (kept.mark.account != mark.account) continue;
+    blocks += kept.mark.num_blocks;
+    ++own_marks;
   }
   while (blocks > most_blocks) {
     const Kept& oldest = *UsedLongestAgo(mark.account);
     blocks -= oldest.mark.num_blocks;
     End(oldest.id);
   }
-  if (marks_.size() == most_marks_) End(UsedLongestAgo(std::nullopt)->id);
+  if (marks_.size() == most_marks_) {  // who has half of the table ends no mark of others
+    const bool has_half = own_marks >= most_marks_ / 2;
+    End(UsedLongestAgo(has_half ? std::optional(mark.account) : std::nullopt)->id);
+  }
   marks_.push_back({id, mark, facts, MonotonicNs(), /*is_evictable=*/false});
   places_[static_cast<size_t>(id)] = static_cast<uint16_t>(marks_.size());
   next_end_ns_ = std::min(next_end_ns_, marks_.back().until_ns());

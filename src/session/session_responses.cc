@@ -84,12 +84,21 @@ struct EntryBytes {
 
 }  // namespace
 
-// Puts a response into the table, unless all of its tenant's were removed meanwhile.
+// Tells whether all of the tenant's were removed meanwhile, or the one that it goes on from.
+bool SessionStore::Impl::WasRemoved(const StoredSession& response, uint64_t removals_before,
+                                    std::string_view previous) const {
+  const auto now = removals.find(response.owner);
+  if ((now == removals.end() ? 0 : now->second) != removals_before) return true;
+  return std::ranges::any_of(removed_responses, [&](const auto& one) {
+    return one.first == response.owner && one.second == previous;
+  });
+}
+
+// Puts a response into the table, unless it WasRemoved.
 bool SessionStore::Impl::AddUnlessRemoved(std::shared_ptr<StoredSession> response,
-                                          uint64_t removals_before) {
+                                          uint64_t removals_before, std::string_view previous) {
   const MutexLock lock(mutex);
-  const auto now = removals.find(response->owner);
-  if ((now == removals.end() ? 0 : now->second) != removals_before) return false;
+  if (WasRemoved(*response, removals_before, previous)) return false;
   {
     const MutexLock memory_lock(memory->mutex);
     memory->shares.Add(response->owner, kStoredSessionBytes);
@@ -100,7 +109,7 @@ bool SessionStore::Impl::AddUnlessRemoved(std::shared_ptr<StoredSession> respons
 }
 
 Status SessionStore::Store(std::string_view tenant, std::string id, uint64_t removals,
-                           const MakeState& make) {
+                           const MakeState& make, std::string_view previous) {
   auto response = std::make_shared<StoredSession>();
   response->id = std::move(id);
   response->tenant = tenant;
@@ -128,17 +137,23 @@ Status SessionStore::Store(std::string_view tenant, std::string id, uint64_t rem
                              .created_s = response->created_s,
                              .identity = {},
                              .state = *response->state};
+  const auto was_removed =
+      Fail(Code::kCancelled, "it was removed, or what it goes on from, while it was made");
+  {
+    const MutexLock lock(impl.mutex);
+    if (impl.WasRemoved(*response, removals, previous)) return was_removed;
+  }
   if (to) {
     KV_TRY(impl.Evicting(owner, [&] { return to->Write(record, 1, SessionFile::Scrub::kNo); }));
     response->row_number = 1;
   }
-  if (impl.AddUnlessRemoved(std::move(response), removals)) {
+  if (impl.AddUnlessRemoved(std::move(response), removals, previous)) {
     place.Leave();
     return {};
   }
-  // The row may have been written after all others were erased.
+  // The row may have been written after the others were erased.
   if (to) KV_TRY(to->Remove(SessionOwnerOf(tenant), record.id));
-  return Fail(Code::kCancelled, "everything of the tenant was removed while it was made");
+  return was_removed;
 }
 
 }  // namespace kvasir

@@ -151,6 +151,18 @@ TEST(SessionResponses, AreNotStoredAfterAllOfTheTenantWasRemoved) {
   EXPECT_TRUE(responses.Store("t", IdOf(3), responses.Removals("t"), make));
 }
 
+TEST(SessionResponses, AreNotStoredAfterTheOneBeforeThemWasRemoved) {
+  SessionStore store({.max_responses = 9});
+  SessionStore responses = store.Responses();
+  const auto make = [](SessionStore& own) -> Result<SessionState> { return FreshState(own); };
+  for (const int id : {1, 2}) ASSERT_TRUE(responses.Store("t", IdOf(id), 0, make));
+  ASSERT_TRUE((*responses.Queue("t", IdOf(1), [] {}))->Remove());
+  EXPECT_EQ(responses.Store("t", IdOf(3), 0, make, IdOf(1)).error().code, Code::kCancelled);
+  EXPECT_FALSE(Has(responses, IdOf(3)));
+  EXPECT_TRUE(responses.Store("t", IdOf(4), 0, make, IdOf(2)));
+  EXPECT_TRUE(responses.Store("u", IdOf(5), 0, make, IdOf(1))) << "another tenant's id";
+}
+
 TEST(SessionResponses, PathsOfAChainAreFewAndHaveEveryId) {
   SessionStore store{SessionLimits()};
   SessionPaths paths;

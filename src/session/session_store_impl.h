@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -162,7 +163,10 @@ struct SessionStore::Impl : std::enable_shared_from_this<Impl> {
   // Removes the owner's idle responses that were used longest ago, at most so many. False: there
   // was none. Disk.
   bool EvictResponses(const SessionOwner& owner, size_t most);
-  bool AddUnlessRemoved(std::shared_ptr<StoredSession> response, uint64_t removals_before);
+  bool WasRemoved(const StoredSession& response, uint64_t removals_before,
+                  std::string_view previous) const KV_REQUIRES(mutex);
+  bool AddUnlessRemoved(std::shared_ptr<StoredSession> response, uint64_t removals_before,
+                        std::string_view previous);
   // Runs a step, and again with fewer of the owner's responses while it is kExhausted. Disk.
   template <typename Step>
   auto Evicting(const SessionOwner& owner, const Step& step) {
@@ -238,6 +242,9 @@ struct SessionStore::Impl : std::enable_shared_from_this<Impl> {
   uint64_t num_responses KV_GUARDED_BY(mutex) = 0;
   // Calls of RemoveAll.
   std::map<SessionOwner, uint64_t> removals KV_GUARDED_BY(mutex);
+  // Responses that their owners removed lately: what goes on from one may still be answered.
+  static constexpr size_t kMostRemoved = 1024;
+  std::deque<std::pair<SessionOwner, std::string>> removed_responses KV_GUARDED_BY(mutex);
   Shares places KV_GUARDED_BY(mutex);  // with those of sessions that are being created
   Shares response_places KV_GUARDED_BY(mutex);
   Shares::Weights weights KV_GUARDED_BY(mutex);

@@ -162,6 +162,10 @@ Status SessionStore::Turn::Remove() {
   const MutexLock lock(impl.mutex);
   if (session.removed) return tl::unexpected(NoSession(session.kind));
   if (erased) {
+    if (session.kind == SessionKind::kResponse) {
+      if (impl.removed_responses.size() == Impl::kMostRemoved) impl.removed_responses.pop_front();
+      impl.removed_responses.emplace_back(session.owner, session.id);
+    }
     impl.Remove(session, &dead);
   } else if (session.state) {
     impl.Unload(session, &dead);

@@ -92,8 +92,8 @@ Result<Regex> Regex::CompilePcre(const std::string& pcre, std::string_view shown
       &error, &offset, context.get());
   if (code->code == nullptr && error == PCRE2_ERROR_HEAP_FAILED) throw std::bad_alloc();
   if (code->code == nullptr) {
-    return Fail(kvasir::Code::kCorruption, "tokenizer.json: regular expression {}: {}",
-                shown.substr(0, 200), MessageOf(error));
+    return Fail(kvasir::Code::kCorruption, "regular expression {}: {}", shown.substr(0, 200),
+                MessageOf(error));
   }
   pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE);  // without JIT the same code is interpreted
   return Regex(std::move(code));
@@ -101,10 +101,9 @@ Result<Regex> Regex::CompilePcre(const std::string& pcre, std::string_view shown
 
 Result<Regex> Regex::Compile(std::string_view pattern) {
   if (pattern.size() > kMaxPatternBytes || FirstInvalidUtf8(pattern) != pattern.size()) {
-    return Fail(
-        kvasir::Code::kCorruption,
-        "tokenizer.json: regular expression of {} bytes; at most {} bytes of UTF-8 are supported",
-        pattern.size(), kMaxPatternBytes);
+    return Fail(kvasir::Code::kCorruption,
+                "regular expression of {} bytes; at most {} bytes of UTF-8 are supported",
+                pattern.size(), kMaxPatternBytes);
   }
   KV_ASSIGN(const std::string pcre, TranslateOniguruma(pattern));
   return CompilePcre(pcre, pattern);

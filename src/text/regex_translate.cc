@@ -49,8 +49,7 @@ class Translator {
 
  private:
   tl::unexpected<Error> Unsupported(std::string_view what) const {
-    return Fail(Code::kUnsupported,
-                "tokenizer.json: regular expression with {} at offset {} is not supported: {}",
+    return Fail(Code::kUnsupported, "regular expression with {} at offset {} is not supported: {}",
                 what, pos_, in_.substr(0, 200));
   }
   char Peek(size_t ahead = 0) const { return pos_ + ahead < in_.size() ? in_[pos_ + ahead] : '\0'; }
