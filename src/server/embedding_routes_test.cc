@@ -132,7 +132,7 @@ TEST_F(EmbeddingRoutesTest, BadInputIsNamed) {
   EXPECT_EQ(Refused({{"input", {5, 999999}}}), "input");
   EXPECT_EQ(Refused({{"input", std::vector<std::string>(2049, "a")}}), "input");
   EXPECT_EQ(Refused({{"input", {"a", std::string(65, 'a')}}}), "input[1]");
-  for (const json dimensions : {json(0), json(-1), json(5), json("2")}) {
+  for (const json& dimensions : {json(0), json(-1), json(5), json("2")}) {
     EXPECT_EQ(Refused({{"input", "a"}, {"dimensions", dimensions}}), "dimensions");
   }
   EXPECT_EQ(Refused({{"input", "a"}, {"encoding_format", "int8"}}), "encoding_format");
