@@ -106,8 +106,8 @@ class Embeddings(WithServer):
         self.assertLess(answer["kvasir"]["computed"], answer["kvasir"]["prompt_tokens"] / 2)
 
     def test_bad_input_is_named(self):
-        self.refused("dimensions", "0 is not in [1,", input="a", dimensions=0)
-        self.refused("dimensions", "is not in [1,", input="a", dimensions=10 ** 6)
+        self.refused("dimensions", "0 is not an integer between 1 and", input="a", dimensions=0)
+        self.refused("dimensions", "is not an integer between 1 and", input="a", dimensions=10 ** 6)
         self.refused("input", "is empty", input="")
         self.refused("input[1]", "is empty", input=["a", ""])
         self.refused("input[0]", "is empty", input=[[], [1]])

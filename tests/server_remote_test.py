@@ -317,7 +317,12 @@ class Erasing(Fleet):
         off.end()
         # Another server of that home, which is in no fleet, has the file of sessions.
         holder = DiskServer(off.home, "--kv-format", "int8")
-        self.addCleanup(lambda: holder.process.poll() is None and holder.stop())
+
+        def stop_holder():  # the test ends it, where it comes so far
+            if holder.process.poll() is None:
+                holder.stop()
+
+        self.addCleanup(stop_holder)
         self.assertEqual(holder.request("POST", "/v1/sessions", {"system": "Anna lives in Oslo."})[0], 201)
         other = self.machine(home=off.home)
         self.machine().erase()

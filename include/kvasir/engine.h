@@ -161,8 +161,8 @@ class Engine {
   virtual std::optional<TierStats> DiskStats() const = 0;
   // Returns the same of the remote tier.
   virtual std::optional<RemoteStats> RemoteState() const { return std::nullopt; }
-  // Returns the epoch of an owner (GenerateRequest::cache_owner, else its tenant) in the store, as
-  // far as this machine knows it. Absent: there is no remote tier, or the owner is not known yet.
+  // Returns the epoch of an owner (GenerateRequest::cache_owner, else its tenant) that this machine
+  // last read from the store. Absent: it has no remote tier, or has read none yet.
   virtual std::optional<uint64_t> RemoteEpochOf(std::string_view) const { return std::nullopt; }
   // Returns the owners whose cache another machine of the fleet has erased: what else this process
   // keeps of them is the caller's to erase, and EndErasedElsewhere says that it is done. Until then

@@ -16,7 +16,7 @@ namespace kvasir {
 
 // Returns a text that must be there.
 Result<std::string_view> NeededText(JsonFields& fields, std::string_view name);
-// Reads a mark of what to keep: "5m" or "1h"; "": there is no mark.
+// Reads a mark of what to keep. Returns its time, "5m" or "1h"; "" without a mark.
 Result<std::string> ReadMark(JsonFields& fields, std::string_view name);
 
 // Reads a body's messages into those of a chat. One thread.

@@ -87,14 +87,7 @@ class EmbeddingReader {
 
 void EmbeddingReader::ReadDimensions(EmbeddingForm* form) {
   form->dimensions = model_.hidden_size;
-  const auto dimensions = fields_.Integer("dimensions", INT64_MIN, INT64_MAX);
-  if (!dimensions) return;
-  if (*dimensions < 1 || *dimensions > model_.hidden_size) {
-    return fields_.Fail("dimensions", fmt::format("{} is not in [1, {}], the numbers that the "
-                                                  "model's embeddings have",
-                                                  *dimensions, model_.hidden_size));
-  }
-  form->dimensions = static_cast<uint32_t>(*dimensions);
+  fields_.Unsigned("dimensions", 1, model_.hidden_size, &form->dimensions);
 }
 
 Result<GenerationCall> EmbeddingReader::End(const char* name, EmbeddingForm form) {

@@ -15,7 +15,7 @@ namespace kvasir {
 // texts.
 Result<GenerationCall> ParseEmbeddingRequest(std::string_view body, const ModelView& model);
 
-// Return no requests where there is no text, by which clients load a model.
+// Does the same for Ollama. Clients load a model by a body without a text: it has no requests.
 Result<GenerationCall> ParseOllamaEmbed(std::string_view body, const ModelView& model);
 Result<GenerationCall> ParseOllamaEmbeddings(std::string_view body, const ModelView& model);
 

@@ -150,30 +150,28 @@ std::vector<Flag> ServeFlags() {
 }
 
 std::vector<FlagGroup> ServeGroups() {
-  return {{"Model", "model hf-repo weights ctx-size threads alias tags shape"},
-          {"Listening", "host port no-page no-slots slot-save-path"},
-          {"Memory",
-           "kv-memory parallel kv-format kv-skip-layers cache eviction retention "
-           "request-memory "
-           "session-memory head-memory grammar-memory allow-overcommit"},
-          {"Disk", "disk disk-cap disk-ttl disk-reserve cache-dir image-cap"},
-          {"Fleet",
-           "remote fleet-secret remote-ca remote-mode remote-memory remote-ttl "
-           "remote-daily"},
-          {"Adapters",
-           "lora lora-scaled lora-init-without-apply lora-dir lora-memory max-lora-rank max-loras"},
-          {"Access", "api-key api-key-file keys admin-key cors-origin allowed-host"},
-          {"Chats",
-           "chat-template chat-template-file chat-template-kwargs template-date reasoning "
-           "reasoning-format reasoning-budget drop-lines move-lines sessions responses session-ttl "
-           "prepare"},
-          {"Defaults of requests, for those that say nothing else",
-           "max-tokens temperature top-k top-p min-p repetition-penalty presence-penalty "
-           "frequency-penalty seed generation-config pooling timeout-ms"},
-          {"Queue, turns and limits",
-           "max-queued max-queue-ms max-timeout-ms schedule admission target-itl-ms speculate "
-           "draft-max draft-model draft-hf-repo draft-kv-memory drain-timeout-s"},
-          {"Configuration, log and traces", "config log-level verbose otlp-traces-endpoint"}};
+  return {
+      {"Model", "model hf-repo weights ctx-size threads alias tags shape"},
+      {"Listening", "host port no-page no-slots slot-save-path"},
+      {"Memory",
+       "kv-memory parallel kv-format kv-skip-layers cache eviction retention request-memory "
+       "session-memory head-memory grammar-memory allow-overcommit"},
+      {"Disk", "disk disk-cap disk-ttl disk-reserve cache-dir image-cap"},
+      {"Fleet", "remote fleet-secret remote-ca remote-mode remote-memory remote-ttl remote-daily"},
+      {"Adapters",
+       "lora lora-scaled lora-init-without-apply lora-dir lora-memory max-lora-rank max-loras"},
+      {"Access", "api-key api-key-file keys admin-key cors-origin allowed-host"},
+      {"Chats",
+       "chat-template chat-template-file chat-template-kwargs template-date reasoning "
+       "reasoning-format reasoning-budget drop-lines move-lines sessions responses session-ttl "
+       "prepare"},
+      {"Defaults of requests, for those that say nothing else",
+       "max-tokens temperature top-k top-p min-p repetition-penalty presence-penalty "
+       "frequency-penalty seed generation-config pooling timeout-ms"},
+      {"Queue, turns and limits",
+       "max-queued max-queue-ms max-timeout-ms schedule admission target-itl-ms speculate "
+       "draft-max draft-model draft-hf-repo draft-kv-memory drain-timeout-s"},
+      {"Configuration, log and traces", "config log-level verbose otlp-traces-endpoint"}};
 }
 
 namespace {

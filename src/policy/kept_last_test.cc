@@ -139,7 +139,7 @@ struct PlainBlock {
   uint64_t ttl_ns = 0, last_use = 0;
 };
 
-// The idle block that leaves first; null: there is no idle one.
+// Returns the idle block that leaves first; null where no block is idle.
 const PlainBlock* FirstToLeave(const std::vector<PlainBlock>& blocks) {
   const auto before = [](const PlainBlock& a, const PlainBlock& b) {
     if (a.marked_until.has_value() != b.marked_until.has_value()) {

@@ -19,7 +19,7 @@ class RemoteErasedMeanwhile : public RemoteTierOnFake {
  protected:
   RemoteErasedMeanwhile() {
     std::string pattern = testing::TempDir() + "/kvasir-epochs-XXXXXX";
-    options_ = FaultOptions(fake_);
+    options_ = SmallOptions(fake_.address());
     options_.has_disk = true;
     options_.epochs = mkdtemp(pattern.data());
   }

@@ -137,7 +137,7 @@ TEST_F(RemoteTierOnFake, AFlushSaysThatBlocksWereLost) {
 }
 
 TEST_F(RemoteTierOnFake, AnOperationThatIsLateOnceIsOneStall) {
-  RemoteTierOptions options = FaultOptions(fake_);
+  RemoteTierOptions options = SmallOptions(fake_.address());
   options.stall_ns = 400'000'000;
   Open(options);
   std::atomic<int> lookups = 0;
@@ -338,7 +338,7 @@ TEST_F(RemoteTierOnFake, AnOwnerIsReadAfterTheConnectionWasClosed) {
 TEST_F(RemoteTierOnFake, AProbeThatDoesNotComeBackWholeTurnsItOff) {
   for (const std::string& reply : {std::string("$-1\r\n"), RedisFake::Bulk("short")}) {
     Answer("GET", reply);
-    auto opened = RemoteTier::Open(FaultOptions(fake_));
+    auto opened = RemoteTier::Open(SmallOptions(fake_.address()));
     ASSERT_TRUE(opened);
     TierDriver driver(**opened);
     EXPECT_TRUE(
@@ -350,7 +350,7 @@ TEST_F(RemoteTierOnFake, AProbeThatDoesNotComeBackWholeTurnsItOff) {
 
 // A store that sends a little each millisecond is late all the same.
 TEST_F(RemoteTierOnFake, AReplyThatDripsIsAStall) {
-  RemoteTierOptions options = FaultOptions(fake_);
+  RemoteTierOptions options = SmallOptions(fake_.address());
   options.stall_ns = 50'000'000;
   Open(options);
   fake_.Answer([](const FakeWords& words) -> std::optional<std::string> {

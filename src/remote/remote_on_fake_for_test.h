@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "remote/redis_fake_for_test.h"
 #include "remote/remote_tier.h"
@@ -15,8 +16,9 @@ namespace kvasir {
 
 using FakeWords = RedisFake::Words;
 
-inline RemoteTierOptions FaultOptions(const RedisFake& fake) {
-  return {.address = fake.address(),
+// Returns the options of a tier of small records.
+inline RemoteTierOptions SmallOptions(RemoteAddress address = {}) {
+  return {.address = std::move(address),
           .memory_bytes = 64 * 1024,
           .fleet = TestRecord::Filled(77),
           .identity = TestRecord::Filled(78),
@@ -31,7 +33,7 @@ inline TestRecord FaultRecord(uint32_t chain, uint32_t number, uint32_t owner = 
 
 class RemoteTierOnFake : public testing::Test {
  protected:
-  void Open() { Open(FaultOptions(fake_)); }
+  void Open() { Open(SmallOptions(fake_.address())); }
   void Open(const RemoteTierOptions& options) {
     auto opened = RemoteTier::Open(options);
     ASSERT_TRUE(opened) << opened.error().message;

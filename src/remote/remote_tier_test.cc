@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "remote/redis_server_for_test.h"
+#include "remote/remote_on_fake_for_test.h"
 #include "tier/tier_driver_for_test.h"
 
 namespace kvasir {
@@ -80,13 +81,7 @@ class RemoteTierOnRedis : public testing::Test {
   static constexpr size_t kOwnerName = 74, kRecordName = 74 + 65;
 
   std::unique_ptr<RedisServer> redis_;
-  RemoteTierOptions options_{
-      .memory_bytes = 64 * 1024,
-      .fleet = TestRecord::Filled(77),
-      .identity = TestRecord::Filled(78),
-      .shape = {.block_tokens = kSmallTokens, .payload_bytes = kSmallPayload},
-      .stall_ns = 3'000'000'000,
-      .num_names = 1024};
+  RemoteTierOptions options_ = SmallOptions();
 };
 
 TEST_F(RemoteTierOnRedis, AnotherMachineFindsWhatOneHasWritten) {

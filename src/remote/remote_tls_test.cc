@@ -24,14 +24,8 @@ class RemoteTls : public testing::Test {
                                   certificates_.ca_file(), "--tls-auth-clients", "no"});
   }
   RemoteTierOptions Options(uint16_t port, const std::string& ca_file) {
-    RemoteTierOptions options{
-        .address = {.host = host_, .port = port, .user = {}, .has_tls = true},
-        .memory_bytes = 64 * 1024,
-        .fleet = TestRecord::Filled(77),
-        .identity = TestRecord::Filled(78),
-        .shape = {.block_tokens = kSmallTokens, .payload_bytes = kSmallPayload},
-        .stall_ns = 3'000'000'000,
-        .num_names = 1024};
+    RemoteTierOptions options =
+        SmallOptions({.host = host_, .port = port, .user = {}, .has_tls = true});
     auto tls = TlsContext::Create(ca_file);
     EXPECT_TRUE(tls) << tls.error().message;
     if (tls) options.tls = *tls;

@@ -29,7 +29,7 @@ LaterAnswer EraseAnswer(const Call& call, nlohmann::json body, const Status& on_
 // answer.
 Outcome DeleteKept(const Call& call, const SessionStore& sessions, KeptTexts& texts,
                    const char* object);
-// Does the same for what there is no memory to read, with whatever it may have left in the cache.
+// Does the same where no memory is left to read it: then all that the caller has in the cache goes.
 Outcome DeleteUnreadKept(const Call& call, KeptTexts& texts, const char* object);
 
 }  // namespace kvasir
