@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """What adapters cost: decode, prefill, eight adapters at once, loading; and llama-server beside it.
 
-usage: adapters_bench.py KVASIR MODEL [--llama-server PROGRAM] [--rank 16] [--rounds 5] [--json]
+usage: adapters_bench.py KVASIR MODEL [--weights q8_0] [--llama-server PROGRAM] [--rank 16] [--rounds 5] [--json]
 
-MODEL is a GGUF file of the Llama family, as bench/peers/make_models.sh makes. The adapters change all seven matrices of
-each layer, with random numbers in f16. Base and adapters, and both servers, answer in turn; the medians count:
+MODEL is a GGUF file of the Llama family, as bench/peers/make_models.sh makes; `--weights` is Kvasir's. The adapters
+change all seven matrices of each layer, with random numbers in f16. Base and adapters, and both servers, answer in
+turn; the medians count:
   decode     tokens a second of a stream with an adapter over those without
   prefill    the same of a prompt of 1,024 tokens
   mates      tokens a second of 8 streams with 8 adapters over those of 8 streams with one
@@ -141,7 +142,7 @@ def measure(o, folder, peer):
     loras = [word for path in paths[:NUM_ADAPTERS] for word in ("--lora", path)]
     flags = ["--model", o.model, "--threads", "2", "--parallel", "8", "--ctx-size", "4096", "--speculate", "off",
              "--lora-dir", str(folder), "--max-loras", str(NUM_ADAPTERS + 1), "--lora-memory", "1GiB",
-             "--lora-init-without-apply"]
+             "--lora-init-without-apply", *(["--weights", o.weights] if o.weights else [])]
     figures = {}
 
     def note(name, value):
@@ -179,6 +180,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kvasir")
     parser.add_argument("model")
+    parser.add_argument("--weights")
     parser.add_argument("--llama-server")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)

@@ -21,7 +21,8 @@ namespace {
 using Tokens = std::vector<TokenId>;
 using enum KvCache::CommitKind;
 
-// KV of a token in 64 bytes: the cache's own work is measured, not the model's writes.
+// Makes a cache whose tokens have 64 bytes of KV: the cache's own work is measured, not the model's
+// writes.
 std::unique_ptr<KvCache> MakeCache(uint64_t num_tokens, uint32_t num_cursors) {
   KvCacheOptions options{.layout = BlockLayout(BlockShape{.block_tokens = 16,
                                                           .num_layers = 1,
@@ -63,13 +64,13 @@ bool HasShaInstructions() {
   return false;
 }
 
-// A resident prompt of 128K tokens, among others so that the index is not all one chain; one match
-// is the walk, its pins and their release.
+// Finds a resident prompt of 128K tokens, among others so that the index is not all one chain; one
+// match is the walk, its pins and their release.
 bool LookUp() {
   constexpr size_t kTokens = 128 * 1024;
   Random random(1);
   auto cache = MakeCache(2 * kTokens + 4096, 16);
-  const NamespaceId ns = cache->OpenNamespace("bench", {});
+  const NamespaceId ns = cache->EnterNamespace("bench", {});
   const Tokens prompt = RandomTokens(random, kTokens);
   KvSequence long_one = cache->Fetch(cache->Match(ns, prompt, {}), kTokens);
   for (size_t done = 0; done < kTokens; done += 512) {
@@ -103,13 +104,13 @@ bool LookUp() {
   return right;
 }
 
-// The cache's whole work for a prefill of 1K tokens with nothing to reuse: Match, Extend
+// Measures the cache's whole work for a prefill of 1K tokens with nothing to reuse: Match, Extend
 // in two chunks, Commit with its hashes and BlockKeys, and what has to be evicted.
 bool HashAndCommit() {
   constexpr size_t kTokens = 1024, kChunk = 512;
   Random random(2);
   auto cache = MakeCache(64 * kTokens, 64);
-  const NamespaceId ns = cache->OpenNamespace("bench", {});
+  const NamespaceId ns = cache->EnterNamespace("bench", {});
   std::vector<double> commit_ns, all_ns;
   for (int round = 0; round < 2000; ++round) {
     const Tokens prompt = RandomTokens(random, kTokens);
@@ -141,14 +142,14 @@ bool HashAndCommit() {
   return right;
 }
 
-// Conversations of 2,000 tokens lie in a pool of 10^5 blocks, with room for their Cursors, and one
-// after the other forgets its second half. Forget is what holds up a step; zeroing the blocks is
-// spread over the next ones.
+// Forgets the second half of one conversation of 2,000 tokens after the other, in a pool of 10^5
+// blocks with room for their Cursors. Forget is what holds up a step; zeroing the blocks is spread
+// over the next ones.
 bool ForgetHalf() {
   constexpr size_t kTokens = 2000, kBlocks = 100'000, kPrompts = 700;
   Random random(4);
   auto cache = MakeCache(kBlocks * 16, 256);
-  const NamespaceId ns = cache->OpenNamespace("bench", {});
+  const NamespaceId ns = cache->EnterNamespace("bench", {});
   std::vector<Tokens> prompts;
   const std::vector<float> hidden(64, 1.0f);
   for (size_t i = 0; i < kPrompts; ++i) {
@@ -181,16 +182,16 @@ bool ForgetHalf() {
   return right;
 }
 
-// A text at the beginning of a path of 2,000 blocks is forgotten; 1,000 other sessions of 30,000
-// tokens have the first 20,000 of them, and the pool has the blocks of 40 of these. What the
-// engine's thread does holds up a token; the caller's thread and the tier's writer do the rest.
+// Forgets a text at the beginning of a path of 2,000 blocks; 1,000 other sessions of 30,000 tokens
+// have the first 20,000 of them, and the pool has the blocks of 400 of these. What the engine's
+// thread does holds up a token; the caller's thread and the tier's writer do the rest.
 bool ForgetBesideKept() {
   constexpr size_t kPath = 32'000, kShared = 20'000, kTokens = 30'000, kSessions = 1000,
                    kHere = 400;
   constexpr uint32_t kLast = 100;
   Random random(5);
   auto cache = MakeCache(kPath + kHere * (kTokens - kShared) + 4096, 64);
-  const NamespaceId ns = cache->OpenNamespace("bench", {});
+  const NamespaceId ns = cache->EnterNamespace("bench", {});
   const auto put = [&](const Tokens& prompt) {
     MatchResult match = cache->Match(ns, prompt, {});
     const size_t reused = match.num_reused();
@@ -333,7 +334,7 @@ class WasteReplay {
 
   Random random_{3};
   std::unique_ptr<KvCache> cache_ = MakeCache(200'000, 64);
-  NamespaceId ns_ = cache_->OpenNamespace("bench", {});
+  NamespaceId ns_ = cache_->EnterNamespace("bench", {});
   std::vector<Tokens> systems_;
   std::vector<Conversation> open_;
   int started_ = 0, finished_ = 0;

@@ -28,7 +28,7 @@ namespace {
 constexpr size_t kTurns = 100, kQuestionWords = 40, kAnswerWords = 200, kRounds = 41;
 constexpr double kTargetMs = 2, kTargetRatio = 10;
 
-// Words as prose has them: short ones often, and no text twice.
+// Writes words as prose has them: short ones often, and no text twice.
 std::string Prose(Random& random, size_t words) {
   static constexpr const char* kSyllables[] = {"ta",  "ri", "o", "men", "the", "ing", "a",   "lo",
                                                "ver", "st", "e", "ca",  "un",  "der", "pro", "i"};
@@ -44,7 +44,7 @@ struct Chat {
   std::vector<std::string> contents;  // of the user and the assistant in turn
 };
 
-// What a request costs: its messages from JSON values, which the body's parser made.
+// Makes a prompt as a request does: of messages that are JSON values, which the body's parser made.
 Result<ChatPrompt> PromptOf(const Chat& chat, const ModelView& model, double* render_ms) {
   JsonTree tree;
   std::vector<JsonValue> messages;
@@ -60,7 +60,7 @@ Result<ChatPrompt> PromptOf(const Chat& chat, const ModelView& model, double* re
   return EncodeChat(rendered, model);
 }
 
-// The same chat as a session, whose answers stand in it with the ids that were generated.
+// Makes the same chat as a session, whose answers stand in it with the ids that were generated.
 Result<SessionState> SessionOf(const Chat& chat, const ModelView& model, SessionStore& store) {
   SessionSetup setup;
   setup.max_context = model.ctx_size;

@@ -32,7 +32,7 @@ double UsSince(uint64_t start_ns) { return static_cast<double>(MonotonicNs() - s
 // As many ids as Qwen's models have logits.
 constexpr uint32_t kVocabSize = 151'936;
 
-// Bytes of all tokens; added tokens are special: no text.
+// Returns the bytes of all tokens; added tokens are special: no text.
 std::vector<std::string> ReadTokens(const std::string& text) {
   const auto json = nlohmann::json::parse(text);
   std::vector<std::string> tokens;
@@ -50,7 +50,7 @@ std::vector<std::string> ReadTokens(const std::string& text) {
   return tokens;
 }
 
-// A schema as tools have them, of so many properties.
+// Returns a schema as tools have them, of so many properties.
 std::string ToolSchema(int properties) {
   std::string schema = R"({"type":"object","properties":{)";
   for (int i = 0; i < properties; ++i) {
@@ -121,8 +121,8 @@ struct Answer {
   std::string text;
 };
 
-// The tokens of the text, the longest first, with the mask before each. Twice: in the second round
-// the grammar's nodes are known.
+// Measures the mask before each token of the text, which is cut into the longest tokens. Does so
+// twice: in the second round the grammar's nodes are known.
 void TellMasks(const std::vector<std::string>& tokens, const std::shared_ptr<const TokenTrie>& trie,
                const Answer& answer) {
   TokenMasks masks(trie, 64 << 20);
@@ -161,7 +161,8 @@ void TellMasks(const std::vector<std::string>& tokens, const std::shared_ptr<con
       times_us[1].back(), advance_us / 2 / static_cast<double>(steps), masks.bytes());
 }
 
-// Rules of random classes that call each other: few tokens are decided alike at two of its nodes.
+// Writes rules of random classes that call each other: few tokens are decided alike at two of its
+// nodes.
 std::string HostileGrammar(uint32_t num_rules, uint32_t num_ranges, uint64_t seed) {
   Random random(seed);
   const auto class_of = [&] {
@@ -183,7 +184,7 @@ std::string HostileGrammar(uint32_t num_rules, uint32_t num_ranges, uint64_t see
   return text;
 }
 
-// What a mask of it costs at each of a few tokens.
+// Measures what a mask of it costs at each of a few tokens.
 void TellHostile(const std::shared_ptr<const TokenTrie>& trie, uint32_t num_rules,
                  uint32_t num_ranges) {
   const std::string text = HostileGrammar(num_rules, num_ranges, 7);

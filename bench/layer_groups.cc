@@ -38,7 +38,7 @@ std::vector<KvReach> WithSource(uint32_t layers) {
 
 double MiB(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
-// Bytes of a sequence with nothing but its KV: no slot is empty, no block has metadata.
+// Returns bytes of a sequence with nothing but its KV: no slot is empty, no block has metadata.
 uint64_t Least(const Model& model, uint64_t tokens, uint64_t layer_bytes) {
   uint64_t bytes = 0;
   for (const LayerGroup& group : GroupLayers(model.layers, 1, model.context)) {
@@ -47,7 +47,8 @@ uint64_t Least(const Model& model, uint64_t tokens, uint64_t layer_bytes) {
   return bytes;
 }
 
-// One block for all layers of a kind, in an arena whose blocks are as large as the largest kind's.
+// Returns the bytes with one block for all layers of a kind, in an arena whose blocks are as large
+// as the largest kind's.
 uint64_t LargestKind(const Model& model, uint64_t tokens, uint64_t layer_bytes) {
   const auto groups =
       GroupLayers(model.layers, static_cast<uint32_t>(model.layers.size()), model.context);
@@ -57,8 +58,8 @@ uint64_t LargestKind(const Model& model, uint64_t tokens, uint64_t layer_bytes) 
   return SequenceBytes(groups, static_cast<uint32_t>(largest), cost);
 }
 
-// Sequences of `tokens` tokens in 8 GiB that were divided among the kinds of layers once, as one
-// sequence of the whole context divides them.
+// Returns how many sequences of `tokens` tokens fit into 8 GiB that were divided among the kinds of
+// layers once, as one sequence of the whole context divides them.
 uint64_t FitDivided(const Model& model, uint64_t tokens, uint64_t layer_bytes) {
   const auto groups = GroupLayers(model.layers, 1, model.context);
   const auto bytes_of = [&](const KvReach& reach, uint64_t length) {

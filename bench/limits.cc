@@ -82,8 +82,9 @@ void PinTo(int cpu) {
   pthread_setaffinity_np(pthread_self(), sizeof set, &set);
 }
 
-// work() on a thread of each CPU, started together: seconds from the first start to the last end,
-// measured by these threads themselves, because another thread would need a CPU to read the clock.
+// Runs work() on a thread of each CPU, started together: seconds from the first start to the last
+// end, measured by these threads themselves, because another thread would need a CPU to read the
+// clock.
 template <typename Work>
 double SecondsOf(const std::vector<int>& cpus, Work work) {
   std::barrier line(static_cast<ptrdiff_t>(cpus.size()));
@@ -123,7 +124,7 @@ class Buffer {
   bool ok() const { return data_ != MAP_FAILED; }
   uint64_t bytes() const { return bytes_; }
 
-  // fn(piece) for every piece, claimed by a counter; seconds.
+  // Calls fn(piece) for every piece, claimed by a counter; seconds.
   template <typename Fn>
   double ForPieces(const std::vector<int>& cpus, Fn fn) {
     std::atomic<uint64_t> next{0};
@@ -178,7 +179,8 @@ Figure MeasurePeak(const Options& options, const std::vector<int>& cpus, const P
   return FigureOf(peak.name, "GOP/s", std::move(values));
 }
 
-// A cache line that two cores write in turns: the least time to begin and end a phase of work.
+// Measures how long a cache line takes that two cores write in turns: the least time to begin and
+// end a phase of work.
 Figure MeasurePingPong(const Options& options, const std::vector<int>& cpus) {
   std::vector<double> values;
   for (uint32_t i = 0; i < options.repeats; ++i) {

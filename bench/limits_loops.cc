@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kLine = 64;
 
-// Each line once, in address order, `ahead` bytes prefetched (0: left to the hardware).
+// Reads each line once, in address order, with `ahead` bytes prefetched (0: left to the hardware).
 template <uint64_t kAhead>
 uint64_t ReadInOrder(const std::byte* data, uint64_t bytes) {
   __m256i a = _mm256_setzero_si256(), b = a;
@@ -32,7 +32,7 @@ uint64_t ReadInOrder(const std::byte* data, uint64_t bytes) {
                                _mm256_extract_epi64(x, 2) ^ _mm256_extract_epi64(x, 3));
 }
 
-// Four places of the data at a time: hardware that follows one page prefetches four.
+// Reads four places of the data at a time: hardware that follows one page prefetches four.
 uint64_t ReadFourStreams(const std::byte* data, uint64_t bytes) {
   __m256i sum = _mm256_setzero_si256();
   for (uint64_t i = 0; i < bytes / 4; i += kLine) {
@@ -113,7 +113,8 @@ static_assert(sizeof(TileConfig) == 64);
 
 constexpr int kTileRows = 16, kTileProducts = 4;
 
-// Four sums of 16 x 16, tiles 0 to 3; rows of A in 4 and 5, columns of B in 6 and 7, k_bytes deep.
+// Returns the tiles for four sums of 16 x 16, tiles 0 to 3; rows of A in 4 and 5, columns of B in 6
+// and 7, k_bytes deep.
 TileConfig ConfigOf(int k_bytes) {
   TileConfig config;
   for (int tile = 0; tile < 8; ++tile) {
@@ -224,7 +225,7 @@ std::vector<Reader> Readers() {
            }}};
 }
 
-// No peak is measured on other architectures yet.
+// Returns no peak: other architectures are not measured yet.
 std::vector<Peak> Peaks() { return {}; }
 
 void Pause() {}

@@ -11,9 +11,11 @@ from serve_bench import Server
 class LlamaServer(Server):
     """llama.cpp's server with two threads: `slots` requests at once over one pool of `ctx` tokens."""
 
+    OWN_FLAGS = ("--kv-unified", "--no-webui")
+
     def __init__(self, program, model, slots=8, ctx=34816, flags=()):
-        self.command = [program, "-m", model, "--host", "127.0.0.1", "--port", "0", "-np", str(slots), "--kv-unified",
-                        "-c", str(ctx), "-t", "2", "-tb", "2", "--no-webui", *flags]
+        self.command = [program, "-m", model, "--host", "127.0.0.1", "--port", "0", "-np", str(slots), "-c", str(ctx),
+                        "-t", "2", "-tb", "2", *self.OWN_FLAGS, *flags]
 
     def __enter__(self):
         with contextlib.closing(socket.socket()) as free:
@@ -33,3 +35,9 @@ class LlamaServer(Server):
     def __exit__(self, *_):
         self.process.terminate()
         self.process.wait()
+
+
+class IkLlamaServer(LlamaServer):
+    """ik_llama.cpp's server."""
+
+    OWN_FLAGS = ("-rtr",)  # weights are repacked for this CPU

@@ -25,11 +25,13 @@ const std::vector<Flag>& Flags() {
       {"url", "URL", "the server (default http://127.0.0.1:8080)"},
       {"workload", "W", "burst (default), chats, tenants, azure, mooncake"},
       {"trace", "F", "the file of azure (CSV) or mooncake (JSONL)"},
-      {"scale", "S", "of a trace: lengths times S, times divided by S (default 1)"},
-      {"shuffle", "", "requests of a trace in random order: any part of it has the lengths of all",
+      {"scale", "S", "of a recording: lengths times S, times divided by S (default 1)"},
+      {"shuffle", "",
+       "requests of a recording in random order: any part of it has the lengths of all",
        FlagKind::kSwitch},
       {"requests", "N", "at most N requests (default: the workload's own number)"},
-      {"rate", "R", "open loop: R requests a second, whatever the server does; 0: a trace's times"},
+      {"rate", "R",
+       "open loop: R requests a second, whatever the server does; 0: a recording's times"},
       {"concurrency", "C", "closed loop: C clients (default 8)"},
       {"seconds", "S", "send nothing after S seconds (default: send all)"},
       {"wait", "S",
@@ -78,7 +80,7 @@ Result<WorkloadOptions> WorkloadOf(const Args& args) {
   options.shuffle = args.Has("shuffle");
   if (options.shuffle && args.Has("rate") && options.rate == 0) {
     return Fail(Code::kInvalidArgument,
-                "--shuffle: the times of a trace have an order; give a --rate above 0");
+                "--shuffle: the times of a recording have an order; give a --rate above 0");
   }
   options.max_total = static_cast<uint32_t>(max_total);
   options.vocab_size = static_cast<uint32_t>(vocab);
@@ -104,7 +106,7 @@ Result<RunOptions> RunOptionsOf(const Args& args) {
   return options;
 }
 
-// A value of /proc/PID/status, in bytes.
+// Returns a value of /proc/PID/status, in bytes.
 std::optional<uint64_t> MemoryOf(uint64_t pid, const std::string& key) {
   std::ifstream status(fmt::format("/proc/{}/status", pid));
   for (std::string name, rest; status >> name && std::getline(status, rest);) {
@@ -146,11 +148,11 @@ Result<int> Main(const Args& args) {
   KV_ASSIGN(const WorkloadOptions workload, WorkloadOf(args));
   KV_ASSIGN(const RunOptions options, RunOptionsOf(args));
   KV_ASSIGN(const uint64_t pid, args.Uint("pid", 1, 1 << 30, 0));
-  std::vector<TraceRequest> trace;
+  std::vector<RecordedRequest> recording;
   if (const auto path = args.Text("trace")) {
-    KV_ASSIGN(trace, ReadTrace(*path));
+    KV_ASSIGN(recording, ReadRecording(*path));
   }
-  KV_ASSIGN(auto requests, MakeWorkload(workload, trace));
+  KV_ASSIGN(auto requests, MakeWorkload(workload, recording));
   if (const auto path = args.Text("lengths")) {
     KV_TRY(ReadLengths(*path, requests));
   }

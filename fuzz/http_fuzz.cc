@@ -35,7 +35,7 @@ HttpRequest ParsedRequest(std::string_view input) {
   return request;
 }
 
-// Two tokens, the second of which is half a character, and the end of each choice.
+// Sends two tokens, the second of which is half a character, and the end of each choice.
 void CheckGeneration(GenerationStart start) {
   std::string stream;
   for (size_t i = 0; i < start.requests.size(); ++i) {

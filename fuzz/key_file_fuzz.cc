@@ -1,5 +1,5 @@
-// Opens a key file's bytes, and the same bytes with a tag that is right. What opens must be sealed
-// again to the same bytes.
+// Unseals a key file's bytes, and the same bytes with a tag that is right. What is unsealed must be
+// sealed again to the same bytes.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -17,9 +17,9 @@ using namespace kvasir;
 constexpr Secret kSecret{1};
 constexpr StoreId kStore{2};
 
-void Open(std::span<const std::byte> bytes) {
+void Unseal(std::span<const std::byte> bytes) {
   const std::string name = KeyFileName(kSecret, Digest{});
-  const auto key = OpenKeyFile(kSecret, kStore, name, bytes);
+  const auto key = UnsealKeyFile(kSecret, kStore, name, bytes);
   if (!key || KeyFileName(kSecret, key->owner) != name) return;
   RecordSalt salt;
   std::memcpy(salt.data(), bytes.data() + 16, salt.size());
@@ -32,7 +32,7 @@ void Open(std::span<const std::byte> bytes) {
 KV_FUZZ_TARGET(key_file)(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
   if (size == 0) return 0;
-  Open(bytes);
+  Unseal(bytes);
   // A file of these bytes that only somebody with the secret could make.
   OwnerKey key;
   RecordSalt salt{};
@@ -41,14 +41,14 @@ KV_FUZZ_TARGET(key_file)(const uint8_t* data, size_t size) {
   std::memcpy(key.key.data(), rest.data(), std::min(rest.size(), key.key.size()));
   auto sealed = SealKeyFile(kSecret, kStore, key, salt);
   KV_CHECK(sealed);
-  Open(*sealed);
-  KV_CHECK(OpenKeyFile(kSecret, kStore, KeyFileName(kSecret, Digest{}), *sealed)->key == key.key);
-  // Any byte changed, it does not open.
+  Unseal(*sealed);
+  KV_CHECK(UnsealKeyFile(kSecret, kStore, KeyFileName(kSecret, Digest{}), *sealed)->key == key.key);
+  // Any byte changed, it cannot be unsealed.
   const size_t at = data[0] % sealed->size();
   const auto change = std::byte(data[size - 1]);
   (*sealed)[at] ^= change;
   const bool opens =
-      OpenKeyFile(kSecret, kStore, KeyFileName(kSecret, Digest{}), *sealed).has_value();
+      UnsealKeyFile(kSecret, kStore, KeyFileName(kSecret, Digest{}), *sealed).has_value();
   KV_CHECK(opens == (change == std::byte{0}));
   return 0;
 }

@@ -82,7 +82,7 @@ class Workshop {
     }
   }
 
-  // A refused image is made anew.
+  // Makes a refused image anew.
   void WriteAgain(size_t size_index) {
     const Image& image = families_[size_index][kOurs];
     const ModelImages images(folder(), kCapBytes, kSecret);
@@ -119,7 +119,7 @@ class Workshop {
     return family;
   }
 
-  // Titles are printable, even if the file is damaged.
+  // Checks that titles are printable, even if the file is damaged.
   void CheckTitles() const {
     const auto printable = [](const std::string& text) {
       return std::ranges::none_of(
@@ -136,7 +136,8 @@ class Workshop {
   std::array<Family, kPayloadBytes.size()> families_;
 };
 
-// A place in the file: mostly in the header and the tags, although the payload has most bytes.
+// Chooses a place in the file: mostly in the header and the tags, although the payload has most
+// bytes.
 size_t SomePlace(ByteSource& bytes, const std::string& file) {
   if (file.empty()) return 0;
   switch (bytes.Below(4)) {
@@ -151,7 +152,7 @@ size_t SomePlace(ByteSource& bytes, const std::string& file) {
   }
 }
 
-// A part of another image, at its own place.
+// Puts a part of another image at its own place.
 void TakePart(ByteSource& bytes, const std::string& from, std::string& file) {
   const size_t tags_end = std::min(kPageBytes, from.size());
   const std::pair<size_t, size_t> parts[] = {{0, kHeaderBytes},

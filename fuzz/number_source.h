@@ -56,7 +56,7 @@ class NumberSource {
   float Ordinary() { return static_cast<float>(random_.Uniform() * 2 - 1); }
   // Returns numbers of wide exponents, so that another order of a sum gives other bits.
   float Wide() { return std::ldexp(Ordinary(), static_cast<int>(random_.Below(25)) - 12); }
-  // Zeros, subnormal numbers, the ends of the formats, and borders of exp and the quantisers.
+  // Draws zeros, subnormal numbers, the ends of the formats, and borders of exp and the quantisers.
   float Edge() {
     constexpr float kEdges[] = {0.0f,       -0.0f,
                                 1e-45f,     -1e-45f,

@@ -90,7 +90,7 @@ class Drill {
     }
   }
 
-  // Few different tokens, so that prompts share prefixes, including the ends of the range.
+  // Draws few different tokens, so that prompts share prefixes, including the ends of the range.
   Tokens SomeTokens(uint32_t count) {
     constexpr TokenId kTokens[] = {0,
                                    1,
@@ -163,7 +163,7 @@ class Drill {
     nodes_.push_back(std::move(node));
   }
 
-  // A block more or less, or somebody who holds it.
+  // Gives or takes a block, or a hold on it.
   void ChangeNode() {
     const auto num_nodes = static_cast<uint32_t>(nodes_.size());
     const auto num_removed = static_cast<uint32_t>(removed_.size());
@@ -187,7 +187,7 @@ class Drill {
     }
   }
 
-  // A node that was removed keeps its place until it is held no more.
+  // Ends a hold on a removed node, which keeps its place until it is held no more.
   void UnholdRemoved(uint32_t at) {
     TwinNode& node = removed_[at];
     KV_CHECK(index_.is_removed(node.id));
@@ -273,7 +273,7 @@ class Drill {
         std::ranges::equal(index_.ChildrenWith(parent, first), expected, {}, {}, &TwinNode::id));
   }
 
-  // The index may forget an evicted path, but must not invent one, unless hashes are cut.
+  // Checks that the index invents no evicted path, unless hashes are cut. It may forget one.
   void QueryEvicted(NodeId parent, const Tokens& tokens) {
     const uint32_t known = bytes_.Below(options_.block_tokens + 1);
     const bool was = index_.WasEvicted(parent, tokens, known);

@@ -1,5 +1,5 @@
-// Opens bytes as a value and as an owner's object: what was not sealed by the keys does not
-// open.
+// Unseals bytes as a value and as an owner's object: what was not sealed by the keys is not
+// unsealed.
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -16,7 +16,7 @@ namespace {
 void OpenRemote(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
   const FleetKeys keys(Secret{1, 2, 3});
-  KV_CHECK(!keys.OpenOwner("kvasir/1/a/b", bytes));
+  KV_CHECK(!keys.UnsealOwner("kvasir/1/a/b", bytes));
   // A value of any length: the shape that would have it, where there is one.
   constexpr uint32_t kTokens = 4;
   const RecordShape least{.block_tokens = kTokens, .payload_bytes = 0};
@@ -29,8 +29,8 @@ void OpenRemote(const uint8_t* data, size_t size) {
   RecordFacts facts;
   facts.tokens = tokens;
   std::vector<std::byte> payload(shape.payload_bytes);
-  KV_CHECK(!OpenValue({.shape = shape, .identity = identity, .random = random, .name = "n"}, facts,
-                      bytes, payload));
+  KV_CHECK(!UnsealValue({.shape = shape, .identity = identity, .random = random, .name = "n"},
+                        facts, bytes, payload, nullptr));
 }
 
 }  // namespace

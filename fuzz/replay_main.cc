@@ -26,7 +26,7 @@ Target FindTarget(std::string_view wanted) {
   return nullptr;
 }
 
-// The number of files that `target` read.
+// Returns the number of files that `target` read.
 size_t Replay(Target target, const char* corpus) {
   size_t num_files = 0;
   std::error_code error;

@@ -1,6 +1,7 @@
 // Recovers a store whose segment has any table of headers: the given bytes as they are, or sealed
 // under the owner's key, as only somebody with the key could write them. The index and the slots
-// must agree, no payload may open that was not sealed, and the tier must still store and erase.
+// must agree, no payload may be unsealed that was not sealed, and the tier must still store and
+// erase.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -133,12 +134,12 @@ KV_FUZZ_TARGET(segment)(const uint8_t* data, size_t size) {
     tier.RunPending();
     facts.name = name;
     // No payload was ever sealed.
-    KV_CHECK(tier.StateOf(*read) == ReadState::kFailed || !tier.Open(*read, facts, payload));
+    KV_CHECK(tier.StateOf(*read) == ReadState::kFailed || !tier.Unseal(*read, facts, payload));
     tier.EndRead(*read, ReadEnd::kDamaged);
     KV_CHECK(tier.CheckInvariants());
   }
   facts.name = {.key = BlockKey{0xFF, 0xFE}, .layer_group = 0, .part = 1};
-  if (tier.OpenOwner(kOwner)) {
+  if (tier.ReadyOwner(kOwner)) {
     const auto write = tier.BeginWrite(facts);
     KV_CHECK(write);
     tier.Seal(*write, payload);

@@ -42,7 +42,7 @@ struct SessionWorld {
     service = *Service::Make({}, *engine);
   }
 
-  // The status and the body of an answer; 0: a generation, which is dropped.
+  // Returns the status and the body of an answer; 0: a generation, which is dropped.
   std::pair<int, std::string> Ask(const std::string& method, const std::string& target,
                                   std::string body) {
     HttpRequest request;

@@ -96,7 +96,7 @@ struct Product {
   size_t x_stride, y_stride;
   bool has_bias, accumulate;
 
-  // Rows `stride` floats apart, with NaN between them and nothing after the last one.
+  // Returns rows `stride` floats apart, with NaN between them and nothing after the last one.
   Floats Rows(NumberSource& numbers, uint32_t width, size_t stride) const {
     Floats x((rows - 1) * stride + width);
     for (uint32_t r = 0; r < rows; ++r) {
@@ -126,7 +126,8 @@ void FuzzMatMul(ByteSource& bytes) {
   });
 }
 
-// One group as a file may hold it: any codes, and scales that are finite (loading refuses others).
+// Returns one group as a file may hold it: any codes, and scales that are finite (loading refuses
+// others).
 WeightGroup SomeGroup(NumberSource& numbers, WeightFormat format) {
   const WeightLayout layout = LayoutOf(format);
   Random& random = numbers.random();

@@ -41,7 +41,7 @@ void CheckRequest(const GenerateRequest& request, const EngineOptions& options) 
   KV_CHECK(request.n <= request.beams->beams && request.stop.empty() && !request.logprobs);
 }
 
-// An answer of a word for each choice.
+// Answers with a word for each choice.
 std::string Answered(const GenerationStart& start) {
   std::string streamed;
   for (size_t i = 0; i < start.requests.size(); ++i) {

@@ -132,10 +132,13 @@ class ChatOnDisk(WithHome):
         size = os.path.getsize(self.folder() + "/sessions.db")
         self.assertIn("Thundersnow", self.sessions("export", ids["main"]))
         self.assertNotIn(b"Thundersnow", self.folder_bytes())  # sealed
+        told = []
         for name in ids:
             said = self.chat("/forget 0", flags=["--resume", ids[name]])
-            self.assertRegex(said, r"message 0 is forgotten: \d+ blocks")
+            self.assertRegex(said, r"message 0 is forgotten: erased \d+ blocks?")
+            told.append(said)
             self.assertNotIn("Thundersnow", self.sessions("export", ids[name]))
+        self.assertRegex("".join(told), r"erased 0 blocks with 0 tokens, [1-9]\d* blocks? on the disk")
         self.assertFalse(os.path.exists(self.folder() + "/sessions.db-wal"))
         self.assertLess(os.path.getsize(self.folder() + "/sessions.db"), size - len(secret))
         self.assertEqual(self.blocks(), "0 blocks")
@@ -149,9 +152,10 @@ class ChatOnDisk(WithHome):
     def test_what_is_not_there_is_said(self):
         missing = "sess_" + "0" * 32
         self.chat(flags=["--resume"], status=2)
-        self.assertIn(f"--resume: {self.folder()} has no session of default;", self.errors)
+        self.assertIn(f"--resume: {self.folder()} has no conversation of 'kvasir chat' or of a server without API keys;", self.errors)
         self.chat(flags=["--resume", missing], status=2)
-        self.assertIn(f"has no session {missing} of default; 'kvasir sessions list --disk {self.folder()}'", self.errors)
+        self.assertIn(f"has no session {missing} of 'kvasir chat' or of a server without API keys; "
+                      f"'kvasir sessions list --disk {self.folder()}'", self.errors)
         self.chat(ANNA)
         self.chat(flags=["--resume", missing], status=2)
         self.assertIn("kvasir sessions list", self.errors)

@@ -2,6 +2,7 @@
 """`kvasir chat`: its commands, and what they leave in the cache."""
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -44,6 +45,7 @@ class ChatTest(CliTest):
         self.assertLess(self.computed(parts[2]), 10)
         self.assertEqual(parts[3].count(" tokens "), 3, parts[3])
         self.assertNotIn("safe?", parts[3])
+        self.assertTrue(parts[2].endswith("(3 messages after it taken out)\n"), parts[2])
 
     def test_an_edited_answer_stays_and_nothing_is_generated(self):
         parts = self.chat(ANNA, "/edit 2 The home of Anna is in Rome.", "/list")
@@ -76,14 +78,28 @@ class ChatTest(CliTest):
 
     def test_what_is_forgotten_cannot_be_recalled_and_is_not_in_the_cache(self):
         parts = self.chat(ANNA, "/forget 0", CODE)
-        self.assertRegex(parts[1], r"message 0 is forgotten: \d+ blocks with [1-9]\d* tokens are erased; 0 blocks stay")
+        self.assertRegex(parts[1], r"message 0 is forgotten: erased \d+ blocks? with [1-9]\d* tokens\)")
         self.assertNotIn("4711", parts[2])
         prompt, cached, _ = map(int, re.search(RECEIPT, parts[2]).groups())
         self.assertLess(cached, 16, prompt)
 
+    def test_the_last_question_is_forgotten_without_a_number(self):
+        for command in ("/forget", "/undo --forget"):
+            parts = self.chat(ANNA, "The code of the red safe is 9876543. Who are you?", command, "/list", command, command, status=2)
+            self.assertRegex(parts[2], r"^\(your last message and its answer are forgotten: erased [1-9]\d* blocks? with [1-9]\d* tokens")
+            self.assertNotIn("9876543", parts[2] + parts[3])
+            self.assertEqual(parts[3].count(" tokens "), 3)
+            self.assertIn("your last message and its answer are forgotten", parts[4])
+            self.assertIn("the conversation has no message of yours to take back", self.errors)
+        # The question before it is still in the cache, the forgotten one is not.
+        parts = self.chat(ANNA, CODE, "/forget", CODE, "/undo", CODE)
+        self.assertGreater(self.computed(parts[3]), 10)
+        self.assertEqual(self.computed(parts[3]), self.computed(parts[1]))
+        self.assertLess(self.computed(parts[5]), 3)
+
     def test_another_conversation_keeps_what_it_says(self):
         parts = self.chat(ANNA, "/fork other", "/forget 0", "/switch main", CODE)
-        self.assertRegex(parts[2], r"; [1-9]\d* blocks stay, which another conversation contains")
+        self.assertRegex(parts[2], r"; kept (1 block|[1-9]\d* blocks) that another conversation contains")
         self.assertIn("4711", parts[4])
         self.assertLess(self.computed(parts[4]), 32)
 
@@ -106,23 +122,82 @@ class ChatTest(CliTest):
                  "/frobnicate": "unknown command /frobnicate; /help lists them",
                  "/edit": "/edit needs the number of a message and its new text; /list shows the numbers",
                  "/edit 1": "/edit 1 needs the new text of the message",
-                 "/edit 9 x": "index: 9 is outside the 3 messages of the session",
-                 "/forget": "/forget needs the number of a message; /list shows the numbers",
-                 "/forget 3": "index: 3 is outside the 3 messages of the session",
-                 "/forget -1": "/forget needs the number of a message; /list shows the numbers",
+                 "/edit 9 x": "9 is outside the 3 messages of the session",
+                 "/forget 3": "3 is outside the 3 messages of the session",
+                 "/forget -1": "/forget takes the number of a message, or nothing for your last one and its answer; /list shows the "
+                               "numbers",
                  "/fork main": "a conversation has the name main already",
                  "/switch other": "unknown conversation other; known: main",
                  "/switch": "/switch needs the name of a conversation: main",
-                 "/undo it": '/undo takes nothing after it, and "it" was there'}
+                 "/undo it": '/undo takes nothing after it, or --forget, and "it" was there',
+                 "/list it": '/list takes nothing after it, and "it" was there'}
         parts = self.chat(ANNA, *wrong, "/list", status=2)
         for said in wrong.values():
             self.assertIn(f"kvasir chat: {said}\n", self.errors)
         self.assertEqual(parts[-1].count(" tokens "), 3)
 
+    def test_other_programs_words_leave_and_help(self):
+        for leave in ("/quit", "/bye"):
+            result = kvasir("chat", *SMALL, stdin=f"/?\n{leave}\n{ANNA}")
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertIn("/exit, Ctrl-D     leaves", result.stdout)
+            self.assertNotIn(ANNA, result.stdout)
+
     def test_help_names_every_command(self):
         text = self.chat("/help")[0]
         for command in ("/edit", "/undo", "/fork", "/switch", "/forget", "/system", "/list", "/receipt", "/reset", "/exit"):
             self.assertIn(command, text)
+
+
+class PastTheContextTest(CliTest):
+    """A small context, and a temperature at which answers are long: seed 1 ends after 291 tokens."""
+    FLAGS = ["--ctx-size", 128, "--max-tokens", 300, "--temperature", 3, "--seed", 1]
+    STORY = "Tell me a story."
+
+    def chat(self, retention, *lines, status=0):
+        result = kvasir("chat", *SMALL, *self.FLAGS, "--retention", retention, stdin="\n".join(lines))
+        self.assertEqual(result.returncode, status, result.stderr)
+        self.errors = result.stderr
+        return [part[len(line) + 1:] for line, part in zip(lines, result.stdout.split("> ")[1:])]
+
+    def test_an_answer_passes_the_context_and_its_line_and_receipt_say_what_it_dropped(self):
+        for policy, numbers, first in (("sinks+window", "budget=32", 32), ("window", "budget=48", 48),
+                                       ("heavy", "budget=64", 128)):
+            parts = self.chat(f"{policy}:{numbers}", self.STORY, "/receipt", "/list", "/undo", self.STORY, "/receipt")
+            receipt = json.loads(parts[1])
+            dropped = receipt["retention"]["dropped"]
+            self.assertGreater(dropped, 128)
+            self.assertEqual((receipt["retention"]["policy"], receipt["retention"]["inexact_from"]), (policy, first))
+            self.assertEqual(receipt["inexact"], {"from": first, "why": "retention"})
+            self.assertIn(f" ms to first token; {policy} dropped {dropped} tokens, inexact from {first}]", parts[0])
+            # Longer than the context, and shown with its tokens.
+            tokens = [int(count) for count in re.findall(r" (\d+) tokens ", parts[2])]
+            self.assertEqual((len(tokens), sum(tokens) > 2 * 128), (2, True), parts[2])
+            # The same question again, from the cache: the same answer by the same decisions.
+            self.assertEqual(parts[4].rsplit("[prompt", 1)[0], parts[0].rsplit("[prompt", 1)[0])
+            again = json.loads(parts[5])
+            self.assertEqual(again["retention"], receipt["retention"])
+            self.assertGreater(sum(again["reused"].values()), 0)
+
+    def test_without_a_policy_it_ends_with_the_context(self):
+        parts = self.chat("full", self.STORY, "/receipt", "/list")
+        receipt = json.loads(parts[1])
+        self.assertEqual((receipt["retention"], receipt["inexact"]), (None, None))
+        self.assertNotIn("dropped", parts[0])
+        self.assertLessEqual(sum(int(count) for count in re.findall(r" (\d+) tokens ", parts[2])), 128)
+
+    def test_what_is_longer_than_the_context_is_taken_back_and_the_chat_goes_on(self):
+        parts = self.chat("sinks+window:budget=32", self.STORY, ANNA, "/undo", ANNA, "/receipt", "/list", status=2)
+        self.assertRegex(self.errors, r"^kvasir chat: the conversation has 3\d\d tokens, which with 1 to generate do not fit the "
+                                      r"context of 128; /undo takes back your last message, /edit N TEXT makes ")
+        self.assertEqual(parts[2], f"(taken back: {self.STORY})\n")
+        self.assertLess(json.loads(parts[4])["prompt_tokens"], 32)
+        self.assertIn(ANNA, parts[5])
+
+    def test_what_is_longer_than_the_context_is_forgotten(self):
+        parts = self.chat("sinks+window:budget=32", self.STORY, "/forget 0", "/list")
+        self.assertRegex(parts[1], r"message 0 is forgotten: erased [1-9]\d* blocks? with [1-9]\d* tokens\)")
+        self.assertNotIn(self.STORY, parts[2])
 
 
 class TerminalTest(unittest.TestCase):

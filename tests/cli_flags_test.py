@@ -40,6 +40,8 @@ class FlagsTest(CliTest):
         with folder() as path:
             config = path / "config.json"
             config.write_text(values if isinstance(values, str) else json.dumps(values))
+            if says.startswith("--"):
+                says = f"key '{says[2:]}'"
             self.refused("--config", config, says=says)
 
     def test_a_host_that_is_empty(self):

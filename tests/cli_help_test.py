@@ -17,22 +17,22 @@ WRONG = {flag: "?" for flag in (
     "--min-p --repetition-penalty --presence-penalty --frequency-penalty --positions --chunk --port --repeats -p -n -d "
     "--generation-config --schedule --admission --kv-headroom --target-itl-ms --speculate --draft-max --draft-kv-memory --draft-accept --draft-hf-repo --draft-shape --step-tokens --inject --tokens "
     "--formats --layers --max-kl --max-queued --max-queue-ms --timeout-ms --max-timeout-ms --sse-ping-s "
-    "--disk-cap --disk-reserve --disk-ttl --remote --fleet-secret --remote-ca --remote-mode --remote-memory --remote-ttl --remote-daily --template-date --reasoning --reasoning-budget --reasoning-format --pooling --hf-repo --chat-template --chat-template-kwargs --drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape "
+    "--disk-cap --disk-reserve --disk-ttl --remote --fleet-secret --remote-ca --remote-mode --remote-memory --remote-ttl --remote-daily --remote-compression --kv-events --kv-events-replay --kv-events-topic --kv-events-format --kv-events-tenant --template-date --reasoning --reasoning-budget --reasoning-format --pooling --hf-repo --chat-template --chat-template-kwargs --drain-delay-s --drain-timeout-s --trace-sample --cors-origin --allowed-host --host --shape "
     "--at-once --ids --source --target --split --source-ids --target-id --sessions --responses --session-ttl --session-memory --head-memory --grammar-memory "
     "--lora --lora-scaled --lora-memory --max-lora-rank --max-loras "
     "--beams --hypotheses --length-penalty --early-stopping --min-tokens --no-repeat-ngram-size").split()}
 WRONG |= {flag: "/no/such/folder/x" for flag in ("--text --recall --chat-template-file --config --api-key-file --out "
-                                                 "--keys --svg --slot-save-path --transcript --draft-model --lora-dir").split()}
+                                                 "--keys --tls-cert --tls-key --svg --slot-save-path --transcript --draft-model --lora-dir --secret-file --to --passphrase-file").split()}
 WRONG |= {"--stop": "", "--disk": "", "--admin-key": "", "--otlp-traces-endpoint": "", "--api-key": "a b",
-          "--alias": "", "--tags": "", "--prompt": "", "--tenant": "", "--resume": "?",
-          "--drop-lines": "(", "--move-lines": "("}
+          "--alias": "", "--tags": "", "--url": "ftp://x/y", "--prompt": "", "--tenant": "", "--resume": "?",
+          "--drop-lines": "(", "--move-lines": "(", "--state-dir": ""}
 
 # What a command must be given beside the flag, so that it comes to look at it.
 NEEDED = {"run": ["--ids", "1"], "logits": ["--ids", "1"], "eval": ["--text", __file__], "sessions": ["list"],
-          "translate": ["--source-ids", "1", "--target-id", "1"]}
+          "translate": ["--source-ids", "1", "--target-id", "1"], "backup": ["--to", "no.backup"], "restore": ["no.backup"]}
 
 # Flags that take any value, or none, and the arguments with which they change what is printed.
-SHORT = {"run": ["--prompt", "My name is Mira. What is my name?", *SMALL], "chat": SMALL, "info": [],
+SHORT = {"list": [], "show": [], "run": ["--prompt", "My name is Mira. What is my name?", *SMALL], "chat": SMALL, "info": [],
          "plan": SMALL, "inspect": [], "models": [], "key": ["new"],
          "logits": ["--ids", ",".join(map(str, range(1, 41))), *SMALL],
          "translate": ["--model", f"{cli_support.ROOT}/tests/data/m2m100-tiny", "--source-ids", "5,2", "--target-id", "9", *SMALL],
@@ -47,9 +47,11 @@ ELSEWHERE = {"plan": ["--cache-dir"],  # changes nothing there; the server's com
              "serve": ["--lora-init-without-apply", "--pin-threads", "--cache-dir", "--no-page", "--no-slots", "--prepare", "--verbose"],
              "selftest": ["--json", "--pin-threads", "--cache-dir"],
              "fsck": ["--json", "--cache-dir", "--remove-unreadable"], "eval": ["--json", "--pin-threads", "--cache-dir", "--stream"],
-             "sessions": ["--json", "--cache-dir", "--all", "--unreadable"]}
+             "sessions": ["--json", "--cache-dir", "--all", "--unreadable"],
+             "backup": ["--cache-dir", "--without-secret"], "restore": ["--cache-dir", "--without-secret"],  # backup_test.py
+             "ps": ["--json"], "rm": ["--json"]}  # cli_words_test.py, hub_test.py
 for command in "serve chat run translate logits plan".split():
-    ELSEWHERE.setdefault(command, []).append("--allow-overcommit")  # machine_limits_test.cc
+    ELSEWHERE.setdefault(command, []).append("--allow-overcommit")  # machine_limits_test
 
 
 # Flags of bench and run; elsewhere llama-server's, whose words are taken too (cli_llama_flags_test.py).
@@ -72,7 +74,7 @@ class HelpListsWhatIsRead(CliTest):
         cls.flags = {command: flags_of(command) for command in commands}
 
     def test_there_is_something_to_check(self):
-        self.assertEqual(len(self.flags), 16)
+        self.assertEqual(len(self.flags), 24)
         self.assertGreater(sum(map(len, self.flags.values())), 150)
 
     def test_serve_lists_eight_flags_on_the_page_for_experts(self):
@@ -84,8 +86,20 @@ class HelpListsWhatIsRead(CliTest):
             self.assertNotRegex(usual, rf"(?m)^  {name}\b")
             self.assertIn(name, usual)  # where they are listed is said
         groups = re.findall(r"(?m)^ (\w.*)$", usual.split("Flags:")[1])
-        self.assertEqual((groups[:3], groups[-1]), (["Model", "Listening", "Memory"], "Help"))
+        self.assertEqual((groups[:3], groups[-1]), (["Every day", "Model", "Listening"], "Help"))
         self.assertIn("unknown argument '--help-expert'", kvasir("key", "--help-expert").stderr)
+
+    def test_six_flags_of_every_day_come_first(self):
+        for command, first in {"serve": "--model --host --port --ctx-size --kv-memory --api-key",
+                               "chat": "--model --system --resume --disk --max-tokens --temperature",
+                               "run": "--prompt --model --chat --max-tokens --temperature --json"}.items():
+            usual = kvasir(command, "--help").stdout.split("Flags:")[1]
+            title, flags = re.match(r"\s+(\w.*)\n((?:  .*\n)+)\n", usual).groups()
+            self.assertEqual((title, re.findall(r"(?m)^  (--[a-z-]+)", flags)), ("Every day", first.split()))
+        for command in ("translate", "logits", "eval", "bench", "plan"):
+            usual = kvasir(command, "--help").stdout.split("Flags:")[1]
+            flags = re.match(r"\s+Every day\n((?:  .*\n)+)\n", usual)[1]
+            self.assertEqual(len(re.findall(r"(?m)^  (--?[a-z-]+)", flags)), 6, command)
 
     def test_a_wrong_value_of_each_flag_is_refused_by_its_name(self):
         for command, flags in self.flags.items():

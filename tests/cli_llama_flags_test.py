@@ -12,7 +12,7 @@ import urllib.error
 
 import cli_support
 from cli_support import SMALL, CliTest, get_json, kvasir, post, server
-from hub_support import DEMO, RUN, HubTest
+from hub_support import DEMO, RUN, WHOLE_DEMO, HubTest
 
 HELLO = [{"role": "user", "content": "My name is Mira. What is my name?"}]
 
@@ -61,7 +61,7 @@ class Arguments(CliTest):
                             (["--rope-freq-base", "10000"], "model's files"), (["--rope-scaling=yarn"], "model's files"),
                             (["--grammar-file", "x.gbnf"], "with each request"), (["--cache-reuse", "256"], "give 0"),
                             (["--mirostat", "2"], "sampler"), (["--no-cache-prompt"], "--cache sequence"),
-                            (["-hff", "x.gguf"], "owner/name:file.gguf"), (["--ssl-key-file", "x"], "proxy"),
+                            (["-hff", "x.gguf"], "owner/name:file.gguf"), (["--ssl-ca-certs", "x"], "--tls-cert and --tls-key"),
                             (["--rerank"], "reranking"), (["-ctk", "q5_1"], "q8_0"), (["-ctv", "iq4_nl"], "q4_0")]:
             for command in ("serve", "plan"):
                 self.wrong(command, *words, says=[f"kvasir {command}: {words[0].split('=')[0]}: ", says])
@@ -69,6 +69,8 @@ class Arguments(CliTest):
         self.wrong("serve", "-ngl", says="-ngl needs a value")
         self.wrong("serve", "-zzz", says="unknown argument '-zzz'; 'kvasir serve --help'")
         self.wrong("serve", "--n-predic", "9", says="(did you mean --n-predict?)")
+        for flag, nearest in (("--ctx-shift", "--context-shift"), ("--retain", "--retention"), ("--kv-mem", "--kv-memory")):
+            self.wrong("serve", flag, says=f"(did you mean {nearest}?)")
         self.wrong("plan", "-ctk", "q8_0", "--kv-format", "f32", says="--kv-format: given 2 times")
         self.wrong("key", "new", "-ngl", "99", says="'-ngl'")
         self.wrong("bench", "-p", "0", "-n", "0", says="-n: nothing to measure")  # its own
@@ -85,7 +87,7 @@ def documented(heading, column):
 class Page(CliTest):
     def test_what_is_refused_is_refused_by_name(self):
         flags = documented("Refused by name", 1)
-        self.assertGreater(len(flags), 130)
+        self.assertGreater(len(flags), 125)
         for flag in flags:
             self.wrong("plan", flag, "1", says=[f"kvasir plan: {flag}: ", "docs/from-llama-server.md"])
 
@@ -181,6 +183,23 @@ class FromTheHub(HubTest):
         self.fails("run", "-hf", "nonsense", *RUN, status=2, says="-hf: 'nonsense' is not the name of a model")
         self.fails("run", "-hf", "o/none", *RUN, status=2, says="-hf: ")
         self.fails("run", "-hf", "o/demo", *RUN, HF_HUB_OFFLINE="1", says="HF_HUB_OFFLINE")
+
+    def test_hfd_fetches_a_draft_model(self):
+        ask = ("run", "-hf", "o/demo", "--max-tokens", "24", "--temperature", "0", "--json", "--prompt",
+               "Where is the brass key?")
+        alone = json.loads(self.done(*ask))
+        self.hub.requests.clear()
+        drafted = json.loads(self.done(*ask, "-hfd", "o/demo", "--speculate", "always"))
+        self.assertEqual(drafted["text"], alone["text"])
+        self.assertGreater(drafted["receipt"]["draft"]["sources"]["model"], 0)
+        self.hub.add("o/draft", WHOLE_DEMO)
+        self.done(*ask, "-hfrd", "o/draft")
+        self.assertTrue([path for path in map(str, self.hub.requests) if "o/draft" in path])
+        self.hub.requests.clear()
+        self.done(*ask, "--hf-repo-draft", "o/draft")
+        self.assertEqual(self.hub.requests, [])
+        self.fails(*ask, "-hfd", "o/demo", "-md", "x", status=2, says="only one of --draft-hf-repo and --draft-model")
+        self.fails(*ask, "-hfd", "o/none", status=2, says="-hfd: ")
 
 
 if __name__ == "__main__":

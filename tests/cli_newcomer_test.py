@@ -89,6 +89,26 @@ class Newcomer(CliTest):
             self.wrong("plan", "--model", folder,
                        says=f"{folder}: has a tokenizer (tokenizer.model), but no config.json; a Hugging Face folder has")
 
+    def test_a_secret_that_cannot_be_stored_names_the_way_out(self):
+        result = kvasir("run", "--max-tokens", "1", "--prompt", "x", *SMALL, environment={"XDG_STATE_HOME": "/proc/no"})
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("cannot write /proc/no/kvasir/secret: No such file or directory; name another folder with "
+                      "XDG_STATE_HOME, or with serve --state-dir", result.stderr)
+
+    def test_more_threads_than_processors_are_warned_of(self):
+        for command in (["run", "--max-tokens", "1", "--prompt", "x"], ["chat"],
+                        ["logits", "--ids", "1,2"]):
+            for threads, warned in (("999", 1), ("1", 0)):
+                result = kvasir(*command, "--threads", threads, *SMALL, stdin="")
+                self.assertEqual(result.stderr.count("warning: --threads 999 is more than the "), warned, result.stderr)
+
+    def test_transformers_names_of_caches_say_what_they_are_here(self):
+        for name in ("static", "dynamic"):
+            self.wrong("plan", "--cache", name, says=f"--cache: '{name}' is a name of Transformers; what it means is sequence here")
+
+    def test_no_row_of_the_plan_ends_in_blanks(self):
+        self.assertEqual([row for row in self.ok("plan").splitlines() if row != row.rstrip()], [])
+
     def run_with(self, text, *arguments):
         return subprocess.run([cli_support.BINARY, "run", "--max-tokens", "8", *arguments], input=text,
                               capture_output=True, text=True, timeout=60)

@@ -111,7 +111,7 @@ class Commands(CliTest):
         self.wrong(*run, "--retention", "window:budget=8", says=["--retention", "budget 8 is not in [16, 2048]"])
         self.wrong(*run, "--retention", "window:size=8", says=["--retention", "'size=8'"])
         self.wrong(*run, "--retention", "sinks+window:budget=64,sinks=40", says=["sinks 40", "half of the budget"])
-        self.wrong(*run, "--retention", "heavy:budget=100", says=["--retention", "budget 100 is not a multiple of 16"])
+        self.wrong(*run, "--retention", "heavy:budget=100", says=["--retention", "budget 100 is not a multiple of 16 from 64 to the context of 2048"])
         self.wrong(*run, "--retention", "heavy:budget=64,recent=17", says=["recent 17", "a quarter of the budget"])
         self.wrong(*run, "--retention", "heavy", "--block-tokens", "32", says=["--retention", "--block-tokens"])
         self.wrong(*run, "--exact-tokens", "5", says=["--exact-tokens", "--retention"])
@@ -256,6 +256,7 @@ class ServerDefault(CliTest):
             return answer
         with tempfile.TemporaryDirectory() as slots, server(*SMALL, "--ctx-size", "256", "--context-shift",
                                                             "--slot-save-path", slots) as (url, _):
+            self.assertEqual(get_json(url + "/v1/cache")["retention"], "sinks+window:budget=256,keep=0")
             session = ask("/v1/sessions", system="You are Kvasir.")["id"]
             answer = ask(f"/v1/sessions/{session}/generate", messages=[{"role": "user", "content": "Who are you?"}],
                          max_tokens=400, ignore_eos=True)

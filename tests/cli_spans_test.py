@@ -4,6 +4,7 @@
     cli_spans_test.py [KVASIR_BINARY] [unittest arguments]
 """
 import os
+import pathlib
 import tempfile
 
 import numpy
@@ -83,6 +84,34 @@ class Commands(CliTest):
         self.wrong("logits", "--ids", "1,2", *SMALL, "--spans", "0:1", "--positions", "all", says=["--spans", "last"])
         for name, why in [("tiny-gpt2", "learned positions"), ("tiny-longrope", "longrope"), ("tiny-gemma2", "windows")]:
             self.wrong("run", "--model", ROOT / "tests/data" / name, "--ids", "1,2,3", "--spans", "1:3", says=["--spans", why])
+
+
+class Eval(CliTest):
+    def test_what_spans_cost_is_measured(self):
+        with tempfile.TemporaryDirectory() as folder:
+            probes = pathlib.Path(folder, "probes.jsonl")
+            lines = (ROOT / "models/kvasir-demo/eval.jsonl").read_text().splitlines()
+            probes.write_text("\n".join(lines[30:33]))
+            flags = ["eval", "--spans", "0,256", "--recall", probes, "--cache-dir", folder]
+            report = self.ok_json(*flags, "--json")
+            rows = report["spans"]
+            self.assertEqual([(row["span_head"], row["seam"]) for row in rows], [(None, 0), (None, 256), (1, 0), (1, 256)])
+            for row in rows:
+                self.assertEqual((row["probes"], row["exact_right"]), (2, rows[0]["exact_right"]))
+                self.assertLessEqual(max(row["right"], row["exact_right"]), row["probes"])
+                self.assertLessEqual(0, row["kl_mean"])
+                self.assertTrue(0 < row["same_top"] <= 1)
+            self.assertEqual([row["kl_mean"] > 0 for row in rows], [True, False, True, False])  # 256: all is computed in place
+            self.assertEqual([rows[i]["right"] for i in (1, 3)], [rows[0]["exact_right"]] * 2)
+            self.assertIn("all before the first    0       2", self.ok(*flags[:2], "0", *flags[3:]))
+            probes.write_text('{"messages": [{"role": "user", "content": "Short. Who?"}], "expect": "x"}')
+            self.wrong(*flags, says=["--recall", "no probe has notes of 4 spans of 32 tokens"])
+
+    def test_wrong_arguments(self):
+        for flag, value in [("--formats", "int8"), ("--text", "x"), ("--ids", "1"), ("--retention", "window")]:
+            self.wrong("eval", "--spans", "8", flag, value, says=["--spans", flag])
+        self.wrong("eval", "--spans", "257", says=["--spans", "257", "256"])
+        self.wrong("eval", "--spans", "8", "--model", ROOT / "tests/data/tiny-gpt2", says=["--spans", "learned positions"])
 
 
 class Server(ServerTest):

@@ -67,7 +67,8 @@ class CliTest(unittest.TestCase):
     def ok(self, *arguments, **options):
         result = kvasir(*arguments, **options)
         self.assertEqual(result.returncode, 0, f"{arguments}: {result.stderr}")
-        self.assertEqual(result.stderr, "", "progress is for terminals")
+        said = re.sub(r"kvasir: warning: --threads \d+ is more than .*\n", "", result.stderr)  # on a small machine
+        self.assertEqual(said, "", "progress is for terminals")
         return result.stdout
 
     def ok_json(self, *arguments, **options):

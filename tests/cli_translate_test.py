@@ -128,7 +128,7 @@ class Translate(CliTest):
             self.assertEqual((named.stdout, named.stderr), (answer + answer, ""))
             self.wrong(*self.short, "-x", says="unknown argument '-x'")
             self.wrong(*self.short, "-", stdin=piece(3) * 400, says="'-' line 1 has 402 tokens")
-            for command in ("run", "plan"):
+            for command in ("info", "plan"):
                 self.wrong(command, "-", says="unknown argument '-'")
                 self.wrong(command, "--", "x", says="unknown argument 'x'")
             self.wrong(*self.short, folder, says=folder)

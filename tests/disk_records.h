@@ -85,8 +85,9 @@ class DiskRecords {
     const auto key = std::ranges::find(keys, record->namespace_id, &OwnerKey::namespace_id);
     if (key == keys.end()) return;
     std::vector<TokenId> tokens(shape.record.block_tokens);
-    if (!OpenHeader(RecordKeyOf(key->key, record->salt), record->placings,
-                    shape.record.block_tokens, header, std::as_writable_bytes(std::span(tokens)))) {
+    if (!UnsealHeader(RecordKeyOf(key->key, record->salt), record->placings,
+                      shape.record.block_tokens, header,
+                      std::as_writable_bytes(std::span(tokens)))) {
       return;
     }
     std::optional<BlockKey> before;

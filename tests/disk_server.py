@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import unittest
 from unittest import mock
 
@@ -86,6 +87,8 @@ class WithHome(unittest.TestCase):
     """A folder for each test, and what is right, by a server without a disk."""
 
     twins = {}
+    twins_lock = threading.Lock()  # tests may run at the same time
+    overtaken = 0  # loads that took longer than computing, as on a busy machine
 
     def setUp(self):
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="kvasir-disk-"))
@@ -101,9 +104,10 @@ class WithHome(unittest.TestCase):
     @staticmethod
     def right(ids, *flags, **more):
         """The answer of a server that has neither a disk nor reads its cache."""
-        if flags not in WithHome.twins:
-            home = tempfile.mkdtemp(prefix="kvasir-twin-")
-            WithHome.twins[flags] = DiskServer(home, *flags, disk=("--disk", "none")), home
+        with WithHome.twins_lock:
+            if flags not in WithHome.twins:
+                home = tempfile.mkdtemp(prefix="kvasir-twin-")
+                WithHome.twins[flags] = DiskServer(home, *flags, disk=("--disk", "none")), home
         return answer(WithHome.twins[flags][0].ask(ids, **{**more, "cache_prompt": False}))
 
     def serve(self, *flags, **more):
@@ -129,7 +133,10 @@ class WithHome(unittest.TestCase):
         self.assertEqual(answer(result), self.right(ids, *flags, **more))
         receipt = result["kvasir"]
         self.assertEqual(sum(receipt["reused"].values()) + receipt["computed"], len(ids), receipt)
-        if disk is not None:
+        if disk is not None and (receipt["miss"] or {}).get("reason") == "overtaken" and WithHome.overtaken < 2:
+            WithHome.overtaken += 1
+            self.assertLess(receipt["reused"]["disk"], disk, receipt)
+        elif disk is not None:
             self.assertEqual(receipt["reused"]["disk"], disk, receipt)
         return receipt
 

@@ -25,7 +25,7 @@ TEST(EngineAdapters, APromptIsReadAgainWithOtherAdaptersAndTheReceiptSaysWhy) {
   const AdaptedRow again = ComputeRow(*engine, prompt, Choices{{a, 1}});
   EXPECT_EQ(again.receipt.cached_tokens(), 99u);
   EXPECT_TRUE(again == ComputeRow(*engine, prompt, Choices{{a, 1}}, Reuse::kNothing));
-  EXPECT_TRUE(base == ComputeRow(*engine, prompt, Choices{{a, 0}})) << "scale 0 is no adapter";
+  EXPECT_TRUE(base == ComputeRow(*engine, prompt, Choices{{a, 0}})) << "scale 0 acts";
   EXPECT_EQ(ComputeRow(*engine, prompt, Choices{{a, 0}}).receipt.cached_tokens(), 99u);
   engine->CheckInvariants();
 }

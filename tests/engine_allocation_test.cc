@@ -2,8 +2,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "engine_scenario.h"
-#include "source_paths.h"
+#include "logit_rows.h"
 
 namespace {
 
@@ -44,16 +43,18 @@ void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::f
 namespace kvasir {
 namespace {
 
-// Allocations of the engine's thread between the events of a choice, from its 4th token to the last
-// one.
+// Counts allocations of the engine's thread between the events of a choice, from its 4th token to
+// the last one.
 uint64_t AllocationsOfDecoding(Engine& engine, uint32_t n,
                                std::optional<uint64_t> seed = std::nullopt,
-                               std::optional<RetentionChoice> retention = std::nullopt) {
+                               std::optional<RetentionChoice> retention = std::nullopt,
+                               std::optional<PromptSpans> spans = std::nullopt) {
   // From the first drop on, where tokens are dropped.
   const size_t first = retention ? 150 : 4, last = retention ? 400 : 100;
   GenerateRequest request;
   request.retention = retention;
-  for (TokenId id = 1; id < 40; ++id) request.prompt.push_back(id);
+  request.spans = spans;
+  for (TokenId id = 1; id < (spans ? 120 : 40); ++id) request.prompt.push_back(id);
   if (engine.card().decoder_start) request.source = request.prompt;
   // Crosses block edges: Commit publishes, Extend takes and evicts blocks.
   request.max_tokens = static_cast<uint32_t>(last);
@@ -81,8 +82,7 @@ uint64_t AllocationsOfDecoding(Engine& engine, uint32_t n,
 }
 
 TEST(Allocation, NoneInADecodeStep) {
-  for (const char* format :
-       {"f32", "f16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "nf4", "k=int8,v=f16"}) {
+  for (const char* format : kAllKvFormats) {
     EngineOptions options = TinyOptions();
     options.kv_memory_bytes = 2 << 20;
     options.kv_format = format;
@@ -102,6 +102,15 @@ TEST(Allocation, NoneWhereTokensAreDropped) {
     EXPECT_EQ(AllocationsOfDecoding(*engine, 1, {}, choice), 0u) << ToString(choice.policy);
     EXPECT_EQ(AllocationsOfDecoding(*engine, 3, {}, choice), 0u) << ToString(choice.policy);
   }
+}
+
+TEST(Allocation, NoneInADecodeStepWithSpans) {
+  const auto engine = LoadEngine(TinyOptions());
+  const PromptSpans spans{.spans = {{10, 50}, {60, 100}}, .seam = 8, .head = 1};
+  AllocationsOfDecoding(*engine, 1, {}, {}, spans);
+  EXPECT_EQ(AllocationsOfDecoding(*engine, 1, {}, {}, spans), 0u);
+  EXPECT_EQ(AllocationsOfDecoding(*engine, 3, {}, {}, spans), 0u);
+  EXPECT_GT(engine->Stats().span_reused_tokens, 0u);
 }
 
 TEST(Allocation, NoneInADecodeStepWithShortText) {

@@ -261,7 +261,7 @@ uint64_t Preemptions(const EngineStats& stats) {
   return sum;
 }
 
-// Of a search that another one takes the place of: its beams are computed again, each by itself.
+// Another search takes its place: its beams are computed again, each by itself.
 TEST(EngineBeams, APreemptedSearchGoesOnWithTheSameBits) {
   EngineOptions options = BeamOptionsOf();
   options.parallel = 8;

@@ -179,7 +179,7 @@ TEST(Bounds, FirstComeFirstServed) {
   std::vector<uint32_t> order;  // engine's thread only, until all are done
   std::vector<std::promise<void>> done(8);
   for (uint32_t i = 0; i < done.size(); ++i) {
-    // Every third wants nearly the whole pool: smaller ones behind it must not overtake.
+    // Every third wants nearly the whole pool: smaller ones after it must not overtake.
     GenerateRequest request = Endless(i % 3 == 1 ? 150 : 10, 6, 100 + i);
     ASSERT_TRUE(engine->Submit(request, [&, i, first = true](const Event& event) mutable {
       if (first) order.push_back(i);

@@ -52,7 +52,7 @@ Erasure Forget(Engine& engine, ForgetRequest request) {
 
 TEST(EngineDisk, AForgetFindsWhatOnlyTheDiskHas) {
   const auto prompt = SeededPrompt(1, 100), other = SeededPrompt(2, 100);
-  auto edited = prompt;  // leaves it within the forgotten block, behind the forgotten text
+  auto edited = prompt;  // leaves it within the forgotten block, after the forgotten text
   edited[45] ^= 1;
   auto earlier = prompt;  // leaves it within that block, before the text's end
   earlier[44] ^= 1;
@@ -76,7 +76,7 @@ TEST(EngineDisk, AForgetFindsWhatOnlyTheDiskHas) {
         Forget(*engine, {.owner = "default", .ids = prompt, .first = 40, .last = 44, .kept = kept});
     EXPECT_FALSE(erased.error) << erased.error->text();
     EXPECT_EQ(erased.blocks, 0u);            // of the pool
-    EXPECT_EQ(erased.disk_blocks, 2u + 4u);  // those of `prompt` behind 64, of `edited` from 32 on
+    EXPECT_EQ(erased.disk_blocks, 2u + 4u);  // those of `prompt` after 64, of `edited` from 32 on
   }
   const auto engine = LoadEngine(options);
   // On a busy machine computing may be quicker than loading: then the receipt says that it is

@@ -1,10 +1,10 @@
 // Embeddings: the same bits from the cache as without it, in a batch as alone, however the prompt
 // is divided into steps, and after preemptions; and what an embedding is made of.
 #include <cmath>
-#include <cstring>
 
 #include "base/random.h"
 #include "engine_scenario.h"
+#include "tensor/same_bits_for_test.h"
 
 namespace kvasir {
 namespace {
@@ -40,10 +40,6 @@ Embedded EmbedNow(Engine& engine, GenerateRequest request) {
   EXPECT_FALSE(embedded.error);
   EXPECT_EQ(embedded.embedding.size(), engine.card().hidden_size);
   return embedded;
-}
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 std::vector<TokenId> RandomIds(Random& random, size_t count, uint32_t vocab_size) {

@@ -26,7 +26,7 @@ struct Environment {
   std::function<bool()> holds;  // tested by arithmetic, not by reading a register
 };
 
-// Volatile, so that the processor computes and not the compiler.
+// Divides 1 by 3, volatile, so that the processor computes and not the compiler.
 bool RoundsOneThirdTo(bool up) {
   volatile float one = 1, three = 3;
   const float nearest = 0x1.555556p-2f, below = 0x1.555554p-2f;

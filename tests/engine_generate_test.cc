@@ -393,7 +393,7 @@ TEST(Generate, RefusesOptionsThatAreNotThere) {
   fails(options, Code::kInvalidArgument, "4000000 is not in [0, 3600000]", "target_itl_ms");
   options = DemoOptions();
   options.max_queued = 0;
-  EXPECT_TRUE(Engine::PlanMemory(options)) << "as --max-queued 0: nobody waits";
+  EXPECT_TRUE(Engine::PlanMemory(options)) << "as --max-queued 0: no request waits";
 }
 
 TEST(Generate, ASecretThatOthersMayReadIsRefusedAndAFolderThatCannotBeIsNot) {

@@ -42,7 +42,7 @@ class EngineImages : public testing::Test {
   }
   std::vector<ImageEntry> Images() const { return ListImages(options_.cache_dir); }
 
-  // Logits of a short prompt and the tokens that follow.
+  // Returns the logits of a short prompt and the tokens that follow.
   static std::pair<std::vector<float>, std::vector<TokenId>> Answers(Engine& engine) {
     std::vector<float> logits;
     GenerateRequest request = Greedy({5, 17, 40, 33, 7}, 12);

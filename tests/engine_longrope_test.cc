@@ -1,5 +1,5 @@
 // Sequences that grow past the length at which RoPE longrope changes its factors: their KV is that
-// of a prompt of their length, whoever computed it.
+// of a prompt of their length, whichever request computed it.
 #include <algorithm>
 #include <map>
 
@@ -41,7 +41,7 @@ Answer AskForRows(Engine& engine, GenerateRequest request, RopeRows& rows) {
   return Ask(engine, std::move(request));
 }
 
-// The last row of a prompt that is computed alone.
+// Returns the last row of a prompt that is computed alone.
 std::vector<float> LastRow(Engine& engine, const std::vector<TokenId>& prompt) {
   RopeRows rows;
   GenerateRequest request = EndlessAfter(prompt, 0);

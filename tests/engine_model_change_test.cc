@@ -70,7 +70,7 @@ class ModelChange : public testing::Test {
     options_.on_model_change = [this](const std::string& text) { told_.push_back(text); };
   }
 
-  // An engine, and the file whose bytes it reads.
+  // Starts an engine, and returns the file whose bytes it reads.
   fs::path Start(Weights weights) {
     if (weights == Weights::kInPlace) Untie(folder_ / "model");
     if (weights == Weights::kImage) {

@@ -50,8 +50,9 @@ class EditedModel {
   nlohmann::json header_;
 };
 
-// With finite weights that overflow for one token: only that token has a number in dimension 0 of
-// its embedding, nothing is added to it before `tensor` of the first layer multiplies it by 3e38.
+// Writes a model with finite weights that overflow for one token: only that token has a number in
+// dimension 0 of its embedding, nothing is added to it before `tensor` of the first layer
+// multiplies it by 3e38.
 std::string PoisonedModel(const std::string& family, const std::string& tensor) {
   EditedModel model(family);
   const std::string embedding = "model.embed_tokens.weight";
@@ -85,7 +86,7 @@ class NonFinite : public testing::Test {
     request.ignore_eos = true;
     return request;
   }
-  // 20 good tokens, the bad one, 20 good ones.
+  // Asks with 20 good tokens, the bad one, 20 good ones.
   static GenerateRequest Poisoned() {
     GenerateRequest request = Request(1, 41);
     request.prompt[20] = kPoison;

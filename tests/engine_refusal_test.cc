@@ -61,7 +61,7 @@ std::vector<TokenId> Prompt(uint32_t tokens, TokenId first) {
   return ids;
 }
 
-// Two choices with logprobs, so that text, samplers and the pool's workers allocate.
+// Asks for two choices with logprobs, so that text, samplers and the pool's workers allocate.
 GenerateRequest Wordy(TokenId first) {
   GenerateRequest request = Greedy(Prompt(70, first), 12);
   request.ignore_eos = true;

@@ -6,6 +6,7 @@
 #include "model/runner.h"
 #include "policy/retention_policy.h"
 #include "retained_rows.h"
+#include "simd/target.h"
 
 namespace kvasir {
 namespace {
@@ -90,7 +91,7 @@ TEST(Retention, NothingIsFoundBehindTheFirstInexactToken) {
   const Answer first = AskWithRows(*engine, request, rows);
   const auto want = Twin(kRowModel, TextOf(request, first, 0), choice, 150);
   Compare(want, rows, 0, "first");
-  // The whole text as an exact prompt: computed behind the first 48 tokens, and kept.
+  // The whole text as an exact prompt: computed after the first 48 tokens, and kept.
   GenerateRequest exact = Bounded(TextOf(request, first, 0), 1, {});
   LogitRows exact_rows;
   const Answer all = AskWithRows(*engine, exact, exact_rows);
@@ -164,20 +165,28 @@ TEST(Retention, DraftsChangeNoBit) {
   }
 }
 
-TEST(Retention, KvFormatsAndWindowsOfModelsAreKept) {
+// Each format is computed by the targets in turn, and read again by another one.
+TEST(Retention, KvFormatsTargetsAndWindowsOfModelsChangeNoBit) {
   const RetentionChoice choice{
       .policy = Retention::kSinksWindow, .budget = 40, .sinks = 4, .exact_tokens = 30};
+  const std::vector<Target> targets = SupportedTargets();
+  size_t turn = 0;
   for (const char* name : {"tiny-gemma2", "tiny-yarn", "tiny-smollm3", "tiny-mistral"}) {
     const std::string model = std::string(KVASIR_SOURCE_DIR "/tests/data/") + name;
-    for (const char* format : {"f16", "int4"}) {
+    const bool has_all = name == std::string_view("tiny-smollm3");  // to save time
+    for (const char* format : kAllKvFormats) {
+      const bool is_one_of_two =
+          format == std::string_view("f16") || format == std::string_view("int4");
+      if (!has_all && !is_one_of_two) continue;
       EngineOptions options = RowOptions(model);
       options.kv_format = format;
-      const auto engine = LoadEngine(options);
-      const GenerateRequest request = Bounded(RetainedPrompt(100), 260, choice);
+      options.target = NameOf(targets[turn++ % targets.size()]);
+      const GenerateRequest request = Bounded(RetainedPrompt(210), 60, choice);
       LogitRows first, second;
-      const Answer answer = AskWithRows(*engine, request, first);
-      EXPECT_EQ(answer.choices[0].tokens.size(), 260u);  // past the trained 256 positions
-      AskWithRows(*engine, request, second);
+      const Answer answer = AskWithRows(*LoadEngine(options), request, first);
+      EXPECT_EQ(answer.choices[0].tokens.size(), 60u);  // past the trained 256 positions
+      options.target = NameOf(targets[turn % targets.size()]);
+      AskWithRows(*LoadEngine(options), request, second);
       ExpectSameRows(first, second, std::string(name) + " " + format);
       if (name == std::string_view("tiny-mistral")) {  // windows alone: exact
         EXPECT_FALSE(answer.receipt.retention->inexact_from);
@@ -185,7 +194,7 @@ TEST(Retention, KvFormatsAndWindowsOfModelsAreKept) {
       }
       EXPECT_EQ(answer.receipt.retention->inexact_from, 40u);
       const auto want =
-          Twin(model, TextOf(request, answer, 0), choice, 100, *ParseKvFormats(format));
+          Twin(model, TextOf(request, answer, 0), choice, 210, *ParseKvFormats(format));
       Compare(want, first, 0, std::string(name) + " " + format);
     }
   }
@@ -211,6 +220,18 @@ TEST(Retention, TheMemoryOfALongAnswerIsBounded) {
             1149u - 64u);
 }
 
+TEST(Retention, ThePlanNamesLlamaServersKeep) {
+  const auto planned = [](const char* text) {
+    EngineOptions options = DemoOptions();
+    options.retention = *ParseRetentionChoice(text);
+    return Engine::PlanMemory(options)->retention;
+  };
+  EXPECT_EQ(planned("sinks+window:budget=1024,keep=0"), "sinks+window:budget=1024,keep=0");
+  EXPECT_EQ(planned("sinks+window:budget=1024,keep=8"), "sinks+window:budget=1024,keep=8");
+  EXPECT_EQ(planned("sinks+window:budget=1024,keep=-1"), "sinks+window:budget=1024,keep=-1");
+  EXPECT_EQ(planned("sinks+window:budget=1024"), "sinks+window:budget=1024,sinks=4");
+}
+
 TEST(Retention, RefusesByName) {
   const auto refused = [](const EngineOptions& options, const GenerateRequest& request) {
     const auto engine = LoadEngine(options);
@@ -229,6 +250,11 @@ TEST(Retention, RefusesByName) {
   EXPECT_NE(refused(none, ask(window)).find("--cache none"), std::string::npos);
   none.retention = window;
   EXPECT_EQ(Engine::Load(none).error().field, "retention");
+  GenerateRequest sourced = ask(window);
+  sourced.source = {5, 6, 2};
+  EXPECT_NE(refused(RowOptions(KVASIR_SOURCE_DIR "/tests/data/m2m100-tiny"), sourced)
+                .find("cache.retention: models with an encoder"),
+            std::string::npos);
   EngineOptions gpt2 = RowOptions(KVASIR_SOURCE_DIR "/tests/data/tiny-gpt2");
   const auto engine = LoadEngine(gpt2);
   const Answer answer = Ask(*engine, Bounded(RetainedPrompt(20), 1000, window));
@@ -245,6 +271,22 @@ TEST(Retention, RefusesByName) {
   EXPECT_NE(refused(small, Bounded(RetainedPrompt(20), 900,
                                    {.policy = Retention::kWindow, .budget = fits + 1})),
             "");
+}
+
+// The ids beyond the context are memory of the request.
+TEST(Retention, AnswersThatTheMemoryOfRequestsDoesNotHoldAreRefused) {
+  const auto engine = LoadEngine(RowOptions());
+  GenerateRequest request =
+      Bounded(RetainedPrompt(20), 1'000'000, {.policy = Retention::kWindow, .budget = 64});
+  Pending taken(*engine, request);
+  EXPECT_FALSE(taken.refused());
+  taken.Cancel();
+  taken.Wait();
+  request.n = 2;
+  const Pending refused(*engine, request);
+  ASSERT_TRUE(refused.refused());
+  EXPECT_EQ(refused.refused()->code, Code::kExhausted);
+  EXPECT_NE(refused.refused()->text().find("bytes of requests do not fit"), std::string::npos);
 }
 
 }  // namespace

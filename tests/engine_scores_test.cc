@@ -15,7 +15,7 @@ std::vector<TokenId> Story(const Engine& engine) {
       "<|user|>The brass key is in the blue drawer. Where is the brass key?<|end|><|assistant|>");
 }
 
-// All events of a request.
+// Returns all events of a request.
 std::vector<Event> EventsOf(Engine& engine, GenerateRequest request) {
   std::vector<Event> events;
   std::promise<void> done;

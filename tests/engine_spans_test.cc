@@ -1,5 +1,6 @@
 // Spans in an engine: the bits follow from the request alone, and equal those of a naive twin that
 // computes each span in separate memory, one row at a time.
+#include "simd/target.h"
 #include "span_documents.h"
 
 namespace kvasir {
@@ -71,7 +72,7 @@ TEST(Spans, DocumentsAreFoundInEveryOrder) {
   EXPECT_EQ(answer.receipt.spans->computed_tokens, 0u);
 }
 
-// What comes after the first span that is read elsewhere is found by nobody.
+// No request finds what comes after the first span that is read elsewhere.
 TEST(Spans, NothingInexactIsFound) {
   const Documents documents{.order = {0, 1}, .seam = 8, .span_head = 1};
   const GenerateRequest request = documents.Ask(12);
@@ -96,13 +97,12 @@ TEST(Spans, NothingInexactIsFound) {
   EXPECT_EQ(second.choices[0].tokens, answer.choices[0].tokens);
 }
 
-TEST(Spans, ChoicesMatesAndPreemptionsChangeNoBit) {
-  uint32_t preemptions = 0;
+TEST(Spans, ChoicesAndMatesChangeNoBit) {
   for (const uint32_t blocks : {30u, 45u, 70u}) {
     const auto engine = LoadEngine(RowOptionsWithBlocks(blocks));
     std::vector<GenerateRequest> requests;
     for (uint32_t i = 0; i < 5; ++i) {
-      Documents documents = kDocuments[i % 4];
+      const Documents& documents = kDocuments[i % 4];
       requests.push_back(documents.Ask(blocks == 30 ? 30 : 60));
       requests.back().sampling.temperature = 1;
       requests.back().sampling.seed = i;
@@ -119,7 +119,6 @@ TEST(Spans, ChoicesMatesAndPreemptionsChangeNoBit) {
     for (size_t i = 0; i < requests.size(); ++i) {
       const Answer answer = pending[i]->Wait();
       ASSERT_FALSE(answer.error) << answer.error->message;
-      preemptions += answer.receipt.preemptions;
       EXPECT_EQ(answer.receipt.computed + answer.receipt.cached_tokens(),
                 requests[i].prompt.size());
       for (uint32_t of = 0; of < requests[i].n; ++of) {
@@ -131,17 +130,19 @@ TEST(Spans, ChoicesMatesAndPreemptionsChangeNoBit) {
     engine->CheckInvariants();
     EXPECT_EQ(engine->Stats().pinned_blocks, 0u);
   }
-  RecordProperty("preemptions", static_cast<int>(preemptions));
 }
 
-TEST(Spans, FormatsThreadsAndDraftsChangeNoBit) {
+TEST(Spans, FormatsTargetsThreadsAndDraftsChangeNoBit) {
   const Documents documents{.order = {2, 1, 0}, .between = 2, .seam = 8, .span_head = 1};
   const GenerateRequest request = documents.Ask(25);
+  const std::vector<Target> targets = SupportedTargets();
+  size_t turn = 0;
   for (const char* name : {"tiny-gqa", "tiny-yarn", "tiny-smollm3", "tiny-qwen3"}) {
     const std::string model = std::string(KVASIR_SOURCE_DIR "/tests/data/") + name;
-    for (const char* format : {"f32", "f16", "bf16", "fp8_e4m3", "int8", "int4", "nf4"}) {
+    for (const char* format : kAllKvFormats) {
       EngineOptions options = RowOptions(model);
       options.kv_format = format;
+      options.target = NameOf(targets[turn++ % targets.size()]);
       options.threads = 3;
       options.speculate = Speculate::kAlways;
       const auto engine = LoadEngine(options);
@@ -171,32 +172,6 @@ TEST(Spans, ComeFromDisk) {
     CompareSpanRows(want, rows, 0, time);
     const bool is_cold = time == std::string_view("cold");
     EXPECT_EQ(answer.receipt.reused_disk == 0, is_cold);
-  }
-}
-
-TEST(Spans, BlocksComeBackWhereverAClientLeaves) {
-  const auto engine = LoadEngine(RowOptionsWithBlocks(40));
-  const Documents documents{.order = {0, 1, 2, 3}, .seam = 8, .span_head = 1};
-  for (uint32_t steps = 0; steps < 40; ++steps) {
-    GenerateRequest request = documents.Ask(20);
-    request.chunk_tokens = 9;
-    request.reuse = steps % 3 == 0 ? Reuse::kNothing : Reuse::kAll;
-    uint32_t seen = 0;
-    std::unique_ptr<Pending> pending;
-    std::promise<void> reached;
-    bool is_set = false;
-    request.on_logits = [&](uint32_t, uint32_t, std::span<const float>) {
-      if (seen++ == steps && !is_set) {
-        is_set = true;
-        reached.set_value();
-      }
-    };
-    pending = std::make_unique<Pending>(*engine, std::move(request));
-    reached.get_future().wait();
-    pending->Cancel();
-    pending->Wait();
-    engine->CheckInvariants();
-    EXPECT_EQ(engine->Stats().pinned_blocks, 0u) << steps;
   }
 }
 
@@ -241,6 +216,11 @@ TEST(Spans, RefusesByName) {
     EXPECT_NE(text.find("cache.spans: "), std::string::npos) << text;
     EXPECT_NE(text.find(why), std::string::npos) << text;
   }
+  GenerateRequest sourced = ask({{20, 60}});
+  sourced.source = {5, 6, 2};
+  EXPECT_NE(refused(RowOptions(KVASIR_SOURCE_DIR "/tests/data/m2m100-tiny"), sourced)
+                .find("cache.spans: models with an encoder"),
+            std::string::npos);
   EngineOptions none = RowOptions();
   none.cache_mode = CacheMode::kNone;
   EXPECT_NE(refused(none, plain).find("--cache none"), std::string::npos);

@@ -125,7 +125,7 @@ TEST(EngineTranslation, RandomModelsSayWhatTransformersSays) {
   EXPECT_LT(worst, 2e-4f);
 }
 
-// The tokens of a vocabulary by id, with the unknown one that the files leave out.
+// Returns the tokens of a vocabulary by id, with the unknown one that the files leave out.
 std::vector<std::string> TokensOf(const std::filesystem::path& path) {
   std::ifstream file(path);
   std::vector<std::string> tokens;
@@ -144,8 +144,8 @@ std::vector<TokenId> IdsOf(const std::vector<std::string>& tokens, const nlohman
   return ids;
 }
 
-// The whole answer, its prefix included, asked for token by token: what may not come next depends
-// on what came. `banned`: no answer has one of these runs of tokens.
+// Returns the whole answer, its prefix included, asked for token by token: what may not come next
+// depends on what came. `banned`: no answer has one of these runs of tokens.
 std::vector<TokenId> TokenByToken(Engine& engine, const GenerateRequest& asked,
                                   const std::vector<std::vector<TokenId>>& banned) {
   GenerateRequest request = asked;
@@ -295,7 +295,7 @@ TEST(EngineTranslation, ASourceIsReusedWholeByItsTenantOnly) {
   engine->CheckInvariants();
 }
 
-// Whoever has the same source waits for the one that reads it now.
+// Requests with the same source wait for the one that reads it now.
 TEST(EngineTranslation, EqualSourcesAtOnceAreReadOnce) {
   const auto engine = LoadEngine(TranslatorOptions());
   std::vector<std::unique_ptr<Pending>> all;

@@ -23,8 +23,7 @@ struct TwinCounts {
   uint64_t reused_tokens = 0, evicted_blocks = 0, cancelled = 0, cursor_hits = 0;
   uint64_t window_misses = 0;  // prompts whose prefix was there, and its window not
   uint64_t disk_tokens = 0, remote_tokens = 0, restarts = 0;
-  uint64_t formats = 0;  // requests with a format
-  uint64_t adapted = 0;  // adapters of requests
+  uint64_t formats = 0, adapted = 0, kept = 0;  // requests; adapters of requests; tokens of marks
   DraftStats drafts;
   uint64_t model_drafted = 0, model_accepted = 0;  // tokens of the draft model
 };
@@ -55,12 +54,12 @@ class TwinRun {
     return *this;
   }
 
-  // Rounds with random options until `rows` rows are compared.
+  // Runs rounds with random options until `rows` rows are compared.
   const TwinCounts& Compare(uint64_t rows) {
     while (counts_.rows < rows && !testing::Test::HasFailure()) Round();
     return counts_;
   }
-  // Rounds on a folder whose context is 256, like those of tests/data, until `rows` rows are
+  // Runs rounds on a folder whose context is 256, like those of tests/data, until `rows` rows are
   // compared.
   const TwinCounts& CompareFolder(const std::string& folder, uint64_t rows) {
     while (counts_.rows < rows && !testing::Test::HasFailure()) RoundOn(FolderOptions(folder), 40);
@@ -275,6 +274,7 @@ class TwinRun {
       }
       ChooseAdapters(asked.request);
       if (drafts_.Below(4) == 0) AddPrediction(twin, asked.request);
+      AddMarks(asked.request);
       GenerateRequest request = asked.request;
       request.on_logits = Recorder(*asked.rows);
       asked.pending = std::make_unique<Pending>(engine, std::move(request));
@@ -286,6 +286,7 @@ class TwinRun {
     for (Asked& asked : batch) {
       const Answer& answer = asked.pending->Wait();
       counts_.reused_tokens += answer.receipt.cached_tokens();
+      counts_.kept += answer.receipt.kept.value_or(0);
       constexpr auto kModel = static_cast<size_t>(DraftSource::kModel);
       counts_.model_drafted += answer.receipt.draft.drafted[kModel];
       counts_.model_accepted += answer.receipt.draft.accepted[kModel];
@@ -349,7 +350,7 @@ class TwinRun {
     return request;
   }
 
-  // A prediction: what the twin answers, a part of it, or with some other tokens.
+  // Adds a prediction: what the twin answers, a part of it, or with some other tokens.
   void AddPrediction(Engine& twin, GenerateRequest& request) {
     request.prediction = Ask(twin, request).choices[0].tokens;
     const uint64_t begin = drafts_.Below(4);
@@ -363,7 +364,15 @@ class TwinRun {
     }
   }
 
-  // Settings that drafts must not change.
+  // Marks up to three beginnings of a third of the prompts, for a second or long.
+  void AddMarks(GenerateRequest& request) {
+    for (uint64_t marks = marks_.Below(3) == 0 ? 1 + marks_.Below(3) : 0; marks > 0; --marks) {
+      request.keeps.push_back({static_cast<uint32_t>(marks_.Below(request.prompt.size() + 1)),
+                               marks_.Below(2) == 0 ? 1u : 3600u});
+    }
+  }
+
+  // Changes settings that drafts must not change.
   void ChangeMore(uint32_t vocab_size, GenerateRequest& request) {
     if (drafts_.Below(4) == 0) request.draft_max = static_cast<uint32_t>(drafts_.Below(40));
     if (request.draft_max > kMaxDraft) request.draft_max.reset();
@@ -375,7 +384,7 @@ class TwinRun {
     if (drafts_.Below(8) == 0) request.no_repeat_ngram_size = 3;
   }
 
-  // A format of answers: a text of some language, or calls, which may be free or must be.
+  // Draws a format of answers: a text of some language, or calls, which may be free or must be.
   AnswerFormat NextFormat() {
     AnswerFormat format;
     switch (random_.Below(4)) {
@@ -470,31 +479,22 @@ class TwinRun {
   std::optional<std::string> format_;     // absent: a random one for each round
   uint64_t least_sequences_ = 1;          // of the whole context, that the pool holds
   std::optional<uint32_t> block_tokens_;  // likewise
-  Random random_, drafts_, adapters_, shares_;
+  Random random_, drafts_, adapters_, shares_, marks_{shares_.Bits()};
   std::vector<uint64_t> adapter_seeds_;  // of the round's adapters; empty: it has none
   std::vector<Conversation> conversations_;
   TwinCounts counts_;
 };
 
 inline void PrintTwin(const TwinCounts& counts) {
+  const auto n = [](uint64_t number) { return static_cast<unsigned long long>(number); };
   std::printf(
       "rows %llu differ %llu (reused tokens %llu, cursor hits %llu, evicted blocks %llu, "
       "cancelled %llu, window misses %llu, from disk %llu, from a store %llu, restarts %llu, "
-      "formats %llu, "
-      "adapters %llu, drafted tokens accepted %llu of %llu)\n",
-      static_cast<unsigned long long>(counts.rows), static_cast<unsigned long long>(counts.differ),
-      static_cast<unsigned long long>(counts.reused_tokens),
-      static_cast<unsigned long long>(counts.cursor_hits),
-      static_cast<unsigned long long>(counts.evicted_blocks),
-      static_cast<unsigned long long>(counts.cancelled),
-      static_cast<unsigned long long>(counts.window_misses),
-      static_cast<unsigned long long>(counts.disk_tokens),
-      static_cast<unsigned long long>(counts.remote_tokens),
-      static_cast<unsigned long long>(counts.restarts),
-      static_cast<unsigned long long>(counts.formats),
-      static_cast<unsigned long long>(counts.adapted),
-      static_cast<unsigned long long>(counts.drafts.accepted),
-      static_cast<unsigned long long>(counts.drafts.drafted));
+      "formats %llu, adapters %llu, tokens kept %llu, drafted tokens accepted %llu of %llu)\n",
+      n(counts.rows), n(counts.differ), n(counts.reused_tokens), n(counts.cursor_hits),
+      n(counts.evicted_blocks), n(counts.cancelled), n(counts.window_misses), n(counts.disk_tokens),
+      n(counts.remote_tokens), n(counts.restarts), n(counts.formats), n(counts.adapted),
+      n(counts.kept), n(counts.drafts.accepted), n(counts.drafts.drafted));
 }
 
 }  // namespace kvasir

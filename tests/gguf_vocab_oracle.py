@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Compares the vocabularies of GGUF files with PyPI `tokenizers` built from the same vocabulary, on 1 MB of mixed text.
 
-    gguf_vocab_oracle.py --tool build/tests/text_tool [--shared ../shared] [--speed] [FILE.gguf...]
+    gguf_vocab_oracle.py --tool build/tests/text_tool [--shared ../shared] [--part N] [--speed] [FILE.gguf...]
 
-The patterns are written down here a second time, as tokenizer.json files have them. With --speed both also encode the
-text on one thread, the best of three times, and the ratio is printed. Exits 1 where ids differ, 77 without ../shared.
+The patterns are written down here a second time, as tokenizer.json files have them. With --part N the text is the first
+Nth of each source. With --speed both also encode the text on one thread, the best of three times, and the ratio is
+printed. Exits 1 where ids differ, 77 without ../shared.
 """
 
 import argparse
@@ -157,18 +158,18 @@ def with_pattern(source, pre, folder):
     return path
 
 
-def mixed_text(shared):
-    """1 MB: English, German, Spanish, Chinese and Japanese prose, and code."""
+def mixed_text(shared, part):
+    """1 MB, or the first of so many parts of it: English, German, Spanish, Chinese and Japanese prose, and code."""
     data = shared / "data"
     parts = [(data / "prose/wikitext-2.valid.txt", 250), (data / "prose/botchan.txt", 100),
              (data / "prose/wagahaiwa_nekodearu.txt", 150), (data / "prose/tinyshakespeare.txt", 100)]
-    text = [path.read_bytes()[:size * 1000].decode(errors="ignore") for path, size in parts]
+    text = [path.read_bytes()[:size * 1000 // part].decode(errors="ignore") for path, size in parts]
     for language in ("de", "es", "zh", "en"):
         articles = json.loads((data / f"xquad/xquad.{language}.json").read_text())["data"]
         prose = " ".join(p["context"] for article in articles for p in article["paragraphs"])
-        text.append(prose.encode()[:75000].decode(errors="ignore"))
+        text.append(prose.encode()[:75000 // part].decode(errors="ignore"))
     code = "\n".join(path.read_text() for path in sorted((ROOT / "src").glob("*/*.cc")))
-    text.append(code.encode()[:100000].decode(errors="ignore"))
+    text.append(code.encode()[:100000 // part].decode(errors="ignore"))
     return "".join(text)
 
 
@@ -185,6 +186,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tool", required=True)
     parser.add_argument("--shared", type=pathlib.Path, default=ROOT.parent / "shared")
+    parser.add_argument("--part", type=int, default=1)
     parser.add_argument("--speed", action="store_true")
     parser.add_argument("files", nargs="*", type=pathlib.Path)
     args = parser.parse_args()
@@ -195,7 +197,7 @@ def main():
     goldens = args.shared / "goldens"
     files = args.files or [*sorted(vocabularies.glob("*.gguf")), goldens / "llama-gqa/model-bf16.gguf",
                            goldens / "qwen2/model-f16.gguf", goldens / "gemma3/model-f32.gguf"]
-    text = mixed_text(args.shared)
+    text = mixed_text(args.shared, args.part)
     folder = tempfile.TemporaryDirectory()
     if not args.files:
         gpt2 = vocabularies / "ggml-vocab-gpt-2.gguf"

@@ -35,19 +35,31 @@ CAINFO, PROTOCOLS_STR = 10065, 10318
 
 @unittest.skipUnless(shutil.which("cc"), "needs a C compiler")
 class Library(HubTest):
-    def pull_with(self, version, refused, says):
+    def fails_with(self, version, refused, *arguments, says, **environment):
         with tempfile.TemporaryDirectory() as folder:
             source = pathlib.Path(folder, "curl.c")
             source.write_text(LIBCURL)
             number = "0x" + "".join(f"{int(part):02x}" for part in version.split("."))
             subprocess.run(["cc", "-shared", "-fPIC", f'-DTEXT="{version}"', f"-DNUMBER={number}",
                             f"-DREFUSED={refused}", source, "-o", f"{folder}/libcurl.so.4"], check=True)
-            self.fails("pull", "o/quants", says=says, LD_LIBRARY_PATH=folder)
+            self.fails(*arguments, says=says, LD_LIBRARY_PATH=folder, **environment)
+
+    def pull_with(self, version, refused, says):
+        self.fails_with(version, refused, "pull", "o/quants", says=says)
 
     def test_one_that_cannot_do_what_is_needed_is_not_used(self):
         self.pull_with("7.84.0", 0, says="libcurl is 7.84.0; 7.85 or newer is needed")
         for option in (CAINFO, PROTOCOLS_STR):
             self.pull_with("7.88.1", option, says=f"libcurl 7.88.1 refuses its option {option}: an unknown option")
+
+    def test_a_store_of_s3_needs_several_transfers_at_once_which_a_pull_does_not(self):
+        with tempfile.NamedTemporaryFile() as secret:
+            secret.write(bytes(range(32)))
+            secret.flush()
+            self.fails_with("7.88.1", 0, "serve", "--port", "0", "--model", str(cli_support.ROOT / "models/kvasir-demo"),
+                            "--remote", "s3://bucket?endpoint=http://127.0.0.1:1", "--fleet-secret", secret.name,
+                            says="an S3 store needs libcurl (libcurl.so.4) of 7.85 or newer: install it",
+                            AWS_ACCESS_KEY_ID="id", AWS_SECRET_ACCESS_KEY="key")
 
 
 class Token(HubTest):

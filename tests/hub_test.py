@@ -6,7 +6,9 @@
 import contextlib
 import json
 import os
+import pty
 import subprocess
+import time
 
 import cli_support
 import filelock
@@ -14,6 +16,7 @@ from cli_support import SMALL, get_json
 from hub_server import COMMIT, Hub, etag_of
 from hub_support import DATA, DEMO, GGUF, RUN, WHOLE_DEMO, HubTest
 
+SHORT = ("--max-tokens", "4", *SMALL)
 READ_OF_DEMO = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
                 "tokenizer_config.json"}
 
@@ -249,6 +252,76 @@ class Models(HubTest):
         self.fails("models", "rm", status=2, says="kvasir models rm owner/name")
         self.fails("models", "remove", "o/demo", status=2, says="unknown words 'remove o/demo'")
         self.done("run", *RUN, "--model", "o/demo")
+
+    def test_list_and_its_names(self):
+        self.assertIn("no models in", self.done("list"))
+        for name in ("o/demo", "o/quants", "o/quants:Q8_0"):
+            self.done("pull", name)
+        lines = self.done("list").splitlines()
+        self.assertEqual(lines[0].split(), ["NAME", "SIZE", "REVISION"])
+        self.assertEqual("\n".join(lines[1:]) + "\n", self.done("models"))
+        self.assertEqual(self.done("models", "list"), self.done("models"))
+        self.assertEqual(self.done("list", "--json"), self.done("models", "--json"))
+        answer = self.done("run", "--model", "o/demo", "--chat", "--prompt", "Hello.", *SHORT)
+        for name in ("o/demo", "demo", "Demo", "o/demo:safetensors", "demo:safetensors"):
+            self.assertEqual(self.done("run", name, "Hello.", *SHORT), answer, name)
+        ids = self.done("run", "--model", "o/quants:Q8_0", *RUN)
+        for name in ("quants:q8_0", "quants:m-Q8_0.gguf", "o/quants:Q8_0"):
+            self.assertEqual(self.done("run", name, *RUN), ids, name)
+        self.assertEqual(self.done("run", "quants", *RUN), self.done("run", "--model", "o/quants", *RUN))
+        self.assertIn("m-Q8_0", self.done("show", "quants:Q8_0"))
+        self.fails("show", "qants:Q8_0", status=2, says="unknown model 'qants:Q8_0'")
+        self.fails("chat", "qants", status=2, says="(did you mean quants?)")
+        self.hub.add("p/quants-GGUF", {"m-Q8_0.gguf": GGUF})
+        self.done("pull", "p/quants-GGUF")
+        self.fails("run", "quants:q8_0", *RUN, status=2,
+                   says="'quants:q8_0' may mean o/quants:m-Q8_0.gguf or p/quants-GGUF:m-Q8_0.gguf")
+
+    def test_rm_removes_what_list_shows(self):
+        for name in ("o/demo", "o/quants", "o/quants:Q8_0"):
+            self.done("pull", name)
+        before = self.scan()
+        (self.home / "mine.gguf").write_bytes(GGUF)
+        for words, says in ((("quants",), "may mean o/quants:m-Q4_K_M.gguf or o/quants:m-Q8_0.gguf"),
+                            (("o/quants",), "may mean"), (("o/other",), "'kvasir list' does not show it"),
+                            (("o/demo", "other"), "other: 'kvasir list' does not show it, so nothing was removed"),
+                            ((self.home / "mine.gguf",), "are yours to remove"), (("..",), "does not show it"),
+                            (("",), "does not show it"), ((), "which model?")):
+            self.fails("rm", *words, status=2, says=says)
+            self.assertEqual(self.scan(), before)
+        self.assertTrue((self.home / "mine.gguf").exists())
+        out = self.done("rm", "quants:Q8_0")
+        self.assertIn("deleted 'o/quants:m-Q8_0.gguf': 1 file, ", out)
+        self.assertEqual(self.scan()["o/quants"], [["main"], {"m-Q4_K_M.gguf": len(GGUF)}])
+        out = json.loads(self.done("rm", "o/quants:m-Q4_K_M.gguf", "demo", "--json"))
+        self.assertGreater(out["removed_files"], 3)
+        self.assertEqual(self.scan(), {})
+        self.assertIn("no models in", self.done("list"))
+
+    def test_a_bar_shows_how_much_is_fetched(self):
+        self.hub.faults |= {"m-Q8_0.gguf": ["hold 3000"], "m-Q4_K_M.gguf": ["hold 3000"]}
+        master, slave = pty.openpty()
+        process = subprocess.Popen([cli_support.BINARY, "pull", "o/quants:Q8_0"], stdout=subprocess.DEVNULL, stderr=slave,
+                                   env=self.environment)
+        os.close(slave)
+        self.wait_for(lambda: self.hub.asked("store", "Q8_0"))
+        time.sleep(1.2)  # nothing is shown in the first second
+        self.hub.release.set()
+        said = b""
+        with contextlib.suppress(OSError):  # the terminal ends with the process
+            while part := os.read(master, 4096):
+                said += part
+        os.close(master)
+        self.assertEqual(process.wait(60), 0)
+        self.assertRegex(said.decode(), r"\[#*-*\] fetching m-Q8_0\.gguf: ")
+        # The same into a pipe: nothing.
+        self.hub.release.clear()
+        piped = self.start("pull", "o/quants:Q4_K_M")
+        self.wait_for(lambda: self.hub.asked("store", "Q4_K_M"))
+        time.sleep(1.2)
+        self.hub.release.set()
+        self.assertEqual(piped.communicate(timeout=60)[1], "")
+        self.assertEqual(piped.returncode, 0)
 
     def test_rm_waits_for_a_pull(self):
         self.hub.faults["m-Q4_K_M.gguf"] = ["hold 3000"]

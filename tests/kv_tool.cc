@@ -29,7 +29,7 @@ std::vector<TokenId> ParseIds(const char* text) {
   return ids;
 }
 
-// Element (head, token, dim) of a layer's K or V.
+// Returns the element (head, token, dim) of a layer's K or V.
 float At(const KvLayout& groups, const SequenceTables& blocks, uint32_t model_layer, bool is_key,
          uint32_t head, uint32_t token, uint32_t dim) {
   const auto [group, layer] = groups.place(model_layer);

@@ -2,7 +2,8 @@
 
 As a program it stands where the suite expects llama-server: it replaces models from a hub by
 stories260K and starts Kvasir with the rest of the command line. As a pytest plugin it writes what
-each test did, compares that with tests/data/llama_server_tests.txt, and fails on any difference.
+each test did, compares that with tests/data/llama_server_tests.txt, and fails on any difference
+or where fewer than LEAST pass.
 """
 import collections
 import os
@@ -15,6 +16,7 @@ import types
 
 ROOT = pathlib.Path(os.environ["KVASIR_ROOT"])
 LIST = ROOT / "tests/data/llama_server_tests.txt"
+LEAST = 140  # tests that must pass
 MODEL = pathlib.Path(os.environ["KVASIR_SHARED"]) / "data/stories260K/tinyllamas-stories-260k-f32.gguf"
 MODEL_CONTEXT = 512  # stories260K was trained for no more
 # llama-server's template of models that have none.
@@ -139,7 +141,9 @@ class Suite:
             print(f"NOT IN THE LIST  {name}: {error}")
         for entry in sorted(stale):
             print(f"PASSES NOW, BUT IS IN THE LIST  {entry}")
-        session.exitstatus = 1 if unlisted or stale or not self.passed else 0
+        if len(self.passed) < LEAST:
+            print(f"TOO FEW PASSED  {len(self.passed)}, at least {LEAST} must")
+        session.exitstatus = 1 if unlisted or stale or len(self.passed) < LEAST else 0
 
 
 def no_download(*_args, **_kwargs):

@@ -14,6 +14,10 @@ namespace kvasir {
 
 using LogitRows = std::map<std::pair<uint32_t, uint32_t>, std::vector<float>>;  // choice, position
 
+// A format of each kind, and two of them together.
+inline constexpr const char* kAllKvFormats[] = {"f32",  "f16",  "bf16", "fp8_e4m3",    "fp8_e5m2",
+                                                "int8", "int4", "nf4",  "k=int8,v=f16"};
+
 inline const char* const kRowModel = KVASIR_SOURCE_DIR "/tests/data/tiny-gqa";
 
 inline EngineOptions RowOptions(const std::string& model = kRowModel) {
@@ -23,7 +27,7 @@ inline EngineOptions RowOptions(const std::string& model = kRowModel) {
   return options;
 }
 
-// A pool of at most so many blocks.
+// Makes options for a pool of at most so many blocks.
 inline EngineOptions RowOptionsWithBlocks(uint32_t blocks) {
   EngineOptions options = RowOptions();
   while (Engine::PlanMemory(options)->num_blocks > blocks) {

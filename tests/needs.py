@@ -1,6 +1,7 @@
 """Files beside the repository that a test reads."""
 
 import os
+import shutil
 import unittest
 
 
@@ -13,9 +14,24 @@ def needs(path):
     return unittest.skip(f"needs {path}")
 
 
+def needs_programs(*names):
+    """The same for programs that are not on PATH."""
+    missing = [name for name in names if not shutil.which(name)]
+    if missing and os.environ.get("CI"):
+        raise FileNotFoundError(f"this test needs {', '.join(missing)}")
+    return unittest.skipIf(missing, f"needs {', '.join(missing)}")
+
+
 def check_needs(test, path):
     """The same inside a test, for a path that only it knows."""
     if not os.path.exists(path):
         if os.environ.get("CI"):
             test.fail(f"this test needs {path}")
         test.skipTest(f"needs {path}")
+
+
+def refused(why):
+    """Skips a test that this machine does not allow, as mounting. In CI, where it must be allowed, fails it."""
+    if os.environ.get("CI"):
+        raise AssertionError(f"this test needs what is refused here: {why}")
+    raise unittest.SkipTest(why)

@@ -74,3 +74,39 @@ class Redis:
     def records(self):
         """Names of blocks; the objects of owners have shorter ones."""
         return sorted(name for name in self.ask("KEYS", "*") if len(name) == 139)
+
+
+class Cluster:
+    """Three of them, each with a third of the slots; ends with stop(). Asks all for what one alone cannot say."""
+
+    def __init__(self):
+        self.folder = tempfile.mkdtemp(prefix="kvasir-cluster-")
+        self.nodes, ports = [], []
+        for i in range(3):
+            ports.append(free_port())
+            self.nodes.append(Redis("--cluster-enabled", "yes", "--cluster-config-file", f"{self.folder}/{i}",
+                                    "--cluster-port", str(ports[i]), "--cluster-node-timeout", "5000"))
+            self.nodes[i].ask("CLUSTER", "ADDSLOTSRANGE", 16384 * i // 3, 16384 * (i + 1) // 3 - 1)
+            self.nodes[i].ask("CLUSTER", "SET-CONFIG-EPOCH", i + 1)
+        for node, port in zip(self.nodes[1:], ports[1:]):
+            self.nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", node.port, port)
+        for _ in range(1000):
+            states = [node.ask("CLUSTER", "INFO") for node in self.nodes]
+            if all(b"cluster_state:ok" in s and b"slots_ok:16384" in s and b"nodes:3" in s for s in states):
+                break
+            time.sleep(0.01)
+        else:
+            raise RuntimeError("the cluster does not come up")
+        self.url = self.nodes[0].url
+
+    def stop(self):
+        for node in self.nodes:
+            node.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def records(self):
+        return sorted(name for node in self.nodes for name in node.records())
+
+    def ask(self, *words):
+        """What each says; of a command without a name."""
+        return [node.ask(*words) for node in self.nodes]

@@ -323,8 +323,18 @@ class CheapRequestsAreCheap(unittest.TestCase):
 
     @staticmethod
     def paths(server):
-        paths = [path for path, methods in server.get("/openapi.json")["paths"].items() if "get" in methods]
-        return [path for path in paths if "{" not in path] + ["/page.js", "/page.css", "/page.svg", "/nowhere"]
+        """All of them, with names of things that exist."""
+        status, _, session = server.request("POST", "/v1/sessions", {"messages": user("Hello.")})
+        assert status == 201, session
+        stored = server.post("/v1/responses", {"input": "Hello.", "max_output_tokens": 1})
+        ids = {"/v1/models/": server.get("/v1/models")["data"][0]["id"], "/v1/sessions/": session["id"],
+               "/v1/responses/": stored["id"]}
+        paths = ["/page.js", "/page.css", "/page.svg", "/nowhere"]
+        for path, methods in server.get("/openapi.json")["paths"].items():
+            begin, brace, rest = path.partition("{")
+            if "get" in methods:
+                paths.append(begin + ids[begin] + rest.partition("}")[2] if brace else path)
+        return paths
 
     @staticmethod
     def read_answer(client):
@@ -485,16 +495,19 @@ class ThereIsRoomForOneMore(unittest.TestCase):
 
 class AGrammarHoldsUpNobody(unittest.TestCase):
     """Beside three requests whose grammar needs seconds for a token, others get their tokens as beside
-    three without one: as a ratio within one run, with the margin that a busy machine needs."""
-    VOCABULARIES = (1024, 65100, 151936) if SLOW else (1024,)
+    three without one: as a ratio within one run, of rounds of either kind in turn. So many ranges in a
+    class make grammars of 60, 97 and 572 KiB. Beside other processes times say little: there the time
+    that the engine's thread computes for each token is compared, which is what passes between two tokens
+    where it has a processor."""
+    VOCABULARIES, RANGES, ROUNDS = ((1024, 65100, 151936), (2, 4, 30), 5) if SLOW else ((1024,), (4,), 1)
     SCHEMA = {"type": "object", "required": ["city", "days"], "additionalProperties": False,
               "properties": {"city": {"type": "string", "maxLength": 60}, "days": {"type": "integer", "minimum": 1}}}
     PLAIN = {"prompt": [5, 6, 7, 8], "max_tokens": 100, "temperature": 0, "ignore_eos": True}
     OTHERS = {"prompt": [11, 12, 13], "temperature": 1, "ignore_eos": True}
 
     @staticmethod
-    def stream(server, key, body, out, started=None):
-        """Times of the tokens since the request was sent, and the error event."""
+    def stream(server, key, body, out, started=None, stop=None):
+        """Times of the tokens since the request was sent, and the error event; hangs up when `stop` is set."""
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=WAIT_S)
         with contextlib.closing(connection):
             begin = time.monotonic()
@@ -503,8 +516,12 @@ class AGrammarHoldsUpNobody(unittest.TestCase):
             out |= {"status": response.status, "times": [], "error": None}
             if response.status != 200:
                 out["error"] = json.loads(response.read())["error"]
+                if started:
+                    started.set()
                 return
             for line in response:
+                if stop and stop.is_set():
+                    return
                 if not line.startswith(b"data: {"):
                     continue
                 event = json.loads(line[6:])
@@ -520,52 +537,77 @@ class AGrammarHoldsUpNobody(unittest.TestCase):
         stop = threading.Event()
 
         def again(i):
-            while not stop.is_set():
-                self.stream(server, "a", others | {"seed": i}, outs[2 + i], started)
+            while not stop.is_set() and not outs[2 + i].get("error"):
+                self.stream(server, "a", others | {"seed": i}, outs[2 + i], started, stop)
         for i in range(3):
             threads.append(threading.Thread(target=again, args=(i,)))
             threads[-1].start()
         self.assertTrue(started.wait(WAIT_S))
         schema = self.PLAIN | {"temperature": 1, "seed": 5, "ignore_eos": False, "response_format": {
             "type": "json_schema", "json_schema": {"name": "x", "schema": self.SCHEMA}}}
-        pair = [threading.Thread(target=self.stream, args=(server, "b", self.PLAIN, outs[0])),
+        def plain():
+            before = self.computed_s(server)
+            self.stream(server, "b", self.PLAIN, outs[0])
+            after = self.computed_s(server)  # the engine's thread computes most
+            outs[0]["computed_s"] = max(after[task] - before.get(task, 0) for task in after)
+        pair = [threading.Thread(target=plain),
                 threading.Thread(target=self.stream, args=(server, "c", schema, outs[1]))]
         for thread in pair:
             thread.start()
         for thread in pair:
             thread.join()
         stop.set()
-        return outs, threads
+        for thread in threads:
+            thread.join()
+        for out in outs:
+            self.assertEqual(out["status"], 200, out["error"])
+        for out in outs[:2]:
+            self.assertIsNone(out["error"])
+            self.assertGreater(len(out["times"]), 3)
+        return outs[0]["times"], outs[1]["times"], outs[0]["computed_s"] / len(outs[0]["times"])
+
+    @staticmethod
+    def computed_s(server):
+        """The CPU time of each thread so far."""
+        return {task.name: int((task / "schedstat").read_text().split()[0]) / 1e9
+                for task in pathlib.Path(f"/proc/{server.process.pid}/task").iterdir()}
 
     def test_others_get_their_tokens(self):
-        grammar = large_vocabulary.hostile_grammar()
         for size in self.VOCABULARIES:
-            with self.subTest(vocabulary=size), tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory() as folder:
                 model = large_vocabulary.make_model(folder, size)
-                with Server("--model", str(model), "--api-key", "a", "--api-key", "b", "--api-key", "c",
-                            "--threads", "1") as server:
-                    self.check(server, grammar)
+                for num_ranges in self.RANGES:
+                    with self.subTest(vocabulary=size, ranges=num_ranges), \
+                            Server("--model", str(model), "--api-key", "a", "--api-key", "b", "--api-key", "c",
+                                   "--threads", "1") as server:
+                        self.check(server, num_ranges)
 
-    def check(self, server, grammar):
-        warm = {}
-        self.stream(server, "b", self.PLAIN, warm)
-        without, threads = self.beside(server, self.OTHERS | {"max_tokens": 2000})
-        for thread in threads:
-            thread.join()
-        hostile, threads = self.beside(server, self.OTHERS | {"max_tokens": 200, "grammar": grammar})
-        server.interrupt()  # their answers would take a minute
-        server.interrupt()
-        for thread in threads:
-            thread.join()
-        for before, after in zip(without[:2], hostile[:2]):
-            self.assertEqual((before["status"], after["status"]), (200, 200))
-            self.assertIsNone(after["error"])
-            tokens = len(after["times"])
-            self.assertGreater(tokens, 3)
-            # A token may take 2 x + 2 ms, and its first one 100 ms more; a busy machine doubles that.
-            x = before["times"][-1] / len(before["times"])
-            most = 4 * x + 0.010 + 0.5 / tokens if SLOW else 1  # it was 4 s
-            self.assertLess(after["times"][-1] / tokens, most, (before, after))
+    def check(self, server, num_ranges):
+        self.stream(server, "b", self.PLAIN, {})
+        without, hostile = [], []
+        for seed in range(7, 7 + self.ROUNDS):  # masks of a grammar that was walked are kept
+            grammar = large_vocabulary.hostile_grammar(num_ranges=num_ranges, seed=seed)
+            without.append(self.beside(server, self.OTHERS | {"max_tokens": 2000}))
+            hostile.append(self.beside(server, self.OTHERS | {"max_tokens": 200, "grammar": grammar}))
+        before, beside = (statistics.median(one[2] for one in rounds) for rounds in (without, hostile))
+        said = f"the engine computes {before * 1e3:.2f} ms for each token, beside grammars {beside * 1e3:.2f}"
+        print(said, flush=True)
+        self.assertLess(beside, 2 * before + (0.002 if SLOW else 0.004), said)
+        for i, who in enumerate(("a plain request", "a schema")):
+            before, beside = (self.medians([times[i] for times in one]) for one in (without, hostile))
+            said = f"{who}: ms of the first token, between two (mean, p90, longest): " + "; beside grammars: ".join(
+                ", ".join(f"{figure * 1e3:.1f}" for figure in one) for one in (before, beside))
+            print(said, flush=True)
+            most = (before[0] + 0.1, *(2 * before[at] + 0.002 for at in (1, 2)), 2) if SLOW else (2, 2, 2, 2)
+            for figure, limit in zip(beside, most):  # the longest was 4 s
+                self.assertLess(figure, limit, said)
+
+    @staticmethod
+    def medians(rounds):
+        """Medians of rounds: the first token's time; of the times between two the mean, p90 and longest."""
+        gaps = [sorted(b - a for a, b in zip(times, times[1:])) for times in rounds]
+        figures = [(t[0], statistics.fmean(g), g[len(g) * 9 // 10], g[-1]) for t, g in zip(rounds, gaps)]
+        return [statistics.median(one) for one in zip(*figures)]
 
     @unittest.skipUnless(SLOW, "it takes 20 s of computing: ./dev test slow")
     def test_what_takes_too_long_ends_by_name(self):
@@ -591,8 +633,10 @@ class AGrammarHoldsUpNobody(unittest.TestCase):
                 for thread in threads:
                     thread.join()
                 status, _, answer = limited["answer"]
-                self.assertIn(status, (200, 504), answer)
+                self.assertIn(status, (200, 503, 504), answer)  # the erase or the deadline ended it
                 self.assertLess(limited["took"], 5)
+                if streamed["error"]["code"] == "unavailable":  # it waited for its mask when the erase came
+                    self.stream(server, "", body, streamed)
                 self.assertGreater(len(streamed["times"]), 0, "it had begun")
                 self.assertEqual(streamed["error"]["param"], "grammar")
                 status, _, answer = server.request("POST", "/v1/completions", body)

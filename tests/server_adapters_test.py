@@ -245,6 +245,15 @@ class AdaptersTest(unittest.TestCase):
             self.post("/lora-adapters", [], server=server)
             self.assertEqual(self.ask(server)[0], base)
             self.post("/lora-adapters", [{"id": 7, "scale": 1}], 400, server=server)
+            scales = [{"id": 0, "scale": 0}, {"id": 1, "scale": 0.5, "x": 1, "path": {"y": 2}}]
+            answer = self.post("/lora-adapters", scales, server=server)
+            self.assertEqual(answer["ignored"], ["lora[1].path", "lora[1].x"])
+            for wrong, says in (({"id": 0}, "[0]: needs a scale"), ({"scale": 1}, "[0]: needs an id"),
+                                ({"id": 0, "scale": "1"}, "[0]: needs a scale"), ({"id": -1, "scale": 1}, "[0]: needs an id"),
+                                ({"id": 0, "scale": 1e9}, "[0]: the scale is"), (0, "[0]: needs an id")):
+                error = self.post("/lora-adapters", [wrong], 400, server=server)["error"]
+                self.assertIn(says, error["message"], wrong)
+            self.assertEqual([card["scale"] for card in self.get("/lora-adapters", server)], [0, 0.5])
             self.post("/lora-adapters", {"id": 1}, 400, server=server)
             self.post("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "b"}, 403, server=server)
         finally:
@@ -260,9 +269,11 @@ class AdaptersTest(unittest.TestCase):
             load = {"lora_name": "beta", "lora_path": "b"}
             self.post("/lora-adapters", [], 403, server, one)
             self.post("/v1/load_lora_adapter", load, 403, server, one)
-            self.post("/v1/load_lora_adapter", load, 200, server, boss)
+            card = self.post("/v1/load_lora_adapter", load | {"base_model_name": "x"}, 200, server, boss)
+            self.assertEqual(card["ignored"], ["base_model_name"])
             self.post("/v1/unload_lora_adapter", {"lora_name": "beta"}, 403, server, one)
-            self.post("/v1/unload_lora_adapter", {"lora_name": "beta"}, 200, server, boss)
+            gone = self.post("/v1/unload_lora_adapter", {"lora_name": "beta", "lora_int_id": 2}, 200, server, boss)
+            self.assertEqual(gone["ignored"], ["lora_int_id"])
         finally:
             server.stop()
 
@@ -276,6 +287,8 @@ class AdaptersTest(unittest.TestCase):
             done = kvasir("run", "--model", str(BASE), "--ids", "5,2", "--max-tokens", "1", *flags)
             self.assertEqual(done.returncode, 2, (flags, done.stderr))
             self.assertIn(says, done.stderr)
+            plan = kvasir("plan", "--model", str(BASE), *flags)
+            self.assertEqual((plan.returncode, plan.stderr.replace("kvasir plan", "kvasir run")), (2, done.stderr))
         done = kvasir("serve", "--model", str(BASE), "--port", "0", "--alias", "x", "--lora", f"x={self.dir / 'a'}")
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn("taken", done.stderr)
@@ -302,7 +315,7 @@ class AdaptersTest(unittest.TestCase):
              "You are Kvasir. Anna lives in Oslo. The code of the green safe is 4711."],
             input="\n".join(lines), capture_output=True, text=True, timeout=120)
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertRegex(result.stdout, r"message 0 is forgotten: \d+ blocks with [1-9]\d* tokens are erased; 0 blocks")
+        self.assertRegex(result.stdout, r"message 0 is forgotten: erased \d+ blocks? with [1-9]\d* tokens\)")
         cached = [int(n) for n in re.findall(r"\[prompt \d+ tokens: (\d+) from cache", result.stdout)]
         self.assertEqual(len(cached), 2, result.stdout)
         self.assertLess(cached[1], 16)

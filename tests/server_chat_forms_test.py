@@ -158,6 +158,21 @@ class Forms(unittest.TestCase):
         open_ = {**case("closed-thought.json"), "chat_template_kwargs": {}}
         self.assertEqual(server.request("POST", "/v1/chat/completions", open_)[0], 200)
 
+    def test_a_grammar_begins_at_once_behind_a_thought_that_the_prompt_closes(self):
+        server = self.with_template("closed-thought.jinja")
+        for grammar, texts in (('root ::= "x" | "yz"', {"x", "yz"}), ('root ::= [0-9]{3}', None)):
+            choices = server.post("/v1/chat/completions", {**case("closed-thought.json"), "response_format": None,
+                                                           "grammar": grammar})["choices"]
+            self.assertEqual(len(choices), 8)
+            for choice in choices:
+                message = choice["message"]
+                self.assertFalse(message.get("reasoning_content"), choice)
+                self.assertEqual(choice["finish_reason"], "stop", choice)
+                if texts:
+                    self.assertIn(message["content"], texts)
+                else:
+                    self.assertRegex(message["content"], "^[0-9]{3}$")
+
     def test_a_bare_word_is_the_template_of_that_name_or_an_error_at_the_start(self):
         server = self.start("--model", str(self.gguf({"tokenizer.chat_template": "gemma\n"})))
         self.assertEqual(server.post("/apply-template", {"messages": user("Hi")})["prompt"],

@@ -207,6 +207,10 @@ class Completion(WithServer):
                              cache={"retention": {"policy": "sinks+window", "budget": 64}})
         self.assertEqual((body["tokens_predicted"], body["truncated"]), (3000, True))
         self.assertEqual(body["kvasir"]["retention"]["sinks"], 8)
+        # A BOS is kept beside them; -1 is the prompt, up to half of the budget.
+        for n_keep, prompt, kept in ((8, [1, *range(5, 44)], 9), (-1, list(range(5, 25)), 20), (-1, list(range(5, 45)), 32)):
+            body = self.complete(prompt=prompt, n_predict=1, n_keep=n_keep, cache={"retention": {"policy": "sinks+window", "budget": 64}})
+            self.assertEqual(body["kvasir"]["retention"]["sinks"], kept)
 
     def test_seed_minus_one_is_random_everywhere(self):
         for seed, texts in ((-1, 3), (7, 1)):

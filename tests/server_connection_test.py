@@ -16,11 +16,7 @@ SYSTEM = ("You can call weather and clock. The code of the green safe is 4711. A
           "Tarik works as a pilot. The garden lesson is at 14:30.")
 
 
-class Connections(WithServer):
-    """Each step of this server computes everything again, so that a generation takes its time."""
-    flags = ("--cache", "none", "--parallel", "1")
-    LONG = {"prompt": [7] * 200, "max_tokens": 1800, "ignore_eos": True, "stream": True}
-
+class HangingUp(WithServer):
     def cancelled(self):
         return self.server.metric('kvasir_requests_total{outcome="cancelled"}')
 
@@ -43,8 +39,18 @@ class Connections(WithServer):
         self.server.until("idle", self.idle)
         self.assertEqual(self.server.metric('kvasir_blocks{state="pinned"}'), 0)
 
+    @staticmethod
+    def streams(s):
+        return b"data: " in s.recv(65536)
+
+
+class Connections(HangingUp):
+    """Each step of this server computes everything again, so that a generation takes its time."""
+    flags = ("--cache", "none", "--parallel", "1")
+    LONG = {"prompt": [7] * 200, "max_tokens": 1800, "ignore_eos": True, "stream": True}
+
     def test_hanging_up_while_streaming_cancels(self):
-        self.hang_up_after(lambda s: b"data: " in s.recv(65536), self.LONG)
+        self.hang_up_after(self.streams, self.LONG)
 
     def test_hanging_up_without_streaming_cancels(self):
         self.hang_up_after(lambda s: self.server.metric("vllm:num_requests_running") == 1,
@@ -166,6 +172,25 @@ class Connections(WithServer):
         self.assertEqual(self.server.metric("vllm:prompt_tokens_total"), before)
 
 
+class ApproximateAnswers(HangingUp):
+    """Clients of requests that drop tokens or have spans leave while the prompt is computed, and in the answer."""
+    ENDLESS = {"max_tokens": 200000, "ignore_eos": True, "stream": True}
+    LONG_PROMPT = [(i * 7 + i * i // 5) % 500 + 20 for i in range(1900)]
+
+    def test_hanging_up_with_retention(self):
+        for retention in "sinks+window:budget=64", "heavy:budget=64", {"policy": "heavy", "budget": 64, "exact_tokens": 0}:
+            body = self.ENDLESS | {"cache": {"retention": retention}}
+            self.hang_up_after(self.streams, body | {"prompt": self.LONG_PROMPT[:100]})
+            self.hang_up_after(lambda s: True, body | {"prompt": self.LONG_PROMPT})
+
+    def test_hanging_up_with_spans(self):
+        spans = {"seam": 8, "span_head": 1}
+        self.hang_up_after(self.streams, self.ENDLESS | {
+            "prompt": self.LONG_PROMPT[:100], "cache": {"spans": [[10, 50], [50, 90]], **spans}})
+        self.hang_up_after(lambda s: True, self.ENDLESS | {
+            "prompt": self.LONG_PROMPT, "cache": {"spans": [[100, 900], [900, 1700]], **spans}})
+
+
 class Keys(WithServer):
     flags = ("--api-key", "alpha", "--api-key", "beta")
 
@@ -217,7 +242,7 @@ class Keys(WithServer):
         body = {"prompt": "Anna lives in Oslo.", "max_tokens": 4, "ignore_eos": True}
         state = lambda key: self.server.get("/v1/cache", **{"x-api-key": key})
         before = {key: state(key)["cache"] for key in ("alpha", "beta")}
-        self.assertEqual(set(before["alpha"]), {"mode", "answers", "tokens"})
+        self.assertEqual(set(before["alpha"]), {"mode", "answers", "tokens", "last_hour", "responses"})
         usage = self.server.post("/v1/completions", body, {"x-api-key": "alpha"})["usage"]
         own = state("alpha")["cache"]
         self.assertEqual(own["answers"], before["alpha"]["answers"] + 1)
@@ -300,6 +325,7 @@ class Signals(unittest.TestCase):
         server, s = self.running()
         server.interrupt()
         server.until("draining", lambda: server.request("GET", "/ready")[0] == 503)
+        time.sleep(0.6)  # within half a second a second one is the first one's echo
         server.interrupt()
         self.assertNotIn(b"data: [DONE]", read_all(s))
         self.assertEqual(server.wait(), 130)

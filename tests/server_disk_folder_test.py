@@ -45,6 +45,8 @@ class Plan(WithHome):
         for cap, is_too_much in (("1TiB", True), (CAP, False)):
             disk = ("--disk", str(self.home / "kv"), "--disk-cap", cap)
             planned = run("plan", "--kv-memory", "64MiB", *disk, home=self.home)[2]
+            usual = run("plan", "--kv-memory", "64MiB", *disk[:2], home=self.home)[2]
+            self.assertNotIn("cannot be used", usual, "of the default cap nothing is said")
             server = self.serve(disk=disk)
             found = [says.search(text) for text in (planned, "".join(server.log))]
             self.assertEqual([bool(one) for one in found], [is_too_much] * 2, (planned, server.log))
@@ -177,8 +179,8 @@ class Room(WithHome):
         ids = prompt(45, 400)
         self.stored(ids)
         server = self.serve("--disk-reserve", "1000TiB")
+        server.until("the tier has looked", lambda: server.disk()["state"] == "full")
         state = server.disk()
-        self.assertEqual(state["state"], "full", state)
         self.assertIn("--disk-reserve", state["reason"])
         self.assertGreater(state["missing_bytes"], 1 << 40)
         for seed in (46, 47):

@@ -5,6 +5,7 @@
 """
 
 import json
+import os
 import shutil
 import sqlite3
 import struct
@@ -12,6 +13,7 @@ import subprocess
 import unittest
 
 from disk_server import WithHome, prompt, run, whole_blocks
+from needs import refused
 from server_harness import user
 
 IDS = prompt(70, 400)
@@ -32,6 +34,12 @@ class Unreadable(WithHome):
         store = self.store().name
         (self.folder / f"erase-{store}-{'0' * 64}").write_text("1" * 64 + "\n")
         (self.folder / "audit.jsonl").write_text('{"erased":"x"}\n')
+
+    def write_forget(self):
+        """What a forget leaves that a crash ended; our own start would set it aside."""
+        path = self.store() / "forget"
+        path.write_bytes(b"KVFORGET" + bytes(80))
+        return path
 
     def make(self, server, text):
         status, _, made = server.request("POST", "/v1/sessions", {"messages": user(text)})
@@ -68,12 +76,13 @@ class Unreadable(WithHome):
         server.end()
 
     def test_of_another_secret(self):
+        forget = self.write_forget()
         before, rows = self.files(), self.rows()
         (self.home / "state").rename(self.home / "mine")
         log = self.use()
-        self.assertRegex(log, r"sessions that the secret of this state folder does not open stay as they are; the "
-                              r"secret that made them opens them.* sessions=1 ")
-        self.assertRegex(log, r"disk tier: what the secret .* does not open stays as it is; the secret that made it .*"
+        self.assertRegex(log, r"sessions that the secret of this state folder does not unseal stay as they are; the "
+                              r"secret that made them unseals them.* sessions=1 ")
+        self.assertRegex(log, r"disk tier: what the secret .* does not unseal stays as it is; the secret that made it .*"
                               r" stores=1 keys=0 names=1 ")
         after = self.files()
         for name, old in before.items():
@@ -82,9 +91,45 @@ class Unreadable(WithHome):
         self.assertEqual(len(self.rows()), 2)
         shutil.rmtree(self.home / "state")
         (self.home / "mine").rename(self.home / "state")
+        forget.unlink()
         self.check_all_is_back()
 
+    def test_a_crash_before_another_secret(self):
+        """What only the log of sessions.db has is as safe as what is in the file."""
+        server = self.serve()
+        late = "/v1/sessions/" + self.make(server, "Said last.")
+        server.kill()
+        self.assertGreater((self.folder / "sessions.db-wal").stat().st_size, 0)
+        (self.home / "state").rename(self.home / "mine")
+        self.use()
+        self.assertEqual(len(self.rows()), 3)
+        shutil.rmtree(self.home / "state")
+        (self.home / "mine").rename(self.home / "state")
+        self.assertEqual(len(self.serve().get(late)["messages"]), 1)
+
+    def test_blocks_of_another_secret_leave_for_room_and_sessions_never(self):
+        old, rows = self.segments(), self.rows()
+        for segment in old:  # as if long ago: the coldest go first
+            os.utime(segment, (10**9, 10**9))
+        (self.home / "state").rename(self.home / "mine")
+        cap = 6 << 20
+        server = self.serve(disk=("--disk", str(self.folder), "--disk-cap", str(cap)))
+        for seed in range(80, 92):
+            if not any(segment.exists() for segment in old):
+                break
+            server.ask(prompt(seed, 1000))
+            server.request("POST", "/v1/cache/flush", {})
+            self.assertLessEqual(sum(p.stat().st_blocks * 512 for p in self.folder.rglob("*")), cap)
+        self.assertGreater(server.disk()["blocks"], 0)
+        self.assertFalse([segment for segment in old if segment.exists()])
+        self.assertEqual(server.end(), 0)
+        self.assertTrue(set(rows) <= set(self.rows()))
+        shutil.rmtree(self.home / "state")
+        (self.home / "mine").rename(self.home / "state")
+        self.assertEqual(len(self.serve().get(self.path)["messages"]), 1)
+
     def test_without_a_secret_and_removed_by_name(self):
+        self.write_forget()
         before, rows = self.files(), self.rows()
         (self.home / "state/kvasir/secret").rename(self.home / "secret")
         disk = ("--disk", str(self.folder))
@@ -200,6 +245,7 @@ class Unreadable(WithHome):
         faults = {
             "a flipped bit in the marker": lambda: tag.write_bytes(b"R" + tag.read_bytes()[1:]),
             "no marker": tag.unlink,
+            "half of the marker": lambda: tag.write_bytes(tag.read_bytes()[:len(tag.read_bytes()) // 2]),
             "the marker is a folder": lambda: as_folder(tag),
             "somebody's file beside it": lambda: (tag.unlink(), (self.folder / "thesis.txt").write_text("x")),
             "the lock is a link": lambda: link(self.folder / "lock"),
@@ -225,13 +271,17 @@ class Unreadable(WithHome):
                 self.assertEqual(server.end(), 0)
                 server = self.serve()  # and what was set aside is said once
                 self.assertNotIn("set aside", "".join(server.log))
+                self.assertNotRegex("".join(server.log), "disk tier: what the secret .* does not unseal.* names=[1-9]")
                 self.assertEqual(server.request("GET", "/v1/sessions/" + made)[0], 404)
                 self.check(server, ids, disk=0)
                 server.kill()
         self.assertEqual((self.folder / "thesis.txt").read_text(), "x")
+        printed = run("fsck", "--disk", str(self.folder), home=self.home)[2]
+        for name in ("CACHEDIR.TAG.aside-1", "lock.aside-1"):
+            self.assertIn(f"{name}: set aside earlier; 'kvasir fsck --remove-unreadable' removes it\n", printed)
 
     def test_keys_of_sessions_behind_a_link(self):
-        """An erase does not reach them, so that the sessions would open again: it says so until the link is gone."""
+        """An erase does not reach them, so that the sessions could be read again: it says so until the link is gone."""
         (self.folder / "keys").rename(self.home / "elsewhere")
         (self.folder / "keys").symlink_to(self.home / "elsewhere")
         server = self.serve()
@@ -241,7 +291,7 @@ class Unreadable(WithHome):
         self.assertEqual(server.end(), 0)
         status, said, printed = run("fsck", "--remove-unreadable", "--disk", str(self.folder), home=self.home)
         self.assertEqual(status, 0, (said, printed))
-        self.assertIn("keys.aside-1: not readable with this secret, removed\n", printed)
+        self.assertIn("keys.aside-1: set aside earlier, removed\n", printed)
         server = self.serve()
         self.assertTrue(server.erase()["erased"])
         server.stop()
@@ -249,7 +299,7 @@ class Unreadable(WithHome):
     def test_a_folder_that_cannot_be_written_to(self):
         mount = ["mount", "--bind", str(self.folder), str(self.folder)]
         if subprocess.run(mount, check=False, capture_output=True).returncode:
-            self.skipTest("mounting is not allowed here")
+            refused("mounting is not allowed here")
         self.addCleanup(subprocess.run, ["umount", "-l", str(self.folder)], check=True)
         subprocess.run(["mount", "-o", "remount,ro,bind", str(self.folder)], check=True)
         server = self.serve()

@@ -210,6 +210,28 @@ class Files(unittest.TestCase):
         want, got = (vectors(self.embedding(model))[0] for model in (TINY, bare))
         self.assertEqual(want.tobytes(), got.tobytes())
 
+    def test_a_text_gets_the_end_token_of_its_tokenizer(self):
+        """A post-processor adds it, as that of Qwen3-Embedding does, or add_eos_token."""
+        end = {"id": "<|end|>", "ids": [2], "tokens": ["<|end|>"]}
+        part = {"SpecialToken": {"id": "<|end|>", "type_id": 0}}
+        template = {"type": "TemplateProcessing", "special_tokens": {"<|end|>": end}, **{
+            name: [*({"Sequence": {"id": letter, "type_id": 0}} for letter in letters), part]
+            for name, letters in (("single", "A"), ("pair", "AB"))}}
+        for file, change, more in (("tokenizer.json", {"post_processor": template}, [2]),
+                                   ("tokenizer_config.json", {"add_eos_token": True}, [2]), ("tokenizer_config.json", {}, [])):
+            model = shutil.copytree(ROOT / "models/kvasir-demo", self.folder / f"{len(os.listdir(self.folder))}")
+            (model / file).write_text(json.dumps(json.loads((model / file).read_text()) | change))
+            with self.subTest(change), Server("--model", str(model)) as server:
+                def ask(given, **fields):
+                    return server.post("/v1/embeddings", {"input": given, "cache_prompt": False, **fields})
+
+                ids = server.post("/tokenize", {"prompt": TEXT, "add_special_tokens": False})["tokens"]
+                text, alone = ask(TEXT), ask(TEXT, add_special_tokens=False)
+                self.assertEqual([text["usage"]["prompt_tokens"], alone["usage"]["prompt_tokens"]],
+                                 [len(ids + more), len(ids)])
+                self.assertEqual(vectors(text)[0].tobytes(), vectors(ask(ids + more))[0].tobytes())
+                self.assertEqual(vectors(alone)[0].tobytes(), vectors(ask(ids))[0].tobytes())
+
     def test_bidirectional_models_are_refused_by_name(self):
         for config, words in (({"architectures": ["BertModel"]}, "'BertModel' is bidirectional"),
                               ({"is_causal": False}, "is_causal is false"),

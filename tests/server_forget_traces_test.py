@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Searches all memory of a server, freed memory too, and its log, for what was forgotten or erased: its text, its ids and
-its rows of V. The client's connection stays open. Stacks are left out (docs/privacy.md).
+its rows of V. The client's connection stays open. Stacks may have some bytes of a text in a row, and no more
+(docs/privacy.md).
 
     server_forget_traces_test.py [KVASIR_BINARY]
 
@@ -27,6 +28,8 @@ SECRET_BYTES = 24
 IDS = 8  # a run of 16 has 8 of them that begin at a multiple of 8
 STACK_BYTES = 8 << 20
 PAGE_BYTES = 4096
+READ_STACK_BYTES, DEEPER_BYTES = 64 << 10, 1 << 20  # of a stack: in use, and left by deeper calls
+LEFT_BYTES = 16  # of a text in a row, that a stack may have
 
 
 def tensors():
@@ -70,6 +73,33 @@ def stacks_of(pid):
         if all(len(call) > 2 for call in calls):
             return [int(call[-2], 16) for call in calls]
         assert time.monotonic() < end, calls  # "running"
+
+
+def stack_memory_of(pid):
+    """The pages of stacks, without those of zeros."""
+    stacks = stacks_of(pid)
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        parts = [[int(x, 16) for x in line.split(None, 1)[0].split("-")] for line in maps]
+        for stack in stacks:
+            begin, end = next((begin, end) for begin, end in parts if begin <= stack < end)
+            begin = max(begin, (stack - DEEPER_BYTES) // PAGE_BYTES * PAGE_BYTES)
+            memory.seek(begin)
+            data = memory.read(min(end, stack + READ_STACK_BYTES) // PAGE_BYTES * PAGE_BYTES - begin)
+            pages = numpy.frombuffer(data, "u8").reshape(-1, PAGE_BYTES // 8)
+            yield pages[pages.any(axis=1)].tobytes()
+
+
+def left_on_stacks(pid, text):
+    """The longest part of a text that a stack has, if it is longer than it may be; else nothing."""
+    stacks = list(stack_memory_of(pid))
+    text, longest, begin = text.encode(), b"", 0
+    for end in range(LEFT_BYTES + 1, len(text) + 1):  # a window that grows while some stack has it
+        part = text[begin:end]
+        if any(part in stack for stack in stacks):
+            longest = max(longest, part, key=len)
+        else:
+            begin += 1
+    return longest
 
 
 def memory_of(pid):
@@ -206,6 +236,39 @@ class TracesTest(unittest.TestCase):
         self.call("POST", path + "/forget", {"index": 1})
         self.assert_gone()
 
+    def test_the_last_turns(self):
+        path = self.say("Hello.")
+        self.call("POST", path + "/messages", {"messages": user("My notes are " + self.secret.text)})
+        self.answer(path)
+        self.assert_there()
+        self.call("POST", path + "/forget", {"last": 2})
+        self.assert_gone()
+
+    def test_a_range(self):
+        path = self.say(self.secret.text)
+        self.assert_there()
+        self.call("POST", path + "/forget", {"from": 1, "to": -2})
+        self.assert_gone()
+
+    def test_what_a_truncate_takes_back(self):
+        path = self.say(self.secret.text)
+        self.assert_there()
+        self.call("POST", path + "/truncate", {"messages": 1, "forget": True})
+        self.assert_gone()
+
+    def test_what_an_edit_replaces(self):
+        for later in (False, True):
+            path = self.say(self.secret.text)
+            self.assert_there()
+            self.call("PUT", path + "/messages/1", {"content": "Nothing.", "forget": True, "keep_later": later})
+            self.assert_gone()
+
+    def test_a_system_text_that_is_replaced(self):
+        path = self.say("Hello.", system=self.secret.text)
+        self.assert_there()
+        self.call("PUT", path + "/system", {"content": "You are kind.", "forget": True})
+        self.assert_gone()
+
     def test_what_an_edit_left(self):
         path = self.say(self.secret.text)
         self.call("PUT", path + "/messages/1", {"content": "Nothing."})
@@ -257,10 +320,28 @@ class EraseMemoryTest(unittest.TestCase):
                     found.append(("ids " + width, count, name))
         return found
 
+    def test_forms_and_refusals_leave_no_sentences_on_stacks(self):
+        words = {"type": "object", "properties": {"a": {"enum": [self.text]}}, "required": ["a"],
+                 "additionalProperties": False}
+        schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": words}}
+        self.chat(response_format=schema, max_tokens=60)
+        self.call("POST", "/v1/responses", {"input": self.text, "max_output_tokens": 60, "text": {
+            "format": {"type": "json_schema", "name": "n", "schema": words}}})
+        self.call("POST", "/api/generate", {"model": "kvasir-demo", "prompt": self.text, "system": self.text,
+                                            "stream": False, "options": {"num_predict": 8}})
+        self.call("POST", "/v1/messages/count_tokens", {"system": self.text, "messages": user(self.text)})
+        for body in ({"messages": [{"role": self.text, "content": self.text}]},
+                     {"messages": user(self.text), self.text: self.text}, {"prompt": self.text, "n": self.text}):
+            self.connection.request("POST", "/v1/chat/completions", json.dumps(body))
+            self.connection.getresponse().read()
+        self.call("DELETE", "/v1/cache")
+        self.assertEqual(left_on_stacks(self.server.process.pid, self.text), b"")
+
     def assert_gone(self, path="/v1/cache"):
         self.assertIn("ids i", {kind for kind, _, _ in self.found()})
         self.call("DELETE", path)
         self.assertEqual(self.found(), [])
+        self.assertEqual(left_on_stacks(self.server.process.pid, self.text), b"")
 
     def chat(self, **fields):
         self.call("POST", "/v1/chat/completions", {"messages": user(self.text), "max_tokens": 8, **fields})
@@ -323,6 +404,7 @@ class EraseMemoryTest(unittest.TestCase):
             self.assertEqual(response.status, 400)
         self.call("DELETE", "/v1/cache")
         self.assertEqual(self.found(), [])
+        self.assertEqual(left_on_stacks(self.server.process.pid, self.text), b"")
 
     def session(self):
         made = self.call("POST", "/v1/sessions", {
@@ -342,6 +424,20 @@ class EraseMemoryTest(unittest.TestCase):
         self.call("POST", path + "/generate", {})
         self.assertLessEqual({"text", "ids i"}, {kind for kind, _, _ in self.found()})
         self.call("POST", path + "/forget", {"index": 1})
+        self.assertEqual(self.found(), [])
+
+    def test_what_a_truncate_takes_back(self):
+        path = self.session()
+        self.call("POST", path + "/generate", {})
+        self.assertLessEqual({"text", "ids i"}, {kind for kind, _, _ in self.found()})
+        self.call("POST", path + "/truncate", {"messages": 1, "forget": True})
+        self.assertEqual(self.found(), [])
+
+    def test_the_last_turn_of_two(self):
+        path = self.session()
+        self.call("POST", path + "/generate", {})
+        self.call("POST", path + "/generate", {"messages": user("Go on."), "stream": True})
+        self.call("POST", path + "/forget", {"last": 2})
         self.assertEqual(self.found(), [])
 
     def test_a_tenant_with_sessions(self):

@@ -128,9 +128,13 @@ class Tenants(WithKeys):
         self.assertEqual(cached(self.complete("p1", **prompt)), 0)
         self.complete("left", **prompt)
         for path in ("?tenant=unknown", "?share_group=unknown"):  # as of one that left the file
-            self.assertEqual(self.ask("o1", "DELETE", "/v1/cache" + path)[1]["blocks"], 0)
+            erased = self.ask("o1", "DELETE", "/v1/cache" + path)[1]
+            self.assertEqual((erased["erased"], erased["blocks"]), (False, 0))
+            self.assertRegex(erased["note"], '^no key names the (tenant|share group) "unknown", and nothing was')
         self.assertEqual(cached(self.complete("left", **prompt)), 100)
-        self.assertGreater(self.ask("root", "DELETE", "/v1/cache?share_group=pair")[1]["blocks"], 0)
+        erased = self.ask("root", "DELETE", "/v1/cache?share_group=pair")[1]
+        self.assertGreater(erased["blocks"], 0)
+        self.assertNotIn("note", erased)
         self.assertEqual(cached(self.complete("left", **prompt)), 0)
 
     def test_only_admins_read_about_all(self):

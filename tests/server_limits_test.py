@@ -155,8 +155,22 @@ class End(unittest.TestCase):
             server.until("not ready", lambda: server.request("GET", "/ready")[0] == 503)
             self.assertEqual(server.request("GET", "/health")[0], 200)
             server.post("/v1/completions", {"prompt": [5], "max_tokens": 1})
-            server.process.send_signal(signal.SIGTERM)
+            server.process.send_signal(signal.SIGINT)
             self.assertEqual(server.wait(), 130)
+
+    def test_two_signals_at_once_are_one(self):
+        """timeout(1) sends its signal to the process, and at once to its group too."""
+        with Server() as server, server.open() as s:
+            s.sendall(post({**LONG, "stream": True}))
+            got = b""
+            while b"data: " not in got:
+                got += s.recv(65536)
+            server.process.send_signal(signal.SIGTERM)
+            server.until("it drains", lambda: any("finishing running requests" in line for line in server.log))
+            server.process.send_signal(signal.SIGTERM)
+            got += read_all(s)
+            self.assertIn(b'"finish_reason":"length"', got)
+            self.assertEqual(server.wait(), 0)
 
     def test_the_delay_ends(self):
         with Server("--drain-delay-s", "1") as server:

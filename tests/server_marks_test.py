@@ -73,6 +73,25 @@ class Marks(WithServer):
         self.assertGreater(whole["kept"], answer["kvasir"]["kept"] - 16, "the last message")
         self.assertNotIn("kept", self.chat(1, {"prompt_cache_retention": "in_memory"})["kvasir"])
 
+    def test_marks_of_responses(self):
+        for store in (False, True):
+            def ask(mark, **fields):
+                part = {"type": "input_text", "text": text(1), **mark}
+                return self.server.post("/v1/responses", {"store": store, "max_output_tokens": 2, **fields, "input": [
+                    {"role": "user", "content": [part]}, ASKED["messages"][0]]})
+
+            self.server.request("DELETE", "/v1/cache")
+            made = ask({"prompt_cache_breakpoint": {"mode": "explicit"}}, prompt_cache_options={"ttl": "12h"})
+            kept, details = made["kvasir"]["kept"], made["usage"]["input_tokens_details"]
+            self.assertGreater(kept, 200)
+            self.assertEqual((details["cache_write_tokens"], made["kvasir"]["ignored"]), (kept, []))
+            self.flood()
+            again = ask({})
+            self.assertGreaterEqual(again["usage"]["input_tokens_details"]["cached_tokens"], kept)
+            self.assertEqual(again["kvasir"]["prompt_tokens"], made["kvasir"]["prompt_tokens"])
+            whole = ask({}, prompt_cache_retention="24h")["kvasir"]
+            self.assertGreaterEqual(whole["kept"], kept, "the last message")
+
     def test_more_than_the_share_is_not_kept(self):
         messages = [{"role": "user", "content": text(1, lines=34), "prompt_cache_breakpoint": True}]
         self.assertEqual(self.server.post(CHAT, {"messages": messages, "max_tokens": 1})["kvasir"]["kept"], 0)

@@ -186,6 +186,7 @@ class Messages(WithServer):
         same = self.server.post("/v1/chat/completions", {"messages": [
             {**one, "content": KEY if one["role"] == "system" else one["content"]} for one in late], "temperature": 0})
         self.assertEqual(same["kvasir"]["prompt_tokens"], prompt_tokens(message.usage))
+        self.assertEqual(same["kvasir"]["computed"], 0, "it is the same prompt")
         self.assertEqual(same["choices"][0]["message"]["content"], message.content[0].text)
 
     def test_the_gateways_block_is_not_in_the_prompt(self):
@@ -196,6 +197,34 @@ class Messages(WithServer):
         first, second = ask("1ad"), ask("0ff")
         self.assertEqual(second.usage.cache_read_input_tokens, prompt_tokens(first.usage))
         self.assertEqual(second.to_dict()["kvasir"]["ignored"], ["system[0]"])
+
+    def test_why_a_prompt_is_not_that_of_an_earlier_message(self):
+        self.assertIsNone(self.create("Hello.", diagnostics={"previous_message_id": None}).diagnostics)
+        first = self.create("Hello.", system=KEY)
+        after = {"diagnostics": {"previous_message_id": first.id}}
+        turns = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": first.content}]
+        other = [{"role": "user", "content": "Bye."}, *turns[1:]]
+
+        def ask(messages, system=KEY, stream=False, **fields):
+            body = {"model": "default", "max_tokens": 4, "system": system,
+                    "messages": [*messages, {"role": "user", "content": WHERE}], **(after | fields)}
+            if not stream:
+                said = self.client.messages.create(**body)
+                self.assertEqual(said.to_dict()["kvasir"]["ignored"], [])
+                return said.diagnostics
+            return next(iter(self.client.messages.create(**body, stream=True))).message.diagnostics
+
+        for stream in (False, True):
+            self.assertIsNone(ask(turns, stream=stream))
+            self.assertEqual(ask(turns, "Be kind.", stream).cache_miss_reason.type, "system_changed")
+            reason = ask(other, stream=stream).cache_miss_reason
+            self.assertEqual(reason.type, "messages_changed")
+            self.assertLessEqual(reason.cache_missed_input_tokens, prompt_tokens(first.usage))
+            for id in ("msg_" + "0" * 32, "x"):
+                unknown = ask(turns, stream=stream, diagnostics={"previous_message_id": id})
+                self.assertEqual(unknown.cache_miss_reason.type, "previous_message_not_found")
+        self.server.request("DELETE", "/v1/cache")
+        self.assertEqual(ask(turns).cache_miss_reason.type, "previous_message_not_found")
 
     def test_what_is_not_read_is_listed(self):
         message = self.create("Hi", thinking={"type": "adaptive"}, metadata={"user_id": "u"},
@@ -294,6 +323,25 @@ class Alternating(unittest.TestCase):
                 self.assertEqual(message["kvasir"]["prompt_tokens"], same["kvasir"]["prompt_tokens"])
                 # Chat completions take what the template takes.
                 self.assertEqual(server.request("POST", "/v1/chat/completions", {"messages": late})[0], 400)
+
+
+class ShowsTools(unittest.TestCase):
+    TEMPLATE = ("{{ bos_token }}{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}"
+                "{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endfor %}"
+                "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}")
+
+    def test_other_tools_are_named(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+            file.write(self.TEMPLATE)
+            file.flush()
+            with Server("--chat-template-file", file.name, "--temperature", "0") as server:
+                client = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0)
+                first = client.messages.create(**asks("Hello.", tools=TOOLS))
+                asked = {"diagnostics": {"previous_message_id": first.id}}
+                self.assertIsNone(client.messages.create(**asks("Hello.", tools=TOOLS, **asked)).diagnostics)
+                for tools in (TOOLS[:1], TOOLS[::-1]):
+                    said = client.messages.create(**asks("Hello.", tools=tools, **asked)).diagnostics
+                    self.assertEqual(said.cache_miss_reason.type, "tools_changed")
 
 
 class Keys(WithServer):

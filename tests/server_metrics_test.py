@@ -5,10 +5,14 @@
 """
 
 import concurrent.futures
+import os
+import pathlib
 import random
 import socket
+import tempfile
 import time
 import unittest
+from unittest import mock
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -235,6 +239,28 @@ class Tenants(WithServer):
         self.assertGreater(own["service_seconds"], 0)
         text = self.get("root", "/metrics")[2]
         self.assertNotIn("alpha", text)  # a tenant's name is a digest of its key
+
+
+class ReadingLimit(unittest.TestCase):
+    """How fast the machine reads is measured once, by the first server that starts on it."""
+
+    def ratio(self, folder, *flags):
+        with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": folder}), Server(*flags) as server:
+            server.post("/v1/completions", {"prompt": [9] * 40, "max_tokens": 6, "ignore_eos": True})
+            return server.metric("kvasir_mbu_ratio")
+
+    def test_the_share_of_bandwidth_needs_no_bench(self):
+        with tempfile.TemporaryDirectory() as folder:
+            limits = pathlib.Path(folder) / "kvasir/limits"
+            self.assertFalse(limits.exists())
+            self.assertGreater(self.ratio(folder), 0)
+            measured = limits.stat().st_mtime_ns
+            self.assertGreater(self.ratio(folder), 0)
+            self.assertEqual(limits.stat().st_mtime_ns, measured, "the second start takes what the first one found")
+            threads = lambda: int(limits.read_text().splitlines()[2].split()[0])
+            more = threads() + 1
+            self.ratio(folder, "--threads", str(more))
+            self.assertEqual(threads(), more, "so many threads read at another rate")
 
 
 if __name__ == "__main__":

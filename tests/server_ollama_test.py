@@ -4,6 +4,7 @@
     server_ollama_test.py [KVASIR_BINARY] [unittest arguments]
 """
 
+import concurrent.futures
 import sys
 import tempfile
 import unittest
@@ -93,7 +94,7 @@ class Ollama(WithServer):
         self.assertEqual([model.model for model in self.client.list().models], ["kvasir-demo:latest"])
         self.assertEqual([model.model for model in self.client.ps().models], ["kvasir-demo:latest"])
         shown = self.client.show("kvasir-demo")
-        self.assertIn("tools", shown.capabilities)
+        self.assertNotIn("tools", shown.capabilities)  # the template does not show them
         self.assertEqual(shown.modelinfo["llama.context_length"], 2048)
         self.assertRegex(self.server.get("/api/version")["version"], r"^\d+\.\d+")
 
@@ -156,6 +157,8 @@ class Ollama(WithServer):
                  400, "tools: "),
                 (lambda: self.client._request_raw("POST", "/api/generate", json={"prompt": "a", "format": 5}), 400,
                  "format: "),
+                (lambda: self.client._request_raw("POST", "/api/chat", json={"messages": asked("a", "b"), "think": "a lot"}),
+                 400, "think: "),
                 (lambda: self.client._request_raw("GET", "/api/nothing"), 404, "unknown path /api/nothing"),
                 (lambda: self.client.generate("default", "a", raw=True, system="b"), 400, "system: "),
                 (lambda: self.client.generate("default", "a", raw=True, context=[1]), 400, "context: "),
@@ -164,7 +167,7 @@ class Ollama(WithServer):
             with self.subTest(text), self.assertRaises(ollama.ResponseError) as raised:
                 call()
             self.assertEqual(raised.exception.status_code, status)
-            self.assertTrue(raised.exception.error.removeprefix("api: ").startswith(text), raised.exception.error)
+            self.assertTrue(raised.exception.error.startswith(text), raised.exception.error)
 
 
 class FillsIn(unittest.TestCase):
@@ -192,10 +195,36 @@ class Thinks(unittest.TestCase):
             with Server("--chat-template-file", file.name, "--temperature", "0", "--reasoning-budget", "4") as server:
                 client = ollama.Client(host=server.url)
                 self.assertTrue(client.chat("default", asked(WHERE, KEY), think=True).message.thinking)
+                self.assertTrue(client.chat("default", asked(WHERE, KEY), think="high").message.thinking)
                 pieces = list(client.chat("default", asked(WHERE, KEY), think=True, stream=True))
                 self.assertTrue("".join(piece.message.thinking or "" for piece in pieces))
                 self.assertFalse(client.chat("default", asked(WHERE, KEY), think=False).message.thinking)
                 self.assertIn("thinking", client.show("default").capabilities)
+
+
+class Busy(WithServer):
+    flags = ("--parallel", "1", "--max-queued", "4", "--max-queue-ms", "3600000", "--temperature", "0")
+    LONG = {"prompt": [5, 6, 7], "max_tokens": 1900, "ignore_eos": True}
+
+    def test_a_full_queue_is_a_429(self):
+        """The package tries nothing again: its caller does."""
+        client = ollama.Client(host=self.server.url)
+        asks = (lambda: client.chat("default", asked(WHERE, KEY)).message.content,
+                lambda: "".join(piece.message.content for piece in client.chat("default", asked(WHERE, KEY), stream=True)),
+                lambda: client.generate("default", WHERE, system=KEY).response)
+        for ask in asks:  # it is connected: later calls take no time
+            self.assertIn("blue drawer", ask())
+        with concurrent.futures.ThreadPoolExecutor(5) as pool:
+            others = [pool.submit(self.server.request, "POST", "/v1/completions", self.LONG) for _ in range(5)]
+            self.server.until("four wait", lambda: self.server.metric("vllm:num_requests_waiting") == 4)
+            for ask in asks:
+                with self.assertRaises(ollama.ResponseError) as refused:
+                    ask()
+                self.assertEqual(refused.exception.status_code, 429)
+                self.assertIn("queue", refused.exception.error)
+            self.assertTrue(all(other.result()[0] == 200 for other in others))
+        for ask in asks:
+            self.assertIn("blue drawer", ask())
 
 
 if __name__ == "__main__":

@@ -56,6 +56,29 @@ class PrefixesTest(unittest.TestCase):
         self.assertNotIn("Where does", left)
         self.assertIn("Who are", left)
 
+    def test_what_a_session_took_back_is_not_shown(self):
+        secret = "The word is plinth. " * 6
+        for method, end, body in (("POST", "/truncate", {"messages": 1}), ("PUT", "/messages/1", {"content": "Hi."}),
+                                  ("POST", "/forget", {"index": 1}), ("PUT", "/messages/1", {"content": "Hi.", "keep_later": True}),
+                                  ("POST", "/forget", {"index": 1, "begin": 0, "end": 120})):
+            path = "/v1/sessions/" + ask(self.server, secret, system=f"You are brief. {end} " + SYSTEM)
+            shown = json.dumps(self.prefixes())
+            self.assertIn("plinth", shown)
+            self.assertEqual(self.server.request(method, path + end, body)[0], 200)
+            data = self.prefixes()["data"]
+            self.assertNotIn("plinth", json.dumps(data), body)
+            still = "".join(run["text"] for run in data if run["session"] == path[-37:])
+            self.assertIn("The code of the green safe", still)
+
+    def test_what_another_session_says_is_shown(self):
+        secret = "The word is plinth. " * 6
+        path = "/v1/sessions/" + ask(self.server, secret)
+        fork = self.server.request("POST", path + "/fork", {})[2]["id"]
+        self.server.request("POST", path + "/truncate", {"messages": 1})
+        shown = [run for run in self.prefixes()["data"] if run["text"] and "plinth" in run["text"]]
+        self.assertGreater(len(shown), 0)
+        self.assertEqual({run["session"] for run in shown}, {fork})
+
     def test_prompts_outside_of_sessions_have_no_text(self):
         self.server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "The word is plinth. " * 9}],
                                                   "max_tokens": 4})

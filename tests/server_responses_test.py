@@ -109,7 +109,56 @@ class Responses(WithServer):
         response = self.create("Hi", store=True, tools=[{"type": "web_search"}, *TOOLS], service_tier="auto",
                                reasoning={"effort": "high"}, metadata={"a": "b"}, user="u")
         self.assertEqual(response.to_dict()["kvasir"]["ignored"],
-                         ["tools[0]", "reasoning.effort", "tools"])
+                         ["service_tier", "user", "tools[0]", "reasoning.effort", "tools"])
+
+    def test_a_prewarm_computes_the_prompt(self):
+        instructions = "\n".join(f"Rule {i}: the key of door {i} is in drawer {i + 7}." for i in range(20))
+        prewarm = {"prompt_cache_options": {"prewarm": True}}
+        for stream, fields in ((False, prewarm), (True, prewarm), (False, {"max_output_tokens": 0})):
+            asked = {"instructions": f"{stream} {fields} {instructions}", "max_output_tokens": 8}
+            made = self.create("Hello.", stream=stream, **{**asked, **fields})
+            if stream:
+                *_, last = made
+                self.assertEqual(last.type, "response.completed")
+                made = last.response
+            self.assertEqual((made.status, made.output, made.usage.output_tokens), ("completed", [], 0))
+            self.assertIs(made.to_dict()["store"], False)
+            self.assertGreater(made.usage.input_tokens, 200)
+            self.assertLess(made.usage.input_tokens_details.cached_tokens, 16)
+            after = self.create("Hello.", **asked)
+            self.assertEqual(after.usage.input_tokens_details.cached_tokens, after.usage.input_tokens)
+            other = self.create(WHERE, **asked)
+            new = other.usage.input_tokens - other.usage.input_tokens_details.cached_tokens
+            self.assertLess(new, len(WHERE) + 12 + 16)
+        body = {"model": "default", "messages": [{"role": "user", "content": f"A {instructions}"}]}
+        chat = self.server.post("/v1/chat/completions", {**body, **prewarm})
+        self.assertEqual((chat["usage"]["completion_tokens"], chat["kvasir"]["ignored"]), (0, []))
+        self.assertEqual(self.server.post("/v1/chat/completions", {**body, "max_tokens": 1})["kvasir"]["computed"], 0)
+
+    def test_how_a_prompt_differs_from_an_earlier_one(self):
+        first = self.create("Hello.", instructions=KEY)
+
+        def ask(with_id, given, **fields):
+            made = self.create(given, **fields, prompt_cache_options={"comparison_response_id": with_id})
+            self.assertEqual(made.to_dict()["kvasir"]["ignored"], [])
+            said = made.prompt_cache_diagnostics
+            if made.to_dict()["store"]:
+                self.assertEqual(self.client.responses.retrieve(made.id).prompt_cache_diagnostics, said)
+            return said
+
+        history = [{"role": "user", "content": "Hello."}, *first.output, {"role": "user", "content": WHERE}]
+        for fields in ({"store": False}, {}):
+            self.assertEqual(ask(first.id, history, instructions=KEY, **fields).type, "cache_hit")
+            self.assertEqual(ask(first.id, WHERE, instructions=KEY, previous_response_id=first.id, **fields).type,
+                             "cache_hit")
+            miss = ask(first.id, "Bye.", instructions=KEY, **fields)
+            self.assertEqual((miss.type, miss.reason, miss.comparison_reusable_tokens),
+                             ("cache_miss", "input_changed", first.usage.input_tokens))
+            self.assertEqual(ask("resp_" + "0" * 32, "Hello.", **fields).type, "comparison_response_not_found")
+        body = {"model": "default", "max_tokens": 1, "prompt_cache_options": {"comparison_response_id": first.id}, "messages": [
+                    {"role": "system", "content": KEY}, {"role": "user", "content": "Hello."},
+                    {"role": "assistant", "content": first.output_text}, {"role": "user", "content": WHERE}]}
+        self.assertEqual(self.server.post("/v1/chat/completions", body)["prompt_cache_diagnostics"], {"type": "cache_hit"})
 
     def test_errors_name_the_clients_fields(self):
         for fields, param, code in (

@@ -46,7 +46,7 @@ class MemoryTest(unittest.TestCase):
     def test_a_thousand_idle_sessions(self):
         rng = random.Random(19)
         texts = [" ".join(rng.choice(WORDS) for _ in range(1350 // MESSAGES)) for _ in range(MESSAGES - 2)]
-        with Server("--kv-memory", "4MiB", "--sessions", str(2 * SESSIONS)) as self.server:
+        with Server("--kv-memory", "4MiB", "--head-memory", "64KiB", "--sessions", str(2 * SESSIONS)) as self.server:
             for number in range(400):  # fills the pool
                 self.make(texts, number)
             began, held = resident_bytes(self.server), self.server.metric("kvasir_session_memory_bytes")

@@ -202,7 +202,8 @@ class SessionsTest(Calls):
         segments = self.show(path)["messages"][0]["segments"]
         self.assertEqual(segments, [{"name": "secret", "begin": 3, "end": 9}, {"name": "tail", "begin": 10, "end": 11}])
         answer = self.call("POST", path + "/forget", {"segment": "secret"})
-        self.assertEqual(set(answer), {"id", "object", "messages", "erased_blocks", "erased_tokens", "kept_shared"})
+        self.assertEqual(set(answer), {"id", "object", "messages", "durable", "erased_blocks", "erased_tokens",
+                                       "kept_shared"})
         message = self.show(path)["messages"][0]
         self.assertEqual(message["content"], "é🙂  x")
         self.assertEqual(message["segments"], [{"name": "tail", "begin": 4, "end": 5}])
@@ -367,6 +368,16 @@ class SessionsTest(Calls):
                                            ("POST", of + "/fork", {}, 201), ("POST", of + "/truncate", {"messages": 1}, 200)):
             changed = self.call(method, path, body | {"colour": "blue"}, status)
             self.assertEqual(changed["ignored"], ["colour"], path)
+        parts = [{"type": "text", "text": "Hi."}, {"type": "text", "text": "You.", "cache_control": {"type": "ephemeral"}}]
+        for method, path, body, place in (
+                ("POST", of + "/messages", {"messages": [{"role": "user", "content": parts}]}, "messages[0].content[1]"),
+                ("PUT", of + "/messages/1", {"content": parts}, "content[1]"),
+                ("PUT", of + "/messages/1", {"content": parts, "forget": True}, "content[1]"),
+                ("PUT", of + "/system", {"content": parts}, "content[1]")):
+            self.assertEqual(self.call(method, path, body)["ignored"], [place + ".cache_control"], path)
+        segments = [{"name": "a", "begin": 0, "end": 1, "colour": 1}]
+        changed = self.call("PUT", of + "/messages/1", {"content": parts, "segments": segments})
+        self.assertEqual(changed["ignored"], ["content[1].cache_control", "segments[0].colour"])
 
     # --- bad input
 
@@ -412,7 +423,7 @@ class SessionsTest(Calls):
                 ("POST", "/messages", {}, "messages"), ("POST", "/messages", {"messages": []}, "messages"),
                 ("POST", "/messages", {"messages": [{"role": "user", "content": "ok"}, {"role": "x"}]}, "messages[1].role"),
                 ("PUT", "/messages/2", {"content": "x"}, "index"), ("PUT", "/messages/x", {"content": "x"}, "index"),
-                ("PUT", "/messages/-1", {"content": "x"}, "index"),
+                ("PUT", "/messages/-3", {"content": "x"}, "index"),
                 ("PUT", "/messages/99999999999999999999", {"content": "x"}, "index"),
                 ("PUT", "/messages/1", {}, "content"), ("PUT", "/messages/1", {"content": 5}, "content"),
                 ("PUT", "/messages/1", {"content": "x", "keep_later": 3}, "keep_later"),

@@ -147,6 +147,7 @@ class Off(unittest.TestCase):
             for _ in range(2):
                 answer = server.post("/v1/completions", body)
                 self.assertIsNone(answer["kvasir"]["draft"])
+                self.assertEqual(answer["kvasir"]["ignored"], ["prediction"])
             self.assertEqual(answer["usage"]["completion_tokens_details"],
                              {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0})
 

@@ -4,6 +4,7 @@
     server_stored_responses_test.py [KVASIR_BINARY] [unittest arguments]
 """
 
+import concurrent.futures
 import contextlib
 import json
 import random
@@ -172,6 +173,38 @@ class Stored(WithServer):
         for id in (first.id, UNKNOWN):
             self.refused(lambda: create(self.client, "x", previous_response_id=id), "previous_response_id",
                          "previous_response_not_found")
+
+    def test_a_delete_that_comes_while_it_is_answered(self):
+        for leaves in (False, True):
+            with self.subTest(leaves=leaves):
+                stream = self.client.responses.create(input="Tell me a story.", stream=True,
+                                                      **{**FIELDS, "max_output_tokens": 300}, extra_body={"ignore_eos": True})
+                id = next(iter(stream)).response.id
+                self.refused(lambda: self.client.responses.retrieve(id))
+                with concurrent.futures.ThreadPoolExecutor() as pool:
+                    deleted = pool.submit(self.server.request, "DELETE", "/v1/responses/" + id)
+                    if leaves:
+                        stream.close()
+                    else:
+                        self.assertEqual(list(stream)[-1].type, "response.incomplete")
+                    status, _, said = deleted.result()
+                self.assertEqual(status, 404 if leaves else 200, said)
+                self.refused(lambda: self.client.responses.retrieve(id))
+
+    def test_they_are_counted(self):
+        def figures():
+            shown = self.server.get("/v1/cache")["cache"]["responses"]
+            self.assertEqual((shown["stored"], shown["bytes"]),
+                             (self.server.metric("kvasir_stored_responses"), self.server.metric("kvasir_stored_response_bytes")))
+            return shown
+
+        before = figures()
+        made = create(self.client, "word " * 100)
+        after = figures()
+        self.assertEqual(after["stored"], before["stored"] + 1)
+        self.assertGreater(after["bytes"], before["bytes"] + 500)
+        self.client.responses.delete(made.id)
+        self.assertEqual(figures(), before)
 
     def test_they_are_no_sessions(self):
         made = create(self.client, "Hello.")
@@ -348,6 +381,21 @@ class Restart(WithHome):
             server.erase()
             with self.assertRaises(openai.NotFoundError):
                 client.responses.retrieve(newest.id)
+
+    def test_an_erase_that_comes_while_it_is_answered_leaves_nothing(self):
+        with DiskServer(self.home, "--temperature", "0") as server:
+            stream = client_of(server).responses.create(input="Tell me a story.", stream=True,
+                                                        **{**FIELDS, "max_output_tokens": 300}, extra_body={"ignore_eos": True})
+            made = next(iter(stream)).response
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                erased = pool.submit(server.erase)
+                list(stream)  # its end may come before the erase, or after it
+                erased.result()
+            server.kill()
+        with DiskServer(self.home, "--temperature", "0") as server:
+            self.assertEqual(server.get("/v1/cache")["cache"]["responses"], {"stored": 0, "bytes": 0})
+            with self.assertRaises(openai.NotFoundError):
+                client_of(server).responses.retrieve(made.id)
 
 
 if __name__ == "__main__":

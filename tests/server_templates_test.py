@@ -54,7 +54,7 @@ class Templates(CliTest):
                                     rest["usage"]["prompt_tokens"] - 4)
 
             for field in ("always", 1, ["content"]):
-                self.refused(url, "continue_final_message", "is not true, false", [QUESTION, BEGUN], continue_final_message=field)
+                self.refused(url, "continue_final_message", "not true, false, ", [QUESTION, BEGUN], continue_final_message=field)
             self.refused(url, "continue_final_message", "cannot both be true", [QUESTION, BEGUN], continue_final_message=True,
                          add_generation_prompt=True)
             calls = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
@@ -135,6 +135,33 @@ class Templates(CliTest):
             session = post(url, "/v1/sessions", {"messages": [QUESTION]})[1]["id"]
             self.assertEqual(post(url, f"/v1/sessions/{session}/generate", {"max_tokens": 1})[1]["usage"]["prompt_tokens"],
                              post(url, "/v1/chat/completions", {"messages": [QUESTION], "max_tokens": 1})[1]["usage"]["prompt_tokens"])
+
+    def test_tokenize_has_the_tokens_of_the_chat(self):
+        """As routers ask for them, in vLLM's form."""
+        template = "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}" + PLAIN
+        tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+        with server(*SMALL, "--chat-template", template) as (url, _):
+            counts = {}
+            for name, fields in (("plain", {}), ("tools", {"tools": tools}),
+                                 ("variables", {"chat_template_kwargs": {"mood": "sad"}}),
+                                 ("both", {"tools": tools, "chat_template_kwargs": {"mood": "sad"}}),
+                                 ("open", {"tools": tools, "add_generation_prompt": False})):
+                with self.subTest(name):
+                    chat = {"messages": [QUESTION], **fields}
+                    tokenized = post(url, "/tokenize", chat)[1]
+                    text = post(url, "/detokenize", {"tokens": tokenized["tokens"]})[1]["content"]
+                    self.assertEqual(text, self.prompt(url, **chat))
+                    answer = post(url, "/v1/chat/completions", {**chat, "tool_choice": "none", "max_tokens": 1}
+                                  if "tools" in fields else {**chat, "max_tokens": 1})[1]
+                    self.assertEqual(tokenized["count"], answer["usage"]["prompt_tokens"])
+                    counts[name] = tokenized["count"]
+            self.assertGreater(counts["both"], max(counts["tools"], counts["variables"]))
+            self.assertGreater(min(counts["tools"], counts["variables"]), counts["plain"])
+            self.assertLess(counts["open"], counts["tools"])
+            status, answer = post(url, "/tokenize", {"messages": [QUESTION], "tools": "weather"})
+            self.assertEqual((status, answer["error"]["param"]), (400, "tools"), answer)
+            status, answer = post(url, "/tokenize", {"messages": [QUESTION], "chat_template_kwargs": [1]})
+            self.assertEqual((status, answer["error"]["param"]), (400, "chat_template_kwargs"), answer)
 
     def test_builtin_templates_and_texts_on_the_command_line(self):
         with server(*SMALL, "--chat-template", "gemma") as (url, _):

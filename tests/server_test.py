@@ -376,7 +376,7 @@ class OtherEndpoints(WithServer):
         # What docs/api.md names as absent.
         for path in ("/embedding", "/embeddings", "/rerank", "/reranking",
                      "/models/load", "/ping", "/load", "/version", "/pooling", "/classify",
-                     "/score", "/v1/audio/speech", "/sleep"):
+                     "/score", "/v1/audio/speech", "/sleep", "/v1/responses/compact"):
             self.refused(path, b"{}", status=404)
         self.refused("/props", b"{}", status=405)
         self.assertEqual(self.server.request("GET", "/v1/completions")[1]["allow"], "POST")

@@ -8,7 +8,9 @@ import base64
 import concurrent.futures
 import http.server
 import json
+import os
 import socket
+import tempfile
 import threading
 import time
 import unittest
@@ -39,13 +41,14 @@ class Collector:
     """Keeps the spans that it gets; answers with a status."""
 
     def __init__(self, status=200):
-        collector, self.bodies, self.paths = self, [], []
+        collector, self.bodies, self.paths, self.headers = self, [], [], []
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 assert self.headers["Content-Type"] == "application/json"
                 collector.paths.append(self.path)
+                collector.headers.append(self.headers)
                 collector.bodies.append(body)
                 self.send_response(status)
                 self.send_header("Content-Length", "2")
@@ -79,6 +82,12 @@ def attributes(span):
 
 def counted(server, outcome):
     return server.metric(f'kvasir_spans_total{{outcome="{outcome}"}}')
+
+
+class WithEnvironment(Server):
+    @classmethod
+    def of(cls, variables):
+        return type("Server", (cls,), {"environment": os.environ | variables})
 
 
 class Traces(unittest.TestCase):
@@ -126,6 +135,67 @@ class Traces(unittest.TestCase):
             self.assertEqual(attributes(children["prefill"])["kvasir.computed"], receipt["computed"])
         self.assertEqual(attributes([s for s in spans if s.name == "match"][0])["kvasir.miss.reason"], "cold")
         self.assertEqual(len({span.span_id for span in spans}), len(spans))
+
+    def test_a_restore_from_the_disk_has_a_span(self):
+        with tempfile.TemporaryDirectory() as folder, Collector() as collector:
+            flags = (*collector.flags, "--disk", folder + "/kv", "--disk-reserve", "0")
+            with Server(*flags) as server:
+                server.post("/v1/completions", BODY)
+                server.post("/v1/cache/flush", {})
+            collector.bodies.clear()
+            with Server(*flags) as server:
+                receipt = server.post("/v1/completions", BODY)["kvasir"]
+                server.until("it came", lambda: any(s.name == "llm_request" for s in collector.spans()))
+            (restore,) = [span for span in collector.spans() if span.name == "restore"]
+            (root,) = [span for span in collector.spans() if span.name == "llm_request"]
+            self.assertGreater(receipt["reused"]["disk"], 0)
+            self.assertEqual(attributes(restore), {"kvasir.restored.disk": receipt["reused"]["disk"],
+                                                   "kvasir.restored.remote": 0})
+            self.assertEqual(restore.parent_span_id, root.span_id)
+            self.assertLessEqual(root.start_time_unix_nano, restore.start_time_unix_nano)
+            self.assertLessEqual(restore.end_time_unix_nano, root.end_time_unix_nano)
+
+    def test_opentelemetrys_variables_are_honoured(self):
+        with Collector() as collector:
+            base = collector.flags[1].removesuffix("/v1/traces")
+            for variables in ({"OTEL_EXPORTER_OTLP_ENDPOINT": base + "/"},
+                              {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": collector.flags[1],
+                               "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}):
+                collector.bodies.clear()
+                with WithEnvironment.of(variables | {"OTEL_SERVICE_NAME": "chat-7"})() as server:
+                    server.post("/v1/completions", BODY)
+                    server.until("it came", lambda: collector.spans())
+                resource = parsed(collector.bodies[0]).resource_spans[0].resource
+                self.assertEqual(attributes(resource)["service.name"], "chat-7")
+            self.assertEqual(set(collector.paths), {"/v1/traces"})
+        with WithEnvironment.of({"OTEL_EXPORTER_OTLP_ENDPOINT": "https://127.0.0.1:1"})() as server:
+            server.post("/v1/completions", BODY)
+        self.assertTrue([line for line in server.log if "no traces are sent" in line])
+
+    def test_what_goes_with_spans_and_where_none_go(self):
+        with Collector() as collector:
+            endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.flags[1].removesuffix("/v1/traces")}
+
+            def served(variables):
+                with WithEnvironment.of(endpoint | variables)() as server:
+                    server.post("/v1/completions", BODY)
+                return "".join(server.log)  # the end of a server waits for what is left
+
+            log = served({"OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20tok, x-a = b,broken",
+                          "OTEL_RESOURCE_ATTRIBUTES": "team=blue%2Cgreen,service.name=mine",
+                          "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+            self.assertEqual([collector.headers[0][k] for k in ("authorization", "x-a")], ["Bearer tok", "b"])
+            resource = attributes(parsed(collector.bodies[0]).resource_spans[0].resource)
+            self.assertEqual((resource["team"], resource["service.name"]), ("blue,green", "mine"))
+            self.assertIn("traces are sent as http/json, not as grpc", log)
+            self.assertIn("a part of a variable is left out variable=OTEL_EXPORTER_OTLP_HEADERS", log)
+            self.assertNotRegex(log, "Bearer|20tok")
+            collector.bodies.clear()
+            self.assertNotIn("traces are", served({"OTEL_TRACES_EXPORTER": "none"}))
+            self.assertIn("no traces are sent", served({"OTEL_TRACES_EXPORTER": "zipkin"}))
+            self.assertEqual(collector.bodies, [])
+            served({"OTEL_TRACES_EXPORTER": "console,otlp"})
+            self.assertEqual(len(collector.spans()) > 0, True)
 
     def test_preemptions_and_evictions_have_spans(self):
         bodies = [{"prompt": [i] * 60, "max_tokens": 400, "ignore_eos": True} for i in range(5, 13)]
@@ -211,7 +281,10 @@ class BadCollectors(unittest.TestCase):
         with Collector(status=503) as collector, Server(*collector.flags) as server:
             server.post("/v1/completions", BODY)
             server.until("it failed", lambda: counted(server, "failed") == 5)
+            server.post("/v1/completions", BODY)
+            server.until("it failed again", lambda: counted(server, "failed") == 10)
             self.assertEqual(counted(server, "sent"), 0)
+        self.assertEqual(len([line for line in server.log if "spans were not sent" in line]), 1)  # a minute
 
     def test_one_that_is_gone_is_counted(self):
         with socket.socket() as gone:

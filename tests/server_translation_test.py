@@ -92,6 +92,24 @@ class Translations(unittest.TestCase):
         self.assertEqual(answer["usage"], {"source_tokens": sum(len(source["ids"]) for source in sources),
                                            "target_tokens": target_tokens})
 
+    def test_a_source_has_no_spans_and_an_answer_drops_nothing(self):
+        for path in "/v1/translations", "/translate":
+            for cache, param, says in (({"retention": "window"}, "cache.retention", "models with an encoder"),
+                                       ({"retention": {"policy": "heavy", "budget": 64}}, "cache.retention", "models with an encoder"),
+                                       ({"retention": {"policy": "x"}}, "cache.retention.policy", "'x'"),
+                                       ({"spans": [[0, 2]]}, "cache.spans", "models with an encoder")):
+                status, _, answer = self.server.request("POST", path, {"text": "a", "q": "a", **PAIR, "cache": cache})
+                error = answer["error"]
+                message = error if path == "/translate" else error["message"]
+                self.assertEqual(status, 400, answer)
+                self.assertTrue(message.startswith(param + ": "), message)
+                self.assertIn(says, message)
+                if path != "/translate":
+                    self.assertEqual(error["param"], param)
+        self.refused("text", text=[{"type": "text", "text": "a", "span": True}])
+        plain, full = self.ask(text="a"), self.ask(text="a", cache={"retention": "full"})
+        self.assertEqual(full["data"][0]["text"], plain["data"][0]["text"])
+
     def test_the_same_text_again_reuses_its_source(self):
         first = self.ask(text="What is your dog?", source="eng")["data"][0]
         again = self.ask(text="What is your dog?")["data"][0]

@@ -106,6 +106,20 @@ class Lines(WithServer):
         self.post(f"/v1/sessions/{made['id']}/forget", {"index": 0})
         self.assertNotIn("volatile", self.ask(system(l0="Session a08")))
 
+    def test_a_delete_takes_the_callers_alone(self):
+        """A deleted session or stored response may be the chat that has the line."""
+        for kind, body in (("sessions", {"messages": [{"role": "user", "content": "My word is blue."}]}),
+                           ("responses", {"model": "default", "input": "My word is blue.", "max_output_tokens": 16})):
+            with self.subTest(kind):
+                for key in ("alpha", "beta"):
+                    self.ask(system(l0=f"Session 3f1 {kind}"), key=key)
+                    self.assertIn("volatile", self.ask(system(l0=f"Session a07 {kind}"), key=key))
+                made = self.post(f"/v1/{kind}", body)
+                gone = self.server.request("DELETE", f"/v1/{kind}/{made['id']}", None, {"x-api-key": "alpha"})
+                self.assertEqual((gone[0], gone[2]["deleted"]), (200, True))
+                self.assertNotIn("volatile", self.ask(system(l0=f"Session a08 {kind}")))
+                self.assertIn("volatile", self.ask(system(l0=f"Session a08 {kind}"), key="beta"))
+
     def test_what_keeps_nothing_is_not_compared(self):
         self.ask(system(l0="Session 3f1"), cache_prompt=False)
         self.assertNotIn("volatile", self.ask(system(l0="Session a07")))

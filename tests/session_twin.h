@@ -1,10 +1,11 @@
 // The twin of sessions: random conversations that are edited, truncated, forked and forgotten on an
 // engine with a tiny pool. Each generate is repeated as a plain request for the session's ids on an
-// engine whose cache is off: every row of logits has the same bits (contracts C1 and C2). Clients
-// hang up, forks expire, and chats outside of sessions begin alike; after each erase the cache's
-// list of what it has is compared with the rule of docs/decisions/0018-forget.md. On a disk all
-// records that a start would find are compared with it too, and processes are killed while they
-// answer: the next one has the folder as it was, and the sessions of its file.
+// engine whose cache is off: every row of logits has the same bits (contracts C1 and C2). Answers
+// end at stop texts, clients hang up, forks expire, and chats outside of sessions begin alike;
+// after each erase the cache's list of what it has is compared with the rule of
+// docs/decisions/0018-forget.md. On a disk all records that a start would find are compared with it
+// too, and processes are killed while they answer: the next one has the folder as it was, and the
+// sessions of its file.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +13,8 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <set>
 #include <string>
 
 #include "api/model_view.h"
@@ -20,6 +23,7 @@
 #include "base/random.h"
 #include "disk_records.h"
 #include "engine_scenario.h"
+#include "forget_ranges.h"
 #include "kvasir/session.h"
 #include "kvasir/session_file.h"
 #include "text/piece_store.h"
@@ -32,7 +36,10 @@ class SessionTwin {
   struct Counts {
     uint64_t rows = 0, differ = 0, reused_tokens = 0, forgotten_blocks = 0, evicted_blocks = 0;
     uint64_t dropped_messages = 0, prepared_tokens = 0;
-    uint64_t exact_answers = 0;                   // answers whose ids are not the canonical
+    uint64_t exact_answers = 0;  // answers whose ids are not the canonical
+    // Engines that began empty, and sessions. A random history is the life of one session.
+    uint64_t pools = 0, histories = 0;
+    uint64_t erased_histories = 0;                // of those: with an erase that was checked
     uint64_t erases = 0, wrong_erases = 0;        // wrong: something stayed, or too much went
     uint64_t parted_texts = 0, behind_texts = 0;  // of those erases: cached texts that had to stay
                                                   // though they begin alike; that had to go
@@ -48,9 +55,12 @@ class SessionTwin {
     return *this;
   }
 
-  // Runs random histories until so many erases are checked.
-  const Counts& Erase(uint64_t erases) {
-    while (counts_.erases < erases && !testing::Test::HasFailure()) Round();
+  // Runs random histories until so many erases are checked, and so many histories are begun.
+  const Counts& Erase(uint64_t erases, uint64_t histories = 0) {
+    while (counts_.erases < erases || counts_.histories < histories) {
+      if (testing::Test::HasFailure()) break;
+      Round();
+    }
     return counts_;
   }
 
@@ -86,12 +96,13 @@ class SessionTwin {
       if (plan && plan->sequences >= 2) break;
       ASSERT_LT(options.kv_memory_bytes, uint64_t{1} << 30);
     }
+    ++counts_.pools;
     folder_ = ScratchDir() / "session-twin";
     if (on_disk_) {
       std::filesystem::remove_all(folder_);
       options.disk = DiskOptions{.folder = folder_.string(), .cap_bytes = uint64_t{64} << 20};
     }
-    const auto twin = LoadEngine(twin_options);
+    if (twin_ == nullptr) twin_ = LoadEngine(twin_options);
     std::unique_ptr<Engine> engine;
     std::unique_ptr<SessionStore> sessions;
     Start(options, &engine, &sessions);
@@ -103,7 +114,7 @@ class SessionTwin {
       ModelView view = ViewOf(*engine, nullptr);
       view.pieces = pieces.SpaceOf(kTenant);
       if (random_.Below(10) == 0) pieces.Erase(kTenant);
-      if (Batch(*engine, *twin, view, *sessions)) Kill(options, &engine, &sessions);
+      if (Batch(*engine, *twin_, view, *sessions)) Kill(options, &engine, &sessions);
       if (random_.Below(8) == 0) engine->CheckInvariants();
     }
     EndPrepared();
@@ -165,7 +176,7 @@ class SessionTwin {
   }
 
   // Lets some sessions change, then answer at once; meanwhile another one may forget. True: the
-  // process is to be killed, and nobody has got the answers.
+  // process is to be killed, and no client has got the answers.
   bool Batch(Engine& engine, Engine& twin, const ModelView& view, SessionStore& store) {
     if (ids_.empty() || (ids_.size() < 5 && random_.Below(3) == 0)) Create(store);
     Chat(engine);
@@ -217,6 +228,7 @@ class SessionTwin {
   }
 
   void Create(SessionStore& store) {
+    ++counts_.histories;
     SessionSetup setup;
     setup.max_context = 200 + static_cast<uint32_t>(random_.Below(kContext - 200));
     setup.drops_oldest = random_.Below(3) != 0;
@@ -247,6 +259,7 @@ class SessionTwin {
       ASSERT_TRUE(turn->Replace(*Truncate(state, random_.Below(size + 1))));
     } else if (kind == 7 && ids_.size() < 6) {
       ++counts_.changes["fork"];
+      ++counts_.histories;
       ids_.push_back(store.Create(kTenant, *ForkOf(store, state, 1 + random_.Below(size)))->id);
     } else if (kind == 8) {
       ++counts_.changes["system"];
@@ -330,11 +343,10 @@ class SessionTwin {
       ASSERT_TRUE(turn->Remove());
       std::erase(ids_, id);
     } else {
-      auto forgetting =
-          ForgetPart(store, state, {.index = random_.Below(state.messages.size())}, scope);
-      ASSERT_TRUE(forgetting) << forgetting.error().message;
-      ASSERT_TRUE(turn->Replace(std::move(forgetting->state)));
-      requests = std::move(forgetting->requests);
+      const auto [kind, forgetting] = ForgetSome(random_, store, state, Said("user"), scope);
+      ++counts_.changes[kind];
+      ASSERT_TRUE(turn->Replace(forgetting.state));
+      requests = forgetting.requests;
       NoteForgotten(id, requests);
     }
     const Texts before = ResidentIn(engine);
@@ -356,6 +368,7 @@ class SessionTwin {
     }
     const Texts after = ResidentIn(engine);
     ++counts_.erases;
+    counts_.erased_histories += erased_.insert(id).second;
     const bool is_deleted = std::ranges::find(ids_, id) == ids_.end();
     bool is_right = !is_deleted || !HasRead(id, requests, after);
     if (on_disk_) CheckStored(engine, is_deleted ? id : "", requests, stored);
@@ -370,7 +383,7 @@ class SessionTwin {
         const size_t common = Common(text, request.ids);
         if (common > request.last) ++counts_.behind_texts;
         begins_alike |= common > request.first;
-        // Where it ends in the text itself, nothing is behind it.
+        // Where it ends in the text itself, nothing comes after it.
         parts &= common <= request.last && common < text.size();
       }
       if (!parts) continue;
@@ -442,7 +455,7 @@ class SessionTwin {
     counts_.disk_wrong += !is_right;
   }
 
-  // Ends the session, and nobody erases what it has read.
+  // Ends the session; what it has read is not erased.
   void Expire(SessionStore& store) {
     EndPrepared();
     const size_t i = random_.Below(ids_.size());
@@ -451,7 +464,7 @@ class SessionTwin {
     ids_.erase(ids_.begin() + static_cast<ptrdiff_t>(i));
   }
 
-  // A request of the same tenant outside of sessions, which begins as something cached does.
+  // Sends a request of the same tenant outside of sessions, which begins as something cached does.
   void Chat(Engine& engine) {
     const Texts texts = ResidentIn(engine);
     if (texts.empty()) return;
@@ -492,6 +505,7 @@ class SessionTwin {
     asked.request.tenant = kTenant;
     asked.request.sampling.temperature = static_cast<float>(random_.Below(3)) * 0.9f;
     asked.request.sampling.seed = random_.Bits();
+    if (random_.Below(3) == 0) asked.request.stop = {random_.Below(2) == 0 ? "e" : " a", "."};
     EXPECT_TRUE(NotePrompt(*TurnOf(store, id), asked.request, asked.begins, &asked.state));
     size_t end = asked.request.prompt.size();
     for (size_t k = asked.begins.size(); k-- > 0;) {
@@ -513,9 +527,12 @@ class SessionTwin {
     request.prompt = asked.request.prompt;
     request.max_tokens = asked.request.max_tokens;
     request.sampling = asked.request.sampling;
+    request.stop = asked.request.stop;
     request.on_logits = Recorder(expected);
     const Answer truth = Ask(twin, std::move(request));
     EXPECT_EQ(answer.choices[0].tokens, truth.choices[0].tokens);
+    EXPECT_EQ(answer.choices[0].text, truth.choices[0].text);
+    if (answer.choices[0].stop_match) ++counts_.changes["stop text"];
     EXPECT_GE(asked.rows->size(), answer.choices[0].tokens.size());
     for (const auto& [position, row] : *asked.rows) {
       ++counts_.rows;
@@ -603,6 +620,7 @@ class SessionTwin {
 
   Random random_;
   bool on_disk_ = false;
+  std::unique_ptr<Engine> twin_;
   std::filesystem::path folder_;
   struct Read {
     std::vector<TokenId> ids;
@@ -611,6 +629,7 @@ class SessionTwin {
   std::map<std::string, std::vector<Read>> read_;  // by session
   DiskRecords::Records known_;                     // all that was seen on the disk in this round
   std::vector<std::string> ids_;                   // of the sessions
+  std::set<std::string> erased_;                   // ids of those that had a checked erase
   std::vector<std::unique_ptr<Pending>> prepared_;
   Counts counts_;
 };
@@ -623,6 +642,8 @@ inline void PrintSessionTwin(const SessionTwin::Counts& counts) {
   std::printf("dropped messages %llu, prepared tokens %llu, answers with other ids %llu",
               number(counts.dropped_messages), number(counts.prepared_tokens),
               number(counts.exact_answers));
+  std::printf(", histories %llu in %llu pools, with an erase %llu", number(counts.histories),
+              number(counts.pools), number(counts.erased_histories));
   std::printf(", erases %llu, wrong %llu: texts that stayed %llu, that went %llu",
               number(counts.erases), number(counts.wrong_erases), number(counts.parted_texts),
               number(counts.behind_texts));

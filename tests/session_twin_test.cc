@@ -29,7 +29,8 @@ TEST(SessionTwin, LogitsAreThoseOfThePlainIdsWithoutACache) {
   EXPECT_GT(counts.behind_texts, 100u);
   for (const char* kind :
        {"edit", "edit and keep", "truncate", "fork", "system", "forget", "forget a part",
-        "drop turns", "context full", "delete", "hang up", "expire"}) {
+        "forget a range", "truncate and forget", "edit and forget", "drop turns", "context full",
+        "delete", "stop text", "hang up", "expire"}) {
     EXPECT_TRUE(counts.changes.contains(kind)) << kind;
   }
 #endif
@@ -46,7 +47,7 @@ TEST(SessionTwin, AnEraseTakesWhatWasAskedFromTheDiskAndNoMore) {
 #ifndef KVASIR_SANITIZED
   EXPECT_GT(counts.disk_parted, 100u);
   EXPECT_GT(counts.disk_behind, 100u);
-  for (const char* kind : {"edit", "delete", "hang up", "expire", "kill"}) {
+  for (const char* kind : {"edit", "delete", "stop text", "hang up", "expire", "kill"}) {
     EXPECT_TRUE(counts.changes.contains(kind)) << kind;
   }
 #endif

@@ -42,7 +42,7 @@ kvasir::Result<std::unique_ptr<Tokenizer>> LoadGguf(const std::string& path) {
   return kvasir::Tokenizer::Make(**vocabulary);
 }
 
-// A folder, of whose config.json only vocab_size is read.
+// Loads a folder, of whose config.json only vocab_size is read.
 kvasir::Result<std::unique_ptr<Tokenizer>> LoadFolder(const std::string& path) {
   kvasir::ImportedModel model;
   model.vocabulary = std::nullopt;
@@ -88,7 +88,7 @@ std::string Streamed(const Tokenizer& tokenizer, const std::vector<TokenId>& ids
   return all + stream.Finish();
 }
 
-// The ids of a chat, with a generation prompt.
+// Returns the ids of a chat, with a generation prompt.
 kvasir::Result<std::vector<TokenId>> EncodeChat(const Tokenizer& tokenizer,
                                                 const nlohmann::json& request) {
   const auto chat_template = kvasir::ChatTemplate::Parse(request.value("template", ""));
@@ -106,7 +106,7 @@ kvasir::Result<std::vector<TokenId>> EncodeChat(const Tokenizer& tokenizer,
       chat->text, {.add_special = false, .literal = chat->literal, .written = *chat->written});
 }
 
-// The ids of a source, as the folder's tokenizer_config.json wants it.
+// Returns the ids of a source, as the folder's tokenizer_config.json wants it.
 kvasir::Result<std::vector<TokenId>> EncodeTranslation(const Tokenizer& tokenizer,
                                                        const nlohmann::json& request) {
   const auto language = kvasir::Languages::Of(tokenizer).Find(request.value("source", ""));

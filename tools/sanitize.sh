@@ -16,6 +16,6 @@ if [ "$preset" = tsan ]; then
 fi
 built=$(find "build/$preset" -name '*_test' -type f -perm -u+x -printf '%f|')  # all, or those of some rooms
 GTEST_FILTER="-$skipped" "${without_aslr[@]}" ctest --test-dir "build/$preset" -L fast \
-  -R "^(${built%|})\\.|_corpus\$" --no-tests=error -j"$(nproc)" --output-on-failure || status=$?
+  -R "^(${built%|})\\.|_corpus\$" --no-tests=error -j"$((2 * $(nproc)))" --output-on-failure || status=$?
 cp "build/$preset/Testing/Temporary/LastTest.log" "build/tests-$preset.log"
 exit "${status:-0}"

@@ -20,8 +20,9 @@ IS = r"(?:is|are|was|were|be|been|being)"
 PHRASES = [
     (rf"{IS} (?:not |never |also |only |already )?told", "say who reports what to whom"),
     (rf"(?<!there ){IS} (?-i:none)\b(?! of)", "name the thing: \"unknown KV format 'x' (known: ...)\", \"there is no GGUF file\""),
-    # "there is no X", "there is none" and "is no longer" are plain.
-    (r"(?<!there )(?:is|are|was|were) no (?!\w+er\b|more\b|less\b)", "write \"is not a\""),
+    # "there is no X", "there is none", "is no longer" and other comparisons are plain.
+    (r"(?<!there )(?:is|are|was|were) no (?!(?:longer|shorter|larger|smaller|older|newer|faster|slower|better|fewer|"
+     r"other|more|less)\b)", "write \"is not a\""),
     (r"but for", "write \"except\""),
     (r"what (?:is|was) there", "name the thing"),
     (r"of (?:its|their|our|your|his|her) own", "write \"its own X\" or \"a separate X\""),
@@ -42,18 +43,28 @@ PLAIN_PATTERNS = [(re.compile(rf"\b{phrase}\b", re.I), advice) for phrase, advic
 BEGINS = re.compile(r'\s*(?:(?://|#)\s*|r?""")(?P<word>Of|Those|Whose|Who|That)\b')
 IS_COMMENT = re.compile(r"\s*(?://|#)")
 BEGIN_ADVICE = "begin with a verb (\"Returns\", \"Starts\") above a function, with a noun above a type or field"
-# A comment directly above a function in a header begins with a verb in the third person. The rule is modest: the first
-# word, if it is a plain one, ends in "s" (plurals pass), or is one of these.
-FIRST_WORD = re.compile(r"\s*//\s*([A-Z][a-z-]+)[,.:;]?(?:\s|$)")
-FIRST_WORDS = ("Called", "Return", "Absent", "False", "Null", "True")
+# A comment directly above a function begins with a verb in the third person. The rule is modest: the first word, if it
+# is a plain one and no label, ends in "s" and is not one of NOUNS, or is one of FIRST_WORDS. What begins with code (a
+# formula, a name with a colon, a text in quotes) passes.
+FIRST_WORD = re.compile(r"\s*//\s*([A-Z][A-Za-z-]*)('s)?[,.:;]?(?:\s|$)")
+FIRST_WORDS = ("Return", "Absent", "False", "Null", "True", "REQUIRES")
+NOUNS = set("""Allocations Always Arguments As Beams Blocks Buffers Bytes Characters Codes Conversations Decisions
+    Connections Defaults Digits Errors Facts Figures Flags Guarantees Handlers Hits Ids Integers Items Its Keys Keywords Lanes Layers Lengths Letters
+    Lines Links Logits Matrices Members Methods Microseconds Milliseconds Misses News Outputs Pairs Panels Paths Pieces
+    Predictions Products Prompts Properties Requests Responses Results Rows Rules Seconds Segments Sequences
+    Sessions Settings Sources Spaces Spans Statements Status Success Tables Tensors Texts Things This Titles Tokens Tools Types
+    Users Values Weights Windows Words""".split())
 VERB_ADVICE = "begin with a verb (\"Returns\", \"Starts\") above a function"
 NOT_FUNCTION = re.compile(r"(?:using|struct|class|enum|typedef|namespace|union|#|public|private|protected|return|if|for|"
                           r"inline constexpr|static constexpr|alignas|static_assert|[A-Z_]+\(|\})")
 ANGLES = re.compile(r"<[^<>()]*(?:\([^()<>]*\))?[^<>()]*>")
+ANNOTATION = re.compile(r"\s*\bKV_[A-Z_]+\([^()]*\)")
+TYPE_OPENS = re.compile(r"\s*(?:template\s*<.*>\s*)?(?:class|struct|union)\b")
 DECLARED = re.compile(r"(?:[\w:&*\[\]~]+\s+)*[\w:&*\[\]~]+$")
 
 # What PLAIN_PHRASES and BEGINS hold for: folders, and files. Widen it when a room is clean.
-CLEAN = ("dev", "README.md", "CONTRIBUTING.md", "docs/", "tools/", "tests/*.py", "bench/", "fuzz/", "src/", "include/")
+CLEAN = ("dev", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/", "tools/", "tests/", "bench/", "fuzz/", "src/",
+         "include/")
 
 # Where a phrase may stand: (file, phrase in lower case, reason).
 EXCEPTIONS = [
@@ -94,11 +105,25 @@ def is_function(declaration):
     if NOT_FUNCTION.match(declaration):
         return False
     declaration = re.sub(r"^template\s*<.*?>\s*(?:requires .*?>\s+)?", "", declaration)
+    declaration = ANNOTATION.sub("", declaration)
     shorter = ANGLES.sub("", declaration)
     while shorter != declaration:
         declaration, shorter = shorter, ANGLES.sub("", shorter)
     head, parenthesis, _ = declaration.partition("(")
-    return bool(parenthesis) and "=" not in head and bool(DECLARED.match(head.strip()))
+    is_constant = re.search(r"\bk[A-Z]\w*\s*$", head)
+    return bool(parenthesis) and "=" not in head and not is_constant and bool(DECLARED.match(head.strip()))
+
+
+def is_in_body(lines, number):
+    """Whether line `number` stands in a function: the line that opens what is around it is not a type's."""
+    indent = len(lines[number - 1]) - len(lines[number - 1].lstrip())
+    if indent < 2:
+        return False
+    for line in reversed(lines[:number - 1]):
+        label = re.match(r" *(?:public|private|protected):|#|\s*$", line)
+        if not label and len(line) - len(line.lstrip()) < indent:
+            return not TYPE_OPENS.match(line)
+    return False
 
 
 def first_words(name, text):
@@ -106,7 +131,9 @@ def first_words(name, text):
     lines = text.splitlines()
     for number in range(1, len(lines)):
         found = FIRST_WORD.match(lines[number - 1])
-        if not found or found[1].endswith("s") or found[1] in FIRST_WORDS:
+        if not found or found[1] in FIRST_WORDS or re.match(r"k[A-Z]", found[1]):
+            continue
+        if found[1].endswith("s") and not found[2] and found[1] not in NOUNS:
             continue
         if number > 1 and IS_COMMENT.match(lines[number - 2]):
             continue  # it goes on
@@ -118,7 +145,7 @@ def first_words(name, text):
             declaration.append(line.strip())
             if re.search(r"[;{}]", line) or not line.strip():
                 break
-        if is_function(" ".join(declaration).strip()):
+        if is_function(" ".join(declaration).strip()) and not is_in_body(lines, number):
             yield f"{name}:{number}: \"{found[1]} ...\": {VERB_ADVICE}"
 
 
@@ -158,7 +185,7 @@ def check_file(name, text):
     yield from phrases(name, text)
     if is_clean(name) and name.endswith((".h", ".cc", ".py")):
         yield from beginnings(name, text)
-    if name.endswith(".h"):
+    if name.endswith((".h", ".cc")):
         yield from first_words(name, text)
     if name.endswith(".md"):
         yield from long_lines(name, text)
@@ -183,7 +210,7 @@ def self_test():
         "good.h": "// There is no file. It is no longer here, and no older. Told apart.\n",
         "told.h": "int a;\n// A damaged image is told,\n// and is\n// told again.\n",
         "none.cc": 'Fail("kv_format: \'{}\' "\n     "is none");\n',
-        "no.py": "# The body is no JSON.\nx = y is None and y is not z\n",
+        "no.py": "# The body is no JSON.\nx = y is None and y is not z\n# It is no number.\n",
         "but.cc": "// All of it but for\n// the last.\n",
         "own.sh": "# A folder of its own.\n",
         "bench/good.h": "// Returns the block\n// Whose owner is left behind, behind a proxy.\nint a;  // of a block\n",
@@ -192,15 +219,20 @@ def self_test():
         "verbs.h": "// The block\n// of it.\nBlock* Find(int a,\n            int b);\n\n// The block.\nBlock block_;\n"
                    "// Returns it.\nint Of();\n// Tokens of it.\nint Tokens() const;\n// REQUIRES: a.\nvoid A();\n"
                    "// The sink.\nstd::function<void(int)> sink = {};\n// A type.\nstruct Type {\n"
-                   "  // Whether so.\n  bool Is() const { return true; }\n  // False: it is not.\n  bool Has();\n};\n",
+                   "  // Whether so.\n  bool Is() const { return true; }\n  // False: it is not.\n  bool Has();\n"
+                   " private:\n  // Room for it.\n  bool has_ KV_GUARDED_BY(mutex_) = true;\n  // A block.\n  int Own();\n};\n",
+        "verbs.cc": "// The block.\nBlock Find(int a,\n           int b) {\n  // The first one.\n  Take(a);\n}\n\n"
+                    "// Bytes of it.\nint Of() {}\n// y = 2 x.\nvoid Double();\n// kNotFound: it is not there.\nvoid Open();\n"
+                    "// Python's int.\nint Int();\n// Counts it.\nvoid Count();\n// REQUIRES: a.\nvoid A();\n"
+                    "// The head.\nconstexpr std::string_view kHead(\"a\", 1);\n",
         "other/room.h": "// Of a block, behind another one that nobody has.\n",
         "docs/plain.md": "Nobody else's. It stands\nbehind whoever asks.\n",
         "long.md": f"# Title\n\n{wide}\n| {wide} |\n    {wide}\n```\n{wide}\n```\n[link](http://x/{'y' * 120})\n",
     }
     found = [line for name, text in files.items() for line in check_file(name, text)]
-    want = ["told.h:2: ", "told.h:3: ", "none.cc:2: ", "no.py:1: ", "but.cc:1: ", "own.sh:1: ",
+    want = ["told.h:2: ", "told.h:3: ", "none.cc:2: ", "no.py:1: ", "no.py:3: ", "but.cc:1: ", "own.sh:1: ",
             "bench/begins.h:1: ", "bench/begins.h:3: ", "bench/begins.h:6: ", "bench/begins.py:2: ",
-            "verbs.h:1: ", "verbs.h:18: ",
+            "verbs.h:1: ", "verbs.h:10: ", "verbs.h:18: ", "verbs.h:25: ", "verbs.cc:1: ", "verbs.cc:8: ", "verbs.cc:14: ",
             "docs/plain.md:1: ", "docs/plain.md:2: ", "docs/plain.md:2: ", "long.md:3: "]
     ok = len(found) == len(want) and all(f.startswith(w) for f, w in zip(found, want))
     print("words self-test:", "passed" if ok else f"FAILED, found {found}")

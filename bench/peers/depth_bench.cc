@@ -176,7 +176,7 @@ class Bench {
     for (auto& token : tokens) token = rand() % VocabOf(model_);
     return tokens;
   }
-  // Seconds for these tokens at `position`, in batches of 2048.
+  // Returns the seconds for these tokens at `position`, in batches of 2048.
   double Run(const std::vector<llama_token>& tokens, int position) {
     Truncate(ctx_, position);
     const double began = Now();

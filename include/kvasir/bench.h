@@ -39,8 +39,9 @@ struct BenchReport {
   uint64_t parameters = 0;
 };
 
-// A depth is filled with generated KV, never prefilled. kInvalidArgument, of the field "depth" or
-// "decode_tokens": nothing to measure; a depth and its tokens exceed the model's context.
+// Measures a model's speed at depths that are filled with generated KV, never prefilled.
+// kInvalidArgument, of the field "depth" or "decode_tokens": nothing to measure; a depth and its
+// tokens exceed the model's context.
 Result<BenchReport> RunBench(const BenchOptions& options);
 
 // The share of an engine's prefill that goes to Match, Extend and Commit when nothing can be

@@ -8,6 +8,7 @@
 
 #include "kvasir/histogram.h"
 #include "kvasir/remote.h"
+#include "kvasir/secret_place.h"
 #include "kvasir/status.h"
 
 namespace kvasir {
@@ -60,26 +61,29 @@ struct StoreListing {
   uint64_t hits = 0;               // blocks that were read for a prompt
   int64_t last_use_unix_s = 0;     // to the hour; 0: unknown
 };
-// Returns the stores of this folder; needs no key. kNotFound: there is no such folder.
+// Returns the stores of this folder; needs no key. kNotFound: the folder is missing.
 Result<std::vector<StoreListing>> ListDiskStores(const std::string& folder);
 
 struct StoreCheck {
   std::string store;
   std::string model, kv_format;
-  uint64_t blocks = 0, bytes = 0;      // of records that open
+  uint64_t blocks = 0, bytes = 0;      // of records that were unsealed
   std::vector<std::string> damaged;    // "seg-000012.kvs slot 4: payload"
   std::optional<std::string> skipped;  // why nothing of it was opened
 };
-// Opens every record of the stores of the secret in `state_dir` (EngineOptions::state_dir).
-// kNotFound: there is no such folder, or no secret.
+// Unseals every record of the stores of this secret. kNotFound: the folder or the secret is
+// missing.
 Result<std::vector<StoreCheck>> CheckDiskStores(const std::string& folder,
-                                                const std::optional<std::string>& state_dir);
-// Stores, keys and names of the folder that the secret does not open. "0123...", "0123.../keys/..".
-// Sessions are SessionFile's. Errors: those of CheckDiskStores, and of the disk.
+                                                const SecretPlace& place);
+// What of the folder nothing reads. Sessions are SessionFile's.
+struct UnreadableNames {
+  std::vector<std::string> sealed;  // that the secret does not unseal: "0123...", "0123.../keys/.."
+  std::vector<std::string> aside;   // set aside earlier, which no secret unseals: "lock.aside-1"
+};
+// Lists or removes it. Errors: those of CheckDiskStores, and of the disk.
 enum class Unreadable : uint8_t { kListed, kRemoved };
-Result<std::vector<std::string>> UnreadableOnDisk(const std::string& folder,
-                                                  const std::optional<std::string>& state_dir,
-                                                  Unreadable what);
+Result<UnreadableNames> UnreadableOnDisk(const std::string& folder, const SecretPlace& place,
+                                         Unreadable what);
 // Returns where a disk tier is that no folder is named for. Absent: there is no cache folder.
 std::optional<std::string> DefaultDiskFolder(const std::optional<std::string>& cache_dir);
 
@@ -88,7 +92,7 @@ struct TierFlushed {
   uint64_t blocks = 0, bytes = 0;  // that were written since they were asked for
 };
 struct TierErased {
-  uint64_t blocks = 0, bytes = 0;
+  uint64_t blocks = 0, bytes = 0;           // bytes of a fleet's store: as if not compressed
   uint32_t locked_stores = 0;               // of other processes that run: theirs stay
   std::optional<RemoteErased> remote = {};  // where there is a remote tier
 };

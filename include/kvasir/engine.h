@@ -145,7 +145,8 @@ class Engine {
   // file. kUnsupported: the engine was started without room for adapters.
   enum class AdapterNames { kMustBeNew, kMayReplace };
   virtual Result<AdapterCard> LoadAdapter(const AdapterSource& source, AdapterNames names) = 0;
-  // Requests that were submitted before keep the adapter. kNotFound: no adapter has this name.
+  // Unloads an adapter; requests that were submitted before keep it. kNotFound: no adapter has this
+  // name.
   virtual Status UnloadAdapter(std::string_view name) = 0;
   // Sets AdapterCard::scale: as chosen, 0 for the others. Errors as for GenerateRequest::adapters.
   virtual Status SetAdapterScales(std::span<const AdapterChoice> choices) = 0;
@@ -161,6 +162,8 @@ class Engine {
   virtual std::optional<TierStats> DiskStats() const = 0;
   // Returns the same of the remote tier.
   virtual std::optional<RemoteStats> RemoteState() const { return std::nullopt; }
+  // Absent: no KV events are published.
+  virtual std::optional<KvEventsStats> EventStats() const { return std::nullopt; }
   // Returns the epoch of an owner (GenerateRequest::cache_owner, else its tenant) that this machine
   // last read from the store. Absent: it has no remote tier, or has read none yet.
   virtual std::optional<uint64_t> RemoteEpochOf(std::string_view) const { return std::nullopt; }

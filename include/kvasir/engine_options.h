@@ -11,6 +11,7 @@
 #include "kvasir/disk.h"
 #include "kvasir/drafts.h"
 #include "kvasir/images.h"
+#include "kvasir/kv_events.h"
 #include "kvasir/remote.h"
 #include "kvasir/retention.h"
 
@@ -91,7 +92,7 @@ struct EngineOptions {
   uint32_t target_itl_ms = 200;  // how long a step may take while something decodes; 0: no limit
   // Kernel target; absent: KVASIR_TARGET, else the best of this CPU.
   std::optional<std::string> target;
-  // Absent: XDG_CACHE_HOME/kvasir, else ~/.cache/kvasir; with no home nothing is remembered. Holds
+  // Absent: CACHE_DIRECTORY, XDG_CACHE_HOME/kvasir or ~/.cache/kvasir, else nothing is kept. Holds
   // the digests of weights and the model images.
   std::optional<std::string> cache_dir;
   // Limit of the model images there; the least recently used are removed first. 0: no images are
@@ -104,12 +105,18 @@ struct EngineOptions {
   // Shares the cache with other machines through a store. Absent: it does not. Only with
   // CacheMode::kPrefix, and not for models with an encoder.
   std::optional<RemoteOptions> remote;
-  // Absent: XDG_STATE_HOME/kvasir, else ~/.local/state/kvasir. Holds the secret that keys are
-  // derived from, made at first start. Where it cannot be written, or there is no home, a secret of
-  // this process alone is used, and nothing is kept for the next one: a disk folder that `disk`
-  // names is then kInvalidArgument. A secret that is there and that others may read
+  // Publishes which blocks the pool holds, with their tokens in clear, for routers. Absent: it does
+  // not. Only with CacheMode::kPrefix, for models without an encoder that have layers which see all
+  // tokens, and where libzmq is installed.
+  std::optional<KvEventsOptions> events;
+  // Absent: STATE_DIRECTORY, XDG_STATE_HOME/kvasir or ~/.local/state/kvasir. Holds the secret that
+  // keys are derived from, made at first start. Where it cannot be written, or there is no home, a
+  // secret of this process alone is used, and nothing is kept for the next one: a disk folder that
+  // `disk` names is then kInvalidArgument. A secret that is there and that others may read
   // (kPermissionDenied) or that is damaged (kCorruption) is refused.
   std::optional<std::string> state_dir;
+  // A file that has the secret. It must be there: kNotFound. Absent: the state folder's secret.
+  std::optional<std::string> secret_file;
   // Whether ModelCard::sampling has the values of the model folder's generation_config.json.
   bool generation_config = true;
   // Called while loading, from Load's thread: a phase and the share of it that is done.

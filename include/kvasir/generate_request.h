@@ -49,7 +49,7 @@ struct GenerateRequest {
   std::string tenant = "default";  // who is charged
   // The owner of the cache that it uses, if not the tenant: a group of tenants.
   std::optional<std::string> cache_owner;
-  // Each text: a separate cache of that owner (KvCache::OpenNamespace). Absent: the owner's main
+  // Each text: a separate cache of that owner (KvCache::EnterNamespace). Absent: the owner's main
   // one.
   std::optional<std::string> cache_salt;
   // What an encoder-decoder model reads, and its answers depend on: at least one token, at most the

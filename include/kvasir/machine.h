@@ -19,8 +19,8 @@ inline constexpr const char* kNumericsVersion = "portable-1";
 inline constexpr const char* kNumericsDigest =
     "b4bce51c87208af3b8c9e3f51e8347f949ee10fe8c82c0dd217a429e92a49622";
 
-// Values that KVASIR_TARGET and EngineOptions::target accept on this CPU, slowest first. They
-// always include "scalar".
+// Returns the values that KVASIR_TARGET and EngineOptions::target accept on this CPU, slowest
+// first. They always include "scalar".
 std::vector<std::string> SupportedTargetNames();
 // Returns the target that runs when neither of them names one.
 std::string BestTargetName();
@@ -48,7 +48,8 @@ struct MachineLimits {
 // Takes about a second. threads absent: DefaultThreads().
 MachineLimits MeasureLimits(std::optional<uint32_t> threads);
 // Measures read_bytes_per_s alone, in about 0.2 s, with at most `most_bytes` of memory, which is
-// free again when it returns. Absent: so few bytes say more of the caches than of the memory.
+// free again when it returns. Absent: so few bytes say more of the caches than of the memory, or
+// the system refuses them.
 std::optional<MachineLimits> MeasureReading(std::optional<uint32_t> threads, uint64_t most_bytes);
 
 // Keeps limits in the cache folder (EngineOptions::cache_dir). kNotFound: there is none; else the

@@ -38,6 +38,9 @@ struct MemoryPlan {
   uint64_t tier_index_bytes = 0, tier_buffer_bytes = 0;
   // The remote tier: what it knows of the store, and buffers of values. 0: no remote tier.
   uint64_t remote_index_bytes = 0, remote_buffer_bytes = 0;
+  // KV events: their ring, what the publisher knows of the index, and messages that are kept or on
+  // their way, at most. 0: none are published.
+  uint64_t events_bytes = 0;
   // The draft model's: as weights_bytes; as kv, index and cursors together; as scratch_bytes. 0
   // without a draft model.
   uint64_t draft_weights_bytes = 0, draft_kv_bytes = 0, draft_scratch_bytes = 0;

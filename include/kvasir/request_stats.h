@@ -47,7 +47,7 @@ struct TenantStats {
   std::string name;
   uint32_t running = 0, waiting = 0;  // choices; requests
   uint64_t requests = 0, rejected = 0, preemptions = 0;
-  uint64_t computed_tokens = 0, generated_tokens = 0;
+  uint64_t prompt_tokens = 0, computed_tokens = 0, generated_tokens = 0;  // computed: of prompts
   double service_ns = 0, queue_ns = 0;
 
   // Adds the sums of a tenant that is forgotten.
@@ -55,6 +55,7 @@ struct TenantStats {
     requests += other.requests;
     rejected += other.rejected;
     preemptions += other.preemptions;
+    prompt_tokens += other.prompt_tokens;
     computed_tokens += other.computed_tokens;
     generated_tokens += other.generated_tokens;
     service_ns += other.service_ns;

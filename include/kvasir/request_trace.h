@@ -37,10 +37,17 @@ struct RequestTrace {
     bool waited = false;
   };
 
+  // From the first block that it waited for from a tier to the last one, and the tokens that came.
+  struct Restore {
+    uint64_t begin_ns = 0, end_ns = 0;  // 0: nothing was asked for; it did not end
+    uint32_t disk_tokens = 0, remote_tokens = 0;
+  };
+
   uint64_t submitted_ns = 0, admitted_ns = 0, matched_ns = 0;
   uint64_t first_token_ns = 0, last_token_ns = 0, ended_ns = 0;
   std::vector<Preemption> preemptions;  // the first kMaxPreemptions
   std::vector<Allocation> allocations;  // the first kMaxAllocations
+  Restore restore;
   Receipt receipt;
   TraceEnd end = TraceEnd::kFinished;
   uint32_t completion_tokens = 0, choices = 1, max_tokens = 0;

@@ -21,7 +21,7 @@ namespace kvasir {
 class SessionStore;
 
 // A named part of a message's content, in code points: [begin, end).
-struct SessionSegment {
+struct MessageSegment {
   std::string name;
   uint32_t begin = 0, end = 0;
 };
@@ -46,7 +46,7 @@ struct SessionMessage {
     // Generated: the text as the model wrote it, where it is not the content: with its thoughts and
     // calls.
     std::string written;
-    std::vector<SessionSegment> segments;  // ascending, apart
+    std::vector<MessageSegment> segments;  // ascending, apart
 
     More() = default;
     More(const More&) = default;
@@ -76,8 +76,9 @@ struct SessionSetup {
   std::string fields;    // tools, chat_template_kwargs, cache, as chat completions take them
   std::string sampling;  // defaults of generate, as chat completions take them
   std::string metadata;
-  uint32_t max_context = 0;   // tokens of prompt and answer
-  bool drops_oldest = false;  // a full context drops the oldest turns; else generate is refused
+  std::string origin = "api";  // who made it: "page", "chat", or what a program says
+  uint32_t max_context = 0;    // tokens of prompt and answer
+  bool drops_oldest = false;   // a full context drops the oldest turns; else generate is refused
   bool prepare = false;   // after an answer, what the next turn shows of the history is computed
   bool exact_ids = true;  // answers stand in prompts with the ids that were generated
   bool on_disk = true;    // it outlives the process where the store has a file
@@ -165,6 +166,9 @@ struct SessionState {
   size_t first_shown() const { return (has_system() ? 1 : 0) + dropped; }
 };
 
+// Returns the first words of the user's first message, 60 characters at most; "": it has none.
+std::string TitleOf(const SessionState& state);
+
 struct SessionLimits {
   uint32_t max_sessions = 1024;
   uint32_t max_responses = 0;                      // they take half of memory_bytes at most
@@ -180,7 +184,10 @@ using SessionOwner = std::array<uint8_t, 32>;
 SessionOwner SessionOwnerOf(std::string_view tenant);
 
 struct SessionCounts {
-  uint64_t sessions = 0, responses = 0, bytes = 0, expired = 0;  // expired: since the start
+  uint64_t sessions = 0, responses = 0;
+  uint64_t bytes = 0, response_bytes = 0;  // of all; of responses alone
+  uint64_t expired = 0;                    // since the start
+  uint64_t unreadable = 0;                 // sessions of the file that its secret does not unseal
 };
 
 // What is kept: a session, or a response, whose id is "resp_" and 32 random hex digits. A response
@@ -210,10 +217,12 @@ class SessionStore {
     std::shared_ptr<const SessionState> state;
     bool on_disk = false;       // it outlives the process
     uint64_t num_messages = 0;  // of the state; a Page's state may lack them
+    std::string title = {};     // of a state without its messages; else TitleOf has it
   };
   struct Page {
     std::vector<Entry> entries;
     bool has_more = false;
+    uint64_t damaged = 0, newer = 0;  // sessions that are left out; newer: of a newer version
   };
   class Turn;
   struct Impl;
@@ -249,15 +258,22 @@ class SessionStore {
   std::optional<Error> no_file() const;
   std::shared_ptr<SessionFile> file() const;
 
-  // kExhausted when the tenant has as many sessions as it may, or no memory for one. Disk.
-  Result<Entry> Create(std::string_view tenant, SessionState state);
+  // kExhausted when the tenant has as many sessions as it may, or no memory for one. `removals`, of
+  // a state that another session has: Removals(tenant) before that was read; kNotFound: RemoveAll
+  // came since. Disk.
+  Result<Entry> Create(std::string_view tenant, SessionState state,
+                       std::optional<uint64_t> removals = {});
   // Stores a response of the tenant under an id that no other one has. `make` returns its state,
   // whose new parts `own` keeps; it is called again after others had to go. kExhausted: it does
   // not fit even so. kCancelled: RemoveAll came since Removals(tenant) was `removals`, or the
-  // response `previous`, which it goes on from, was removed lately. Disk.
+  // response `previous`, which it goes on from, was removed lately; then the file has nothing of
+  // it either, whenever the process ends. Disk.
   using MakeState = std::function<Result<SessionState>(SessionStore& own)>;
   Status Store(std::string_view tenant, std::string id, uint64_t removals, const MakeState& make,
                std::string_view previous = "");
+  // Says that a response is being answered, which may be stored. Queue finds it from now on: its
+  // turns come when the turn that this returns ends.
+  std::shared_ptr<Turn> Announce(std::string_view tenant, std::string id);
   // Returns how often RemoveAll was called for the tenant.
   uint64_t Removals(std::string_view tenant) const;
   // kNotFound where this tenant has no session of this id, as for all calls that take one. Counts
@@ -290,6 +306,8 @@ class SessionStore {
   // Returns the same for those in the file, and tells it which are in use. O(sessions). Disk.
   Status SweepFile();
   SessionCounts counts() const;
+  // Returns responses and response_bytes of a tenant; the others are 0.
+  SessionCounts ResponsesOf(std::string_view tenant) const;
   const SessionLimits& limits() const;
 
  private:
@@ -330,8 +348,9 @@ class SessionStore::Turn {
   // Returns the session as it is now. kNotFound: it was removed while this waited. Disk.
   // REQUIRES, as for the others: has_come().
   Result<Entry> Read() const;
-  // When a change is in the file: when Replace returns, or with the next one that is.
-  enum class Durable { kNow, kLater };
+  // When a change is in the file: when Replace returns, or with the next one that is; kNowIfKept:
+  // as kNow, but what has no row yet stays in memory alone where the file cannot take it.
+  enum class Durable { kNow, kLater, kNowIfKept };
   // Replaces the state. kNotFound as Read; kExhausted: no memory, and nothing has changed. Disk; of
   // messages that the new state lacks nothing is left in the file when it returns. Where parts that
   // were kept with Room::kMayExceed are more than what leaves memory, because forks share that,
@@ -409,6 +428,16 @@ Result<SessionState> Truncate(const SessionState& state, uint64_t num_messages);
 // Returns the first messages, for another session: with no ids of what they do not say.
 Result<SessionState> ForkOf(SessionStore& store, const SessionState& state, uint64_t num_messages);
 
+// Messages [begin, end) of a session.
+struct MessageRange {
+  size_t begin = 0, end = 0;
+};
+// Takes messages out. REQUIRES: the session has them.
+SessionState RemoveMessages(const SessionState& state, const MessageRange& range);
+// Returns the messages of the last turns: each begins with a message of the user. kInvalidArgument,
+// of the field "last": the session has fewer turns.
+Result<MessageRange> LastTurns(const SessionState& state, uint64_t turns);
+
 // A part of a message, in code points; absent `end`: all of the message.
 struct SessionPart {
   size_t index = 0;
@@ -422,9 +451,9 @@ Result<SessionPart> FindSegment(const SessionState& state, std::string_view name
 Result<SessionState> Remove(SessionStore& store, const SessionState& state,
                             const SessionPart& part);
 
-// Segments of a content that has all of them, in ascending order. kInvalidArgument: one is empty,
-// ends outside the content or before it begins, or overlaps another one.
-Result<std::vector<SessionSegment>> OrderSegments(std::vector<SessionSegment> segments,
+// Returns the segments of a content that has all of them, in ascending order. kInvalidArgument: one
+// is empty, ends outside the content or before it begins, or overlaps another one.
+Result<std::vector<MessageSegment>> OrderSegments(std::vector<MessageSegment> segments,
                                                   std::string_view content);
 // Returns the byte of well-formed text at which code point `index` begins; absent: the text has
 // fewer.

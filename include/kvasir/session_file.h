@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvasir/secret_place.h"
 #include "kvasir/session.h"
 #include "kvasir/status.h"
 
@@ -43,6 +44,7 @@ struct SessionHead {
   SessionSetup setup;
   std::optional<uint32_t> tokens;
   uint64_t num_messages = 0;
+  std::string title;  // TitleOf; "": an older version did not write it
 };
 // Returns one JSON object with all of it: docs/formats/sessions.md. The caller wipes it. O(text and
 // ids).
@@ -58,10 +60,10 @@ struct SessionFileOptions {
   std::string folder;  // DiskOptions::folder
   // The limit of everything in the folder; the file takes an eighth of it at most.
   uint64_t cap_bytes = uint64_t{20} << 30;
-  uint64_t ttl_hours = 168;              // sessions unused for so long leave the file
-  std::optional<std::string> state_dir;  // EngineOptions::state_dir: whose secret it is
-  SessionIdentity identity;              // of the model that reads them now
-  uint32_t vocab_size = UINT32_MAX;      // a session with other ids is damaged
+  uint64_t ttl_hours = 168;          // sessions unused for so long leave the file
+  SecretPlace secret;                // under which they are sealed
+  SessionIdentity identity;          // of the model that reads them now
+  uint32_t vocab_size = UINT32_MAX;  // a session with other ids is damaged
   // Called with the bytes of the folder's cap that the file needs, before it grows. May be empty.
   std::function<void(uint64_t bytes)> on_need;
 };
@@ -77,10 +79,10 @@ SessionFileOptions SessionFileOptionsOf(Engine& engine);
 // calls wait for each other and for the disk.
 class SessionFile {
  public:
-  // A session's row, as far as it is known without opening it.
+  // A session's row, as far as it is known without unsealing it.
   struct Row {
     std::string id;
-    SessionOwner owner{};  // zero: another secret made it, or its key does not open
+    SessionOwner owner{};  // zero: another secret made it, or its key cannot be unsealed
     uint64_t number = 0;   // of its last change
     int64_t used_s = 0;    // since 1970
     uint64_t bytes = 0;
@@ -96,10 +98,12 @@ class SessionFile {
   Result<std::vector<Row>> List();  // in the order in which they were made. O(rows)
   // Adds change `number` of a session, under the options' identity: 1 makes the row, others replace
   // that of the number before. kNotFound: that row is not there. `scrub`: what the row had leaves
-  // the disk before it returns.
+  // the disk before it returns. `may`: called before anything is written; a RemoveAll that begins
+  // after it takes the row too. kCancelled: it says no.
   enum class Scrub : uint8_t { kNo, kYes };
-  Status Write(const SessionRecord& record, uint64_t number, Scrub scrub);
-  // Opens a session. Of another identity, it has its text alone, and identity_changed is set.
+  Status Write(const SessionRecord& record, uint64_t number, Scrub scrub,
+               const std::function<bool()>& may = {});
+  // Reads a session. Of another identity, it has its text alone, and identity_changed is set.
   Result<SessionRecord> Read(SessionStore& store, const SessionOwner& owner, std::string_view id);
   // Returns the row of Read with nothing changed, for export.
   Result<SessionRecord> ReadAsItIs(SessionStore& store, const SessionOwner& owner,
@@ -110,7 +114,7 @@ class SessionFile {
   Status Remove(const SessionOwner& owner, std::string_view id);
   // Returns all sessions of a tenant, and its key.
   Status RemoveAll(const SessionOwner& owner);
-  // Removes all that the secret does not open, and files that were set aside, which nothing else
+  // Removes all that the secret does not unseal, and files that were set aside, which nothing else
   // removes. Returns how many sessions of this file.
   Result<uint64_t> RemoveUnreadable();
   // Removes readable sessions whose time is over. Returns their ids.
@@ -130,15 +134,16 @@ class SessionFile {
   const std::unique_ptr<Impl> impl_;
 };
 
-// Removes a tenant's key from a folder whose file cannot be opened, so that no row of it opens any
-// more. kUnavailable: another process has the file.
+// Removes a tenant's key from a folder whose file cannot be opened, so that no row of it can be
+// read any more. kUnavailable: another process has the file.
 Status EraseUnopened(const SessionFileOptions& options, const SessionOwner& owner);
 
 struct SessionFileCheck {
-  uint64_t sessions = 0, bytes = 0;    // of those that open
-  uint64_t unreadable = 0;             // that the secret does not open
-  std::vector<std::string> damaged;    // "sess_...: why"
-  std::optional<std::string> skipped;  // why nothing was opened
+  uint64_t sessions = 0, responses = 0;  // that open
+  uint64_t bytes = 0;                    // of both
+  uint64_t unreadable = 0;               // that the secret does not unseal
+  std::vector<std::string> damaged;      // "sess_...: why"
+  std::optional<std::string> skipped;    // why nothing was opened
 };
 // Opens every session of the folder. Absent: it has no file of sessions.
 Result<std::optional<SessionFileCheck>> CheckSessionFile(const SessionFileOptions& options);
@@ -152,7 +157,7 @@ struct SessionFileListing {
     int64_t used_s = 0;  // since 1970
   };
   uint64_t sessions = 0, bytes = 0;    // of all
-  std::vector<Session> readable;       // those that open under the secret, the newest first
+  std::vector<Session> readable;       // those that the secret unseals, the newest first
   std::optional<std::string> skipped;  // why nothing was opened
 };
 // Returns what the folder's file has; changes nothing, and needs no secret to count. Absent: it has

@@ -32,6 +32,7 @@ enum class Cause {
   kKeyRevoked,  // the API key was removed while its request was answered
   kNoTenant,    // the API key has no tenant, and the request needs one
   kNotAdmin,    // the API key is not an admin's, and the request needs one
+  kReadOnly,    // what is to be erased is in a store that this process only reads
   kContext,     // the prompt does not fit the context: Error::excess, where its length is known
 };
 

@@ -81,7 +81,7 @@ Status ReadKey(const JsonValue& value, const std::string& at, size_t tenant, Key
   return {};
 }
 
-// A number, or text such as "512MiB"; absent: not given, or refused.
+// Reads a number, or text such as "512MiB"; absent: not given, or refused.
 std::optional<uint64_t> ReadBytes(JsonFields& fields, std::string_view name) {
   const JsonValue* value = fields.Find(name);
   if (!value) return std::nullopt;
@@ -173,7 +173,7 @@ Result<KeysFile> ReadTenants(const JsonValue& body) {
 
 }  // namespace
 
-// Names go into logs and metrics.
+// Tells whether a tenant may have the name, which goes into logs and metrics.
 bool IsTenantName(std::string_view name) {
   const auto allowed = [](char c) { return IsAsciiAlnum(c) || c == '.' || c == '_' || c == '-'; };
   return !name.empty() && name.size() <= kMaxTenantNameBytes && std::ranges::all_of(name, allowed);

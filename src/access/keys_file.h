@@ -48,7 +48,7 @@ inline constexpr size_t kMaxFileTenants = 256;
 bool IsTenantName(std::string_view name);
 inline constexpr std::string_view kTenantNameRule =
     "is not a name: give 1 to 64 letters, digits, '.', '_' or '-'";
-// GenerateRequest::cache_owner of the tenants of a share group. No tenant has such a name.
+// Returns GenerateRequest::cache_owner of the tenants of a share group. No tenant has such a name.
 std::string OwnerOfGroup(std::string_view group);
 
 // kInvalidArgument (field "keys") names the file, the place and what would be right: not a regular

@@ -15,7 +15,7 @@ std::string OneTenant(const std::string& fields) {
   return R"({"tenants": {"a": {)" + fields + "}}}";
 }
 
-// The error's text, without the file's name; "" where the text is accepted.
+// Returns the error's text, without the file's name; "" where the text is accepted.
 std::string Refusal(const std::string& text) {
   const auto file = ParseKeysFile(text, "keys.json");
   if (file) return "";

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kMinuteNs = 60e9;
 
-// Until the bucket holds `wanted`.
+// Returns the seconds until the bucket holds `wanted`.
 double WaitS(double level, double wanted, uint32_t limit) {
   return std::max(0.0, wanted - level) * 60 / limit;
 }
@@ -37,7 +37,7 @@ void AddHeaders(const char* what, double level, uint32_t limit, RateLimits::Head
 
 }  // namespace
 
-// A new limit keeps what was used of the old one.
+// Fills a bucket for the time that passed. A new limit keeps what was used of the old one.
 void RateLimits::Fill(Bucket& bucket, uint32_t limit, double minutes) {
   bucket.level += static_cast<double>(limit) - bucket.limit;
   bucket.limit = limit;

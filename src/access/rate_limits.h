@@ -28,7 +28,8 @@ class RateLimits {
   // Takes a request; otherwise says what is used up, and when there will be some.
   std::optional<Error> TakeRequest(const TenantEntry& tenant);
   void TakeTokens(const std::string& tenant, uint64_t tokens);
-  // x-ratelimit-{limit,remaining,reset}-{requests,tokens}, of the limits that the tenant has.
+  // Returns x-ratelimit-{limit,remaining,reset}-{requests,tokens}, of the limits that the tenant
+  // has.
   Headers HeadersFor(const TenantEntry& tenant);
 
  private:

@@ -9,12 +9,14 @@ namespace {
 
 constexpr size_t kMostChoices = 256;  // kMaxLorasRange
 
-// One entry of a list of choices; absent: it failed the field.
+// Reads one entry of a list of choices; absent: it failed the field.
 std::optional<AdapterChoice> ReadAdapterChoice(const JsonValue& entry, size_t index,
                                                JsonFields& fields, std::string_view field) {
   const std::string place = fmt::format("[{}]", index);
-  const JsonValue* id = entry.Find("id");
-  const JsonValue* scale = entry.Find("scale");
+  JsonFields inner(entry, fmt::format("{}{}.", field, place));
+  const JsonValue* id = inner.Find("id");
+  const JsonValue* scale = inner.Find("scale");
+  fields.TakeUnread(inner);
   if (id == nullptr || id->kind() != JsonValue::Kind::kInteger || id->integer() < 0) {
     fields.Fail(field,
                 fmt::format("{}: needs an id, a whole number from GET /lora-adapters", place));

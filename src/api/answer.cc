@@ -40,7 +40,7 @@ Answer::Answer(AnswerSpec spec, size_t num_prompts, std::string id, int64_t crea
   }
 }
 
-// A token of a prompt. The first one may not be in the echo: the tokenizer may have added it.
+// Takes a token of a prompt. The first one may not be in the echo: the tokenizer may have added it.
 void Answer::AddScored(size_t prompt, GeneratedToken token) {
   scored_texts_[prompt]->Append(token.id, &token.text);
   const bool is_first = std::isnan(token.logprob);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "api/answer_pieces.h"
+#include "api/head_comparison.h"
 #include "api/logprobs_json.h"
 #include "api/timings.h"
 #include "kvasir/engine_event.h"
@@ -48,6 +49,9 @@ struct AnswerSpec {
   std::string model;                  // the name in the answer
   std::string fingerprint;            // of all that decides its bits, the request apart
   std::optional<SessionPlace> session;
+  // The earlier answer that the request asks about: before this one begins, their prompts are
+  // compared. Null: it asks about none.
+  std::shared_ptr<HeadComparison> compared;
 };
 
 // Collects the events of one or more prompts with n choices each. One thread at a time.
@@ -99,7 +103,7 @@ class Answer {
   std::span<const GeneratedToken> ScoredPrompt(size_t prompt) const;
   bool scores_prompts() const { return !scored_prompts_.empty(); }
 
-  // Prompts and choices whose last events have not come.
+  // Counts prompts and choices whose last events have not come.
   size_t open_prompts() const { return open_prompts_; }
   size_t open_choices() const { return open_choices_; }
   // Returns a receipt that is complete once a prompt's last event has come. REQUIRES:
@@ -112,10 +116,10 @@ class Answer {
   const Receipt& receipt() const { return receipt_; }
   const Timings& timings() const { return timings_; }
   uint64_t completion_tokens() const { return completion_tokens_; }
-  // Tokens of thoughts, in all choices. Absent: the answer is not read for them.
+  // Counts the tokens of thoughts, in all choices. Absent: the answer is not read for them.
   std::optional<uint64_t> reasoning_tokens() const;
 
-  // Bytes that this holds until its end; grows with each event.
+  // Counts the bytes that this holds until its end; grows with each event.
   uint64_t held_bytes() const { return held_bytes_; }
   // Returns the expected limit of held_bytes() for `tokens` generated tokens: exact for logprobs
   // and ids, with an average for texts.

@@ -24,7 +24,7 @@ class AnswerPieces {
   std::vector<AnswerEvent> Take(const Event& event);
 
   size_t num_calls() const { return parser_.num_calls(); }
-  // Tokens from a thought's opening mark, or the answer's first one, to its closing mark.
+  // Counts tokens from a thought's opening mark, or the answer's first one, to its closing mark.
   uint64_t reasoning_tokens() const { return reasoning_tokens_; }
   uint64_t held_bytes() const { return parser_.held_bytes() + thoughts_.held_bytes(); }
 

@@ -18,7 +18,7 @@ class AnswerWriter {
 
   // Returns the Content-Type of a stream; lives for ever.
   virtual const char* StreamType() const { return "text/event-stream; charset=utf-8"; }
-  // Called first, before any event.
+  // Begins an answer: comes before any event.
   virtual void Begin(const Answer& /*answer*/) {}
   // Sees every event without an error, right after the answer has taken it.
   virtual void See(const Answer& /*answer*/, const Answer::Step& /*step*/, const Event& /*event*/) {
@@ -40,7 +40,7 @@ class AnswerWriter {
   virtual std::string ErrorEvent(const Error& error) const = 0;
   // Returns the whole answer, unless it streams; both must outlive the result.
   virtual Parts Body(const Answer& answer) const = 0;
-  // Bytes that this holds beside the answer.
+  // Counts the bytes that this holds beside the answer.
   virtual uint64_t held_bytes() const = 0;
 };
 

@@ -15,11 +15,11 @@ namespace {
 constexpr std::string_view kBillingHeader = "x-anthropic-billing-header:";
 constexpr size_t kMaxTypeShown = 64;
 
-Error UnknownBlock(const std::string& path, std::string_view type) {
+// `known`: the types of blocks that may stand there.
+Error UnknownBlock(const std::string& path, std::string_view type, std::string_view known) {
   return {Code::kUnsupported,
-          fmt::format("\"{}\" is not supported: models read text; send blocks of type text, "
-                      "tool_use, tool_result or thinking",
-                      type.substr(0, kMaxTypeShown)),
+          fmt::format("\"{}\" is not supported: models read text; send blocks of type {}",
+                      type.substr(0, kMaxTypeShown), known),
           path + ".type"};
 }
 
@@ -30,25 +30,18 @@ Status CheckBlock(const JsonValue& block, const std::string& path) {
 
 }  // namespace
 
-Result<std::string_view> NeededText(JsonFields& fields, std::string_view name) {
-  std::string_view text;
-  fields.Text(name, &text);
-  if (!fields.Has(name)) fields.Fail(name, "is missing, where a text must be");
-  if (fields.error()) return tl::unexpected(*fields.error());
-  return text;
-}
-
-Result<std::string> ReadMark(JsonFields& fields, std::string_view name) {
-  const JsonValue* mark = fields.Find(name);
+Result<std::string> ReadMark(JsonFields& fields) {
+  const JsonValue* mark = fields.Find("cache_control");
   if (!mark) return std::string();
-  JsonFields inner(*mark, "");
+  JsonFields inner(*mark, "cache_control.");
   std::string_view type, ttl = "5m";
   inner.Text("type", &type);
   inner.Text("ttl", &ttl);
   if (inner.error() || type != "ephemeral" || (ttl != "5m" && ttl != "1h")) {
-    fields.Fail(name, R"(is not {"type": "ephemeral"}, with a ttl of "5m" or "1h")");
+    fields.Fail("cache_control", R"(is not {"type": "ephemeral"}, with a ttl of "5m" or "1h")");
     return tl::unexpected(*fields.error());
   }
+  fields.TakeUnread(inner);
   return std::string(ttl);
 }
 
@@ -67,7 +60,7 @@ Result<std::string> AnthropicBlocks::TextOfContent(const JsonValue& content,
     KV_TRY(CheckBlock(content.items()[i], at));
     JsonFields block(content.items()[i], at + ".");
     KV_ASSIGN(const std::string_view type, NeededText(block, "type"));
-    if (type != "text") return tl::unexpected(UnknownBlock(at, type));
+    if (type != "text") return tl::unexpected(UnknownBlock(at, type, "text"));
     KV_ASSIGN(const std::string_view text, NeededText(block, "text"));
     joined.AddText(text);
     body_.TakeUnread(block);
@@ -93,7 +86,7 @@ Status AnthropicBlocks::ReadSystem(const JsonValue& system) {
     }
     const JsonValue* type = block.Find("type");
     if (type && type->is_string() && type->text() != "text") {
-      return tl::unexpected(UnknownBlock(path, type->text()));
+      return tl::unexpected(UnknownBlock(path, type->text(), "text"));
     }
     KV_TRY(ReadBlock(block, path, &open));
   }
@@ -103,7 +96,9 @@ Status AnthropicBlocks::ReadSystem(const JsonValue& system) {
 
 Status AnthropicBlocks::ReadMessages(const JsonValue* messages) {
   if (!messages || !messages->is_array() || messages->size() == 0) {
-    return FailField(Code::kInvalidArgument, "messages", "is not a list with at least one message");
+    return FailField(Code::kInvalidArgument, "messages",
+                     "is {}, not a list with at least one message",
+                     messages ? FoundText(*messages) : "missing");
   }
   for (size_t i = 0; i < messages->size(); ++i) {
     KV_TRY(ReadMessage(messages->items()[i], fmt::format("messages[{}]", i)));
@@ -118,7 +113,7 @@ Status AnthropicBlocks::ReadMessage(const JsonValue& message, const std::string&
   JsonFields fields(message, path + ".");
   KV_ASSIGN(const std::string_view role, NeededText(fields, "role"));
   if (role != "user" && role != "assistant" && role != "system") {
-    fields.Fail("role", "is not \"user\", \"assistant\" or \"system\"");
+    fields.Refuse("role", R"("user", "assistant" or "system")");
     return tl::unexpected(*fields.error());
   }
   Open open;
@@ -165,9 +160,12 @@ Status AnthropicBlocks::ReadBlock(const JsonValue& block, const std::string& pat
   } else if (type == "tool_result" && role == "user") {
     KV_TRY(ReadResult(fields, path, open));
   } else {
-    return tl::unexpected(UnknownBlock(path, type));
+    const std::string_view known = role == "assistant" ? "text, thinking or tool_use"
+                                   : role == "user"    ? "text or tool_result"
+                                                       : "text";
+    return tl::unexpected(UnknownBlock(path, type, known));
   }
-  KV_ASSIGN(std::string mark, ReadMark(fields, "cache_control"));
+  KV_ASSIGN(std::string mark, ReadMark(fields));
   if (!mark.empty()) open->mark = std::move(mark);
   body_.TakeUnread(fields);
   return {};
@@ -181,7 +179,17 @@ Status AnthropicBlocks::ReadCall(JsonFields& block, const std::string& path, Ope
     return FailField(Code::kInvalidArgument, path + ".input", "is {}, not an object",
                      input ? KindOf(*input) : "missing");
   }
-  block.Find("caller");  // "direct": the model itself
+  // "direct" is the model itself, as without it.
+  if (const JsonValue* caller = block.Find("caller")) {
+    JsonFields inner(*caller, path + ".caller.");
+    std::string_view type;
+    inner.Text("type", &type);
+    if (type == "direct") {
+      body_.TakeUnread(inner);
+    } else {
+      LeaveOut(path + ".caller");
+    }
+  }
   calls_.emplace(id);
   open->message.calls.push_back(builder_.Call(id, name, *input));
   open->message.name.calls.push_back(path);

@@ -14,10 +14,8 @@
 
 namespace kvasir {
 
-// Returns a text that must be there.
-Result<std::string_view> NeededText(JsonFields& fields, std::string_view name);
-// Reads a mark of what to keep. Returns its time, "5m" or "1h"; "" without a mark.
-Result<std::string> ReadMark(JsonFields& fields, std::string_view name);
+// Reads `cache_control`, a mark of what to keep. Returns its time, "5m" or "1h"; "" without a mark.
+Result<std::string> ReadMark(JsonFields& fields);
 
 // Reads a body's messages into those of a chat. One thread.
 class AnthropicBlocks {

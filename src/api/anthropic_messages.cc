@@ -17,20 +17,6 @@ namespace {
 
 using Member = JsonValue::Member;
 
-// Fields that a chat completion has by the same name.
-constexpr std::string_view kSameFields[] = {"model",       "stream",
-                                            "temperature", "top_p",
-                                            "top_k",       "min_p",
-                                            "seed",        "repetition_penalty",
-                                            "ignore_eos",  "presence_penalty",
-                                            "min_tokens",  "frequency_penalty",
-                                            "priority",    "timeout_ms",
-                                            "cache_salt",  "cache_prompt",
-                                            "cache",       "lora",
-                                            "speculative", "chat_template_name",
-                                            "id_slot",     "speculative.n_max",
-                                            "drop_lines",  "move_lines"};
-
 constexpr ChatNames::Field kOtherNames[] = {
     {"stop", "stop_sequences"},
     {"response_format.json_schema.schema", "output_config.format.schema"},
@@ -52,6 +38,7 @@ class AnthropicReader {
   void ReadToolChoice();
   void ReadThinking();
   void ReadOutput();
+  void ReadDiagnostics();
 
   JsonFields fields_;
   const ModelView& model_;
@@ -73,13 +60,12 @@ Status AnthropicReader::Read(ReadFor purpose) {
   AnthropicBlocks blocks(form, &tree_, &fields_);
   if (const JsonValue* system = fields_.Find("system")) KV_TRY(blocks.ReadSystem(*system));
   KV_TRY(blocks.ReadMessages(fields_.Find("messages")));
-  KV_ASSIGN(const std::string mark, ReadMark(fields_, "cache_control"));
+  KV_ASSIGN(const std::string mark, ReadMark(fields_));
   if (!tool_mark_.empty()) blocks.Mark(0, tool_mark_);
   if (!mark.empty()) blocks.Mark(blocks.num_messages() - 1, mark);
   Put("messages", blocks.End(&made_.chat.names));
-  for (const std::string_view name : kSameFields) {
-    if (const JsonValue* value = fields_.Find(name)) Put(name, *value);
-  }
+  CopyFields(fields_, kSameFields, &members_);
+  CopyFields(fields_, kOwnFields, &members_);
   uint32_t most = 0;
   fields_.Unsigned("max_tokens", 0, UINT32_MAX, &most);
   if (fields_.Has("max_tokens")) {
@@ -91,23 +77,26 @@ Status AnthropicReader::Read(ReadFor purpose) {
   ReadToolChoice();
   ReadThinking();
   ReadOutput();
+  ReadDiagnostics();
   fields_.Find("metadata");  // the tenant comes from the credential, never from here
   if (fields_.error()) return tl::unexpected(*fields_.error());
   if (!variables_.empty()) Put("chat_template_kwargs", tree_.Object(std::move(variables_)));
   made_.chat.fields = tree_.Object(std::move(members_));
-  made_.chat.names.fields.assign(std::begin(kOtherNames), std::end(kOtherNames));
+  auto& names = made_.chat.names.fields;
+  names.insert(names.end(), std::begin(kOtherNames), std::end(kOtherNames));
   made_.chat.ignored = fields_.Unread();
   return {};
 }
 
-// Tools that have no schema run at Anthropic's servers: they are left out.
+// Reads tools. Those that have no schema run at Anthropic's servers: they are left out.
 Status AnthropicReader::ReadTools() {
   KV_ASSIGN(const std::span<const JsonValue> tools, ToolsOf(fields_));
   std::vector<JsonValue> made;
   for (size_t i = 0; i < tools.size(); ++i) {
     const JsonValue& tool = tools[i];
     const std::string path = fmt::format("tools[{}]", i);
-    if (tool.is_object() && tool.Find("input_schema")) {
+    const JsonValue* schema = tool.Find("input_schema");
+    if (schema && !schema->is_null()) {
       KV_ASSIGN(made.emplace_back(), ToolOf(tool, path));
     } else if (tool.is_object() && tool.Find("type")) {
       fields_.TakeUnread(std::span(&path, 1));
@@ -122,27 +111,12 @@ Status AnthropicReader::ReadTools() {
 
 Result<JsonValue> AnthropicReader::ToolOf(const JsonValue& tool, const std::string& path) {
   JsonFields fields(tool, path + ".");
-  KV_ASSIGN(const std::string_view name, NeededText(fields, "name"));
-  std::string_view type = "custom";
-  fields.Text("type", &type);
-  std::vector<Member> function = {{"name", tree_.String(name)}};
-  std::string_view description;
-  fields.Text("description", &description);
-  if (fields.Has("description")) {
-    function.push_back({"description", tree_.String(description)});
-  }
-  const JsonValue* schema = fields.Find("input_schema");
-  if (!schema || !schema->is_object()) fields.Fail("input_schema", "is not an object");
-  if (schema) function.push_back({"parameters", *schema});
-  bool is_strict = false;
-  fields.Bool("strict", &is_strict);
-  if (is_strict) function.push_back({"strict", JsonValue(true)});
-  KV_ASSIGN(std::string mark, ReadMark(fields, "cache_control"));
+  fields.Find("type");
+  KV_ASSIGN(const JsonValue function, ReadFunction(fields, "input_schema", &tree_));
+  KV_ASSIGN(std::string mark, ReadMark(fields));
   if (!mark.empty()) tool_mark_ = std::move(mark);
-  if (fields.error()) return tl::unexpected(*fields.error());
   fields_.TakeUnread(fields);
-  return tree_.Object(
-      {{"type", tree_.String("function")}, {"function", tree_.Object(std::move(function))}});
+  return function;
 }
 
 void AnthropicReader::ReadToolChoice() {
@@ -165,7 +139,7 @@ void AnthropicReader::ReadToolChoice() {
   } else if (type == "tool") {
     inner.Fail("name", "is missing, where the name of a tool must be");
   } else {
-    inner.Fail("type", "is not \"auto\", \"any\", \"tool\" or \"none\"");
+    inner.Refuse("type", R"("auto", "any", "tool" or "none")");
   }
   if (inner.error()) return fields_.Fail(*inner.error());
   fields_.TakeUnread(inner);
@@ -174,7 +148,7 @@ void AnthropicReader::ReadToolChoice() {
 // Says whether the template has the model think. Without marks of thoughts a budget says nothing.
 void AnthropicReader::ReadThinking() {
   if (const JsonValue* given = fields_.Find("chat_template_kwargs")) {
-    if (!given->is_object()) return fields_.Fail("chat_template_kwargs", "must be an object");
+    if (!given->is_object()) return fields_.Refuse("chat_template_kwargs", "an object");
     variables_.assign(given->members().begin(), given->members().end());
   }
   const JsonValue* thinking = fields_.Find("thinking");
@@ -185,8 +159,9 @@ void AnthropicReader::ReadThinking() {
   const bool is_on = type == "enabled";
   if (is_on || type == "disabled") {
     variables_.push_back({"enable_thinking", JsonValue(is_on)});
+    made_.chat.names.fields.push_back({"chat_template_kwargs.enable_thinking", "thinking.type"});
   } else if (type != "adaptive" && type != "between_tools") {
-    inner.Fail("type", "is not \"enabled\", \"disabled\", \"adaptive\" or \"between_tools\"");
+    inner.Refuse("type", R"("enabled", "disabled", "adaptive" or "between_tools")");
   }
   if (is_on && model_.think) {
     const auto budget = inner.Integer("budget_tokens", 0, UINT32_MAX);
@@ -205,14 +180,30 @@ void AnthropicReader::ReadOutput() {
     std::string_view type;
     form.Text("type", &type);
     const JsonValue* schema = form.Find("schema");
-    if (type != "json_schema") form.Fail("type", "is not \"json_schema\"");
+    if (type != "json_schema") form.Refuse("type", R"("json_schema")");
     if (!schema || !schema->is_object()) form.Fail("schema", "must be a JSON Schema");
     if (form.error()) return fields_.Fail(*form.error());
     fields_.TakeUnread(form);
     Put("response_format", tree_.Object({{"type", tree_.String("json_schema")},
                                          {"json_schema", tree_.Object({{"schema", *schema}})}}));
   }
-  if (!output->is_object()) fields_.Fail("output_config", "must be an object");
+  if (!output->is_object()) fields_.Refuse("output_config", "an object");
+  fields_.TakeUnread(inner);
+}
+
+// Reads the message to compare with. Without an id the client only says that it will ask about this
+// message.
+void AnthropicReader::ReadDiagnostics() {
+  const JsonValue* diagnostics = fields_.Find("diagnostics");
+  if (!diagnostics) return;
+  if (!diagnostics->is_object()) return fields_.Refuse("diagnostics", "an object");
+  JsonFields inner(*diagnostics, "diagnostics.");
+  std::string_view id;
+  inner.Text("previous_message_id", &id);
+  if (inner.error()) return fields_.Fail(*inner.error());
+  if (inner.Has("previous_message_id")) {
+    Put("prompt_cache_options", tree_.Object({{"comparison_response_id", tree_.String(id)}}));
+  }
   fields_.TakeUnread(inner);
 }
 

@@ -118,25 +118,28 @@ TEST(AnthropicMessages, FieldsHaveTheMeaningThatTheirProtocolGivesThem) {
 TEST(AnthropicMessages, WhatDoesNotReachTheChatIsNamed) {
   const json body = json::parse(R"({"system": [
       {"type":"text","text":"x-anthropic-billing-header: cc_version=1.2.3a"},
-      {"type":"text","text":"Be kind.","cache_control":{"type":"ephemeral"}}],
-    "metadata": {"user_id":"u"}, "context_management": {}, "n": 2,
+      {"type":"text","text":"Be kind.","cache_control":{"type":"ephemeral","zz":1}}],
+    "cache_control": {"type":"ephemeral","zz":1}, "metadata": {"user_id":"u"}, "context_management": {}, "n": 2,
     "thinking": {"type":"enabled","budget_tokens":9,"display":"omitted"},
     "output_config": {"effort":"low","format":{"type":"json_schema","schema":{},"x":1}},
     "tools": [{"type":"web_search_20250305","name":"web_search"},
               {"name":"f","input_schema":{},"defer_loading":true}],
     "messages": [{"role":"user","content":"a"},
       {"role":"assistant","content":[{"type":"redacted_thinking","data":"?"},
-        {"type":"tool_use","id":"c","name":"f","input":{}}]},
+        {"type":"tool_use","id":"c","name":"f","input":{},"caller":{"type":"direct","zz":1}},
+        {"type":"tool_use","id":"d","name":"f","input":{},
+         "caller":{"type":"code_execution_20250825","tool_id":"t"}}]},
       {"role":"user","id":"m","content":[
         {"type":"tool_result","tool_use_id":"c","content":"no","is_error":true}]}]})");
   const Read read = ReadAll(body);
   EXPECT_EQ(read.error, "");
-  EXPECT_EQ(read.ignored,
-            (std::vector<std::string>{
-                "context_management", "n", "tools[0]", "tools[1].defer_loading", "system[0]",
-                "messages[1].content[0]", "messages[2].content[0].is_error", "messages[2].id",
-                "thinking.budget_tokens", "thinking.display", "output_config.format.x",
-                "output_config.effort"}));
+  EXPECT_EQ(read.ignored, (std::vector<std::string>{
+                              "context_management", "n", "tools[0]", "tools[1].defer_loading",
+                              "system[0]", "system[1].cache_control.zz", "messages[1].content[0]",
+                              "messages[1].content[1].caller.zz", "messages[1].content[2].caller",
+                              "messages[2].content[0].is_error", "messages[2].id",
+                              "cache_control.zz", "thinking.budget_tokens", "thinking.display",
+                              "output_config.format.x", "output_config.effort"}));
   EXPECT_EQ(read.chat["messages"][0]["content"], "Be kind.");
   EXPECT_EQ(read.chat["tools"].size(), 1u);
   EXPECT_EQ(read.chat.dump().find("billing"), std::string::npos);
@@ -191,19 +194,34 @@ TEST(AnthropicMessages, MarksAreThoseOfTheChatsMessages) {
             "- 5m ");
 }
 
+TEST(AnthropicMessages, AskAboutAnEarlierOne) {
+  json body = {{"messages", {User("a")}}, {"diagnostics", {{"previous_message_id", "msg_1"}}}};
+  const Read read = ReadAll(body);
+  EXPECT_EQ(read.chat["prompt_cache_options"], json({{"comparison_response_id", "msg_1"}}));
+  EXPECT_TRUE(read.ignored.empty());
+  body["diagnostics"]["previous_message_id"] = nullptr;
+  EXPECT_FALSE(ReadAll(body).chat.contains("prompt_cache_options"));
+}
+
 TEST(AnthropicMessages, NameTheFieldThatIsWrong) {
   const std::pair<const char*, const char*> wrong[] = {
-      {R"({})", "messages: is not a list with at least one message"},
-      {R"({"messages":[]})", "messages: is not a list with at least one message"},
+      {R"({})", "messages: is missing, not a list with at least one message"},
+      {R"({"messages":[]})", "messages: is an empty array, not a list with at least one message"},
       {R"({"messages":[3]})", "messages[0]: is a number, not an object"},
       {R"({"messages":[{"content":"a"}]})", "messages[0].role: is missing, where a text must be"},
       {R"({"messages":[{"role":"tool","content":"a"}]})",
-       R"(messages[0].role: is not "user", "assistant" or "system")"},
+       R"(messages[0].role: is "tool", not "user", "assistant" or "system")"},
       {R"({"messages":[{"role":"user"}]})",
        "messages[0].content: is missing, where a text must be"},
       {R"({"messages":[{"role":"user","content":[{"type":"image"}]}]})",
        "messages[0].content[0].type: \"image\" is not supported: models read text; send blocks of "
-       "type text, tool_use, tool_result or thinking"},
+       "type text or tool_result"},
+      {R"({"messages":[{"role":"user","content":"a"}],"system":[{"type":"tool_use"}]})",
+       "system[0].type: \"tool_use\" is not supported: models read text; send blocks of type text"},
+      {R"({"messages":[{"role":"user","content":"a"}],"diagnostics":3})",
+       "diagnostics: is 3, not an object"},
+      {R"({"messages":[{"role":"user","content":"a"}],"diagnostics":{"previous_message_id":3}})",
+       "diagnostics.previous_message_id: is a number, not a string"},
       {R"({"messages":[{"role":"user","content":[{"type":"text","text":1}]}]})",
        "messages[0].content[0].text: is a number, not a string"},
       {R"({"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"b"}]}]})",
@@ -218,17 +236,17 @@ TEST(AnthropicMessages, NameTheFieldThatIsWrong) {
       {R"({"messages":[{"role":"user","content":"a"}],"tools":[{"name":"f"}]})",
        "tools[0].input_schema: is missing, where the schema of the tool's input must be"},
       {R"({"messages":[{"role":"user","content":"a"}],"tool_choice":{"type":"some"}})",
-       R"(tool_choice.type: is not "auto", "any", "tool" or "none")"},
+       R"(tool_choice.type: is "some", not "auto", "any", "tool" or "none")"},
       {R"({"messages":[{"role":"user","content":"a"}],"output_config":{"format":{"type":"xml"}}})",
-       R"(output_config.format.type: is not "json_schema")"},
+       R"(output_config.format.type: is "xml", not "json_schema")"},
       {R"({"messages":[{"role":"user","content":"a"}],"output_config":"xxxxxxxxxx"})",
-       "output_config: must be an object"},
+       R"(output_config: is "xxxxxxxxxx", not an object)"},
       {R"({"messages":[{"role":"user","content":"a"}],"output_config":[1,2]})",
-       "output_config: must be an object"},
+       "output_config: is an array, not an object"},
       {R"({"messages":[{"role":"user","content":"a"}],"output_config":18446744073709551616})",
-       "output_config: must be an object"},
+       "output_config: is 1.8446744073709552e+19, not an object"},
       {R"({"messages":[{"role":"user","content":"a"}],"max_tokens":-1})",
-       "max_tokens: -1 is not an integer between 0 and 4294967295"}};
+       "max_tokens: -1 is not an integer of at least 0"}};
   for (const auto& [body, says] : wrong) EXPECT_EQ(ReadAll(json::parse(body)).error, says) << body;
   const json user = User(json::array({Text("a")}));
   EXPECT_EQ(ReadWith(kTakesAll, {{"messages", {user}}}, ReadFor::kAnswer).error,

@@ -28,7 +28,7 @@ Result<GenerationCall> ParseMessagesRequest(std::string_view body, const ModelVi
                         .writer = std::make_unique<AnthropicWriter>(form),
                         .slot = call.asked.slot,
                         .unseen = std::move(call.unseen),
-                        .lines = std::move(call.lines)};
+                        .head = std::move(call.head)};
 }
 
 Result<size_t> CountMessagesTokens(std::string_view body, const ModelView& model) {

@@ -21,18 +21,42 @@ using nlohmann::json;
 constexpr const char* kSignature = "kvasir";
 constexpr const char* kDeadlineMatch = "deadline";
 
-// An event whose name is its object's type.
+// Returns an event whose name is its object's type.
 std::string NamedEvent(const json& object) {
   return "event: " + object.at("type").get<std::string>() + "\n" + SseEvent(object);
 }
 
-// What max_tokens has cut off is not an object.
+// Returns the input of a call. What max_tokens has cut off is not an object: its input is empty.
 std::string_view InputOf(const ToolCall& call) {
   const auto input = JsonTree().Parse(call.arguments);
   return input && input->is_object() ? std::string_view(call.arguments) : "{}";
 }
 
-// The blocks of an answer.
+// Returns why the prompt is not that of the message that the request names, and more; null: it is.
+json MissReasonOf(const HeadComparison& compared, uint32_t cached) {
+  const auto missed = [&](const char* type) -> json {
+    return {{"type", type}, {"cache_missed_input_tokens", compared.missed(cached)}};
+  };
+  switch (compared.ChangeWith(cached)) {
+    case HeadChange::kNone:
+      return {};
+    case HeadChange::kUnknown:
+      return {{"type", "previous_message_not_found"}};
+    case HeadChange::kModel:
+      return missed("model_changed");
+    case HeadChange::kTools:
+      return missed("tools_changed");
+    case HeadChange::kSystem:
+      return missed("system_changed");
+    case HeadChange::kMessages:
+      return missed("messages_changed");
+    case HeadChange::kUnavailable:
+      break;
+  }
+  return {{"type", "unavailable"}};
+}
+
+// Yields the blocks of an answer.
 Parts ContentParts(const Answer::Choice& choice) {
   const char* comma = "";
   for (const PartOfAnswer& part : PartsOf(choice)) {
@@ -98,10 +122,15 @@ json AnthropicWriter::FinalUsage(const Answer& answer) const {
   return usage;
 }
 
-json AnthropicWriter::Envelope(const Answer& answer) const {
-  return {{"id", answer.id()},      {"type", "message"},
-          {"role", "assistant"},    {"model", answer.spec().model},
-          {"stop_reason", nullptr}, {"stop_sequence", nullptr}};
+json AnthropicWriter::Envelope(const Answer& answer, uint32_t cached) const {
+  json envelope = {{"id", answer.id()},      {"type", "message"},
+                   {"role", "assistant"},    {"model", answer.spec().model},
+                   {"stop_reason", nullptr}, {"stop_sequence", nullptr}};
+  if (const auto& compared = answer.spec().compared) {
+    const json reason = MissReasonOf(*compared, cached);
+    envelope["diagnostics"] = reason.is_null() ? json() : json{{"cache_miss_reason", reason}};
+  }
+  return envelope;
 }
 
 const char* AnthropicWriter::StopReason(const Answer::Choice& choice) const {
@@ -115,9 +144,9 @@ const char* AnthropicWriter::StopReason(const Answer::Choice& choice) const {
 }
 
 std::string AnthropicWriter::Start(const Answer& answer, const Event& event) const {
-  json message = Envelope(answer);
-  message["content"] = json::array();
   const Progress& at = event.progress.value_or(Progress());
+  json message = Envelope(answer, event.last ? answer.receipt().cached_tokens() : at.cached);
+  message["content"] = json::array();
   message["usage"] =
       event.last ? FinalUsage(answer) : Usage(at.total, at.cached, answer.choice(0).num_tokens);
   return NamedEvent({{"type", "message_start"}, {"message", std::move(message)}});
@@ -138,47 +167,56 @@ std::string AnthropicWriter::Take(const AnswerEvent& piece) {
   std::string out;
   switch (piece.kind) {
     case AnswerEvent::Kind::kReasoning:
-      out = Open(Block::kThought, {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}});
-      return out += Delta({{"type", "thinking_delta"}, {"thinking", piece.text}});
+      if (open_ != Block::kThought) {
+        out = BeginBlock(Block::kThought,
+                         {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}});
+      }
+      return out += delta_.Around(piece.text);
     case AnswerEvent::Kind::kContent:
-      out = Open(Block::kText, {{"type", "text"}, {"text", ""}});
-      return out += Delta({{"type", "text_delta"}, {"text", piece.text}});
+      if (open_ != Block::kText) out = BeginBlock(Block::kText, {{"type", "text"}, {"text", ""}});
+      return out += delta_.Around(piece.text);
     case AnswerEvent::Kind::kCallBegin:
-      out = Close();
-      return out += Open(Block::kCall, {{"type", "tool_use"},
-                                        {"id", piece.id},
-                                        {"name", piece.text},
-                                        {"input", json::object()}});
+      return BeginBlock(Block::kCall, {{"type", "tool_use"},
+                                       {"id", piece.id},
+                                       {"name", piece.text},
+                                       {"input", json::object()}});
     case AnswerEvent::Kind::kArguments:
-      return Delta({{"type", "input_json_delta"}, {"partial_json", piece.text}});
+      return delta_.Around(piece.text);
     case AnswerEvent::Kind::kCallEnd:
       return Close();
   }
   return out;
 }
 
-std::string AnthropicWriter::Open(Block kind, const json& block) {
-  if (open_ == kind) return "";
+std::string AnthropicWriter::BeginBlock(Block kind, const json& block) {
   std::string out = Close();
   open_ = kind;
-  return out +
-         NamedEvent(
-             {{"type", "content_block_start"}, {"index", num_blocks_++}, {"content_block", block}});
+  out += NamedEvent(
+      {{"type", "content_block_start"}, {"index", num_blocks_++}, {"content_block", block}});
+  delta_ = DeltaFrame();
+  return out;
 }
 
 std::string AnthropicWriter::Close() {
   if (open_ == Block::kNone) return "";
   std::string out;
   if (open_ == Block::kThought) {
-    out = Delta({{"type", "signature_delta"}, {"signature", kSignature}});
+    out = NamedEvent({{"type", "content_block_delta"},
+                      {"index", num_blocks_ - 1},
+                      {"delta", {{"type", "signature_delta"}, {"signature", kSignature}}}});
   }
   open_ = Block::kNone;
   return out + NamedEvent({{"type", "content_block_stop"}, {"index", num_blocks_ - 1}});
 }
 
-std::string AnthropicWriter::Delta(json delta) const {
-  return NamedEvent(
-      {{"type", "content_block_delta"}, {"index", num_blocks_ - 1}, {"delta", std::move(delta)}});
+TextFrame AnthropicWriter::DeltaFrame() const {
+  const char* delta = open_ == Block::kThought ? R"("thinking_delta","thinking":)"
+                      : open_ == Block::kText  ? R"("text_delta","text":)"
+                                               : R"("input_json_delta","partial_json":)";
+  constexpr const char* kEvent = "content_block_delta";
+  return {fmt::format(R"(event: {}{}data: {{"type":"{}","index":{},"delta":{{"type":{})", kEvent,
+                      '\n', kEvent, num_blocks_ - 1, delta),
+          "}}\n\n"};
 }
 
 std::string AnthropicWriter::EndEvents(const Answer& answer, size_t) {
@@ -203,16 +241,14 @@ std::string AnthropicWriter::ErrorEvent(const Error& error) const {
 
 Parts AnthropicWriter::Body(const Answer& answer) const {
   const Answer::Choice& choice = answer.choice(0);
-  json head = Envelope(answer);
+  json head = Envelope(answer, answer.receipt().cached_tokens());
   head["stop_reason"] = StopReason(choice);
   if (choice.finish == FinishReason::kStop && choice.stop_match) {
     head["stop_sequence"] = *choice.stop_match;
   }
   head["usage"] = FinalUsage(answer);
   head["kvasir"] = FinalReceipt(answer);
-  std::string begin = Dump(head);
-  begin.back() = ',';
-  co_yield begin + "\"content\":[";
+  co_yield BeginObject(head) + "\"content\":[";
   co_yield ContentParts(choice);
   co_yield "]}";
 }

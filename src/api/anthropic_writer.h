@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "api/answer_writer.h"
+#include "api/text_frame.h"
 
 namespace kvasir {
 
@@ -33,7 +34,7 @@ class AnthropicWriter : public AnswerWriter {
   std::string PingEvent(const Answer& answer) override;
   std::string ErrorEvent(const Error& error) const override;
   Parts Body(const Answer& answer) const override;
-  uint64_t held_bytes() const override { return sizeof(*this); }
+  uint64_t held_bytes() const override { return sizeof(*this) + delta_.held_bytes(); }
 
  private:
   enum class Block : uint8_t { kNone, kThought, kText, kCall };
@@ -41,17 +42,19 @@ class AnthropicWriter : public AnswerWriter {
   nlohmann::json Usage(uint32_t prompt_tokens, uint32_t cached, uint64_t output_tokens) const;
   nlohmann::json FinalUsage(const Answer& answer) const;
   // {"id", "type", "role", "model", "stop_reason", "stop_sequence"}; without a reason.
-  nlohmann::json Envelope(const Answer& answer) const;
+  // `diagnostics` if the request asks about another message. `cached`: tokens of the prompt.
+  nlohmann::json Envelope(const Answer& answer, uint32_t cached) const;
   const char* StopReason(const Answer::Choice& choice) const;
   std::string Start(const Answer& answer, const Event& event) const;
   std::string Take(const AnswerEvent& piece);
-  // Ends the open block, and begins one of this kind unless that is open.
-  std::string Open(Block kind, const nlohmann::json& block);
+  // Ends the open block, and begins one of this kind.
+  std::string BeginBlock(Block kind, const nlohmann::json& block);
   std::string Close();
-  std::string Delta(nlohmann::json delta) const;
+  TextFrame DeltaFrame() const;
 
   const AnthropicForm form_;
   Block open_ = Block::kNone;
+  TextFrame delta_;          // the event of a piece of the open block
   uint32_t num_blocks_ = 0;  // that have begun
   bool has_started_ = false;
 };

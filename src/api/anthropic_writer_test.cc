@@ -47,7 +47,7 @@ WrittenAnswer MessageOf(bool stream, AnthropicForm form,
                        std::make_unique<AnthropicWriter>(form));
 }
 
-// The objects of a stream, each with its type as the event's name.
+// Returns the objects of a stream, each with its type as the event's name.
 std::vector<json> NamedEvents(const std::string& stream) {
   std::vector<json> events;
   for (size_t at = 0; at < stream.size();) {
@@ -59,7 +59,7 @@ std::vector<json> NamedEvents(const std::string& stream) {
   return events;
 }
 
-// The message that a client makes of a stream. Checks the order of the events.
+// Returns the message that a client makes of a stream. Checks the order of the events.
 json MessageOfStream(const std::vector<json>& events) {
   json message;
   std::string inputs;
@@ -138,6 +138,35 @@ TEST(AnthropicWriter, SaysWhyTheAnswerEnds) {
   Event late = EndEvent(FinishReason::kLength, 1);
   late.stop_match = "deadline";
   EXPECT_EQ(reason(late, 9), "max_tokens null");
+}
+
+TEST(AnthropicWriter, SaysHowThePromptDiffersFromAnEarlierOne) {
+  const auto said = [](const HeadComparison& compared) {
+    json both[2];
+    for (const bool is_stream : {false, true}) {
+      AnswerSpec spec;
+      spec.model = "m";
+      spec.stream = is_stream;
+      spec.compared = std::make_shared<HeadComparison>(compared);
+      WrittenAnswer answer(std::move(spec), 1, "7", 5, nullptr,
+                           std::make_unique<AnthropicWriter>(AnthropicForm()));
+      std::string stream = answer.Take(0, TextEvent("a"));
+      stream += answer.Take(0, EndEvent(FinishReason::kStop, 1));
+      both[is_stream] = is_stream ? NamedEvents(stream)[0]["message"]["diagnostics"]
+                                  : json::parse(Joined(answer.Body()))["diagnostics"];
+    }
+    EXPECT_EQ(both[0], both[1]);
+    return both[0].is_null() ? json() : both[0]["cache_miss_reason"];
+  };
+  EXPECT_EQ(said({.change = HeadChange::kNone, .tokens = 90, .is_whole = true}), json());
+  EXPECT_EQ(said({.change = HeadChange::kNone, .tokens = 99}), json({{"type", "unavailable"}}));
+  EXPECT_EQ(said({}), json({{"type", "unavailable"}}));
+  EXPECT_EQ(said({.change = HeadChange::kUnknown}), json({{"type", "previous_message_not_found"}}));
+  EXPECT_EQ(said({.change = HeadChange::kSystem, .tokens = 80}),
+            json({{"type", "system_changed"}, {"cache_missed_input_tokens", 50}}));
+  EXPECT_EQ(said({.change = HeadChange::kTools})["type"], "tools_changed");
+  EXPECT_EQ(said({.change = HeadChange::kMessages})["type"], "messages_changed");
+  EXPECT_EQ(said({.change = HeadChange::kModel})["type"], "model_changed");
 }
 
 TEST(AnthropicWriter, FiguresOfThePromptSumUp) {

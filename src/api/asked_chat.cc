@@ -17,6 +17,10 @@ constexpr uint32_t kRowsAtOnce = 64;
 // Stands for the next message of the user. What is written before it is the history.
 constexpr std::string_view kNextQuestion = "?";
 
+bool MayHaveLines(MissReason reason) {
+  return reason == MissReason::kDiverged || reason == MissReason::kCold;
+}
+
 }  // namespace
 
 AskedChat::AskedChat(std::string body, const ModelView& model, TurnPreparer& preparer)
@@ -52,8 +56,8 @@ bool AskedChat::IsShown(size_t index) const {
   return (index == 0 && state_.has_system()) || index >= state_.first_shown();
 }
 
-// The chat as a chat completion would have it; of a session without the messages that its prompt
-// leaves out.
+// Returns the chat as a chat completion would have it; of a session without the messages that its
+// prompt leaves out.
 Result<JsonValue> AskedChat::Chat(JsonTree* tree) const {
   size_t values_left = kMaxJsonValues;
   if (!is_session_) return ParseObject(body_, kChatIds, &values_left, tree);
@@ -88,35 +92,43 @@ bool AskedChat::MayHaveOtherReason(const Miss& miss) const {
 }
 
 bool AskedChat::MayExplain(const Miss& miss) const {
-  const bool may_have_lines =
-      miss.reason == MissReason::kDiverged || miss.reason == MissReason::kCold;
-  return MayHaveOtherReason(miss) || (may_have_lines && !lines_.empty());
+  return MayHaveOtherReason(miss) || (MayHaveLines(miss.reason) && !lines_.empty());
 }
 
-MissReason AskedChat::Explain(const Miss& miss) const {
-  if (!MayHaveOtherReason(miss)) return miss.reason;
+AskedChat::Explained AskedChat::Explain(const Miss& miss) const {
+  const bool may_have_lines = MayHaveLines(miss.reason);
+  const auto changes =
+      may_have_lines ? heads_.Explain(lines_, head_number_) : std::vector<LineChange>();
+  Explained found{miss.reason, {}};
+  if (!MayHaveOtherReason(miss) && changes.empty()) return found;
   JsonTree tree;
   const auto chat = Chat(&tree);
-  if (!chat) return MissReason::kDiverged;
+  if (!chat) return found;
+  if (MayHaveOtherReason(miss)) found.reason = ReasonOf(miss, *chat, &tree);
+  if (MayHaveLines(found.reason)) found.lines = LinesOf(changes, miss.at_token, *chat, &tree);
+  return found;
+}
+
+MissReason AskedChat::ReasonOf(const Miss& miss, const JsonValue& chat, JsonTree* tree) const {
   size_t message = miss.message_index.value_or(UINT32_MAX);
   if (is_session_ && message < state_.messages.size()) {
     size_t left_out = 0;
     for (size_t i = 0; i < message; ++i) left_out += !IsShown(i);
     message -= left_out;
   }
-  message = std::min(message, chat->Find("messages")->size());
+  message = std::min(message, chat.Find("messages")->size());
   std::vector<std::string_view> written;  // of a session's answers: their thoughts and calls too
   for (size_t i = 0; i < state_.messages.size(); ++i) {
     if (IsShown(i)) written.push_back(state_.messages[i]->more().written);
   }
-  if (IsRewrittenFrom(*chat, message, model_, &tree, written)) {
+  if (IsRewrittenFrom(chat, message, model_, tree, written)) {
     return MissReason::kTemplateRewrote;
   }
   return IsRetokenized(miss) ? MissReason::kRetokenized : MissReason::kDiverged;
 }
 
-// Whether a prompt or answer that the session has read has the text of the missed token there, in
-// other ids.
+// Tells whether a prompt or answer that the session has read has the text of the missed token
+// there, in other ids.
 bool AskedChat::IsRetokenized(const Miss& miss) const {
   if (!is_session_ || !MayBeRetokenized(miss)) return false;
   const auto prompt = PromptOf(state_, model_);
@@ -165,8 +177,8 @@ Result<ChatPrompt> AskedChat::NextOfBody() const {
   return EncodeChat(rendered, model_);
 }
 
-// Nothing that has been computed for a session may be unknown to it: its paths say what is to be
-// forgotten.
+// Returns the prompt with a next question. Adds it, up to the question, to the session's paths:
+// they say what is to be forgotten, so they must have all that is computed for the session.
 Result<ChatPrompt> AskedChat::NextOfSession() {
   KV_ASSIGN(const SessionStore::Entry entry, turn_->Read());
   SessionState state = *entry.state;

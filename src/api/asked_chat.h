@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "api/answer.h"
 #include "api/chat_prompt.h"
 #include "api/turn_preparer.h"
 #include "kvasir/engine_event.h"
@@ -27,10 +28,10 @@ class AskedChat {
   // `state`: of a session, with what the answer answers.
   AskedChat(SessionState state, const ModelView& model, TurnPreparer& preparer);
 
-  // Keeps the first lines of the prompt (ChatPrompt::lines), and has a miss explained by those of
-  // chats before. `salt`: the request's.
-  void NoteLines(std::vector<uint64_t> lines, const std::optional<std::string>& salt,
-                 HeadSpace heads);
+  // Keeps the head of the prompt of `request`, which `answer` will answer, and has a miss explained
+  // by those of chats before. Does the comparison that the answer has, if it has one.
+  void NoteHead(PromptHead head, const GenerateRequest& request, HeadSpace heads,
+                const Answer& answer);
 
   // Has the next turn prepared after the answer to `request`. REQUIRES: the request has its tenant,
   // and may share the cache.
@@ -43,15 +44,18 @@ class AskedChat {
   // Takes the turn of a session that has the answer. The turn ends when the next one was prepared.
   void Take(std::shared_ptr<SessionStore::Turn> turn) { turn_ = std::move(turn); }
 
-  // Tells whether Explain may find another reason, or ChangedLines lines. O(messages after the
+  // Tells whether Explain may find another reason, or find lines. O(messages after the
   // miss).
   bool MayExplain(const Miss& miss) const;
-  // Returns the reason of the miss, or what kDiverged comes from. O(a few renderings).
-  MissReason Explain(const Miss& miss) const;
-  // Returns which lines changed since a chat that the tenant asked before, where the miss comes
-  // from that: at most kMostVolatileLines, each with as many equal lines after it as have 64
-  // tokens, or next to such a one. O(lines of the tenant's chats + a rendering).
-  std::vector<VolatileLine> ChangedLines(const Miss& miss) const;
+  struct Explained {
+    MissReason reason;
+    std::vector<VolatileLine> lines;
+  };
+  // Returns the reason of the miss, or what kDiverged comes from; and which lines changed since a
+  // chat that the tenant asked before, where the miss comes from that: at most kMostVolatileLines,
+  // each with as many equal lines after it as have 64 tokens, or next to such a one. O(a few
+  // renderings + lines of the tenant's chats).
+  Explained Explain(const Miss& miss) const;
   // Renders what the next turn will show of this chat, and has it computed while nothing else
   // waits. What a session reads then is among its paths first. O(text).
   void PrepareNext();
@@ -64,6 +68,9 @@ class AskedChat {
   Result<JsonValue> Chat(JsonTree* tree) const;
   bool IsShown(size_t index) const;  // of a session: its prompt has this message
   bool MayHaveOtherReason(const Miss& miss) const;
+  MissReason ReasonOf(const Miss& miss, const JsonValue& chat, JsonTree* tree) const;
+  std::vector<VolatileLine> LinesOf(std::span<const LineChange> changes, uint32_t at_token,
+                                    const JsonValue& chat, JsonTree* tree) const;
   // Returns, for a session, whether an answer is at the missed message or after it.
   bool MayBeRewritten(const Miss& miss) const;
   // Tells whether something that the session has read goes on after the missed token.

@@ -7,20 +7,15 @@
 
 #include "api/asked_chat.h"
 #include "api/chat_message.h"
+#include "base/ascii.h"
 
 namespace kvasir {
 namespace {
 
 constexpr uint32_t kLeastRepeated = 64;  // tokens after a line that is named
 
-std::string_view Trimmed(std::string_view text) {
-  constexpr std::string_view kSpaces = " \t\r\n";
-  const size_t begin = std::min(text.find_first_not_of(kSpaces), text.size());
-  text.remove_prefix(begin);
-  return text.substr(0, text.find_last_not_of(kSpaces) + 1);
-}
-
-// The bytes of [begin, end) that a message, a tool or a variable has, without spaces around them.
+// Returns the bytes of [begin, end) that a message, a tool or a variable has, without spaces around
+// them.
 std::string WrittenByUsers(const RenderedChat& chat, size_t begin, size_t end) {
   std::string written;
   auto range =
@@ -51,12 +46,14 @@ struct AskedChat::ShownChat {
   JsonTree* tree;
 };
 
-void AskedChat::NoteLines(std::vector<uint64_t> lines, const std::optional<std::string>& salt,
-                          HeadSpace heads) {
-  if (salt) heads.AddSalt(*salt, &lines);
+void AskedChat::NoteHead(PromptHead head, const GenerateRequest& request, HeadSpace heads,
+                         const Answer& answer) {
+  head.parts.model = heads.DigestOf(request.adapter_digest.value_or(""));
+  if (request.cache_salt) heads.AddSalt(*request.cache_salt, &head);
   heads_ = std::move(heads);
-  head_number_ = heads_.Note(lines);
-  lines_ = std::move(lines);
+  if (answer.spec().compared) heads_.Compare(head, answer.spec().compared.get());
+  lines_ = head.lines;
+  head_number_ = heads_.Note(std::move(head), answer.id());
 }
 
 // Finds the message and the line of its text. The lines of a message are shown in their order, and
@@ -93,17 +90,13 @@ void AskedChat::Place(const ShownChat& shown, uint32_t line, VolatileLine* to) c
   }
 }
 
-std::vector<VolatileLine> AskedChat::ChangedLines(const Miss& miss) const {
-  if (miss.reason != MissReason::kDiverged && miss.reason != MissReason::kCold) return {};
-  const std::vector<LineChange> changes = heads_.Explain(lines_, head_number_);
+std::vector<VolatileLine> AskedChat::LinesOf(std::span<const LineChange> changes, uint32_t at_token,
+                                             const JsonValue& chat, JsonTree* tree) const {
   if (changes.empty()) return {};
-  JsonTree tree;
-  const auto chat = Chat(&tree);
-  if (!chat) return {};
-  JsonFields fields(*chat);
-  auto text = RenderMessages(fields, &tree, model_);
+  JsonFields fields(chat);
+  auto text = RenderMessages(fields, tree, model_);
   if (!text) return {};
-  ShownChat shown{*chat, std::move(*text), {}, &tree};
+  ShownChat shown{chat, std::move(*text), {}, tree};
   shown.begins = LineBegins(shown.text);
   if (shown.begins.size() != lines_.size() + 1) return {};
   std::vector<size_t> ends;
@@ -115,7 +108,7 @@ std::vector<VolatileLine> AskedChat::ChangedLines(const Miss& miss) const {
   if (!tokens) return {};
   std::vector<VolatileLine> lines;
   for (size_t i = 0; i < changes.size(); ++i) {
-    const uint32_t begin = std::max((*tokens)[2 * i], miss.at_token);
+    const uint32_t begin = std::max((*tokens)[2 * i], at_token);
     const uint32_t end = std::max((*tokens)[2 * i + 1], begin);
     if (end - begin < kLeastRepeated) continue;
     for (uint32_t k = 0; k < std::max(changes[i].num_lines, 1u); ++k) {

@@ -28,6 +28,9 @@ struct Shown {
 Shown ShownBy(const ChatTemplate& chat_template, std::string_view body) {
   ModelView model;
   model.chat_template = &chat_template;
+  JsonTree tree;
+  model.template_variables =
+      tree.Object({{"bos_token", tree.String("<s>")}, {"eos_token", tree.String("</s>")}});
   auto parsed = ParseBody(body);
   if (!parsed) return {.error = parsed.error()};
   JsonFields fields(parsed->fields);
@@ -73,6 +76,30 @@ TEST(ChatForms, ATextBesideCallsThatTheTemplateShowsOnlyWithoutOneIsSaid) {
   EXPECT_EQ(shown.ignored, Paths{"messages[1].content"});
 }
 
+TEST(ChatForms, AVariableThatTheTemplateDoesNotReadIsNamed) {
+  const std::string source =
+      "{% if late is defined and not x %}{{ late }}{% endif %}{% for m in messages %}"
+      "{{ m.content }}{% endfor %}{{ tools }}{{ y }}";
+  const auto ignored = [&](const std::string& variables) {
+    const Shown shown = ShownOf(source, R"({"messages": [{"role": "user", "content": "a"}],
+        "chat_template_kwargs": {)" + variables +
+                                            "}}");
+    EXPECT_FALSE(shown.error);
+    return shown.ignored;
+  };
+  EXPECT_EQ(ignored(""), Paths{});
+  EXPECT_EQ(ignored(R"("late": false, "y": 1)"), Paths{});
+  EXPECT_EQ(ignored(R"("enable_thinking": false, "late": 1)"),
+            Paths{"chat_template_kwargs.enable_thinking"});
+  EXPECT_EQ(ignored(R"("x": true)"), Paths{"chat_template_kwargs.x"}) << "not in this chat";
+  EXPECT_EQ(ignored(R"("tools": [1], "add_generation_prompt": true, "bos_token": "")"),
+            (Paths{"chat_template_kwargs.bos_token", "chat_template_kwargs.tools",
+                   "chat_template_kwargs.add_generation_prompt"}))
+      << "the chat's own, and one of the server's that the template does not show";
+  EXPECT_EQ(ignored('"' + std::string(70, 'n') + R"(": 1)"),
+            Paths{"chat_template_kwargs." + std::string(64, 'n')});
+}
+
 TEST(ChatForms, WhatATemplateDoesNotShowIsNamed) {
   const std::string source = Case("no-tools.jinja");
   EXPECT_EQ(ShownOf(source, Case("tools-unseen.json")).ignored, Paths{"tools"});
@@ -84,6 +111,18 @@ TEST(ChatForms, WhatATemplateDoesNotShowIsNamed) {
       {"role": "assistant", "content": "Hello", "reasoning_content": "Hm."},
       {"role": "developer", "content": "Two."}, {"role": "user", "content": " "}]})");
   EXPECT_EQ(late.ignored, (Paths{"messages[2].reasoning_content", "messages[3]"}));
+}
+
+TEST(ChatForms, ALongListOfWhatIsNotShownSaysHowManyMoreThereAre) {
+  json messages = {{{"role", "user"}, {"content", "Hi"}}};
+  for (int i = 0; i < 70; ++i) {
+    messages.push_back({{"role", "tool"}, {"content", "Rain" + std::to_string(i)}});
+  }
+  const json body = {{"messages", messages}};
+  const Shown shown = ShownOf(Case("no-tools.jinja"), body.dump());
+  ASSERT_EQ(shown.ignored.size(), 65u);
+  EXPECT_EQ(shown.ignored[63], "messages[64]");
+  EXPECT_EQ(shown.ignored[64], "and 6 more");
 }
 
 TEST(ChatForms, APartIsSeenInWhateverFormTheTemplateGivesIt) {
@@ -241,7 +280,7 @@ TEST(ChatForms, AnErrorOfATemplateNamesTheMessage) {
   EXPECT_EQ(before.error->text(), "messages[1]: users only");
 }
 
-// Name -> source of every template at hand.
+// Maps the names of all templates at hand to their sources.
 std::map<std::string, std::string> AllTemplates() {
   std::map<std::string, std::string> all;
   for (const std::string_view name : BuiltinTemplateNames()) {
@@ -267,7 +306,7 @@ std::map<std::string, std::string> AllTemplates() {
   return all;
 }
 
-// The call `i` of message 1 is in the text, or named.
+// Tells whether the call `i` of message 1 is in the text, or named.
 bool IsAccountedFor(const Shown& shown, size_t i, const std::string& name,
                     const std::string& argument) {
   const std::string call = "messages[1].tool_calls[" + std::to_string(i) + "]";
@@ -282,6 +321,25 @@ bool IsAccountedFor(const Shown& shown, size_t i, const std::string& name,
           (has(argument) || names(call + ".function.arguments")));
 }
 
+// Tells whether arguments of a call, or their text, are an object.
+bool IsObject(const json& arguments) {
+  if (!arguments.is_string()) return arguments.is_object();
+  return json::parse(arguments.get<std::string>(), nullptr, false).is_object();
+}
+
+// Tells whether a template refuses a chat of the test below by a rule that jinja2 keeps too: one
+// call at most, no role beside two, a call without `function`, a tool without descriptions.
+bool IsOwnRule(const std::string& where, const std::string& message) {
+  constexpr std::pair<const char*, const char*> kRules[] = {
+      {"cases/one-call-at-most.jinja", "one call at a time"},
+      {"gemma-3-chat/chat_template.json", "Conversation roles must alternate"},
+      {"gpt-oss/chat_template.jinja", "'dict object' has no attribute 'name'"},
+      {"gpt-oss/chat_template.jinja", "'dict object' has no attribute 'description'"}};
+  return std::ranges::any_of(kRules, [&](const auto& rule) {
+    return where.find(rule.first) != where.npos && message.find(rule.second) != message.npos;
+  });
+}
+
 TEST(ChatForms, EveryFormOfCallIsShownByEveryTemplateOrNamed) {
   const json arguments_of_call[] = {
       "{\"city\": \"Bergen0\"}", {{"city", "Bergen0"}}, "{\"a\":[1,{\"b\":\"Bergen0\"}]}",
@@ -294,6 +352,7 @@ TEST(ChatForms, EveryFormOfCallIsShownByEveryTemplateOrNamed) {
     const auto chat_template = ChatTemplate::Parse(source);
     if (!chat_template) continue;
     for (const json& arguments : arguments_of_call) {
+      const bool is_object = IsObject(arguments);
       for (const json& content : contents) {
         for (const size_t num_calls : {1, 2}) {
           for (const bool has_tools : {false, true}) {
@@ -320,8 +379,13 @@ TEST(ChatForms, EveryFormOfCallIsShownByEveryTemplateOrNamed) {
               const Shown shown = ShownBy(**chat_template, body.dump());
               if (shown.error) {
                 ++refused;
-                EXPECT_EQ(shown.error->field.value_or("").substr(0, 9), "messages[")
-                    << where << ": " << shown.error->text();
+                const std::string field = shown.error->field.value_or("");
+                EXPECT_EQ(field.substr(0, 9), "messages[") << where << ": " << shown.error->text();
+                const bool names_arguments = field.ends_with(".function.arguments");
+                EXPECT_TRUE(IsOwnRule(where, shown.error->message) ||
+                            (names_arguments && !is_object))
+                    << where << ": " << shown.error->text() << "\n"
+                    << body;
                 continue;
               }
               ++rendered;

@@ -42,9 +42,7 @@ Result<std::string> JoinParts(std::span<const JsonValue> parts, const std::strin
       part.Fail("span", "is for text parts of chat completions alone");
     }
     if (part.error()) return tl::unexpected(*part.error());
-    for (const std::string& name : part.Unread()) {
-      if (room.unread.size() < kMaxUnread) room.unread.push_back(part_path + "." + name);
-    }
+    for (const std::string& name : part.Unread()) room.unread.push_back(part_path + "." + name);
     if (i > 0) joined += '\n';
     joined += text;
   }
@@ -67,7 +65,7 @@ Result<JsonValue> ContentOf(JsonFields& message, const std::string& path, bool m
                    KindOf(*content));
 }
 
-// A copy of `object` with `value` for `key`, in the same place, or at the end if the key is new.
+// Copies `object` with `value` for `key`, in the same place, or at the end if the key is new.
 JsonValue With(const JsonValue& object, std::string_view key, const JsonValue& value,
                JsonTree* tree) {
   std::vector<Member> members(object.members().begin(), object.members().end());
@@ -75,8 +73,8 @@ JsonValue With(const JsonValue& object, std::string_view key, const JsonValue& v
   return tree->Object(std::move(members));
 }
 
-// The arguments of a call: an object, which the API carries as JSON text. Anything else stays text:
-// what max_tokens cut off, a list.
+// Reads the arguments of a call: an object, which the API carries as JSON text. Anything else stays
+// text: what max_tokens cut off, a list.
 Result<JsonValue> ReadArguments(const JsonValue* sent, MessageRoom& room) {
   if (!sent || sent->is_null()) return room.tree->Object({});
   if (sent->is_object()) return *sent;
@@ -111,7 +109,7 @@ Result<JsonValue> ToolCalls(const JsonValue& calls, const std::string& path, Mes
   return room.tree->Array(made);
 }
 
-// The old form of a call, as `tool_calls` have it.
+// Reads the old form of a call, as `tool_calls` have it.
 Result<JsonValue> CallOf(const JsonValue& function, const std::string& path, MessageRoom& room) {
   const JsonValue call =
       room.tree->Object({{"type", room.tree->String("function")}, {"function", function}});
@@ -120,7 +118,8 @@ Result<JsonValue> CallOf(const JsonValue& function, const std::string& path, Mes
   return room.tree->Array(std::vector<JsonValue>{made});
 }
 
-// Most messages have a role, a content that is a text, and no calls.
+// Tells whether templates see the message as it was sent: most have a role, a content that is a
+// text, and no calls.
 bool IsAsTemplatesSeeIt(const JsonValue& raw, const ModelView& model) {
   const JsonValue* role = raw.Find("role");
   const JsonValue* content = raw.Find("content");
@@ -130,7 +129,7 @@ bool IsAsTemplatesSeeIt(const JsonValue& raw, const ModelView& model) {
   return IsChatRole(role->text());
 }
 
-// The text of the arguments of call `i`, as it was sent where that is possible.
+// Returns the text of the arguments of call `i`, as it was sent where that is possible.
 std::string ArgumentsText(const JsonValue& raw, const JsonValue& function, size_t i) {
   const JsonValue* called = HasFunctionCall(raw)
                                 ? raw.Find(kFunctionCall)
@@ -140,8 +139,8 @@ std::string ArgumentsText(const JsonValue& raw, const JsonValue& function, size_
   return TextOf(*function.Find("arguments"));
 }
 
-// A message whose calls stand in its content, for templates that show no calls: as the "json"
-// format has them.
+// Writes a message's calls into its content, for templates that show no calls: as the "json" format
+// has them.
 JsonValue WithWrittenCalls(const JsonValue& raw, const JsonValue& message, JsonTree* tree) {
   std::string content(message.Find("content")->text());
   const auto calls = message.Find("tool_calls")->items();

@@ -21,9 +21,9 @@ struct MessageRoom {
   bool takes_spans = false;             // text parts may have `span`
 };
 
-// A message of a request: its content is a string; arguments of its tool calls are objects, or the
-// text of what is not an object; without calls there is no `tool_calls`, and a `function_call` is
-// one. kInvalidArgument names the field: "messages[2].role".
+// Reads a message of a request: its content is a string; arguments of its tool calls are objects,
+// or the text of what is not an object; without calls there is no `tool_calls`, and a
+// `function_call` is one. kInvalidArgument names the field: "messages[2].role".
 Result<JsonValue> ReadMessage(const JsonValue& raw, size_t index, const ModelView& model,
                               MessageRoom* room);
 

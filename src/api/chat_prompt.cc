@@ -7,6 +7,8 @@
 #include <set>
 
 #include "api/cache_marks.h"
+#include "api/raw_prompts.h"
+#include "base/cut_names.h"
 
 namespace kvasir {
 
@@ -72,13 +74,14 @@ Status AddRules(const char* field, JsonFields& fields, LineRules* rules) {
 
 namespace {
 
-// The variables of the template: those of the server's start, then those of the request, which win.
+// Reads the variables of the template: those of the server's start, then those of the request,
+// which win.
 Result<JsonValue> ReadVariables(JsonFields& fields, const ChatTemplate& chat_template,
                                 const ModelView& model, JsonTree* tree) {
   const JsonValue* variables = fields.Find("chat_template_kwargs");
   const JsonValue* documents = fields.Find("documents");
   if (variables && !variables->is_object()) {
-    fields.Fail("chat_template_kwargs", "must be an object");
+    fields.Refuse("chat_template_kwargs", "an object");
   }
   if (documents &&
       (!documents->is_array() || !std::ranges::all_of(documents->items(), &JsonValue::is_object))) {
@@ -97,7 +100,7 @@ Result<JsonValue> ReadVariables(JsonFields& fields, const ChatTemplate& chat_tem
 }
 
 // Takes lines out of the system's messages, and writes those that are moved at the end of the last
-// message of the user; without such a message they stay.
+// message of the user; without such a message they stay, and move_lines says nothing.
 Result<CuredLines> CureMessages(JsonFields& fields, const ModelView& model, JsonTree* tree,
                                 std::vector<JsonValue>* messages) {
   LineCure cure = model.cure ? *model.cure : LineCure();
@@ -109,7 +112,12 @@ Result<CuredLines> CureMessages(JsonFields& fields, const ModelView& model, Json
     return [role](const JsonValue& one) { return one.Find("role")->text() == role; };
   };
   const auto user = std::find_if(messages->rbegin(), messages->rend(), has_role("user"));
-  if (user == messages->rend()) cure.moved = LineRules();
+  if (user == messages->rend()) {
+    const std::string field = "move_lines";
+    const JsonValue* asked = fields.Find("move_lines");
+    if (asked && asked->size() > 0) fields.TakeUnread(std::span(&field, 1));
+    cure.moved = LineRules();
+  }
   const auto set_content = [&](JsonValue& message, const std::string& text) {
     std::vector<JsonValue::Member> members(message.members().begin(), message.members().end());
     members.push_back({"content", tree->String(text)});  // the last one of equal keys counts
@@ -136,13 +144,14 @@ Result<CuredLines> CureMessages(JsonFields& fields, const ModelView& model, Json
   return cured;
 }
 
-// The text that `continue_final_message` names: true, or one of vLLM's and llama-server's names.
+// Returns the text that `continue_final_message` names: true, or one of vLLM's and llama-server's
+// names.
 std::optional<Continued> ContinuedOf(const JsonValue& field) {
   if (field.is_bool()) return field.boolean() ? std::optional(Continued::kContent) : std::nullopt;
   return field.text() == "content" ? Continued::kContent : Continued::kReasoningContent;
 }
 
-// Whether the answer is a new message, the last one's rest, or whatever follows.
+// Reads whether the answer is a new message, the last one's rest, or whatever follows.
 Status ReadEnd(JsonFields& fields, const JsonValue& last, ChatRenderOptions* options) {
   constexpr const char* kField = "continue_final_message";
   const bool says_prompt = fields.Has("add_generation_prompt");
@@ -155,7 +164,7 @@ Status ReadEnd(JsonFields& fields, const JsonValue& last, ChatRenderOptions* opt
     if (is_answer && !says_prompt) options->continues = Continued::kContent;
   } else if (!field->is_bool() && (!field->is_string() || (field->text() != "content" &&
                                                            field->text() != "reasoning_content"))) {
-    fields.Fail(kField, "is not true, false, \"content\" or \"reasoning_content\"");
+    fields.Refuse(kField, R"(true, false, "content" or "reasoning_content")");
   } else {
     options->continues = ContinuedOf(*field);
     if (options->continues && says_prompt && options->add_generation_prompt) {
@@ -167,8 +176,23 @@ Status ReadEnd(JsonFields& fields, const JsonValue& last, ChatRenderOptions* opt
   return fields.error() ? Status(tl::unexpected(*fields.error())) : Status();
 }
 
-// The error of a template, of the message at which it stopped: where it was at none, the last one
-// of the shortest beginning that it refuses. O(log messages) renderings.
+// Leaves out variables that the server has, and names calls as the request does. REQUIRES: the
+// request has messages.
+void NameUnseen(JsonFields& fields, std::vector<jinja::ChatPart>* unseen) {
+  using Kind = jinja::ChatPart::Kind;
+  const JsonValue* variables = fields.Find("chat_template_kwargs");
+  std::erase_if(*unseen, [&](const jinja::ChatPart& part) {
+    return part.kind == Kind::kVariable && (!variables || !variables->Find(part.member));
+  });
+  const auto messages = fields.Find("messages")->items();
+  for (jinja::ChatPart& part : *unseen) {
+    const bool is_call = part.kind == Kind::kCallName || part.kind == Kind::kCallArguments;
+    if (is_call && HasFunctionCall(messages[part.message])) part.member = kFunctionCall;
+  }
+}
+
+// Returns the error of a template, of the message at which it stopped: where it was at none, the
+// last one of the shortest beginning that it refuses. O(log messages) renderings.
 template <typename Render>
 Error TemplateError(const Error& error, size_t num_messages, const Render& render) {
   if (error.field && !error.index) return error;  // of the end of the chat
@@ -198,7 +222,7 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
   if (!messages) return FailField(Code::kInvalidArgument, "messages", "is missing");
   if (!messages->is_array() || messages->size() == 0) {
     return FailField(Code::kInvalidArgument, "messages",
-                     "must be an array with at least one message");
+                     "is {}, not an array with at least one message", FoundText(*messages));
   }
   KV_ASSIGN(UnmarkedMessages unmarked, TakeMarks(fields, tree));
   KV_ASSIGN(const JsonValue tools, ReadTools(fields));
@@ -243,22 +267,44 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
   chat->cured = cured;
   chat->marks = std::move(unmarked.marks);
   chat->unseen.insert(chat->unseen.end(), left_out.begin(), left_out.end());
-  for (jinja::ChatPart& part : chat->unseen) {
-    const bool is_call = part.kind == jinja::ChatPart::Kind::kCallName ||
-                         part.kind == jinja::ChatPart::Kind::kCallArguments;
-    if (is_call && HasFunctionCall(messages->items()[part.message])) part.member = kFunctionCall;
-  }
+  NameUnseen(fields, &chat->unseen);
   return std::move(*chat);
 }
 
+PromptHead::Parts HeadPartsOf(JsonFields fields, const HeadSpace& heads) {
+  PromptHead::Parts parts;
+  if (!heads) return parts;
+  const auto text_of = [&](std::string_view name) {
+    const JsonValue* value = fields.Find(name);
+    return value ? TextOf(*value) : std::string();
+  };
+  std::string others, system;
+  for (const char* name : {"chat_template_kwargs", "chat_template_name", "documents", "drop_lines",
+                           "move_lines", "add_generation_prompt", "continue_final_message"}) {
+    others += text_of(name) + "\n";
+  }
+  const JsonValue* messages = fields.Find("messages");
+  for (const JsonValue& message : messages ? messages->items() : std::span<const JsonValue>()) {
+    const JsonValue* role = message.Find("role");
+    const bool is_system =
+        role && role->is_string() && (role->text() == "system" || role->text() == "developer");
+    if (!is_system) break;
+    if (const JsonValue* content = message.Find("content")) system += TextOf(*content);
+  }
+  parts.tools = heads.DigestOf(text_of("tools"));
+  parts.system = heads.DigestOf(system);
+  parts.others = heads.DigestOf(others);
+  return parts;
+}
+
 std::vector<std::string> PathsOf(std::span<const jinja::ChatPart> unseen) {
+  constexpr size_t kMaxNameBytes = 64;
   std::vector<std::string> paths;
   std::set<uint32_t> whole;  // messages of which nothing is shown
   for (const jinja::ChatPart& part : unseen) {
     if (part.is_alone && part.kind == jinja::ChatPart::Kind::kContent) whole.insert(part.message);
   }
-  for (size_t i = 0; i < unseen.size() && paths.size() < kMaxUnread; ++i) {
-    const jinja::ChatPart& part = unseen[i];
+  for (const jinja::ChatPart& part : unseen) {
     const std::string message = fmt::format("messages[{}]", part.message);
     const bool is_old_call = part.member == kFunctionCall;
     const std::string call = is_old_call ? message + "." + part.member
@@ -290,8 +336,12 @@ std::vector<std::string> PathsOf(std::span<const jinja::ChatPart> unseen) {
       case jinja::ChatPart::Kind::kMember:
         if (!whole.contains(part.message)) paths.push_back(message + "." + part.member);
         break;
+      case jinja::ChatPart::Kind::kVariable:
+        paths.push_back("chat_template_kwargs." + part.member.substr(0, kMaxNameBytes));
+        break;
     }
   }
+  CutNames(&paths);
   return paths;
 }
 
@@ -303,12 +353,8 @@ Error NoTextError(const std::string& field, const ModelView& model) {
 Error EncodeError(const Error& error, const std::string& field, size_t most_tokens,
                   const ModelView& model) {
   if (error.code != Code::kExhausted) return {error.code, error.text(), field};
-  return {Code::kInvalidArgument,
-          fmt::format("has more than {} tokens; the context has {}", most_tokens, model.ctx_size),
-          field,
-          {},
-          {},
-          Cause::kContext};
+  const std::string count = fmt::format("more than {} tokens, which", most_tokens);
+  return ContextError(most_tokens + 1, 0, count, field, model);
 }
 
 }  // namespace kvasir

@@ -38,7 +38,7 @@ Result<RenderedChat> RenderMessages(JsonFields& fields, JsonTree* tree, const Mo
 Status AddRules(const char* field, JsonFields& fields, LineRules* rules);
 
 // Returns the names of fields of a request that its prompt does not show: "tools", "messages[3]",
-// "messages[1].tool_calls[0]"; the first 64.
+// "messages[1].tool_calls[0]"; the first 64, and how many more.
 std::vector<std::string> PathsOf(std::span<const jinja::ChatPart> unseen);
 
 // Returns what a tool of a request says of its function: in `function`, or itself.
@@ -59,12 +59,16 @@ struct ChatPrompt {
   PromptThought thought = PromptThought::kNone;
   std::vector<CacheMark> marks;         // as RenderedChat::marks
   CuredLines cured;                     // as RenderedChat::cured
-  std::vector<uint64_t> lines;          // ModelView::heads' digests of the chat's first lines
+  PromptHead head;                      // without its parts; empty without ModelView::heads
   bool clock_in_prompt = false;         // as RenderedChat::clock_in_prompt
   std::vector<jinja::ChatPart> unseen;  // as RenderedChat::unseen
   // [known]: where the ids end; absent: they were left out, or stand within others.
   std::vector<std::optional<uint32_t>> known_ends;
 };
+
+// Returns digests of the fields of a chat that its prompt depends on, but not of its model.
+// O(text).
+PromptHead::Parts HeadPartsOf(JsonFields fields, const HeadSpace& heads);
 
 // Bytes [begin, end) of a chat's text that these ids stand for.
 struct KnownIds {

@@ -21,7 +21,7 @@ Status AppendPart(const RenderedChat& chat, size_t begin, size_t end, const Mode
   options.add_special = false;  // the template writes special tokens
   options.at_start = begin == 0;
   options.written = *chat.written;
-  options.max_tokens = model.max_text_tokens();
+  options.max_tokens = chat.max_tokens.value_or(model.max_text_tokens());
   options.pieces = model.pieces ? &model.pieces : nullptr;
   options.parts = &parts;
   options.finds_reads_back = begin > 0 || end < chat.text.size();
@@ -62,9 +62,9 @@ Result<Encoded> EncodeAround(const RenderedChat& chat, const ModelView& model,
   return encoded;
 }
 
-// A message ends with the token whose text reaches its last byte. Only the parts in which messages
-// end are decoded. (Where decoding adds or drops a space, the result may be off by one: good enough
-// for a receipt.)
+// Finds where messages end: after the token whose text reaches the last byte. Decodes only the
+// parts in which messages end. (Where decoding adds or drops a space, the result may be off by one:
+// good enough for a receipt.)
 std::vector<uint32_t> MessageEnds(const Encoded& encoded, std::span<const size_t> text_ends,
                                   const Tokenizer& tokenizer) {
   std::vector<uint32_t> ends;
@@ -95,8 +95,8 @@ std::vector<uint32_t> MessageEnds(const Encoded& encoded, std::span<const size_t
   return ends;
 }
 
-// Where a template writes messages out of their order, the token before is taken too: it may have
-// the first bytes.
+// Finds where messages begin. Where a template writes them out of their order, the token before is
+// taken too: it may have the first bytes.
 std::vector<uint32_t> MessageBegins(const Encoded& encoded, const RenderedChat& chat,
                                     std::span<const uint32_t> ends, const Tokenizer& tokenizer) {
   std::vector<uint32_t> begins(ends.size(), 0);
@@ -119,7 +119,7 @@ bool ReadsBackInParts(const Encoded& encoded) {
   });
 }
 
-// Whether the ids decode to the text.
+// Tells whether the ids decode to the text.
 bool Reads(const Tokenizer& tokenizer, std::span<const TokenId> ids, std::string_view text) {
   const auto decoder = tokenizer.StartDecoder(SpecialTokens::kShow);
   std::string part;
@@ -146,8 +146,9 @@ std::string TextInside(const Tokenizer& tokenizer, std::span<const TokenId> ids)
   return text.erase(0, alone);
 }
 
-// SentencePiece decodes the space that its first token has only after other text: an answer begins
-// without it, and templates write one before the answer. Then the ids stand for that space too.
+// Adds the space before an answer to the bytes of its ids. SentencePiece decodes the space that its
+// first token has only after other text: an answer begins without it, and templates write one
+// before the answer. Then the ids stand for that space too.
 void TakeSpacesBefore(std::string_view text, const Tokenizer& tokenizer,
                       std::vector<KnownIds>* known) {
   size_t done = 0;
@@ -162,7 +163,7 @@ void TakeSpacesBefore(std::string_view text, const Tokenizer& tokenizer,
   }
 }
 
-// The ids with those that are known, where the whole decodes to what the chat reads.
+// Encodes a chat with the ids that are known, where the whole decodes to what the chat reads.
 Result<Encoded> EncodeWith(std::vector<KnownIds> known, const RenderedChat& chat,
                            const ModelView& model) {
   const Tokenizer& tokenizer = *model.tokenizer;
@@ -184,7 +185,8 @@ Result<Encoded> EncodeWith(std::vector<KnownIds> known, const RenderedChat& chat
   return reads ? std::move(encoded) : std::move(plain);
 }
 
-// Where the ids of bytes that were known end in the prompt, if these bytes begin and end there.
+// Finds where the ids of bytes that were known end in the prompt, if these bytes begin and end
+// there.
 std::optional<uint32_t> EndOf(const Encoded& encoded, const KnownIds& known) {
   const auto part = std::ranges::lower_bound(encoded.parts, known.end, {}, &EncodedPart::text_end);
   if (part == encoded.parts.end() || part->text_end != known.end) return std::nullopt;
@@ -218,12 +220,28 @@ Result<std::vector<uint32_t>> TokensBefore(const RenderedChat& chat,
   return MessageEnds(encoded, text_ends, *model.tokenizer);
 }
 
+namespace {
+
+PromptHead HeadOf(const RenderedChat& chat, const ModelView& model) {
+  PromptHead head;
+  if (!model.heads) return head;
+  const std::vector<size_t> begins = LineBegins(chat);
+  head.lines = model.heads.LinesOf(chat.text, begins);
+  const size_t said = chat.message_end.empty() ? 0 : chat.message_end.back();
+  // An entry more than there are lines: where the last one ends.
+  const auto after = std::ranges::upper_bound(begins, said);
+  head.said_lines = static_cast<uint32_t>(after - begins.begin() - 1);
+  return head;
+}
+
+}  // namespace
+
 Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
                               std::span<const KnownIds> known) {
   KV_ASSIGN(Encoded encoded, EncodeWith({known.begin(), known.end()}, chat, model));
   ChatPrompt prompt;
   prompt.unseen = chat.unseen;
-  prompt.lines = model.heads.LinesOf(chat.text, LineBegins(chat));
+  prompt.head = HeadOf(chat, model);
   for (const KnownIds& one : known) prompt.known_ends.push_back(EndOf(encoded, one));
   prompt.clock_in_prompt = chat.clock_in_prompt;
   prompt.cured = chat.cured;

@@ -1,5 +1,6 @@
 #include "api/chat_prompt.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-// The text that the template `source` renders for a request body, or the error's message.
+// Returns the text that the template `source` renders for a request body, or the error's message.
 std::string Rendered(std::string_view source, std::string_view body) {
   const auto chat_template = ChatTemplate::Parse(source);
   if (!chat_template) return chat_template.error().text();
@@ -75,6 +76,27 @@ TEST(ChatPrompt, DocumentsReachTheTemplatesThatUseThem) {
       R"({"documents": [{"title": "a"}], "messages": [{"role": "user", "content": "!"}]})";
   EXPECT_EQ(Rendered("{{ messages[0].content }}", unused),
             "documents: the chat template does not use documents; write them in a message");
+}
+
+TEST(ChatPrompt, LinesThatCannotMoveAreNamed) {
+  const auto chat_template =
+      ChatTemplate::Parse("{% for m in messages %}[{{ m.content }}]{% endfor %}");
+  ASSERT_TRUE(chat_template);
+  ModelView model;
+  model.chat_template = chat_template->get();
+  const auto ignored = [&](std::string_view rules, std::string_view role) {
+    auto parsed =
+        ParseBody(fmt::format(R"({{"messages": [{{"role": "system", "content": "Today's date: x"}},
+            {{"role": "{}", "content": "a"}}], "move_lines": {}}})",
+                              role, rules));
+    EXPECT_TRUE(parsed);
+    JsonFields fields(parsed->fields);
+    EXPECT_TRUE(RenderMessages(fields, &parsed->tree, model));
+    return std::vector<std::string>(fields.inner_unread().begin(), fields.inner_unread().end());
+  };
+  EXPECT_EQ(ignored(R"(["date"])", "assistant"), std::vector<std::string>{"move_lines"});
+  EXPECT_EQ(ignored("[]", "assistant"), std::vector<std::string>{});
+  EXPECT_EQ(ignored(R"(["date"])", "user"), std::vector<std::string>{});
 }
 
 TEST(ChatPrompt, CallsStandInTheContentOfTemplatesThatDoNotKnowThem) {
@@ -148,7 +170,7 @@ struct AnsweredChat {
   std::vector<KnownIds> known;
 };
 
-// An answer of tokens that no tokenizer would encode it as: any tokens that are text.
+// Draws an answer of tokens that no tokenizer would encode it as: any tokens that are text.
 std::vector<TokenId> AnyAnswer(const Tokenizer& tokenizer, Random& random) {
   for (;;) {
     std::vector<TokenId> ids;
@@ -199,7 +221,7 @@ AnsweredChat MakeChat(const Tokenizer& tokenizer, const std::string& bos, const 
   return made;
 }
 
-// How many of the answers stand in the prompt with their ids.
+// Counts the answers that stand in the prompt with their ids.
 size_t CountExact(const std::vector<TokenId>& ids, const AnsweredChat& chat) {
   return static_cast<size_t>(std::ranges::count_if(
       chat.answers, [&](const auto& answer) { return !std::ranges::search(ids, answer).empty(); }));

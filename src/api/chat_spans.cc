@@ -62,9 +62,10 @@ std::optional<PromptSpan> RangeOf(const ChatPrompt& prompt, size_t index,
 
 // Names the field of an error of the encoder.
 template <typename T>
-Result<T> EncodedOrNamed(Result<T> encoded, const ModelView& model) {
+Result<T> EncodedOrNamed(Result<T> encoded, const RenderedChat& chat, const ModelView& model) {
   if (encoded) return encoded;
-  return tl::unexpected(EncodeError(encoded.error(), "messages", model.max_text_tokens(), model));
+  const size_t most = chat.max_tokens.value_or(model.max_text_tokens());
+  return tl::unexpected(EncodeError(encoded.error(), "messages", most, model));
 }
 
 }  // namespace
@@ -74,7 +75,7 @@ Result<SpannedPrompt> EncodeSpans(JsonFields& fields, const RenderedChat& chat,
   SpannedPrompt spanned;
   const std::vector<SpanText> spans = SpanTextsOf(*fields.Find("messages"));
   if (spans.empty()) {
-    KV_ASSIGN(spanned.prompt, EncodedOrNamed(EncodeChat(chat, model), model));
+    KV_ASSIGN(spanned.prompt, EncodedOrNamed(EncodeChat(chat, model), chat, model));
     return spanned;
   }
   if (spans.size() > kMaxSpans) {
@@ -90,10 +91,10 @@ Result<SpannedPrompt> EncodeSpans(JsonFields& fields, const RenderedChat& chat,
                        "the chat template shows this span before or in another one");
     }
     const size_t end = begin + spans[i].text.size();
-    KV_ASSIGN(ids[i], EncodedOrNamed(EncodePart(chat, begin, end, model), model));
+    KV_ASSIGN(ids[i], EncodedOrNamed(EncodePart(chat, begin, end, model), chat, model));
     known.push_back({begin, end, ids[i]});
   }
-  KV_ASSIGN(spanned.prompt, EncodedOrNamed(EncodeChat(chat, model, known), model));
+  KV_ASSIGN(spanned.prompt, EncodedOrNamed(EncodeChat(chat, model, known), chat, model));
   for (size_t i = 0; i < spans.size(); ++i) {
     const auto range = RangeOf(spanned.prompt, i, ids[i]);
     if (!range) {

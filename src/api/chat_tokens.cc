@@ -1,5 +1,7 @@
 #include "api/chat_tokens.h"
 
+#include <utility>
+
 #include "api/chat_prompt.h"
 #include "api/chat_spans.h"
 #include "api/openai_request.h"
@@ -14,11 +16,18 @@ Result<size_t> CountChatTokens(std::string_view body, const ModelView& model) {
   return CountChatTokens(fields, &parsed.tree, model);
 }
 
-Result<size_t> CountChatTokens(JsonFields& fields, JsonTree* tree, const ModelView& model) {
+Result<std::vector<TokenId>> ChatTokens(JsonFields& fields, JsonTree* tree,
+                                        const ModelView& model) {
   if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
   KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, tree, model));
-  KV_ASSIGN(const SpannedPrompt spanned, EncodeSpans(fields, chat, model));
-  return spanned.prompt.ids.size();
+  KV_ASSIGN(SpannedPrompt spanned, EncodeSpans(fields, chat, model));
+  return std::move(spanned.prompt.ids);
+}
+
+Result<size_t> CountChatTokens(JsonFields& fields, JsonTree* tree, const ModelView& model) {
+  KV_TRY(ReadModel(fields, model));
+  KV_ASSIGN(const std::vector<TokenId> ids, ChatTokens(fields, tree, model));
+  return ids.size();
 }
 
 }  // namespace kvasir

@@ -11,7 +11,6 @@
 
 #include "api/adapter_fields.h"
 #include "api/embedding_writer.h"
-#include "api/ollama_request.h"
 #include "api/openai_request.h"
 #include "api/raw_prompts.h"
 #include "api/request_limits.h"
@@ -65,7 +64,7 @@ class EmbeddingReader {
     return !input || ((input->is_string() || input->is_array()) && input->size() == 0);
   }
   Status ReadModel(std::string_view name) {
-    KV_ASSIGN(model_name_, CheckModel(std::string(name), model_));
+    KV_ASSIGN(model_name_, CheckModel(name, model_));
     return {};
   }
   void ReadDimensions(EmbeddingForm* form);
@@ -135,7 +134,7 @@ Result<GenerationCall> ParseEmbeddingRequest(std::string_view body, const ModelV
   fields.Text("model", &name);
   fields.Text("encoding_format", &encoding);
   if (encoding != "float" && encoding != "base64") {
-    fields.Fail("encoding_format", "is not \"float\" or \"base64\"");
+    fields.Refuse("encoding_format", R"("float" or "base64")");
   }
   EmbeddingForm form{.is_base64 = encoding == "base64"};
   reader.ReadDimensions(&form);
@@ -156,7 +155,7 @@ Result<GenerationCall> ParseOllama(std::string_view body, const ModelView& model
   reader.ReadDimensions(&form);
   fields.Find("keep_alive");  // a model stays loaded
   if (fields.error()) return tl::unexpected(*fields.error());
-  KV_TRY(reader.ReadModel(WithoutLatest(name)));
+  KV_TRY(reader.ReadModel(name));
   if (reader.IsWithout(input)) return reader.EndWithout(form);
   return reader.End(input, form);
 }

@@ -19,13 +19,6 @@ using nlohmann::json;
 
 static_assert(std::endian::native == std::endian::little, "base64 has the bytes as they lie");
 
-// Returns the members of an object, to be put after others.
-std::string MembersOf(const json& object) {
-  std::string text = Dump(object);
-  text.front() = ',';
-  return text;
-}
-
 }  // namespace
 
 std::vector<float> NormedEmbedding(std::span<const float> embedding, uint32_t dimensions) {
@@ -83,7 +76,7 @@ Parts EmbeddingWriter::List() const {
 
 std::string EmbeddingWriter::OpenAiEnd(const Answer& answer) const {
   const Receipt& receipt = answer.receipt();
-  return MembersOf({{"id", answer.id()},
+  return EndObject({{"id", answer.id()},
                     {"created", answer.created_unix_s()},
                     {"model", answer.spec().model},
                     {"usage",
@@ -101,7 +94,7 @@ std::string EmbeddingWriter::OllamaEnd(const Answer& answer) const {
     members["prompt_eval_count"] = answer.receipt().prompt_tokens;
   }
   if (!embeddings_.empty()) members["kvasir"] = FinalReceipt(answer);
-  return MembersOf(members);
+  return EndObject(members);
 }
 
 Parts EmbeddingWriter::Body(const Answer& answer) const {

@@ -86,7 +86,8 @@ void FormatReader::TakeResponseFormat(const JsonValue& format) {
   }
   if (name != "json_object" && name != "json_schema") {
     return fields_.Fail("response_format",
-                        "type is not \"text\", \"json_object\" or \"json_schema\"");
+                        fmt::format(R"(type is {}, not "text", "json_object" or "json_schema")",
+                                    type ? FoundText(*type) : "missing"));
   }
   if (outer) return TakeNamedSchema(*outer);
   if (schema) {
@@ -95,7 +96,7 @@ void FormatReader::TakeResponseFormat(const JsonValue& format) {
   fields_.Fail("response_format.json_schema", "must be an object with a schema");
 }
 
-// OpenAI's {"name", "description", "strict", "schema"}.
+// Reads OpenAI's {"name", "description", "strict", "schema"}.
 void FormatReader::TakeNamedSchema(const JsonValue& named) {
   const std::string path = "response_format.json_schema";
   if (!named.is_object()) return fields_.Fail(path, "must be an object with a schema");

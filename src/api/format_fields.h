@@ -8,7 +8,7 @@
 
 namespace kvasir {
 
-// OpenAI's `response_format`, llama.cpp's `json_schema` and `grammar`, vLLM's `guided_json`,
+// Reads OpenAI's `response_format`, llama.cpp's `json_schema` and `grammar`, vLLM's `guided_json`,
 // `guided_regex`, `guided_choice`, `guided_grammar` and `structured_outputs`: one of them at most.
 // Absent: any text. Errors stay in `fields`; those of the text itself are Engine::SubmitAll's.
 std::optional<AnswerFormat::Text> ReadFormatText(JsonFields& fields);

@@ -9,6 +9,7 @@
 
 #include "api/answer.h"
 #include "api/answer_writer.h"
+#include "api/prompt_heads.h"
 #include "kvasir/generate_request.h"
 
 namespace kvasir {
@@ -20,7 +21,7 @@ struct GenerationCall {
   std::unique_ptr<AnswerWriter> writer;
   std::optional<uint32_t> slot;     // whose last request this is (server/slots.h)
   std::vector<std::string> unseen;  // of the request's `ignored`: what its prompt does not show
-  std::vector<uint64_t> lines;      // of a chat: ChatPrompt::lines
+  PromptHead head;                  // of a chat
 };
 
 }  // namespace kvasir

@@ -43,8 +43,9 @@ std::optional<TokenId> Find(std::optional<TokenId> named, Texts texts, const Tok
 // Joins the parts of a prompt. A text is encoded by itself, as it goes on from what is before it.
 class PromptWriter {
  public:
-  explicit PromptWriter(const ModelView& model) : model_(model) {
+  PromptWriter(const ModelView& model, size_t max_tokens) : model_(model) {
     options_.add_special = options_.parse_special = options_.at_start = false;
+    options_.max_tokens = max_tokens;
   }
 
   void Mark(std::optional<TokenId> id) {
@@ -52,12 +53,11 @@ class PromptWriter {
   }
   Status Text(std::string_view text, const std::string& field) {
     if (text.empty()) return {};
-    options_.max_tokens = model_.max_text_tokens();
     KV_ASSIGN(const std::vector<TokenId> more, EncodeText(text, field, options_, model_));
     ids_.insert(ids_.end(), more.begin(), more.end());
     return {};
   }
-  // What the tokenizer puts before a text: BOS, if it does.
+  // Adds what the tokenizer puts before a text: BOS, if it does.
   Status Begin() {
     KV_ASSIGN(const std::vector<TokenId> alone, EncodeText("", "infill", {}, model_));
     if (!alone.empty() && alone.front() == model_.tokenizer->bos()) Mark(alone.front());
@@ -71,8 +71,8 @@ class PromptWriter {
   std::vector<TokenId> ids_;
 };
 
-Status WriteFile(const JsonValue& file, size_t index, const ModelView& model,
-                 PromptWriter& writer) {
+Status WriteFile(const JsonValue& file, size_t index, const ModelView& model, PromptWriter& writer,
+                 JsonFields& body) {
   const std::string path = fmt::format("input_extra[{}]", index);
   if (!file.is_object()) {
     return FailField(Code::kInvalidArgument, path, "is {}, not an object", KindOf(file));
@@ -83,6 +83,7 @@ Status WriteFile(const JsonValue& file, size_t index, const ModelView& model,
   fields.Text("text", &text);
   if (!fields.Has("text")) fields.Fail("text", "is missing");
   if (fields.error()) return tl::unexpected(*fields.error());
+  body.TakeUnread(fields);
   if (!model.fim.file) {
     KV_TRY(writer.Text(kDivider, path));
     return writer.Text(text, path + ".text");
@@ -119,7 +120,8 @@ Status CheckInfill(const ModelView& model) {
                    missing);
 }
 
-Result<std::vector<TokenId>> InfillPrompt(JsonFields& fields, const ModelView& model) {
+Result<std::vector<TokenId>> InfillPrompt(JsonFields& fields, const ModelView& model,
+                                          size_t max_tokens) {
   std::string_view prefix, suffix, prompt;
   fields.Text("input_prefix", &prefix);
   fields.Text("input_suffix", &suffix);
@@ -133,12 +135,12 @@ Result<std::vector<TokenId>> InfillPrompt(JsonFields& fields, const ModelView& m
                 fmt::format("is {}, not a list of {{\"filename\", \"text\"}}", KindOf(*extra)));
   }
   if (fields.error()) return tl::unexpected(*fields.error());
-  PromptWriter writer(model);
+  PromptWriter writer(model, max_tokens);
   KV_TRY(writer.Begin());
   writer.Mark(model.fim.repo);
   if (model.fim.repo) KV_TRY(writer.Text(kProject, "infill"));
   const auto files = extra ? extra->items() : std::span<const JsonValue>();
-  for (size_t i = 0; i < files.size(); ++i) KV_TRY(WriteFile(files[i], i, model, writer));
+  for (size_t i = 0; i < files.size(); ++i) KV_TRY(WriteFile(files[i], i, model, writer, fields));
   writer.Mark(model.fim.file);
   if (model.fim.file) KV_TRY(writer.Text(kFile, "infill"));
   writer.Mark(model.fim.prefix);

@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <optional>
 
+#include "api/equal_lines.h"
+
 namespace kvasir {
 namespace {
 
 constexpr uint32_t kLeastEqual = 2;
 constexpr uint32_t kEnough = 4;  // fewer equal lines may be chance
-
-uint32_t NumEqual(std::span<const uint64_t> here, std::span<const uint64_t> there) {
-  return static_cast<uint32_t>(std::ranges::mismatch(here, there).in1 - here.begin());
-}
 
 // How many lines of each text are skipped before both go on.
 struct Skipped {
@@ -26,7 +24,9 @@ std::optional<Skipped> FindEqual(std::span<const uint64_t> here, std::span<const
     for (uint32_t skipped = least; skipped <= std::min(sum, kMostChangedLines); ++skipped) {
       const uint32_t other = sum - skipped;
       if (skipped >= here.size() || other >= there.size()) continue;
-      const uint32_t equal = NumEqual(here.subspan(skipped), there.subspan(other));
+      const auto next = here.subspan(skipped);
+      const uint32_t equal =
+          NumEqualLines(next.first(std::min<size_t>(next.size(), kEnough)), there.subspan(other));
       if (equal <= most) continue;
       most = equal;
       best = Skipped{skipped, other};
@@ -41,7 +41,7 @@ std::optional<Skipped> FindEqual(std::span<const uint64_t> here, std::span<const
 std::vector<LineChange> ChangesBetween(std::span<const uint64_t> here,
                                        std::span<const uint64_t> there) {
   std::vector<LineChange> changes;
-  uint32_t i = NumEqual(here, there), j = i;
+  uint32_t i = NumEqualLines(here, there), j = i;
   while (changes.size() < kMostChanges) {
     const auto skipped = FindEqual(here.subspan(i), there.subspan(j));
     if (!skipped) break;
@@ -50,7 +50,7 @@ std::vector<LineChange> ChangesBetween(std::span<const uint64_t> here,
     change.num_lines = skipped->here;
     i += skipped->here;
     j += skipped->there;
-    const uint32_t equal = NumEqual(here.subspan(i), there.subspan(j));
+    const uint32_t equal = NumEqualLines(here.subspan(i), there.subspan(j));
     change.equal_begin = i;
     i += equal;
     j += equal;

@@ -46,7 +46,7 @@ TEST(LineChanges, FourAreNot) {
             (std::vector{LineChange{0, 1, 1, 5}, LineChange{5, 1, 6, 14}}));
 }
 
-// The longest common subsequence, by its definition: [i][j] of the rests from i and j.
+// Compares by the longest common subsequence, by its definition: [i][j] of the rests from i and j.
 std::vector<LineChange> Naive(const std::vector<uint64_t>& here,
                               const std::vector<uint64_t>& there) {
   std::vector<std::vector<int>> most(here.size() + 1, std::vector<int>(there.size() + 1, 0));

@@ -26,7 +26,7 @@ constexpr NamedRule kNamed[] = {
     {"id", R"((?i)^\W*([\w-]+ ){0,3}(uu)?id\W*[:=]\W*[\w-]+\W*$)"},
     {"billing", R"(^x-anthropic-billing-header:)"}};
 
-// The compiled patterns, in the order of kNamed.
+// Returns the compiled patterns, in the order of kNamed.
 const std::vector<std::shared_ptr<const Regex>>& NamedPatterns() {
   static const std::vector<std::shared_ptr<const Regex>> patterns = [] {
     std::vector<std::shared_ptr<const Regex>> all;

@@ -53,7 +53,7 @@ void RefuseSwitchedOn(JsonFields& fields) {
   }
 }
 
-// What these paths have beside OpenAI's.
+// Reads what these paths have beside OpenAI's.
 void ReadLlamaFields(JsonFields& fields, GenerateRequest* request, AnswerSpec* spec,
                      LlamaSpec* llama) {
   fields.Unsigned("n_cmpl", 1, kMaxChoices, &request->n);
@@ -107,7 +107,7 @@ bool Wants(const LlamaSpec& llama, std::string_view field) {
   return fields.empty() || std::ranges::find(fields, field) != fields.end();
 }
 
-// The texts of the prompts, with special tokens. `remedy`: of texts that are too long.
+// Returns the texts of the prompts, with special tokens. `remedy`: of texts that are too long.
 Result<std::vector<std::string>> TextsOf(std::span<const std::vector<TokenId>* const> prompts,
                                          const ModelView& model, std::string_view remedy) {
   std::vector<std::string> texts;
@@ -168,7 +168,7 @@ std::string GrammarOf(const GenerateRequest& request) {
   return is_gbnf ? request.format->text->text : "";
 }
 
-// The adapters that a request says.
+// Lists the adapters that a request says.
 json ChoicesJson(const GenerateRequest& request) {
   json list = json::array();
   if (!request.adapters) return list;
@@ -196,7 +196,7 @@ Result<GenerationCall> ParseLlamaRequest(std::string_view body, const ModelView&
   JsonFields fields(parsed.fields);
   KV_ASSIGN(Begun begun, Begin(fields, model));
   EncodeOptions options;
-  options.max_tokens = model.max_text_tokens();
+  options.max_tokens = MaxTextTokens(begun.request, model);
   fields.Bool("add_special", &options.add_special);
   fields.Bool("parse_special", &options.parse_special);
   if (fields.error()) return tl::unexpected(*fields.error());
@@ -217,7 +217,7 @@ Result<GenerationCall> ParseInfillRequest(std::string_view body, const ModelView
   KV_ASSIGN(Begun begun, Begin(fields, model));
   RawPrompts prompts(1);
   KV_TRY(CheckSpans({}, begun.request));
-  KV_ASSIGN(prompts[0], InfillPrompt(fields, model));
+  KV_ASSIGN(prompts[0], InfillPrompt(fields, model, MaxTextTokens(begun.request, model)));
   KV_TRY(CheckLength(prompts[0].size(), begun.request, "input_prefix", model));
   AddInfillEnds(model, &begun.request);
   return Finish(std::move(begun), std::move(prompts), fields, model);

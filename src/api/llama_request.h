@@ -13,12 +13,12 @@ namespace kvasir {
 // Returns the sampling parameters of llama.cpp's server where a request says nothing.
 SamplingParams LlamaSampling();
 
-// As ParseChatRequest. `model.sampling` are the defaults of these paths. Known fields of llama.cpp
-// that would change the answer and are not supported give kUnsupported.
+// Reads a request as ParseChatRequest does. `model.sampling` are the defaults of these paths. Known
+// fields of llama.cpp that would change the answer and are not supported give kUnsupported.
 Result<GenerationCall> ParseLlamaRequest(std::string_view body, const ModelView& model);
 
-// A request whose prompt is `input_extra`, `input_prefix` with `prompt`, and `input_suffix`, marked
-// by the model's tokens. kUnsupported, of "infill": the vocabulary lacks them.
+// Reads a request whose prompt is `input_extra`, `input_prefix` with `prompt`, and `input_suffix`,
+// marked by the model's tokens. kUnsupported, of "infill": the vocabulary lacks them.
 Result<GenerationCall> ParseInfillRequest(std::string_view body, const ModelView& model);
 
 // `generation_settings`, and the parameters of /props. What is not supported has the value that

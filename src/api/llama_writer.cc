@@ -64,7 +64,7 @@ bool LlamaWriter::Wants(std::string_view field) const {
   return fields.empty() || std::ranges::find(fields, field) != fields.end();
 }
 
-std::string LlamaWriter::OpenEvent(const Answer& answer, uint32_t index) const {
+std::string LlamaWriter::BeginEvent(const Answer& answer, uint32_t index) const {
   return fmt::format(
       R"(data: {{"index":{},"id_slot":{},"stop":false,"tokens_predicted":{},"tokens_evaluated":{},"content":)",
       index, spec_.id_slot, answer.choice(index).num_tokens,
@@ -75,7 +75,7 @@ std::string LlamaWriter::StepEvents(const Answer& answer, const Answer::Step& st
                                     const Event& event) {
   const uint32_t index = step.choice;
   if (event.text.empty() && event.tokens.empty()) return "";  // its end waits for the receipt
-  std::string out = OpenEvent(answer, index) + Quoted(event.text) + ",\"tokens\":";
+  std::string out = BeginEvent(answer, index) + Quoted(event.text) + ",\"tokens\":";
   out += IdsText(event.tokens);
   if (answer.spec().logprobs && !event.tokens.empty()) {
     out += ",\"completion_probabilities\":" +
@@ -90,7 +90,7 @@ std::string LlamaWriter::StepEvents(const Answer& answer, const Answer::Step& st
 
 std::string LlamaWriter::ProgressEvent(const Answer& answer, uint32_t index,
                                        const Progress& progress) {
-  std::string out = OpenEvent(answer, index) + R"("","tokens":[],"prompt_progress":)";
+  std::string out = BeginEvent(answer, index) + R"("","tokens":[],"prompt_progress":)";
   out += Dump(ProgressJson(progress));
   if (answer.spec().timings_per_token)
     out += ",\"timings\":" + Dump(TimingsJson(TimingsOf(progress, 0)));
@@ -152,7 +152,7 @@ json LlamaWriter::FinalFields(const Answer& answer, size_t index) const {
 Parts LlamaWriter::FinalText(const Answer& answer, size_t index) const {
   const Answer::Choice& choice = answer.choice(index);
   std::string fields = Dump(FinalFields(answer, index));
-  fields.pop_back();
+  fields.pop_back();  // not BeginObject: the request may name no field here, and none that follows
   // Makes the beginning of a member.
   auto key = [is_first = fields == "{"](std::string_view name) mutable {
     return fmt::format("{}\"{}\":", std::exchange(is_first, false) ? "" : ",", name);

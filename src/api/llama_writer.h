@@ -46,7 +46,7 @@ class LlamaWriter : public AnswerWriter {
 
  private:
   // Returns the beginning of an event's object, up to the value of `content`.
-  std::string OpenEvent(const Answer& answer, uint32_t index) const;
+  std::string BeginEvent(const Answer& answer, uint32_t index) const;
   // Returns the fields of a finished choice that are never long.
   nlohmann::json FinalFields(const Answer& answer, size_t index) const;
   // Returns the object of a finished choice.

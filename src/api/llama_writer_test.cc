@@ -54,7 +54,7 @@ struct AskedLlama {
       .settings = R"({"seed":9})", .prompts = {"what"}, .prompt_tokens = {}, .ctx_size = 8};
 };
 
-// The objects of a stream; nothing else may stand between them.
+// Returns the objects of a stream; nothing else may stand between them.
 std::vector<json> LlamaEvents(const std::string& stream) {
   std::vector<json> events;
   for (size_t at = 0; at < stream.size();) {

@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kMaxBiasKeyText = 64;  // bytes of a key in a message
 constexpr const char* kField = "logit_bias";
 
-// The number that a whole text is; absent: it is not one.
+// Returns the number that a whole text is; absent: it is not one.
 std::optional<int64_t> WholeNumber(std::string_view text) {
   int64_t number = 0;
   const char* end = text.data() + text.size();

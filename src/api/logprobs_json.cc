@@ -25,8 +25,8 @@ constexpr float kLowestLogprob = -9999.0f;
 
 float Finite(float logprob) { return logprob >= kLowestLogprob ? logprob : kLowestLogprob; }
 
-// The bytes of a token of a byte-level vocabulary; nullopt when it has characters outside of that
-// alphabet.
+// Returns the bytes of a token of a byte-level vocabulary; nullopt when it has characters outside
+// of that alphabet.
 std::optional<std::string> FromByteLevel(std::string_view token) {
   std::string bytes;
   for (size_t pos = 0; pos < token.size();) {
@@ -37,7 +37,7 @@ std::optional<std::string> FromByteLevel(std::string_view token) {
   return bytes;
 }
 
-// The raw bytes of a token that is not whole UTF-8, from its form in the vocabulary.
+// Returns the raw bytes of a token that is not whole UTF-8, from its form in the vocabulary.
 std::optional<std::string> PartialBytes(std::string_view token) {
   if (token.size() == 6 && token.starts_with("<0x") && token.back() == '>') {
     if (const auto byte = HexByte(token[3], token[4], HexCase::kAny)) {
@@ -93,7 +93,7 @@ json LlamaToken(const GeneratedToken& token, Probs probs, const Tokenizer* token
   return entry;
 }
 
-// How many characters of the text that came with a token are not the token's own: U+FFFD for half a
+// Counts the characters of the text that came with a token but are not its own: U+FFFD for half a
 // character that it does not complete.
 uint64_t CharactersBefore(const TokenSpelling& spelling, uint64_t characters) {
   const uint64_t own = CountCharacters(spelling.bytes);

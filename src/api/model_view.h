@@ -45,6 +45,8 @@ struct ModelView {
   std::vector<TokenId> ends;           // tokens that end an answer
   // Returns the adapters that are loaded. Empty in a view without an engine.
   std::function<std::vector<AdapterCard>()> adapters;
+  bool drafts = false;               // requests' predictions are of use
+  bool drops_tokens = false;         // a request may ask for retention
   Pooling pooling = Pooling::kLast;  // of embeddings
   std::string no_embeddings;         // why texts have none; empty: they have
   uint32_t hidden_size = 0;
@@ -62,5 +64,9 @@ struct ModelView {
 // `own` replaces the model's template; nullptr: the model's. Both must outlive it. Its limits are
 // those of a caller without HTTP.
 ModelView ViewOf(const Engine& engine, const ChatTemplate* own);
+
+// kNotFound unless `name` is a listed name, "default" or empty (llama.vim), also with ":latest", or
+// the model takes any name. Returns the name to answer with.
+Result<std::string> CheckModel(std::string_view name, const ModelView& model);
 
 }  // namespace kvasir

@@ -36,10 +36,6 @@ constexpr ChatNames::Field kOptions[] = {
     {"frequency_penalty", "options.frequency_penalty"},
 };
 
-constexpr std::string_view kOwnFields[] = {"cache_salt", "cache_prompt", "cache",       "priority",
-                                           "timeout_ms", "lora",         "speculative", "id_slot",
-                                           "drop_lines", "move_lines"};
-
 // Lists of token ids.
 constexpr std::string_view kOllamaIds[] = {"context"};
 
@@ -66,6 +62,7 @@ class OllamaReader {
                    TranslatedMessage* message);
   bool TakeLoad(const char* prompt);
   Status ReadText(std::string_view suffix);
+  void ReadThink();
   void ReadOptions();
   Status End();
 
@@ -77,11 +74,11 @@ class OllamaReader {
   // Takes the first call that waits for its result: of this name, or, without one, of any.
   std::optional<std::string> TakeCall(std::string_view name);
 
-  struct ToolCall {
+  struct AskedCall {
     std::string id;
     bool is_answered = false;
   };
-  std::vector<ToolCall> calls_;
+  std::vector<AskedCall> calls_;
   size_t first_ = 0;                                                 // all before it are answered
   std::map<std::string, std::deque<size_t>, std::less<>> calls_of_;  // indices by name
 };
@@ -115,7 +112,9 @@ Status OllamaReader::ReadChat() {
   KV_ASSIGN(const TemplateForm form, FormFor(fields_, model_, !members_.empty()));
   const JsonValue* messages = fields_.Find("messages");
   if (!messages || !messages->is_array() || messages->size() == 0) {
-    return FailField(Code::kInvalidArgument, "messages", "is not a list with at least one message");
+    return FailField(Code::kInvalidArgument, "messages",
+                     "is {}, not a list with at least one message",
+                     messages ? FoundText(*messages) : "missing");
   }
   ChatBuilder builder(form, &tree_);
   for (size_t i = 0; i < messages->size(); ++i) {
@@ -176,7 +175,7 @@ Status OllamaReader::End() {
   }
   std::string_view name = "default";
   fields_.Text("model", &name);
-  Put("model", tree_.String(WithoutLatest(name)));
+  Put("model", tree_.String(name));
   bool streams = true;
   fields_.Bool("stream", &streams);
   Put("stream", JsonValue(streams));
@@ -187,25 +186,18 @@ Status OllamaReader::End() {
   } else if (format && format->is_string() && format->text() == "json") {
     Put("response_format", tree_.Object({{"type", tree_.String("json_object")}}));
   } else if (Asks(format)) {
-    fields_.Fail("format", "is not \"json\" or a JSON Schema");
+    fields_.Refuse("format", R"("json" or a JSON Schema)");
   }
-  const JsonValue* think = fields_.Find("think");
-  if (think && think->is_bool() && made_.chat.kind == TranslatedChat::Kind::kChat) {
-    Put("chat_template_kwargs", tree_.Object({{"enable_thinking", *think}}));
-  } else if (think) {
-    const std::string path = "think";
-    fields_.TakeUnread(std::span(&path, 1));
-  }
-  for (const std::string_view own : kOwnFields) {
-    if (const JsonValue* value = fields_.Find(own)) Put(own, *value);
-  }
+  ReadThink();
+  CopyFields(fields_, kOwnFields, &members_);
   fields_.Find("keep_alive");  // a model stays loaded
   ReadOptions();
   if (fields_.error()) return tl::unexpected(*fields_.error());
   made_.chat.fields = tree_.Object(std::move(members_));
   ChatNames& names = made_.chat.names;
   names.fields = {{"response_format.json_schema.schema", "format"},
-                  {"max_tokens", "options.num_predict"}};
+                  {"max_tokens", "options.num_predict"},
+                  {"chat_template_kwargs.enable_thinking", "think"}};
   names.fields.insert(names.fields.end(), std::begin(kOptions), std::end(kOptions));
   if (made_.form.generates) names.fields.push_back({"messages", "prompt"});
   if (made_.chat.kind == TranslatedChat::Kind::kInfill) {
@@ -217,10 +209,28 @@ Status OllamaReader::End() {
   return {};
 }
 
+// Reads `think`. A level of thinking is thinking: models without levels have no other.
+void OllamaReader::ReadThink() {
+  const JsonValue* think = fields_.Find("think");
+  if (!think) return;
+  const std::string_view level = think->is_string() ? think->text() : "";
+  const bool is_level = level == "low" || level == "medium" || level == "high";
+  if (!think->is_bool() && !is_level) {
+    return fields_.Refuse("think", R"(true, false, "low", "medium" or "high")");
+  }
+  const bool is_chat = made_.chat.kind == TranslatedChat::Kind::kChat;
+  if (is_chat) {
+    const JsonValue is_on = is_level ? JsonValue(true) : *think;
+    Put("chat_template_kwargs", tree_.Object({{"enable_thinking", is_on}}));
+  }
+  const std::string path = "think";
+  if (!is_chat || is_level) fields_.TakeUnread(std::span(&path, 1));
+}
+
 void OllamaReader::ReadOptions() {
   const JsonValue* options = fields_.Find("options");
   if (!options) return;
-  if (!options->is_object()) return fields_.Fail("options", "must be an object");
+  if (!options->is_object()) return fields_.Refuse("options", "an object");
   JsonFields inner(*options, "options.");
   for (const auto& [name, path] : kOptions) {
     if (const JsonValue* value = inner.Find(name)) Put(name, *value);
@@ -246,7 +256,7 @@ Status OllamaReader::ReadMessage(const JsonValue& message, const std::string& pa
   fields.String("thinking", &made.thought);
   fields.Text("tool_name", &tool);
   if (role != "user" && role != "assistant" && role != "system" && role != "tool") {
-    fields.Fail("role", "is not \"user\", \"assistant\", \"system\" or \"tool\"");
+    fields.Refuse("role", R"("user", "assistant", "system" or "tool")");
   }
   const JsonValue* images = fields.Find("images");
   if (Asks(images)) fields.Fail("images", "are not supported: models read text");
@@ -254,7 +264,7 @@ Status OllamaReader::ReadMessage(const JsonValue& message, const std::string& pa
   made.role = role;
   made.name.path = path;
   if (!made.thought.empty()) made.name.thought = path + ".thinking";
-  if (const JsonValue* calls = fields.Find("tool_calls")) {
+  if (const JsonValue* calls = fields.Find("tool_calls"); Asks(calls)) {
     KV_TRY(ReadCalls(*calls, path, *builder, &made));
   }
   if (role == "tool") {
@@ -272,16 +282,25 @@ Status OllamaReader::ReadMessage(const JsonValue& message, const std::string& pa
 
 Status OllamaReader::ReadCalls(const JsonValue& calls, const std::string& path,
                                const ChatBuilder& builder, TranslatedMessage* message) {
+  if (!calls.is_array()) {
+    return FailField(Code::kInvalidArgument, path + ".tool_calls", "is {}, not a list of calls",
+                     KindOf(calls));
+  }
   for (size_t i = 0; i < calls.size(); ++i) {
     const std::string at = fmt::format("{}.tool_calls[{}]", path, i);
-    const JsonValue* function = calls.is_array() ? calls.items()[i].Find("function") : nullptr;
-    const JsonValue* name = function ? function->Find("name") : nullptr;
-    const JsonValue* arguments = function ? function->Find("arguments") : nullptr;
+    JsonFields call(calls.items()[i], at + ".");
+    const JsonValue* found = call.Find("function");
+    const JsonValue none;
+    JsonFields function(found ? *found : none, at + ".function.");
+    const JsonValue* name = function.Find("name");
+    const JsonValue* arguments = function.Find("arguments");
     if (!name || !name->is_string() || !arguments || !arguments->is_object()) {
       return FailField(Code::kInvalidArgument, at,
                        "has no function with a name, and an object as arguments");
     }
     const std::string id = fmt::format("call{:05}", calls_.size() + 1);
+    fields_.TakeUnread(call);
+    fields_.TakeUnread(function);
     message->calls.push_back(builder.Call(id, name->text(), *arguments));
     message->name.calls.push_back(at);
     calls_of_[std::string(name->text())].push_back(calls_.size());
@@ -323,8 +342,7 @@ Status PutContext(std::span<const TokenId> context, const ModelView& model,
 Result<GenerationCall> CallOfOllama(OllamaChat translated, const ModelView& model,
                                     std::string* chat) {
   if (translated.loads) {
-    KV_ASSIGN(std::string name,
-              CheckModel(std::string(translated.chat.fields.Find("model")->text()), model));
+    KV_ASSIGN(std::string name, CheckModel(translated.chat.fields.Find("model")->text(), model));
     return GenerationCall{.requests = {},
                           .spec = {.model = std::move(name)},
                           .writer = std::make_unique<OllamaWriter>(std::move(translated.form)),
@@ -344,15 +362,10 @@ Result<GenerationCall> CallOfOllama(OllamaChat translated, const ModelView& mode
                         .writer = std::make_unique<OllamaWriter>(std::move(translated.form)),
                         .slot = call.asked.slot,
                         .unseen = std::move(call.unseen),
-                        .lines = std::move(call.lines)};
+                        .head = std::move(call.head)};
 }
 
 }  // namespace
-
-std::string_view WithoutLatest(std::string_view name) {
-  constexpr std::string_view kLatest = ":latest";
-  return name.ends_with(kLatest) ? name.substr(0, name.size() - kLatest.size()) : name;
-}
 
 Result<GenerationCall> ParseOllamaChat(std::string_view body, const ModelView& model,
                                        std::string* chat) {

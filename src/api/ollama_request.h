@@ -18,7 +18,4 @@ Result<GenerationCall> ParseOllamaChat(std::string_view body, const ModelView& m
 Result<GenerationCall> ParseOllamaGenerate(std::string_view body, const ModelView& model,
                                            std::string* chat);
 
-// Returns a name without ":latest", which means the same.
-std::string_view WithoutLatest(std::string_view name);
-
 }  // namespace kvasir

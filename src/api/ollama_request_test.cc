@@ -82,6 +82,25 @@ TEST(OllamaRequest, AResultWithoutACallIsRefused) {
   }
 }
 
+TEST(OllamaRequest, WhatDoesNotReachTheChatIsNamed) {
+  json call = CallsOf({"a"});
+  call["tool_calls"][0]["id"] = "x";
+  call["tool_calls"][0]["function"]["index"] = 0;
+  const json messages = json::array({{{"role", "user"}, {"content", "x"}}, call, ResultOf("a")});
+  const auto ignored = [&](json think) {
+    const json body = {{"messages", messages}, {"think", std::move(think)}};
+    const OllamaParsed parsed = ParsedBy(ParseOllamaChat, body.dump());
+    EXPECT_EQ(parsed.error, "");
+    return parsed.requests.at(0).ignored;
+  };
+  using Paths = std::vector<std::string>;
+  const std::string id = "messages[1].tool_calls[0].id";
+  const std::string index = "messages[1].tool_calls[0].function.index";
+  EXPECT_EQ(ignored(nullptr), (Paths{id, index}));
+  EXPECT_EQ(ignored(true), (Paths{id, index, "think"})) << "the template reads no enable_thinking";
+  EXPECT_EQ(ignored("low"), (Paths{id, index, "think"})) << "once";
+}
+
 // As many as a body's 65,536 values hold.
 TEST(OllamaRequest, ResultsOfTheLastOfManyCallsAreTheirs) {
   constexpr int kCalls = Rounds(3000, 300);

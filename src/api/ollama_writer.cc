@@ -20,7 +20,7 @@ using nlohmann::json;
 
 std::string LineOf(const json& object) { return Dump(object) + "\n"; }
 
-// Arguments as an object; those that max_tokens has cut off are empty.
+// Returns a call with its arguments as an object; those that max_tokens has cut off are empty.
 json CallJson(const ToolCall& call) {
   json arguments = json::parse(call.arguments, nullptr, false);
   if (!arguments.is_object()) arguments = json::object();
@@ -29,15 +29,20 @@ json CallJson(const ToolCall& call) {
 
 int64_t NsOf(double ms) { return std::llround(ms * 1e6); }
 
+std::string TimeNow() {
+  const int64_t now_ns = UnixNs();
+  const std::time_t now_s = now_ns / 1'000'000'000;
+  return fmt::format("{:%FT%T}.{:09}Z", fmt::gmtime(now_s), now_ns % 1'000'000'000);
+}
+
+std::string TextLine(const TextFrame& frame, std::string_view text) {
+  return frame.Around(text) + "\"created_at\":\"" + TimeNow() + "\"}\n";
+}
+
 }  // namespace
 
 json OllamaWriter::Line(const Answer& answer, std::string_view content, json message) const {
-  const int64_t now_ns = UnixNs();
-  const std::time_t now_s = now_ns / 1'000'000'000;
-  json line = {
-      {"model", answer.spec().model},
-      {"created_at", fmt::format("{:%FT%T}.{:09}Z", fmt::gmtime(now_s), now_ns % 1'000'000'000)},
-      {"done", false}};
+  json line = {{"model", answer.spec().model}, {"created_at", TimeNow()}, {"done", false}};
   if (form_.generates) {
     line["response"] = content;
     line.update(message);
@@ -72,6 +77,18 @@ json OllamaWriter::Load(const Answer& answer) const {
   return line;
 }
 
+void OllamaWriter::Begin(const Answer& answer) {
+  const std::string head = R"({"done":false,"model":)" + Quoted(answer.spec().model) + ",";
+  if (form_.generates) {
+    content_ = {head + R"("response":)", ","};
+    thought_ = {head + R"("response":"","thinking":)", ","};
+  } else {
+    const std::string message = head + R"("message":{"role":"assistant","content":)";
+    content_ = {message, "},"};
+    thought_ = {message + R"("","thinking":)", "},"};
+  }
+}
+
 void OllamaWriter::See(const Answer&, const Answer::Step&, const Event& event) {
   if (!form_.context) return;
   for (const GeneratedToken& token : event.tokens) form_.context->push_back(token.id);
@@ -81,7 +98,7 @@ std::string OllamaWriter::StepEvents(const Answer& answer, const Answer::Step& s
                                      const Event& event) {
   std::string out;
   if (!answer.choice(step.choice).read && !event.text.empty()) {
-    out = LineOf(Line(answer, event.text, json::object()));
+    out = TextLine(content_, event.text);
   }
   for (const AnswerEvent& piece : step.pieces) out += Take(answer, piece);
   return out;
@@ -90,9 +107,9 @@ std::string OllamaWriter::StepEvents(const Answer& answer, const Answer::Step& s
 std::string OllamaWriter::Take(const Answer& answer, const AnswerEvent& piece) {
   switch (piece.kind) {
     case AnswerEvent::Kind::kReasoning:
-      return LineOf(Line(answer, "", {{"thinking", piece.text}}));
+      return TextLine(thought_, piece.text);
     case AnswerEvent::Kind::kContent:
-      return LineOf(Line(answer, piece.text, json::object()));
+      return TextLine(content_, piece.text);
     case AnswerEvent::Kind::kCallBegin:
       call_ = {piece.text, "", piece.id};
       return "";

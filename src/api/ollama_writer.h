@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "api/answer_writer.h"
+#include "api/text_frame.h"
 
 namespace kvasir {
 
@@ -26,6 +27,7 @@ class OllamaWriter : public AnswerWriter {
   explicit OllamaWriter(OllamaForm form) : form_(std::move(form)) {}
 
   const char* StreamType() const override { return "application/x-ndjson"; }
+  void Begin(const Answer& answer) override;
   void See(const Answer& answer, const Answer::Step& step, const Event& event) override;
   std::string StepEvents(const Answer& answer, const Answer::Step& step,
                          const Event& event) override;
@@ -37,7 +39,7 @@ class OllamaWriter : public AnswerWriter {
   uint64_t held_bytes() const override {
     const size_t ids = form_.context ? form_.context->capacity() : 0;
     return sizeof(*this) + call_.name.capacity() + call_.arguments.capacity() +
-           ids * sizeof(TokenId);
+           content_.held_bytes() + thought_.held_bytes() + ids * sizeof(TokenId);
   }
 
  private:
@@ -48,7 +50,8 @@ class OllamaWriter : public AnswerWriter {
   std::string Take(const Answer& answer, const AnswerEvent& piece);
 
   OllamaForm form_;
-  ToolCall call_;  // while its arguments come
+  TextFrame content_, thought_;  // lines of pieces, up to their time
+  ToolCall call_;                // while its arguments come
 };
 
 }  // namespace kvasir

@@ -7,18 +7,8 @@
 #include "observe/receipt_json.h"
 
 namespace kvasir {
-namespace {
 
 using nlohmann::json;
-
-// The text of an object without its closing brace.
-std::string OpenObject(const json& object) {
-  std::string text = Dump(object);
-  text.back() = ',';
-  return text;
-}
-
-}  // namespace
 
 json FinishOf(const Answer::Choice& choice) {
   if (choice.finish == FinishReason::kNone) return {};
@@ -49,6 +39,43 @@ json UsageJson(const Answer& answer) {
   return usage;
 }
 
+namespace {
+
+json CacheDiagnostics(const HeadComparison& compared, uint32_t cached) {
+  const auto missed = [&](const char* reason) -> json {
+    return {{"type", "cache_miss"},
+            {"reason", reason},
+            {"cache_missed_tokens", compared.missed(cached)},
+            {"comparison_reusable_tokens", compared.tokens}};
+  };
+  switch (compared.ChangeWith(cached)) {
+    case HeadChange::kNone:
+      if (cached > 0) return {{"type", "cache_hit"}};
+      break;  // it has left the cache
+    case HeadChange::kUnknown:
+      return {{"type", "comparison_response_not_found"}};
+    case HeadChange::kModel:
+      return missed("model_changed");
+    case HeadChange::kTools:
+      return missed("tools_changed");
+    case HeadChange::kSystem:
+    case HeadChange::kMessages:
+      return missed("input_changed");
+    case HeadChange::kUnavailable:
+      break;
+  }
+  return {{"type", "unavailable"}};
+}
+
+}  // namespace
+
+void AddCacheDiagnostics(const Answer& answer, json* body) {
+  const auto& compared = answer.spec().compared;
+  if (!compared) return;
+  (*body)["prompt_cache_diagnostics"] =
+      CacheDiagnostics(*compared, answer.receipt().cached_tokens());
+}
+
 json FinalReceipt(const Answer& answer) {
   json receipt = ReceiptJson(answer.receipt());
   const auto& session = answer.spec().session;
@@ -61,9 +88,10 @@ json FinalReceipt(const Answer& answer) {
 Parts OpenAiWriter::Body(const Answer& answer) const {
   json envelope = Envelope(answer, false);
   envelope["usage"] = UsageJson(answer);
+  AddCacheDiagnostics(answer, &envelope);
   envelope["kvasir"] = FinalReceipt(answer);
   envelope["timings"] = TimingsJson(answer.timings());
-  co_yield OpenObject(envelope) + "\"choices\":";
+  co_yield BeginObject(envelope) + "\"choices\":";
   for (size_t i = 0; i < answer.choices().size(); ++i) {
     co_yield i == 0 ? "[" : ",";
     co_yield ChoiceText(answer, i);
@@ -79,7 +107,7 @@ Parts OpenAiWriter::Body(const Answer& answer) const {
 Parts OpenAiWriter::VerboseText(const Answer& answer) const {
   const json counts = {{"tokens_evaluated", answer.receipt().prompt_tokens},
                        {"tokens_predicted", answer.completion_tokens()}};
-  co_yield OpenObject(counts) + "\"generation_settings\":" + form_.verbosely->settings +
+  co_yield BeginObject(counts) + "\"generation_settings\":" + form_.verbosely->settings +
       ",\"prompt\":";
   const std::vector<std::string>& prompts = form_.verbosely->prompts;
   if (prompts.size() != 1) co_yield "[";
@@ -95,7 +123,7 @@ Parts OpenAiWriter::ChoiceText(const Answer& answer, size_t index) const {
   const json head = {{"index", index},
                      {"finish_reason", FinishOf(choice)},
                      {"stop_reason", choice.stop_match ? json(*choice.stop_match) : json()}};
-  co_yield OpenObject(head);
+  co_yield BeginObject(head);
   const std::pair<const char*, bool> id_lists[] = {{"\"token_ids\":", form_.return_token_ids},
                                                    {"\"tokens\":", form_.return_tokens}};
   for (const auto& [key, wanted] : id_lists) {
@@ -132,7 +160,7 @@ Parts OpenAiWriter::ChoiceText(const Answer& answer, size_t index) const {
   for (const ToolCall& call : calls) {
     co_yield &call == &calls.front() ? ",\"tool_calls\":[" : ",";
     const json named = {{"id", call.id}, {"type", "function"}}, function = {{"name", call.name}};
-    co_yield OpenObject(named) + "\"function\":" + OpenObject(function) + "\"arguments\":";
+    co_yield BeginObject(named) + "\"function\":" + BeginObject(function) + "\"arguments\":";
     co_yield QuotedParts(call.arguments);
     co_yield "}}";
   }

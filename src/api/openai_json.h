@@ -2,16 +2,20 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 
 #include "api/answer.h"
 
 namespace kvasir {
 
-// `finish_reason`; null: the choice goes on.
+// Returns `finish_reason`; null: the choice goes on.
 nlohmann::json FinishOf(const Answer::Choice& choice);
-// `usage`.
+// Returns `usage`.
 nlohmann::json UsageJson(const Answer& answer);
-// `kvasir`: the receipt of all prompts.
+// Adds `prompt_cache_diagnostics`: how the prompt differs from that of the answer that the request
+// asks about, if it asks about one.
+void AddCacheDiagnostics(const Answer& answer, nlohmann::json* body);
+// Returns `kvasir`: the receipt of all prompts.
 nlohmann::json FinalReceipt(const Answer& answer);
 
 }  // namespace kvasir

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "api/adapter_fields.h"
+#include "api/cache_marks.h"
 #include "api/chat_spans.h"
 #include "api/infill_prompt.h"
 #include "api/llama_request.h"
@@ -15,15 +16,7 @@
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kDefaultCompletionTokens =
-    16;  // OpenAI's default of /v1/completions, and vLLM's
-
-Result<std::string> ReadModel(JsonFields& fields, const ModelView& model) {
-  std::string name = "default";
-  fields.String("model", &name);
-  if (fields.error()) return tl::unexpected(*fields.error());
-  return CheckModel(name, model);
-}
+constexpr uint32_t kDefaultCompletionTokens = 16;  // of /v1/completions, as OpenAI's and vLLM's
 
 void ReadChatLogprobs(JsonFields& fields, AnswerSpec* spec) {
   bool wanted = false;
@@ -48,8 +41,8 @@ void ReadReadingFields(JsonFields& fields, const ModelView& model, ReadingFields
     if (const auto form = ThoughtFormOf(format)) {
       asked->thoughts = *form;
     } else {
-      fields.Fail("reasoning_format",
-                  "is not \"auto\", \"deepseek\" (the same), \"deepseek-legacy\" or \"none\"");
+      fields.Refuse("reasoning_format",
+                    R"("auto", "deepseek" (the same), "deepseek-legacy" or "none")");
     }
   }
   fields.Bool("parallel_tool_calls", &asked->parallel_calls);
@@ -115,7 +108,7 @@ Status CheckChoice(const ToolChoice& choice, const std::vector<AnswerFormat::Too
   return {};
 }
 
-// The functions that answers may call.
+// Returns the functions that answers may call.
 std::vector<AnswerFormat::Tool> FunctionsOf(const JsonValue* tools) {
   std::vector<AnswerFormat::Tool> read;
   for (const JsonValue& tool : tools ? tools->items() : std::span<const JsonValue>()) {
@@ -130,7 +123,7 @@ std::vector<AnswerFormat::Tool> FunctionsOf(const JsonValue* tools) {
   return read;
 }
 
-// What the answers may be, beside a text that ReadGenerationFields has read.
+// Sets what the answers may be, beside a text that ReadGenerationFields has read.
 Status SetFormat(std::vector<AnswerFormat::Tool> tools, const AnswerReading& reading,
                  OpenAiCall* call) {
   const ReadingFields& asked = call->reading;
@@ -180,23 +173,11 @@ Status SetReading(const JsonValue* tools, PromptThought thought, const ModelView
   return {};
 }
 
-Result<std::string> CheckModel(const std::string& name, const ModelView& model) {
-  if (name == "default" || name.empty()) return model.names.front();
-  const bool is_any = model.takes_any_name && name.size() <= kMaxAnyNameBytes;
-  if (is_any || std::ranges::find(model.names, name) != model.names.end()) return name;
-  if (AdapterNamed(name, model)) return name;
-  if (model.takes_any_name) {
-    return FailField(Code::kNotFound, "model", "the name has {} bytes; give one of at most {}",
-                     name.size(), kMaxAnyNameBytes);
-  }
-  std::vector<std::string> known = model.names;
-  for (AdapterCard& card : model.adapters ? model.adapters() : std::vector<AdapterCard>()) {
-    if (card.is_model) known.push_back(std::move(card.name));
-  }
-  return FailField(Code::kNotFound, "model",
-                   "unknown model \"{}\" (known: {}); a server that is started with --alias '*' "
-                   "accepts every name",
-                   name, fmt::join(known, ", "));
+Result<std::string> ReadModel(JsonFields& fields, const ModelView& model) {
+  std::string name = "default";
+  fields.String("model", &name);
+  if (fields.error()) return tl::unexpected(*fields.error());
+  return CheckModel(name, model);
 }
 
 Result<std::vector<TokenId>> EncodeText(std::string_view text, const std::string& field,
@@ -232,6 +213,9 @@ Result<OpenAiCall> BeginChat(JsonFields& fields, const ModelView& model) {
   ReadChatLogprobs(fields, &call.spec);
   ReadReadingFields(fields, model, &call.reading);
   RefuseUnsupported(fields);
+  CacheOptions cache = ReadCacheOptions(fields);
+  if (cache.prewarms) request.max_tokens = request.min_tokens = 0;
+  call.spec.compared = std::move(cache.compared);
   if (request.spans && !request.spans->spans.empty()) {
     fields.Fail("cache.spans",
                 "is for completions of ids; text parts of a chat have \"span\": true instead");
@@ -254,11 +238,14 @@ Status SetPrompt(ChatPrompt prompt, const JsonFields& fields, const ModelView& m
   for (size_t i = first; i < prompt.marks.size(); ++i) {
     request.keeps.push_back({request.message_ends[prompt.marks[i].message], prompt.marks[i].ttl_s});
   }
-  call->lines = std::move(prompt.lines);
+  call->head = std::move(prompt.head);
+  call->head.tokens = static_cast<uint32_t>(request.prompt.size());
+  call->head.parts = HeadPartsOf(fields, model.heads);
   request.ignored = fields.Unread();
   std::ranges::copy(PathsOf(prompt.unseen), std::back_inserter(request.ignored));
+  using Kind = jinja::ChatPart::Kind;
   std::erase_if(prompt.unseen, [](const jinja::ChatPart& part) {
-    return part.kind == jinja::ChatPart::Kind::kMember;
+    return part.kind == Kind::kMember || part.kind == Kind::kVariable;
   });
   call->unseen = PathsOf(prompt.unseen);
   return {};
@@ -281,7 +268,7 @@ Result<GenerationCall> End(OpenAiCall call, bool chat, const ModelView& model) {
                         .writer = std::make_unique<OpenAiWriter>(std::move(form)),
                         .slot = call.asked.slot,
                         .unseen = std::move(call.unseen),
-                        .lines = std::move(call.lines)};
+                        .head = std::move(call.head)};
 }
 
 }  // namespace
@@ -292,8 +279,9 @@ Result<GenerationCall> EndChat(OpenAiCall call, const ModelView& model) {
 
 Result<OpenAiCall> ReadChat(JsonFields& fields, JsonTree* tree, const ModelView& model) {
   KV_ASSIGN(OpenAiCall call, BeginChat(fields, model));
-  KV_ASSIGN(const RenderedChat chat, RenderMessages(fields, tree, model));
+  KV_ASSIGN(RenderedChat chat, RenderMessages(fields, tree, model));
   if (!model.tokenizer) return tl::unexpected(NoTextError("messages", model));
+  chat.max_tokens = MaxTextTokens(call.requests.front(), model);
   KV_ASSIGN(SpannedPrompt spanned, EncodeSpans(fields, chat, model));
   ChatPrompt prompt = std::move(spanned.prompt);
   if (!spanned.spans.empty()) {
@@ -337,7 +325,7 @@ Result<OpenAiCall> ReadInfill(JsonFields& fields, const ModelView& model) {
   KV_ASSIGN(OpenAiCall call, BeginCompletion(fields, model, UINT32_MAX));
   GenerateRequest& request = call.requests.front();
   KV_TRY(CheckSpans({}, request));
-  KV_ASSIGN(request.prompt, InfillPrompt(fields, model));
+  KV_ASSIGN(request.prompt, InfillPrompt(fields, model, MaxTextTokens(request, model)));
   KV_TRY(CheckLength(request.prompt.size(), request, "input_prefix", model));
   AddInfillEnds(model, &request);
   request.ignored = fields.Unread();
@@ -352,7 +340,7 @@ Result<OpenAiCall> ReadCompletion(JsonFields& fields, const ModelView& model,
   bool echo = false;
   fields.Bool("echo", &echo);
   EncodeOptions options;
-  options.max_tokens = model.max_text_tokens();
+  options.max_tokens = MaxTextTokens(request, model);
   fields.Bool("add_special_tokens", &options.add_special);
   fields.Bool("add_special", &options.add_special);
   fields.Bool("parse_special", &options.parse_special);

@@ -44,7 +44,7 @@ struct OpenAiCall {
   AskedFields asked;
   ReadingFields reading;
   std::vector<std::string> unseen;
-  std::vector<uint64_t> lines;  // ChatPrompt::lines
+  PromptHead head;
 };
 
 // Reads a request. These functions and Engine::Submit find every error before the request has an
@@ -88,14 +88,15 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
 // Reads the fields that say how a request runs and what of the cache it uses: priority, timeout_ms,
 // cache_salt, cache_prompt, cache. Errors stay in `fields`.
 void ReadRunFields(JsonFields& fields, GenerateRequest* request);
+// Reads `cache` alone: what the request uses of the cache. Errors stay in `fields`.
+void ReadCache(JsonFields& fields, GenerateRequest* request);
 
 // Fails on known fields that are not supported and would change the answer, unless their value
 // changes nothing (null, false, empty, or the neutral number). `but`: names that the caller reads.
 void RefuseUnsupported(JsonFields& fields, std::span<const std::string_view> but = {});
 
-// kNotFound unless `name` is a listed name, "default" or empty (llama.vim), or the model takes any
-// name. Returns the name to answer with.
-Result<std::string> CheckModel(const std::string& name, const ModelView& model);
+// Reads `model` of a body, and returns what CheckModel does.
+Result<std::string> ReadModel(JsonFields& fields, const ModelView& model);
 
 // Encodes raw text. kUnsupported without a tokenizer.
 Result<std::vector<TokenId>> EncodeText(std::string_view text, const std::string& field,

@@ -17,16 +17,17 @@ namespace kvasir {
 namespace {
 
 // Fields of OpenAI, vLLM and llama.cpp that change an answer and are not supported. `neutral` is
-// the number that switches the feature off.
+// the number that switches the feature off, `neutral_text` the text.
 struct UnsupportedField {
   std::string_view name;
   double neutral = 0;
   std::string_view instead = "leave it out";
+  std::string_view neutral_text = "none";
 };
 
 constexpr UnsupportedField kUnsupported[] = {
     {"functions", 0, "give tools"},
-    {"function_call", 0, "give tool_choice"},
+    {"function_call", 0, "give tool_choice", "auto"},  // `functions` are refused
     {"audio"},
     {"web_search_options"},
     {"suffix"},
@@ -60,10 +61,10 @@ bool IsText(const JsonValue& value, std::string_view text) {
   return value.is_string() && value.text() == text;
 }
 
-bool AsksForNothing(const JsonValue& value, double neutral) {
-  if (value.is_number()) return value.number() == neutral;
+bool AsksForNothing(const JsonValue& value, const UnsupportedField& field) {
+  if (value.is_number()) return value.number() == field.neutral;
   if (value.is_bool()) return !value.boolean();
-  return value.size() == 0 || IsText(value, "none");
+  return value.size() == 0 || IsText(value, "none") || IsText(value, field.neutral_text);
 }
 
 void ReadSampling(JsonFields& fields, const ModelView& model, SamplingParams* sampling) {
@@ -183,6 +184,22 @@ void ReadSpans(JsonFields& cache, GenerateRequest* request) {
   if (choice != PromptSpans()) request->spans = std::move(choice);
 }
 
+void ReadStream(JsonFields& fields, AnswerSpec* spec, AskedFields* asked) {
+  fields.Bool("stream", &spec->stream);
+  const JsonValue* options = fields.Find("stream_options");
+  if (!options) return;
+  if (!options->is_object()) {
+    return fields.Fail("stream_options", fmt::format("is {}, not an object", KindOf(*options)));
+  }
+  if (!spec->stream) return fields.Fail("stream_options", "needs stream: true");
+  JsonFields inner(*options, "stream_options.");
+  inner.Bool("include_usage", &asked->include_usage);
+  fields.TakeUnread(inner);
+  if (inner.error()) fields.Fail(*inner.error());
+}
+
+}  // namespace
+
 void ReadCache(JsonFields& fields, GenerateRequest* request) {
   const JsonValue* cache = fields.Find("cache");
   if (!cache) return;
@@ -201,22 +218,6 @@ void ReadCache(JsonFields& fields, GenerateRequest* request) {
   }
   if (inner.error()) fields.Fail(*inner.error());
 }
-
-void ReadStream(JsonFields& fields, AnswerSpec* spec, AskedFields* asked) {
-  fields.Bool("stream", &spec->stream);
-  const JsonValue* options = fields.Find("stream_options");
-  if (!options) return;
-  if (!options->is_object()) {
-    return fields.Fail("stream_options", fmt::format("is {}, not an object", KindOf(*options)));
-  }
-  if (!spec->stream) return fields.Fail("stream_options", "needs stream: true");
-  JsonFields inner(*options, "stream_options.");
-  inner.Bool("include_usage", &asked->include_usage);
-  fields.TakeUnread(inner);
-  if (inner.error()) fields.Fail(*inner.error());
-}
-
-}  // namespace
 
 void ReadRunFields(JsonFields& fields, GenerateRequest* request) {
   if (const auto priority = fields.Integer("priority", INT32_MIN, INT32_MAX)) {
@@ -259,8 +260,7 @@ void ReadGenerationFields(JsonFields& fields, const ModelView& model, GenerateRe
   }
   fields.Bool("ignore_eos", &request->ignore_eos);
   ReadRunFields(fields, request);
-  ReadDraftFields(fields, model, request);
-  spec->predicts = !request->prediction.empty();
+  spec->predicts = ReadDraftFields(fields, model, request);
   ReadAdapters(fields, spec->model, model, request);
   bool skip_special = true;
   fields.Bool("skip_special_tokens", &skip_special);
@@ -295,11 +295,16 @@ void RefuseUnsupported(JsonFields& fields, std::span<const std::string_view> but
   for (const UnsupportedField& field : kUnsupported) {
     if (std::ranges::find(but, field.name) != but.end()) continue;
     const JsonValue* value = fields.Find(field.name);
-    if (value && !AsksForNothing(*value, field.neutral)) {
+    if (value && !AsksForNothing(*value, field)) {
       return fields.Fail(field.name,
                          fmt::format("is not supported in this version and would change the "
                                      "answer; {}",
                                      field.instead));
+    }
+    // With all of its defaults: it asks for something, unlike null and an empty list.
+    if (value && value->is_object()) {
+      const std::string path(field.name);
+      fields.TakeUnread(std::span(&path, 1));
     }
   }
 }

@@ -1,5 +1,7 @@
 #include "api/openai_writer.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 #include "api/logprobs_json.h"
@@ -12,13 +14,12 @@ namespace {
 
 using nlohmann::json;
 
-// What a stream says of a piece; null: nothing. `index`: the call's.
-json DeltaOf(const AnswerEvent& event, size_t index) {
+constexpr const char *kDelta = "delta", *kText = "text";
+constexpr std::string_view kContent = "content", kThought = "reasoning_content";
+
+// Returns what a stream says of a piece of a call; null: nothing. `index`: the call's.
+json CallDelta(const AnswerEvent& event, size_t index) {
   switch (event.kind) {
-    case AnswerEvent::Kind::kReasoning:
-      return {{"reasoning_content", event.text}};
-    case AnswerEvent::Kind::kContent:
-      return {{"content", event.text}};
     case AnswerEvent::Kind::kCallBegin: {
       json call = {{"index", index}, {"id", event.id}, {"type", "function"}};
       call["function"] = {{"name", event.text}, {"arguments", ""}};
@@ -28,13 +29,18 @@ json DeltaOf(const AnswerEvent& event, size_t index) {
       json call = {{"index", index}, {"function", {{"arguments", event.text}}}};
       return {{"tool_calls", json::array({std::move(call)})}};
     }
-    case AnswerEvent::Kind::kCallEnd:
-      break;
+    default:
+      return {};
   }
-  return {};
 }
 
 }  // namespace
+
+struct OpenAiWriter::Delta {
+  std::string_view name;  // of its one member, a text; "": it is `object`
+  std::string text;
+  json object = json();  // of a call, or without members
+};
 
 void OpenAiWriter::Begin(const Answer& answer) {
   if (!answer.spec().stream) return;
@@ -46,6 +52,7 @@ void OpenAiWriter::Begin(const Answer& answer) {
 
 uint64_t OpenAiWriter::held_bytes() const {
   uint64_t bytes = sizeof(*this) + told_.capacity() * sizeof(Told);
+  for (const Told& one : told_) bytes += one.frame.held_bytes();
   if (!form_.verbosely) return bytes;
   bytes += form_.verbosely->settings.capacity();
   for (const std::string& text : form_.verbosely->prompts) bytes += sizeof(text) + text.capacity();
@@ -77,14 +84,20 @@ std::string OpenAiWriter::StepEvents(const Answer& answer, const Answer::Step& s
       out = SseEvent(first);
     }
   }
-  json chunk = Envelope(answer, true);
-  if (event.progress && answer.spec().timings_per_token) {
-    chunk["timings"] = TimingsJson(TimingsOf(*event.progress, choice.num_tokens));
-  }
   bool first = true;  // it has what is known of the tokens
-  for (json& body : BodiesOf(answer, step, event, text)) {
+  for (Delta& delta : DeltasOf(answer, step, event, std::move(text))) {
+    const bool is_text = !delta.name.empty();
+    if (is_text && scored.empty() && shows_text_alone(answer.spec())) {
+      out += TextEvent(answer, index, delta.name, delta.text);
+      continue;
+    }
+    if (is_text) delta.object[std::string(delta.name)] = std::move(delta.text);
     json one = ChoiceOf(index);
-    one[form_.chat ? "delta" : "text"] = std::move(body);
+    if (form_.chat) {
+      one["delta"] = std::move(delta.object);
+    } else {
+      one.update(delta.object);
+    }
     std::vector<TokenId> ids;
     if (first) {
       for (const GeneratedToken& token : event.tokens) ids.push_back(token.id);
@@ -95,6 +108,7 @@ std::string OpenAiWriter::StepEvents(const Answer& answer, const Answer::Step& s
                                    : LegacyLogprobs(scored, scored_at, answer.tokenizer());
     }
     first = false;
+    json chunk = ChunkOf(answer, choice, event);
     chunk["choices"] = json::array({std::move(one)});
     out += SseEvent(chunk);
   }
@@ -104,39 +118,73 @@ std::string OpenAiWriter::StepEvents(const Answer& answer, const Answer::Step& s
   one["finish_reason"] = FinishOf(choice);
   if (first) AddTokenIds({}, &one);
   one["stop_reason"] = event.stop_match ? json(*event.stop_match) : json();
+  json chunk = ChunkOf(answer, choice, event);
   chunk["choices"] = json::array({std::move(one)});
   if (answer.open_choices() > 0) return out + SseEvent(chunk);
   held_ = Dump(chunk);
   return out;
 }
 
-std::vector<json> OpenAiWriter::BodiesOf(const Answer& answer, const Answer::Step& step,
-                                         const Event& event, const std::string& text) {
+json OpenAiWriter::ChunkOf(const Answer& answer, const Answer::Choice& choice,
+                           const Event& event) const {
+  json chunk = Envelope(answer, true);
+  if (event.progress && answer.spec().timings_per_token) {
+    chunk["timings"] = TimingsJson(TimingsOf(*event.progress, choice.num_tokens));
+  }
+  return chunk;
+}
+
+std::string OpenAiWriter::TextEvent(const Answer& answer, uint32_t index, std::string_view name,
+                                    std::string_view text) {
+  Told& told = told_[index];
+  if (told.framed != name) {
+    json rest = ChoiceOf(index);
+    rest.erase(form_.chat ? kDelta : kText);
+    told.frame.begin =
+        fmt::format("data: {}\"choices\":[{}{}\"{}\":", BeginObject(Envelope(answer, true)),
+                    BeginObject(rest), form_.chat ? "\"delta\":{" : "", name);
+    told.frame.end = form_.chat ? "}}]}\n\n" : "}]}\n\n";
+    told.framed = name;
+  }
+  return told.frame.Around(text);
+}
+
+std::vector<OpenAiWriter::Delta> OpenAiWriter::DeltasOf(const Answer& answer,
+                                                        const Answer::Step& step,
+                                                        const Event& event, std::string text) {
   const bool finishes = event.finish_reason != FinishReason::kNone;
-  std::vector<json> bodies;
+  std::vector<Delta> deltas;
   if (!answer.choice(step.choice).read) {
-    if (finishes && text.empty() && event.tokens.empty()) return bodies;
-    json content = json::object();
-    if (!text.empty() || !finishes) content["content"] = text;
-    bodies.push_back(form_.chat ? std::move(content) : json(text));
-    return bodies;
+    if (finishes && text.empty() && event.tokens.empty()) return deltas;
+    if (form_.chat && text.empty() && finishes) {
+      deltas.push_back({"", "", json::object()});
+    } else {
+      deltas.push_back({form_.chat ? kContent : kText, std::move(text)});
+    }
+    return deltas;
   }
   Told& told = told_[step.choice];
   for (const AnswerEvent& piece : step.pieces) {
-    if (piece.kind == AnswerEvent::Kind::kCallBegin) ++told.calls;
-    json delta = DeltaOf(piece, told.calls - 1);
-    if (!delta.is_null()) bodies.push_back(std::move(delta));
+    if (piece.kind == AnswerEvent::Kind::kContent) {
+      deltas.push_back({kContent, piece.text});
+    } else if (piece.kind == AnswerEvent::Kind::kReasoning) {
+      deltas.push_back({kThought, piece.text});
+    } else {
+      if (piece.kind == AnswerEvent::Kind::kCallBegin) ++told.calls;
+      json delta = CallDelta(piece, told.calls - 1);
+      if (!delta.is_null()) deltas.push_back({"", "", std::move(delta)});
+    }
   }
   const bool shows_tokens = answer.spec().logprobs || form_.return_token_ids || form_.return_tokens;
-  if (bodies.empty() && shows_tokens && !event.tokens.empty()) {
-    bodies.push_back({{"content", ""}});  // its text waits
+  if (deltas.empty() && shows_tokens && !event.tokens.empty()) {
+    deltas.push_back({kContent, ""});  // its text waits
   }
-  return bodies;
+  return deltas;
 }
 
 json OpenAiWriter::ChoiceOf(uint32_t index) const {
   json one = {{"index", index}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
-  one[form_.chat ? "delta" : "text"] = form_.chat ? json::object() : json("");
+  one[form_.chat ? kDelta : kText] = form_.chat ? json::object() : json("");
   return one;
 }
 
@@ -158,12 +206,11 @@ std::string OpenAiWriter::EndEvents(const Answer& answer, size_t) {
     last["choices"] = json::array();
     last["usage"] = UsageJson(answer);
   }
+  AddCacheDiagnostics(answer, &last);
   last["kvasir"] = FinalReceipt(answer);
   last["timings"] = TimingsJson(answer.timings());
   if (!form_.verbosely) return out + SseEvent(last) + "data: [DONE]\n\n";
-  out += "data: " + Dump(last);
-  out.back() = ',';
-  out += "\"__verbose\":";
+  out += "data: " + BeginObject(last) + "\"__verbose\":";
   return out + VerboseText(answer).Rest() + "}\n\ndata: [DONE]\n\n";
 }
 

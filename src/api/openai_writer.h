@@ -5,10 +5,12 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "api/answer_writer.h"
+#include "api/text_frame.h"
 
 namespace kvasir {
 
@@ -50,13 +52,27 @@ class OpenAiWriter : public AnswerWriter {
     bool started = false;
     uint64_t characters = 0;  // text_offset of the next token
     size_t calls = 0;
+    // The event of a text, where it has nothing else, and what the text is called.
+    TextFrame frame = {};
+    std::string_view framed = {};
   };
+  // The delta of a chat's event, or the text of a completion's.
+  struct Delta;
 
-  // Returns the deltas of a chat's event, or the texts of a completion's.
-  std::vector<nlohmann::json> BodiesOf(const Answer& answer, const Answer::Step& step,
-                                       const Event& event, const std::string& text);
+  std::vector<Delta> DeltasOf(const Answer& answer, const Answer::Step& step, const Event& event,
+                              std::string text);
+  nlohmann::json ChunkOf(const Answer& answer, const Answer::Choice& choice,
+                         const Event& event) const;
+  // Tells whether events have nothing of a token but its text.
+  bool shows_text_alone(const AnswerSpec& spec) const {
+    return !spec.logprobs && !spec.timings_per_token && !form_.return_token_ids &&
+           !form_.return_tokens;
+  }
+  // Returns the event of a text and nothing else; `name` lives for ever.
+  std::string TextEvent(const Answer& answer, uint32_t index, std::string_view name,
+                        std::string_view text);
   nlohmann::json Envelope(const Answer& answer, bool chunk) const;
-  // A choice of an event, without a text.
+  // Returns a choice of an event, without a text.
   nlohmann::json ChoiceOf(uint32_t index) const;
   void AddTokenIds(const std::vector<TokenId>& ids, nlohmann::json* choice) const;
   Parts ChoiceText(const Answer& answer, size_t index) const;

@@ -35,7 +35,7 @@ Event Last(Event event, uint32_t prompt_tokens, uint32_t pool, uint32_t completi
   return event;
 }
 
-// The objects of a stream; the text after the last one must be [DONE].
+// Returns the objects of a stream; the text after the last one must be [DONE].
 std::vector<json> EventsOf(const std::string& stream) {
   std::vector<json> events;
   size_t at = 0;
@@ -134,7 +134,7 @@ TEST(OpenAiWriter, TimingsAndFingerprintAreLlamaServers) {
   }
 }
 
-// A tokenizer of bytes; 256 is <|bos|>.
+// Returns a tokenizer of bytes; 256 is <|bos|>.
 std::unique_ptr<Tokenizer> ByteTokenizer() {
   return *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
 }
@@ -357,7 +357,7 @@ constexpr const char* kThoughtAndCalls[] = {"<think>",
                                             "{\"city\": \"Oslo\"}}",
                                             "</tool_call>"};
 
-// All events of that answer, given to it.
+// Returns all events of that answer, given to it.
 std::string TakeThoughtAndCalls(WrittenAnswer* answer) {
   std::string stream;
   TokenId id = 0;

@@ -48,7 +48,7 @@ void OtherPrompts::FindEnds() {
   for (const auto& state : scope_.others) ends_->push_back(ContainedTokens(*state));
 }
 
-// What a session says and has not read yet. Absent ids: it begins otherwise than the one that
+// Returns what a session says and has not read yet. Empty: it begins otherwise than the one that
 // forgets, or it cannot be rendered.
 OtherPrompts::Ids OtherPrompts::UnreadOf(const SessionState& state, size_t* bytes_left) const {
   const size_t bytes = std::max(TextBytes(state), kLeastRenderedBytes);

@@ -11,6 +11,7 @@
 #include "api/responses_request.h"
 #include "base/base64.h"
 #include "base/bytes_for_test.h"
+#include "base/fault.h"
 #include "base/rounds_for_test.h"
 #include "server/fake_engine_for_test.h"
 #include "source_paths.h"
@@ -122,8 +123,8 @@ std::string Lines(const std::vector<std::string>& texts) {
 
 const ordered_json kSchema = {{"type", "object"}, {"properties", {{"city", {{"type", "string"}}}}}};
 
-// A chat completion as a client writes it. `joins`: for a template that takes neither a late system
-// message nor two of a role in a row.
+// Returns a chat completion as a client writes it. `joins`: for a template that takes neither a
+// late system message nor two of a role in a row.
 ordered_json Conversation::ForChat(bool joins) const {
   ordered_json messages = ordered_json::array();
   const auto add = [&](ordered_json message) {
@@ -305,6 +306,17 @@ size_t CompareChains(const ordered_json& whole, const ModelView& model) {
   return compared;
 }
 
+// Returns a model of the tiny tokenizer with a template, which outlive it.
+ModelView ViewOf(const Tokenizer& tokenizer, const ChatTemplate& chat_template) {
+  ModelView model;
+  model.names = {"m"};
+  model.tokenizer = &tokenizer;
+  model.chat_template = &chat_template;
+  model.vocab_size = 258;
+  model.ctx_size = 1 << 20;
+  return model;
+}
+
 TEST(Protocols, GiveAConversationTheSamePrompt) {
   const auto tokenizer = Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
   const std::filesystem::path cases = std::filesystem::path(KVASIR_SOURCE_DIR) / "tests/data/cases";
@@ -322,12 +334,7 @@ TEST(Protocols, GiveAConversationTheSamePrompt) {
     ASSERT_TRUE(chat_template);
     EXPECT_EQ((*chat_template)->form().takes_late_system, !joins);
     EXPECT_EQ((*chat_template)->form().takes_same_role_twice, !joins);
-    ModelView model;
-    model.names = {"m"};
-    model.tokenizer = tokenizer->get();
-    model.chat_template = chat_template->get();
-    model.vocab_size = 258;
-    model.ctx_size = 1 << 20;
+    const ModelView model = ViewOf(**tokenizer, **chat_template);
     for (uint32_t seed = 1; seed <= kRounds; ++seed) {
       const Conversation one(seed);
       const std::string chat = one.ForChat(joins).dump(), asked = one.ForMessages().dump();
@@ -361,6 +368,40 @@ TEST(Protocols, GiveAConversationTheSamePrompt) {
   EXPECT_EQ(compared, 5 * kRounds);
   EXPECT_GT(with_calls, kRounds);
   EXPECT_GT(chained, 2 * kRounds);
+}
+
+// Tells whether a body of messages has another prompt than a chat completion.
+bool DifferInPrompt(const char* messages, const char* chat, std::string_view source) {
+  const auto tokenizer = Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
+  const auto chat_template = ChatTemplate::Parse(std::string(source));
+  const ModelView model = ViewOf(**tokenizer, **chat_template);
+  std::string translated;
+  const auto theirs = ParseMessagesRequest(messages, model, &translated);
+  const auto ours = ParseChatRequest(chat, model);
+  EXPECT_TRUE(theirs && ours);
+  return !theirs || !ours || theirs->requests[0].prompt != ours->requests[0].prompt;
+}
+
+constexpr std::string_view kShowsAll = "{% for m in messages %}{{ m | tojson }}{% endfor %}";
+constexpr const char* kLateSystem = R"({"max_tokens":1,"system":"s","messages":[
+    {"role":"user","content":"a"},{"role":"system","content":"late"}]})";
+constexpr const char* kLateInChat = R"({"messages":[{"role":"system","content":"s"},
+    {"role":"user","content":"a"},{"role":"system","content":"late"}]})";
+constexpr const char* kMarked = R"({"max_tokens":1,"messages":[{"role":"user","content":[
+    {"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]}]})";
+constexpr const char* kUnmarked = R"({"messages":[{"role":"user","content":"a"}]})";
+
+TEST(Protocols, ALateSystemMessageAndAMarkStandWhereTheyAre) {
+  EXPECT_FALSE(DifferInPrompt(kLateSystem, kLateInChat, kShowsAll));
+  EXPECT_FALSE(DifferInPrompt(kMarked, kUnmarked, kShowsAll));
+}
+
+TEST(Protocols, MutantsThatHoistAndThatShowMarksAreFound) {
+  InjectFault(Fault::kSystemHoisted);
+  EXPECT_TRUE(DifferInPrompt(kLateSystem, kLateInChat, kShowsAll));
+  InjectFault(Fault::kMarkInPrompt);
+  EXPECT_TRUE(DifferInPrompt(kMarked, kUnmarked, kShowsAll));
+  InjectFault(Fault::kNone);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace kvasir {
 namespace {
 
-// The ids of a text. One that begins with BOS, as a rendered chat does, gets no second one.
+// Returns the ids of a text. One that begins with BOS, as a rendered chat does, gets no second one.
 Result<std::vector<TokenId>> IdsOfText(std::string_view text, const EncodeOptions& options,
                                        const ModelView& model) {
   KV_ASSIGN(std::vector<TokenId> ids, EncodeText(text, "prompt", options, model));
@@ -25,7 +25,7 @@ Result<std::vector<TokenId>> IdsOfText(std::string_view text, const EncodeOption
   return ids;
 }
 
-// Whether a list is one prompt of texts and ids.
+// Tells whether a list is one prompt of texts and ids.
 bool IsMixed(const JsonValue& list) {
   return std::ranges::any_of(list.items(), [](const JsonValue& one) { return one.is_number(); });
 }
@@ -49,7 +49,10 @@ Result<std::vector<TokenId>> IdsOfMixed(const JsonValue& list, const EncodeOptio
           part.is_number() ? fmt::format("{}", part.number()) : std::string(KindOf(part)),
           model.vocab_size);
     }
-    if (ids.size() > options.max_tokens) break;  // CheckLength refuses it
+    if (ids.size() > options.max_tokens) {
+      return tl::unexpected(
+          EncodeError({Code::kExhausted, ""}, "prompt", options.max_tokens, model));
+    }
   }
   return ids;
 }
@@ -100,6 +103,13 @@ Result<std::vector<std::string>> EchoOf(std::span<const JsonValue* const> list,
   return texts;
 }
 
+size_t MaxTextTokens(const GenerateRequest& request, const ModelView& model) {
+  const bool may_be_longer = request.retention && request.retention->policy != Retention::kFull &&
+                             request.retention->exact_tokens;
+  const size_t most = model.max_text_tokens();
+  return may_be_longer ? std::max<size_t>(most, kMaxRetainedTokens) : most;
+}
+
 Status CheckSpans(std::span<const JsonValue* const> list, const GenerateRequest& request) {
   if (!request.spans || request.spans->spans.empty()) return {};
   if (list.size() == 1 && IsIds(*list[0])) return {};
@@ -132,14 +142,17 @@ Result<std::vector<const JsonValue*>> ListPrompts(JsonFields& fields, uint32_t n
                      "{} prompts with n {}; at most {} answers to a request", list.size(),
                      num_choices, kMaxAnswers);
   }
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (!list[i]->is_object()) continue;
+    JsonFields inner(*list[i], list[i] == prompt ? "prompt." : fmt::format("prompt[{}].", i));
+    inner.Find("prompt_string"), inner.Find("multimodal_data");  // of IdsOf
+    fields.TakeUnread(inner);
+  }
   return list;
 }
 
-Status CheckLength(size_t tokens, uint32_t max_tokens, const std::string& field,
+Error ContextError(size_t tokens, uint32_t answer, std::string_view count, const std::string& field,
                    const ModelView& model) {
-  if (tokens == 0) return FailField(Code::kInvalidArgument, field, "has no tokens");
-  const uint32_t answer = max_tokens == 0 ? 0 : 1;
-  if (tokens + answer <= model.ctx_size) return {};
   const uint32_t largest = std::max(model.ctx_size, model.max_ctx_size);
   std::string fix = "; shorten it or start the server with a larger --ctx-size";
   if (model.ctx_size == largest) {
@@ -147,14 +160,23 @@ Status CheckLength(size_t tokens, uint32_t max_tokens, const std::string& field,
   } else if (tokens + answer > largest) {
     fix = fmt::format("; shorten it: the model's largest is {}", largest);
   }
-  Status refused =
-      FailField(Code::kInvalidArgument, field,
-                "has {} tokens, which with {} to generate exceeds the available context size of "
-                "{}{}",
-                tokens, answer, model.ctx_size, fix);
-  refused.error().cause = Cause::kContext;
-  refused.error().excess = {.prompt_tokens = tokens, .ctx_size = model.ctx_size};
-  return refused;
+  Error error{
+      Code::kInvalidArgument,
+      fmt::format("has {} exceeds the available context size of {}{}", count, model.ctx_size, fix),
+      field};
+  error.cause = Cause::kContext;
+  error.excess = {.prompt_tokens = tokens, .ctx_size = model.ctx_size};
+  return error;
+}
+
+Status CheckLength(size_t tokens, uint32_t max_tokens, const std::string& field,
+                   const ModelView& model) {
+  if (tokens == 0) return FailField(Code::kInvalidArgument, field, "has no tokens");
+  const uint32_t answer = max_tokens == 0 ? 0 : 1;
+  if (tokens + answer <= model.ctx_size) return {};
+  const std::string count =
+      fmt::format("{} tokens, which{}", tokens, answer > 0 ? " with 1 to generate" : "");
+  return tl::unexpected(ContextError(tokens, answer, count, field, model));
 }
 
 Status CheckLength(size_t tokens, const GenerateRequest& request, const std::string& field,
@@ -163,8 +185,11 @@ Status CheckLength(size_t tokens, const GenerateRequest& request, const std::str
       !request.retention || request.retention->exact_tokens.value_or(UINT32_MAX) >= tokens;
   if (!is_exact) return {};
   Status refused = CheckLength(tokens, request.max_tokens, field, model);
-  const bool drops = request.retention && request.retention->policy != Retention::kFull;
-  if (!refused && drops && tokens > 0) {
+  if (refused || tokens == 0) return refused;
+  if (!request.retention && model.drops_tokens) {
+    refused.error().message +=
+        "; with cache.retention and its exact_tokens it may be longer (docs/retention.md)";
+  } else if (request.retention && request.retention->policy != Retention::kFull) {
     refused.error().message += ", or give cache.retention.exact_tokens less than the prompt has";
   }
   return refused;

@@ -27,6 +27,10 @@ Result<std::vector<const JsonValue*>> ListPrompts(JsonFields& fields, uint32_t n
 Result<std::vector<TokenId>> IdsOf(const JsonValue& prompt, const EncodeOptions& options,
                                    const ModelView& model);
 
+// Returns the limit of a text's tokens: the model's, or more where the last tokens of a prompt of
+// the request need not be exact and so may pass the context.
+size_t MaxTextTokens(const GenerateRequest& request, const ModelView& model);
+
 // Checks that a request with spans has one prompt, and that of ids. kInvalidArgument, of
 // "cache.spans".
 Status CheckSpans(std::span<const JsonValue* const> list, const GenerateRequest& request);
@@ -37,6 +41,11 @@ Status CheckSpans(std::span<const JsonValue* const> list, const GenerateRequest&
 Result<std::vector<std::string>> EchoOf(std::span<const JsonValue* const> list,
                                         const RawPrompts& prompts, const ModelView& model);
 
+// Returns the error of a prompt that does not fit the context: Cause::kContext with the numbers.
+// `tokens`: how many it has, or at least has, beside `answer` to generate; `count`: both for
+// people.
+Error ContextError(size_t tokens, uint32_t answer, std::string_view count, const std::string& field,
+                   const ModelView& model);
 // kInvalidArgument, of `field`: the prompt has no tokens, or, with Cause::kContext, does not fit
 // the context with an answer.
 Status CheckLength(size_t tokens, uint32_t max_tokens, const std::string& field,

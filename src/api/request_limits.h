@@ -31,6 +31,7 @@ inline constexpr size_t kMaxResponseFields = 64, kMaxResponseFieldBytes = 256;  
 // Sessions.
 inline constexpr size_t kMaxSegments = 1024;         // segments, of a message
 inline constexpr size_t kMaxSegmentNameBytes = 256;  // of a segment
+inline constexpr size_t kMaxOriginBytes = 64;        // origin
 // As OpenAI limits metadata, in bytes.
 inline constexpr size_t kMaxMetadata = 16, kMaxMetadataKey = 64, kMaxMetadataValue = 512;
 

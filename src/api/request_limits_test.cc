@@ -8,6 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "kvasir/adapters.h"
+#include "kvasir/drafts.h"
+#include "kvasir/prompt_spans.h"
+#include "kvasir/retention.h"
+#include "kvasir/sampling_params.h"
 #include "source_paths.h"
 
 namespace kvasir {
@@ -35,6 +40,7 @@ TEST(RequestLimits, AreThoseOfTheDocs) {
     uint64_t limit;
     std::string after;
   };
+  constexpr auto kScale = static_cast<uint64_t>(kMaxAdapterScale);
   const std::vector<Row> rows = {
       {"api.md", "`--alias '*'`", "of at most ", kMaxAnyNameBytes, " bytes"},
       {"api.md", "| `prompt` (completions)", "prompts x `n` at most ", kMaxAnswers, " |"},
@@ -51,7 +57,18 @@ TEST(RequestLimits, AreThoseOfTheDocs) {
       {"api.md", "| `timeout_ms`", "1 to ", kMaxTimeoutMs, " ("},
       {"api.md", "| `cache_salt`", "1 to ", kMaxSaltBytes, " bytes"},
       {"api.md", "| `response_fields`", "at most ", kMaxResponseFields, ";"},
+      {"api.md", "| `samplers`", "at most ", kMaxListedSamplers, ", in order"},
+      {"embeddings.md", "| `input`", "up to ", kMaxInputs, " of those"},
+      {"spans.md", "| `cache.seam`", "| 0 to ", kMaxSeamTokens, " |"},
+      {"spans.md", "encoder; `--cache none`", "more than ", kMaxSpans, " spans"},
+      {"adapters.md", "| `--lora-scaled", "-100 to ", kScale, " |"},
+      {"adapters.md", "  0, and `[]`", "a scale beyond ", kScale, ""},
+      {"translation.md", "| `--beams`", "to ", kMaxBeams, ", at most"},
+      {"translation.md", "| `--no-repeat-ngram-size`", "at most ", kMaxNgram, ")"},
+      {"speculation.md", "| `--draft-max`", "0 to ", kMaxDraft, " ("},
+      {"retention.md", "pass the context too,", "at most ", kMaxRetainedTokens, " tokens"},
       {"sessions.md", "- `messages` are those", "up to ", kMaxSegments, " `segments`"},
+      {"sessions.md", "| `origin`", "1 to ", kMaxOriginBytes, " bytes"},
       {"sessions.md", "| `metadata`", "up to ", kMaxMetadata, " texts"},
       {"sessions.md", "| `metadata`", "at most ", kMaxMetadataValue, " bytes"},
       {"sessions.md", "| `metadata`", "keys of at most ", kMaxMetadataKey, ","},

@@ -48,6 +48,7 @@ ResponseKeeper::ResponseKeeper(const SessionStore& store, uint64_t removals,
                                UnansweredResponse response, const GenerateRequest& prompt,
                                const Answer& answer)
     : store_(store.Responses()),
+      turn_(store_.Announce(prompt.tenant, answer.id())),
       removals_(removals),
       response_(std::move(response)),
       tenant_(prompt.tenant),
@@ -73,7 +74,9 @@ void ResponseKeeper::Take(const Event& event) {
 }
 
 uint64_t ResponseKeeper::held_bytes() const {
-  return sizeof(*this) + new_bytes_ + response_.state.messages.capacity() * sizeof(void*) * 2 +
+  constexpr uint64_t kTurnBytes = 1024;
+  return sizeof(*this) + kTurnBytes + new_bytes_ +
+         response_.state.messages.capacity() * sizeof(void*) * 2 +
          response_.begins.capacity() * sizeof(response_.begins[0]) +
          ids_.capacity() * sizeof(TokenId) + written_.capacity() + answer_.held_bytes();
 }
@@ -82,6 +85,7 @@ Status ResponseKeeper::Finish() {
   StoredMark& mark = *response_.form.stored;
   mark.completed_s.store(UnixS(), kMarkOrder);
   const Status stored = Store();
+  turn_ = nullptr;
   if (stored) return {};
   mark.is_stored.store(false, kMarkOrder);
   if (stored.error().code != Code::kCancelled) LogUnstored(stored.error());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ namespace kvasir {
 // it says `"store": false`. Destroyed before that, it has stored nothing.
 class ResponseKeeper : public AnswerKeeper {
  public:
+  // Announces the response: who deletes it waits until this has stored it, or ends.
   // `prompt`: what the answer is generated from, with its tenant. `answer`: the client's, from
   // which this takes the id, the time and the form. `removals`: of the store, before the previous
   // response was found. The answer's tokenizer must outlive this.
@@ -29,7 +31,8 @@ class ResponseKeeper : public AnswerKeeper {
  private:
   Status Store();
 
-  SessionStore store_;  // may outlive the server's
+  SessionStore store_;                        // may outlive the server's
+  std::shared_ptr<SessionStore::Turn> turn_;  // until the response is stored
   const uint64_t removals_;
   UnansweredResponse response_;
   const std::string tenant_;

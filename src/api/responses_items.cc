@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "api/cache_marks.h"
 #include "api/session_body.h"
 #include "api/stored_response.h"
 #include "base/base64.h"
@@ -17,14 +18,6 @@ namespace {
 
 constexpr std::string_view kTextParts[] = {"input_text", "output_text",    "text",
                                            "refusal",    "reasoning_text", "summary_text"};
-
-Result<std::string_view> ItemText(JsonFields& item, std::string_view name) {
-  std::string_view text;
-  item.Text(name, &text);
-  if (!item.Has(name)) item.Fail(name, "is missing, where a text must be");
-  if (item.error()) return tl::unexpected(*item.error());
-  return text;
-}
 
 }  // namespace
 
@@ -43,11 +36,10 @@ void ResponsesItems::EndTurn() {
   if (turn_) builder_.Add(*std::exchange(turn_, std::nullopt));
 }
 
-void ResponsesItems::Add(std::string_view role, std::string text, const std::string& path) {
+void ResponsesItems::Add(std::string_view role, TranslatedMessage message,
+                         const std::string& path) {
   EndTurn();
-  TranslatedMessage message;
   message.role = role == "developer" && !model_.knows_developer ? "system" : role;
-  message.text = std::move(text);
   message.name.path = path;
   builder_.Add(std::move(message));
 }
@@ -57,28 +49,46 @@ JsonValue ResponsesItems::End(ChatNames* names) {
   return builder_.End(names);
 }
 
-Result<std::string> ResponsesItems::TextOfParts(const JsonValue* content, const std::string& path) {
-  if (content && content->is_string()) return std::string(content->text());
+Status ResponsesItems::ReadMark(JsonFields& fields, const std::string& path,
+                                TranslatedMessage* to) {
+  const JsonValue* mark = fields.Find(kBreakpoint);
+  if (!mark) return {};
+  KV_ASSIGN(const auto time, TimeOfMark(*mark, fmt::format("{}.{}", path, kBreakpoint)));
+  ListUnknown(*mark, std::string(kBreakpoint), fields);
+  if (!time) return {};
+  // The chat's mark has the time alone, so that its reader does not list the rest again.
+  const JsonValue* ttl = mark->is_object() ? mark->Find("ttl") : nullptr;
+  to->mark = ttl ? tree_->Object({{"ttl", *ttl}}) : JsonValue(true);
+  return {};
+}
+
+Status ResponsesItems::ReadContent(const JsonValue* content, const std::string& path,
+                                   TranslatedMessage* to) {
+  if (content && content->is_string()) {
+    to->AddText(content->text());
+    return {};
+  }
   if (!content || !content->is_array()) {
     return FailField(Code::kInvalidArgument, path, "is {}, not a text or a list of parts",
                      content ? KindOf(*content) : "missing");
   }
-  TranslatedMessage joined;
   for (size_t i = 0; i < content->size(); ++i) {
     const std::string at = fmt::format("{}[{}]", path, i);
     JsonFields part(content->items()[i], at + ".");
-    KV_ASSIGN(const std::string_view type, ItemText(part, "type"));
+    KV_ASSIGN(const std::string_view type, NeededText(part, "type"));
     if (std::ranges::find(kTextParts, type) == std::end(kTextParts)) {
       return FailField(Code::kUnsupported, at + ".type",
                        "\"{}\" is not supported: models read text; send parts of type input_text",
                        type.substr(0, 64));
     }
-    KV_ASSIGN(const std::string_view text, ItemText(part, type == "refusal" ? "refusal" : "text"));
+    KV_ASSIGN(const std::string_view text,
+              NeededText(part, type == "refusal" ? "refusal" : "text"));
     part.Find("annotations"), part.Find("logprobs");  // of an answer that comes back
-    joined.AddText(text);
+    KV_TRY(ReadMark(part, at, to));
+    to->AddText(text);
     body_.TakeUnread(part);
   }
-  return std::move(joined.text);
+  return {};
 }
 
 Status ResponsesItems::AddPrevious(const SessionState& previous) {
@@ -89,7 +99,7 @@ Status ResponsesItems::AddPrevious(const SessionState& previous) {
       if (message.content.empty()) continue;
       auto rest = WithoutInstructions(message);
       if (rest != message.content) {
-        if (rest) Add(message.role, std::move(*rest), path);
+        if (rest) Add(message.role, {.text = std::move(*rest)}, path);
         continue;
       }
     }
@@ -105,14 +115,16 @@ Status ResponsesItems::AddPrevious(const SessionState& previous) {
 }
 
 Result<std::string> ResponsesItems::ReadInstructions(const JsonValue& instructions) {
-  KV_ASSIGN(std::string text, TextOfParts(&instructions, "instructions"));
-  Add("system", text, "instructions");
+  TranslatedMessage message;
+  KV_TRY(ReadContent(&instructions, "instructions", &message));
+  std::string text = message.text;
+  if (!text.empty()) Add("system", std::move(message), "instructions");
   return text;
 }
 
 Status ResponsesItems::ReadInput(const JsonValue* input) {
   if (input && input->is_string()) {
-    Add("user", std::string(input->text()), "input");
+    Add("user", {.text = std::string(input->text())}, "input");
     return {};
   }
   if (!input || !input->is_array() || input->size() == 0) {
@@ -161,25 +173,24 @@ Status ResponsesItems::ReadItem(const JsonValue& item, const std::string& path) 
 }
 
 Status ResponsesItems::ReadMessage(JsonFields& item, const std::string& path) {
-  KV_ASSIGN(const std::string_view role, ItemText(item, "role"));
+  KV_ASSIGN(const std::string_view role, NeededText(item, "role"));
   if (role != "user" && role != "assistant" && role != "system" && role != "developer") {
-    item.Fail("role", "is not \"user\", \"assistant\", \"system\" or \"developer\"");
+    item.Refuse("role", R"("user", "assistant", "system" or "developer")");
     return tl::unexpected(*item.error());
   }
   item.Find("phase");  // of an answer that comes back
-  KV_ASSIGN(std::string text, TextOfParts(item.Find("content"), path + ".content"));
-  if (role == "assistant") {
-    Turn(path).AddText(text);
-  } else {
-    Add(role, std::move(text), path);
-  }
+  TranslatedMessage own;
+  TranslatedMessage& message = role == "assistant" ? Turn(path) : own;
+  KV_TRY(ReadContent(item.Find("content"), path + ".content", &message));
+  KV_TRY(ReadMark(item, path, &message));
+  if (role != "assistant") Add(role, std::move(own), path);
   return {};
 }
 
 Status ResponsesItems::ReadCall(JsonFields& item, const std::string& path) {
-  KV_ASSIGN(const std::string_view id, ItemText(item, "call_id"));
-  KV_ASSIGN(const std::string_view name, ItemText(item, "name"));
-  KV_ASSIGN(const std::string_view arguments, ItemText(item, "arguments"));
+  KV_ASSIGN(const std::string_view id, NeededText(item, "call_id"));
+  KV_ASSIGN(const std::string_view name, NeededText(item, "name"));
+  KV_ASSIGN(const std::string_view arguments, NeededText(item, "arguments"));
   calls_.emplace(id);
   TranslatedMessage& turn = Turn(path);
   turn.calls.push_back(tree_->Object(
@@ -192,7 +203,7 @@ Status ResponsesItems::ReadCall(JsonFields& item, const std::string& path) {
 }
 
 Status ResponsesItems::ReadResult(JsonFields& item, const std::string& path) {
-  KV_ASSIGN(const std::string_view id, ItemText(item, "call_id"));
+  KV_ASSIGN(const std::string_view id, NeededText(item, "call_id"));
   if (!calls_.contains(id)) {
     return FailField(Code::kInvalidArgument, path + ".call_id",
                      "no function_call before it has this id");
@@ -202,22 +213,24 @@ Status ResponsesItems::ReadResult(JsonFields& item, const std::string& path) {
   result.role = "tool";
   result.call_id = id;
   result.name.path = path;
-  KV_ASSIGN(result.text, TextOfParts(item.Find("output"), path + ".output"));
+  KV_TRY(ReadContent(item.Find("output"), path + ".output", &result));
   builder_.Add(std::move(result));
   return {};
 }
 
-// A thought in its text, or in base64, which some clients send back alone. That of another server,
-// which is encrypted, is left out.
+// Reads a thought in its text, or in base64, which some clients send back alone. That of another
+// server, which is encrypted, is left out.
 Status ResponsesItems::ReadThought(JsonFields& item, const std::string& path) {
-  item.Find("summary");  // of the content
-  std::string text;
+  const JsonValue* summary = item.Find("summary");
+  TranslatedMessage read;
+  std::string& text = read.text;
   const JsonValue* content = item.Find("content");
   std::string_view encoded;
   item.Text("encrypted_content", &encoded);
   if (item.error()) return tl::unexpected(*item.error());
-  if (content && content->size() > 0) {
-    KV_ASSIGN(text, TextOfParts(content, path + ".content"));
+  const bool is_list = content && (content->is_array() || content->is_string());
+  if (content && (content->size() > 0 || !is_list)) {
+    KV_TRY(ReadContent(content, path + ".content", &read));
   } else {
     auto decoded = DecodeBase64(encoded);
     if (!decoded || decoded->empty() || FirstInvalidUtf8(*decoded) < decoded->size()) {
@@ -226,6 +239,11 @@ Status ResponsesItems::ReadThought(JsonFields& item, const std::string& path) {
     }
     text = std::move(*decoded);
   }
+  // Answers of this server have an empty one: it says nothing that the content does not.
+  for (size_t i = 0; summary && summary->is_array() && i < summary->size(); ++i) {
+    LeaveOut(fmt::format("{}.summary[{}]", path, i));
+  }
+  if (summary && !summary->is_array()) LeaveOut(path + ".summary");
   TranslatedMessage& turn = Turn(path);
   turn.thought.append(turn.thought.empty() ? "" : "\n").append(text);
   if (turn.name.thought.empty()) turn.name.thought = path;

@@ -38,10 +38,12 @@ class ResponsesItems {
   Status ReadCall(JsonFields& item, const std::string& path);
   Status ReadResult(JsonFields& item, const std::string& path);
   Status ReadThought(JsonFields& item, const std::string& path);
-  // Returns a text, or the texts of parts, joined by line ends.
-  Result<std::string> TextOfParts(const JsonValue* content, const std::string& path);
+  // Adds a text, or the texts of parts, and the mark that is found in them.
+  Status ReadContent(const JsonValue* content, const std::string& path, TranslatedMessage* to);
+  Status ReadMark(JsonFields& fields, const std::string& path, TranslatedMessage* to);
   TranslatedMessage& Turn(const std::string& path);
-  void Add(std::string_view role, std::string text, const std::string& path);
+  // Adds a message of another role than the assistant's and tools'.
+  void Add(std::string_view role, TranslatedMessage message, const std::string& path);
   void EndTurn();
   void LeaveOut(const std::string& path);
 

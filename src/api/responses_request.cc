@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/cache_marks.h"
 #include "api/responses_items.h"
 #include "api/responses_writer.h"
 #include "api/session_prompt.h"
@@ -15,32 +16,9 @@
 namespace kvasir {
 namespace {
 
-// Fields that a chat completion has by the same name.
-constexpr std::string_view kEqualFields[] = {"model",
-                                             "stream",
-                                             "temperature",
-                                             "top_p",
-                                             "top_k",
-                                             "min_p",
-                                             "seed",
-                                             "repetition_penalty",
-                                             "ignore_eos",
-                                             "presence_penalty",
-                                             "min_tokens",
-                                             "frequency_penalty",
-                                             "priority",
-                                             "timeout_ms",
-                                             "cache_salt",
-                                             "cache_prompt",
-                                             "cache",
-                                             "lora",
-                                             "speculative",
-                                             "chat_template_name",
-                                             "drop_lines",
-                                             "move_lines",
-                                             "id_slot",
-                                             "speculative.n_max",
-                                             "parallel_tool_calls"};
+// Fields of OpenAI's that a chat completion has by the same name too.
+constexpr std::string_view kOpenAiFields[] = {"parallel_tool_calls", "prompt_cache_options",
+                                              "prompt_cache_retention"};
 
 constexpr ChatNames::Field kItsNames[] = {
     {"messages", "input"},
@@ -73,7 +51,6 @@ class ResponsesReader {
   Status FindPrevious();
   void ReadTruncation();
   Status ReadTools();
-  Result<JsonValue> ToolOf(const JsonValue& tool, const std::string& path);
   void ReadToolChoice();
   void ReadText();
   void ReadReasoning();
@@ -99,10 +76,15 @@ Status ResponsesReader::Read() {
   }
   if (made_.chain.previous) KV_TRY(items.AddPrevious(*made_.chain.previous));
   KV_TRY(items.ReadInput(fields_.Find("input")));
-  Put("messages", items.End(&made_.chat.names));
-  for (const std::string_view name : kEqualFields) {
-    if (const JsonValue* value = fields_.Find(name)) Put(name, *value);
+  const JsonValue messages = items.End(&made_.chat.names);
+  if (messages.size() == 0) {
+    return FailField(Code::kInvalidArgument, "input",
+                     "has no message: the thoughts in it cannot be read here");
   }
+  Put("messages", messages);
+  CopyFields(fields_, kSameFields, &members_);
+  CopyFields(fields_, kOwnFields, &members_);
+  CopyFields(fields_, kOpenAiFields, &members_);
   uint32_t most = 0;
   fields_.Unsigned("max_output_tokens", 0, UINT32_MAX, &most);
   if (fields_.Has("max_output_tokens")) Put("max_tokens", JsonValue(int64_t{most}));
@@ -111,19 +93,22 @@ Status ResponsesReader::Read() {
   ReadReasoning();
   ReadInclude();
   ReadTruncation();
+  const bool has_no_tokens = fields_.Has("max_output_tokens") && most == 0;
+  made_.form.prewarms = ReadCacheOptions(fields_).prewarms || has_no_tokens;
   bool stores = true;
   fields_.Bool("store", &stores);
-  if (stores && find_) made_.form.stored = std::make_shared<StoredMark>();
+  if (stores && !made_.form.prewarms && find_) made_.form.stored = std::make_shared<StoredMark>();
   const JsonValue* metadata = fields_.Find("metadata");
-  if (metadata && !metadata->is_object()) fields_.Fail("metadata", "must be an object");
+  if (metadata && !metadata->is_object()) fields_.Refuse("metadata", "an object");
   if (metadata) made_.form.metadata = TextOf(*metadata);
-  for (const char* name :
-       {"user", "safety_identifier", "prompt_cache_key", "stream_options", "service_tier"}) {
-    fields_.Find(name);  // they change no answer
+  if (const JsonValue* options = fields_.Find("stream_options")) {
+    if (!options->is_object()) fields_.Refuse("stream_options", "an object");
+    fields_.TakeUnread(JsonFields(*options, "stream_options."));  // none changes an answer
   }
   if (fields_.error()) return tl::unexpected(*fields_.error());
   made_.chat.fields = tree_.Object(std::move(members_));
-  made_.chat.names.fields.assign(std::begin(kItsNames), std::end(kItsNames));
+  auto& names = made_.chat.names.fields;
+  names.insert(names.end(), std::begin(kItsNames), std::end(kItsNames));
   made_.chat.ignored = fields_.Unread();
   return {};
 }
@@ -163,11 +148,12 @@ void ResponsesReader::ReadTruncation() {
   fields_.String("truncation", &truncation);
   made_.form.drops_oldest = made_.chain.drops_oldest = truncation == "auto";
   if (truncation != "auto" && truncation != "disabled") {
-    fields_.Fail("truncation", "is neither \"auto\" nor \"disabled\"");
+    fields_.Refuse("truncation", R"("auto" or "disabled")");
   }
 }
 
-// Tools that are not functions run at OpenAI's servers, or are the client's own kinds: left out.
+// Reads tools. Those that are not functions run at OpenAI's servers, or are the client's own kinds:
+// left out.
 Status ResponsesReader::ReadTools() {
   KV_ASSIGN(const std::span<const JsonValue> tools, ToolsOf(fields_));
   std::vector<JsonValue> made;
@@ -180,7 +166,10 @@ Status ResponsesReader::ReadTools() {
                        "is missing, where the type of a tool must be");
     }
     if (type->text() == "function") {
-      KV_ASSIGN(made.emplace_back(), ToolOf(tool, path));
+      JsonFields function(tool, path + ".");
+      function.Find("type");
+      KV_ASSIGN(made.emplace_back(), ReadFunction(function, "parameters", &tree_));
+      fields_.TakeUnread(function);
     } else {
       fields_.TakeUnread(std::span(&path, 1));
     }
@@ -189,37 +178,16 @@ Status ResponsesReader::ReadTools() {
   return {};
 }
 
-Result<JsonValue> ResponsesReader::ToolOf(const JsonValue& tool, const std::string& path) {
-  JsonFields fields(tool, path + ".");
-  fields.Find("type");
-  std::string_view name, description;
-  fields.Text("name", &name);
-  if (name.empty()) fields.Fail("name", "is missing, where the name of a function must be");
-  std::vector<JsonValue::Member> function = {{"name", tree_.String(name)}};
-  fields.Text("description", &description);
-  if (fields.Has("description")) {
-    function.push_back({"description", tree_.String(description)});
-  }
-  if (const JsonValue* schema = fields.Find("parameters")) {
-    if (!schema->is_object()) fields.Fail("parameters", "is not an object");
-    function.push_back({"parameters", *schema});
-  }
-  bool is_strict = false;
-  fields.Bool("strict", &is_strict);
-  if (is_strict) function.push_back({"strict", JsonValue(true)});
-  if (fields.error()) return tl::unexpected(*fields.error());
-  fields_.TakeUnread(fields);
-  return tree_.Object(
-      {{"type", tree_.String("function")}, {"function", tree_.Object(std::move(function))}});
-}
-
 void ResponsesReader::ReadToolChoice() {
   const JsonValue* choice = fields_.Find("tool_choice");
   if (!choice) return;
   made_.form.tool_choice = TextOf(*choice);
-  if (choice->is_string()) return Put("tool_choice", *choice);
-  const JsonValue* type = choice->Find("type");
-  const JsonValue* name = choice->Find("name");
+  const std::string_view text = choice->is_string() ? choice->text() : "";
+  if (text == "none" || text == "auto" || text == "required") return Put("tool_choice", *choice);
+  JsonFields inner(*choice, "tool_choice.");
+  const JsonValue* type = inner.Find("type");
+  const JsonValue* name = inner.Find("name");
+  fields_.TakeUnread(inner);
   if (!type || !type->is_string() || type->text() != "function" || !name || !name->is_string()) {
     return fields_.Fail("tool_choice",
                         "must be \"none\", \"auto\", \"required\" or {\"type\": \"function\", "
@@ -232,15 +200,17 @@ void ResponsesReader::ReadToolChoice() {
 void ResponsesReader::ReadText() {
   const JsonValue* text = fields_.Find("text");
   if (!text) return;
-  if (!text->is_object()) return fields_.Fail("text", "must be an object");
+  if (!text->is_object()) return fields_.Refuse("text", "an object");
   JsonFields inner(*text, "text.");
   const JsonValue* format = inner.Find("format");
   fields_.TakeUnread(inner);
   if (!format) return;
-  const JsonValue* type = format->Find("type");
+  JsonFields form(*format, "text.format.");
+  const JsonValue* type = form.Find("type");
   const std::string_view name = type && type->is_string() ? type->text() : "";
   if (name == "text" || name == "json_object") {
     Put("response_format", tree_.Object({{"type", *type}}));
+    fields_.TakeUnread(form);
   } else if (name == "json_schema") {
     std::vector<JsonValue::Member> schema;
     for (const JsonValue::Member& member : format->members()) {
@@ -249,23 +219,27 @@ void ResponsesReader::ReadText() {
     Put("response_format",
         tree_.Object({{"type", *type}, {"json_schema", tree_.Object(std::move(schema))}}));
   } else {
-    fields_.Fail("text.format", "type is not \"text\", \"json_object\" or \"json_schema\"");
+    fields_.Fail("text.format",
+                 fmt::format(R"(type is {}, not "text", "json_object" or "json_schema")",
+                             type ? FoundText(*type) : "missing"));
   }
 }
 
 void ResponsesReader::ReadReasoning() {
   std::vector<JsonValue::Member> variables;
   if (const JsonValue* given = fields_.Find("chat_template_kwargs")) {
-    if (!given->is_object()) return fields_.Fail("chat_template_kwargs", "must be an object");
+    if (!given->is_object()) return fields_.Refuse("chat_template_kwargs", "an object");
     variables.assign(given->members().begin(), given->members().end());
   }
   if (const JsonValue* reasoning = fields_.Find("reasoning")) {
-    if (!reasoning->is_object()) return fields_.Fail("reasoning", "must be an object");
+    if (!reasoning->is_object()) return fields_.Refuse("reasoning", "an object");
     JsonFields inner(*reasoning, "reasoning.");
     const JsonValue* effort = reasoning->Find("effort");
     if (effort && effort->is_string() && effort->text() == "none") {
       inner.Find("effort");
       variables.push_back({"enable_thinking", JsonValue(false)});
+      made_.chat.names.fields.push_back(
+          {"chat_template_kwargs.enable_thinking", "reasoning.effort"});
     }
     fields_.TakeUnread(inner);
   }
@@ -294,8 +268,8 @@ Result<ResponsesChat> Translate(std::string_view body, const ModelView& model,
   return made;
 }
 
-// What ends with an answer is continued, as in a chat completion: that is not a message to store.
-// Nor is what says nothing.
+// Tells whether a chat ends with an answer, which is continued, as in a chat completion, or says
+// nothing. Then it has no message to store.
 bool EndsWithAnswer(const TranslatedChat& chat) {
   const auto messages = chat.fields.Find("messages")->items();
   return messages.empty() || messages.back().Find("role")->text() == "assistant";
@@ -323,7 +297,8 @@ Result<ResponsesCall> ParseResponsesRequest(std::string_view body, const ModelVi
   form.temperature = request.sampling.temperature;
   form.top_p = request.sampling.top_p;
   form.parallel_calls = call.reading.parallel_calls;
-  if (request.max_tokens < UINT32_MAX) form.max_tokens = request.max_tokens;
+  const bool is_limited = request.max_tokens < UINT32_MAX && !form.prewarms;
+  if (is_limited) form.max_tokens = request.max_tokens;
   ResponsesCall made;
   made.chat = TextOf(translated.chat.fields);
   auto writer = std::make_unique<ResponsesWriter>(form);
@@ -340,13 +315,15 @@ Result<ResponsesCall> ParseResponsesRequest(std::string_view body, const ModelVi
                .writer = std::move(writer),
                .slot = call.asked.slot,
                .unseen = std::move(call.unseen),
-               .lines = std::move(call.lines)};
+               .head = std::move(call.head)};
   return made;
 }
 
 Result<size_t> CountResponsesTokens(std::string_view body, const ModelView& model,
                                     const FindResponse& find) {
   KV_ASSIGN(ResponsesChat translated, Translate(body, model, find));
+  JsonFields fields(translated.chat.fields);
+  KV_TRY(ReadModel(fields, model));
   if (translated.chain.previous && !EndsWithAnswer(translated.chat)) {
     KV_ASSIGN(SessionState state, StateOf(translated.chat, translated.chain, model));
     if (const auto prompt = PromptOf(state, model)) return prompt->chat.ids.size();

@@ -53,7 +53,9 @@ TEST(Responses, ItemsAreTheChatThatTheyMean) {
     "tools":[{"type":"web_search"},{"type":"function","name":"f","parameters":{"type":"object"},
               "strict":false},{"type":"namespace","name":"n"}],
     "include":["reasoning.encrypted_content","x"],"reasoning":{"effort":"none","summary":"auto"},
-    "store":false,"max_output_tokens":7,"text":{"verbosity":"low"}})"));
+    "store":false,"max_output_tokens":7,"stream_options":{"zz":1},"prompt_cache_key":"k","user":"u",
+    "tool_choice":{"type":"function","name":"f","zz":1},
+    "text":{"verbosity":"low","format":{"type":"text","zz":1}}})"));
   EXPECT_EQ(parsed.error, "");
   EXPECT_EQ(parsed.chat["messages"], json::parse(R"([
       {"role":"system","content":"Be kind."},{"role":"system","content":"D"},
@@ -64,8 +66,35 @@ TEST(Responses, ItemsAreTheChatThatTheyMean) {
   EXPECT_EQ(parsed.chat["chat_template_kwargs"], json({{"enable_thinking", false}}));
   EXPECT_EQ(parsed.request.max_tokens, 7u);
   EXPECT_EQ(parsed.request.ignored,
-            (std::vector<std::string>{"tools[0]", "tools[2]", "text.verbosity", "reasoning.summary",
-                                      "include[1]"}));
+            (std::vector<std::string>{"prompt_cache_key", "user", "tools[0]", "tools[2]",
+                                      "tool_choice.zz", "text.verbosity", "text.format.zz",
+                                      "reasoning.summary", "include[1]", "stream_options.zz",
+                                      "reasoning.effort"}));
+}
+
+TEST(Responses, WhatIsReadOfAThoughtIsItsContent) {
+  const auto ignored = [](const char* thought) {
+    const Parsed parsed =
+        ParsedOf({{"input", {json::parse(thought), {{"role", "user"}, {"content", "a"}}}}});
+    EXPECT_EQ(parsed.error, "");
+    return parsed.request.ignored;
+  };
+  using Paths = std::vector<std::string>;
+  EXPECT_EQ(ignored(R"({"type":"reasoning","summary":[],"encrypted_content":"SG0u"})"), Paths{});
+  EXPECT_EQ(ignored(R"({"type":"reasoning","content":[{"type":"reasoning_text","text":"Hm."}],
+      "summary":[{"type":"summary_text","text":"S"},{"type":"summary_text","text":"T","x":1}]})"),
+            (Paths{"input[0].summary[0]", "input[0].summary[1]"}));
+  EXPECT_EQ(ignored(R"({"type":"reasoning","content":"Hm.","summary":"S"})"),
+            Paths{"input[0].summary"});
+  EXPECT_EQ(ignored(R"({"type":"reasoning","summary":[{"type":"summary_text","text":"S"}]})"),
+            Paths{"input[0]"})
+      << "all of it is left out";
+}
+
+TEST(Responses, EmptyInstructionsAreNoMessage) {
+  const json turn = json::parse(R"([{"role":"user","content":"Hi"}])");
+  EXPECT_EQ(ParsedOf({{"input", "Hi"}, {"instructions", ""}}).chat["messages"], turn);
+  EXPECT_EQ(ParsedOf({{"input", "Hi"}, {"instructions", json::array()}}).chat["messages"], turn);
 }
 
 TEST(Responses, NameTheFieldThatIsWrong) {
@@ -75,7 +104,8 @@ TEST(Responses, NameTheFieldThatIsWrong) {
       {R"({"input":"a","previous_response_id":"resp_1"})",
        "previous_response_id: this server stores no responses (--responses 0): send the whole "
        "conversation as input"},
-      {R"({"input":"a","truncation":"some"})", R"(truncation: is neither "auto" nor "disabled")"},
+      {R"({"input":"a","truncation":"some"})",
+       R"(truncation: is "some", not "auto" or "disabled")"},
       {R"({"input":"a","background":true})",
        "background: is not supported in this version; leave it out"},
       {R"({"input":"a","conversation":"c"})",
@@ -88,16 +118,76 @@ TEST(Responses, NameTheFieldThatIsWrong) {
       {R"({"input":[{"type":"function_call_output","call_id":"c","output":"3"}]})",
        "input[0].call_id: no function_call before it has this id"},
       {R"({"input":[{"role":"critic","content":"a"}]})",
-       R"(input[0].role: is not "user", "assistant", "system" or "developer")"},
+       R"(input[0].role: is "critic", not "user", "assistant", "system" or "developer")"},
       {R"({"input":"a","tools":[{"type":"function"}]})",
-       "tools[0].name: is missing, where the name of a function must be"},
+       "tools[0].name: is missing, where a text must be"},
       {R"({"input":"a","text":{"format":{"type":"json_schema","name":"x"}}})",
        "text.format.schema: must be a JSON Schema"},
-      {R"({"input":"a","metadata":[1]})", "metadata: must be an object"},
+      {R"({"input":"a","metadata":[1]})", "metadata: is an array, not an object"},
+      {R"({"input":[{"role":"user","content":[
+          {"type":"input_text","text":"a","prompt_cache_breakpoint":{"ttl":"2h"}}]}]})",
+       "input[0].content[0].prompt_cache_breakpoint: is not true, false or an object with a ttl of "
+       R"("5m", "30m", "1h", "12h" or "24h")"},
+      {R"({"input":"a","prompt_cache_options":{"ttl":"5m"}})",
+       R"(prompt_cache_options.ttl: is "5m", not "30m" or "12h")"},
+      {R"({"input":"a","prompt_cache_options":{"prewarm":1}})",
+       "prompt_cache_options.prewarm: is a number, not a boolean"},
+      {R"({"input":"a","prompt_cache_options":[]})",
+       "prompt_cache_options: is an empty array, not an object"},
+      {R"({"input":"a","prompt_cache_retention":"1h"})",
+       R"(prompt_cache_retention: is "1h", not "in_memory" or "24h")"},
+      {R"({"input":"a","stream_options":1})", "stream_options: is 1, not an object"},
       {R"({"input":"a","max_output_tokens":-1})",
-       "max_output_tokens: -1 is not an integer between 0 and 4294967295"}};
+       "max_output_tokens: -1 is not an integer of at least 0"}};
   for (const auto& [body, says] : wrong) EXPECT_EQ(ParsedOf(json::parse(body)).error, says) << body;
   EXPECT_EQ(ParsedOf({{"input", std::string(5000, 'a')}}).error.substr(0, 7), "input: ");
+}
+
+TEST(Responses, MarksAreThoseOfTheChatsMessages) {
+  const auto keeps = [](const char* body) {
+    const Parsed parsed = ParsedOf(json::parse(body));
+    EXPECT_EQ(parsed.error, "");
+    EXPECT_TRUE(parsed.request.ignored.empty()) << body;
+    std::string said;
+    for (const GenerateRequest::Keep& keep : parsed.request.keeps) {
+      const auto at = std::ranges::find(parsed.request.message_ends, keep.tokens);
+      said += std::to_string(at - parsed.request.message_ends.begin()) + " " +
+              std::to_string(keep.ttl_s) + " ";
+    }
+    return said;
+  };
+  EXPECT_EQ(keeps(R"({"input":"a"})"), "");
+  EXPECT_EQ(keeps(R"({"instructions":"s","input":[{"role":"user","content":[
+      {"type":"input_text","text":"a","prompt_cache_breakpoint":{"mode":"explicit","ttl":"12h"}},
+      {"type":"input_text","text":"b"}]},{"role":"user","content":"c"}]})"),
+            "1 43200 ");
+  EXPECT_EQ(keeps(R"({"prompt_cache_options":{"ttl":"12h"},"input":[
+      {"role":"user","content":"a","prompt_cache_breakpoint":true},
+      {"role":"assistant","content":[
+        {"type":"output_text","text":"b","prompt_cache_breakpoint":{"mode":"explicit"}}]},
+      {"role":"user","content":[{"type":"input_text","text":"c","prompt_cache_breakpoint":false}]}]})"),
+            "0 43200 1 43200 ");
+  EXPECT_EQ(keeps(R"({"input":[{"type":"function_call","call_id":"c1","name":"f","arguments":"{}"},
+      {"type":"function_call_output","call_id":"c1","output":[
+        {"type":"input_text","text":"3","prompt_cache_breakpoint":true}]},
+      {"role":"user","content":"c"}]})"),
+            "1 1800 ");
+  EXPECT_EQ(keeps(R"({"input":[{"role":"user","content":"a"},{"role":"user","content":"b"}],
+      "prompt_cache_retention":"24h"})"),
+            "1 86400 ");
+  const Parsed unknown = ParsedOf(json::parse(R"({"input":[{"role":"user","content":[
+      {"type":"input_text","text":"a","prompt_cache_breakpoint":{"ttl":"5m","zz":1}}]}]})"));
+  EXPECT_EQ(unknown.request.ignored,
+            std::vector<std::string>{"input[0].content[0].prompt_cache_breakpoint.zz"});
+}
+
+TEST(Responses, APrewarmComputesThePromptAndAnswersNothing) {
+  const Parsed plain = ParsedOf({{"input", "a"}});
+  const Parsed parsed = ParsedOf(json::parse(
+      R"({"input":"a","max_output_tokens":9,"prompt_cache_options":{"prewarm":true}})"));
+  EXPECT_EQ(parsed.request.max_tokens, 0u);
+  EXPECT_EQ(parsed.request.prompt, plain.request.prompt);
+  EXPECT_TRUE(parsed.request.ignored.empty());
 }
 
 Event ItemEvent(std::string text) {
@@ -129,7 +219,7 @@ WrittenAnswer ResponseOf(bool stream, ResponsesForm form,
                        std::make_unique<ResponsesWriter>(form));
 }
 
-// The objects of a stream: each has its type as the event's name, and the next number.
+// Returns the objects of a stream: each has its type as the event's name, and the next number.
 std::vector<json> NumberedEvents(const std::string& stream) {
   std::vector<json> events;
   for (size_t at = 0; at < stream.size();) {
@@ -181,6 +271,15 @@ TEST(Responses, AnAnswerThatIsCutIsIncomplete) {
     EXPECT_EQ(response["metadata"], json({{"a", "b"}}));
     EXPECT_EQ(response["output"][0]["status"], "incomplete");
   }
+  for (const bool is_stream : {false, true}) {
+    WrittenAnswer answer = ResponseOf(is_stream, {.prewarms = true});
+    const std::string text = answer.Take(0, LastEvent(FinishReason::kLength));
+    const json response =
+        is_stream ? NumberedEvents(text).back()["response"] : json::parse(Joined(answer.Body()));
+    EXPECT_EQ(response["status"], "completed");
+    EXPECT_EQ(response["output"], json::array());
+    EXPECT_EQ(response["store"], false);
+  }
   WrittenAnswer failed = ResponseOf(true, {});
   failed.PingEvent();
   Error error{Code::kInvalidArgument, "too long"};
@@ -190,6 +289,28 @@ TEST(Responses, AnAnswerThatIsCutIsIncomplete) {
   EXPECT_EQ(said["type"], "response.failed");
   EXPECT_EQ(said["sequence_number"], 2);
   EXPECT_EQ(said["response"]["error"]["code"], "context_length_exceeded");
+}
+
+TEST(Responses, SayHowThePromptDiffersFromAnEarlierOne) {
+  const auto said = [](const HeadComparison& compared) {
+    AnswerSpec spec;
+    spec.model = "m";
+    spec.compared = std::make_shared<HeadComparison>(compared);
+    WrittenAnswer answer(std::move(spec), 1, "7", 5, nullptr,
+                         std::make_unique<ResponsesWriter>(ResponsesForm()));
+    answer.Take(0, LastEvent(FinishReason::kStop));
+    return json::parse(Joined(answer.Body()))["prompt_cache_diagnostics"];
+  };
+  EXPECT_EQ(said({.change = HeadChange::kNone, .tokens = 5}), json({{"type", "cache_hit"}}));
+  EXPECT_EQ(said({.change = HeadChange::kNone, .tokens = 500}), json({{"type", "unavailable"}}));
+  EXPECT_EQ(said({.change = HeadChange::kUnknown}),
+            json({{"type", "comparison_response_not_found"}}));
+  EXPECT_EQ(said({}), json({{"type", "unavailable"}}));
+  EXPECT_EQ(said({.change = HeadChange::kTools, .tokens = 7}), json::parse(R"({"type":"cache_miss",
+      "reason":"tools_changed","cache_missed_tokens":3,"comparison_reusable_tokens":7})"));
+  EXPECT_EQ(said({.change = HeadChange::kSystem})["reason"], "input_changed");
+  EXPECT_EQ(said({.change = HeadChange::kMessages})["reason"], "input_changed");
+  EXPECT_EQ(said({.change = HeadChange::kModel})["reason"], "model_changed");
 }
 
 // Transcripts of every format of thoughts and calls, cut at random.

@@ -31,16 +31,11 @@ json UsageOf(const Answer& answer) {
           {"total_tokens", receipt.prompt_tokens + answer.completion_tokens()}};
 }
 
-// The text of an object, open for one more member.
-std::string OpenText(const json& object) {
-  std::string text = Dump(object);
-  text.back() = ',';
-  return text;
-}
-
-bool IsCut(const Answer& answer) { return answer.choice(0).finish == FinishReason::kLength; }
-
 }  // namespace
+
+bool ResponsesWriter::IsCut(const Answer& answer) const {
+  return !form_.prewarms && answer.choice(0).finish == FinishReason::kLength;
+}
 
 void ResponsesWriter::Begin(const Answer& answer) {
   id_ = answer.id();
@@ -49,8 +44,9 @@ void ResponsesWriter::Begin(const Answer& answer) {
 }
 
 uint64_t ResponsesWriter::held_bytes() const {
-  const uint64_t open =
-      open_ ? open_->text.capacity() + open_->name.capacity() + open_->call_id.capacity() : 0;
+  const uint64_t open = open_ ? open_->text.capacity() + open_->name.capacity() +
+                                    open_->call_id.capacity() + open_->delta.held_bytes()
+                              : 0;
   return sizeof(*this) + id_.capacity() + model_.capacity() + items_.capacity() +
          form_.tool_choice.capacity() + form_.metadata.capacity() + open;
 }
@@ -92,6 +88,7 @@ json ResponsesWriter::FinalEnvelope(const Answer& answer) const {
   const int64_t completed_s = form_.stored ? form_.stored->completed_s.load(kRelaxed) : 0;
   envelope["completed_at"] = completed_s > 0 ? completed_s : UnixS();
   envelope["usage"] = UsageOf(answer);
+  AddCacheDiagnostics(answer, &envelope);
   envelope["kvasir"] = FinalReceipt(answer);
   envelope.erase("output");
   return envelope;
@@ -118,9 +115,8 @@ json ResponsesWriter::HeadOf(const Item& item, size_t index, const char* status)
   return object;
 }
 
-ResponsesWriter::Frame ResponsesWriter::FrameOf(const Item& item, size_t index,
-                                                const char* status) const {
-  const std::string head = OpenText(HeadOf(item, index, status));
+TextFrame ResponsesWriter::FrameOf(const Item& item, size_t index, const char* status) const {
+  const std::string head = BeginObject(HeadOf(item, index, status));
   switch (item.kind) {
     case Kind::kCall:
       return {head + "\"arguments\":", "}"};
@@ -133,13 +129,13 @@ ResponsesWriter::Frame ResponsesWriter::FrameOf(const Item& item, size_t index,
   return {};
 }
 
-// The whole item; of a thought with what is to be sent back, if that was asked for.
+// Writes the whole item; of a thought with what is to be sent back, if that was asked for.
 std::string ResponsesWriter::TextOf(const Item& item, size_t index, const char* status) const {
-  Frame frame = FrameOf(item, index, status);
+  TextFrame frame = FrameOf(item, index, status);
   if (item.kind == Kind::kThought && form_.encodes_thoughts) {
     frame.end.insert(2, ",\"encrypted_content\":\"" + EncodeBase64(item.text) + "\"");
   }
-  return frame.begin + Quoted(item.text) + frame.end;
+  return frame.Around(item.text);
 }
 
 std::string ResponsesWriter::Named(const char* type, json fields) {
@@ -148,25 +144,40 @@ std::string ResponsesWriter::Named(const char* type, json fields) {
   return fmt::format("event: {}\n", type) + SseEvent(fields);
 }
 
-std::string ResponsesWriter::ItemEvent(const char* type, json fields) {
-  fields["output_index"] = num_items_;
-  fields["item_id"] = ItemId(open_->kind, num_items_);
+json ResponsesWriter::ItemFields(const char* type) const {
+  json fields = {
+      {"type", type}, {"output_index", num_items_}, {"item_id", ItemId(open_->kind, num_items_)}};
   if (open_->kind != Kind::kCall) fields["content_index"] = 0;
+  return fields;
+}
+
+std::string ResponsesWriter::ItemEvent(const char* type, json fields) {
+  fields.update(ItemFields(type));
   return Named(type, std::move(fields));
+}
+
+TextFrame ResponsesWriter::DeltaFrame() const {
+  const char* type = open_->kind == Kind::kThought ? "response.reasoning_text.delta"
+                     : open_->kind == Kind::kText  ? "response.output_text.delta"
+                                                   : "response.function_call_arguments.delta";
+  json fields = ItemFields(type);
+  if (open_->kind == Kind::kText) fields["logprobs"] = json::array();
+  return {fmt::format("event: {}\ndata: {}\"delta\":", type, BeginObject(fields)),
+          ",\"sequence_number\":"};
 }
 
 std::string ResponsesWriter::TextEvent(const char* type, const char* name,
                                        const std::string& object, json fields) {
   fields["type"] = type;
   fields["sequence_number"] = next_number_++;
-  return fmt::format("event: {}\ndata: {}\"{}\":{}}}\n\n", type, OpenText(fields), name, object);
+  return fmt::format("event: {}\ndata: {}\"{}\":{}}}\n\n", type, BeginObject(fields), name, object);
 }
 
 std::string ResponsesWriter::Start() {
   if (next_number_ > 0) return "";
-  const json envelope = Envelope("in_progress");
-  std::string out = Named("response.created", {{"response", envelope}});
-  return out += Named("response.in_progress", {{"response", envelope}});
+  const std::string envelope = Dump(Envelope("in_progress"));
+  std::string out = TextEvent("response.created", "response", envelope, json::object());
+  return out += TextEvent("response.in_progress", "response", envelope, json::object());
 }
 
 std::string ResponsesWriter::PingEvent(const Answer&) {
@@ -188,13 +199,13 @@ std::string ResponsesWriter::Take(const AnswerEvent& piece) {
   std::string out;
   switch (piece.kind) {
     case AnswerEvent::Kind::kReasoning:
-      out = Open({.kind = Kind::kThought});
+      out = BeginItem({.kind = Kind::kThought});
       return out += Add(piece.text);
     case AnswerEvent::Kind::kContent:
-      out = Open({.kind = Kind::kText});
+      out = BeginItem({.kind = Kind::kText});
       return out += Add(piece.text);
     case AnswerEvent::Kind::kCallBegin:
-      return Open({.kind = Kind::kCall, .call_id = piece.id, .name = piece.text});
+      return BeginItem({.kind = Kind::kCall, .call_id = piece.id, .name = piece.text});
     case AnswerEvent::Kind::kArguments:
       return Add(piece.text);
     case AnswerEvent::Kind::kCallEnd:
@@ -203,10 +214,11 @@ std::string ResponsesWriter::Take(const AnswerEvent& piece) {
   return out;
 }
 
-std::string ResponsesWriter::Open(Item item) {
+std::string ResponsesWriter::BeginItem(Item item) {
   if (open_ && open_->kind == item.kind && item.kind != Kind::kCall) return "";
   std::string out = Close(kDone);
   open_ = std::move(item);
+  open_->delta = DeltaFrame();
   json added = HeadOf(*open_, num_items_, "in_progress");
   if (open_->kind == Kind::kCall) {
     added["arguments"] = "";
@@ -226,16 +238,7 @@ std::string ResponsesWriter::Open(Item item) {
 
 std::string ResponsesWriter::Add(std::string_view text) {
   open_->text += text;
-  switch (open_->kind) {
-    case Kind::kThought:
-      return ItemEvent("response.reasoning_text.delta", {{"delta", text}});
-    case Kind::kText:
-      return ItemEvent("response.output_text.delta",
-                       {{"delta", text}, {"logprobs", json::array()}});
-    case Kind::kCall:
-      return ItemEvent("response.function_call_arguments.delta", {{"delta", text}});
-  }
-  return "";
+  return open_->delta.Around(text) + std::to_string(next_number_++) + "}\n\n";
 }
 
 std::string ResponsesWriter::Close(const char* status) {
@@ -269,7 +272,7 @@ std::string ResponsesWriter::Close(const char* status) {
 
 std::string ResponsesWriter::EndEvents(const Answer& answer, size_t) {
   std::string out = Close(IsCut(answer) ? "incomplete" : kDone);
-  const std::string response = OpenText(FinalEnvelope(answer)) + "\"output\":[" + items_ + "]}";
+  const std::string response = BeginObject(FinalEnvelope(answer)) + "\"output\":[" + items_ + "]}";
   return out + TextEvent(IsCut(answer) ? "response.incomplete" : "response.completed", "response",
                          response, json::object());
 }
@@ -284,7 +287,7 @@ std::string ResponsesWriter::ErrorEvent(const Error& error) const {
 }
 
 Parts ResponsesWriter::Body(const Answer& answer) const {
-  co_yield OpenText(FinalEnvelope(answer)) + "\"output\":[";
+  co_yield BeginObject(FinalEnvelope(answer)) + "\"output\":[";
   size_t index = 0;
   const std::vector<PartOfAnswer> parts = PartsOf(answer.choice(0));
   for (const PartOfAnswer& part : parts) {

@@ -12,6 +12,7 @@
 
 #include "api/answer_parts.h"
 #include "api/answer_writer.h"
+#include "api/text_frame.h"
 
 namespace kvasir {
 
@@ -31,6 +32,7 @@ struct ResponsesForm {
   std::string tool_choice = R"("auto")", metadata = "{}";
   std::string previous;                // the response that it goes on from; "": none
   bool drops_oldest = false;           // `truncation`
+  bool prewarms = false;               // it ends before its answer begins
   std::shared_ptr<StoredMark> stored;  // null: it is not to be stored
 };
 
@@ -59,28 +61,29 @@ class ResponsesWriter : public AnswerWriter {
     Kind kind;
     std::string text;  // or arguments
     std::string call_id, name;
+    TextFrame delta = {};  // a stream's event of a piece, up to its number
   };
 
-  // Returns an object's text without the value of its last member, which is a text, and what
-  // follows it.
-  struct Frame {
-    std::string begin, end;
-  };
   nlohmann::json HeadOf(const Item& item, size_t index, const char* status) const;
-  Frame FrameOf(const Item& item, size_t index, const char* status) const;
+  // Returns what stands around an item's text.
+  TextFrame FrameOf(const Item& item, size_t index, const char* status) const;
   std::string TextOf(const Item& item, size_t index, const char* status) const;
   std::string ItemId(Kind kind, size_t index) const;
+  bool IsCut(const Answer& answer) const;
   nlohmann::json Envelope(const char* status) const;
   nlohmann::json FinalEnvelope(const Answer& answer) const;
 
   std::string Named(const char* type, nlohmann::json fields);
+  // Returns what an event of the open item has, without its number.
+  nlohmann::json ItemFields(const char* type) const;
   std::string ItemEvent(const char* type, nlohmann::json fields);
+  TextFrame DeltaFrame() const;
   // Returns an event with an object that is text already, as `name`.
   std::string TextEvent(const char* type, const char* name, const std::string& object,
                         nlohmann::json fields);
   std::string Start();
   std::string Take(const AnswerEvent& piece);
-  std::string Open(Item item);
+  std::string BeginItem(Item item);
   std::string Close(const char* status);
   std::string Add(std::string_view text);
 

@@ -8,7 +8,7 @@
 namespace kvasir {
 namespace {
 
-// The chat as it was when message `answer` was generated.
+// Returns the chat as it was when message `answer` was generated.
 JsonValue BeforeAnswer(const JsonValue& chat, size_t answer, JsonTree* tree) {
   std::vector<JsonValue::Member> members;
   for (const JsonValue::Member& member : chat.members()) {

@@ -71,6 +71,11 @@ void NoteVolatile(const std::string& tenant, const std::vector<VolatileLine>& li
       LogField("line", text_of(lines[0].line)), LogField("repeated_tokens", repeated));
 }
 
+Error TooLate() {
+  return {Code::kDeadlineExceeded,
+          "the time limit of the request ends before all of its texts are read"};
+}
+
 Error NoMemory() { return {Code::kUnavailable, "the system is out of memory: try again"}; }
 
 // Calls `step`, which may be refused memory.
@@ -111,7 +116,7 @@ void RunningAnswer::Start(QuotaShare held) {
   std::ranges::any_of(start_.requests, has_format) ? Compile(std::move(held)) : Submit();
 }
 
-// On a thread that does nothing else.
+// Compiles the formats on a thread that does nothing else, then submits the requests.
 void RunningAnswer::Compile(QuotaShare held) {
   const auto client = client_.lock();
   if (!client) return;
@@ -165,6 +170,7 @@ void RunningAnswer::Submit() {
     if (const Status begun = SubmitNext(); !begun && client) client->OnAnswerError(begun.error());
     return;
   }
+  for (GenerateRequest& request : start_.requests) ShareNoErased(&request);
   IndexedSink sink = MakeSink();
   auto ids = engine_.SubmitAll(std::move(start_.requests), std::move(sink));
   if (ids) {
@@ -184,17 +190,17 @@ Status RunningAnswer::SubmitNext() {
     if (may_wait && !engine_.CheckRoom(tenant())) return {};
     const size_t prompt = num_submitted_;
     GenerateRequest request = start_.requests[prompt];
-    if (IsLate(&request)) {
-      return tl::unexpected(
-          Error{Code::kDeadlineExceeded,
-                "the time limit of the request passed before all of its texts were read"});
-    }
+    ShareNoErased(&request);
+    if (IsLate(&request)) return tl::unexpected(TooLate());
     std::vector<GenerateRequest> one;
     one.push_back(std::move(request));
     auto ids = engine_.SubmitAll(
         std::move(one),
         [sink = MakeSink(), prompt](size_t, const Event& event) { sink(prompt, event); });
     if (!ids && may_wait && ids.error().code == Code::kExhausted) return {};
+    // Once some are read it is their time that is too short, and not what is ahead of them.
+    const bool has_read = num_submitted_ > num_open_;
+    if (!ids && has_read && ids.error().cause == Cause::kDeadline) return tl::unexpected(TooLate());
     if (!ids) {
       const std::string field = fmt::format("{}[{}]", start_.prompt_field, prompt);
       return tl::unexpected(
@@ -206,6 +212,12 @@ Status RunningAnswer::SubmitNext() {
     ++num_open_;
   }
   return {};
+}
+
+// Keeps what the request reads out of the cache if the tenant has erased it since the request came:
+// the engine knows only of requests that it has.
+void RunningAnswer::ShareNoErased(GenerateRequest* request) const {
+  if (start_.heads.IsErased()) request->reuse = Reuse::kNothing;
 }
 
 // Leaves the request the time that the answer still has. Returns whether that is nothing.
@@ -228,8 +240,9 @@ void RunningAnswer::Explain(const Event& event, const std::shared_ptr<AskedChat>
                miss = std::move(miss)](MemoryQuota& quota) mutable {
                 Receipt& receipt = explained.receipt;
                 Metered(quota, [&] {
-                  receipt.miss->reason = chat->Explain(*receipt.miss);
-                  receipt.volatile_lines = chat->ChangedLines(*receipt.miss);
+                  AskedChat::Explained found = chat->Explain(*receipt.miss);
+                  receipt.miss->reason = found.reason;
+                  receipt.volatile_lines = std::move(found.lines);
                 });
                 if (miss) miss->set_reason(receipt.miss->reason);
                 miss.reset();  // it is counted before the client hears of it

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "api/asked_chat.h"
+#include "api/prompt_heads.h"
 #include "api/written_answer.h"
 #include "base/memory_meter.h"
 #include "kvasir/engine.h"
@@ -23,8 +24,9 @@ struct GenerationStart {
   std::unique_ptr<WrittenAnswer> answer;
   std::string prompt_field;  // what the request calls its prompt
   std::string tenant;
+  HeadSpace heads;  // the tenant's, since the request came; empty: of a session, whose turn waits
   uint64_t answer_bytes;            // memory of the answer until it is sent
-  std::vector<uint64_t> lines;      // GenerationCall::lines
+  PromptHead head;                  // GenerationCall::head
   std::shared_ptr<AskedChat> chat;  // absent: nothing follows from the answer
 };
 
@@ -84,8 +86,9 @@ class RunningAnswer : public std::enable_shared_from_this<RunningAnswer> {
   void Submit();
   IndexedSink MakeSink();
   Status SubmitNext();
+  void ShareNoErased(GenerateRequest* request) const;
   bool IsLate(GenerateRequest* request) const;
-  // Called on the engine's thread.
+  // Finds the reason of a miss, then hands the event on. Called on the engine's thread.
   void Explain(const Event& event, const std::shared_ptr<AskedChat>& chat,
                std::shared_ptr<CountedMiss> miss);
   void OnEvent(size_t prompt, const Event& event);

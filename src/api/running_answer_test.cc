@@ -140,6 +140,7 @@ class ManyTextsTest : public RunningAnswerTest {
         std::make_unique<EmbeddingWriter>(EmbeddingForm{.dimensions = 1}, num_texts));
     start.prompt_field = "input";
     start.tenant = "t";
+    start.heads = heads_.SpaceOf("t");
     return std::make_shared<RunningAnswer>(std::move(start), engine_, client_,
                                            [this](uint64_t tokens) { charged_ += tokens; });
   }
@@ -152,7 +153,21 @@ class ManyTextsTest : public RunningAnswerTest {
     engine_.submitted[index].second(event);
     client_->RunSteps();
   }
+
+  PromptHeads heads_{0, 1};
 };
+
+TEST_F(ManyTextsTest, WhatIsReadAfterAnEraseStaysOutOfTheCache) {
+  const auto answer = MakeMany(4);
+  answer->Start({});
+  heads_.Erase("another");
+  EndText(1);
+  heads_.Erase("t");
+  EndText(0);
+  ASSERT_EQ(engine_.submitted.size(), 4u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_NE(engine_.submitted[i].first.reuse, Reuse::kNothing) << i;
+  EXPECT_EQ(engine_.submitted[3].first.reuse, Reuse::kNothing);
+}
 
 TEST_F(ManyTextsTest, TheNextOneFollowsWhenOneEnds) {
   const auto answer = MakeMany(4);
@@ -211,6 +226,23 @@ TEST_F(ManyTextsTest, TheTimeLimitIsOfAll) {
   EndText(1);
   ASSERT_EQ(client_->errors.size(), 1u);
   EXPECT_EQ(client_->errors[0].code, Code::kDeadlineExceeded);
+}
+
+// Before any is read, the request need not have been begun; afterwards its time has been used.
+TEST_F(ManyTextsTest, ATimeLimitThatIsTooShortIsSaidBeforeOneIsReadOrPasses) {
+  Error late{Code::kUnavailable, "expected to take longer"};
+  late.cause = Cause::kDeadline;
+  engine_.refusal = late;
+  const auto first = MakeMany(4, 100);
+  first->Start({});
+  engine_.refusal.reset();
+  const auto later = MakeMany(4, 100);
+  later->Start({});
+  engine_.refusal = late;
+  EndText(0);
+  ASSERT_EQ(client_->errors.size(), 2u);
+  EXPECT_EQ(HttpStatus(client_->errors[0]), 503);
+  EXPECT_EQ(HttpStatus(client_->errors[1]), 504);
 }
 
 TEST_F(RunningAnswerTest, ACancelledOneSendsNothingAndIsCharged) {

@@ -36,7 +36,7 @@ std::string Bare(std::string_view name) {
   return bare;
 }
 
-// The sampler that a request calls so; empty for other names.
+// Returns the sampler that a request calls so; empty for other names.
 std::string_view NameOf(std::string_view given) {
   const std::string bare = Bare(given);
   for (const SamplerName& one : kSamplerNames) {
@@ -104,7 +104,7 @@ std::vector<std::string_view> ThatWork(const std::vector<std::string>& names,
   return work;
 }
 
-// Whether `first` and `then` work, but not in this order.
+// Tells whether `first` and `then` work, but not in this order.
 bool IsSwapped(std::span<const std::string_view> work, std::string_view first,
                std::string_view then) {
   const auto at = std::ranges::find(work, first), after = std::ranges::find(work, then);

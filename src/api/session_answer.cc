@@ -42,7 +42,7 @@ SessionAnswer::~SessionAnswer() {
   }
 }
 
-// The file learns what the session has read, though it has no answer.
+// Writes what the session has read to the file, though it has no answer.
 void SessionAnswer::WritePrompt() {
   if (!waits_for_disk_) return;
   if (const auto entry = turn_->Read()) (void)turn_->Replace(*entry->state);

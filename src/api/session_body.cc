@@ -27,12 +27,13 @@ constexpr std::string_view kNotSampling[] = {"messages",
                                              "continue_final_message",
                                              "chat_template_name"};
 
-Result<SessionSegment> Segment(const JsonValue& raw, const std::string& path) {
+Result<MessageSegment> Segment(const JsonValue& raw, const std::string& path,
+                               std::vector<std::string>* unread) {
   if (!raw.is_object()) {
     return FailField(Code::kInvalidArgument, path, "is {}, not an object", KindOf(raw));
   }
   JsonFields fields(raw, path + ".");
-  SessionSegment segment;
+  MessageSegment segment;
   fields.String("name", &segment.name);
   fields.Unsigned("begin", 0, UINT32_MAX, &segment.begin);
   fields.Unsigned("end", 0, UINT32_MAX, &segment.end);
@@ -44,13 +45,15 @@ Result<SessionSegment> Segment(const JsonValue& raw, const std::string& path) {
                                     kMaxSegmentNameBytes));
   }
   if (fields.error()) return tl::unexpected(*fields.error());
+  for (const std::string& name : fields.Unread()) unread->push_back(path + "." + name);
   return segment;
 }
 
-Result<std::vector<SessionSegment>> Segments(JsonFields& fields, const std::string& path,
-                                             std::string_view content) {
+Result<std::vector<MessageSegment>> Segments(JsonFields& fields, const std::string& path,
+                                             std::string_view content,
+                                             std::vector<std::string>* unread) {
   const JsonValue* raw = fields.Find("segments");
-  if (!raw) return std::vector<SessionSegment>();
+  if (!raw) return std::vector<MessageSegment>();
   const std::string list = path + "segments";
   if (!raw->is_array()) {
     return FailField(Code::kInvalidArgument, list, "is {}, not an array", KindOf(*raw));
@@ -59,10 +62,11 @@ Result<std::vector<SessionSegment>> Segments(JsonFields& fields, const std::stri
     return FailField(Code::kInvalidArgument, list, "has {} segments; at most {} are allowed",
                      raw->size(), kMaxSegments);
   }
-  std::vector<SessionSegment> segments;
+  std::vector<MessageSegment> segments;
   segments.reserve(raw->size());
   for (const JsonValue& one : raw->items()) {
-    KV_ASSIGN(SessionSegment segment, Segment(one, fmt::format("{}[{}]", list, segments.size())));
+    const std::string place = fmt::format("{}[{}]", list, segments.size());
+    KV_ASSIGN(MessageSegment segment, Segment(one, place, unread));
     segments.push_back(std::move(segment));
   }
   auto ordered = OrderSegments(std::move(segments), content);
@@ -89,8 +93,8 @@ Status CheckMetadata(const JsonValue& metadata) {
   return {};
 }
 
-// Defaults of generate must be what generate takes.
-Status CheckSampling(const JsonValue& sampling, const ModelView& model) {
+// Checks that defaults of generate are what generate takes.
+Status CheckSampling(const JsonValue& sampling, const ModelView& model, JsonFields* body) {
   if (!sampling.is_object()) {
     return FailField(Code::kInvalidArgument, "sampling", "is {}, not an object", KindOf(sampling));
   }
@@ -109,10 +113,11 @@ Status CheckSampling(const JsonValue& sampling, const ModelView& model) {
     }
   }
   if (fields.error()) return tl::unexpected(*fields.error());
+  body->TakeUnread(fields);
   return {};
 }
 
-// Tools, template variables and cache as one object.
+// Reads tools, template variables and cache as one object.
 Result<std::string> PromptFields(JsonFields& fields, const ModelView& model, JsonTree* tree) {
   std::vector<Member> kept;
   KV_ASSIGN(const JsonValue tools, ReadTools(fields));
@@ -139,13 +144,13 @@ Result<std::string> PromptFields(JsonFields& fields, const ModelView& model, Jso
   return TextOf(tree->Object(std::move(kept)));
 }
 
-// One of two texts; whether it is the second one.
+// Reads one of two texts; returns whether it is the second one.
 bool ReadChoice(JsonFields& fields, const char* name, std::string_view first,
                 std::string_view second) {
   std::string text(first);
   fields.String(name, &text);
   if (text != first && text != second) {
-    fields.Fail(name, fmt::format("is neither \"{}\" nor \"{}\"", first, second));
+    fields.Refuse(name, fmt::format("\"{}\" or \"{}\"", first, second));
   }
   return text == second;
 }
@@ -163,7 +168,7 @@ Result<SessionMessage> ReadSessionMessage(const JsonValue& raw, size_t index,
   message.role = role == kFunctionRole ? "tool" : role;
   message.content = std::string(read.Find("content")->text());
   SessionMessage::More more;
-  KV_ASSIGN(more.segments, Segments(fields, path, message.content));
+  KV_ASSIGN(more.segments, Segments(fields, path, message.content, &room->unread));
   std::vector<Member> members;
   bool has_more = false, has_content = false;
   for (const Member& member : raw.members()) {
@@ -209,7 +214,11 @@ Result<SessionMessage> ReadContent(JsonFields& fields, std::string_view role,
   message.role = role;
   message.content = std::string(read->Find("content")->text());
   SessionMessage::More more;
-  KV_ASSIGN(more.segments, Segments(fields, "", message.content));
+  constexpr std::string_view kPlace = "messages[0].";  // the place that ReadMessage names
+  std::vector<std::string> unread;
+  for (const std::string& path : room.unread) unread.push_back(path.substr(kPlace.size()));
+  KV_ASSIGN(more.segments, Segments(fields, "", message.content, &unread));
+  fields.TakeUnread(unread);
   message.SetMore(std::move(more));
   return message;
 }
@@ -222,7 +231,7 @@ Result<SessionSetup> ReadSetup(JsonFields& fields, const ModelView& model, JsonT
   KV_ASSIGN(setup.model, CheckModel(name, model));
   KV_ASSIGN(setup.fields, PromptFields(fields, model, tree));
   if (const JsonValue* sampling = fields.Find("sampling")) {
-    KV_TRY(CheckSampling(*sampling, model));
+    KV_TRY(CheckSampling(*sampling, model, &fields));
     setup.sampling = TextOf(*sampling);
   }
   if (const JsonValue* metadata = fields.Find("metadata")) {
@@ -234,11 +243,14 @@ Result<SessionSetup> ReadSetup(JsonFields& fields, const ModelView& model, JsonT
   setup.drops_oldest = ReadChoice(fields, "on_full", "reject", "drop_oldest_turns");
   setup.exact_ids = !ReadChoice(fields, "ids", "exact", "canonical");
   fields.Bool("prepare", &setup.prepare);
-  if (const JsonValue* cache = fields.Find("cache"); cache && cache->is_object()) {
-    JsonFields inner(*cache, "cache.");
-    inner.Bool("disk", &setup.on_disk);
-    if (inner.error()) fields.Fail(*inner.error());
+  fields.String("origin", &setup.origin);
+  if (setup.origin.empty() || setup.origin.size() > kMaxOriginBytes) {
+    fields.Fail("origin",
+                fmt::format("has {} bytes; give 1 to {}", setup.origin.size(), kMaxOriginBytes));
   }
+  GenerateRequest run;  // of what generate would refuse
+  ReadCache(fields, &run);
+  setup.on_disk = run.use_disk;
   if (fields.error()) return tl::unexpected(*fields.error());
   return setup;
 }

@@ -32,7 +32,7 @@ Result<SessionSetup> ReadSetup(JsonFields& fields, const ModelView& model, JsonT
 Result<std::vector<SessionMessage>> ReadFirstMessages(JsonFields& fields, const ModelView& model,
                                                       JsonTree* tree);
 
-// A message as chat completions take it.
+// Returns a message as chat completions take it.
 Result<JsonValue> JsonOf(const SessionMessage& message, JsonTree* tree);
 // Returns the members of a JSON object as SessionSetup keeps it; none of "".
 Result<std::vector<JsonValue::Member>> MembersOf(std::string_view object, JsonTree* tree,

@@ -1,7 +1,10 @@
 #include "api/session_forget.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "api/session_prompt.h"
@@ -13,12 +16,12 @@ namespace {
 
 using Ids = std::span<const TokenId>;
 
-// Whether the ids have all of the text that a request forgets.
+// Tells whether the ids have all of the text that a request forgets.
 bool Contains(Ids ids, const ForgetRequest& request) {
   return SharedLength(ids, Ids(request.ids)) > request.last;
 }
 
-// Whether one request forgets all that another one does.
+// Tells whether one request forgets all that another one does.
 bool Covers(const ForgetRequest& one, const ForgetRequest& other) {
   return one.owner == other.owner && one.cache_salt == other.cache_salt &&
          one.adapters == other.adapters && one.first <= other.first && one.last <= other.last &&
@@ -29,8 +32,8 @@ struct TokenRange {
   size_t first = 0, last = 0;  // both included
 };
 
-// Where the text stands in a path in which its message has the tokens [begin, end). `now`: its
-// place in the prompt that would come next.
+// Returns where the text stands in a path in which its message has the tokens [begin, end). `now`:
+// its place in the prompt that would come next.
 TokenRange TextOn(Ids ids, size_t begin, size_t end, const std::optional<PlacedPrompt>& now) {
   if (now && SharedLength(ids, Ids(now->prompt.chat.ids)) > now->last_token) {
     return {std::max(begin, now->first_token), std::max(begin, now->last_token)};
@@ -45,7 +48,7 @@ TokenRange TextOn(Ids ids, size_t begin, size_t end, const std::optional<PlacedP
   return {begin, begin + std::max<size_t>(tokens, 1) - 1};
 }
 
-// Message `k` of those that begin in a path ends where the next one begins.
+// Returns the end of message `k` of those that begin in a path: where the next one begins.
 size_t EndOf(std::span<const SessionPath::Begin> begins, size_t k, size_t tokens) {
   for (size_t next = k + 1; next < begins.size(); ++next) {
     if (begins[next].at > begins[k].at) return std::min<size_t>(begins[next].at, tokens);
@@ -73,7 +76,7 @@ class Requests {
     request.kept = others_.For(request);
     requests_.push_back(std::move(request));
   }
-  // The same of the prompt that would come next.
+  // Adds the same of the prompt that would come next.
   void AddNow(const PlacedPrompt& now) {
     Add(now.prompt.chat.ids, {scope_.cache_owner, std::nullopt}, {now.first_token, now.last_token});
   }
@@ -85,7 +88,7 @@ class Requests {
   std::vector<ForgetRequest> requests_;
 };
 
-// Where paths have what the requests erase.
+// Finds where paths have what the requests erase.
 std::vector<ForgottenPath> PathsWith(std::span<const ForgetRequest> requests,
                                      const SessionPaths& paths, const ForgetScope& scope) {
   std::vector<ForgottenPath> forgotten;
@@ -100,46 +103,106 @@ std::vector<ForgottenPath> PathsWith(std::span<const ForgetRequest> requests,
   return forgotten;
 }
 
-}  // namespace
+// Finds messages in the prompt that would come next, each once.
+class PlacesNow {
+ public:
+  // `part`: bytes of the content, of a single message; absent: all of it. All must outlive it.
+  PlacesNow(const SessionState& state, std::optional<ContentBytes> part, const ModelView& model)
+      : state_(state), part_(part), model_(model) {}
 
-Result<Forgetting> ForgetPart(SessionStore& store, const SessionState& state,
-                              const SessionPart& part, const ForgetScope& scope) {
-  KV_ASSIGN(SessionState changed, Remove(store, state, part));
-  const SessionMessage& message = *state.messages[part.index];
-  // Its place in the prompt that would come next; then wherever else it was read.
-  std::optional<PlacedPrompt> now;
-  // What the template writes around the content is not forgotten: other prompts have it too.
-  std::optional<ContentBytes> bytes;
-  if (part.end) {
-    bytes = {*ByteOfCodePoint(message.content, part.begin),
-             *ByteOfCodePoint(message.content, *part.end)};
-  } else if (message.more().fields.empty()) {
-    bytes = {0, message.content.size()};
+  // Absent: it cannot be rendered. O(text) for a message that was not asked for before.
+  const std::optional<PlacedPrompt>& Of(size_t index) {
+    const auto [found, is_new] = places_.try_emplace(index);
+    if (!is_new) return found->second;
+    // What the template writes around the content is not forgotten: other prompts have it too.
+    std::optional<ContentBytes> bytes = part_;
+    const SessionMessage& message = *state_.messages[index];
+    if (!bytes && message.more().fields.empty()) bytes = {0, message.content.size()};
+    if (auto placed = PlaceOf(state_, index, bytes, model_)) found->second = std::move(*placed);
+    return found->second;
   }
-  if (auto placed = PlaceOf(state, part.index, bytes, scope.model)) now = std::move(*placed);
-  Requests asked(scope, state, now ? &now->prompt : nullptr);
-  for (size_t i = 0; i < state.paths.size(); ++i) {
-    const std::vector<SessionPath::Begin> begins = BeginsOf(state.paths, i);
-    for (size_t k = 0; k < begins.size(); ++k) {
-      if (begins[k].number != message.number) continue;
-      std::vector<TokenId> ids = IdsOf(state.paths, i);
-      if (begins[k].at >= ids.size()) continue;  // nothing was read of it
-      const TokenRange text = TextOn(ids, begins[k].at, EndOf(begins, k, ids.size()), now);
-      asked.Add(std::move(ids), state.paths[i]->space, text);
-    }
+
+ private:
+  const SessionState& state_;
+  const std::optional<ContentBytes> part_;
+  const ModelView& model_;
+  std::map<size_t, std::optional<PlacedPrompt>> places_;
+};
+
+// Adds what the prompt that would come next has of the messages.
+void AddNow(const SessionState& state, const MessageRange& messages, PlacesNow& places,
+            Requests* asked) {
+  for (size_t index = messages.begin; index < messages.end;) {
+    const std::optional<PlacedPrompt>& now = places.Of(index);
+    if (!now) return;
+    if (now->last_token < now->prompt.chat.ids.size()) return asked->AddNow(*now);
+    // It is left out, as are all before the first one that is shown.
+    const size_t shown = (state.has_system() ? 1 : 0) + now->prompt.dropped;
+    index = std::max(index + 1, shown);
   }
-  if (now && now->last_token < now->prompt.chat.ids.size()) asked.AddNow(*now);
-  std::vector<ForgetRequest> requests = asked.Take();
+}
+
+// Adds what a path has of the messages: the first of them, since all after it goes with it.
+// `indexes`: by the messages' numbers.
+void AddRead(const SessionState& state, size_t path,
+             const std::unordered_map<uint64_t, size_t>& indexes, PlacesNow& places,
+             Requests* asked) {
+  const std::vector<SessionPath::Begin> begins = BeginsOf(state.paths, path);
+  std::optional<uint64_t> first;
+  for (size_t k = 0; k < begins.size(); ++k) {
+    const auto found = indexes.find(begins[k].number);
+    if (found == indexes.end() || (first && first != begins[k].number)) continue;
+    first = begins[k].number;
+    std::vector<TokenId> ids = IdsOf(state.paths, path);
+    if (begins[k].at >= ids.size()) continue;  // nothing was read of it
+    const TokenRange text =
+        TextOn(ids, begins[k].at, EndOf(begins, k, ids.size()), places.Of(found->second));
+    asked->Add(std::move(ids), state.paths[path]->space, text);
+  }
+}
+
+Forgetting ForgetOf(SessionStore& store, const SessionState& state, SessionState changed,
+                    const MessageRange& messages, std::optional<ContentBytes> part,
+                    const ForgetScope& scope) {
+  PlacesNow places(state, part, scope.model);
+  std::vector<ForgetRequest> requests;
+  if (messages.begin < messages.end) {
+    const std::optional<PlacedPrompt>& now = places.Of(messages.begin);
+    Requests asked(scope, state, now ? &now->prompt : nullptr);
+    std::unordered_map<uint64_t, size_t> indexes;
+    for (size_t i = messages.begin; i < messages.end; ++i) indexes[state.messages[i]->number] = i;
+    for (size_t i = 0; i < state.paths.size(); ++i) AddRead(state, i, indexes, places, &asked);
+    AddNow(state, messages, places, &asked);
+    requests = asked.Take();
+  }
   changed.paths = *WithoutForgotten(store, changed.paths, PathsWith(requests, state.paths, scope),
                                     SessionStore::Room::kMayExceed);
   return Forgetting{std::move(changed), std::move(requests)};
 }
 
+}  // namespace
+
+Forgetting ForgetMessages(SessionStore& store, const SessionState& state, SessionState changed,
+                          const MessageRange& messages, const ForgetScope& scope) {
+  return ForgetOf(store, state, std::move(changed), messages, std::nullopt, scope);
+}
+
+Result<Forgetting> ForgetPart(SessionStore& store, const SessionState& state,
+                              const SessionPart& part, const ForgetScope& scope) {
+  KV_ASSIGN(SessionState changed, Remove(store, state, part));
+  std::optional<ContentBytes> bytes;
+  if (part.end) {
+    const std::string& content = state.messages[part.index]->content;
+    bytes = {*ByteOfCodePoint(content, part.begin), *ByteOfCodePoint(content, *part.end)};
+  }
+  return ForgetOf(store, state, std::move(changed), {part.index, part.index + 1}, bytes, scope);
+}
+
 namespace {
 
-// The index of the first message of the prompt that is neither a system nor a developer message.
-// The prompt leaves out the first `dropped` messages after the system's. Absent: all are of these
-// roles.
+// Returns the index of the first message of the prompt that is neither a system nor a developer
+// message. The prompt leaves out the first `dropped` messages after the system's. Absent: all are
+// of these roles.
 std::optional<size_t> FirstSaid(const SessionState& state, uint32_t dropped) {
   for (size_t i = (state.has_system() ? 1 : 0) + dropped; i < state.messages.size(); ++i) {
     if (!state.messages[i]->is_system()) return i;
@@ -147,15 +210,16 @@ std::optional<size_t> FirstSaid(const SessionState& state, uint32_t dropped) {
   return std::nullopt;
 }
 
-// Paths that an older version wrote do not say it.
+// Tells whether the message `number` is a system's or developer's: paths that an older version
+// wrote do not say it.
 bool IsSystem(const SessionState& state, uint64_t number) {
   return std::ranges::any_of(state.messages, [&](const auto& message) {
     return message->number == number && message->is_system();
   });
 }
 
-// The prompt that would come next, and in it all up to the end of the first message that somebody
-// said.
+// Returns the prompt that would come next, and in it all up to the end of the first message that
+// somebody said.
 std::optional<PlacedPrompt> BeginningNow(const SessionState& state, const ModelView& model) {
   auto prompt = PromptOf(state, model);
   if (!prompt || prompt->chat.ids.empty()) return std::nullopt;

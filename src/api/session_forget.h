@@ -15,8 +15,11 @@ struct Forgetting {
   std::vector<ForgetRequest> requests;  // for Engine::Forget
 };
 
-// Takes a part out of a session. Errors: as Remove. O(ids of all paths of the session and of
-// others).
+// Returns what forgets messages of a session. `changed`: the session in which they are gone, or
+// have another text. O(ids of all paths of the session and of others).
+Forgetting ForgetMessages(SessionStore& store, const SessionState& state, SessionState changed,
+                          const MessageRange& messages, const ForgetScope& scope);
+// Takes a part out of a session. Errors: as Remove. O(the same).
 Result<Forgetting> ForgetPart(SessionStore& store, const SessionState& state,
                               const SessionPart& part, const ForgetScope& scope);
 // Returns what forgets a whole session.

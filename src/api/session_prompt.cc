@@ -25,12 +25,12 @@ struct Rendered {
   std::optional<ChatPrompt> prompt;  // absent: it has more than ModelView::max_text_tokens tokens
 };
 
-// Where message `s` of the chat is written.
+// Returns where message `s` of the chat is written.
 std::pair<size_t, size_t> BytesOf(const RenderedChat& chat, size_t s) {
   return {chat.message_begin[s], chat.message_end[s]};
 }
 
-// Where the content stands byte for byte in what the template wrote of message `s`.
+// Finds where the content stands byte for byte in what the template wrote of message `s`.
 std::optional<size_t> FindContent(const RenderedChat& chat, size_t s, std::string_view content) {
   const auto [begin, end] = BytesOf(chat, s);
   const auto first =
@@ -43,8 +43,8 @@ std::optional<size_t> FindContent(const RenderedChat& chat, size_t s, std::strin
   return std::nullopt;
 }
 
-// Where an answer with thoughts and calls stands in it, with the marks that the template writes:
-// the place must have all that the message says.
+// Finds where an answer with thoughts and calls stands in it, with the marks that the template
+// writes: the place must have all that the message says.
 std::optional<size_t> FindWritten(const RenderedChat& chat, size_t s, std::string_view written) {
   const auto [begin, end] = BytesOf(chat, s);
   size_t first = end, last = begin;  // of the message's own bytes
@@ -100,7 +100,7 @@ Result<Rendered> Render(const SessionState& state, const Shown& shown, const Mod
   return rendered;
 }
 
-// Where turns begin after `first`: at messages of the user.
+// Finds where turns begin after `first`: at messages of the user.
 std::vector<size_t> LaterTurns(const SessionState& state, size_t first) {
   std::vector<size_t> turns;
   for (size_t i = first + 1; i < state.messages.size(); ++i) {
@@ -113,7 +113,7 @@ std::vector<size_t> LaterTurns(const SessionState& state, size_t first) {
 Error ContextFull(std::optional<size_t> tokens, const SessionState& state, const ModelView& model) {
   const std::string count =
       tokens ? std::to_string(*tokens) : fmt::format("more than {}", model.max_text_tokens());
-  return {
+  Error error{
       Code::kExhausted,
       fmt::format("the prompt has {} tokens, which with 1 to generate do not fit the session's "
                   "context of {}; truncate, edit or forget messages{}",
@@ -121,6 +121,10 @@ Error ContextFull(std::optional<size_t> tokens, const SessionState& state, const
                   state.setup->drops_oldest ? ": its last turn alone is too long"
                                             : ", or make sessions with on_full: drop_oldest_turns"),
       "max_context"};
+  error.cause = Cause::kContext;
+  error.excess = {.prompt_tokens = tokens.value_or(model.max_text_tokens() + 1),
+                  .ctx_size = MaxContextOf(state, model)};
+  return error;
 }
 
 std::optional<size_t> TokensOf(const Rendered& rendered) {
@@ -191,13 +195,14 @@ SessionPrompt PromptOf(const SessionState& state, Fitted fitted) {
   prompt.chat.message_begins =
       AllPlaces(state, fitted.shown, fitted.rendered.prompt->message_begins);
   prompt.chat.thought = fitted.rendered.prompt->thought;
-  prompt.chat.lines = std::move(fitted.rendered.prompt->lines);
+  prompt.chat.head = std::move(fitted.rendered.prompt->head);
   prompt.chat.cured = fitted.rendered.prompt->cured;
   prompt.chat.clock_in_prompt = fitted.rendered.prompt->clock_in_prompt;
   prompt.chat.begins_with_system = fitted.rendered.prompt->begins_with_system;
   prompt.chat.unseen = std::move(fitted.rendered.prompt->unseen);
   for (jinja::ChatPart& part : prompt.chat.unseen) {
-    if (part.kind == jinja::ChatPart::Kind::kTools) continue;
+    using Kind = jinja::ChatPart::Kind;
+    if (part.kind == Kind::kTools || part.kind == Kind::kVariable) continue;
     part.message = static_cast<uint32_t>(fitted.shown.indexes[part.message]);
   }
   prompt.chat.ids = std::move(fitted.rendered.prompt->ids);
@@ -224,6 +229,14 @@ Result<SessionPrompt> PromptOf(const SessionState& state, const ModelView& model
   return PromptOf(state, std::move(fitted));
 }
 
+Result<SessionPrompt> WholePromptOf(const SessionState& state, const ModelView& model) {
+  if (state.messages.empty()) return SessionPrompt();
+  Shown shown(state, state.first_shown());
+  KV_ASSIGN(Rendered rendered, Render(state, shown, model));
+  if (!rendered.prompt) return tl::unexpected(ContextFull(std::nullopt, state, model));
+  return PromptOf(state, Fitted{std::move(rendered), std::move(shown)});
+}
+
 Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
                              std::optional<ContentBytes> part, const ModelView& model) {
   KV_ASSIGN(Fitted fitted, Fit(state, model));
@@ -242,12 +255,15 @@ Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
       end = *at + part->end;
       content_end = *at + content.size();
     }
-    // The token whose text reaches beyond the byte before; those with the last bytes.
+    // The token whose text reaches beyond the byte before; those with the last bytes. A character
+    // of several tokens is text when the last of them comes, and it begins with the first.
     TextStream stream(*model.tokenizer, SpecialTokens::kShow);
-    size_t bytes = 0, closing = ids.size();
+    size_t bytes = 0, closing = ids.size(), first = 0;
     for (size_t i = 0; i < ids.size(); ++i) {
-      bytes += stream.Append(ids[i]).size();
-      if (bytes > begin) placed.first_token = std::min(placed.first_token, i);
+      const size_t added = stream.Append(ids[i]).size();
+      bytes += added;
+      if (bytes > begin) placed.first_token = std::min(placed.first_token, first);
+      if (added > 0) first = i + 1;
       if (bytes >= end) placed.last_token = std::min(placed.last_token, i);
       if (content_end && bytes >= *content_end) closing = std::min(closing, i + 1);
     }
@@ -310,8 +326,8 @@ PathSpace SpaceOf(const GenerateRequest& request) {
 
 namespace {
 
-// Whether a delete of the session, whatever is edited before, takes this prompt too: the session
-// has read it up to the end of the first message that somebody said.
+// Tells whether a delete of the session, whatever is edited before, takes this prompt too: the
+// session has read it up to the end of the first message that somebody said.
 bool IsKnown(const SessionPaths& paths, const GenerateRequest& prompt,
              std::span<const SessionPath::Begin> begins) {
   const PathSpace space = SpaceOf(prompt);
@@ -333,8 +349,9 @@ bool IsKnown(const SessionPaths& paths, const GenerateRequest& prompt,
 
 }  // namespace
 
-// What may be on the disk before the answer ends must be in the file before it is computed, if a
-// later delete would not find it: the process may be killed meanwhile. Nearly always it would.
+// Adds the prompt to the session's paths. What may be on the disk before the answer ends must be in
+// the file before it is computed, if a later delete would not find it: the process may be killed
+// meanwhile. Nearly always it would.
 Status NotePrompt(SessionStore::Turn& turn, const GenerateRequest& prompt,
                   std::vector<SessionPath::Begin> begins, SessionState* state) {
   using Durable = SessionStore::Turn::Durable;

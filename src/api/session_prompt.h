@@ -17,7 +17,8 @@ struct SessionPrompt {
   uint32_t dropped = 0;  // as SessionState::dropped; more than there if the context was full
 };
 
-// Tokens of prompt and answer: what the session was made with, and at most the model's context now.
+// Returns the most tokens of prompt and answer: what the session was made with, and at most the
+// model's context now.
 uint32_t MaxContextOf(const SessionState& state, const ModelView& model);
 
 // Clips an answer to what MaxContextOf leaves after the prompt, unless the request drops tokens:
@@ -34,12 +35,17 @@ void ClipAnswer(const SessionState& state, const ModelView& model, size_t prompt
 // does not fit. O(text).
 Result<SessionPrompt> PromptOf(const SessionState& state, const ModelView& model);
 
+// Returns the same of all messages that are shown, also where they are longer than the context: an
+// answer that dropped tokens may have passed it. kExhausted: it is longer than
+// ModelView::max_text_tokens. O(text).
+Result<SessionPrompt> WholePromptOf(const SessionState& state, const ModelView& model);
+
 // Bytes [begin, end) of a message's content.
 struct ContentBytes {
   size_t begin = 0, end = 0;
 };
-// The same, and where a text stands in it: a part of a message's content, or all that the template
-// writes of the message.
+// The prompt of a session, and where a text stands in it: a part of a message's content, or all
+// that the template writes of the message.
 struct PlacedPrompt {
   SessionPrompt prompt;
   // The first and the last token that have text of it. Both are the number of tokens where the

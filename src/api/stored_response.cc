@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "api/cache_marks.h"
 #include "api/session_body.h"
 #include "api/session_prompt.h"
 #include "base/json_writer.h"
@@ -71,8 +72,26 @@ std::optional<std::string> WithoutInstructions(const SessionMessage& first) {
   return first.content.substr(*end + 1);  // after the line end between them
 }
 
+namespace {
+
+// Takes the marks from the messages of a chat: what is stored has none.
+Status MoveMarks(TranslatedChat& chat) {
+  JsonFields fields(chat.fields);
+  KV_ASSIGN(UnmarkedMessages unmarked, TakeMarks(fields, &chat.tree));
+  std::vector<JsonValue::Member> members(chat.fields.members().begin(),
+                                         chat.fields.members().end());
+  members.push_back({"messages", chat.tree.Array(unmarked.messages)});  // the last of equal ones
+  chat.fields = chat.tree.Object(std::move(members));
+  chat.marks = std::move(unmarked.marks);
+  std::ranges::copy(fields.inner_unread(), std::back_inserter(chat.ignored));
+  return {};
+}
+
+}  // namespace
+
 Result<SessionState> StateOf(TranslatedChat& chat, const ResponseChain& chain,
                              const ModelView& model) {
+  KV_TRY(MoveMarks(chat));
   SessionState state;
   std::string name = "default";
   const JsonValue* asked = chat.fields.Find("model");
@@ -104,7 +123,7 @@ Result<OpenAiCall> ReadStateChat(TranslatedChat& chat, const ModelView& model, S
                                  std::vector<SessionPath::Begin>* begins) {
   JsonFields fields(chat.fields);
   auto call = BeginChat(fields, model);
-  if (!call) return WithItsNames(std::move(call), chat, model);
+  if (!call) return WithItsNames(std::move(call), chat);
   if (!model.tokenizer) return tl::unexpected(NoTextError("input", model));
   auto prompt = PromptOf(*state, model);
   if (!prompt && prompt.error().field == "max_context") {
@@ -116,21 +135,27 @@ Result<OpenAiCall> ReadStateChat(TranslatedChat& chat, const ModelView& model, S
                    .ctx_size = model.ctx_size};
     return tl::unexpected(std::move(full));
   }
-  if (!prompt) return WithItsNames(tl::unexpected(prompt.error()), chat, model);
+  if (!prompt) return WithItsNames(tl::unexpected(prompt.error()), chat);
   state->dropped = prompt->dropped;
   *begins = BeginsOf(*state, prompt->chat);
   GenerateRequest& request = call->requests.front();
   request.identity_changed = state->identity_changed;
   call->spec.session = {.session = "", .index = state->messages.size(), .dropped_messages = {}};
   if (state->setup->drops_oldest) call->spec.session->dropped_messages = prompt->dropped;
-  fields.Find("messages");  // and what the rendering has read
+  prompt->chat.marks = chat.marks;
+  std::erase_if(prompt->chat.marks, [&](const CacheMark& mark) {
+    return mark.message < state->first_shown() && !(mark.message == 0 && state->has_system());
+  });
+  for (const char* name : {"messages", "prompt_cache_options", "prompt_cache_retention"}) {
+    fields.Find(name);  // and what else the rendering has read
+  }
   for (const std::string_view name : kPromptFields) fields.Find(name);
   const Status set = [&]() -> Status {
     KV_TRY(SetReading(fields.Find("tools"), prompt->chat.thought, model, &*call));
     return SetPrompt(std::move(prompt->chat), fields, model, &*call);
   }();
-  if (!set) return WithItsNames(tl::unexpected(set.error()), chat, model);
-  return WithItsNames(std::move(call), chat, model);
+  if (!set) return WithItsNames(tl::unexpected(set.error()), chat);
+  return WithItsNames(std::move(call), chat);
 }
 
 namespace {

@@ -41,8 +41,8 @@ inline constexpr std::string_view kInstructionsPart = "instructions";
 // is a message.
 std::optional<std::string> WithoutInstructions(const SessionMessage& first);
 
-// Returns the session that a chat is. Messages that the previous one has too are the same ones.
-// Errors: as ReadChat's.
+// Returns the session that a chat is, whose marks go from its messages to chat.marks. Messages that
+// the previous one has too are the same ones. Errors: as ReadChat's.
 Result<SessionState> StateOf(TranslatedChat& chat, const ResponseChain& chain,
                              const ModelView& model);
 // Reads the chat of such a session as ReadTranslated does, but answers stand in the prompt with the

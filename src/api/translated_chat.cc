@@ -6,6 +6,7 @@
 
 #include "api/cache_marks.h"
 #include "api/chat_tokens.h"
+#include "base/fault.h"
 #include "base/result.h"
 
 namespace kvasir {
@@ -24,7 +25,7 @@ std::optional<size_t> TakeIndex(std::string_view* text) {
   return index;
 }
 
-// What the prompt lacks of a message, by the request's name of the message or of a call.
+// Names what the prompt lacks of a message, by the request's name of the message or of a call.
 std::string NameOfPart(const ChatNames::Message& message, std::string_view part) {
   if (part == ".reasoning_content") return message.thought;
   if (part == ".content" && message.path.ends_with(']')) return message.path + ".content";
@@ -34,10 +35,7 @@ std::string NameOfPart(const ChatNames::Message& message, std::string_view part)
   return call && *call < message.calls.size() ? message.calls[*call] : message.path;
 }
 
-Error Named(Error error, const ModelView& model, const ChatNames& names) {
-  if (error.code == Code::kInvalidArgument && error.cause == Cause::kContext && !error.excess) {
-    error.excess = {.prompt_tokens = model.max_text_tokens(), .ctx_size = model.ctx_size};
-  }
+Error Named(Error error, const ChatNames& names) {
   if (error.field) error.field = names.Of(*error.field);
   return error;
 }
@@ -64,6 +62,10 @@ void TranslatedMessage::AddText(std::string_view more) {
 }
 
 size_t ChatBuilder::Add(TranslatedMessage message) {
+  if (message.role == "system" && FaultActive(Fault::kSystemHoisted)) {
+    messages_.insert(messages_.begin(), std::move(message));
+    return 0;
+  }
   TranslatedMessage* last = messages_.empty() ? nullptr : &messages_.back();
   bool joins = false;
   if (message.role == "system" && last && last->role == "system") {
@@ -82,7 +84,7 @@ size_t ChatBuilder::Add(TranslatedMessage message) {
     return messages_.size() - 1;
   }
   last->AddText(message.text);
-  if (!message.mark.empty()) last->mark = std::move(message.mark);
+  if (!message.mark.is_null()) last->mark = message.mark;
   if (!last->thought.empty() && !message.thought.empty()) last->thought += '\n';
   last->thought += message.thought;
   if (last->name.thought.empty()) last->name.thought = std::move(message.name.thought);
@@ -131,14 +133,45 @@ JsonValue ChatBuilder::End(ChatNames* names) {
       members.push_back({"reasoning_content", tree_->String(one.thought)});
     }
     if (!one.calls.empty()) members.push_back({"tool_calls", tree_->Array(one.calls)});
-    if (!one.mark.empty()) {
-      members.push_back({kBreakpoint, tree_->Object({{"ttl", tree_->String(one.mark)}})});
-    }
+    if (!one.mark.is_null()) members.push_back({kBreakpoint, one.mark});
     messages.push_back(one.whole.is_null() ? tree_->Object(std::move(members)) : one.whole);
     names->messages.push_back(std::move(one.name));
   }
   messages_.clear();
   return tree_->Array(messages);
+}
+
+void CopyFields(JsonFields& from, std::span<const std::string_view> names,
+                std::vector<Member>* to) {
+  for (const std::string_view name : names) {
+    if (const JsonValue* value = from.Find(name)) to->push_back({name, *value});
+  }
+}
+
+Result<std::string_view> NeededText(JsonFields& fields, std::string_view name) {
+  std::string_view text;
+  fields.Text(name, &text);
+  if (!fields.Has(name)) fields.Fail(name, "is missing, where a text must be");
+  if (fields.error()) return tl::unexpected(*fields.error());
+  return text;
+}
+
+Result<JsonValue> ReadFunction(JsonFields& function, std::string_view schema, JsonTree* tree) {
+  KV_ASSIGN(const std::string_view name, NeededText(function, "name"));
+  std::vector<Member> members = {{"name", tree->String(name)}};
+  std::string_view description;
+  function.Text("description", &description);
+  if (function.Has("description")) members.push_back({"description", tree->String(description)});
+  if (const JsonValue* parameters = function.Find(schema)) {
+    if (!parameters->is_object()) function.Fail(schema, "is not an object");
+    members.push_back({"parameters", *parameters});
+  }
+  bool is_strict = false;
+  function.Bool("strict", &is_strict);
+  if (is_strict) members.push_back({"strict", JsonValue(true)});
+  if (function.error()) return tl::unexpected(*function.error());
+  return tree->Object(
+      {{"type", tree->String("function")}, {"function", tree->Object(std::move(members))}});
 }
 
 Result<std::span<const JsonValue>> ToolsOf(JsonFields& fields) {
@@ -162,14 +195,16 @@ Result<OpenAiCall> ReadTranslated(TranslatedChat& chat, const ModelView& model) 
   auto call = chat.kind == Kind::kChat   ? ReadChat(fields, &chat.tree, model)
               : chat.kind == Kind::kText ? ReadCompletion(fields, model, UINT32_MAX)
                                          : ReadInfill(fields, model);
-  return WithItsNames(std::move(call), chat, model);
+  return WithItsNames(std::move(call), chat);
 }
 
-Result<OpenAiCall> WithItsNames(Result<OpenAiCall> call, const TranslatedChat& chat,
-                                const ModelView& model) {
-  if (!call) return tl::unexpected(Named(std::move(call).error(), model, chat.names));
+Result<OpenAiCall> WithItsNames(Result<OpenAiCall> call, const TranslatedChat& chat) {
+  if (!call) return tl::unexpected(Named(std::move(call).error(), chat.names));
   GenerateRequest& request = call->requests.front();
   for (std::string& path : request.ignored) path = chat.names.Of(path);
+  std::erase_if(request.ignored, [&](const std::string& path) {
+    return std::ranges::find(chat.ignored, path) != chat.ignored.end();
+  });
   request.ignored.insert(request.ignored.begin(), chat.ignored.begin(), chat.ignored.end());
   if (request.format && request.format->text) {
     std::string& field = request.format->text->field;
@@ -181,7 +216,7 @@ Result<OpenAiCall> WithItsNames(Result<OpenAiCall> call, const TranslatedChat& c
 Result<size_t> CountTranslated(TranslatedChat& chat, const ModelView& model) {
   JsonFields fields(chat.fields);
   auto tokens = CountChatTokens(fields, &chat.tree, model);
-  if (!tokens) return tl::unexpected(Named(std::move(tokens).error(), model, chat.names));
+  if (!tokens) return tl::unexpected(Named(std::move(tokens).error(), chat.names));
   return *tokens;
 }
 

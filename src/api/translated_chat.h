@@ -37,13 +37,13 @@ struct ChatNames {
 
 // A message of another protocol.
 struct TranslatedMessage {
-  std::string role;  // of a chat completion
-  std::string text, thought;
-  std::vector<JsonValue> calls;  // as `tool_calls` have them
-  std::string call_id;           // of the role tool
-  std::string mark;              // the time of its mark (api/cache_marks.h); "": it has none
-  JsonValue whole;               // of a stored response: all of it; else null
-  ChatNames::Message name;
+  std::string role = "";  // of a chat completion
+  std::string text = "", thought = "";
+  std::vector<JsonValue> calls = {};  // as `tool_calls` have them
+  std::string call_id = "";           // of the role tool
+  JsonValue mark = {};                // as api/cache_marks.h has it; null: it has none
+  JsonValue whole = {};               // of a stored response: all of it; else null
+  ChatNames::Message name = {};
 
   // Adds a text after a line end.
   void AddText(std::string_view more);
@@ -65,7 +65,9 @@ class ChatBuilder {
   // Returns a call of `name`; `arguments` is an object.
   JsonValue Call(std::string_view id, std::string_view name, const JsonValue& arguments) const;
   // Marks a message, which was added: `ttl` as api/cache_marks.h has it.
-  void Mark(size_t index, std::string_view ttl) { messages_[index].mark = ttl; }
+  void Mark(size_t index, std::string_view ttl) {
+    messages_[index].mark = tree_->Object({{"ttl", tree_->String(ttl)}});
+  }
   size_t size() const { return messages_.size(); }
   bool is_last(std::string_view role) const {
     return !messages_.empty() && messages_.back().role == role;
@@ -85,8 +87,38 @@ struct TranslatedChat {
   JsonTree tree;
   JsonValue fields;  // of a chat completion, of a completion, or of /infill
   ChatNames names;
-  std::vector<std::string> ignored;  // by the request's names
+  std::vector<std::string> ignored;   // by the request's names
+  std::vector<CacheMark> marks = {};  // of messages that have them no more in `fields`
 };
+
+// Fields that a chat completion has by the same name: those of all requests that have Kvasir's
+// additions, and those that other protocols than Ollama's have beside them.
+inline constexpr std::string_view kOwnFields[] = {
+    "cache_salt", "cache_prompt", "cache",   "priority",   "timeout_ms",
+    "lora",       "speculative",  "id_slot", "drop_lines", "move_lines"};
+inline constexpr std::string_view kSameFields[] = {"model",
+                                                   "stream",
+                                                   "temperature",
+                                                   "top_p",
+                                                   "top_k",
+                                                   "min_p",
+                                                   "seed",
+                                                   "repetition_penalty",
+                                                   "ignore_eos",
+                                                   "presence_penalty",
+                                                   "frequency_penalty",
+                                                   "min_tokens",
+                                                   "chat_template_name",
+                                                   "speculative.n_max"};
+// Adds those of the fields that are there.
+void CopyFields(JsonFields& from, std::span<const std::string_view> names,
+                std::vector<JsonValue::Member>* to);
+
+// Returns a text that must be there.
+Result<std::string_view> NeededText(JsonFields& fields, std::string_view name);
+// Returns the tool of a chat completion that a function is: its `name`, `description`, `strict`,
+// and the schema of its arguments, by that field's name. Other fields stay unread.
+Result<JsonValue> ReadFunction(JsonFields& function, std::string_view schema, JsonTree* tree);
 
 // Returns the items of `tools`; without one, none. kInvalidArgument: it is not a list.
 Result<std::span<const JsonValue>> ToolsOf(JsonFields& fields);
@@ -99,8 +131,7 @@ Result<TemplateForm> FormFor(JsonFields& fields, const ModelView& model, bool ha
 // names. Errors of a prompt that does not fit the context have `excess`.
 Result<OpenAiCall> ReadTranslated(TranslatedChat& chat, const ModelView& model);
 // Gives the result of reading the chat in another way the request's names.
-Result<OpenAiCall> WithItsNames(Result<OpenAiCall> call, const TranslatedChat& chat,
-                                const ModelView& model);
+Result<OpenAiCall> WithItsNames(Result<OpenAiCall> call, const TranslatedChat& chat);
 // Counts the tokens of its prompt.
 Result<size_t> CountTranslated(TranslatedChat& chat, const ModelView& model);
 

@@ -31,8 +31,9 @@ struct Direction {
   std::vector<TokenId> target;  // what the decoder reads after its start: a language, or nothing
 };
 
-// A model for one pair needs no languages; those that are given must be the pair's. Errors name the
-// field `source` or `target`. REQUIRES: model.reads_text(); the tokenizer is the model's.
+// Returns what to translate from and to. A model for one pair needs no languages; those that are
+// given must be the pair's. Errors name the field `source` or `target`. REQUIRES:
+// model.reads_text(); the tokenizer is the model's.
 Result<Direction> DirectionOf(const TranslationModel& model, const Tokenizer& tokenizer,
                               const std::optional<std::string>& source,
                               const std::optional<std::string>& target);

@@ -9,6 +9,7 @@
 
 #include "api/translation_writer.h"
 #include "base/result.h"
+#include "base/sizes.h"
 #include "http/form_body.h"
 #include "http/json_body.h"
 #include "kvasir/sampling_ranges.h"
@@ -40,11 +41,11 @@ void ReadEarlyStopping(JsonFields& fields, EarlyStopping* out) {
   } else if (value->is_string() && value->text() == "never") {
     *out = EarlyStopping::kNever;
   } else {
-    fields.Fail("early_stopping", R"(must be false, true or "never")");
+    fields.Refuse("early_stopping", R"(false, true or "never")");
   }
 }
 
-// What changes the answer and a beam search does not have.
+// Refuses what changes the answer and a beam search does not have.
 void RefuseBesideBeams(JsonFields& fields, const GenerateRequest& request, bool streams) {
   const char* const remedy =
       fields.Has("beams") ? "leave out this or beams" : R"(leave it out, or give "beams": 1)";
@@ -61,7 +62,7 @@ void RefuseBesideBeams(JsonFields& fields, const GenerateRequest& request, bool 
   if (sampling.penalty_last_n) refuse("repeat_last_n", "a beam search penalises all tokens");
 }
 
-// Beams, the numbers of answers, and what else a search is given. Of LibreTranslate's bodies
+// Reads beams, the numbers of answers, and what else a search is given. Of LibreTranslate's bodies
 // `alternatives` says how many answers there are; the caller's tenant may have `max_running`.
 void ReadSearch(JsonFields& fields, const TranslationModel& translation, uint32_t max_running,
                 bool streams, GenerateRequest* request, TranslationSpec* spec) {
@@ -76,9 +77,9 @@ void ReadSearch(JsonFields& fields, const TranslationModel& translation, uint32_
   }
   if (fields.Has("beams")) fields.Unsigned("beams", 1, kMaxBeams, &beams);
   if (beams > translation.parallel) {
-    fields.Fail("beams", fmt::format("is {}, but {} sequences run at once (--parallel), and each "
+    fields.Fail("beams", fmt::format("is {}, but at most {} may run at once (--parallel), and each "
                                      "beam is one",
-                                     beams, translation.parallel));
+                                     beams, CountText(translation.parallel, "sequence")));
   }
   const char* const choices = spec->libre ? "alternatives" : "n";
   if (beams > 1 && request->n > beams) {
@@ -103,7 +104,7 @@ void ReadSearch(JsonFields& fields, const TranslationModel& translation, uint32_
   spec->is_search = true;
 }
 
-// The texts of a body: one, or a list.
+// Reads the texts of a body: one, or a list.
 Result<std::vector<std::string_view>> ReadTexts(JsonFields& fields, const char* name) {
   const JsonValue* text = fields.Find(name);
   if (!text) return FailField(Code::kInvalidArgument, name, "is missing");
@@ -133,36 +134,40 @@ Result<std::vector<TokenId>> SourceOf(std::string_view text, const char* field,
   if (!source && source.error().code != Code::kExhausted) {
     return tl::unexpected(EncodeError(source.error(), field, most, model));
   }
-  return FailField(Code::kInvalidArgument, field,
-                   "has {} tokens{}; the encoder reads at most {} at once{}",
-                   source ? std::to_string(source->size()) : fmt::format("more than {}", most),
-                   splits_sentences ? " in a sentence" : "", model.ctx_size,
-                   splits_sentences ? "" : R"(; "split": "sentences" translates it in parts)");
+  auto refused = FailField(
+      Code::kInvalidArgument, field, "has {} tokens{}; the encoder reads at most {} at once{}",
+      source ? std::to_string(source->size()) : fmt::format("more than {}", most),
+      splits_sentences ? " in a sentence" : "", model.ctx_size,
+      splits_sentences ? "" : R"(; "split": "sentences" translates it in parts)");
+  refused.value().cause = Cause::kContext;
+  refused.value().excess = {.prompt_tokens = source ? source->size() : most + 1,
+                            .ctx_size = model.ctx_size};
+  return refused;
 }
 
 // Adds the requests of a text.
 Status AddText(std::string_view text, const char* field, const SourceFrame& frame,
                const GenerateRequest& request, const ModelView& model, TranslationSpec* spec,
                GenerationCall* call) {
-  TranslationSpec::Parts& parts = spec->texts.emplace_back();
-  const auto add = [&](std::string_view part, std::string_view line_break) -> Status {
-    parts.emplace_back().break_before = line_break;
+  TranslationSpec::Text& sentences = spec->texts.emplace_back();
+  const auto add = [&](std::string_view sentence, std::string_view line_break) -> Status {
+    sentences.emplace_back().break_before = line_break;
     KV_ASSIGN(std::vector<TokenId> ids,
-              SourceOf(part, field, frame, model, spec->splits_sentences));
+              SourceOf(sentence, field, frame, model, spec->splits_sentences));
     if (ids.size() == frame.before.size() + frame.after.size()) return {};  // without text
     if (call->requests.size() == model.max_prompts) {
       return FailField(Code::kInvalidArgument, field,
                        "more than {} {}, which is what may run or wait at once", model.max_prompts,
                        spec->splits_sentences ? "sentences" : "texts");
     }
-    parts.back().request = call->requests.size();
+    sentences.back().request = call->requests.size();
     call->requests.emplace_back(request).source = std::move(ids);
     return {};
   };
   if (!spec->splits_sentences) return add(text, "");
-  const Sentences sentences(text);
-  for (size_t i = 0; i < sentences.size(); ++i) {
-    KV_TRY(add(sentences.At(i), sentences.BreakBefore(i)));
+  const Sentences found(text);
+  for (size_t i = 0; i < found.size(); ++i) {
+    KV_TRY(add(found.At(i), found.BreakBefore(i)));
   }
   return {};
 }
@@ -201,7 +206,7 @@ Result<GenerationCall> ReadCall(JsonFields& fields, const char* texts_field, Tra
   std::string split = spec.libre ? "sentences" : "none";
   fields.String("split", &split);
   if (split != "none" && split != "sentences") {
-    fields.Fail("split", R"(must be "none" or "sentences")");
+    fields.Refuse("split", R"("none" or "sentences")");
   }
   if (fields.error()) return tl::unexpected(*fields.error());
   spec.splits_sentences = split == "sentences";
@@ -221,8 +226,8 @@ Result<GenerationCall> ReadCall(JsonFields& fields, const char* texts_field, Tra
   return call;
 }
 
-// A form as the text of the JSON object that says the same; other bodies as they are. Fields of
-// LibreTranslate are texts; those of ours are numbers and booleans where they look like one.
+// Returns a form as the text of the JSON object that says the same. Fields of LibreTranslate are
+// texts; those of ours are numbers and booleans where they look like one.
 Result<std::string> JsonOfForm(std::string_view body, std::string_view content_type) {
   static constexpr std::string_view kTexts[] = {"q", "source", "target", "format", "api_key"};
   KV_ASSIGN(const FormFields form, ParseForm(body, content_type));
@@ -267,7 +272,7 @@ Result<GenerationCall> ParseLibreRequest(std::string_view body, std::string_view
   std::string format = "text", key;
   fields.String("format", &format);
   if (format != "text") {
-    fields.Fail("format", R"(must be "text": markup is not translated)");
+    fields.Refuse("format", R"("text": markup is not translated)");
   }
   fields.String("api_key", &key);  // the caller is known by now
   const JsonValue* texts = fields.Find("q");

@@ -11,10 +11,9 @@
 
 namespace kvasir {
 
-// A request for each text, or each of its sentences, that is not empty; TranslationSpec
-// says which. Answers are greedy unless the body says beams or a temperature. kInvalidArgument
-// names the field, and of a source that is too long the numbers; kUnsupported: a format of the
-// answer.
+// Makes a request for each text, or each of its sentences, that is not empty; TranslationSpec says
+// which. Answers are greedy unless the body says beams or a temperature. kInvalidArgument names the
+// field, and of a source that is too long the numbers; kUnsupported: a format of the answer.
 Result<GenerationCall> ParseTranslationRequest(std::string_view body, const ModelView& model,
                                                const TranslationModel& translation);
 

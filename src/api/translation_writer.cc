@@ -20,18 +20,18 @@ using nlohmann::json;
 void TranslationWriter::Begin(const Answer& answer) {
   scored_.resize(answer.choices().size());
   held_bytes_ = sizeof(*this) + scored_.size() * sizeof(Scored);
-  for (const TextParts& parts : spec_.texts) {
-    held_bytes_ += sizeof(parts) + sizeof(Flow);
-    for (const auto& part : parts) {
-      held_bytes_ += sizeof(part) + part.break_before.capacity() + sizeof(Waiting);
+  for (const Text& sentences : spec_.texts) {
+    held_bytes_ += sizeof(sentences) + sizeof(Flow);
+    for (const auto& sentence : sentences) {
+      held_bytes_ += sizeof(sentence) + sentence.break_before.capacity() + sizeof(Waiting);
     }
   }
   if (!answer.spec().stream) return;
   flows_.resize(spec_.texts.size());
   waiting_.resize(answer.num_prompts());
   for (size_t i = 0; i < spec_.texts.size(); ++i) {
-    for (const auto& part : spec_.texts[i]) {
-      if (part.request) waiting_[*part.request].text = i;
+    for (const auto& sentence : spec_.texts[i]) {
+      if (sentence.request) waiting_[*sentence.request].text = i;
     }
   }
 }
@@ -43,7 +43,7 @@ void TranslationWriter::See(const Answer&, const Answer::Step& step, const Event
   if (event.score) scored_[step.choice].score = event.score;
 }
 
-// The start token does not count; the language does.
+// Counts the tokens of an answer: the start token does not count, the language does.
 double TranslationWriter::LengthOf(const Answer& answer, size_t choice) const {
   return static_cast<double>(spec_.prompt.size() - 1 + answer.choices()[choice].num_tokens);
 }
@@ -59,7 +59,8 @@ double TranslationWriter::SumOf(const Answer& answer, size_t choice) const {
          std::pow(LengthOf(answer, choice), double{spec_.length_penalty});
 }
 
-// The choices of a request, the best first. A search may have found fewer than were asked for.
+// Returns the choices of a request, the best first. A search may have found fewer than were asked
+// for.
 std::vector<size_t> TranslationWriter::Best(const Answer& answer, size_t request) const {
   std::vector<size_t> best;
   for (size_t choice = request * answer.spec().n; choice < (request + 1) * answer.spec().n;
@@ -73,16 +74,16 @@ std::vector<size_t> TranslationWriter::Best(const Answer& answer, size_t request
   return best;
 }
 
-// The translation of a text from the given hypothesis of each sentence, or its last one. A piece
-// for each sentence.
-Parts TranslationWriter::TextOf(const Answer& answer, const TextParts& parts,
+// Yields the translation of a text from the given hypothesis of each sentence, or its last one. A
+// piece for each sentence.
+Parts TranslationWriter::TextOf(const Answer& answer, const Text& sentences,
                                 size_t hypothesis) const {
   std::string_view before;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (i > 0) co_yield Sentences::Joint(before, parts[i].break_before);
+  for (size_t i = 0; i < sentences.size(); ++i) {
+    if (i > 0) co_yield Sentences::Joint(before, sentences[i].break_before);
     before = {};
-    if (parts[i].request) {
-      const std::vector<size_t> best = Best(answer, *parts[i].request);
+    if (sentences[i].request) {
+      const std::vector<size_t> best = Best(answer, *sentences[i].request);
       if (!best.empty())
         before = answer.choices()[best[std::min(hypothesis, best.size() - 1)]].text;
     }
@@ -90,19 +91,20 @@ Parts TranslationWriter::TextOf(const Answer& answer, const TextParts& parts,
   }
 }
 
-// The same as a JSON string.
-Parts TranslationWriter::QuotedText(const Answer& answer, const TextParts& parts,
+// Yields the same as a JSON string.
+Parts TranslationWriter::QuotedText(const Answer& answer, const Text& sentences,
                                     size_t hypothesis) const {
-  return QuotedParts(TextOf(answer, parts, hypothesis));
+  return QuotedParts(TextOf(answer, sentences, hypothesis));
 }
 
-// Score and finish_reason of a text: those of one answer that has the tokens of all its sentences.
-void TranslationWriter::AddSums(const Answer& answer, const TextParts& parts, json* entry) const {
+// Adds score and finish_reason of a text: those of one answer that has the tokens of all its
+// sentences.
+void TranslationWriter::AddSums(const Answer& answer, const Text& sentences, json* entry) const {
   double sum = 0, length = 0;
   FinishReason finish = FinishReason::kStop;
-  for (const auto& part : parts) {
-    if (!part.request) continue;
-    const std::vector<size_t> best = Best(answer, *part.request);
+  for (const auto& sentence : sentences) {
+    if (!sentence.request) continue;
+    const std::vector<size_t> best = Best(answer, *sentence.request);
     if (best.empty()) continue;
     sum += SumOf(answer, best.front());
     length += LengthOf(answer, best.front());
@@ -114,7 +116,7 @@ void TranslationWriter::AddSums(const Answer& answer, const TextParts& parts, js
   (*entry)["score"] = sum / std::pow(length, double{spec_.length_penalty});
 }
 
-// What is known of one request, except its texts and tokens.
+// Returns what is known of one request, except its texts and tokens.
 json TranslationWriter::EntryOf(const Answer& answer, size_t request) const {
   const std::vector<size_t> best = Best(answer, request);
   json entry = {{"finish_reason", "stop"}, {"kvasir", ReceiptJson(answer.ReceiptOf(request))}};
@@ -126,18 +128,18 @@ json TranslationWriter::EntryOf(const Answer& answer, size_t request) const {
   return entry;
 }
 
-// What is known of a text, except its texts and tokens; in a stream, of its sentences too.
-json TranslationWriter::EntryOf(const Answer& answer, const TextParts& parts) const {
+// Returns what is known of a text, except its texts and tokens; in a stream, of its sentences too.
+json TranslationWriter::EntryOf(const Answer& answer, const Text& sentences) const {
   if (!spec_.splits_sentences) {
-    if (parts.front().request) return EntryOf(answer, *parts.front().request);
+    if (sentences.front().request) return EntryOf(answer, *sentences.front().request);
     return {{"finish_reason", "stop"}};
   }
   json entry;
-  AddSums(answer, parts, &entry);
+  AddSums(answer, sentences, &entry);
   if (!answer.spec().stream) return entry;
-  json& sentences = entry["sentences"] = json::array();
-  for (const auto& part : parts) {
-    if (part.request) sentences.push_back(EntryOf(answer, *part.request));
+  json& list = entry["sentences"] = json::array();
+  for (const auto& sentence : sentences) {
+    if (sentence.request) list.push_back(EntryOf(answer, *sentence.request));
   }
   return entry;
 }
@@ -154,21 +156,21 @@ Parts TranslationWriter::Hypotheses(const Answer& answer, size_t request) const 
   });
 }
 
-Parts TranslationWriter::SentenceList(const Answer& answer, const TextParts& parts) const {
+Parts TranslationWriter::SentenceList(const Answer& answer, const Text& sentences) const {
   bool is_first = true;
   co_yield "[";
-  for (const auto& part : parts) {
-    if (!part.request) continue;
+  for (const auto& sentence : sentences) {
+    if (!sentence.request) continue;
     if (!std::exchange(is_first, false)) co_yield ",";
-    const TextParts alone = {part};
-    co_yield EntryText(answer, EntryOf(answer, *part.request), alone, "hypotheses",
-                       Hypotheses(answer, *part.request));
+    const Text alone = {sentence};
+    co_yield EntryText(answer, EntryOf(answer, *sentence.request), alone, "hypotheses",
+                       Hypotheses(answer, *sentence.request));
   }
   co_yield "]";
 }
 
-// An entry with a list, if it has a name, and its text.
-Parts TranslationWriter::EntryText(const Answer& answer, json entry, const TextParts& parts,
+// Yields an entry with a list, if it has a name, and its text.
+Parts TranslationWriter::EntryText(const Answer& answer, json entry, const Text& sentences,
                                    std::string_view list_name, Parts list) const {
   co_yield R"({"finish_reason":)" + Dump(entry.at("finish_reason"));
   entry.erase("finish_reason");
@@ -181,7 +183,7 @@ Parts TranslationWriter::EntryText(const Answer& answer, json entry, const TextP
     others += fmt::format(",\"{}\":{}", name, Dump(value));
   }
   co_yield others + R"(,"text":)";
-  co_yield QuotedText(answer, parts, 0);
+  co_yield QuotedText(answer, sentences, 0);
   co_yield "}";
 }
 
@@ -219,12 +221,12 @@ std::string TranslationWriter::Usage(const Answer& answer) {
                      answer.completion_tokens());
 }
 
-// Other translations of a text, each once.
-Parts TranslationWriter::Alternatives(const Answer& answer, const TextParts& parts) const {
+// Yields other translations of a text, each once.
+Parts TranslationWriter::Alternatives(const Answer& answer, const Text& sentences) const {
   const auto digest_of = [&](size_t hypothesis) {
     Sha256 digest;
-    Parts text = TextOf(answer, parts, hypothesis);
-    for (std::string part = text.Next(); !part.empty(); part = text.Next()) digest.Update(part);
+    Parts text = TextOf(answer, sentences, hypothesis);
+    for (std::string piece = text.Next(); !piece.empty(); piece = text.Next()) digest.Update(piece);
     return digest.Finish();
   };
   std::vector<Digest> seen = {digest_of(0)};
@@ -234,12 +236,12 @@ Parts TranslationWriter::Alternatives(const Answer& answer, const TextParts& par
     if (std::ranges::find(seen, digest) != seen.end()) continue;
     if (seen.size() > 1) co_yield ",";
     seen.push_back(digest);
-    co_yield QuotedText(answer, parts, i);
+    co_yield QuotedText(answer, sentences, i);
   }
   co_yield "]";
 }
 
-// One of the body's two lists; where the request has one text, that list's only entry.
+// Yields one of the body's two lists; where the request has one text, that list's only entry.
 Parts TranslationWriter::LibreList(const Answer& answer, bool of_alternatives) const {
   const auto& texts = spec_.texts;
   const bool has_list = spec_.libre->has_list;
@@ -273,21 +275,21 @@ std::string TranslationWriter::EventOf(const Answer& answer, json entry) {
   return SseEvent(event);
 }
 
-// What can be sent of a text now: the sentences stand in their order.
+// Returns what can be sent of a text now: the sentences stand in their order.
 std::string TranslationWriter::Flowing(const Answer& answer, size_t text) {
   constexpr size_t kCharacterBytes = 4;
-  const TextParts& parts = spec_.texts[text];
+  const Text& sentences = spec_.texts[text];
   Flow& flow = flows_[text];
   std::string out;
-  while (flow.part < parts.size()) {
-    const auto& part = parts[flow.part];
-    if (flow.part > 0 && !flow.joined) {
-      out += Sentences::Joint(flow.before, part.break_before);
+  while (flow.sentence < sentences.size()) {
+    const auto& sentence = sentences[flow.sentence];
+    if (flow.sentence > 0 && !flow.joined) {
+      out += Sentences::Joint(flow.before, sentence.break_before);
       flow.before.clear();
       flow.joined = true;
     }
-    if (part.request) {
-      Waiting& waiting = waiting_[*part.request];
+    if (sentence.request) {
+      Waiting& waiting = waiting_[*sentence.request];
       held_bytes_ -= waiting.unsent.size();
       out += waiting.unsent;
       flow.before += std::exchange(waiting.unsent, {});
@@ -296,7 +298,7 @@ std::string TranslationWriter::Flowing(const Answer& answer, size_t text) {
       }
       if (!waiting.finished) break;
     }
-    ++flow.part;
+    ++flow.sentence;
     flow.joined = false;
   }
   if (out.empty()) return out;
@@ -315,12 +317,12 @@ std::string TranslationWriter::StepEvents(const Answer& answer, const Answer::St
 std::string TranslationWriter::EndEvents(const Answer& answer, size_t prompt) {
   waiting_[prompt].ended = true;
   const size_t text = waiting_[prompt].text;
-  const TextParts& parts = spec_.texts[text];
+  const Text& sentences = spec_.texts[text];
   std::string out;
-  if (std::ranges::all_of(parts, [&](const auto& part) {
-        return !part.request || waiting_[*part.request].ended;
+  if (std::ranges::all_of(sentences, [&](const auto& sentence) {
+        return !sentence.request || waiting_[*sentence.request].ended;
       })) {
-    json entry = EntryOf(answer, parts);
+    json entry = EntryOf(answer, sentences);
     entry["index"] = text;
     entry["text"] = "";
     out = EventOf(answer, std::move(entry));
@@ -328,12 +330,13 @@ std::string TranslationWriter::EndEvents(const Answer& answer, size_t prompt) {
   return answer.open_prompts() == 0 ? out + EndOfStream(answer) : out;
 }
 
-// The ends of empty texts, and of the stream.
+// Returns the ends of empty texts, and of the stream.
 std::string TranslationWriter::EndOfStream(const Answer& answer) const {
   const auto& texts = spec_.texts;
   std::string out;
   for (size_t i = 0; i < texts.size(); ++i) {
-    if (std::ranges::any_of(texts[i], [](const auto& part) { return part.request.has_value(); })) {
+    if (std::ranges::any_of(texts[i],
+                            [](const auto& sentence) { return sentence.request.has_value(); })) {
       continue;
     }
     out += EventOf(answer, {{"index", i}, {"text", ""}, {"finish_reason", "stop"}});

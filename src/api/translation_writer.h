@@ -16,12 +16,12 @@ namespace kvasir {
 // Which requests make the answer to each text, and what the answer says.
 struct TranslationSpec {
   // A sentence, or all of a text that is not split.
-  struct Part {
+  struct Sentence {
     std::optional<size_t> request;  // absent: it has no tokens, and neither has its answer
     std::string break_before;       // Sentences::BreakBefore
   };
-  using Parts = std::vector<Part>;  // none of a text without sentences
-  std::vector<Parts> texts;
+  using Text = std::vector<Sentence>;  // empty: a text without sentences
+  std::vector<Text> texts;
   bool splits_sentences = false;
   bool is_search = false;       // by beams
   float length_penalty = 1;     // of scores
@@ -66,32 +66,32 @@ class TranslationWriter : public AnswerWriter {
   };
   // A request in a stream: text that waits for the sentences before it.
   struct Waiting {
-    size_t text = 0;  // which text it is a part of
+    size_t text = 0;  // which text it is a sentence of
     std::string unsent;
     bool finished = false, ended = false;  // all of its text has come; its receipt too
   };
   // A text in a stream.
   struct Flow {
-    size_t part = 0;      // the one that is sent now
+    size_t sentence = 0;  // the one that is sent now
     bool joined = false;  // what stands in front of it is sent
     std::string before;   // the last bytes of its text that was sent
   };
-  using TextParts = TranslationSpec::Parts;
+  using Text = TranslationSpec::Text;
 
   std::vector<size_t> Best(const Answer& answer, size_t request) const;
   double LengthOf(const Answer& answer, size_t choice) const;
   double SumOf(const Answer& answer, size_t choice) const;
   double ScoreOf(const Answer& answer, size_t choice) const;
-  Parts TextOf(const Answer& answer, const TextParts& parts, size_t hypothesis) const;
-  Parts QuotedText(const Answer& answer, const TextParts& parts, size_t hypothesis) const;
-  void AddSums(const Answer& answer, const TextParts& parts, nlohmann::json* entry) const;
+  Parts TextOf(const Answer& answer, const Text& sentences, size_t hypothesis) const;
+  Parts QuotedText(const Answer& answer, const Text& sentences, size_t hypothesis) const;
+  void AddSums(const Answer& answer, const Text& sentences, nlohmann::json* entry) const;
   nlohmann::json EntryOf(const Answer& answer, size_t request) const;
-  nlohmann::json EntryOf(const Answer& answer, const TextParts& parts) const;
+  nlohmann::json EntryOf(const Answer& answer, const Text& sentences) const;
   Parts Hypotheses(const Answer& answer, size_t request) const;
-  Parts SentenceList(const Answer& answer, const TextParts& parts) const;
-  Parts EntryText(const Answer& answer, nlohmann::json entry, const TextParts& parts,
+  Parts SentenceList(const Answer& answer, const Text& sentences) const;
+  Parts EntryText(const Answer& answer, nlohmann::json entry, const Text& sentences,
                   std::string_view list_name, Parts list) const;
-  Parts Alternatives(const Answer& answer, const TextParts& parts) const;
+  Parts Alternatives(const Answer& answer, const Text& sentences) const;
   Parts LibreList(const Answer& answer, bool of_alternatives) const;
   std::string Flowing(const Answer& answer, size_t text);
   static std::string Usage(const Answer& answer);

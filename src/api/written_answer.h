@@ -44,7 +44,8 @@ class WrittenAnswer {
   // Returns the whole answer; `this` must outlive it. REQUIRES: done() without error(), not
   // streaming.
   Parts Body() const { return writer_->Body(answer_); }
-  // Bytes that this holds until its end, except text that waits in a stream; grows with each event.
+  // Counts the bytes that this holds until its end, except text that waits in a stream; grows with
+  // each event.
   uint64_t held_bytes() const { return HeldBeside() + answer_.held_bytes(); }
   // Returns the expected limit of held_bytes() for `tokens` generated tokens:
   // Answer::ExpectedBytes.

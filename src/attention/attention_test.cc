@@ -167,7 +167,7 @@ class AttentionTargets : public testing::TestWithParam<Target> {
     Sum(args, softmax);
     return out;
   }
-  // Softmax sums of the rows at hand: sums_ [kv_head][token].
+  // Adds up the softmax sums of the rows at hand: sums_ [kv_head][token].
   void Sum(const AttentionKernels::Args& args, const Rows& softmax) {
     sums_.assign(args.kv_head_end, std::vector<float>(args.span_end * kAttentionSpan));
     std::vector<const float*> ended;
@@ -176,8 +176,8 @@ class AttentionTargets : public testing::TestWithParam<Target> {
     for (auto& head : sums_) sums.push_back(head.data());
     kernels_.sum_weights(args, ended.data(), sums.data());
   }
-  // Rows of random queries against the reference, bit for bit; all rows at once and one by one.
-  // Softmax sums add up, row by row, to the same bits.
+  // Compares rows of random queries with the reference, bit for bit; all rows at once and one by
+  // one. Softmax sums add up, row by row, to the same bits.
   void Compare(Random& random, const Kv& kv, uint32_t max_limit, const Mask& mask = {}) {
     const uint32_t dim = kv.layout.shape().head_dim, kv_heads = kv.layout.shape().kv_heads;
     const uint32_t group = 1 + static_cast<uint32_t>(random.Below(9));
@@ -222,7 +222,7 @@ class AttentionTargets : public testing::TestWithParam<Target> {
     }
     EXPECT_EQ(sums, expected_sums);
   }
-  // sums += those of one row, whose query heads are added one after the other.
+  // Adds to the sums those of one row, whose query heads are added one after the other.
   void AddOneByOne(const Kv& kv, uint32_t group, const std::vector<float>& q, uint32_t limit,
                    TokenMask mask, Rows& sums) {
     const uint32_t dim = kv.layout.shape().head_dim;

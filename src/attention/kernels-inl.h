@@ -118,7 +118,7 @@ void Attend(const Args& args) {
   AttendRows<false>(args);
 }
 
-// Scores of one kv head for a tile: few rows read K as it is stored.
+// Computes the scores of one kv head for a tile: few rows read K as it is stored.
 void ScoresOfHead(const Call& call, const Tile& tile, uint32_t row) {
   const Args& a = call.a;
   if (a.rows > kMaxTileRows) return WideScores(call, tile, row, a.kv_head_begin);

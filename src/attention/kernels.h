@@ -26,8 +26,8 @@ struct PagedKv {
   uint32_t block_tokens, head_dim;
 };
 
-// Numbers of an unfinished softmax over [acc: value_stride][m, l], value_stride = head_dim rounded
-// up to 16; m = -inf, l = 0, acc = 0 at first.
+// Counts the numbers of an unfinished softmax over [acc: value_stride][m, l], value_stride =
+// head_dim rounded up to 16; m = -inf, l = 0, acc = 0 at first.
 inline uint32_t PartialFloats(uint32_t head_dim) { return (head_dim + 15) / 16 * 16 + 2; }
 
 // Which cached tokens a sequence's queries see in one layer: bit t % 64 of word t / 64 of each kv

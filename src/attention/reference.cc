@@ -16,7 +16,7 @@ float PowerOfTwo(float n) {
   return FloatOf(static_cast<uint32_t>(static_cast<int>(n) + 127) << 23);
 }
 
-// tanh x as the kernels compute it (simd/tanh16-inl.h).
+// Computes tanh x as the kernels do (simd/tanh16-inl.h).
 float TanhOfScore(float x) {
   const float magnitude = std::fabs(x), z = x * x;
   if (magnitude > 0.625f) {
@@ -38,7 +38,7 @@ struct Partial {
 
 bool Integers(const Numbers& n) { return TraitsOf(n.format).math == KvMath::kIntegers; }
 
-// The exact sum of products of integers, as f32.
+// Returns the exact sum of products of integers, as f32.
 float Dot(const Rounded& r, std::span<const float> x, size_t stride) {
   int64_t sum = 0;
   for (size_t i = 0; i < r.x.size(); ++i) sum += int64_t{r.x[i]} * static_cast<int>(x[i * stride]);
@@ -76,7 +76,7 @@ void AddValues(std::vector<float> weight, const Numbers& v, uint32_t tile,
   }
 }
 
-// Tokens [begin, end) of one span, in tiles of 64.
+// Attends tokens [begin, end) of one span, in tiles of 64.
 Partial Span(std::span<const float> q, const Numbers& k, const Numbers& v, uint32_t begin,
              uint32_t end, const std::vector<bool>& seen, float softcap) {
   Partial p{std::vector<float>(q.size())};

@@ -30,7 +30,7 @@ struct Rounded {
 };
 Rounded RoundToInt16(std::span<const float> x);
 
-// e^x as the kernels compute it (kernels: Exp in simd/vec16-inl.h).
+// Computes e^x as the kernels do (kernels: Exp in simd/vec16-inl.h).
 float Exp(float x);
 
 }  // namespace kvasir::reference

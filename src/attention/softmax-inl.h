@@ -61,7 +61,7 @@ struct Call {
   AttentionQuery* query(uint32_t row, uint32_t head) const {
     return a.scratch->queries + size_t{row} * heads + head;
   }
-  // Tokens of the tile from `token` that are not beyond a row's limit: 0 to 64.
+  // Counts the tokens of the tile from `token` that are not beyond a row's limit: 0 to 64.
   uint32_t Seen(uint32_t row, uint32_t token) const {
     return a.limit[row] <= token ? 0 : Least(kAttentionTile, a.limit[row] - token);
   }
@@ -99,8 +99,9 @@ Tile Locate(const Call& call, uint32_t token, uint32_t seen) {
   return tile;
 }
 
-// x / scale rounded to int16: n numbers and zeros up to a multiple of 16, scale = amax / 32767.
-// Returns the scale: 0, with zeros, for amax < 2^-100; NaN where an x is. sum: of all, exact.
+// Writes x / scale rounded to int16: n numbers and zeros up to a multiple of 16, scale = amax /
+// 32767. Returns the scale: 0, with zeros, for amax < 2^-100; NaN where an x is. sum: of all,
+// exact.
 float RoundToInt16(const float* x, uint32_t n, int16_t* out, int32_t* sum) {
   V16 top = Zero();
   for (uint32_t i = 0; i < n; i += 16) top = MaxMagnitude(top, LoadFirst(n - i, x + i));

@@ -257,7 +257,7 @@ void FewRowsTile(const Call& call, const Tile& tile, const Tile& next) {
   }
 }
 
-// Numbers of a run of K or V as f32, or pairs of int16, in the same order.
+// Writes the numbers of a run of K or V as f32, or pairs of int16, in the same order.
 template <class Stored>
 void WidenFloats(const std::byte* from, uint32_t count, float* to) {
   for (uint32_t i = 0; i < count; i += 16) Store(to + i, Stored::At(from + i * Stored::kBytes));
@@ -297,7 +297,7 @@ void WidenValuePairs(KvFormat format, const std::byte* from, uint32_t stride, st
   return WidenPairs<ValueNf4, 2>(from, groups / 2, to);
 }
 
-// Scores of the rows from `row` on against a widened tile of K of kv head `kv`.
+// Computes the scores of the rows from `row` on against a widened tile of K of kv head `kv`.
 void WideScores(const Call& call, const Tile& tile, uint32_t row, uint32_t kv) {
   const Args& a = call.a;
   const PagedKv& paged = *a.kv;
@@ -335,7 +335,7 @@ void WideScores(const Call& call, const Tile& tile, uint32_t row, uint32_t kv) {
   }
 }
 
-// Weights of the rows from `row` on times a tile of V of kv head `kv`, widened.
+// Multiplies the weights of the rows from `row` on with a tile of V of kv head `kv`, widened.
 void WideValues(const Call& call, const Tile& tile, uint32_t row, uint32_t kv) {
   const Args& a = call.a;
   const PagedKv& paged = *a.kv;

@@ -84,14 +84,14 @@ bool AdapterProduct::Changes(uint32_t layer, AdapterInput input) const {
       pieces(), [&](const Piece& piece) { return Of(piece, layer, input).a != nullptr; });
 }
 
-// t of a piece's rows, with the factors.
+// Computes t of a piece's rows, with the factors.
 void AdapterProduct::Shrink(const PackedInput& packed, const Piece& piece, const float* x,
                             size_t x_stride) {
   const size_t stride = scratch_.t_stride;
   float* t = scratch_.t + piece.first_slot * stride;
-  kernels_.mat_mul({x + piece.first_row * x_stride, x_stride, packed.a, WeightFormat::kF32, nullptr,
-                    t, stride, piece.rows, packed.in, packed.panels * kPanelOutputs, 0,
-                    packed.panels, false});
+  kernels_.mat_mul({x + piece.first_row * x_stride, x_stride, packed.a,
+                    piece.applied->adapter->format(), nullptr, t, stride, piece.rows, packed.in,
+                    packed.panels * kPanelOutputs, 0, packed.panels, false});
   for (const PackedPair& pair : packed.pairs) {
     if (pair.b == nullptr) continue;
     const float factor = LoraFactor(pair.scale, piece.applied->scale);
@@ -110,7 +110,7 @@ void AdapterProduct::Expand(uint32_t layer, AdapterInput input, uint32_t index, 
     if (pair.b == nullptr) continue;
     const auto end = static_cast<uint32_t>(CeilDiv(pair.out, kPanelOutputs));
     kernels_.mat_mul({scratch_.t + piece.first_slot * scratch_.t_stride + pair.first,
-                      scratch_.t_stride, pair.b, WeightFormat::kF32, nullptr,
+                      scratch_.t_stride, pair.b, piece.applied->adapter->format(), nullptr,
                       out[index].y + piece.first_row * out[index].stride, out[index].stride,
                       piece.rows, pair.rank, pair.out, panel, std::min(panel + kExpandPanels, end),
                       true});
@@ -125,14 +125,15 @@ void AdapterProduct::Add(uint32_t layer, AdapterInput input, const float* x, siz
   for (const Piece& piece : pieces()) {
     const PackedInput& packed = Of(piece, layer, input);
     const uint64_t panel_row = uint64_t{packed.panels} * kPanelOutputs;
-    uint64_t bytes = panel_row * packed.in * sizeof(float);
+    const uint64_t number_bytes = BytesOf(piece.applied->adapter->format());
+    uint64_t bytes = panel_row * packed.in * number_bytes;
     shrink_work += piece.rows * panel_row * packed.in;
     for (size_t i = 0; i < packed.pairs.size(); ++i) {
       const PackedPair& pair = packed.pairs[i];
       const uint64_t panels = CeilDiv(pair.out, kPanelOutputs);
       items[i] = std::max(items[i], static_cast<uint32_t>(CeilDiv(panels, kExpandPanels)));
       expand_work += piece.rows * uint64_t{pair.rank} * pair.out;
-      bytes += panels * kPanelOutputs * pair.rank * sizeof(float);
+      bytes += panels * kPanelOutputs * pair.rank * number_bytes;
     }
     if (last == nullptr || last->digest != piece.applied->digest) read_bytes_ += bytes;
     last = piece.applied;

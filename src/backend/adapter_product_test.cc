@@ -9,21 +9,28 @@
 #include <vector>
 
 #include "base/random.h"
+#include "simd/half.h"
 
 namespace kvasir {
 namespace {
 
-std::vector<float> AdapterNumbers(Random& random, size_t count) {
+std::vector<float> AdapterNumbers(Random& random, size_t count,
+                                  WeightFormat format = WeightFormat::kF32) {
   std::vector<float> x(count);
-  for (float& v : x) v = static_cast<float>(random.Uniform() * 2 - 1);
+  for (float& v : x) {
+    v = static_cast<float>(random.Uniform() * 2 - 1);
+    if (random.Below(8) == 0) v *= 0x1p-20f;  // of no exponent in f16
+    if (format == WeightFormat::kF16) v = FromF16(ToF16(v));
+    if (format == WeightFormat::kBf16) v = FromBf16(ToBf16(v));
+  }
   return x;
 }
 
 // q and v of one layer, with inputs and outputs that are multiples of nothing.
 constexpr uint32_t kIn = 60, kQOut = 100, kVOut = 37;
 
-LoraAdapter MakeAdapter(Random& random, uint32_t rank) {
-  LoraAdapter adapter;
+LoraAdapter MakeAdapter(Random& random, uint32_t rank, WeightFormat format) {
+  LoraAdapter adapter{.format = format};
   for (const auto& [target, out] :
        {std::pair(LoraTarget::kQ, kQOut), std::pair(LoraTarget::kV, kVOut)}) {
     adapter.pairs.push_back({.layer = 1,
@@ -32,15 +39,15 @@ LoraAdapter MakeAdapter(Random& random, uint32_t rank) {
                              .in = kIn,
                              .out = out,
                              .scale = 0.5,
-                             .a = AdapterNumbers(random, size_t{rank} * kIn),
-                             .b = AdapterNumbers(random, size_t{out} * rank)});
+                             .a = AdapterNumbers(random, size_t{rank} * kIn, format),
+                             .b = AdapterNumbers(random, size_t{out} * rank, format)});
   }
   adapter.numbers[0] = static_cast<uint8_t>(random.Below(256));
   adapter.numbers[1] = static_cast<uint8_t>(random.Below(256));
   return adapter;
 }
 
-// y += B (factor * A x) in plain arithmetic, in the order that the class comment gives.
+// Adds B (factor * A x) to y in plain arithmetic, in the order that the class comment gives.
 void AddByDefinition(const LoraPair& pair, double scale, const float* x, float* y) {
   std::vector<float> t(pair.rank);
   for (uint32_t r = 0; r < pair.rank; ++r) {
@@ -61,8 +68,9 @@ TEST_P(AdapterProducts, ComputeTheDefinitionForEachRowWhateverTheStepHolds) {
   Random random(11);
   std::vector<LoraAdapter> adapters;
   std::vector<std::shared_ptr<const PackedAdapter>> packed;
-  for (const uint32_t rank : {1u, 7u, 16u, 40u}) {
-    adapters.push_back(MakeAdapter(random, rank));
+  using enum WeightFormat;
+  for (const auto& [rank, format] : {std::pair(1u, kF32), {7u, kF16}, {16u, kBf16}, {40u, kF16}}) {
+    adapters.push_back(MakeAdapter(random, rank, format));
     auto made = PackedAdapter::Create(adapters.back(), 2);
     ASSERT_TRUE(made);
     ASSERT_EQ((*made)->bytes(), PackedAdapter::BytesFor(adapters.back()));
@@ -120,6 +128,18 @@ TEST_P(AdapterProducts, ComputeTheDefinitionForEachRowWhateverTheStepHolds) {
     product.Add(1, AdapterInput::kQkv, x.data(), kIn, out);
     ASSERT_EQ(std::memcmp(y.data(), expected.data(), y.size() * sizeof(float)), 0)
         << "repeat " << repeat << ", " << rows << " rows";
+  }
+}
+
+TEST(PackedAdapter, KeepsNumbersAsTheyWereStored) {
+  Random random(5);
+  const uint64_t wide = PackedAdapter::BytesFor(MakeAdapter(random, 16, WeightFormat::kF32));
+  for (const WeightFormat format : {WeightFormat::kF16, WeightFormat::kBf16}) {
+    const LoraAdapter adapter = MakeAdapter(random, 16, format);
+    const auto packed = PackedAdapter::Create(adapter, 2);
+    ASSERT_TRUE(packed);
+    EXPECT_EQ((*packed)->bytes(), wide / 2);
+    EXPECT_EQ((*packed)->format(), format);
   }
 }
 

@@ -106,7 +106,7 @@ class Backend {
   virtual void MatMulGated(const PackedMatrix& gate, const PackedMatrix& up, Activation act,
                            const float* x, size_t x_stride, uint32_t rows, float* y,
                            size_t y_stride) = 0;
-  // As MatMulGated, or MatMulActivated where `gate` has no runs, for rows of which some have
+  // Computes MatMulGated, or MatMulActivated where `gate` has no runs, for rows of which some have
   // adapters: these add to the products before the activation. The other rows get the same bits as
   // from those calls. y is not x.
   virtual void MatMulAdapted(uint32_t layer, const PackedMatrix& gate, const PackedMatrix& up,
@@ -122,9 +122,10 @@ class Backend {
   // not finite gets 0, and finite(row) is false.
   virtual void Experts(const PackedFfn& w, Routing routing, Activation act, const float* x,
                        size_t stride, uint32_t rows, float* y) = 0;
-  // Rows [q | k | v]: norms q and k and rotates them for each row's position as `steps` says, packs
-  // k and v into the blocks of `layer`, and multiplies q by query_scale. `out`: Attend's, whose
-  // place holds a row's query as it is without rotation until Attend has asked runs from elsewhere.
+  // Prepares rows [q | k | v]: norms q and k and rotates them for each row's position as `steps`
+  // says, packs k and v into the blocks of `layer`, and multiplies q by query_scale. `out`:
+  // Attend's, whose place holds a row's query as it is without rotation until Attend has asked runs
+  // from elsewhere.
   virtual void RotateAndPack(uint32_t layer, const HeadSteps& steps, float* qkv, size_t stride,
                              float* out, size_t out_stride) = 0;
   // Does one half of it for attention over a source, whose K and V come from other rows than its
@@ -139,8 +140,8 @@ class Backend {
   virtual void CheckFinite(const float* x, size_t stride, uint32_t n) = 0;
   virtual bool finite(uint32_t row) const = 0;
   virtual uint64_t kv_read_bytes() const = 0;  // read by Attend since the start
-  // Bytes of packed matrices that products have read since the start: once a product, for any
-  // number of rows.
+  // Returns bytes of packed matrices that products have read since the start: once a product, for
+  // any number of rows.
   virtual uint64_t weight_read_bytes() const = 0;
 
   // Makes it ready for the next Begin, after the arena of its scratch memory was zeroed.

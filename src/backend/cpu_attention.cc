@@ -18,7 +18,7 @@ constexpr uint32_t kNoUnit = ~uint32_t{0};
 
 uint32_t Spans(uint32_t limit) { return static_cast<uint32_t>(CeilDiv(limit, kAttentionSpan)); }
 
-// The first token that a row sees whose own is the last below `limit`.
+// Returns the first token that a row sees whose own is the last below `limit`.
 uint32_t BeginOf(uint32_t limit, uint32_t window) {
   return static_cast<uint32_t>(WindowBegin(limit - 1, window));
 }
@@ -58,7 +58,7 @@ CpuAttention::CpuAttention(const BackendOptions& options, Arena& arena)
   }
 }
 
-// Tokens that a row sees without a window: all up to itself, or all of the source.
+// Counts the tokens that a row sees without a window: all up to itself, or all of the source.
 uint32_t CpuAttention::Limit(const Plan& plan, const StepSequence& sequence, uint32_t row) const {
   if (plan.of_source) return sequence.source_tokens;
   const uint32_t limit = sequence.position + row + 1;
@@ -66,7 +66,8 @@ uint32_t CpuAttention::Limit(const Plan& plan, const StepSequence& sequence, uin
   return later_chunk && FaultActive(Fault::kChunkEdge) ? limit - 1 : limit;
 }
 
-// The first token of the sequence's tables that a row sees whose own is the last below `limit`.
+// Returns the first token of the sequence's tables that a row sees whose own is the last below
+// `limit`.
 uint32_t CpuAttention::FirstSeen(const Plan& plan, const StepSequence& sequence, uint32_t limit) {
   if (!plan.is_full) return BeginOf(limit, plan.window);
   return std::max(sequence.begin, BeginOf(limit, sequence.window));
@@ -121,7 +122,7 @@ void CpuAttention::Fill(Plan& plan, std::span<const StepSequence> sequences) {
   }
 }
 
-// The tokens of its spans and runs that any of its rows sees.
+// Counts the tokens of its spans and runs that any of its rows sees.
 uint32_t CpuAttention::TokensOf(const Plan& plan, const Item& item) const {
   uint32_t limit = 0, begin = ~uint32_t{0}, of_runs = 0;
   for (uint32_t i = item.first; i < item.first + item.rows; ++i) {
@@ -137,7 +138,7 @@ uint32_t CpuAttention::TokensOf(const Plan& plan, const Item& item) const {
   return of_runs + std::max(begin, std::min(limit, item.span_end * kAttentionSpan)) - begin;
 }
 
-// Rows that see from the same span on and whose first blocks there are the same become neighbours;
+// Makes rows neighbours that see from the same span on and whose first blocks there are the same;
 // `shared` says how far they are. Returns how many of them, from the first on, got units: when
 // those are used up there are items enough, and each of the others' merges all its spans.
 uint32_t CpuAttention::SortRows(Plan& plan) const {
@@ -184,7 +185,7 @@ uint32_t CpuAttention::SortRows(Plan& plan) const {
   return plan.num_rows;
 }
 
-// Items of rows [begin, end), which share all spans below `span`, from there on.
+// Adds items of rows [begin, end), which share all spans below `span`, from there on.
 void CpuAttention::AddRange(Plan& plan, uint32_t begin, uint32_t end, uint32_t span) const {
   uint32_t until = Spans(plan.rows[begin].limit);
   for (uint32_t i = begin + 1; i < end; ++i) until = std::min(until, plan.rows[i].shared);
@@ -204,8 +205,8 @@ void CpuAttention::AddRange(Plan& plan, uint32_t begin, uint32_t end, uint32_t s
   }
 }
 
-// Items of all rows of a sequence. Decode rows are few, so that more heads fit into an item: as
-// many as leave one for each thread, since neighbours are read faster together.
+// Adds items of all rows of a sequence. Decode rows are few, so that more heads fit into an item:
+// as many as leave one for each thread, since neighbours are read faster together.
 void CpuAttention::AddWhole(Plan& plan, const StepSequence& sequence) const {
   if (sequence.num_rows > kMaxDecodeRows) {
     return AddRows(plan, sequence, std::max(1u, kMaxQueries / group_), 1);
@@ -267,14 +268,19 @@ PagedKv CpuAttention::KvOf(const Call& call, const StepSequence& sequence) const
                  place.slot);
 }
 
-// What all items of a sequence have in common.
-AttentionKernels::Args CpuAttention::ArgsOf(const Call& call, const StepSequence& sequence,
-                                            const PagedKv& kv, uint32_t thread) const {
+// Returns what all calls of a layer have in common.
+AttentionKernels::Args CpuAttention::ArgsOf(const PagedKv& kv, uint32_t thread) const {
   AttentionKernels::Args args{};
   args.kv = &kv;
   args.scratch = &scratch_[thread];
   args.group = group_;
   args.softcap = o_.attention_softcap;
+  return args;
+}
+
+AttentionKernels::Args CpuAttention::ArgsOf(const Call& call, const StepSequence& sequence,
+                                            const PagedKv& kv, uint32_t thread) const {
+  AttentionKernels::Args args = ArgsOf(kv, thread);
   if (call.layer < sequence.masks.size()) args.mask = sequence.masks[call.layer];
   return args;
 }
@@ -358,21 +364,11 @@ void CpuAttention::AttendRun(const Call& call, const Item& item, const StepRun& 
     queries.limit[i] = run.last;
     queries.begin[i] = run.first;
   }
-  AttentionKernels::Args args{};
-  args.kv = &kv;
-  args.scratch = &scratch_[thread];
-  args.group = group_;
-  args.softcap = o_.attention_softcap;
-  args.rows = item.rows;
-  args.kv_head_begin = item.head;
-  args.kv_head_end = item.head + item.heads;
+  AttentionKernels::Args args = ArgsOf(kv, thread);
   args.span_begin = run.first / kAttentionSpan;
   args.span_end = Spans(run.last);
-  args.q = queries.q;
-  args.limit = queries.limit;
   args.begin = queries.begin;
-  args.partial = queries.partial;
-  kernels_.attend(args);
+  AttendItem(item, {item.head, item.head + item.heads}, queries, &args);
 }
 
 // Attends with an item's queries to its spans of a sequence, in some KV heads.
@@ -381,17 +377,23 @@ void CpuAttention::Run(const Call& call, const Plan& plan, const Item& item,
                        size_t span_stride, uint32_t thread) {
   const PagedKv kv = KvOf(call, sequence);
   AttentionKernels::Args args = ArgsOf(call, sequence, kv, thread);
-  args.rows = item.rows;
-  args.kv_head_begin = heads.begin;
-  args.kv_head_end = heads.end;
   args.span_begin = item.span_begin;
   args.span_end = item.span_end;
-  args.q = queries.q;
-  args.limit = queries.limit;
   if (plan.window > 0 || IsBounded(plan, sequence)) args.begin = queries.begin;
-  args.partial = queries.partial;
   args.span_stride = span_stride;
-  kernels_.attend(args);
+  AttendItem(item, heads, queries, &args);
+}
+
+// Adds an item's rows and queries to `args`, and attends in some KV heads.
+void CpuAttention::AttendItem(const Item& item, Heads heads, const Queries& queries,
+                              AttentionKernels::Args* args) const {
+  args->rows = item.rows;
+  args->kv_head_begin = heads.begin;
+  args->kv_head_end = heads.end;
+  args->q = queries.q;
+  args->limit = queries.limit;
+  args->partial = queries.partial;
+  kernels_.attend(*args);
 }
 
 void CpuAttention::Clear(float* partial) const {

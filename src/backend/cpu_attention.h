@@ -39,8 +39,8 @@ class CpuAttention {
   };
   void Attend(const Call& call, ThreadPool& pool);
 
-  // Bytes of K and V with their scales that items have read since the start. Shared reads of decode
-  // rows count once; each prefill item counts its own.
+  // Returns the bytes of K and V with their scales that items have read since the start. Shared
+  // reads of decode rows count once; each prefill item counts its own.
   uint64_t read_bytes() const { return read_bytes_; }
 
  private:
@@ -90,6 +90,8 @@ class CpuAttention {
   void AttendAll(const Call& call, const Plan& plan, ThreadPool& pool);
   uint32_t TokensOf(const Plan& plan, const Item& item) const;
   PagedKv KvOf(const Call& call, const StepSequence& sequence) const;
+  AttentionKernels::Args ArgsOf(const PagedKv& kv, uint32_t thread) const;
+  // Adds the sequence's mask.
   AttentionKernels::Args ArgsOf(const Call& call, const StepSequence& sequence, const PagedKv& kv,
                                 uint32_t thread) const;
   void RunItem(const Call& call, const Plan& plan, const Item& item, uint32_t thread);
@@ -103,6 +105,8 @@ class CpuAttention {
                  uint32_t thread);
   void Run(const Call& call, const Plan& plan, const Item& item, const StepSequence& sequence,
            Heads heads, const Queries& queries, size_t span_stride, uint32_t thread);
+  void AttendItem(const Item& item, Heads heads, const Queries& queries,
+                  AttentionKernels::Args* args) const;
 
   // cpu_attention_sums.cc
   struct SummedRows;

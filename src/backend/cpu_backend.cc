@@ -50,7 +50,7 @@ ExpertProduct::Options ExpertOptions(const BackendOptions& o) {
           o.hidden_size, o.expert_ffn_size, o.threads, o.quant_columns > 0};
 }
 
-// What attention of an encoder differs in.
+// Returns the options of an encoder's attention.
 BackendOptions EncoderOptions(const BackendOptions& o) {
   BackendOptions encoder = o;
   encoder.heads = encoder.kv_heads = o.encoder->heads;
@@ -328,7 +328,7 @@ class CpuBackend final : public Backend {
     });
   }
 
-  // RMSNorm of each head, or of all together, in place.
+  // Applies RMSNorm to each head, or to all together, in place.
   void NormHeads(const HeadSteps& steps, uint32_t heads, const float* weights, float* x) const {
     const uint32_t head_dim = side_->o.head_dim;
     const uint32_t n = steps.norm == HeadNorm::kEach ? head_dim : heads * head_dim;
@@ -347,7 +347,7 @@ class CpuBackend final : public Backend {
     });
   }
 
-  // fn(begin, end) for chunks of 16 rows, handed out when `work` a row adds up.
+  // Calls fn(begin, end) for chunks of 16 rows, handed out when `work` a row adds up.
   template <typename Fn>
   void ForChunks(uint32_t rows, uint64_t work, Fn&& fn) {
     constexpr uint32_t kChunk = 16;
@@ -360,7 +360,7 @@ class CpuBackend final : public Backend {
     });
   }
 
-  // fn(row) for each row, in such chunks.
+  // Calls fn(row) for each row, in such chunks.
   template <typename Fn>
   void ForRows(uint32_t rows, uint64_t work, Fn&& fn) {
     ForChunks(rows, work, [&](uint32_t begin, uint32_t end) {

@@ -58,7 +58,7 @@ class ExpertProduct {
     float* y;      // may be x
     bool* finite;  // [rows]: false where a logit is not finite; y is 0 there
   };
-  // As Backend::Experts. REQUIRES: call.rows <= max_rows.
+  // Computes Backend::Experts. REQUIRES: call.rows <= max_rows.
   void Run(std::span<const PackedExpert> experts, Routing routing, Activation act,
            const Call& call);
   uint64_t read_bytes() const { return read_bytes_; }  // of weights, since the start
@@ -75,11 +75,11 @@ class ExpertProduct {
   // Quantises the rows of all members as the matrix of(expert) needs them.
   template <typename Of>
   void Quantise(std::span<const PackedExpert> experts, Of of, const float* x, size_t stride);
-  // fn(member, item, thread) for all items of the products of all members with of(expert), and
-  // with `matrices` - 1 others of its shape and format.
+  // Calls fn(member, item, thread) for all items of the products of all members with of(expert),
+  // and with `matrices` - 1 others of its shape and format.
   template <typename Of, typename Fn>
   void ForItems(std::span<const PackedExpert> experts, Of of, uint32_t matrices, Fn&& fn);
-  // fn(index) for each index in [0, count), on this thread where `work` in all is little.
+  // Calls fn(index) for each index in [0, count), on this thread where `work` in all is little.
   template <typename Fn>
   void ForEach(uint32_t count, uint64_t work, Fn&& fn);
   ProductRows RowsOf(const Member& member, const float* x, size_t stride, uint32_t k) const;

@@ -17,7 +17,7 @@ namespace {
 // Source bytes packed between two rounds of dropping pages.
 constexpr uint64_t kBatchBytes = uint64_t{32} << 20;
 
-// The stored row that holds output `row` of ours.
+// Returns the stored row that holds output `row` of ours.
 uint64_t StoredRow(const MatrixSource& source, uint64_t row, uint32_t head_dim) {
   if (!source.interleaved_rope_rows) return row;
   const uint64_t head = row / head_dim, i = row % head_dim, half = head_dim / 2;
@@ -35,7 +35,7 @@ bool AllFinite(const MatrixSource& source) {
   return true;
 }
 
-// A row of a source that is stored as [in, out], number by number.
+// Copies a row of a source that is stored as [in, out], number by number.
 void GatherRow(const MatrixSource& source, uint64_t row, std::byte* to) {
   const TensorView& view = source.view;
   const uint32_t bytes = BytesOf(view.dtype);
@@ -162,7 +162,7 @@ void MatrixPacker::Fill(std::span<const MatrixSource* const> sources, uint32_t k
   }
 }
 
-// Every row of a source that is stored as [in, out] needs all its pages.
+// Drops the pages of a source that is stored as [in, out]: every row needs all of them.
 void MatrixPacker::DropTransposed(const MatrixSource& source) const {
   if (source.column_stride == 1) return;
   const TensorView& view = source.view;
@@ -172,7 +172,8 @@ void MatrixPacker::DropTransposed(const MatrixSource& source) const {
   }
 }
 
-// Outputs [begin, end) of a run are packed. The rows of a head that is not done are kept.
+// Drops the pages of outputs [begin, end) of a run, which are packed. Keeps the rows of a head that
+// is not done.
 void MatrixPacker::Drop(std::span<const MatrixSource* const> sources, uint64_t begin,
                         uint64_t end) const {
   for (const MatrixSource* source : sources) {

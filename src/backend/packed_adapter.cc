@@ -1,17 +1,15 @@
 #include "backend/packed_adapter.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/result.h"
+#include "simd/half.h"
 #include "tensor/weight_format.h"
 
 namespace kvasir {
 namespace {
-
-constexpr uint64_t kAdapterPanelColumnBytes = kPanelOutputs * sizeof(float);
 
 struct AdapterPlace {
   AdapterInput input;
@@ -39,13 +37,32 @@ AdapterPlace PlaceOf(LoraTarget target) {
 
 uint64_t PanelsOf(uint64_t outputs) { return CeilDiv(outputs, kPanelOutputs); }
 
-// Writes rows of `columns` numbers into panels; lanes without a row stay as they are.
-void FillAdapterPanels(const std::vector<float>& rows, uint64_t columns, std::byte* panels) {
-  auto* to = reinterpret_cast<float*>(panels);
+// Writes rows of `columns` numbers into panels, each as `narrow` makes it; lanes without a row stay
+// as they are.
+template <typename Narrow>
+void FillAdapterPanels(const std::vector<float>& rows, uint64_t columns, Narrow narrow,
+                       std::byte* panels) {
+  using Stored = decltype(narrow(0.0f));
+  constexpr uint64_t kTogether = 16;  // narrowed in vectors
+  auto* to = reinterpret_cast<Stored*>(panels);
   for (uint64_t row = 0; row * columns < rows.size(); ++row) {
-    float* panel = to + row / kPanelOutputs * columns * kPanelOutputs + row % kPanelOutputs;
-    for (uint64_t i = 0; i < columns; ++i) panel[i * kPanelOutputs] = rows[row * columns + i];
+    const float* from = rows.data() + row * columns;
+    Stored* panel = to + row / kPanelOutputs * columns * kPanelOutputs + row % kPanelOutputs;
+    for (uint64_t i = 0; i < columns; i += kTogether) {
+      Stored narrowed[kTogether];
+      const uint64_t n = std::min(kTogether, columns - i);
+      for (uint64_t j = 0; j < n; ++j) narrowed[j] = narrow(from[i + j]);
+      for (uint64_t j = 0; j < n; ++j) panel[(i + j) * kPanelOutputs] = narrowed[j];
+    }
   }
+}
+
+void FillAdapterPanels(const std::vector<float>& rows, uint64_t columns, WeightFormat format,
+                       std::byte* panels) {
+  const auto fill = [&](auto narrow) { FillAdapterPanels(rows, columns, narrow, panels); };
+  if (format == WeightFormat::kF16) return fill([](float x) { return ToF16(x); });
+  if (format == WeightFormat::kBf16) return fill([](float x) { return ToBf16(x); });
+  fill([](float x) { return x; });
 }
 
 }  // namespace
@@ -64,16 +81,17 @@ void PackedAdapter::Fill(const LoraAdapter& adapter, Arena& arena, std::vector<L
          ++end) {
       panels += static_cast<uint32_t>(PanelsOf(adapter.pairs[end].rank));
     }
-    std::byte* a = arena.Take(panels * first.in * kAdapterPanelColumnBytes);
+    std::byte* a = arena.Take(panels * PanelBytes(adapter.format, first.in));
     PackedInput packed{.a = a, .panels = panels, .in = first.in};
     for (uint64_t panel = 0; begin < end; ++begin) {
       const LoraPair& pair = adapter.pairs[begin];
-      std::byte* b = arena.Take(PanelsOf(pair.out) * pair.rank * kAdapterPanelColumnBytes);
+      std::byte* b = arena.Take(PanelsOf(pair.out) * PanelBytes(adapter.format, pair.rank));
       packed.pairs[PlaceOf(pair.target).index] = {
           b, pair.rank, pair.out, static_cast<uint32_t>(panel * kPanelOutputs), pair.scale};
       if (fills) {
-        FillAdapterPanels(pair.a, pair.in, a + panel * pair.in * kAdapterPanelColumnBytes);
-        FillAdapterPanels(pair.b, pair.rank, b);
+        FillAdapterPanels(pair.a, pair.in, adapter.format,
+                          a + panel * PanelBytes(adapter.format, pair.in));
+        FillAdapterPanels(pair.b, pair.rank, adapter.format, b);
       }
       panel += PanelsOf(pair.rank);
     }
@@ -93,6 +111,7 @@ Result<std::shared_ptr<const PackedAdapter>> PackedAdapter::Create(const LoraAda
   KV_CHECK(!adapter.pairs.empty() && adapter.pairs.back().layer < num_layers);
   auto packed = std::make_shared<PackedAdapter>();
   KV_ASSIGN(packed->arena_, Arena::Create(BytesFor(adapter)));
+  packed->format_ = adapter.format;
   packed->layers_.resize(num_layers);
   Fill(adapter, packed->arena_, packed->layers_);
   return packed;

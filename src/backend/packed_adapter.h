@@ -11,6 +11,7 @@
 #include "base/digest.h"
 #include "import/lora.h"
 #include "kvasir/status.h"
+#include "tensor/weight_format.h"
 
 namespace kvasir {
 
@@ -21,7 +22,7 @@ inline constexpr uint32_t kMaxAdapterOutputs = 3;  // matrices of one input
 
 // The change of one matrix: y += factor * B t, where t are `rank` of the numbers that A gives.
 struct PackedPair {
-  const std::byte* b = nullptr;  // panels of [out, rank], f32; nullptr: the matrix is not changed
+  const std::byte* b = nullptr;  // panels of [out, rank]; nullptr: the matrix is not changed
   uint32_t rank = 0, out = 0;
   uint32_t first = 0;  // of t
   double scale = 1;    // of the file
@@ -30,12 +31,13 @@ struct PackedPair {
 // What changes the products of one input. A of all its matrices follow each other, so that one
 // product gives t of all of them.
 struct PackedInput {
-  const std::byte* a = nullptr;  // panels of [rank, in], f32, of each pair; nullptr: no change
+  const std::byte* a = nullptr;  // panels of [rank, in] of each pair; nullptr: no change
   uint32_t panels = 0, in = 0;
   std::array<PackedPair, kMaxAdapterOutputs> pairs;  // in the order of AdapterInput's comment
 };
 
-// Immutable; thread-safe.
+// Numbers stay as they were stored, f32, f16 or bf16: kernels widen them exactly, so the bits of a
+// row are the same, and half the bytes are read. Immutable; thread-safe.
 class PackedAdapter {
  public:
   // Returns what Create allocates, exactly. O(pairs).
@@ -48,12 +50,14 @@ class PackedAdapter {
   const PackedInput& At(uint32_t layer, AdapterInput input) const {
     return layers_[layer][static_cast<size_t>(input)];
   }
+  WeightFormat format() const { return format_; }
   uint64_t bytes() const { return arena_.used(); }
 
  private:
   using Layer = std::array<PackedInput, kNumAdapterInputs>;
   static void Fill(const LoraAdapter& adapter, Arena& arena, std::vector<Layer>& layers);
 
+  WeightFormat format_ = WeightFormat::kF32;
   std::vector<Layer> layers_;
   Arena arena_;
 };

@@ -13,7 +13,7 @@
 namespace kvasir {
 namespace {
 
-// [sin | cos] of position * 10000^(-i / (half - 1)), i < half = width / 2 (transformers'
+// Computes [sin | cos] of position * 10000^(-i / (half - 1)), i < half = width / 2 (transformers'
 // M2M100SinusoidalPositionalEmbedding). In double, rounded once.
 void FillSinusoids(uint32_t position, uint32_t width, float* out) {
   const uint32_t half = width / 2;
@@ -77,7 +77,7 @@ class Packer {
  private:
   using Slots = std::initializer_list<Slot>;
 
-  // A table that is not the output head: in place where its format allows it, else packed.
+  // Makes a table that is not the output head: in place where its format allows it, else packed.
   Result<EmbeddingTable> Embedding(const MatrixSource& table) {
     const TensorView& view = table.view;
     EmbeddingTable out{nullptr,
@@ -211,7 +211,7 @@ class Packer {
     return norm;
   }
 
-  // Matrices of a layer stacked into one, and their biases.
+  // Stacks matrices of a layer into one, and their biases.
   Result<PackedMatrix> LayerMatrix(const SlotTensors& layer, Slots weights, Slots biases) {
     std::vector<const MatrixSource*> sources;
     for (const Slot slot : weights) sources.push_back(&layer[slot]);

@@ -115,8 +115,8 @@ PackedPlan PlanPacked(const ImportedModel& model, const std::optional<WeightChoi
 PackedWeights Adopt(const ImportedModel& model, const std::optional<WeightChoice>& choice,
                     Arena arena);
 
-// Matrices are packed as they are stored, or quantised as `choice` says. Pages of the files are
-// dropped as soon as they are packed. kCorruption names a tensor with a number that is not finite,
+// Packs matrices as they are stored, or quantised as `choice` says. Drops pages of the files as
+// soon as they are packed. kCorruption names a tensor with a number that is not finite,
 // kInvalidArgument one too large to be quantised. O(weights), on the pool's threads.
 // REQUIRES: no choice for a model with quantised tensors.
 Result<PackedWeights> Pack(const ImportedModel& model, const std::optional<WeightChoice>& choice,

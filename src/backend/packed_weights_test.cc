@@ -55,7 +55,8 @@ uint32_t GgmlType(DType dtype) {
   return ~0u;
 }
 
-// Random bytes; the f16 of every even place of a block is finite (those that are scales matter).
+// Draws random bytes; the f16 of every even place of a block is finite (those that are scales
+// matter).
 std::string RandomTensor(DType dtype, uint64_t numbers, Random& random) {
   std::string bytes(StoredBytes(dtype, numbers), '\0');
   for (char& byte : bytes) byte = static_cast<char>(random.Below(256));
@@ -114,7 +115,7 @@ struct Model {
   ImportedModel model;
 };
 
-// Output `row` of a stored matrix, widened through a separate panel.
+// Returns output `row` of a stored matrix, widened through a separate panel.
 std::vector<float> RowOf(const MatrixSource& source, uint64_t row) {
   const TensorView& view = source.view;
   if (source.interleaved_rope_rows) {

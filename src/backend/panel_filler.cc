@@ -12,7 +12,7 @@
 namespace kvasir {
 namespace {
 
-// Rows to columns of 16, a few numbers of each row at a time.
+// Copies rows to columns of 16, a few numbers of each row at a time.
 template <typename Bits>
 uint32_t CopyRows(std::span<const PanelRow> rows, uint32_t k, std::byte* panel) {
   uint32_t bad = 0;

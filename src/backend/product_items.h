@@ -52,7 +52,7 @@ struct ProductKernels {
       : tensor(TensorKernelsFor(target)), quant(QuantKernelsFor(target)) {}
 
   uint32_t ItemRows(WeightFormat format) const;  // of an item at most
-  // Panels in flight at most: items hold multiples of them.
+  // Returns the panels in flight at most: items hold multiples of them.
   static uint32_t InFlight(WeightFormat format, uint32_t rows);
   // Quantises block `block` of kBlockRows rows.
   void Quantise(WeightFormat format, uint32_t k, const ProductRows& rows, uint32_t block) const;
@@ -64,7 +64,7 @@ struct ProductKernels {
   const QuantKernels& quant;
 };
 
-// Bytes of all panels.
+// Returns the bytes of all panels.
 uint64_t WeightBytes(const PackedMatrix& w);
 
 }  // namespace kvasir

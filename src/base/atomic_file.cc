@@ -24,7 +24,7 @@ fs::path FolderOf(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
-// The file already has its name, so an error of the folder's sync is ignored.
+// Syncs the folder of a file. That already has its name, so an error is ignored.
 void SyncFolderOf(const fs::path& path) {
   const Descriptor folder(open(FolderOf(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder) fsync(folder.fd());

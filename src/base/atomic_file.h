@@ -44,8 +44,9 @@ class AtomicFile {
   // Sets the file's size before its bytes are written; bytes that are never written are zeros.
   Status Resize(uint64_t bytes);
   Status WriteAt(std::span<const std::byte> bytes, uint64_t offset);
-  // Success with IfPresent::kKeep means that the file exists, written by this process or another
-  // one. After an error the old file is unchanged. REQUIRES: called at most once.
+  // Gives the file its name. Success with IfPresent::kKeep means that the file exists, written by
+  // this process or another one. After an error the old file is unchanged. REQUIRES: called at most
+  // once.
   Status Publish();
 
  private:

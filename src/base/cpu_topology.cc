@@ -48,7 +48,7 @@ uint32_t CoreOf(const std::string& root, uint32_t cpu) {
   return cpu;
 }
 
-// "Node 0 MemTotal:   16316412 kB"
+// Reads "Node 0 MemTotal:   16316412 kB"
 uint64_t MemoryOf(const std::string& node_folder) {
   std::ifstream file(node_folder + "/meminfo");
   for (std::string line; std::getline(file, line);) {
@@ -82,7 +82,7 @@ void ReadNodes(const std::string& root, CpuTopology& topology) {
   if (topology.nodes.empty()) topology.nodes.push_back({0, 0});
 }
 
-// "max 100000" or "150000 100000": microseconds of CPU time, and of the period.
+// Reads "max 100000" or "150000 100000": microseconds of CPU time, and of the period.
 std::optional<double> LimitOfV2(const std::string& folder) {
   const auto text = ReadSystemText(folder + "/cpu.max");
   if (!text) return std::nullopt;
@@ -102,7 +102,7 @@ std::optional<double> LimitOfV1(const std::string& folder) {
   return static_cast<double>(*quota) / static_cast<double>(*period);
 }
 
-// The tightest limit of this process's cgroup and of those above it.
+// Returns the tightest limit of this process's cgroup and of those above it.
 std::optional<double> LimitOf(const std::string& root, bool v2) {
   std::optional<double> tightest;
   for (const std::string& folder : CgroupFolders(root, v2 ? "" : "cpu")) {

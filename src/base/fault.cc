@@ -17,8 +17,8 @@ constexpr std::pair<std::string_view, Fault> kFaults[] = {
     {"foreign-namespace", Fault::kForeignNamespace},
     {"lane-order", Fault::kLaneOrder},
     {"stale-resume", Fault::kStaleResume},
-    {"skipped-tag", Fault::kUncheckedPayloadTag},
-    {"stale-slot", Fault::kUncheckedSlot},
+    {"skipped-tag", Fault::kSkippedTag},
+    {"stale-slot", Fault::kStaleSlot},
     {"kept-key", Fault::kKeptKey},
     {"lazy-forget", Fault::kLazyForget},
     {"erase-by-first", Fault::kEraseByFirst},
@@ -33,6 +33,8 @@ constexpr std::pair<std::string_view, Fault> kFaults[] = {
     {"foreign-resume", Fault::kForeignResume},
     {"loose-span", Fault::kLooseSpan},
     {"drafted-score", Fault::kDraftedScore},
+    {"deaf-breaker", Fault::kDeafBreaker},
+    {"kept-epoch", Fault::kKeptEpoch},
 };
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace kvasir {
 // name is looked at, no link. O(size).
 bool IsSafeFile(std::string_view file);
 
-// A name for messages: bytes that a terminal could interpret are replaced by '?'.
+// Returns a name for messages: bytes that a terminal could interpret are replaced by '?'.
 std::string Printable(std::string_view name);
 
 }  // namespace kvasir

@@ -102,7 +102,7 @@ inline __m128i Reversed(__m128i x) {
   return _mm_shuffle_epi8(x, _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
 }
 
-// lo + mid x^64 + hi x^128, modulo the polynomial.
+// Returns lo + mid x^64 + hi x^128, modulo the polynomial.
 inline __m128i Reduce(__m128i lo, __m128i mid, __m128i hi) {
   const __m128i polynomial = _mm_set_epi64x(static_cast<int64_t>(0xc200000000000000), 0);
   mid = _mm_xor_si128(mid, _mm_shuffle_epi32(lo, 0x4e));

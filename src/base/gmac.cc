@@ -22,7 +22,7 @@ Context NewContext() {
   return context;
 }
 
-// AES-256 of 16 zeros.
+// Returns AES-256 of 16 zeros.
 std::array<uint8_t, 16> HashKey(const std::array<uint8_t, 32>& key) {
   const Context context = NewContext();
   const uint8_t zeros[16] = {};

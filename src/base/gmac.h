@@ -44,7 +44,7 @@ class Gmac {
 // that is random for each file, so that no pair of key and nonce occurs twice. Thread-safe.
 class GmacKey {
  public:
-  // HMAC-SHA-256(secret, purpose, salt). REQUIRES: path is a supported one.
+  // Makes the key HMAC-SHA-256(secret, purpose, salt). REQUIRES: path is a supported one.
   GmacKey(const Secret& secret, std::string_view purpose, std::span<const uint8_t> salt,
           GmacPath path);
   GmacKey(const Secret& secret, std::string_view purpose, std::span<const uint8_t> salt)

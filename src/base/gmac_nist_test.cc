@@ -31,7 +31,7 @@ struct Vector {
   std::string tag;
 };
 
-// The file's lines: key, IV, AAD (- if empty) and tag.
+// Reads the file's lines: key, IV, AAD (- if empty) and tag.
 std::vector<Vector> Vectors(int key_bits) {
   const std::string path =
       KVASIR_SOURCE_DIR "/tests/data/nist_gmac_" + std::to_string(key_bits) + ".txt";
@@ -81,7 +81,7 @@ GmacTag AesBlock(const ByteVector& key, const GmacTag& block) {
   return out;
 }
 
-// SP 800-38D, 6.4 and 7.1, around one target's hash: E(J0) xor GHASH.
+// Computes SP 800-38D, 6.4 and 7.1, around one target's hash: E(J0) xor GHASH.
 GmacTag TagBy(const GhashKernels& ghash, const Vector& v) {
   GhashPowers powers;
   ghash.expand(AesBlock(v.key, {}).data(), &powers);

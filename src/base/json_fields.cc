@@ -4,23 +4,47 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <type_traits>
 
+#include "base/cut_names.h"
+#include "base/json_writer.h"
 #include "base/result.h"
+#include "base/utf8.h"
 
 namespace kvasir {
 namespace {
 
 constexpr size_t kMaxUnreadBytes = 64;  // of each
-constexpr size_t kMaxDigitsShown = 40;
+constexpr size_t kMaxDigitsShown = 40, kMaxFoundBytes = 64;
 
-// The integer value of an integer or of a number such as 16.0.
+// Returns the integer value of an integer or of a number such as 16.0.
 std::optional<int64_t> AsInteger(const JsonValue& value) {
   if (value.kind() == JsonValue::Kind::kInteger) return value.integer();
   if (value.kind() != JsonValue::Kind::kFloat) return std::nullopt;
   const double d = value.number();
   if (!(std::abs(d) < 0x1p53) || d != std::floor(d)) return std::nullopt;
   return static_cast<int64_t>(d);
+}
+
+// Says which integers a field takes. Limits of the type alone tell a reader nothing, unless the
+// number is beyond them.
+std::string IntegersText(double number, int64_t min, int64_t max) {
+  const bool has_max = max < INT32_MAX || number > static_cast<double>(max);
+  const bool has_min = min > INT64_MIN || number < static_cast<double>(min);
+  if (has_max) return fmt::format(" between {} and {}", min, max);
+  return has_min ? fmt::format(" of at least {}", min) : "";
+}
+
+// Returns the names of all fields but those that were read, sorted.
+std::vector<std::string> NamesBut(const JsonValue& object, std::span<const std::string_view> read) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : object.members()) {
+    if (value.is_null() || std::ranges::find(read, name) != read.end()) continue;
+    names.emplace_back(name.substr(0, kMaxUnreadBytes));
+  }
+  std::ranges::sort(names);
+  return names;
 }
 
 }  // namespace
@@ -59,6 +83,17 @@ std::string NumberText(const JsonValue& value) {
   return fmt::format("{}... (of {} digits)", text.substr(0, kMaxDigitsShown / 2), text.size());
 }
 
+std::string FoundText(const JsonValue& value) {
+  if (value.is_bool()) return value.boolean() ? "true" : "false";
+  if (value.is_number()) return NumberText(value);
+  if (value.is_array() && value.size() == 0) return "an empty array";
+  if (!value.is_string()) return std::string(KindOf(value));
+  const std::string_view text = value.text();
+  size_t end = std::min(text.size(), kMaxFoundBytes);
+  while (end > 0 && end < text.size() && ContinuesChar(text[end])) --end;
+  return Quoted(text.substr(0, end)) + (end < text.size() ? "..." : "");
+}
+
 JsonFields::JsonFields(const JsonValue& object, std::string path)
     : object_(object), path_(std::move(path)) {}
 
@@ -81,6 +116,11 @@ void JsonFields::Fail(Error error) {
   if (!error_) error_ = std::move(error);
 }
 
+void JsonFields::Refuse(std::string_view name, std::string_view wanted) {
+  const JsonValue* value = object_.Find(name);
+  Fail(name, fmt::format("is {}, not {}", value ? FoundText(*value) : "missing", wanted));
+}
+
 void JsonFields::Number(std::string_view name, double min, double max, float* out) {
   const JsonValue* value = Find(name);
   if (!value) return;
@@ -101,7 +141,8 @@ std::optional<int64_t> JsonFields::Integer(std::string_view name, int64_t min, i
   }
   const std::optional<int64_t> integer = AsInteger(*value);
   if (!integer || *integer < min || *integer > max) {
-    Fail(name, fmt::format("{} is not an integer between {} and {}", NumberText(*value), min, max));
+    Fail(name, fmt::format("{} is not an integer{}", NumberText(*value),
+                           IntegersText(value->number(), min, max)));
     return std::nullopt;
   }
   return integer;
@@ -166,27 +207,22 @@ void JsonFields::Strings(std::string_view name, size_t max, size_t max_bytes,
 }
 
 std::vector<std::string> JsonFields::Unread() const {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : object_.members()) {
-    if (value.is_null() || std::ranges::find(read_, name) != read_.end()) continue;
-    names.emplace_back(name.substr(0, kMaxUnreadBytes));
-    if (names.size() == kMaxUnread) break;
-  }
-  std::ranges::sort(names);
-  names.insert(names.end(), inner_unread_.begin(), inner_unread_.end());
+  std::vector<std::string> names = NamesBut(object_, read_), inner = inner_unread_;
+  CutNames(&names);
+  CutNames(&inner);
+  std::ranges::move(inner, std::back_inserter(names));
   return names;
 }
 
 void JsonFields::TakeUnread(const JsonFields& inner) {
-  std::vector<std::string> paths = inner.Unread();
-  for (std::string& path : paths) path.insert(0, inner.path_);
-  TakeUnread(paths);
+  for (const std::string& name : NamesBut(inner.object_, inner.read_)) {
+    inner_unread_.push_back(inner.path_ + name);
+  }
+  for (const std::string& path : inner.inner_unread_) inner_unread_.push_back(inner.path_ + path);
 }
 
 void JsonFields::TakeUnread(std::span<const std::string> paths) {
-  const size_t room = kMaxUnread - std::min(kMaxUnread, inner_unread_.size());
-  const auto taken = paths.first(std::min(room, paths.size()));
-  inner_unread_.insert(inner_unread_.end(), taken.begin(), taken.end());
+  inner_unread_.insert(inner_unread_.end(), paths.begin(), paths.end());
 }
 
 Result<std::vector<TokenId>> ToTokenIds(const JsonValue& value, uint32_t vocab_size,

@@ -19,11 +19,15 @@ inline constexpr size_t kMaxUnread = 64;  // names in the receipt
 // Returns the kind of a value for messages: "a string", "an array".
 std::string_view KindOf(const JsonValue& value);
 
+// Returns what a value is for messages: a number, true or false, the first 64 bytes of a text in
+// quotes, else its kind.
+std::string FoundText(const JsonValue& value);
+
 // Tells whether a value is a list of token ids (it may be empty), and its ids.
 bool IsIds(const JsonValue& value);
 std::span<const TokenId> AsIds(const JsonValue& value);
 
-// A number for an error: all of it, but the first digits of a very long one.
+// Returns a number's text for an error: all of it, or the first digits of a very long one.
 std::string NumberText(const JsonValue& value);
 
 // The fields of one object, which must outlive it. null counts as absent. Readers do not
@@ -38,6 +42,8 @@ class JsonFields {
   bool Has(std::string_view name) const;  // like Find, but does not count as read
   void Fail(std::string_view name, std::string message);
   void Fail(Error error);  // of an object within this one
+  // Fails with what the field is: "is 5, not an object", where `wanted` is "an object".
+  void Refuse(std::string_view name, std::string_view wanted);
 
   void Number(std::string_view name, double min, double max, float* out);
   // Takes integers, and also numbers such as 16.0, which some clients send.
@@ -52,8 +58,8 @@ class JsonFields {
                size_t min_bytes = 1);
 
   const std::optional<Error>& error() const { return error_; }
-  // Names of fields that no call has read: the first 64, each cut to 64 bytes. Then those of
-  // objects within this one: at most 64 more.
+  // Returns the names of fields that no call has read, each cut to 64 bytes, then those of objects
+  // within this one: the first 64 of each, and how many more (base/cut_names.h).
   std::vector<std::string> Unread() const;
   // Adds the unread fields of an object within this one, by their paths.
   void TakeUnread(const JsonFields& inner);

@@ -149,7 +149,7 @@ class JsonBuilder {
 
   // REQUIRES: the parser took the whole text.
   const JsonValue& root() const { return root_; }
-  // A key that some object had twice.
+  // Returns a key that some object had twice.
   const std::optional<std::string_view>& doubled_key() const { return doubled_key_; }
 
  protected:

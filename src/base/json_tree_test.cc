@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// A value as nlohmann's type.
+// Returns a value as nlohmann's type.
 ordered_json JsonOf(const JsonValue& value) {
   using Kind = JsonValue::Kind;
   switch (value.kind()) {

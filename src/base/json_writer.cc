@@ -11,10 +11,31 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-void AppendQuoted(std::string_view text, std::string* out) {
-  *out += '"';
-  while (!text.empty()) AppendEscaped(&text, out);
-  *out += '"';
+// Appends the escape of a byte that a JSON string may not have as it is, as nlohmann-json does.
+void AppendEscape(char byte, std::string* out) {
+  constexpr std::string_view kBytes = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
+  constexpr std::string_view kHex = "0123456789abcdef";
+  *out += '\\';
+  if (const size_t at = kBytes.find(byte); at != kBytes.npos) {
+    *out += kLetters[at];
+    return;
+  }
+  *out += "u00";
+  *out += kHex[byte >> 4];
+  *out += kHex[byte & 15];
+}
+
+// Appends well-formed UTF-8, escaped for a JSON string.
+void AppendWellFormed(std::string_view text, std::string* out) {
+  size_t begin = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<uint8_t>(text[i]);
+    if (byte >= 0x20 && byte != '"' && byte != '\\') continue;
+    out->append(text, begin, i - begin);
+    AppendEscape(text[i], out);
+    begin = i + 1;
+  }
+  out->append(text, begin);
 }
 
 // What stands between items, and between a key and its value.
@@ -86,14 +107,40 @@ std::string SpacedTextOf(const JsonValue& value) {
   return text;
 }
 
-std::string Quoted(std::string_view text) { return Dump(json(text)); }
+std::string BeginObject(std::string object) {
+  object.back() = ',';
+  return object;
+}
+
+std::string EndObject(const json& object) {
+  std::string text = Dump(object);
+  text.front() = ',';
+  return text;
+}
+
+std::string Quoted(std::string_view text) {
+  std::string quoted;
+  AppendQuoted(text, &quoted);
+  return quoted;
+}
+
+void AppendQuoted(std::string_view text, std::string* out) {
+  *out += '"';
+  while (!text.empty()) AppendEscaped(&text, out);
+  *out += '"';
+}
 
 void AppendEscaped(std::string_view* rest, std::string* out) {
   constexpr size_t kSliceBytes = 2 << 10;
   size_t end = std::min(kSliceBytes, rest->size());
   while (end < rest->size() && ContinuesChar((*rest)[end])) ++end;
-  const std::string quoted = Quoted(rest->substr(0, end));
-  out->append(quoted, 1, quoted.size() - 2);
+  const std::string_view slice = rest->substr(0, end);
+  if (FirstInvalidUtf8(slice) == slice.size()) {
+    AppendWellFormed(slice, out);
+  } else {
+    const std::string quoted = Dump(json(slice));
+    out->append(quoted, 1, quoted.size() - 2);
+  }
   rest->remove_prefix(end);
 }
 

@@ -25,8 +25,21 @@ std::string TextOf(const JsonValue& value);  // objects keep the order of their 
 // Returns the same with a space after each comma and colon, as models write JSON.
 std::string SpacedTextOf(const JsonValue& value);
 
-// `text` as a JSON string, with its quotes; bytes that are not UTF-8 become U+FFFD.
+// Returns `text` as a JSON string, with its quotes; bytes that are not UTF-8 become U+FFFD.
 std::string Quoted(std::string_view text);
+void AppendQuoted(std::string_view text, std::string* out);
+
+// Returns the text of an object without its closing brace, for one more member to follow. REQUIRES:
+// it has a member.
+std::string BeginObject(std::string object);
+template <typename Json>
+  requires std::same_as<Json, nlohmann::json> || std::same_as<Json, nlohmann::ordered_json>
+std::string BeginObject(const Json& object) {
+  return BeginObject(Dump(object));
+}
+// Returns the members of an object, to be put after others, with its closing brace. REQUIRES: it
+// has a member.
+std::string EndObject(const nlohmann::json& object);
 
 // Moves whole characters from the front of `rest` to `out`, escaped for a JSON string and without
 // quotes: 2 KiB or a little more.
@@ -38,7 +51,7 @@ Parts QuotedParts(std::string_view text);
 // Returns the string of a text in parts of whole characters.
 Parts QuotedParts(Parts text);
 
-// A list: the JSON text that `text_of` makes of each of the items, which must outlive it.
+// Writes a list: the JSON text that `text_of` makes of each of the items, which must outlive it.
 template <typename Items>
 Parts ListParts(const Items& items,
                 std::function<std::string(const std::ranges::range_value_t<Items>&)> text_of) {
@@ -50,7 +63,7 @@ Parts ListParts(const Items& items,
   }
   co_yield "]";
 }
-// A list of whole numbers, which must outlive it.
+// Writes a list of whole numbers, which must outlive it.
 template <typename Numbers>
 Parts ListParts(const Numbers& numbers) {
   return ListParts(numbers, [](auto number) { return std::to_string(number); });

@@ -19,6 +19,20 @@ TEST(JsonWriter, ReplacesBytesThatAreNotUtf8) {
   EXPECT_EQ(QuotedParts("a\xFF\n").Rest(), "\"a\xEF\xBF\xBD\\n\"");
 }
 
+TEST(JsonWriter, QuotesEachByteAsTheLibraryDoes) {
+  for (int first = 0; first < 256; ++first) {
+    for (int second = 0; second < 256; ++second) {
+      const std::string text = {'a', static_cast<char>(first), static_cast<char>(second), 'z'};
+      ASSERT_EQ(Quoted(text), Dump(json(text))) << first << " " << second;
+    }
+  }
+  const std::string text = "\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\xE2\x80\xA8\x7F";
+  EXPECT_EQ(Quoted(text), "\"" + text + "\"");
+  std::string out = "k:";
+  AppendQuoted("a\tb", &out);
+  EXPECT_EQ(out, "k:\"a\\tb\"");
+}
+
 TEST(JsonWriter, KeepsTheOrderOfKeysWhereTheValueHasOne) {
   EXPECT_EQ(Dump(json{{"b", 1}, {"a", 2}}), R"({"a":2,"b":1})");
   EXPECT_EQ(Dump(nlohmann::ordered_json{{"b", 1}, {"a", 2}}), R"({"b":1,"a":2})");
@@ -59,6 +73,14 @@ TEST(JsonWriter, WritesLists) {
   EXPECT_EQ(ListParts(std::vector<uint64_t>{}).Rest(), "[]");
   const std::vector<std::string> texts = {"a", "\n"};
   EXPECT_EQ(ListParts(texts, Quoted).Rest(), R"(["a","\n"])");
+}
+
+TEST(JsonWriter, WritesObjectsForMoreMembersToFollow) {
+  const nlohmann::ordered_json ordered = {{"b", 1}, {"a", {{"c", 2}}}};
+  EXPECT_EQ(BeginObject(ordered), R"({"b":1,"a":{"c":2},)");
+  EXPECT_EQ(BeginObject(Dump(ordered)), BeginObject(ordered));
+  EXPECT_EQ(BeginObject(json{{"b", 1}}) + "\"x\":[]" + EndObject({{"a", "}"}}),
+            R"({"b":1,"x":[],"a":"}"})");
 }
 
 }  // namespace

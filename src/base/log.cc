@@ -61,7 +61,7 @@ ssize_t WriteOnce(const Sink& sink, std::string_view text) {
   return write(sink.fd, text.data(), text.size());
 }
 
-// "2026-11-21T19:02:11.204Z"
+// Writes "2026-11-21T19:02:11.204Z"
 std::string TimeText() {
   const int64_t ms = UnixNs() / 1'000'000;
   return fmt::format("{:%FT%T}.{:03}Z", fmt::gmtime(std::time_t{ms / 1000}), ms % 1000);

@@ -15,7 +15,7 @@ namespace kvasir {
 // process must ignore it (IgnoreBrokenPipes).
 void LogText(std::string_view text) noexcept;
 
-// Lines dropped so far by this process. Thread-safe.
+// Returns the lines dropped so far by this process. Thread-safe.
 uint64_t LogLinesDropped() noexcept;
 
 // Counts a line that could not be formatted.

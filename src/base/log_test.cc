@@ -19,7 +19,8 @@ namespace {
 
 constexpr int kPipeBytes = 4096;
 
-// The exit status of a child that runs `body` with `fd` as standard error; -1: a signal ended it.
+// Returns the exit status of a child that runs `body` with `fd` as standard error; -1: a signal
+// ended it.
 // A child process, because the log checks standard error only once.
 int InChild(int fd, const std::function<int()>& body) {
   const pid_t child = fork();

@@ -38,20 +38,21 @@ Result<FileStamp> StampOf(const Descriptor& file, const std::filesystem::path& p
   return FromStat(path, s);
 }
 
-// O_NONBLOCK: opening a FIFO must not wait for a writer; it has no effect on regular files.
+// Opens with O_NONBLOCK: opening a FIFO must not wait for a writer; it has no effect on regular
+// files.
 int OpenToRead(const std::filesystem::path& path) {
   return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 }
 
-// How long after the last change another one could still get the same time. Kernels before 6.13
-// stamp files with the time of their last tick, at most 10 ms ago; file systems that count in
+// Returns how long after the last change another one could still get the same time. Kernels before
+// 6.13 stamp files with the time of their last tick, at most 10 ms ago; file systems that count in
 // seconds (FAT in 2) have no fraction.
 int64_t TickNs(int64_t ctime_ns) {
   return ctime_ns % 1'000'000'000 == 0 ? 2'000'000'000 : 20'000'000;
 }
 
-// The stamp after the tick of the file's last change has passed. Gives up waiting for a file that
-// is written to all the time.
+// Returns the stamp after the tick of the file's last change has passed. Gives up waiting for a
+// file that is written to all the time.
 Result<FileStamp> SettledStamp(const Descriptor& file, const std::filesystem::path& path) {
   constexpr int kMaxWaits = 3;
   for (int waits = 0;; ++waits) {

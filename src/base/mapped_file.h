@@ -36,9 +36,10 @@ Result<FileStamp> StampOf(const std::filesystem::path& path);
 // and faulted() detect both. Immutable; thread-safe.
 class MappedFile {
  public:
-  // Errors as in StampOf; kExhausted when too many files are mapped. An empty file gives an empty
-  // span. Every later write changes the stamp: if the file was written within the last tick of the
-  // file system's clock, Open waits for the next tick (20 ms; 2 s if the clock counts seconds).
+  // Maps a file. Errors as in StampOf; kExhausted when too many files are mapped. An empty file
+  // gives an empty span. Every later write changes the stamp: if the file was written within the
+  // last tick of the file system's clock, Open waits for the next tick (20 ms; 2 s if the clock
+  // counts seconds).
   static Result<std::shared_ptr<const MappedFile>> Open(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

@@ -54,7 +54,7 @@ bool PutZeros(uintptr_t address) {
   return done;
 }
 
-// Async-signal-safe: atomics and one system call.
+// Handles the signal. Async-signal-safe: atomics and one system call.
 void OnFault(int number, siginfo_t* info, void* context) {
   const bool by_read =
       info->si_code != SI_USER && info->si_code != SI_TKILL && info->si_code != SI_QUEUE;

@@ -36,7 +36,7 @@ class MappingFaultsTest : public testing::Test {
   const size_t page_ = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 };
 
-// volatile, so that the compiler reads exactly once.
+// Reads volatile, so that the compiler reads exactly once.
 char At(const MappedFile& file, size_t offset) {
   return reinterpret_cast<const volatile char*>(file.bytes().data())[offset];
 }
@@ -96,7 +96,7 @@ TEST_F(MappingFaultsTest, ARowIsUsedAgainWithoutItsFaults) {
   EXPECT_FALSE((*MappedFile::Open(other))->faulted());
 }
 
-// A truncated mapping that was not added to the table.
+// Makes a truncated mapping that was not added to the table.
 char* ForeignMapping(const fs::path& path) {
   const Descriptor file(open(path.c_str(), O_RDONLY));
   void* mapped = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, file.fd(), 0);

@@ -10,7 +10,7 @@
 namespace kvasir {
 namespace {
 
-// "MemTotal:       24566332 kB"
+// Reads "MemTotal:       24566332 kB"
 uint64_t MachineBytes(const std::string& root) {
   std::ifstream file(root + "/proc/meminfo");
   for (std::string line; std::getline(file, line);) {

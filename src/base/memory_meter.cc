@@ -62,7 +62,7 @@ void MemoryMeter::Remove(size_t bytes) {
 
 namespace {
 
-// Memory for `bytes`, counted; null where the system or the quota refuses it.
+// Allocates memory for `bytes`, counted; null where the system or the quota refuses it.
 void* Allocate(size_t bytes, bool* spent) noexcept {
   void* memory = std::malloc(std::max<size_t>(bytes, 1));
   MemoryMeter* meter = t_meter;
@@ -123,7 +123,7 @@ KV_REPLACES void* operator new(size_t bytes) {
   }
 }
 
-// A caller with nothrow can continue without the memory, so the reserve stays closed.
+// Keeps the reserve closed: a caller with nothrow can continue without the memory.
 KV_REPLACES void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   bool spent = false;
   return kvasir::Allocate(bytes, &spent);

@@ -37,7 +37,7 @@ class MemoryMeter {
   // Ends the counting. The share keeps the bytes that are still allocated taken from the quota.
   QuotaShare Stop();
 
-  // Called by operator new and delete. Whether `bytes` more are allowed.
+  // Returns whether `bytes` more are allowed. Operator new and delete call it.
   bool Add(size_t bytes);
   void Remove(size_t bytes);
   void OpenReserve() { in_reserve_ = true; }

@@ -6,7 +6,7 @@
 
 namespace kvasir {
 
-// A core dump leaves out the pages of these bytes from now on, until they are unmapped. Does
+// Keeps the pages of these bytes out of core dumps from now on, until they are unmapped. Does
 // nothing where the system refuses. REQUIRES: the bytes begin a page.
 void KeepOutOfDumps(std::span<const std::byte> bytes);
 

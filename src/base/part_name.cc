@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/ascii.h"
+
 namespace kvasir {
 
 std::string PartName::Text(uint32_t of_number) const {
@@ -18,12 +20,12 @@ std::optional<PartName> ParsePartName(std::string_view name) {
   uint32_t number = 0, count = 0;
   for (size_t i = 0; i < kPattern.size(); ++i) {
     if (kPattern[i] == '0') {
-      if (end[i] < '0' || end[i] > '9') return std::nullopt;
+      if (!IsAsciiDigit(end[i])) return std::nullopt;
       uint32_t& figure = i < 6 ? number : count;
       figure = figure * 10 + static_cast<uint32_t>(end[i] - '0');
     } else {
-      const bool is_upper = i >= kPattern.size() - kSuffixBytes && end[i] >= 'A' && end[i] <= 'Z';
-      if ((is_upper ? end[i] - 'A' + 'a' : end[i]) != kPattern[i]) return std::nullopt;
+      const bool is_suffix = i >= kPattern.size() - kSuffixBytes;
+      if ((is_suffix ? LowerAscii(end[i]) : end[i]) != kPattern[i]) return std::nullopt;
     }
   }
   if (number < 1 || number > count) return std::nullopt;

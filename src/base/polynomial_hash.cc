@@ -10,7 +10,7 @@ namespace {
 constexpr uint64_t kPrime = (uint64_t{1} << 61) - 1;
 constexpr size_t kWordBytes = 7;  // a word of the hash is smaller than the prime
 
-// a * b + c modulo the prime. REQUIRES: all are smaller than it.
+// Returns a * b + c modulo the prime. REQUIRES: all are smaller than it.
 uint64_t MultiplyAdd(uint64_t a, uint64_t b, uint64_t c) {
   const auto product = static_cast<unsigned __int128>(a) * b + c;
   const uint64_t sum =

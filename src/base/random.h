@@ -6,7 +6,7 @@
 
 namespace kvasir {
 
-// SplitMix64's finaliser (Steele, Lea, Flood, 2014).
+// Mixes as SplitMix64's finaliser (Steele, Lea, Flood, 2014).
 constexpr uint64_t Mix64(uint64_t x) {
   x += 0x9e3779b97f4a7c15ull;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -14,7 +14,7 @@ constexpr uint64_t Mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// 64 random bits for (seed, choice, position).
+// Returns 64 random bits for (seed, choice, position).
 constexpr uint64_t DrawBits(uint64_t seed, uint64_t choice, uint64_t position) {
   return Mix64(Mix64(Mix64(seed) ^ choice) ^ position);
 }

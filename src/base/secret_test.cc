@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -65,6 +66,17 @@ TEST_F(SecretTest, RefusesAnotherSize) {
   EXPECT_EQ(LoadOrCreateSecret(dir_).error().code, Code::kCorruption);
 }
 
+TEST_F(SecretTest, RefusesAFolderByThatName) {
+  std::filesystem::create_directory(dir_ + "/secret");
+  for (const mode_t mode : {0755, 0700}) {
+    chmod((dir_ + "/secret").c_str(), mode);
+    const auto secret = LoadOrCreateSecret(dir_);
+    ASSERT_FALSE(secret);
+    EXPECT_NE(secret.error().message.find("/secret is a folder, not a file"), std::string::npos)
+        << secret.error().message;
+  }
+}
+
 TEST_F(SecretTest, RefusesALink) {
   Write(std::string(32, 'x'), 0600);
   std::filesystem::create_directory(dir_ + "/other");
@@ -86,10 +98,57 @@ TEST_F(SecretTest, AWriteThatFallsShortSaysWhyAndLeavesNothing) {
     }
     ASSERT_FALSE(made);
     EXPECT_EQ(made.error().code, Code::kIoError);
-    EXPECT_TRUE(made.error().message.ends_with(": File too large")) << made.error().message;
+    EXPECT_TRUE(made.error().message.find(": File too large; name another folder") !=
+                std::string::npos)
+        << made.error().message;
     EXPECT_TRUE(std::filesystem::is_empty(dir_));
   }
   EXPECT_TRUE(LoadOrCreateSecret(dir_));
+}
+
+TEST_F(SecretTest, OfSystemdMayHaveTheModeOfItsAcl) {
+  Write(std::string(32, 'x'), 0440);
+  const Result<Secret> secret = ReadSecret(dir_ + "/secret");
+  if (geteuid() == 0) {  // the file belongs to root, and to its group
+    EXPECT_TRUE(secret) << secret.error().message;
+    ASSERT_EQ(chown((dir_ + "/secret").c_str(), 0, 65534), 0);
+  }
+  EXPECT_EQ(ReadSecret(dir_ + "/secret").error().code, Code::kPermissionDenied);
+}
+
+// A new one would make a fleet of this machine alone.
+TEST_F(SecretTest, OfAFleetIsCopiedFromAnotherMachine) {
+  const auto error_of = [&](const std::string& bytes, mode_t mode) {
+    Write(bytes, mode);
+    const Result<Secret> secret = ReadFleetSecret(dir_ + "/secret");
+    return secret ? Error{} : secret.error();
+  };
+  const Error missing = ReadFleetSecret(dir_ + "/none").error();
+  EXPECT_EQ(missing.code, Code::kNotFound);
+  EXPECT_NE(missing.message.find("copy it from another machine of the fleet"), std::string::npos);
+  const Error damaged = error_of(std::string(31, 'x'), 0600);
+  EXPECT_EQ(damaged.code, Code::kCorruption);
+  EXPECT_NE(damaged.message.find("has 31 bytes, not 32; copy it from another machine"),
+            std::string::npos)
+      << damaged.message;
+  EXPECT_EQ(damaged.message.find("delete it"), std::string::npos) << damaged.message;
+  const Error known = error_of(std::string(32, 'x'), 0644);
+  EXPECT_EQ(known.code, Code::kPermissionDenied);
+  EXPECT_NE(known.message.find("for all machines of the fleet"), std::string::npos);
+  EXPECT_EQ(error_of("0123456789abcdef0123456789abcdef", 0600).message, "");
+}
+
+TEST_F(SecretTest, OfAFleetIsNotOneByteRepeated) {
+  for (const char byte : {'\0', 'x'}) {
+    Write(std::string(32, byte), 0600);
+    const Result<Secret> secret = ReadFleetSecret(dir_ + "/secret");
+    ASSERT_FALSE(secret);
+    EXPECT_EQ(secret.error().code, Code::kCorruption);
+    EXPECT_NE(secret.error().message.find(byte == 0 ? "the byte 0x00 32 times"  //
+                                                    : "the byte 0x78 32 times"),
+              std::string::npos)
+        << secret.error().message;
+  }
 }
 
 TEST(EphemeralSecret, DiffersEachTime) { EXPECT_NE(*EphemeralSecret(), *EphemeralSecret()); }

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/bytes.h"
 
 namespace kvasir {
@@ -72,6 +73,14 @@ std::string RoundedUpMib(uint64_t bytes) {
 
 std::string CountText(uint64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+std::string RangeText(std::string_view text, uint64_t min, uint64_t max) {
+  const auto value = ParseUint(text);
+  const bool is_number = !text.empty() && std::ranges::all_of(text, IsAsciiDigit);
+  const bool is_beyond = is_number && (!value || *value > max);
+  if (max >= INT32_MAX && !is_beyond) return fmt::format("of at least {}", min);
+  return fmt::format("from {} to {}", min, max);
 }
 
 }  // namespace kvasir

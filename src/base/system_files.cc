@@ -17,12 +17,13 @@ struct CgroupMount {
   std::string point, top;
 };
 
-// Whether "cpu,cpuacct" names the controller.
+// Returns whether "cpu,cpuacct" names the controller.
 bool Names(const std::string& list, std::string_view controller) {
   return ("," + list + ",").find("," + std::string(controller) + ",") != std::string::npos;
 }
 
-// proc(5): ID PARENT MAJOR:MINOR ROOT MOUNT_POINT OPTIONS [TAGS...] - TYPE SOURCE SUPER_OPTIONS
+// Reads lines as proc(5) has them: ID PARENT MAJOR:MINOR ROOT MOUNT_POINT OPTIONS [TAGS...] - TYPE
+// SOURCE SUPER_OPTIONS
 std::optional<CgroupMount> FindMount(const std::string& root, std::string_view controller) {
   std::ifstream file(root + "/proc/self/mountinfo");
   for (std::string line; std::getline(file, line);) {
@@ -37,7 +38,7 @@ std::optional<CgroupMount> FindMount(const std::string& root, std::string_view c
   return std::nullopt;
 }
 
-// The path of this process in the v2 hierarchy, or in that of a v1 controller.
+// Returns the path of this process in the v2 hierarchy, or in that of a v1 controller.
 // cgroups(7): "0::/path" and "4:cpu,cpuacct:/path".
 std::optional<std::string> FindCgroup(const std::string& root, std::string_view controller) {
   std::ifstream file(root + "/proc/self/cgroup");

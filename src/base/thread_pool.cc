@@ -51,7 +51,7 @@ bool SpinUntil(Ready ready) {
   }
 }
 
-// If the kernel refuses, the thread stays where it is.
+// Moves the thread to these CPUs; if the kernel refuses, it stays where it is.
 void SetMask(std::thread& thread, const cpu_set_t& cpus) {
   pthread_setaffinity_np(thread.native_handle(), sizeof(cpus), &cpus);
 }

@@ -51,7 +51,7 @@ bool AwaitWorker(const std::atomic<bool>& ran) {
 // Runs phases of two threads whose worker reports where it may run.
 class PhaseOfTwo {
  public:
-  // The worker runs work(). True if it reported before it could have been moved.
+  // Runs work() on the worker. True if it reported before it could have been moved.
   template <typename Work>
   bool Run(Work work) {
     std::atomic<bool> ran = false;

@@ -46,7 +46,7 @@ Scan ScanChar(std::string_view bytes) {
   return {lead.length, true, false};
 }
 
-// Bytes of ASCII at the front of text, eight at a time.
+// Counts the bytes of ASCII at the front of text, eight at a time.
 size_t AsciiPrefix(std::string_view text) {
   size_t i = 0;
   for (; i + 8 <= text.size(); i += 8) {

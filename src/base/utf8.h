@@ -32,7 +32,8 @@ size_t AppendLossyUtf8(std::string_view bytes, std::string* out);
 
 inline constexpr std::string_view kReplacementChar = "\xEF\xBF\xBD";
 
-// Properties as Rust's char defines them (Unicode White_Space, N*, M*) and as `tokenizers` needs.
+// Tells what a character is, as Rust's char defines it (Unicode White_Space, N*, M*) and as
+// `tokenizers` needs it.
 bool IsWhitespace(char32_t c);
 bool IsNumeric(char32_t c);
 bool IsPunctuation(char32_t c);  // ASCII punctuation or P*

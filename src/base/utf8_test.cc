@@ -10,8 +10,8 @@
 namespace kvasir {
 namespace {
 
-// The length of the character at text[0] by RFC 3629's definition: it encodes one of U+0..U+10FFFF
-// except surrogates in the fewest bytes. 0 when there is no character.
+// Returns the length of the character at text[0] by RFC 3629's definition: it encodes one of
+// U+0..U+10FFFF except surrogates in the fewest bytes. 0 when there is no character.
 size_t LengthByDefinition(std::string_view text) {
   for (size_t length = 1; length <= 4 && length <= text.size(); ++length) {
     const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };

@@ -38,7 +38,8 @@ class BlockLayout {
   uint64_t block_bytes() const { return block_bytes_; }  // multiple of 64
   const BlockPart& key(uint32_t layer) const { return key_[layer]; }
   const BlockPart& value(uint32_t layer) const { return value_[layer]; }
-  // Bytes that one token's K and V need, padding of head_dim and scales included (alignment not).
+  // Returns the bytes that one token's K and V need, padding of head_dim and scales included
+  // (alignment not).
   uint64_t token_bytes() const { return token_bytes_; }
 
  private:

@@ -62,7 +62,7 @@ class BlockPool {
   static Result<std::unique_ptr<BlockPool>> Create(uint64_t block_bytes, uint32_t num_blocks);
   ~BlockPool();  // KV_CHECKs that no pin is left
 
-  // Bytes of bookkeeping beside the arena, allocated at Create.
+  // Returns the bytes of bookkeeping beside the arena, allocated at Create.
   static uint64_t MetadataBytes(uint32_t num_blocks);
 
   void set_observer(Observer* observer) { observer_ = observer; }
@@ -72,7 +72,7 @@ class BlockPool {
   enum class PinKind { kShared, kUnshareable };
   BlockRef Allocate(PinKind kind = PinKind::kShared);
   BlockRef Pin(BlockId id);  // REQUIRES: pinned or idle
-  // A retained block becomes idle, not free, at its last release. REQUIRES (both): pinned.
+  // Makes a block idle, not free, at its last release. REQUIRES (both): pinned.
   void Retain(BlockId id);
   void Unretain(BlockId id);
   void Reclaim(BlockId id);  // idle -> free. REQUIRES: idle

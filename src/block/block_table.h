@@ -11,7 +11,7 @@
 namespace kvasir {
 
 // Block i holds tokens [i * block_tokens, (i + 1) * block_tokens) of the sequence, each rotated for
-// its own index. (Context shift, which does not exist yet, would move runs to other positions.)
+// its own index and never again: rows ask from other positions instead (StepRun).
 // Blocks before first() were given back or never taken, because they are outside the window.
 // Keeps the base addresses side by side, since attention walks them.
 // One thread at a time; readers may share it while no thread writes.

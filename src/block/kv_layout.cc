@@ -13,7 +13,7 @@ std::vector<LayerGroup> OneGroup(uint32_t num_layers) {
   return GroupLayers(full, num_layers, 0);
 }
 
-// Full layers before windows, wide windows before narrow ones, cross layers last.
+// Orders full layers before windows, wide windows before narrow ones, cross layers last.
 bool IsBefore(const LayerGroup& a, const LayerGroup& b) {
   if (a.reach.kind != b.reach.kind) return a.reach.kind < b.reach.kind;
   return a.reach.window > b.reach.window;

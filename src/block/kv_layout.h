@@ -25,7 +25,7 @@ class KvLayout {
  public:
   // Makes one group: all layers, full.
   KvLayout(BlockLayout layout);  // NOLINT: what most tests and models have
-  // Groups of at most `slots` layers each (GroupLayers). `shape` has all layers.
+  // Makes groups of at most `slots` layers each (GroupLayers). `shape` has all layers.
   // REQUIRES: reaches.size() == shape.num_layers, slots > 0. (All are kCross only in the scratch of
   // an encoder, which no cache has.)
   KvLayout(const BlockShape& shape, std::span<const KvReach> reaches, uint32_t slots,
@@ -56,18 +56,19 @@ class KvLayout {
 
   uint32_t block_tokens() const { return layouts_[0].block_tokens(); }
   uint64_t block_bytes() const { return block_bytes_; }  // of every group: the largest layout's
-  // Bytes of a token's K and V in all own groups, and in one group (alignment not counted).
+  // Returns the bytes of a token's K and V in all own groups, and in one group (alignment not
+  // counted).
   uint64_t token_bytes() const { return token_bytes_; }
   uint64_t token_bytes(uint32_t group) const { return layouts_[group].token_bytes(); }
 
-  // Bytes of K and V of own groups that the token after `tokens` tokens sees.
+  // Returns the bytes of K and V of own groups that the token after `tokens` tokens sees.
   uint64_t SeenBytes(uint64_t tokens) const;
 
   // Returns the most blocks of a kind's groups that a sequence holds while it grows to `tokens`
   // tokens by at most `step_tokens` at a time. For windows this includes a copy of its last block.
   // REQUIRES: an own kind.
   uint64_t SequenceBlocks(const KvKind& kind, uint64_t tokens, uint32_t step_tokens) const;
-  // Blocks of all `cross` groups for a source of `tokens` tokens.
+  // Counts the blocks of all `cross` groups for a source of `tokens` tokens.
   uint64_t SourceBlocks(uint64_t tokens) const;
 
  private:

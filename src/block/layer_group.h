@@ -44,12 +44,12 @@ struct GroupingCost {
   uint64_t metadata_bytes = 200;  // per block, beside its K and V
 };
 
-// Bytes that one sequence takes in blocks of `slots` layers, empty slots included.
+// Returns the bytes that one sequence takes in blocks of `slots` layers, empty slots included.
 uint64_t SequenceBytes(std::span<const LayerGroup> groups, uint32_t slots,
                        const GroupingCost& cost);
 
-// Groups of at most `slots` layers each, in the order of their first layers. A window of at least
-// max_positions counts as full.
+// Makes groups of at most `slots` layers each, in the order of their first layers. A window of at
+// least max_positions counts as full.
 std::vector<LayerGroup> GroupLayers(std::span<const KvReach> layers, uint32_t slots,
                                     uint32_t max_positions);
 // Returns the number of layers per block that gives the fewest SequenceBytes; of equal numbers the

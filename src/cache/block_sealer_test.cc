@@ -32,7 +32,7 @@ class BlockSealerTest : public testing::Test {
                                                                .tier = *tier_});
     parent_ = index_.AddRoot({});
     const Namespace space = Namespaces::Named("alice", IdentityNamed(1), std::nullopt);
-    ASSERT_FALSE(spaces_.Reopen(space));
+    ASSERT_FALSE(spaces_.Reenter(space));
     ASSERT_EQ(spaces_.Put(*spaces_.PlaceFor(space), space, parent_), kSealed);
   }
   void TearDown() override {

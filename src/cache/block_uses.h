@@ -31,7 +31,7 @@ class BlockUses {
     return uses_.capacity() * sizeof(Use) + live_.capacity() * sizeof(uint32_t);
   }
 
-  // A block is taken for a group; the first group's block stands for its kind.
+  // Takes a block for a group; the first group's block stands for its kind.
   void Take(BlockId block, uint32_t group, AccountId account);
   // Says which block of a source stands for all of them.
   void set_stands_for_kind(BlockId block, bool stands) { At(block).stands_for_kind = stands; }
@@ -46,22 +46,23 @@ class BlockUses {
 
   void CountHit(BlockId block) { ++At(block).hits; }
   void Touch(BlockId block) { At(block).last = ++clock_; }  // used now
-  // A node begins to hold the block: it is as new as the newest, and no prompt has found it yet.
+  // Begins anew for a node that begins to hold the block: it is as new as the newest, and no prompt
+  // has found it yet.
   void Renew(BlockId block) {
     At(block).last = clock_;
     At(block).hits = 0;
   }
 
-  // Tokens that sequences have in a block which no node holds.
+  // Returns how many tokens sequences have in a block which no node holds.
   uint32_t live(BlockId block) const { return live_[static_cast<size_t>(block)]; }
   void SetLive(BlockId block, uint32_t num_tokens);
-  // A node begins or ceases to hold the block with so many tokens.
+  // Counts that a node begins or ceases to hold the block with so many tokens.
   void AddCached(BlockId block, uint32_t num_tokens) { cached_bytes_ += Bytes(block, num_tokens); }
   void SubtractCached(BlockId block, uint32_t num_tokens) {
     cached_bytes_ -= Bytes(block, num_tokens);
   }
   uint64_t live_tokens() const { return live_tokens_; }  // of the first group
-  // Bytes of live and cached tokens in their blocks, alignment not counted.
+  // Returns the bytes of live and cached tokens in their blocks, alignment not counted.
   uint64_t held_bytes() const { return live_bytes_ + cached_bytes_; }
   // Aborts unless the sums are right. `cached_bytes`: of the index's tokens, counted anew.
   void CheckInvariants(uint64_t cached_bytes) const;

@@ -29,7 +29,8 @@ inline BlockLayout TinyLayout() {
 
 inline constexpr uint32_t kCrossLayer = ~uint32_t{0};
 
-// Layers of one head each, in blocks of one layer. windows: [layer], 0: full, kCrossLayer: cross.
+// Makes layers of one head each, in blocks of one layer. windows: [layer], 0: full, kCrossLayer:
+// cross.
 inline KvLayout LayoutOf(const std::vector<uint32_t>& windows, uint32_t block_tokens = 16) {
   BlockShape shape = TinyLayout().shape();
   shape.block_tokens = block_tokens;
@@ -226,7 +227,7 @@ class KvCacheTest : public testing::Test {
   }
   void SetUp() override {
     Make(32);
-    ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+    ns_ = cache().EnterNamespace("alice", IdentityNamed(1));
   }
   KvCache& cache() { return *driver_->cache; }
   KvSequence Run(const Tokens& prompt, const MatchOptions& options = {}) {

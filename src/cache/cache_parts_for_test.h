@@ -35,14 +35,14 @@ class CacheParts : public testing::Test {
                                                               .counters = counters_,
                                                               .sealer = nullptr},
                                              /*num_namespaces=*/2);
-    alice_ = Open("alice");
-    bob_ = Open("bob");
+    alice_ = Enter("alice");
+    bob_ = Enter("bob");
   }
   void TearDown() override { residency_->CheckInvariants(); }
-  NamespaceId Open(std::string_view owner) {
+  NamespaceId Enter(std::string_view owner) {
     Namespace space = Namespaces::Named(owner, IdentityNamed(1), std::nullopt);
-    space.account = accounts_.Open(space.owner);
-    EXPECT_FALSE(spaces_.Reopen(space));
+    space.account = accounts_.Enter(space.owner);
+    EXPECT_FALSE(spaces_.Reenter(space));
     return spaces_.Put(*spaces_.PlaceFor(space), space, index_.AddRoot({}));
   }
   // Computes a block after `parent`, which is pinned until it returns.

@@ -19,7 +19,7 @@ struct IdentityParts {
 };
 
 using Identity = Digest;
-// SHA-256 over each part's length and bytes, in the order above.
+// Computes SHA-256 over each part's length and bytes, in the order above.
 Identity IdentityOf(const IdentityParts& parts);
 
 }  // namespace kvasir

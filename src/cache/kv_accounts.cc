@@ -16,7 +16,7 @@ uint32_t KvAccounts::Account::protected_idle() const {
   return std::min(idle, guaranteed - std::min(guaranteed, pinned));
 }
 
-AccountId KvAccounts::Open(const Digest& owner) {
+AccountId KvAccounts::Enter(const Digest& owner) {
   for (size_t i = 1; i < accounts_.size(); ++i) {
     if (accounts_[i].owner == owner) return AccountId(i);
   }

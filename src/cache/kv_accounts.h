@@ -30,7 +30,7 @@ struct KvQuota {
 //   reserved + extra pins + sum of max(0, protected - reserved), each of an owner
 //     <= free blocks + idle blocks
 //
-// All calls take O(1), except Open and ApplyGuarantees: O(accounts). Allocates only in its
+// All calls take O(1), except Enter and ApplyGuarantees: O(accounts). Allocates only in its
 // constructor. One thread at a time.
 class KvAccounts {
  public:
@@ -61,9 +61,9 @@ class KvAccounts {
 
   // Returns the account of an owner; a new one takes the place of one without blocks and quota.
   // kNobody where there is none.
-  AccountId Open(const Digest& owner);
-  // A larger guarantee holds as soon as the invariant allows it: not while others have reserved
-  // those blocks.
+  AccountId Enter(const Digest& owner);
+  // Sets guarantee and maximum. A larger guarantee holds as soon as the invariant allows it: not
+  // while others have reserved those blocks.
   void SetQuota(AccountId account, const KvQuota& quota);
   void ApplyGuarantees();
   bool has_quotas() const { return has_quotas_; }
@@ -78,10 +78,10 @@ class KvAccounts {
   void Reserve(AccountId account, uint32_t num_blocks);
   void Release(AccountId account, uint32_t num_blocks);
 
-  // Blocks that the owner may reserve or pin now: what is free or idle, less what is reserved, what
-  // others protect, and what its maximum leaves.
+  // Returns how many blocks the owner may reserve or pin now: what is free or idle, less what is
+  // reserved, what others protect, and what its maximum leaves.
   uint32_t available(AccountId account) const;
-  // As available, without regard to the owner's maximum.
+  // Returns the same without regard to the owner's maximum.
   uint32_t unreserved(AccountId account) const;
   uint32_t reserved() const { return reserved_; }
   // Tells whether the owner must take an idle block that it owns next: it has its maximum, or any

@@ -28,9 +28,10 @@ EvictionLimits LimitsFor(const KvCacheOptions& options, uint32_t num_blocks) {
           .num_groups = static_cast<uint32_t>(options.layout.kinds().size())};
 }
 
-// With `full` groups each node of a prompt has a block of each of them, which limits the nodes.
-// With windows alone, most nodes have no block: only those near the end of a prompt have some. A
-// long sequence has many then, so there are as many as cost about 1% of a block's bytes.
+// Returns the most nodes. With `full` groups each node of a prompt has a block of each of them,
+// which limits the nodes. With windows alone, most nodes have no block: only those near the end of
+// a prompt have some. A long sequence has many then, so there are as many as cost about 1% of a
+// block's bytes.
 // Sources need a node for each `cross` block of a first group, and for the ids that are asked for.
 uint32_t MaxNodes(const KvCacheOptions& options, uint32_t num_blocks) {
   const KvLayout& layout = options.layout;
@@ -95,6 +96,14 @@ CachePlan KvCache::Plan(const KvCacheOptions& options) {
   return PlanFor(options, static_cast<uint32_t>(low));
 }
 
+KvEventLog::Options KvCache::EventOptions(const KvCacheOptions& options, const CachePlan& plan,
+                                          std::string_view owner) {
+  return {.num_nodes = MaxNodes(options, plan.num_blocks),
+          .block_tokens = options.layout.block_tokens(),
+          .num_roots = options.num_namespaces + 1,
+          .owner = OwnerOf(owner)};
+}
+
 Status KvCache::CheckBudget(const KvCacheOptions& options) {
   KV_CHECK(options.max_blocks >= 2 && options.max_blocks < uint32_t{1} << 31);
   const CachePlan least = PlanFor(options, 2 * options.layout.num_groups());
@@ -108,6 +117,7 @@ Status KvCache::CheckBudget(const KvCacheOptions& options) {
 
 Result<std::unique_ptr<KvCache>> KvCache::Create(KvCacheOptions options) {
   KV_TRY(CheckBudget(options));
+  if (!options.reuse) options.tier = nullptr;  // nothing would ever be found there
   const CachePlan plan = Plan(options);
   KV_ASSIGN(auto pool, BlockPool::Create(options.layout.block_bytes(), plan.num_blocks));
   return std::unique_ptr<KvCache>(new KvCache(std::move(options), plan, std::move(pool)));
@@ -125,7 +135,6 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
                      Mix64(~IndexSeed(options_.secret))),
       cursors_(std::make_unique<CursorStore>(options_.reuse ? options_.num_cursors : 0,
                                              options_.layout.block_tokens(), options_.hidden_size)),
-      tier_(options_.reuse ? options_.tier : nullptr),
       uses_(options_.layout, plan.num_blocks),
       owners_(*pool_),
       accounts_(options_.num_namespaces, plan.num_blocks),
@@ -142,7 +151,8 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
                   .accounts = accounts_,
                   .namespaces = namespaces_,
                   .counters = counters_,
-                  .sealer = sealer_.get()},
+                  .sealer = sealer_.get(),
+                  .events = options_.events},
                  options_.num_namespaces),
       reserves_(options_.layout, options_.step_tokens, *pool_, accounts_),
       loader_({.cache = *this,
@@ -152,7 +162,7 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
                .index = *index_,
                .namespaces = namespaces_,
                .counters = counters_,
-               .tier = tier_}),
+               .tier = options_.tier}),
       matcher_({.layout = options_.layout,
                 .pool = *pool_,
                 .index = *index_,
@@ -160,7 +170,7 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
                 .accounts = accounts_,
                 .namespaces = namespaces_,
                 .residency = residency_,
-                .tier = tier_,
+                .tier = options_.tier,
                 .reuse = options_.reuse,
                 .source_seed = Mix64(IndexSeed(options_.secret)),
                 .source_hash_mask = options_.source_hash_mask}),
@@ -180,18 +190,18 @@ KvCache::KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPo
                   .residency = residency_,
                   .owners = owners_}) {
   // What is sealed on the disk shall not lie open in a core dump.
-  if (tier_ != nullptr) KeepOutOfDumps({pool_->data(BlockId{0}), plan_.pool_bytes});
+  if (options_.tier != nullptr) KeepOutOfDumps({pool_->data(BlockId{0}), plan_.pool_bytes});
 }
 
 std::unique_ptr<BlockSealer> KvCache::MakeSealer() const {
-  if (tier_ == nullptr) return nullptr;
+  if (options_.tier == nullptr) return nullptr;
   return std::make_unique<BlockSealer>(BlockSealer::Parts{.layout = options_.layout,
                                                           .pool = *pool_,
                                                           .index = *index_,
                                                           .uses = uses_,
                                                           .owners = owners_,
                                                           .namespaces = namespaces_,
-                                                          .tier = *tier_});
+                                                          .tier = *options_.tier});
 }
 
 KvCache::~KvCache() = default;

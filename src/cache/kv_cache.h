@@ -20,6 +20,7 @@
 #include "cache/identity.h"
 #include "cache/kept_prompts.h"
 #include "cache/kv_accounts.h"
+#include "cache/kv_event_log.h"
 #include "cache/kv_load.h"
 #include "cache/kv_loader.h"
 #include "cache/kv_match.h"
@@ -94,6 +95,10 @@ struct KvCacheOptions {
   // Where blocks go that are written, and where others come from; nullptr: nowhere. Must outlive
   // the cache.
   Tier* tier = nullptr;
+  // Where it is noted which blocks the index has of prompts of KvEventLog::owner, without salts and
+  // adapters; nullptr: nowhere. Must outlive the cache. REQUIRES: made with EventOptions; no
+  // sources.
+  KvEventLog* events = nullptr;
   // Keeps a table of what follows each text that the index has, for Continue. REQUIRES: no sources.
   bool continues = false;
   // Ids of sources that the index has room for, beyond those of `cross` blocks.
@@ -122,34 +127,37 @@ class KvCache {
   ~KvCache();
 
   static CachePlan Plan(const KvCacheOptions& options);
+  // Returns what the log of events of a cache with this plan is made with.
+  static KvEventLog::Options EventOptions(const KvCacheOptions& options, const CachePlan& plan,
+                                          std::string_view owner);
   // kInvalidArgument (kv_memory) when the budget does not hold two blocks of each group; the
   // message has the least budget that does. REQUIRES: max_blocks as above.
   static Status CheckBudget(const KvCacheOptions& options);
   // kInvalidArgument as CheckBudget; kExhausted when memory is refused.
   static Result<std::unique_ptr<KvCache>> Create(KvCacheOptions options);
 
-  // Opens the namespace of (owner, identity, salt). Equal names give one id, which stays valid
-  // while something uses or fills the namespace, and until the call after the next one. Two owners
-  // never share a block, nor do two salts of an owner, nor a salt and none. A namespace without
-  // blocks and users is recycled: when all num_namespaces are open, or kMaxSalts of this owner.
-  // Beyond max_identities of an owner, or kMaxSalts with adapters, its namespace of that kind
-  // without users that was opened longest ago is recycled, with its blocks. `plain`: the identity
-  // without adapters; absent: `identity`.
-  // Where there is none to recycle, one without a salt takes the place of the salted one without
-  // users that was opened longest ago, whose blocks are evicted. Else the result is kSharesNothing,
-  // as if reuse were off. O(namespaces); O(blocks) to recycle.
+  // Returns the namespace of (owner, identity, salt), made where it is missing. Equal names give
+  // one id, which stays valid while something uses or fills the namespace, and until the call after
+  // the next one. Two owners never share a block, nor do two salts of an owner, nor a salt and
+  // none. A namespace without blocks and users is recycled: when there are num_namespaces of them,
+  // or kMaxSalts of this owner. Beyond max_identities of an owner, or kMaxSalts with adapters, its
+  // namespace of that kind without users that was entered longest ago is recycled, with its blocks.
+  // `plain`: the identity without adapters; absent: `identity`. If no namespace can be recycled,
+  // one without a salt takes the place of the salted one without users that was entered longest
+  // ago, whose blocks are evicted. Else the result is kSharesNothing, as if reuse were off.
+  // O(namespaces); O(blocks) to recycle.
   static constexpr uint32_t kMaxSalts = Namespaces::kMaxSalts;
-  NamespaceId OpenNamespace(std::string_view owner, const Identity& identity,
-                            std::optional<std::string_view> salt = std::nullopt,
-                            const std::optional<Identity>& plain = std::nullopt);
+  NamespaceId EnterNamespace(std::string_view owner, const Identity& identity,
+                             std::optional<std::string_view> salt = std::nullopt,
+                             const std::optional<Identity>& plain = std::nullopt);
 
-  // Returns the namespace that OpenNamespace would find open. Changes nothing. O(namespaces).
+  // Returns the namespace that EnterNamespace would find. Changes nothing. O(namespaces).
   std::optional<NamespaceId> FindNamespace(std::string_view owner, const Identity& identity,
                                            std::optional<std::string_view> salt) const;
 
-  // Tokens of `prompt` in whole resident blocks of that namespace, 0 if it is not open. An upper
-  // bound of what Match would reuse of them: windows are not looked at. Changes and pins nothing.
-  // O(blocks) token comparisons, O(namespaces).
+  // Counts the tokens of `prompt` in whole resident blocks of that namespace, 0 if there is no such
+  // namespace. An upper bound of what Match would reuse of them: windows are not looked at. Changes
+  // and pins nothing. O(blocks) token comparisons, O(namespaces).
   uint32_t Probe(std::string_view owner, const Identity& identity,
                  std::optional<std::string_view> salt, std::span<const TokenId> prompt) const;
 
@@ -163,7 +171,7 @@ class KvCache {
   // Returns the id under which the tier stores this owner's records.
   static Digest OwnerOf(std::string_view owner) { return Sha256Of(owner); }
   // Returns the account of an owner, and what it may take of the pool. O(accounts).
-  AccountId OpenAccount(std::string_view owner) { return accounts_.Open(Sha256Of(owner)); }
+  AccountId EnterAccount(std::string_view owner) { return accounts_.Enter(Sha256Of(owner)); }
   // Returns the account of an owner with a quota: where all accounts have blocks, it takes the
   // place of the one without a quota that has the fewest, all of them idle, which are evicted.
   // kNobody where there is none. O(blocks).
@@ -217,7 +225,7 @@ class KvCache {
   Status Extend(KvSequence& sequence, std::span<const TokenId> tokens);
   // Loading. A sequence whose match has an offer takes its next blocks from the tier: TakeOffer
   // before Fetch, BindLoad after it, then AskAhead and ContinueLoad between steps. Each block is
-  // extended, opened and committed as if it had been computed, so a load may stop, fail or be
+  // extended, unsealed and committed as if it had been computed, so a load may stop, fail or be
   // overtaken at any block. With windows only a whole load is of use: when it does not get to its
   // end, the sequence must be closed without CommitKind::kEnd, and matched again.
   using ForEach = kvasir::ForEach;
@@ -225,7 +233,7 @@ class KvCache {
   void BindLoad(KvSequence& sequence, const KvLoad& load) const { loader_.Bind(sequence, load); }
   void AskAhead(KvLoad& load, uint32_t block) const { load.AskAhead(block); }
   using Front = KvLoad::Front;
-  // Opens the blocks that have come, from the sequence's end on, until end_ns (MonotonicNs).
+  // Unseals the blocks that have come, from the sequence's end on, until end_ns (MonotonicNs).
   // `known`: the sequence's tokens, to the end of the offer at least. kReading also when the time
   // is over.
   Front ContinueLoad(KvSequence& sequence, KvLoad& load, std::span<const TokenId> known,
@@ -254,8 +262,9 @@ class KvCache {
   // Returns the memory of a store's queue, beside plan(): it is a part of the tier's.
   static uint64_t WriteQueueBytes(uint32_t num_blocks) { return BlockSealer::BytesFor(num_blocks); }
 
-  // Blocks for the KV of the source, after a match with source_miss. kExhausted, with the sequence
-  // unchanged, when there are not enough. REQUIRES: not called before, !sequence.has_source().
+  // Takes blocks for the KV of the source, after a match with source_miss. kExhausted, with the
+  // sequence unchanged, when there are not enough. REQUIRES: not called before,
+  // !sequence.has_source().
   Status ExtendSource(KvSequence& sequence);
   // Publishes the KV of the source, which is computed: it enters the index, or is swapped for what
   // somebody else published meanwhile (equal bits). REQUIRES: ExtendSource succeeded, not called
@@ -306,9 +315,9 @@ class KvCache {
   // no windows.
   Status ForkInto(KvSequence& fork, const KvSequence& sequence);
 
-  // Spans: a sequence that reads some of its tokens in other sequences (SpanPlan). Reserves what a
-  // sequence of `tokens` tokens needs that begins with another one's first `head_tokens`.
-  // kExhausted as Reserve. O(1). REQUIRES (all three): a layout of `full` groups alone.
+  // Reserves what a sequence of `tokens` tokens needs that begins with another one's first
+  // `head_tokens`, and reads some of its tokens in other sequences (spans, SpanPlan). kExhausted as
+  // Reserve. O(1). REQUIRES (all three): a layout of `full` groups alone.
   Result<Reservation> ReserveAfter(AccountId account, uint32_t head_tokens, uint32_t tokens);
   // Returns a fork that ends after num_tokens tokens and draws from another reservation.
   KvSequence Branch(const KvSequence& sequence, uint32_t num_tokens, uint32_t reserve_tokens,
@@ -364,8 +373,9 @@ class KvCache {
                    const KeptPrompts& kept = {}) {
     return forgetter_.Forget(ns, ids, first, last, kept);
   }
-  // Returns what the tier has to forget with it (Tier::Forget), whether or not the namespace is
-  // open. O(last) HMACs of blocks. ForgetFacts::kept does one for each block of the kept prompts.
+  // Returns what the tier has to forget with it (Tier::Forget), whether or not there is the
+  // namespace. O(last) HMACs of blocks. ForgetFacts::kept does one for each block of the kept
+  // prompts.
   ForgetFacts FactsToForget(std::string_view owner, const Identity& identity,
                             std::optional<std::string_view> salt, std::span<const TokenId> ids,
                             uint32_t first, uint32_t last,
@@ -377,8 +387,14 @@ class KvCache {
   // Forgets a namespace and zeroes all forgotten blocks. O(bytes).
   void Erase(NamespaceId ns);
 
-  // Tokens that only this sequence has in `full` blocks: others pin those before them. All of them
-  // without such blocks. O(log blocks).
+  // Has this owner's blocks published from now on, and no others; absent: nothing. O(namespaces).
+  // REQUIRES: options.events.
+  void SetEventOwner(const std::optional<Digest>& owner);
+  // Writes all published blocks into the mirror (KvEventLog::Fill). REQUIRES: options.events.
+  void FillEvents(KvEventMirror* mirror) const { options_.events->Fill(*index_, mirror); }
+
+  // Counts the tokens that only this sequence has in `full` blocks: others pin those before them.
+  // All of them without such blocks. O(log blocks).
   uint32_t OwnTokens(const KvSequence& sequence) const;
 
   // Blocks of its tables, and those of them that others pin too. O(blocks).
@@ -387,7 +403,8 @@ class KvCache {
   };
   Pins PinsOf(const KvSequence& sequence) const;
 
-  // Blocks that are free or idle, and those of them that are neither reserved nor protected.
+  // Returns how many blocks are free or idle, and how many of those are neither reserved nor
+  // protected.
   uint32_t available_blocks() const { return pool_->num_free() + pool_->num_idle(); }
   uint32_t unreserved_blocks() const { return accounts_.available(kNobody); }
   uint32_t reserved_blocks() const { return accounts_.reserved(); }  // and not drawn yet
@@ -402,6 +419,7 @@ class KvCache {
   KvCache(KvCacheOptions options, CachePlan plan, std::unique_ptr<BlockPool> pool);
   std::unique_ptr<BlockSealer> MakeSealer() const;
   static CachePlan PlanFor(const KvCacheOptions& options, uint32_t num_blocks);
+  bool IsPublished(const Namespace& space) const;
   Namespace& Of(NamespaceId ns) { return namespaces_.Of(ns); }
   const Namespace& Of(NamespaceId ns) const { return namespaces_.Of(ns); }
   static uint64_t ContinuedTokens(const KvCacheOptions& options, uint32_t num_blocks);
@@ -423,7 +441,6 @@ class KvCache {
   std::unique_ptr<PrefixIndex> index_;
   Continuations continuations_;
   std::unique_ptr<CursorStore> cursors_;
-  Tier* const tier_;  // nullptr: there is none
   BlockUses uses_;
   BlockOwners owners_;
   KvAccounts accounts_;

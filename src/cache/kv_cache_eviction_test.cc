@@ -70,9 +70,9 @@ class KvCacheEvictionTest : public KvCacheTest {
   void SetUp() override { MakeWith(8); }
   void MakeWith(uint32_t num_blocks) {
     driver_ = std::make_unique<CacheDriver>(OptionsFor(num_blocks, 16, &kRecorder));
-    ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+    ns_ = cache().EnterNamespace("alice", IdentityNamed(1));
   }
-  // Facts of the blocks that are known, by depth (one chain).
+  // Returns the facts of the blocks that are known, by depth (one chain).
   std::vector<BlockFacts> ByDepth() {
     std::vector<BlockFacts> facts(Recorder::log.known.size());
     for (const auto& [id, known] : Recorder::log.known) facts.at(known.depth - 1) = known;
@@ -123,7 +123,7 @@ TEST_F(KvCacheEvictionTest, ABlockThatComesBackHasItsContentAndStartsAnew) {
     }
   }
   EXPECT_TRUE(contents.contains(before[0].content) && contents.contains(before[1].content));
-  const NamespaceId bob = cache().OpenNamespace("bob", IdentityNamed(1));
+  const NamespaceId bob = cache().EnterNamespace("bob", IdentityNamed(1));
   driver_->Run(bob, 8, prompt);
   uint32_t of_bob = 0;
   for (const auto& [id, facts] : Recorder::log.known) {

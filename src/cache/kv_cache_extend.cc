@@ -12,7 +12,7 @@ namespace kvasir {
 Status KvCache::Extend(KvSequence& sequence, std::span<const TokenId> tokens) {
   if (tokens.empty()) return {};
   KV_CHECK(!layout().has_windows() || tokens.size() <= options_.step_tokens);
-  KV_CHECK(sequence.has_source_);
+  KV_CHECK(sequence.source_.is_whole);
   const uint64_t block_tokens = layout().block_tokens();
   const uint64_t old_tokens = sequence.num_tokens();
   const uint64_t new_tokens = old_tokens + tokens.size();
@@ -22,6 +22,8 @@ Status KvCache::Extend(KvSequence& sequence, std::span<const TokenId> tokens) {
       (CeilDiv(new_tokens, block_tokens) - num_blocks) * layout().num_own_groups();
   uint64_t copies = 0;
   bool others_pin = false;
+  const bool writes_tail = old_tokens % block_tokens != 0;
+  if (writes_tail && reserves_.NumCopied(sequence) == 0) reserves_.DropCopy(sequence);
   for (const KvKind& kind : layout().own_kinds()) {
     if (!reserves_.CopiesTail(sequence, kind.first_group)) continue;
     copies += kind.num_groups;
@@ -35,6 +37,7 @@ Status KvCache::Extend(KvSequence& sequence, std::span<const TokenId> tokens) {
                 added + copies, available, plan_.num_blocks);
   }
   reserves_.Draw(sequence, copy ? added + copies : added);
+  sequence.has_copy_ = false;
   for (const KvKind& kind : layout().own_kinds()) {
     if (!reserves_.CopiesTail(sequence, kind.first_group)) continue;
     if (copy) {
@@ -69,7 +72,7 @@ void KvCache::CopyTail(KvSequence& sequence, const KvKind& kind) {
   if (kind.reach.window > 0) reserves_.GiveBack(sequence, kind.num_groups);
 }
 
-// When no block is left for a copy: takes the node's blocks of a kind out of the index, so that the
+// Takes the node's blocks of a kind out of the index when no block is left for a copy, so that the
 // only sequence that pins them can write to them.
 void KvCache::DropTail(NodeId node, const KvKind& kind) {
   if (kind.reach.window > 0) {
@@ -102,6 +105,7 @@ Status KvCache::Truncate(KvSequence& sequence, uint32_t num_tokens) {
   }
   const uint32_t copied = reserves_.NumCopied(sequence),
                  window_blocks = reserves_.NumWindowBlocks(sequence);
+  if (copied == 0) reserves_.DropCopy(sequence);
   const uint32_t num_full = layout().num_full_groups();
   uint32_t popped = 0, freed = 0;
   for (uint32_t group = 0; group < layout().num_own_groups(); ++group) {
@@ -120,11 +124,14 @@ Status KvCache::Truncate(KvSequence& sequence, uint32_t num_tokens) {
   const uint32_t lost = reserved != nullptr && !reserved->shares_prompt
                             ? freed
                             : popped + reserves_.NumCopied(sequence) - copied;
+  if (popped > 0 && reserved != nullptr && reserved->shares_prompt) {
+    sequence.has_copy_ = reserves_.NumCopied(sequence) > 0;
+  }
   reserves_.GiveBack(sequence, lost + (window_blocks - reserves_.NumWindowBlocks(sequence)));
   sequence.num_committed_ = std::min(sequence.num_committed_, num_tokens);
   if (sequence.place_.is_current()) {
     NodeId node = sequence.place_.node();
-    const uint32_t depth = sequence.source_nodes_ + sequence.num_committed_ / block_tokens;
+    const uint32_t depth = sequence.source_.nodes + sequence.num_committed_ / block_tokens;
     while (index_->depth(node) > depth) node = index_->parent(node);
     sequence.place_.MoveTo(node);
   }
@@ -139,7 +146,7 @@ Status KvCache::Truncate(KvSequence& sequence, uint32_t num_tokens) {
 }
 
 KvSequence KvCache::Fork(const KvSequence& sequence, uint32_t reserve_tokens) {
-  KV_CHECK(sequence.has_source_);
+  KV_CHECK(sequence.source_.is_whole);
   KvSequence fork;
   const uint32_t block_tokens = layout().block_tokens();
   const uint32_t committed = sequence.num_committed_;
@@ -149,10 +156,7 @@ KvSequence KvCache::Fork(const KvSequence& sequence, uint32_t reserve_tokens) {
   fork.windows_from_ = sequence.windows_from_;
   fork.account_ = sequence.account_;
   fork.num_committed_ = committed;
-  fork.resume_points_ = sequence.resume_points_;
-  fork.next_resume_ = sequence.next_resume_;
-  fork.source_tokens_ = sequence.source_tokens_;
-  fork.source_nodes_ = sequence.source_nodes_;
+  fork.resume_ = sequence.resume_;
   fork.source_ = sequence.source_;
   fork.tokens_.reserve(std::max(reserve_tokens, committed));
   fork.tokens_.assign(sequence.tokens_.begin(), sequence.tokens_.begin() + committed);
@@ -165,6 +169,7 @@ KvSequence KvCache::Fork(const KvSequence& sequence, uint32_t reserve_tokens) {
     table.Skip(std::min(from.first(), blocks));
     for (size_t b = table.size(); b < blocks; ++b) table.Append(from.ref(b).Share());
   }
+  fork.has_copy_ = sequence.has_copy_;
   fork.retains_ = sequence.retains_;
   fork.most_full_blocks_ = sequence.most_full_blocks_;
   fork.kept_.resize(sequence.kept_.size());
@@ -202,6 +207,7 @@ Status KvCache::ForkInto(KvSequence& fork, const KvSequence& sequence) {
   }
   fork.place_ = sequence.place_.Share();
   fork.num_committed_ = sequence.num_committed_;
+  fork.has_copy_ = sequence.has_copy_;
   fork.tokens_.assign(sequence.tokens_.begin(), sequence.tokens_.end());
   if (state == nullptr) return {};
   const uint64_t after = reserves_.RestOf(fork, *state);
@@ -260,8 +266,8 @@ uint32_t KvCache::OwnTokens(const KvSequence& sequence) const {
 }
 
 Status KvCache::ExtendSource(KvSequence& sequence) {
-  KV_CHECK(!sequence.has_source_ && !sequence.HoldsSource());
-  const uint64_t num_blocks = layout().SourceBlocks(sequence.source_tokens_);
+  KV_CHECK(!sequence.source_.is_whole && !sequence.HoldsSource());
+  const uint64_t num_blocks = layout().SourceBlocks(sequence.source_.tokens);
   const uint32_t available = reserves_.available(sequence);
   if (num_blocks > available) {
     return Fail(Code::kExhausted,
@@ -273,10 +279,10 @@ Status KvCache::ExtendSource(KvSequence& sequence) {
   const uint32_t block_tokens = layout().block_tokens();
   for (uint32_t group = layout().num_own_groups(); group < layout().num_groups(); ++group) {
     BlockTable& table = sequence.tables_[group];
-    for (uint32_t begin = 0; begin < sequence.source_tokens_; begin += block_tokens) {
+    for (uint32_t begin = 0; begin < sequence.source_.tokens; begin += block_tokens) {
       table.Append(Take(sequence, group));
       const BlockId block = table.ref(table.size() - 1).id();
-      const uint32_t rest = sequence.source_tokens_ - begin;
+      const uint32_t rest = sequence.source_.tokens - begin;
       uses_.SetLive(block, std::min(rest, block_tokens));
       // Its last block stands for the source.
       uses_.set_stands_for_kind(block, group == layout().num_own_groups() && rest <= block_tokens);

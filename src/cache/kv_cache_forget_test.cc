@@ -176,6 +176,34 @@ TEST_F(KvCacheForget, ARunningSequenceGoesOnAndLeavesNothing) {
   EXPECT_EQ(reused(), 0u);
 }
 
+// The scheduler takes a running sequence of the text out of the index first.
+TEST_F(KvCacheForget, CopiesOfASequenceThatDropsTokensAreZeroedWhenItReleasesThem) {
+  const Tokens prompt = TokensFrom(1, 80);
+  for (const bool erases : {false, true}) {
+    KvSequence running = Run(prompt);
+    const uint64_t copied = cache().counters().copied_blocks;
+    const std::vector<uint32_t> kept = {0, 2};
+    ASSERT_TRUE(cache().Retain(running, {kept, 1, 4, 128, 0}));
+    EXPECT_EQ(cache().counters().copied_blocks - copied, 2u);  // of the third block and the last
+    running.LeaveIndex();
+    if (erases) {
+      cache().Erase(ns_);
+    } else {
+      Forget(prompt, 20, 79);
+    }
+    ASSERT_TRUE(driver_->Append(running, 7, TokensFrom(3, 20), kEnd));
+    driver_->Verify(running, 7);
+    std::vector<const std::byte*> bases = {running.kept()[0].bases()[1]};
+    if (erases) bases.push_back(running.kept()[0].bases()[0]);  // else it is another text's too
+    const BlockTable& table = running.table();
+    for (size_t b = table.first(); b < table.size(); ++b) bases.push_back(table.bases()[b]);
+    EXPECT_EQ(bases.size(), erases ? 5u : 4u);
+    running = KvSequence();
+    for (size_t i = 0; i < bases.size(); ++i) EXPECT_TRUE(IsZero(bases[i])) << i;
+    EXPECT_EQ(cache().usage().cached_tokens, erases ? 0u : 16u);
+  }
+}
+
 TEST_F(KvCacheForget, ASequenceBeforeTheTokenStillPublishes) {
   const Tokens prompt = TokensFrom(1, 40);
   Run(prompt);

@@ -10,7 +10,7 @@ uint32_t KvCache::Keep(const KvSequence& sequence, uint32_t tokens, uint32_t ttl
   const uint32_t depth = std::min(tokens, sequence.num_committed_) / block_tokens;
   if (!sequence.publishes() || depth == 0) return 0;
   NodeId end = sequence.place_.node();  // of its last whole block that the index has
-  const uint32_t end_depth = sequence.source_nodes_ + depth;
+  const uint32_t end_depth = sequence.source_.nodes + depth;
   while (index_->depth(end) > end_depth) end = index_->parent(end);
   if (index_->depth(end) < end_depth) return 0;
   const auto most =

@@ -14,7 +14,7 @@ class KvCacheKeepTest : public KvCacheTest {
   void SetUp() override { MakeWith(16, TinyLayout()); }
   void MakeWith(uint32_t blocks, const KvLayout& layout) {
     Make(blocks, layout);
-    ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+    ns_ = cache().EnterNamespace("alice", IdentityNamed(1));
   }
   // Runs and marks a prompt. Returns how many tokens are kept.
   uint32_t Kept(const Tokens& prompt, uint32_t tokens, uint32_t ttl_s) {

@@ -26,7 +26,7 @@ Result<Reservation> KvCache::ReserveLent(MatchResult& match, const KvDemand& dem
   const uint32_t available = accounts_.available(match.account_);
   const uint64_t wanted = Wanted(match, demand);
   if (wanted > available && wanted <= available + uint64_t{num_full}) DropTail(match);
-  return reserves_.Open(match.account_, demand, Wanted(match, demand));
+  return reserves_.Reserve(match.account_, demand, Wanted(match, demand));
 }
 
 bool KvCache::DropTail(MatchResult& match) {
@@ -38,7 +38,7 @@ bool KvCache::DropTail(MatchResult& match) {
   return true;
 }
 
-// Blocks that the demand needs beyond those that the match pins.
+// Counts the blocks that the demand needs beyond those that the match pins.
 uint64_t KvCache::Wanted(const MatchResult& match, const KvDemand& demand) const {
   uint64_t blocks = reserves_.BlocksOf(demand);
   // A tail that is used in part is copied before it is written.
@@ -82,10 +82,10 @@ KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens,
   sequence.tokens_.reserve(most);
   sequence.tables_ = std::move(match.tables_);
   sequence.place_ = std::move(match.place_);
-  sequence.source_tokens_ = match.source_tokens_;
-  sequence.source_nodes_ = match.source_nodes_;
-  sequence.source_ = std::move(match.source_);
-  sequence.has_source_ = !match.source_miss;
+  sequence.source_ = {.tokens = match.source_tokens_,
+                      .nodes = match.source_nodes_,
+                      .is_whole = !match.source_miss,
+                      .key = std::move(match.source_)};
   const auto source_blocks =
       static_cast<uint32_t>(CeilDiv(match.source_tokens_, layout().block_tokens()));
   uint32_t group = 0;
@@ -100,6 +100,7 @@ KvSequence KvCache::Fetch(MatchResult match, uint32_t reserve_tokens,
     table.Reserve(own ? CeilDiv(most, layout().block_tokens()) : source_blocks);
   }
   sequence.reserved_ = reservation.state_;
+  sequence.has_copy_ = sequence.num_committed_ % layout().block_tokens() != 0;  // Wanted
   return sequence;
 }
 

@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <set>
 
+#include "base/own_clock.h"
 #include "cache/cache_driver_for_test.h"
 
 namespace kvasir {
@@ -49,11 +51,11 @@ class KvCacheModel : public testing::TestWithParam<Params> {
   };
 
   KvCacheModel() {
-    const auto open = [&](const char* tenant, uint8_t identity, size_t sibling,
-                          const Tokens& source) {
+    const auto enter = [&](const char* tenant, uint8_t identity, size_t sibling,
+                           const Tokens& source) {
       spaces_.push_back({.tenant = tenant,
                          .identity = identity,
-                         .id = cache().OpenNamespace(tenant, IdentityNamed(identity)),
+                         .id = cache().EnterNamespace(tenant, IdentityNamed(identity)),
                          .salt = spaces_.size() + 100,
                          .sibling = sibling,
                          .source = source});
@@ -68,9 +70,9 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     }
     for (const Tokens& source : sources) {
       const size_t first = spaces_.size();
-      open("alice", 1, first + 1, source);
-      open("alice", 2, first, source);
-      open("bob", 1, first + 2, source);
+      enter("alice", 1, first + 1, source);
+      enter("alice", 2, first, source);
+      enter("bob", 1, first + 2, source);
     }
   }
 
@@ -84,6 +86,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
                                         FindEvictionChoice(GetParam().eviction),
                                         LayoutOf(GetParam().windows, GetParam().block_tokens));
     options.source_hash_mask = GetParam().source_hash_mask;
+    options.keep_share = GetParam().seed % 2 == 0 ? 0.25 : 1;
     return options;
   }
 
@@ -98,7 +101,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     return longest;
   }
 
-  // Mostly begins like something of this (or another) namespace.
+  // Draws a prompt that mostly begins like something of this (or another) namespace.
   Tokens RandomPrompt() {
     Tokens prompt;
     const Space& from = spaces_[random_.Below(spaces_.size())];
@@ -264,6 +267,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     if (running_.empty() || (draw < 25 && running_.size() < 6)) return Start();
     const size_t i = random_.Below(running_.size());
     Running& running = running_[i];
+    if (kept_.Below(4) == 0) Keep(running);
     const uint32_t size = running.kv.num_tokens();
     const bool drops = cache().layout().num_full_groups() > 0 && retained_.Below(24) == 0;
     if (drops) return Retain(running);
@@ -319,6 +323,23 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     }
   }
 
+  // Marks a beginning of a sequence, for a time that may end before the next step.
+  void Keep(const Running& running) {
+    const KvSequence& kv = running.kv;
+    const auto tokens = static_cast<uint32_t>(kept_.Below(kv.num_tokens() + 2 * block()));
+    constexpr uint32_t kTimes[] = {1, 60, 3600};  // s
+    const uint32_t whole = std::min(tokens, kv.num_committed()) / block() * block();
+    const uint32_t kept = cache().Keep(kv, tokens, kTimes[kept_.Below(3)]);
+    EXPECT_TRUE(kept == 0 || (kept == whole && kv.publishes()));
+    // The index has what was published where all have room; of windows only what a prompt can
+    // resume after.
+    if (roomy() && !has_windows() && kv.publishes()) {
+      EXPECT_EQ(kept, whole);
+    }
+    num_marked_ += kept > 0;
+    clock_.Advance(std::chrono::seconds(kept_.Below(40)));
+  }
+
   // Drops some of what a sequence still has.
   void Retain(Running& running) {
     KvSequence& kv = running.kv;
@@ -349,8 +370,8 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     ++num_dropped_;
   }
 
-  // A part of something that was published, or of a running sequence, sometimes with another prompt
-  // that keeps its blocks.
+  // Forgets a part of something that was published, or of a running sequence, sometimes with
+  // another prompt that keeps its blocks.
   void ForgetSome() {
     const size_t s = random_.Below(spaces_.size());
     Space& space = spaces_[s];
@@ -398,8 +419,8 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     ForgetInTwin(s, ids, first, last, is_kept, found.kept_shared);
   }
 
-  // The rule, node by node. Where nothing is evicted or pruned, a text that another one continues
-  // has no separate tail: it goes with the longer one. Else the twin may have more than the cache.
+  // Forgets node by node. Where nothing is evicted or pruned, a text that another one continues has
+  // no separate tail: it goes with the longer one. Else the twin may have more than the cache.
   void ForgetInTwin(size_t s, const Tokens& ids, uint32_t first, uint32_t last,
                     const std::function<bool(const Tokens&)>& is_kept, uint64_t kept_shared) {
     Space& space = spaces_[s];
@@ -453,7 +474,7 @@ class KvCacheModel : public testing::TestWithParam<Params> {
     std::erase_if(space.cursors, [&](const auto& one) { return is_on(one.first, first); });
   }
 
-  // Not always as many as ids: patches of an image.
+  // Returns how many tokens a source has: not always as many as ids (patches of an image).
   static uint32_t SourceTokens(const Space& space) {
     const auto num_ids = static_cast<uint32_t>(space.source.size());
     return num_ids == 2 ? 40 : num_ids;
@@ -464,12 +485,15 @@ class KvCacheModel : public testing::TestWithParam<Params> {
                         running.beginning});
   }
 
-  Random random_{GetParam().seed}, retained_{GetParam().seed ^ 0x4e7a};
+  OwnClock clock_;
+  Random random_{GetParam().seed}, retained_{GetParam().seed ^ 0x4e7a},
+      kept_{GetParam().seed ^ 0x3a9f};
   CacheDriver driver_{Options()};
   std::vector<Space> spaces_;
   std::vector<Running> running_;
   uint64_t num_sources_found_ = 0;  // of prompts whose source has KV
   uint64_t num_dropped_ = 0;
+  uint64_t num_marked_ = 0;  // calls of Keep that kept something
 };
 
 TEST_P(KvCacheModel, ServesRightBytesAndFindsWhatItsTwinFinds) {
@@ -489,6 +513,7 @@ TEST_P(KvCacheModel, ServesRightBytesAndFindsWhatItsTwinFinds) {
   EXPECT_EQ(cache().counters().evicted_blocks > 0, !roomy());
   EXPECT_EQ(num_sources_found_ > 5, has_cross());
   EXPECT_EQ(num_dropped_ > 5, cache().layout().num_full_groups() > 0);
+  EXPECT_GT(num_marked_, 10u);
 }
 
 std::vector<Params> AllParams() {

@@ -1,4 +1,4 @@
-// Namespaces and accounts of KvCache: opened by owner, recycled, forgotten, erased.
+// Namespaces and accounts of KvCache: entered by owner, recycled, forgotten, erased.
 #include <utility>
 
 #include "base/check.h"
@@ -50,28 +50,48 @@ LookFor KvCache::LookForRest(std::string_view owner, const Identity& identity,
   return what;
 }
 
-NamespaceId KvCache::OpenNamespace(std::string_view owner, const Identity& identity,
-                                   std::optional<std::string_view> salt,
-                                   const std::optional<Identity>& plain) {
+NamespaceId KvCache::EnterNamespace(std::string_view owner, const Identity& identity,
+                                    std::optional<std::string_view> salt,
+                                    const std::optional<Identity>& plain) {
   Namespace wanted = Namespaces::Named(owner, identity, salt);
   wanted.plain = plain.value_or(identity);
-  wanted.account = accounts_.Open(wanted.owner);
-  wanted.stores = tier_ != nullptr && tier_->OpenOwner(wanted.owner);
-  if (const auto ns = namespaces_.Reopen(wanted)) return *ns;
+  wanted.account = accounts_.Enter(wanted.owner);
+  wanted.stores = options_.tier != nullptr && options_.tier->ReadyOwner(wanted.owner);
+  if (const auto ns = namespaces_.Reenter(wanted)) return *ns;
   const auto place = namespaces_.PlaceFor(wanted);
   if (!place) return kSharesNothing;
   const bool shared = FaultActive(Fault::kForeignNamespace);
   const BlockKey key =
       RootKeyOf(options_.secret, shared ? std::string_view() : owner, wanted.salt, wanted.identity);
-  if (!place->old) return namespaces_.Put(*place, wanted, index_->AddRoot(key));
-  Forget(*place->old);
-  const NodeId root = Of(*place->old).root;
-  index_->RenewRoot(root, key);
+  NodeId root;
+  if (place->old) {
+    Forget(*place->old);
+    root = Of(*place->old).root;
+    index_->RenewRoot(root, key);
+  } else {
+    root = index_->AddRoot(key);
+  }
+  if (options_.events != nullptr) options_.events->SetPublished(root, IsPublished(wanted));
   return namespaces_.Put(*place, wanted, root);
 }
 
+bool KvCache::IsPublished(const Namespace& space) const {
+  return options_.events->owner() == space.owner && !space.salt && !space.is_adapted();
+}
+
+void KvCache::SetEventOwner(const std::optional<Digest>& owner) {
+  KvEventLog& events = *options_.events;
+  if (events.owner() == owner) return;
+  events.SetOwner(owner, [&] {
+    for (size_t i = 1; i < namespaces_.size(); ++i) {
+      const Namespace& space = Of(NamespaceId(i));
+      events.SetPublished(space.root, IsPublished(space));
+    }
+  });
+}
+
 AccountId KvCache::MakeAccount(std::string_view owner) {
-  const AccountId account = OpenAccount(owner);
+  const AccountId account = EnterAccount(owner);
   if (account != kNobody) return account;
   std::optional<AccountId> fewest;
   for (size_t i = 1; i < accounts_.size(); ++i) {
@@ -82,7 +102,7 @@ AccountId KvCache::MakeAccount(std::string_view owner) {
   if (!fewest) return kNobody;
   while (accounts_.of(*fewest).idle > 0 && residency_.EvictOne(*fewest, Residency::Victims::kOwn)) {
   }
-  return OpenAccount(owner);
+  return EnterAccount(owner);
 }
 
 void KvCache::SetQuota(AccountId account, const KvQuota& quota) {

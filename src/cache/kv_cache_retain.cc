@@ -32,6 +32,7 @@ Status KvCache::Retain(KvSequence& sequence, const RetainedBlocks& retained) {
   }
   if (is_first && retained.sequences > 0) {
     reserves_.Settle(sequence, retained.sequences);
+    sequence.has_copy_ = false;
     return {};
   }
   const Reservation::State* state = KvReserves::Of(sequence);
@@ -89,7 +90,7 @@ Status KvCache::CopyRetained(KvSequence& sequence, const RetainedBlocks& retaine
   const uint32_t beginning = retained.beginning;
   if (sequence.place_.is_current()) {
     NodeId node = sequence.place_.node();
-    while (index_->depth(node) > sequence.source_nodes_ + beginning) node = index_->parent(node);
+    while (index_->depth(node) > sequence.source_.nodes + beginning) node = index_->parent(node);
     sequence.place_.MoveTo(node);
   }
   const bool has_gaps = !retained.kept.empty() && retained.kept.back() >= beginning;
@@ -130,6 +131,7 @@ Status KvCache::CopyRetained(KvSequence& sequence, const RetainedBlocks& retaine
     for (uint32_t group = 0; group < num_full; ++group) {
       sequence.tables_[group].Replace(b, std::move(copies[group]));
     }
+    if (rest < block_tokens) sequence.has_copy_ = false;  // this was it
     *copied += num_full;
     counters_.copied_blocks += num_full;
   }

@@ -19,16 +19,16 @@ using enum KvCache::CommitKind;
 TEST_F(KvCacheTest, TenantsShareNothing) {
   const Tokens prompt = TokensFrom(1, 40);
   Run(prompt);
-  const NamespaceId bob = cache().OpenNamespace("bob", IdentityNamed(1));
+  const NamespaceId bob = cache().EnterNamespace("bob", IdentityNamed(1));
   driver_->Run(bob, 8, prompt, {}, &miss_);
   EXPECT_EQ(reused(), 0u);
   ExpectMiss(MissReason::kCold, 0);
-  EXPECT_EQ(cache().OpenNamespace("bob", IdentityNamed(1)), bob);
+  EXPECT_EQ(cache().EnterNamespace("bob", IdentityNamed(1)), bob);
   EXPECT_EQ(cache().counters().deduplicated_blocks, 0u);
 }
 
 TEST_F(KvCacheTest, PrefixesOfAnOwnerAreListedAsATree) {
-  const NamespaceId bob = cache().OpenNamespace("bob", IdentityNamed(1));
+  const NamespaceId bob = cache().EnterNamespace("bob", IdentityNamed(1));
   const Tokens shared = TokensFrom(1, 32);
   for (const TokenId last : {7, 8, 9}) {
     Tokens prompt = shared;
@@ -66,12 +66,12 @@ TEST_F(KvCacheTest, TenantsBeyondTheLimitAreServedAndNotKept) {
   Run(TokensFrom(1, 5));
   for (uint32_t i = 0; i + 1 < limit; ++i) {  // alice is one
     const std::string name = std::string(1000, 'x') + std::to_string(i);
-    const NamespaceId ns = cache().OpenNamespace(name, IdentityNamed(1));
+    const NamespaceId ns = cache().EnterNamespace(name, IdentityNamed(1));
     ASSERT_NE(ns, kSharesNothing);
     driver_->Run(ns, 8, TokensFrom(10 + i, 5), {}, &miss_);
   }
   const Tokens prompt = TokensFrom(1, 40);
-  const NamespaceId late = cache().OpenNamespace("late", IdentityNamed(1));
+  const NamespaceId late = cache().EnterNamespace("late", IdentityNamed(1));
   EXPECT_EQ(late, kSharesNothing);
   for (int i = 0; i < 2; ++i) {
     driver_->Run(late, 8, prompt, {}, &miss_);
@@ -87,7 +87,7 @@ TEST_F(KvCacheTest, ANamespaceWithoutBlocksAndUsersIsRecycled) {
   const Tokens prompt = TokensFrom(1, 40);
   Run(prompt);
   for (uint32_t i = 0; i < 10 * limit; ++i) {  // none of them keeps anything
-    const NamespaceId ns = cache().OpenNamespace("x" + std::to_string(i), IdentityNamed(1));
+    const NamespaceId ns = cache().EnterNamespace("x" + std::to_string(i), IdentityNamed(1));
     ASSERT_NE(ns, kSharesNothing);
     driver_->Run(ns, 8, prompt, {}, &miss_);
     EXPECT_EQ(reused(), 0u);
@@ -98,18 +98,18 @@ TEST_F(KvCacheTest, ANamespaceWithoutBlocksAndUsersIsRecycled) {
   EXPECT_EQ(reused(), 40u) << "alice has blocks";
   std::vector<KvSequence> users;
   for (uint32_t i = 0; i + 1 < limit; ++i) {
-    const NamespaceId ns = cache().OpenNamespace("user" + std::to_string(i), IdentityNamed(1));
+    const NamespaceId ns = cache().EnterNamespace("user" + std::to_string(i), IdentityNamed(1));
     users.push_back(driver_->Run(ns, 8, TokensFrom(3, 1), {.reuse = false}, &miss_));
   }
-  EXPECT_EQ(cache().OpenNamespace("late", IdentityNamed(1)), kSharesNothing);
+  EXPECT_EQ(cache().EnterNamespace("late", IdentityNamed(1)), kSharesNothing);
   users.pop_back();
-  EXPECT_NE(cache().OpenNamespace("late", IdentityNamed(1)), kSharesNothing);
+  EXPECT_NE(cache().EnterNamespace("late", IdentityNamed(1)), kSharesNothing);
 }
 
 TEST_F(KvCacheTest, ASaltNarrowsANamespaceAndAnOwnerHasFewOfThem) {
   const Tokens prompt = TokensFrom(1, 40);
   const auto run = [&](std::string_view owner, std::optional<std::string_view> salt) {
-    driver_->Run(cache().OpenNamespace(owner, IdentityNamed(1), salt), 8, prompt, {}, &miss_);
+    driver_->Run(cache().EnterNamespace(owner, IdentityNamed(1), salt), 8, prompt, {}, &miss_);
     return reused();
   };
   EXPECT_EQ(run("alice", {}), 0u);
@@ -119,7 +119,7 @@ TEST_F(KvCacheTest, ASaltNarrowsANamespaceAndAnOwnerHasFewOfThem) {
     ExpectMiss(MissReason::kCold, 0);
     EXPECT_EQ(run("alice", salt), 40u);
   }
-  EXPECT_EQ(cache().OpenNamespace("alice", IdentityNamed(1), "more"), kSharesNothing);
+  EXPECT_EQ(cache().EnterNamespace("alice", IdentityNamed(1), "more"), kSharesNothing);
   EXPECT_EQ(run("bob", "s0"), 0u);
   EXPECT_EQ(run("bob", "s0"), 40u);
   EXPECT_EQ(run("alice", {}), 40u);
@@ -138,17 +138,17 @@ TEST_F(KvCacheTest, SaltsLeaveNamespacesForOthers) {
   for (uint32_t i = 0; i < limit; ++i) {
     const std::string owner = i < KvCache::kMaxSalts ? "flood" : "other";
     const std::string salt = "s" + std::to_string(i);
-    driver_->Run(cache().OpenNamespace(owner, IdentityNamed(1), salt), 8, prompt, {}, &miss_);
+    driver_->Run(cache().EnterNamespace(owner, IdentityNamed(1), salt), 8, prompt, {}, &miss_);
   }
-  EXPECT_EQ(cache().OpenNamespace("late", IdentityNamed(1), "salted"), kSharesNothing);
-  const NamespaceId late = cache().OpenNamespace("late", IdentityNamed(1));
+  EXPECT_EQ(cache().EnterNamespace("late", IdentityNamed(1), "salted"), kSharesNothing);
+  const NamespaceId late = cache().EnterNamespace("late", IdentityNamed(1));
   ASSERT_NE(late, kSharesNothing);
   cache().CheckInvariants();
   driver_->Run(late, 8, prompt, {}, &miss_);
   EXPECT_EQ(reused(), 0u);
   driver_->Run(late, 8, prompt, {}, &miss_);
   EXPECT_EQ(reused(), 5u);
-  driver_->Run(cache().OpenNamespace("flood", IdentityNamed(1), "s1"), 8, prompt, {}, &miss_);
+  driver_->Run(cache().EnterNamespace("flood", IdentityNamed(1), "s1"), 8, prompt, {}, &miss_);
   EXPECT_EQ(reused(), 5u) << "it took the place of the oldest one only";
 }
 
@@ -170,7 +170,7 @@ TEST_F(KvCacheTest, ForksShareUntilTheyWrite) {
 
 TEST_F(KvCacheTest, AFullPoolIsAnAnswerAndChangesNothing) {
   Make(3);
-  ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  ns_ = cache().EnterNamespace("alice", IdentityNamed(1));
   KvSequence sequence = Run(TokensFrom(1, 40));
   const Status status = cache().Extend(sequence, TokensFrom(2, 9));
   ASSERT_FALSE(status);
@@ -184,7 +184,7 @@ TEST_F(KvCacheTest, AFullPoolIsAnAnswerAndChangesNothing) {
 
 TEST_F(KvCacheTest, ASequenceNeedsNoBlockBeyondItsOwn) {
   Make(3);
-  ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  ns_ = cache().EnterNamespace("alice", IdentityNamed(1));
   KvSequence sequence = Run(TokensFrom(1, 40));  // its tail is published, and no block is left
   ASSERT_TRUE(driver_->Append(sequence, 7, TokensFrom(2, 8)));
   driver_->Verify(sequence, 7);
@@ -193,7 +193,7 @@ TEST_F(KvCacheTest, ASequenceNeedsNoBlockBeyondItsOwn) {
 
 TEST_F(KvCacheTest, ForksOfAPublishedTailNeedOneBlockEach) {
   Make(4);
-  ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  ns_ = cache().EnterNamespace("alice", IdentityNamed(1));
   KvSequence left = Run(TokensFrom(1, 40));  // two whole blocks and a tail
   KvSequence right = cache().Fork(left, 48);
   ASSERT_TRUE(driver_->Append(left, 7, TokensFrom(2, 8)));   // takes the last block
@@ -218,7 +218,7 @@ TEST_F(KvCacheTest, AMatchThatIsHeldOverAnEraseKeepsItsBytesAndPublishesNothing)
 }
 
 TEST_F(KvCacheTest, EraseForgetsAndZeroesAndLeavesOthersAlone) {
-  const NamespaceId bob = cache().OpenNamespace("bob", IdentityNamed(1));
+  const NamespaceId bob = cache().EnterNamespace("bob", IdentityNamed(1));
   const Tokens prompt = TokensFrom(1, 40);
   driver_->Run(bob, 8, prompt);
   Run(TokensFrom(2, 40));
@@ -278,7 +278,7 @@ TEST_F(KvCacheTest, WhatIsForgottenIsZeroedInPiecesOrBeforeItIsUsed) {
   EXPECT_EQ(num_zero(), 1u);
 #endif
   // A forgotten block is zeroed when it is taken, and ZeroForgotten does not touch it afterwards.
-  const NamespaceId bob = cache().OpenNamespace("bob", IdentityNamed(1));
+  const NamespaceId bob = cache().EnterNamespace("bob", IdentityNamed(1));
   {
     KvSequence taken = cache().Fetch(cache().Match(bob, TokensFrom(9, 5), {}), 16);
     ASSERT_TRUE(cache().Extend(taken, TokensFrom(9, 5)));
@@ -321,8 +321,8 @@ TEST_F(KvCacheFaults, ASkippedCompareServesAnotherPrompt) {
 
 TEST_F(KvCacheFaults, AForeignNamespaceServesAnotherTenant) {
   InjectFault(Fault::kForeignNamespace);
-  EXPECT_EQ(cache().OpenNamespace("alice", IdentityNamed(1)),
-            cache().OpenNamespace("bob", IdentityNamed(2)));
+  EXPECT_EQ(cache().EnterNamespace("alice", IdentityNamed(1)),
+            cache().EnterNamespace("bob", IdentityNamed(2)));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ class KvCacheSources : public KvCacheTest {
  protected:
   void MakeSources(const std::vector<uint32_t>& layers, uint32_t num_blocks = 64) {
     Make(num_blocks, LayoutOf(layers));
-    ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+    ns_ = cache().EnterNamespace("alice", IdentityNamed(1));
   }
   static PromptSource Text(const Tokens& source) {
     return {source, static_cast<uint32_t>(source.size())};
@@ -161,8 +161,8 @@ TEST_F(KvCacheSources, AnotherIdentityOfTheTenantIsTheReason) {
   MakeSources({0, kCrossLayer});
   const Tokens source = TokensFrom(1, 33), prompt = TokensFrom(2, 40);
   { const KvSequence kept = RunText(source, prompt); }
-  const NamespaceId changed = cache().OpenNamespace("alice", IdentityNamed(2));
-  const NamespaceId bob = cache().OpenNamespace("bob", IdentityNamed(1));
+  const NamespaceId changed = cache().EnterNamespace("alice", IdentityNamed(2));
+  const NamespaceId bob = cache().EnterNamespace("bob", IdentityNamed(1));
   const MatchOptions options{.source = Text(source)};
   const MatchResult mine = cache().Match(changed, prompt, options);
   EXPECT_EQ(mine.source_miss, MissReason::kIdentityChanged);
@@ -206,7 +206,7 @@ TEST_F(KvCacheSources, AKeyWithoutRoomForItsNodesIsNotShared) {
   options.budget_bytes += 16'384;
   EXPECT_GT(KvCache::Plan(options).index_bytes, without.index_bytes);
   CacheDriver roomy(options);
-  const NamespaceId ns = roomy.cache->OpenNamespace("alice", IdentityNamed(1));
+  const NamespaceId ns = roomy.cache->EnterNamespace("alice", IdentityNamed(1));
   const MatchOptions with{.use_cursor = false, .source = {large, 0}};
   { const KvSequence kept = roomy.Run(ns, 7, prompt, with); }
   EXPECT_EQ(roomy.cache->Match(ns, prompt, with).num_reused(), 39u);
@@ -216,7 +216,7 @@ TEST_F(KvCacheSources, SourcesWithTheSameHashAreComparedAndOnlyOneIsKept) {
   KvCacheOptions options = OptionsFor(64, 16, &DefaultEvictionChoice(), LayoutOf({0, kCrossLayer}));
   options.source_hash_mask = 0;
   CacheDriver driver(options);
-  const NamespaceId ns = driver.cache->OpenNamespace("alice", IdentityNamed(1));
+  const NamespaceId ns = driver.cache->EnterNamespace("alice", IdentityNamed(1));
   const Tokens one = TokensFrom(1, 40), prompt = TokensFrom(2, 20);
   Tokens two = one;
   two.back() ^= 1;

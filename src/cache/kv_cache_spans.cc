@@ -13,8 +13,8 @@ Result<Reservation> KvCache::ReserveAfter(AccountId account, uint32_t head_token
   KV_CHECK(head_tokens < tokens);
   const uint64_t blocks =
       CeilDiv(tokens, layout().block_tokens()) - head_tokens / layout().block_tokens() + 1;
-  return reserves_.Open(account, {.prompt_tokens = tokens, .tokens = tokens},
-                        layout().num_full_groups() * blocks);
+  return reserves_.Reserve(account, {.prompt_tokens = tokens, .tokens = tokens},
+                           layout().num_full_groups() * blocks);
 }
 
 KvSequence KvCache::Branch(const KvSequence& sequence, uint32_t num_tokens, uint32_t reserve_tokens,
@@ -24,6 +24,7 @@ KvSequence KvCache::Branch(const KvSequence& sequence, uint32_t num_tokens, uint
   branch.reserved_.reset();  // the fork's: it gives nothing back to that
   KV_CHECK(Truncate(branch, num_tokens));
   branch.reserved_ = reservation.state_;
+  branch.has_copy_ = false;  // its tail is another sequence's: it is copied in any case
   return branch;
 }
 

@@ -50,7 +50,7 @@ class KvSpansModel : public testing::TestWithParam<SpanParams> {
     return words;
   }
 
-  // A prompt of few words, documents and a question.
+  // Draws a prompt of few words, documents and a question.
   std::pair<Tokens, PromptSpans> RandomPrompt() {
     Tokens tokens = Join({1}, Words(40));
     PromptSpans spans;
@@ -66,7 +66,7 @@ class KvSpansModel : public testing::TestWithParam<SpanParams> {
     return {Join(std::move(tokens), Words(9)), spans};
   }
 
-  // As the scheduler admits one: all or nothing.
+  // Starts one as the scheduler admits it: all or nothing.
   void Start() {
     auto [prompt, spans] = RandomPrompt();
     const auto size = static_cast<uint32_t>(prompt.size());
@@ -103,7 +103,7 @@ class KvSpansModel : public testing::TestWithParam<SpanParams> {
     ++num_started_;
   }
 
-  AccountId match_account() { return cache().OpenAccount("alice"); }
+  AccountId match_account() { return cache().EnterAccount("alice"); }
 
   // Computes some of the next tokens, at most `most`. It has their blocks.
   void Compute(KvSequence& kv, std::span<const TokenId> tokens, uint32_t most) {
@@ -112,7 +112,8 @@ class KvSpansModel : public testing::TestWithParam<SpanParams> {
     EXPECT_TRUE(driver_.Append(kv, kSalt, tokens.subspan(kv.num_tokens(), num), kind));
   }
 
-  // More may be here than was when it started. Nothing that is reserved is lost.
+  // Begins a part. More of it may be here than was when it started; nothing that is reserved is
+  // lost.
   void Begin(Running& running) {
     Part& part = running.parts[running.num_read];
     running.reads = true;
@@ -198,7 +199,7 @@ class KvSpansModel : public testing::TestWithParam<SpanParams> {
     driver_.Stamp(running.first, kSalt, begin, std::max(begin, end), /*check=*/true);
   }
 
-  // A prompt of others, as far as there is room.
+  // Fills the pool with a prompt of others, as far as there is room.
   void FillPool() {
     const Tokens prompt = TokensFrom(Draw(1000), 16 + Draw(60));
     MatchResult match = cache().Match(ns_, prompt, {});
@@ -235,7 +236,7 @@ class KvSpansModel : public testing::TestWithParam<SpanParams> {
   CacheDriver driver_{OptionsFor(GetParam().num_blocks * GetParam().num_layers, 16,
                                  &DefaultEvictionChoice(),
                                  LayoutOf(std::vector<uint32_t>(GetParam().num_layers, 0)))};
-  const NamespaceId ns_ = driver_.cache->OpenNamespace("alice", IdentityNamed(1));
+  const NamespaceId ns_ = driver_.cache->EnterNamespace("alice", IdentityNamed(1));
   std::set<Tokens> computed_;
   std::vector<Running> running_;
   uint32_t epoch_ = 0;

@@ -147,7 +147,7 @@ TEST_F(KvCacheTest, SaysWhereAPromptDiverges) {
 
 TEST_F(KvCacheTest, SaysThatABlockWasEvicted) {
   Make(4);
-  ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  ns_ = cache().EnterNamespace("alice", IdentityNamed(1));
   const Tokens prompt = TokensFrom(1, 60);
   Run(prompt);
   Run(TokensFrom(2, 25));  // takes the two last blocks
@@ -162,19 +162,19 @@ TEST_F(KvCacheTest, SaysThatABlockWasEvicted) {
 TEST_F(KvCacheTest, SaysThatTheIdentityChanged) {
   const Tokens prompt = TokensFrom(1, 40);
   Run(prompt);
-  const NamespaceId changed = cache().OpenNamespace("alice", IdentityNamed(2));
+  const NamespaceId changed = cache().EnterNamespace("alice", IdentityNamed(2));
   EXPECT_NE(changed, ns_);
   const auto reason = [&](NamespaceId ns, const Tokens& tokens) {
     return std::string(ToString(cache().Match(ns, tokens, {}).miss->reason));
   };
   EXPECT_EQ(reason(changed, prompt), "identity_changed");
   EXPECT_EQ(reason(changed, TokensFrom(2, 40)), "cold");
-  const NamespaceId stranger = cache().OpenNamespace("bob", IdentityNamed(2));
+  const NamespaceId stranger = cache().EnterNamespace("bob", IdentityNamed(2));
   EXPECT_EQ(reason(stranger, prompt), "cold");
 }
 
 TEST_F(KvCacheTest, SaysThatMoreIsCachedUnderTheOtherRope) {
-  const NamespaceId longs = cache().OpenNamespace("alice", IdentityNamed(2));
+  const NamespaceId longs = cache().EnterNamespace("alice", IdentityNamed(2));
   const Tokens prompt = TokensFrom(1, 40);
   Run(prompt);
   MatchResult match = cache().Match(longs, prompt, {.other_rope = ns_});
@@ -210,7 +210,7 @@ TEST_F(KvCacheTest, ReuseOffMatchesAndPublishesNothing) {
   KvCacheOptions options = OptionsFor(8);
   options.reuse = false;
   driver_ = std::make_unique<CacheDriver>(options);
-  ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  ns_ = cache().EnterNamespace("alice", IdentityNamed(1));
   Run(prompt);
   Run(prompt);
   EXPECT_EQ(reused(), 0u);
@@ -230,7 +230,7 @@ TEST_F(KvCacheTest, CountsWhatIsWasted) {
 
 TEST_F(KvCacheTest, ADecodeStepAllocatesNothing) {
   Make(12);
-  ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  ns_ = cache().EnterNamespace("alice", IdentityNamed(1));
   Run(TokensFrom(1, 100));  // idle blocks that have to be evicted on the way
   const Tokens prompt = TokensFrom(2, 40);
   KvSequence sequence = cache().Fetch(cache().Match(ns_, prompt, {}), 150);
@@ -250,7 +250,7 @@ TEST_F(KvCacheTest, ADecodeStepAllocatesNothing) {
 
 TEST_F(KvCacheTest, TheOldestCursorGoesFirst) {
   driver_ = std::make_unique<CacheDriver>(OptionsFor(32, /*num_cursors=*/2));
-  ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  ns_ = cache().EnterNamespace("alice", IdentityNamed(1));
   for (uint64_t seed : {1, 2}) Run(TokensFrom(seed, 20));
   Run(TokensFrom(1, 20));
   EXPECT_EQ(reused(), 20u);
@@ -265,7 +265,7 @@ TEST_F(KvCacheTest, TheOldestCursorGoesFirst) {
 
 TEST_F(KvCacheTest, AMatchKeepsItsBlocksAndItsCursorWhileItIsHeld) {
   Make(4);
-  ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+  ns_ = cache().EnterNamespace("alice", IdentityNamed(1));
   const Tokens prompt = TokensFrom(1, 32);
   Run(prompt);
   MatchResult match = cache().Match(ns_, prompt, {});

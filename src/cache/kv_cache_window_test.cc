@@ -15,7 +15,7 @@ class KvCacheWindows : public KvCacheTest {
  protected:
   void MakeWindows(std::vector<uint32_t> windows, uint32_t num_blocks = 64) {
     Make(num_blocks, LayoutOf(windows));
-    ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+    ns_ = cache().EnterNamespace("alice", IdentityNamed(1));
   }
   // Computes the prompt with resume points at the ends of its messages.
   KvSequence RunMessages(const Tokens& prompt, std::vector<uint32_t> ends) {

@@ -82,6 +82,12 @@ uint32_t KvLoad::NumArrived(uint32_t block, uint32_t most, Front* front) {
   return num;
 }
 
+bool KvLoad::MayCome(const Read& read) const {
+  if (read.state != Read::State::kAsked) return false;
+  const ReadState state = tier_->StateOf(read.id);
+  return state == ReadState::kReading || state == ReadState::kArrived;
+}
+
 uint32_t KvLoad::TokensBeforeRead(uint32_t committed) const {
   if (reads_.empty()) return std::numeric_limits<uint32_t>::max();
   const uint32_t block_tokens = layout_->block_tokens();
@@ -90,7 +96,7 @@ uint32_t KvLoad::TokensBeforeRead(uint32_t committed) const {
     const uint32_t block = records[i].block;
     bool all = uint64_t{block} * block_tokens >= committed;
     for (; i < records.size() && records[i].block == block; ++i) {
-      all = all && reads_[i].state == Read::State::kAsked;
+      all = all && MayCome(reads_[i]);
     }
     if (all) return block * block_tokens - committed;
   }

@@ -21,7 +21,8 @@ namespace kvasir {
 class KvLoad {
  public:
   KvLoad() = default;  // not active
-  // A load of an offer that is not empty. `layout` must outlive it. `counts`: MatchOptions::counts.
+  // Starts to load an offer that is not empty. `layout` must outlive it. `counts`:
+  // MatchOptions::counts.
   KvLoad(Tier* tier, const KvLayout& layout, TierOffer offer, bool counts);
   KvLoad(KvLoad&&) noexcept = default;
   KvLoad& operator=(KvLoad&& other) noexcept { return MoveInto(*this, std::move(other)); }
@@ -33,12 +34,12 @@ class KvLoad {
   uint32_t num_records() const { return static_cast<uint32_t>(reads_.size()); }
   // Returns how many records of a kind are still wanted. O(records).
   uint32_t num_left(TierKind kind) const;
-  // Tokens whose KV came from the tier so far, those of them that came from a store far away, and
-  // the bytes of their payloads.
+  // Returns how many tokens' KV came from the tier so far, how many of those from a store far away,
+  // and the bytes of their payloads.
   uint32_t loaded_tokens() const { return loaded_tokens_; }
   uint32_t remote_tokens() const { return remote_tokens_; }
-  // Tokens that came from the tier, and those of blocks that another sequence had brought into the
-  // pool meanwhile.
+  // Returns how many tokens came from the tier, or with blocks that another sequence had brought
+  // into the pool meanwhile.
   uint32_t taken_tokens() const { return taken_tokens_; }
   uint64_t loaded_bytes() const { return loaded_bytes_[0] + loaded_bytes_[1]; }
   uint64_t loaded_bytes(TierKind kind) const { return loaded_bytes_[static_cast<size_t>(kind)]; }
@@ -61,8 +62,8 @@ class KvLoad {
   // Returns how many blocks from `block`, the next one, have arrived, at most `most`; `front`: what
   // has become of the one after them, kArrived if the count ended before it.
   uint32_t NumArrived(uint32_t block, uint32_t most, Front* front);
-  // Tokens from a sequence's end to the next block that was asked for and not given up; the largest
-  // number when there is none.
+  // Returns the tokens from a sequence's end to the next block that was asked for and may still
+  // come; the largest number without one. O(records).
   uint32_t TokensBeforeRead(uint32_t committed) const;
   // Gives up the records of blocks that the sequence has.
   void PassBefore(uint64_t committed);
@@ -77,6 +78,8 @@ class KvLoad {
   };
   RecordName NameOf(size_t record) const;
   Front FrontOf(uint32_t block);
+  // Tells whether a record was asked for and has come, or is being read.
+  bool MayCome(const Read& read) const;
   void End(uint32_t record, ReadEnd how);
 
   MovedPointer<Tier> tier_;

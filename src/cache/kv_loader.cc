@@ -15,7 +15,7 @@
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kBlocksAtOnce = 8;  // opened between two looks at the clock
+constexpr uint32_t kBlocksAtOnce = 8;  // unsealed between two looks at the clock
 
 }  // namespace
 
@@ -50,8 +50,8 @@ KvLoad::Front KvLoader::Continue(KvSequence& sequence, KvLoad& load,
     Front front;
     const uint32_t num = load.NumArrived(block, most, &front);
     if (num == 0) return front;
-    const uint32_t opened = Open(sequence, load, prompt, num, for_each);
-    if (opened < num) {
+    const uint32_t unsealed = Unseal(sequence, load, prompt, num, for_each);
+    if (unsealed < num) {
       load.is_broken_ = true;
       return Front::kMissing;
     }
@@ -59,12 +59,12 @@ KvLoad::Front KvLoader::Continue(KvSequence& sequence, KvLoad& load,
   }
 }
 
-// Lists what must be opened for the next `num` blocks of the sequence, which has room for them.
+// Lists what must be unsealed for the next `num` blocks of the sequence, which has room for them.
 // Copies windows that the pool has.
-std::vector<KvLoader::Opening> KvLoader::ListOpenings(const KvSequence& sequence,
-                                                      const KvLoad& load,
-                                                      std::span<const TokenId> prompt,
-                                                      uint32_t num) const {
+std::vector<KvLoader::Unsealing> KvLoader::ListUnsealings(const KvSequence& sequence,
+                                                          const KvLoad& load,
+                                                          std::span<const TokenId> prompt,
+                                                          uint32_t num) const {
   const KvLayout& layout = parts_.layout;
   const uint32_t block_tokens = layout.block_tokens();
   const uint32_t first = sequence.num_committed() / block_tokens;
@@ -78,7 +78,7 @@ std::vector<KvLoader::Opening> KvLoader::ListOpenings(const KvSequence& sequence
     }
   }
   const std::vector<TierOffer::Record>& records = load.offer_.records;
-  std::vector<Opening> opens;
+  std::vector<Unsealing> unsealings;
   uint32_t r = load.front_;
   for (uint32_t block = first; block < first + num; ++block) {
     for (uint32_t group = 0; group < layout.num_own_groups(); ++group) {
@@ -92,27 +92,27 @@ std::vector<KvLoader::Opening> KvLoader::ListOpenings(const KvSequence& sequence
         std::memcpy(parts_.pool.mutable_data(sequence.tables()[group].ref(block).id()),
                     parts_.pool.data(*theirs), layout.block_bytes());
       } else if (read || full || uint64_t{block} >= sequence.FirstWindowBlock(layout, group)) {
-        opens.push_back({.block = block, .group = group, .read = read});
+        unsealings.push_back({.block = block, .group = group, .read = read});
       }
     }
   }
-  return opens;
+  return unsealings;
 }
 
 // Counts the tokens and bytes of the first `right` blocks from `first`. A block of which nothing
 // was read is the pool's; in a model of windows alone it is passed over, because of what was read
 // after it.
-void KvLoader::CountOpened(KvLoad& load, std::span<const Opening> opens, uint32_t first,
-                           uint32_t right) const {
+void KvLoader::CountUnsealed(KvLoad& load, std::span<const Unsealing> unsealings, uint32_t first,
+                             uint32_t right) const {
   std::array<bool, kBlocksAtOnce> is_of_pool, is_remote{};
   const uint32_t block_tokens = parts_.layout.block_tokens();
   is_of_pool.fill(parts_.layout.num_full_groups() > 0);
-  for (const Opening& open : opens) {
-    if (open.block - first >= right) break;
-    const TierKind from = open.read ? load.offer_.records[*open.read].from : TierKind::kDisk;
+  for (const Unsealing& one : unsealings) {
+    if (one.block - first >= right) break;
+    const TierKind from = one.read ? load.offer_.records[*one.read].from : TierKind::kDisk;
     load.loaded_bytes_[static_cast<size_t>(from)] += parts_.layout.block_bytes();
-    is_of_pool[open.block - first] = false;
-    is_remote[open.block - first] |= from == TierKind::kRemote;
+    is_of_pool[one.block - first] = false;
+    is_remote[one.block - first] |= from == TierKind::kRemote;
   }
   for (uint32_t i = 0; i < right; ++i) {
     load.loaded_tokens_ += is_of_pool[i] ? 0 : block_tokens;
@@ -123,8 +123,8 @@ void KvLoader::CountOpened(KvLoad& load, std::span<const Opening> opens, uint32_
 
 // Takes the load's next blocks, whose records have arrived, into the sequence. Returns how many of
 // them were right; the sequence then ends before the first one that was not.
-uint32_t KvLoader::Open(KvSequence& sequence, KvLoad& load, std::span<const TokenId> prompt,
-                        uint32_t num, const ForEach& for_each) {
+uint32_t KvLoader::Unseal(KvSequence& sequence, KvLoad& load, std::span<const TokenId> prompt,
+                          uint32_t num, const ForEach& for_each) {
   const uint32_t block_tokens = parts_.layout.block_tokens();
   const TierOffer& offer = load.offer_;
   const uint32_t first = sequence.num_committed() / block_tokens;
@@ -135,30 +135,29 @@ uint32_t KvLoader::Open(KvSequence& sequence, KvLoad& load, std::span<const Toke
                            prompt.subspan(sequence.num_committed(), size_t{num} * block_tokens))) {
     return 0;  // reserved: cannot be
   }
-  std::vector<Opening> opens = ListOpenings(sequence, load, prompt, num);
+  std::vector<Unsealing> unsealings = ListUnsealings(sequence, load, prompt, num);
   const Digest& owner = parts_.namespaces.Of(sequence.ns()).owner;
-  for_each(static_cast<uint32_t>(opens.size()), [&](uint32_t i) {
-    Opening& open = opens[i];
-    if (!open.read) return;
-    const uint32_t at = open.block - offer.first_block;
-    const RecordFacts facts =
-        RecordFactsOf(parts_.layout, offer.keys[at + 1], offer.keys[at], open.block == 0,
-                      open.group, tokens_of(open.block), owner);
+  for_each(static_cast<uint32_t>(unsealings.size()), [&](uint32_t i) {
+    Unsealing& one = unsealings[i];
+    if (!one.read) return;
+    const uint32_t at = one.block - offer.first_block;
+    const RecordFacts facts = RecordFactsOf(parts_.layout, offer.keys[at + 1], offer.keys[at],
+                                            one.block == 0, one.group, tokens_of(one.block), owner);
     std::byte* const block =
-        parts_.pool.mutable_data(sequence.tables()[open.group].ref(open.block).id());
-    open.is_right =
-        parts_.tier->Open(load.reads_[*open.read].id, facts, {block, parts_.layout.block_bytes()});
+        parts_.pool.mutable_data(sequence.tables()[one.group].ref(one.block).id());
+    one.is_right =
+        parts_.tier->Unseal(load.reads_[*one.read].id, facts, {block, parts_.layout.block_bytes()});
   });
   uint32_t right = num;
-  for (const Opening& open : opens) {
-    if (!open.is_right) right = std::min(right, open.block - first);
+  for (const Unsealing& one : unsealings) {
+    if (!one.is_right) right = std::min(right, one.block - first);
   }
-  // Records after a wrong one stay, and are opened when the sequence comes to them.
-  for (const Opening& open : opens) {
-    if (!open.read || open.block - first > right) continue;
-    load.End(*open.read, open.is_right ? ReadEnd::kOpened : ReadEnd::kDamaged);
+  // Records after a wrong one stay, and are unsealed when the sequence comes to them.
+  for (const Unsealing& one : unsealings) {
+    if (!one.read || one.block - first > right) continue;
+    load.End(*one.read, one.is_right ? ReadEnd::kUsed : ReadEnd::kDamaged);
   }
-  CountOpened(load, opens, first, right);
+  CountUnsealed(load, unsealings, first, right);
   // With windows only a whole load is a hit.
   const bool is_hit = !parts_.layout.has_windows() || first + right == offer.end_block;
   if (is_hit) load.CountIn(parts_.counters);

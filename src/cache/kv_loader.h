@@ -21,8 +21,8 @@ namespace kvasir {
 class KvCache;
 class MatchResult;
 
-// Opens the blocks of a load and commits them as if they had been computed: KvCache says when. One
-// thread at a time.
+// Unseals the blocks of a load and commits them as if they had been computed: KvCache says when.
+// One thread at a time.
 class KvLoader {
  public:
   using Front = KvLoad::Front;
@@ -48,17 +48,17 @@ class KvLoader {
  private:
   // A block of a group that comes from a read, an index of KvLoad::reads_. Absent: it was in the
   // pool when the load began, and has gone.
-  struct Opening {
+  struct Unsealing {
     uint32_t block, group;
     std::optional<uint32_t> read;
     bool is_right = false;
   };
-  std::vector<Opening> ListOpenings(const KvSequence& sequence, const KvLoad& load,
-                                    std::span<const TokenId> known, uint32_t num) const;
-  void CountOpened(KvLoad& load, std::span<const Opening> opens, uint32_t first,
-                   uint32_t right) const;
-  uint32_t Open(KvSequence& sequence, KvLoad& load, std::span<const TokenId> known, uint32_t num,
-                const ForEach& for_each);
+  std::vector<Unsealing> ListUnsealings(const KvSequence& sequence, const KvLoad& load,
+                                        std::span<const TokenId> known, uint32_t num) const;
+  void CountUnsealed(KvLoad& load, std::span<const Unsealing> unsealings, uint32_t first,
+                     uint32_t right) const;
+  uint32_t Unseal(KvSequence& sequence, KvLoad& load, std::span<const TokenId> known, uint32_t num,
+                  const ForEach& for_each);
 
   const Parts parts_;
 };

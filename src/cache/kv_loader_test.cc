@@ -23,7 +23,7 @@ class KvLoaderTest : public testing::Test {
     tier_ = std::make_unique<MemoryTier>(tier);
     options.tier = tier_.get();
     driver_ = std::make_unique<CacheDriver>(options);
-    ns_ = cache().OpenNamespace("alice", IdentityNamed(1));
+    ns_ = cache().EnterNamespace("alice", IdentityNamed(1));
     driver_->Run(ns_, kStamp, prompt_);
     while (!cache().SealQueued(kNoEnd, for_each_)) {
     }
@@ -103,6 +103,23 @@ TEST_F(KvLoaderTest, StopsBeforeADamagedBlock) {
   driver_->Verify(sequence, kStamp);
 }
 
+TEST_F(KvLoaderTest, WhatWillNotComeIsComputedInOneGo) {
+  Make({.fails_at = 1, .num_fail = 3});
+  KvLoad load;
+  uint32_t offered;
+  KvSequence sequence = Start(&load, &offered);
+  EXPECT_EQ(Continue(sequence, load), KvLoad::Front::kMissing);
+  EXPECT_EQ(sequence.num_committed(), 16u);
+  while (load.TokensBeforeRead(16) < 48) {  // the last read that fails may be under way
+  }
+  EXPECT_EQ(load.TokensBeforeRead(16), 48u) << "to the block that comes";
+  EXPECT_TRUE(driver_->Append(sequence, kStamp, std::span(prompt_).subspan(16, 48)));
+  EXPECT_EQ(Continue(sequence, load), KvLoad::Front::kEnded);
+  EXPECT_EQ(sequence.num_committed(), 80u);
+  EXPECT_EQ(load.loaded_tokens(), 32u);
+  driver_->Verify(sequence, kStamp);
+}
+
 TEST_F(KvLoaderTest, ALoadThatMovesGivesItsBuffersBackOnce) {
   Make({.num_buffers = 4});
   KvLoad first, second;
@@ -110,7 +127,7 @@ TEST_F(KvLoaderTest, ALoadThatMovesGivesItsBuffersBackOnce) {
   KvSequence sequence = Start(&first, &offered);
   first.AskAhead(0);
   second = std::move(first);
-  EXPECT_FALSE(first.active());
+  EXPECT_FALSE(first.active());  // NOLINT(bugprone-use-after-move): it lets go
   EXPECT_TRUE(second.active());
   EXPECT_FALSE(tier_->HasReadRoom());
   EXPECT_EQ(second.TokensBeforeRead(0), 0u);

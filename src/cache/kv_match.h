@@ -51,7 +51,8 @@ class MatchResult {
   uint32_t num_reused() const { return num_pool_ + num_partial_; }
   uint32_t num_pool() const { return num_pool_; }        // of blocks and tails used whole
   uint32_t num_partial() const { return num_partial_; }  // of a block that holds more than is used
-  // Tokens after those that the tier has: in whole blocks, with all that the token after them sees.
+  // Returns how many tokens the tier has after those: in whole blocks, with all that the token
+  // after them sees.
   uint32_t num_offered() const { return num_offered_; }
   bool has_cursor() const { return has_cursor_; }  // then num_reused() == prompt size
 
@@ -88,7 +89,7 @@ struct MatchOptions {
   NamespaceId other_rope = kSharesNothing;
   // false: the tier is not asked, and what is computed is not handed over to it.
   bool use_tier = true;
-  // The same of a store that machines share, where the tier has one.
+  // How a store that machines share is used, where the tier has one.
   RemoteUse remote = RemoteUse::kReadWrite;
   // false: counters() leave this match out: a request that ran before goes on.
   bool counts = true;

@@ -16,7 +16,8 @@ void KvPublisher::Commit(KvSequence& sequence, uint32_t num_tokens, CommitKind k
   sequence.num_committed_ += num_tokens;
   const uint32_t committed = sequence.num_committed_, end = committed / block_tokens;
   const bool ends = kind == CommitKind::kEnd;
-  if (sequence.source_ != nullptr && sequence.publishes() && (end > 0 || (ends && committed > 0))) {
+  if (sequence.source_.key != nullptr && sequence.publishes() &&
+      (end > 0 || (ends && committed > 0))) {
     sequence.shares_ = LinkSource(sequence);
   }
   for (uint32_t b = begin; b < end && sequence.publishes(); ++b) {
@@ -29,9 +30,9 @@ void KvPublisher::Commit(KvSequence& sequence, uint32_t num_tokens, CommitKind k
     if (ends && committed % block_tokens != 0 && committed == sequence.num_tokens()) {
       tail = PublishTail(sequence);
     }
-    if (parts_.layout.has_windows() && sequence.source_ == nullptr) {
-      const std::vector<uint32_t>& points = sequence.resume_points_;
-      size_t& next = sequence.next_resume_;
+    if (parts_.layout.has_windows() && sequence.source_.key == nullptr) {
+      const std::vector<uint32_t>& points = sequence.resume_.all;
+      size_t& next = sequence.resume_.next;
       for (size_t i = next; i < points.size() && points[i] <= committed; ++i) {
         KeepWindows(sequence, points[i], tail);
         if (CeilDiv(points[i], block_tokens) <= end) next = i + 1;  // else when its block is full
@@ -74,7 +75,7 @@ bool KvPublisher::PublishFull(KvSequence& sequence, uint32_t block_index) {
   return true;
 }
 
-// The node of the sequence's tail; absent when no node holds exactly its tokens.
+// Returns the node of the sequence's tail; absent when no node holds exactly its tokens.
 std::optional<NodeId> KvPublisher::PublishTail(KvSequence& sequence) {
   const uint32_t block_index = sequence.num_committed_ / parts_.layout.block_tokens();
   const auto tail = sequence.tokens().subspan(size_t{block_index} * parts_.layout.block_tokens());
@@ -88,10 +89,11 @@ std::optional<NodeId> KvPublisher::PublishTail(KvSequence& sequence) {
   Reservation::State* state = sequence.reserved_.get();
   const bool is_written =
       !sequence.closed_ || parts_.pool.pin_count(sequence.table().ref(block_index).id()) > 1;
-  const bool reserved = state != nullptr && !state->released;
-  if (reserved && is_written && !parts_.reserves.Promise(*state, num_full)) return std::nullopt;
+  const bool promises = state != nullptr && !state->released && is_written && !sequence.has_copy_;
+  if (promises && !parts_.reserves.Promise(*state, num_full)) return std::nullopt;
   const auto node = Link(sequence.place_.node(), tail, sequence, block_index);
-  if (!node && reserved && is_written) parts_.reserves.TakeBack(*state, num_full);
+  if (promises && !node) parts_.reserves.TakeBack(*state, num_full);
+  if (promises && node) sequence.has_copy_ = true;
   return node;
 }
 
@@ -135,7 +137,7 @@ void KvPublisher::KeepWindows(KvSequence& sequence, uint32_t num_tokens,
   const uint32_t block_tokens = parts_.layout.block_tokens();
   const auto end = static_cast<uint32_t>(CeilDiv(num_tokens, block_tokens));
   NodeId node = sequence.place_.node();
-  uint32_t depth = parts_.index.depth(node) - sequence.source_nodes_;
+  uint32_t depth = parts_.index.depth(node) - sequence.source_.nodes;
   if (end > depth && tail) KeepWindowsOf(*tail, sequence, end - 1, num_tokens);
   while (depth > end) {
     node = parts_.index.parent(node);
@@ -196,17 +198,18 @@ void KvPublisher::QueueWrites(NodeId node, const KvKind& kind, uint8_t stores) {
 }
 
 void KvPublisher::KeepCursor(const KvSequence& sequence, std::span<const float> hidden) {
-  if (!sequence.publishes() || sequence.num_committed_ == 0 || sequence.source_ != nullptr) return;
+  if (!sequence.publishes() || sequence.num_committed_ == 0 || sequence.source_.key != nullptr)
+    return;
   const size_t begin =
       sequence.num_committed_ / parts_.layout.block_tokens() * size_t{parts_.layout.block_tokens()};
   parts_.cursors.Keep(sequence.place_.node(),
                       sequence.tokens().subspan(begin, sequence.num_committed_ - begin), hidden);
 }
 
-// The source gets its nodes, and the sequence its place below them. False: there are not enough
+// Gives the source its nodes, and the sequence its place below them. False: there are not enough
 // nodes, or another source has the same hash.
 bool KvPublisher::LinkSource(KvSequence& sequence) {
-  const SourceKey& key = *sequence.source_;
+  const SourceKey& key = *sequence.source_.key;
   NodeId node = sequence.place_.node();
   if (const auto last = FindSource(parts_.index, node, key)) {
     node = *last;
@@ -220,16 +223,16 @@ bool KvPublisher::LinkSource(KvSequence& sequence) {
     for (uint32_t i = 0; i < key.num_nodes(); ++i) node = parts_.index.Insert(node, key.node(i));
   }
   sequence.place_.MoveTo(node);
-  sequence.source_.reset();
+  sequence.source_.key.reset();
   return true;
 }
 
-// The sequence's blocks of its source enter the index, at the last nodes of the source, unless
-// somebody else's are there.
+// Enters the sequence's blocks of its source into the index, at the last nodes of the source,
+// unless those of another sequence are there.
 void KvPublisher::EnterSource(KvSequence& sequence) {
   const KvKind& kind = parts_.layout.kinds().back();
   NodeId node = sequence.place_.node();
-  while (parts_.index.depth(node) > sequence.source_nodes_) node = parts_.index.parent(node);
+  while (parts_.index.depth(node) > sequence.source_.nodes) node = parts_.index.parent(node);
   const bool theirs = parts_.index.block(node, kind.first_group).has_value();
   for (auto b = static_cast<uint32_t>(sequence.tables_.back().size()); b-- > 0;) {
     if (theirs) {
@@ -246,10 +249,10 @@ void KvPublisher::EnterSource(KvSequence& sequence) {
 }
 
 void KvPublisher::CommitSource(KvSequence& sequence) {
-  KV_CHECK(!sequence.has_source_ && sequence.HoldsSource());
-  sequence.has_source_ = true;
+  KV_CHECK(!sequence.source_.is_whole && sequence.HoldsSource());
+  sequence.source_.is_whole = true;
   if (!sequence.publishes()) return;
-  if (sequence.source_ == nullptr || LinkSource(sequence)) return EnterSource(sequence);
+  if (sequence.source_.key == nullptr || LinkSource(sequence)) return EnterSource(sequence);
   sequence.shares_ = false;
 }
 

@@ -33,7 +33,7 @@ class KvPublisher {
     Residency& residency;
     KvReserves& reserves;
     CacheCounters& counters;
-    BlockSealer* sealer;  // nullptr: there is no tier
+    BlockSealer* sealer;  // nullptr without a tier
   };
   explicit KvPublisher(const Parts& parts) : parts_(parts) {}
 

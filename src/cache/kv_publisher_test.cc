@@ -73,8 +73,8 @@ TEST(KvCacheContinue, DraftsWhatFollowedInTheSameNamespaceAlone) {
   options.continues = true;
   options.budget_bytes += 1 << 16;
   CacheDriver driver(options);
-  const NamespaceId alice = driver.cache->OpenNamespace("alice", IdentityNamed(1));
-  const NamespaceId bob = driver.cache->OpenNamespace("bob", IdentityNamed(1));
+  const NamespaceId alice = driver.cache->EnterNamespace("alice", IdentityNamed(1));
+  const NamespaceId bob = driver.cache->EnterNamespace("bob", IdentityNamed(1));
   const Tokens text = TokensFrom(1, 64);
   std::optional<Miss> miss;
   KvSequence written = driver.Run(alice, 7, text, {}, &miss);

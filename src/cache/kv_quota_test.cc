@@ -15,9 +15,9 @@ class KvQuotas : public KvCacheTest {
     Make(num_blocks, LayoutOf(windows));
     for (const KvQuota& quota : quotas) {
       const std::string name = std::string(1, static_cast<char>('a' + owners_.size()));
-      const AccountId account = cache().OpenAccount(name);
+      const AccountId account = cache().EnterAccount(name);
       cache().SetQuota(account, quota);
-      owners_.push_back({cache().OpenNamespace(name, IdentityNamed(1)), account});
+      owners_.push_back({cache().EnterNamespace(name, IdentityNamed(1)), account});
     }
   }
   const KvAccounts::Account& Of(size_t owner) const {
@@ -100,12 +100,12 @@ TEST_F(KvQuotas, AGuaranteeThatOthersHaveReservedHoldsWhenTheyReleaseIt) {
 TEST_F(KvQuotas, AccountsWithoutBlocksAndQuotasAreRecycled) {
   Make(8);
   const size_t most = OptionsFor(8).num_namespaces + 1;
-  const AccountId kept = cache().OpenAccount("kept");
+  const AccountId kept = cache().EnterAccount("kept");
   cache().SetQuota(kept, {.guaranteed = 1});
   for (size_t i = 0; i < 3 * most; ++i) {
-    EXPECT_NE(cache().OpenAccount("tenant " + std::to_string(i)), kNobody);
+    EXPECT_NE(cache().EnterAccount("tenant " + std::to_string(i)), kNobody);
   }
-  EXPECT_EQ(cache().OpenAccount("kept"), kept);
+  EXPECT_EQ(cache().EnterAccount("kept"), kept);
   EXPECT_EQ(cache().accounts().size(), most);
 }
 
@@ -115,11 +115,11 @@ TEST_F(KvQuotas, AQuotaFindsAnAccountWhereAllHaveBlocks) {
   owners_.clear();
   for (size_t i = 0; i < most; ++i) {
     const std::string name = "tenant " + std::to_string(i);
-    owners_.push_back({cache().OpenNamespace(name, IdentityNamed(1)), cache().OpenAccount(name)});
+    owners_.push_back({cache().EnterNamespace(name, IdentityNamed(1)), cache().EnterAccount(name)});
     ASSERT_TRUE(Leave(i, TokensFrom(static_cast<TokenId>(i), i == 3 ? 16 : 32)));
   }
   cache().SetQuota(owners_[3].account, {.guaranteed = 1});
-  EXPECT_EQ(cache().OpenAccount("late"), kNobody);
+  EXPECT_EQ(cache().EnterAccount("late"), kNobody);
   const AccountId late = cache().MakeAccount("late");
   ASSERT_NE(late, kNobody);
   EXPECT_NE(late, owners_[3].account) << "it has a quota";

@@ -10,8 +10,8 @@
 
 namespace kvasir {
 
-Result<Reservation> KvReserves::Open(AccountId account, const KvDemand& demand,
-                                     uint64_t num_blocks) {
+Result<Reservation> KvReserves::Reserve(AccountId account, const KvDemand& demand,
+                                        uint64_t num_blocks) {
   const Most most = MostOf(demand.tokens, demand.most_full_tokens);
   Reservation reservation;
   reservation.state_ = std::make_shared<Reservation::State>(
@@ -108,13 +108,22 @@ void KvReserves::GiveBack(KvSequence& sequence, uint64_t num_blocks) {
   sequence.unbacked_ += static_cast<uint32_t>(num_blocks) - again;
 }
 
+void KvReserves::DropCopy(KvSequence& sequence) {
+  Reservation::State* state = Of(sequence);
+  if (!std::exchange(sequence.has_copy_, false) || state == nullptr) return;
+  const uint32_t num_full = layout_.num_full_groups();
+  const uint32_t unbacked = std::min(num_full, sequence.unbacked_);
+  sequence.unbacked_ -= unbacked;
+  TakeBack(*state, std::min(num_full - unbacked, state->blocks));
+}
+
 // Returns the blocks that it may still take.
 uint64_t KvReserves::RestOf(const KvSequence& sequence, const Reservation::State& state) const {
   const auto beyond = [](uint64_t most, uint64_t held) { return most - std::min(most, held); };
   uint64_t rest = beyond(MostFull(sequence, state), NumFullBlocks(sequence)) +
                   beyond(state.window_blocks, NumWindowBlocks(sequence));
   if (state.shares_prompt) rest += NumCopied(sequence);
-  if (!sequence.HoldsSource()) rest += layout_.SourceBlocks(sequence.source_tokens_);
+  if (!sequence.HoldsSource()) rest += layout_.SourceBlocks(sequence.source_.tokens);
   return rest - std::min<uint64_t>(rest, sequence.unbacked_);
 }
 
@@ -134,6 +143,7 @@ void KvReserves::Settle(KvSequence& sequence, uint32_t sequences) {
 void KvReserves::ReleaseRest(KvSequence& sequence) {
   Reservation::State* state = Of(sequence);
   if (state == nullptr) return;
+  if (NumCopied(sequence) == 0) DropCopy(sequence);
   const uint64_t rest = RestOf(sequence, *state);
   TakeBack(*state, static_cast<uint32_t>(std::min<uint64_t>(rest, state->blocks)));
 }

@@ -12,7 +12,7 @@
 namespace kvasir {
 
 // The arithmetic of what sequences may still take. It moves no block: what it promises, it takes
-// from the accounts. Allocates nothing but in Open. One thread at a time.
+// from the accounts. Allocates nothing but in Reserve. One thread at a time.
 class KvReserves {
  public:
   // REQUIRES: all outlive it. `step_tokens`: of one call to KvCache::Extend.
@@ -21,7 +21,7 @@ class KvReserves {
       : layout_(layout), step_tokens_(step_tokens), pool_(pool), accounts_(accounts) {}
 
   // Reserves num_blocks blocks for sequences of this demand. kExhausted as Promise.
-  Result<Reservation> Open(AccountId account, const KvDemand& demand, uint64_t num_blocks);
+  Result<Reservation> Reserve(AccountId account, const KvDemand& demand, uint64_t num_blocks);
   // Returns the blocks of the demand alone.
   uint64_t BlocksOf(const KvDemand& demand) const { return demand.blocks(layout_, step_tokens_); }
 
@@ -34,7 +34,7 @@ class KvReserves {
   Status Grow(Reservation::State& state, uint32_t tokens, uint32_t sequences);
 
   static Reservation::State* Of(const KvSequence& sequence);  // nullptr: none
-  // Blocks that a sequence can take now: those reserved for it, and those not reserved.
+  // Returns how many blocks a sequence can take now: those reserved for it, and those not reserved.
   uint32_t available(const KvSequence& sequence) const;
   // Counts that the sequence takes blocks, from its reservation first.
   void Draw(KvSequence& sequence, uint64_t num_blocks);
@@ -42,6 +42,9 @@ class KvReserves {
   // length. Reserves as many of them as are unreserved, and counts the others as unbacked:
   // ReleaseRest must not release blocks for those.
   void GiveBack(KvSequence& sequence, uint64_t num_blocks);
+  // Releases what is reserved for the copy of a sequence's tail, if anything: it is written in
+  // place, because what had it left the index or ended.
+  void DropCopy(KvSequence& sequence);
   // Makes a reservation what `sequences` sequences need of which this one alone holds blocks, as
   // far as there are so many. Those that do not exist yet need as much as this one.
   void Settle(KvSequence& sequence, uint32_t sequences);

@@ -16,12 +16,12 @@ class KvReservesTest : public testing::Test {
     ASSERT_TRUE(made);
     pool_ = std::move(*made);
     reserves_ = std::make_unique<KvReserves>(layout_, /*step_tokens=*/24, *pool_, accounts_);
-    owner_ = accounts_.Open({});
+    owner_ = accounts_.Enter({});
   }
-  // A reservation for one sequence without a match.
-  Result<Reservation> Open(uint32_t tokens) {
+  // Reserves blocks for one sequence without a match.
+  Result<Reservation> Reserve(uint32_t tokens) {
     const KvDemand demand{.prompt_tokens = tokens, .tokens = tokens};
-    return reserves_->Open(owner_, demand, reserves_->BlocksOf(demand));
+    return reserves_->Reserve(owner_, demand, reserves_->BlocksOf(demand));
   }
 
   const KvLayout layout_ = TinyLayout();
@@ -32,22 +32,22 @@ class KvReservesTest : public testing::Test {
 };
 
 TEST_F(KvReservesTest, PromisesWholeBlocksUntilNoneIsLeft) {
-  auto first = Open(33);
+  auto first = Reserve(33);
   ASSERT_TRUE(first);
   EXPECT_EQ(first->blocks(), 3u);
   EXPECT_EQ(accounts_.reserved(), 3u);
-  const auto refused = Open(7 * 16 + 1);
+  const auto refused = Reserve(7 * 16 + 1);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kExhausted);
   EXPECT_NE(refused.error().cause, Cause::kKvMax);
   EXPECT_EQ(accounts_.reserved(), 3u);
-  EXPECT_TRUE(Open(7 * 16));  // and gives them back at once
+  EXPECT_TRUE(Reserve(7 * 16));  // and gives them back at once
   first->Release();
   EXPECT_EQ(accounts_.reserved(), 0u);
 }
 
 TEST_F(KvReservesTest, GrowsByWhatIsMissingForEachSequence) {
-  auto reservation = Open(16);
+  auto reservation = Reserve(16);
   ASSERT_TRUE(reservation);
   EXPECT_TRUE(reservation->Grow(48, /*sequences=*/3));
   EXPECT_EQ(reservation->blocks(), 1 + 2 * 3u);
@@ -61,14 +61,14 @@ TEST_F(KvReservesTest, GrowsByWhatIsMissingForEachSequence) {
 
 TEST_F(KvReservesTest, NamesTheMaximumOfTheOwnerWhereThatIsInTheWay) {
   accounts_.SetQuota(owner_, {.max = 4});
-  const auto refused = Open(5 * 16);
+  const auto refused = Reserve(5 * 16);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().cause, Cause::kKvMax);
-  EXPECT_TRUE(Open(4 * 16));
+  EXPECT_TRUE(Reserve(4 * 16));
 }
 
 TEST_F(KvReservesTest, ASequenceWithoutAReservationTakesWhatNobodyHasReserved) {
-  const auto reservation = Open(48);
+  const auto reservation = Reserve(48);
   ASSERT_TRUE(reservation);
   KvSequence sequence;
   EXPECT_EQ(KvReserves::Of(sequence), nullptr);

@@ -8,10 +8,10 @@
 namespace kvasir {
 
 void KvSequence::AddResumePoint(uint32_t point) {
-  const auto at = std::ranges::lower_bound(resume_points_, point);
-  if (at != resume_points_.end() && *at == point) return;
+  const auto at = std::ranges::lower_bound(resume_.all, point);
+  if (at != resume_.all.end() && *at == point) return;
   if (point <= num_committed_) return;
-  resume_points_.insert(at, point);
+  resume_.all.insert(at, point);
 }
 
 void KvSequence::Close() {

@@ -49,12 +49,12 @@ class KvSequence {
   uint32_t num_tokens() const { return static_cast<uint32_t>(tokens_.size()); }  // with room
   uint32_t num_committed() const { return num_committed_; }
   std::span<const TokenId> tokens() const { return tokens_; }
-  // [layer groups], what attention reads and writes; own groups have one size(), `cross` groups
-  // have the blocks of the source.
+  // Returns what attention reads and writes, [layer groups]; own groups have one size(), `cross`
+  // groups have the blocks of the source.
   std::span<const BlockTable> tables() const { return tables_; }
   const BlockTable& table() const { return tables_[0]; }
-  // [full groups]: the blocks that it keeps before those of its tables, side by side; empty before
-  // the first Retain.
+  // Returns the blocks that it keeps before those of its tables, [full groups], side by side; empty
+  // before the first Retain.
   std::span<const BlockTable> kept() const { return kept_; }
   std::span<const uint32_t> kept_blocks() const { return kept_blocks_; }  // their place in the text
   bool retains() const { return retains_; }  // KvCache::Retain succeeded
@@ -74,18 +74,15 @@ class KvSequence {
   AccountId account() const { return account_; }
   // Tells whether its place in the index is there; false after an erasure.
   bool has_place() const { return place_.is_current(); }
-  uint32_t source_tokens() const { return source_tokens_; }
+  uint32_t source_tokens() const { return source_.tokens; }
   // Tells whether it has the blocks of its source's KV, or needs none.
-  bool HoldsSource() const { return source_tokens_ == 0 || tables_.back().size() > 0; }
-  // Its source has no KV, or that KV is computed and will not change.
-  bool has_source() const { return has_source_; }
+  bool HoldsSource() const { return source_.tokens == 0 || tables_.back().size() > 0; }
+  // Tells whether its source has no KV, or that KV is computed and will not change.
+  bool has_source() const { return source_.is_whole; }
 
-  // Points before its end at which Commit keeps its windows in the index, so that a later prompt
-  // can continue there. Numbers of tokens, ascending. Without windows they have no effect.
-  void KeepResumePoints(std::vector<uint32_t> points) {
-    resume_points_ = std::move(points);
-    next_resume_ = 0;
-  }
+  // Takes points before its end at which Commit keeps its windows in the index, so that a later
+  // prompt can continue there. Numbers of tokens, ascending. Without windows they have no effect.
+  void KeepResumePoints(std::vector<uint32_t> points) { resume_ = {.all = std::move(points)}; }
 
   // Adds one more, unless it has passed.
   void AddResumePoint(uint32_t point);
@@ -98,6 +95,18 @@ class KvSequence {
   friend class KvLoader;
   friend class KvPublisher;
   friend class KvReserves;
+  struct ResumePoints {
+    std::vector<uint32_t> all;  // ascending
+    size_t next = 0;            // the first one whose blocks are not all kept yet
+  };
+  // The text that `cross` groups read. Forks have the same one.
+  struct Source {
+    uint32_t tokens = 0;
+    uint32_t nodes = 0;    // the depth in the index at which the sequence's tokens begin
+    bool is_whole = true;  // its KV is computed and will not change, or it has none
+    // Until it has its nodes: then place_ is the root.
+    std::shared_ptr<const SourceKey> key;
+  };
   // Its last committed full block; meaningful while publishing. First, so that the blocks are
   // released before it, and the node is then bare if nothing else needs it.
   NodeHold place_;
@@ -107,19 +116,16 @@ class KvSequence {
   uint32_t num_committed_ = 0;
   bool closed_ = false;
   uint32_t unbacked_ = 0;  // blocks that it gave back and that could not be reserved for it again
+  // A block of each `full` group is reserved for the copy of its tail, because the index or others
+  // have that. KvReserves::DropCopy gives them back if it is written in place after all.
+  bool has_copy_ = false;
   std::shared_ptr<Reservation::State> reserved_;  // that it draws from; shared with its forks
   std::vector<TokenId> tokens_;
   // A load ended or will end here: blocks of windows that the token here does not see were not
   // loaded, and have no meaning. 0: nothing was loaded.
   uint32_t windows_from_ = 0;
-  std::vector<uint32_t> resume_points_;
-  size_t next_resume_ = 0;  // the first one whose blocks are not all kept yet
-  uint32_t source_tokens_ = 0;
-  uint32_t source_nodes_ =
-      0;  // nodes of the source: the depth in the index at which its tokens begin
-  bool has_source_ = true;
-  // Until the source has its nodes: then place_ is the root. Its forks have the same one.
-  std::shared_ptr<const SourceKey> source_;
+  ResumePoints resume_;
+  Source source_;
   bool retains_ = false;
   uint32_t most_full_blocks_ = std::numeric_limits<uint32_t>::max();
   std::vector<uint32_t> kept_blocks_;  // of kept_

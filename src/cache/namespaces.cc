@@ -32,12 +32,12 @@ std::optional<NamespaceId> Namespaces::Find(const Namespace& named) const {
   return std::nullopt;
 }
 
-std::optional<NamespaceId> Namespaces::Reopen(const Namespace& wanted) {
+std::optional<NamespaceId> Namespaces::Reenter(const Namespace& wanted) {
   ++clock_;
   const auto ns = Find(wanted);
   if (!ns) return std::nullopt;
   Namespace& space = Of(*ns);
-  space.opened = clock_;
+  space.entered = clock_;
   space.account = wanted.account;
   space.stores = wanted.stores;
   return ns;
@@ -70,7 +70,7 @@ std::optional<Namespaces::Place> Namespaces::PlaceFor(const Namespace& wanted) c
 
 NamespaceId Namespaces::Put(const Place& place, Namespace wanted, NodeId root) {
   wanted.root = root;
-  wanted.opened = clock_;
+  wanted.entered = clock_;
   if (!place.old) {
     KV_CHECK(entries_.size() < entries_.capacity());
     entries_.push_back(wanted);
@@ -81,8 +81,8 @@ NamespaceId Namespaces::Put(const Place& place, Namespace wanted, NodeId root) {
   return *place.old;
 }
 
-// Returns the namespace without blocks and users that was opened longest ago. Not the one that was
-// opened last, whose id the caller is about to use. `like`: only salted ones of its owner and
+// Returns the namespace without blocks and users that was entered longest ago. Not the one that was
+// entered last, whose id the caller is about to use. `like`: only salted ones of its owner and
 // identity.
 std::optional<NamespaceId> Namespaces::Recyclable(const Namespace* like) const {
   std::optional<NamespaceId> best;
@@ -91,27 +91,27 @@ std::optional<NamespaceId> Namespaces::Recyclable(const Namespace* like) const {
     if (like && (!space.salt || space.owner != like->owner || space.identity != like->identity)) {
       continue;
     }
-    const bool is_new = space.opened + 1 == clock_;
+    const bool is_new = space.entered + 1 == clock_;
     if (is_new || space.users > 0 || index_.has_children(space.root)) continue;
-    if (!best || space.opened < Of(*best).opened) best = NamespaceId(i);
+    if (!best || space.entered < Of(*best).entered) best = NamespaceId(i);
   }
   return best;
 }
 
-// Returns the salted namespace without users that was opened longest ago, with or without blocks:
+// Returns the salted namespace without users that was entered longest ago, with or without blocks:
 // one owner's salts must leave namespaces for others. Not one of an owner with a guarantee.
 std::optional<NamespaceId> Namespaces::OldestSalted() const {
   std::optional<NamespaceId> best;
   for (size_t i = 1; i < entries_.size(); ++i) {
     const Namespace& space = entries_[i];
-    if (!space.salt || space.users > 0 || space.opened + 1 == clock_) continue;
+    if (!space.salt || space.users > 0 || space.entered + 1 == clock_) continue;
     if (accounts_.of(space.account).quota.guaranteed > 0) continue;
-    if (!best || space.opened < Of(*best).opened) best = NamespaceId(i);
+    if (!best || space.entered < Of(*best).entered) best = NamespaceId(i);
   }
   return best;
 }
 
-// Returns the owner's namespace without users that was opened longest ago, with or without blocks,
+// Returns the owner's namespace without users that was entered longest ago, with or without blocks,
 // of those without a salt, or of those with salt and adapters: clients choose scales of adapters
 // freely, and each scale has a separate Identity.
 std::optional<NamespaceId> Namespaces::OldestOf(const Digest& owner, bool salted) const {
@@ -120,8 +120,8 @@ std::optional<NamespaceId> Namespaces::OldestOf(const Digest& owner, bool salted
     const Namespace& space = entries_[i];
     if (space.owner != owner || space.salt.has_value() != salted) continue;
     if (salted && !space.is_adapted()) continue;
-    if (space.users > 0 || space.opened + 1 == clock_) continue;
-    if (!best || space.opened < Of(*best).opened) best = NamespaceId(i);
+    if (space.users > 0 || space.entered + 1 == clock_) continue;
+    if (!best || space.entered < Of(*best).entered) best = NamespaceId(i);
   }
   return best;
 }

@@ -1,4 +1,4 @@
-// Namespaces: which namespaces of a cache are open, and whose they are.
+// Namespaces: which namespaces a cache has, and whose they are.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,10 @@ struct Namespace {
   Identity identity;
   Identity plain{};  // the identity of the same without adapters: differs from `identity` with them
   NodeId root{};
-  uint32_t epoch = 0;   // times erased
-  uint32_t users = 0;   // holds of matches and sequences, those from before an erasure too
-  uint64_t opened = 0;  // when last, by the clock of Namespaces
-  bool stores = false;  // the tier has a key for its owner
+  uint32_t epoch = 0;    // times erased
+  uint32_t users = 0;    // holds of matches and sequences, those from before an erasure too
+  uint64_t entered = 0;  // when last, by the clock of Namespaces
+  bool stores = false;   // the tier has a key for its owner
 
   bool HasOwnerOf(const Namespace& other) const {
     return owner == other.owner && salt == other.salt;
@@ -59,9 +59,9 @@ class Namespaces {
   static Namespace Named(std::string_view owner, const Identity& identity,
                          std::optional<std::string_view> salt);
   std::optional<NamespaceId> Find(const Namespace& named) const;
-  // Returns the open namespace of this name, whose account and key are now those of `wanted`.
-  std::optional<NamespaceId> Reopen(const Namespace& wanted);
-  // Where a namespace that is not open may stand. To be called after Reopen, once.
+  // Returns the namespace of this name, whose account and key are now those of `wanted`.
+  std::optional<NamespaceId> Reenter(const Namespace& wanted);
+  // Where a new namespace may stand. To be called after Reenter, once.
   struct Place {
     std::optional<NamespaceId> old;  // the one that must be emptied; absent: there is a free entry
   };
@@ -82,7 +82,7 @@ class Namespaces {
   const PrefixIndex& index_;
   const KvAccounts& accounts_;
   std::vector<Namespace> entries_;  // reserved at construction
-  uint64_t clock_ = 0;              // calls of Reopen
+  uint64_t clock_ = 0;              // calls of Reenter
 };
 
 }  // namespace kvasir

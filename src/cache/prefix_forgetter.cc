@@ -20,7 +20,7 @@ struct PrefixForgetter::Path {
   size_t end() const { return last / block_tokens; }
   bool is_whole() const { return nodes.size() == end(); }
   NodeId node(size_t blocks) const { return blocks == 0 ? root : nodes[blocks - 1]; }
-  // The forgotten text after so many blocks, at most a block of it.
+  // Returns the forgotten text after so many blocks, at most a block of it.
   std::span<const TokenId> text(size_t blocks) const {
     const size_t begin = blocks * block_tokens;
     return ids.subspan(begin, std::min<size_t>(block_tokens, last + 1 - begin));
@@ -46,10 +46,12 @@ ForgottenText PrefixForgetter::Forget(NamespaceId ns, std::span<const TokenId> i
   }
   const uint64_t blocks = parts_.index.num_blocks(), tokens = parts_.index.num_tokens();
   ForgottenText forgotten;
+  parts_.residency.NoteEraseBegins(path.root);
   if (path.is_whole()) ForgetAfter(path, kept, &forgotten);
   ForgetBack(path, kept, &forgotten);
   forgotten.erased_blocks = blocks - parts_.index.num_blocks();
   forgotten.erased_tokens = tokens - parts_.index.num_tokens();
+  parts_.residency.NoteEraseEnds(path.root);
   forgotten.point = parts_.owners.Forget(ns);
   return forgotten;
 }
@@ -115,9 +117,11 @@ void PrefixForgetter::ForgetAfter(const Path& path, const KeptPrompts& kept,
     if (!PrefixIndex::is_root(node)) has_cursors[static_cast<size_t>(node)] = true;
   }
   const bool own_only = FaultActive(Fault::kEraseOwnOnly);
-  const std::vector<TokenId> ids(path.ids.begin(), path.ids.end());
-  const std::vector<Found> own =
-      own_only ? NodesAfter(path, KeptPrompts({ids}, ids)) : std::vector<Found>();
+  std::vector<Found> own;
+  if (own_only) {
+    const std::vector<TokenId> ids(path.ids.begin(), path.ids.end());
+    own = NodesAfter(path, KeptPrompts({ids}, ids));
+  }
   for (size_t i = nodes.size(); i-- > 0;) {  // those below first
     const auto [node, is_kept] = nodes[i];
     if (parts_.index.tokens(node).empty()) continue;  // bare, and left with one below it
@@ -177,6 +181,7 @@ uint64_t PrefixForgetter::BlocksOf(NodeId node) const {
 uint64_t PrefixForgetter::Forget(NamespaceId ns) {
   Namespace& space = parts_.namespaces.Of(ns);
   ++space.epoch;
+  parts_.residency.NoteEraseBegins(space.root);
   parts_.cursors.Drop(space.root);
   parts_.index.Clear(space.root, [this](NodeId node) {
     parts_.cursors.Drop(node);
@@ -185,6 +190,7 @@ uint64_t PrefixForgetter::Forget(NamespaceId ns) {
       parts_.residency.Detach(node, kind, PrefixIndex::RemoveKind::kForgotten);
     }
   });
+  parts_.residency.NoteEraseEnds(space.root);
   return parts_.owners.Forget(ns);
 }
 

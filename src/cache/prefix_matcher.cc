@@ -112,8 +112,9 @@ uint32_t PrefixMatcher::AddOffer(NamespaceId ns, std::span<const TokenId> prompt
   return num_reused;
 }
 
-// An idle block must not be pinned when all free and idle blocks are reserved: the pin would take a
-// reserved one. (The request could not start anyway, because no block is left for it to reserve.)
+// Tells whether an idle block may be pinned: not when all free and idle blocks are reserved, since
+// the pin would take a reserved one. (The request could not start anyway, because no block is left
+// for it to reserve.)
 bool PrefixMatcher::MayPin(NodeId node, AccountId account) const {
   const uint32_t num_full = parts_.layout.num_full_groups();
   return num_full == 0 || parts_.pool.pin_count(*parts_.index.block(node, 0)) > 0 ||

@@ -43,7 +43,7 @@ class PrefixMatcher {
   // Cuts the match to num_tokens tokens, which fill whole blocks, or to none when it does not hold
   // the window before their end.
   void Shorten(MatchResult& match, uint32_t num_tokens) const;
-  // Tokens of the prompt in whole blocks below `root`. Windows are not looked at.
+  // Counts the tokens of the prompt in whole blocks below `root`. Windows are not looked at.
   uint32_t WholeBlocksHeld(NodeId root, std::span<const TokenId> prompt) const;
 
  private:

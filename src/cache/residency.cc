@@ -74,6 +74,7 @@ void Residency::Enter(NodeId node, const KvKind& kind, std::span<const BlockTabl
     }
     parts_.pool.Retain(block);
   }
+  if (Publishes(kind)) parts_.events->OnStored(parts_.index, node);
 }
 
 void Residency::Unlink(NodeId node, RemoveKind kind) {
@@ -92,6 +93,8 @@ void Residency::Unlink(NodeId node, RemoveKind kind) {
 
 void Residency::Detach(NodeId node, const KvKind& kind, RemoveKind remove) {
   const uint32_t num_tokens = TokensIn(node, *parts_.index.block(node, kind.first_group));
+  // Before a block is free: then the event is there before another one can have its place.
+  if (Publishes(kind)) parts_.events->OnRemoved(parts_.index, node);
   for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
     const BlockId block = *parts_.index.block(node, group);
     if (parts_.sealer != nullptr) parts_.sealer->Remove(block, remove == RemoveKind::kEvicted);

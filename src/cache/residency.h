@@ -13,6 +13,7 @@
 #include "cache/block_uses.h"
 #include "cache/cursor_store.h"
 #include "cache/kv_accounts.h"
+#include "cache/kv_event_log.h"
 #include "cache/namespaces.h"
 #include "index/prefix_index.h"
 #include "kvasir/cache_counters.h"
@@ -42,7 +43,8 @@ class Residency final : private BlockPool::Observer {
     KvAccounts& accounts;
     Namespaces& namespaces;
     CacheCounters& counters;
-    BlockSealer* sealer;  // nullptr: there is no tier
+    BlockSealer* sealer;           // nullptr without a tier
+    KvEventLog* events = nullptr;  // nullptr: nothing is published
   };
   Residency(const Parts& parts, uint32_t num_namespaces);
   static uint64_t BytesFor(uint32_t num_namespaces) {
@@ -50,8 +52,8 @@ class Residency final : private BlockPool::Observer {
   }
   uint64_t allocated_bytes() const { return scope_.capacity() * sizeof(NamespaceId); }
 
-  // A block of a group for a sequence, evicting where none is free. REQUIRES: one is free, or idle
-  // and not reserved for others.
+  // Takes a block of a group for a sequence, evicting where none is free. REQUIRES: one is free, or
+  // idle and not reserved for others.
   BlockRef Take(NamespaceId ns, AccountId account, uint32_t group);
   // Names the namespace for which EvictOne evicts from now on.
   void TakeFor(NamespaceId ns) { taker_ = ns; }
@@ -72,9 +74,18 @@ class Residency final : private BlockPool::Observer {
   // Removes the node if it is bare, and then each bare node above it.
   void Prune(NodeId node);
 
+  // Notes when an erase of text under this root begins and ends, for those who publish the index.
+  void NoteEraseBegins(NodeId root) {
+    if (parts_.events != nullptr) parts_.events->OnEraseBegins(root);
+  }
+  void NoteEraseEnds(NodeId root) {
+    if (parts_.events != nullptr) parts_.events->OnEraseEnds(root);
+  }
+
   // Returns what the policy decides on of a block.
   BlockFacts FactsOf(NodeId node, BlockId block) const;
-  // Tokens whose KV is in the node's blocks of a kind; `first`: the one of the kind's first group.
+  // Counts the tokens whose KV is in the node's blocks of a kind; `first`: the one of the kind's
+  // first group.
   uint32_t TokensIn(NodeId node, BlockId first) const;
   PrefixIndex& index() { return parts_.index; }
   Namespaces& namespaces() { return parts_.namespaces; }
@@ -89,6 +100,9 @@ class Residency final : private BlockPool::Observer {
   void LetGo(BlockId block, uint32_t num_tokens, PrefixIndex::RemoveKind kind);
   void OfferIfEvictable(NodeId node, BlockId block);
   bool IsOfSource(NodeId node) const;
+  bool Publishes(const KvKind& kind) const {
+    return parts_.events != nullptr && kind.reach.kind == KvReach::Kind::kFull;
+  }
   uint64_t CheckSource(NodeId last) const;
   uint64_t CheckNode(NodeId node, BlockId block) const;
 

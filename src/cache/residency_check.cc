@@ -10,7 +10,7 @@ namespace kvasir {
 
 void Residency::CheckInvariants() const {
   const auto& [layout, pool, index, policy, cursors, uses, owners, accounts, namespaces, counters,
-               sealer] = parts_;
+               sealer, events] = parts_;
   uint64_t cached_bytes = 0;
   uint64_t num_cross = 0, num_of_sources = 0;  // blocks of `cross` groups in nodes
   std::vector<KvAccounts::Account> counted(accounts.size());
@@ -83,8 +83,8 @@ uint64_t Residency::CheckNode(NodeId node, BlockId block) const {
   return bytes;
 }
 
-// Whether a node is one of a source: the first node of its prompt begins with the mark, and it is
-// not below the source's last one.
+// Returns whether a node is one of a source: the first node of its prompt begins with the mark, and
+// it is not below the source's last one.
 bool Residency::IsOfSource(NodeId node) const {
   NodeId first = node;
   while (!PrefixIndex::is_root(parts_.index.parent(first))) first = parts_.index.parent(first);

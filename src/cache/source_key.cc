@@ -14,7 +14,7 @@ constexpr size_t kHeaderIds = 5, kTrailerIds = 1;
 
 TokenId IdOf(uint64_t bits) { return static_cast<TokenId>(static_cast<uint32_t>(bits)); }
 
-// A node at least for each block.
+// Returns how many nodes a source takes: at least one for each block.
 uint32_t NodesFor(uint64_t num_ids, uint64_t tokens, uint64_t block_tokens) {
   return static_cast<uint32_t>(
       CeilDiv(std::max(kHeaderIds + num_ids + kTrailerIds, tokens), block_tokens));

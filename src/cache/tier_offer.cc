@@ -8,7 +8,7 @@
 namespace kvasir {
 namespace {
 
-// Whether the tier has a block's records of all groups of a kind.
+// Returns whether the tier has a block's records of all groups of a kind.
 bool HasAll(const TierView& tier, const KvLayout& layout, const BlockKey& key, const KvKind& kind) {
   for (uint32_t group = kind.first_group; group < kind.first_group + kind.num_groups; ++group) {
     if (!tier.Has(RecordNameOf(layout, key, group))) return false;

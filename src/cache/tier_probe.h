@@ -18,9 +18,9 @@ namespace kvasir {
 BlockKey RootKeyOf(std::span<const uint8_t> secret, std::string_view owner,
                    const std::optional<Digest>& salt, const Identity& identity);
 
-// Tokens of the prompt in whole blocks that the tier has, from the first block on, and never the
-// last token. 0 for a model with windows, of which a tier has only resume points. It asks for keys
-// below this root alone. Thread-safe, unlike KvCache. O(blocks that the tier has) HMACs.
+// Counts the tokens of the prompt in whole blocks that the tier has, from the first block on, and
+// never the last token. 0 for a model with windows, of which a tier has only resume points. It asks
+// for keys below this root alone. Thread-safe, unlike KvCache. O(blocks that the tier has) HMACs.
 uint32_t TokensInTier(const Tier& tier, const KvLayout& layout, const BlockKey& root,
                       std::span<const TokenId> prompt);
 

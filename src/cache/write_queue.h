@@ -41,8 +41,8 @@ class WriteQueue {
   }
   uint32_t size() const { return size_; }
 
-  // A point of the queue: what was put in before it has left when HasPassed says so. Tickets grow
-  // from block to block.
+  // Returns a point of the queue: what was put in before it has left when HasPassed says so.
+  // Tickets grow from block to block.
   uint64_t last_ticket() const { return last_ticket_; }
   bool HasPassed(uint64_t ticket) const {
     return first_ == kNone || links_[first_].ticket > ticket;

@@ -17,14 +17,14 @@
 namespace kvasir {
 namespace {
 
-// What a mark is read as: its text, and the special token of that text.
+// Returns what a mark is read as: its text, and the special token of that text.
 std::vector<std::string> SpellingsOf(std::string_view mark) {
   const auto& all = AllMarks();
   const auto number = static_cast<char>(std::ranges::find(all, mark) - all.begin());
   return {std::string(mark), {kMark, number}};
 }
 
-// Whether the answer must come to an end that the format has.
+// Returns whether the answer must come to an end that the format has.
 bool IsStrict(const AnswerFormat& format) { return format.text || format.must_call; }
 
 class AnswerGrammar {
@@ -35,21 +35,21 @@ class AnswerGrammar {
 
  private:
   Result<ExpressionId> Whole();
-  // What follows a thought.
+  // Adds what follows a thought.
   Result<ExpressionId> Body();
   Result<ExpressionId> FreeTextWithCalls();
   Result<ExpressionId> Calls();
-  // What follows CallFormat::open, up to the end of what it opened.
+  // Adds what follows CallFormat::open, up to the end of what it opened.
   Result<ExpressionId> Opened();
   Result<ExpressionId> OpenedJson();
   Result<ExpressionId> OpenedNamed();
   Result<ExpressionId> OpenedDeepSeek();
   Result<ExpressionId> OpenedXml();
-  // {"name", "arguments"} of any tool, and a JSON list of such.
+  // Adds {"name", "arguments"} of any tool, and a JSON list of such.
   Result<ExpressionId> Object();
   Result<ExpressionId> List();
   Result<ExpressionId> Arguments(const AnswerFormat::Tool& tool);
-  // A choice of what `write` makes of each tool.
+  // Adds a choice of what `write` makes of each tool.
   template <typename Write>
   Result<ExpressionId> OfEachTool(Write write);
 
@@ -63,7 +63,7 @@ class AnswerGrammar {
     const auto spellings = SpellingsOf(mark);
     return source_.Choice({Literal(spellings[0]), Literal(spellings[1])});
   }
-  // White space next to a mark.
+  // Adds white space next to a mark.
   ExpressionId Blanks() { return MarkBlanks(source_); }
 
   const AnswerFormat& format_;

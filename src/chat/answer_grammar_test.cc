@@ -54,7 +54,7 @@ bool Begins(const std::shared_ptr<const Grammar>& grammar, std::string_view text
   return Matcher(grammar).Advance(text);
 }
 
-// As texts show them.
+// Writes marks as texts show them.
 std::string WithMarks(std::string text) {
   for (size_t at; (at = text.find(kMark)) != text.npos;) {
     const auto number = static_cast<uint8_t>(text[at + 1]);

@@ -19,7 +19,7 @@ std::string_view SkipBlanks(std::string_view text) {
   return text;
 }
 
-// Whether `text` begins the mark, or is all of it.
+// Returns whether `text` begins the mark, or is all of it.
 bool Begins(std::string_view mark, std::string_view text) { return mark.starts_with(text); }
 
 }  // namespace
@@ -219,12 +219,12 @@ void AnswerParser::InHeader(char c) {
   BeginCertain(ReadNamedCall(reading_->calls->body, header, "{}", reading_->tools));
 }
 
-// After the first byte of the arguments.
+// Begins the arguments, after their first byte, of a call whose name is certain.
 void AnswerParser::BeginCertain(const std::optional<ToolCall>& call) {
   if (!call) return;
   is_certain_ = true;
   call_.clear();
-  OpenCall(call->name, call->id);
+  BeginCall(call->name, call->id);
   GiveCallEvent({Kind::kArguments, "{", ""});
 }
 
@@ -277,7 +277,7 @@ void AnswerParser::InXml(char c) {
   if (!in_parameter_ && text.ends_with("</function>")) EndCall(ReadXmlCall(text, reading_->tools));
 }
 
-void AnswerParser::OpenCall(std::string name, std::string id) {
+void AnswerParser::BeginCall(std::string name, std::string id) {
   ++num_calls_;
   is_dropped_ = !reading_->parallel && num_calls_ > 1;
   GiveCallEvent({Kind::kCallBegin, std::move(name), std::move(id)});
@@ -291,7 +291,7 @@ void AnswerParser::GiveCallEvent(AnswerEvent event) {
 
 void AnswerParser::EndCall(std::optional<ToolCall> call) {
   if (!call) return NoCall(call_.size());
-  OpenCall(std::move(call->name), std::move(call->id));
+  BeginCall(std::move(call->name), std::move(call->id));
   GiveCallEvent({Kind::kArguments, std::move(call->arguments), ""});
   CloseCall();
 }

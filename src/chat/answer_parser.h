@@ -93,7 +93,7 @@ class AnswerParser {
   void InCertain(char c);
   // nullopt: it is not a call.
   void EndCall(std::optional<ToolCall> call);
-  void OpenCall(std::string name, std::string id);
+  void BeginCall(std::string name, std::string id);
   void CloseCall();
   void GiveCallEvent(AnswerEvent event);  // unless the call is dropped
   // Ends what is not a call: its first `certain` bytes are content, the rest is read again.

@@ -1,6 +1,7 @@
 #include "chat/chat_template.h"
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 
 #include "base/clock.h"
@@ -39,7 +40,7 @@ std::vector<std::pair<size_t, size_t>> LiteralRanges(const Text& text) {
   return out;
 }
 
-// Where each message ends, by the rule at ChatTemplate. O(runs + messages).
+// Returns where each message ends, by the rule at ChatTemplate. O(runs + messages).
 std::vector<size_t> MessageEnds(const Text& text, size_t num_messages) {
   std::vector<size_t> first_literal_end(num_messages, 0);
   size_t end_of_messages = 0;
@@ -68,7 +69,7 @@ std::vector<size_t> MessageEnds(const Text& text, size_t num_messages) {
   return ends;
 }
 
-// Where each message begins at the earliest, given where they end. O(runs + messages).
+// Returns where each message begins at the earliest, given where they end. O(runs + messages).
 std::vector<size_t> MessageBegins(const Text& text, std::span<const size_t> ends) {
   std::vector<size_t> begins(ends.size(), 0);
   for (size_t i = 1; i < ends.size(); ++i) begins[i] = ends[i - 1];
@@ -84,7 +85,7 @@ std::vector<size_t> MessageBegins(const Text& text, std::span<const size_t> ends
   return begins;
 }
 
-// The parts that no byte of the text comes from.
+// Returns the parts that no byte of the text comes from.
 std::vector<jinja::ChatPart> Unseen(const Text& text, std::span<const jinja::ChatPart> parts) {
   std::vector<bool> is_seen(parts.size() + 1, false);  // by number
   for (const Text::Run& run : text.runs()) {
@@ -95,6 +96,17 @@ std::vector<jinja::ChatPart> Unseen(const Text& text, std::span<const jinja::Cha
     if (!is_seen[i + 1]) unseen.push_back(parts[i]);
   }
   return unseen;
+}
+
+// Adds the variables that the template did not read, and those that the chat itself replaces.
+void AddUnread(const JsonValue& variables, const jinja::Interpreter& interpreter,
+               std::vector<jinja::ChatPart>* unseen) {
+  constexpr std::string_view kOfTheChat[] = {"messages", "tools", "add_generation_prompt"};
+  for (const auto& [name, value] : variables.members()) {
+    const bool is_replaced = std::ranges::find(kOfTheChat, name) != std::end(kOfTheChat);
+    if (!is_replaced && interpreter.has_read(name)) continue;
+    unseen->push_back({.kind = jinja::ChatPart::Kind::kVariable, .member = std::string(name)});
+  }
 }
 
 // As transformers marks the end of a text that is continued. The space shows whether the template
@@ -228,6 +240,7 @@ class JinjaChatTemplate final : public ChatTemplate {
     chat.written = written_;
     chat.clock_in_prompt = interpreter.has_read_clock() && options.now_unix_s == 0;
     chat.unseen = Unseen(text, parts);
+    AddUnread(variables, interpreter, &chat.unseen);
     chat.begins_with_system = BeginsWithSystem(messages);
     chat.text = std::move(text).TakeBytes();
     if (options.continues) KV_TRY(CutAtMark(said, &chat));
@@ -235,8 +248,8 @@ class JinjaChatTemplate final : public ChatTemplate {
   }
 
  private:
-  // What the template itself writes in chats of each role: marks that it makes out of roles, as
-  // '<|' + role + '|>', are not in its source. Chats that it refuses write nothing.
+  // Returns what the template itself writes in chats of each role: marks that it makes out of
+  // roles, as '<|' + role + '|>', are not in its source. Chats that it refuses write nothing.
   std::string Probe() const {
     std::string written;
     for (const auto& roles : kProbes) {

@@ -36,7 +36,8 @@ struct RenderedChat {
   // message_begin[i]: no text of messages i and later stands before it. message_end[i - 1], or less
   // where the template writes a message after later ones (the system message in the last turn).
   std::vector<size_t> message_begin;
-  // What the chat says and the text does not show, in the order of the chat; tools first.
+  // What the chat says and the text does not show, in the order of the chat; tools first, variables
+  // last.
   std::vector<jinja::ChatPart> unseen;
   bool clock_in_prompt = false;  // the template asked for the date, and the machine's clock told it
   std::vector<CacheMark> marks;  // of the messages, in their order
@@ -46,6 +47,8 @@ struct RenderedChat {
   // What the template may write in any chat, for EncodeOptions: its source, and what it wrote in a
   // few small chats. Shared, since a chat may outlive its template.
   std::shared_ptr<const std::string> written;
+  // The most tokens that its prompt may have, where they are more than usual (api/model_view.h).
+  std::optional<size_t> max_tokens = {};
 };
 
 // A text of the last message that the answer goes on with.
@@ -101,11 +104,12 @@ class ChatTemplate {
   virtual const std::string& source() const = 0;  // with \n for every kind of line end
   virtual const TemplateForm& form() const = 0;   // of this template, not of those of other names
 
-  // messages: array of objects {role, content, ...} (content: string); tools: array or null;
-  // variables: more template variables (chat_template_kwargs), object or null. Templates see the
-  // keys of objects in their original order, because models are trained on that order. Errors:
-  // kInvalidArgument with the template's raise_exception message, or with another problem; of the
-  // field "messages" with an index where the template was at one message. O(size of the arguments).
+  // Renders a chat. messages: array of objects {role, content, ...} (content: string); tools: array
+  // or null; variables: more template variables (chat_template_kwargs), object or null. Templates
+  // see the keys of objects in their original order, because models are trained on that order.
+  // Errors: kInvalidArgument with the template's raise_exception message, or with another problem;
+  // of the field "messages" with an index where the template was at one message. O(size of the
+  // arguments).
   virtual Result<RenderedChat> Render(const JsonValue& messages, const JsonValue& tools,
                                       const JsonValue& variables,
                                       const ChatRenderOptions& options) const = 0;

@@ -322,7 +322,7 @@ const char* const kTransformations[] = {
     "{{ strftime_now(M) }}",
 };
 
-// Content made of pieces of special tokens, of white space and of letters.
+// Draws content made of pieces of special tokens, of white space and of letters.
 std::string RandomContent(std::mt19937_64& random) {
   static constexpr std::string_view kPieces[] = {
       "<|end|>", "<|im_start|>", "<|system|>", "<|",        "|>",

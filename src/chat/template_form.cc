@@ -33,7 +33,7 @@ class TriedChat {
   JsonValue Says(const char* role, std::string_view content) {
     return tree_.Object({{"role", tree_.String(role)}, {"content", tree_.String(content)}});
   }
-  // An answer with so many calls.
+  // Makes an answer with so many calls.
   JsonValue Answer(Calls form, bool null_content, size_t num_calls) {
     if (form == Calls::kContent) return Says("assistant", kTriedArguments);
     std::vector<JsonValue> calls;
@@ -82,7 +82,7 @@ bool ShowsMessage(const std::optional<RenderedChat>& chat, uint32_t index) {
          });
 }
 
-// Whether the chat has these texts in this order.
+// Returns whether the chat has these texts in this order.
 bool ShowsInOrder(const std::optional<RenderedChat>& chat,
                   std::initializer_list<std::string_view> texts) {
   size_t at = 0;
@@ -98,14 +98,15 @@ bool ShowsCalls(const std::optional<RenderedChat>& chat) {
   return Shows(chat, Part::Kind::kCallName) && Shows(chat, Part::Kind::kCallArguments);
 }
 
-// As JSON, which models write: not as Python shows a dict, nor as a text inside of JSON.
+// Tells whether it shows JSON, which models write: not as Python shows a dict, nor as a text inside
+// of JSON.
 bool ShowsJson(const RenderedChat& chat) {
   return chat.text.find(R"("place": "Oslo")") != chat.text.npos ||
          chat.text.find(R"("place":"Oslo")") != chat.text.npos;
 }
 
-// The chats in which a form is tried: some templates refuse a call that has no result, or one
-// without tools.
+// Renders the chats in which a form is tried: some templates refuse a call that has no result, or
+// one without tools.
 std::vector<std::optional<RenderedChat>> TryForm(TriedChat& tried, Calls form, bool null_content) {
   const JsonValue question = tried.Says("user", "Hello");
   const JsonValue answer = tried.Answer(form, null_content, 1);

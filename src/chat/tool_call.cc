@@ -20,8 +20,8 @@ bool IsJsonObject(std::string_view text) {
   return value && value->is_object();
 }
 
-// The text of a member's value in the text of an object, whose keys have no escapes; "" if it is
-// missing. REQUIRES: valid JSON.
+// Returns the text of a member's value in the text of an object, whose keys have no escapes; "" if
+// it is missing. REQUIRES: valid JSON.
 std::string_view MemberText(std::string_view object, std::string_view wanted) {
   std::string_view found, key;
   size_t depth = 0, begin = 0;
@@ -46,7 +46,7 @@ std::string_view MemberText(std::string_view object, std::string_view wanted) {
   return found;
 }
 
-// The value of an XML parameter as JSON.
+// Returns the value of an XML parameter as JSON.
 std::string ParameterJson(std::string_view text, bool is_text) {
   if (text.starts_with('\n')) text.remove_prefix(1);
   if (text.ends_with('\n')) text.remove_suffix(1);
@@ -60,8 +60,8 @@ std::string ParameterJson(std::string_view text, bool is_text) {
   return tree.Parse(trimmed) ? std::string(trimmed) : Quoted(text);
 }
 
-// The first of the marks from `first` on before which the text from `begin` is JSON, in whose
-// strings a mark may stand; `first`, if none is. Tries few.
+// Returns the first of the marks from `first` on before which the text from `begin` is JSON, in
+// whose strings a mark may stand; `first`, if none is. Tries few.
 size_t EndOfJson(std::string_view text, size_t begin, size_t first, std::string_view mark) {
   constexpr int kMaxTries = 64;
   size_t end = first;

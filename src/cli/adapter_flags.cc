@@ -11,7 +11,7 @@
 namespace kvasir::cli {
 namespace {
 
-// The parts between commas of all values of a flag. kInvalidArgument: one is empty.
+// Splits the values of a flag at commas. kInvalidArgument: a part is empty.
 Result<std::vector<std::string>> AdapterParts(const Args& args, const std::string& flag) {
   std::vector<std::string> parts;
   for (const std::string& list : args.List(flag)) {

@@ -14,6 +14,7 @@
 #include "base/bytes.h"
 #include "base/json_object.h"
 #include "base/mapped_file.h"
+#include "base/nearest.h"
 #include "base/result.h"
 #include "cli/flag_aliases.h"
 
@@ -25,13 +26,9 @@ tl::unexpected<Error> Wrong(const std::string& flag, std::string_view value,
   return Fail(Code::kInvalidArgument, "{}: '{}' is not valid; give {}", flag, value, takes);
 }
 
-std::string Numbers(uint64_t min, uint64_t max) {
-  return fmt::format("a whole number from {} to {}", min, max);
-}
-
-// Returns "an empty array", "a number", "null".
+// Returns "an empty array", "a string", "null"; of a number its digits.
 std::string Described(const nlohmann::json& value) {
-  if (value.is_null()) return "null";
+  if (value.is_null() || value.is_number()) return value.dump();
   return fmt::format("{} {}",
                      value.empty()           ? "an empty"
                      : value.is_structured() ? "an"
@@ -39,14 +36,23 @@ std::string Described(const nlohmann::json& value) {
                      value.type_name());
 }
 
+// Tells by its placeholder whether a flag takes a number with a fraction. In others the number 1e3
+// would become a text that its writer did not mean.
+bool TakesFraction(const Flag& flag) {
+  constexpr std::string_view kPlaceholders[] = {"T", "P", "X", "SHARE"};
+  return flag.kind == FlagKind::kValue && std::ranges::count(kPlaceholders, flag.value) > 0;
+}
+
 // Returns the texts of one JSON value of a config file; nullopt: a type that no flag takes.
-std::optional<std::vector<std::string>> TextsOf(const nlohmann::json& value, FlagKind kind) {
+std::optional<std::vector<std::string>> TextsOf(const nlohmann::json& value, const Flag& flag) {
+  const FlagKind kind = flag.kind;
   if (kind == FlagKind::kSwitch) {
     if (!value.is_boolean()) return std::nullopt;
     return std::vector<std::string>(value.get<bool>() ? 1 : 0, "true");
   }
   if (value.is_string()) return std::vector{value.get<std::string>()};
   // Lists have names and keys, where the text "007" differs from the number 7.
+  if (value.is_number_float() && TakesFraction(flag)) return std::vector{value.dump()};
   if (value.is_number_integer() && kind != FlagKind::kList) return std::vector{value.dump()};
   if (kind != FlagKind::kList || !value.is_array() || value.empty()) return std::nullopt;
   std::vector<std::string> texts;
@@ -55,6 +61,20 @@ std::optional<std::vector<std::string>> TextsOf(const nlohmann::json& value, Fla
     texts.push_back(item.get<std::string>());
   }
   return texts;
+}
+
+// Returns the key that the unknown one resembles most; absent: none does.
+std::optional<std::string> NearestKey(std::string_view key, std::span<const Flag> flags) {
+  key.remove_prefix(std::min(key.find_first_not_of('-'), key.size()));
+  std::string word(key);  // ctx_size, CTX-SIZE
+  for (char& c : word) c = c == '_' ? '-' : LowerAscii(c);
+  std::vector<std::string> names;
+  for (const Flag& flag : flags) {
+    if (flag.absent_part || flag.name == "config" || flag.name == "help") continue;
+    if (flag.name == word) return word;
+    names.push_back(flag.name);
+  }
+  return Nearest(word, names);
 }
 
 Status RefuseAbsent(const Flag& flag) {
@@ -111,8 +131,8 @@ Result<uint64_t> Args::Uint(const std::string& name, uint64_t min, uint64_t max,
   const std::optional<std::string> text = Text(name);
   if (!text) return otherwise;
   const std::optional<uint64_t> value = ParseUint(*text);
-  if (!value || *value < min || *value > max) return Wrong(Written(name), *text, Numbers(min, max));
-  return *value;
+  if (value && *value >= min && *value <= max) return *value;
+  return Wrong(Written(name), *text, "a whole number " + RangeText(*text, min, max));
 }
 
 Result<uint64_t> Args::Bytes(const std::string& name, uint64_t otherwise) const {
@@ -154,13 +174,12 @@ Result<std::vector<uint64_t>> Args::UintList(const std::string& name, uint64_t m
   std::vector<uint64_t> values;
   std::istringstream parts(*text + ",");
   for (std::string part; std::getline(parts, part, ',');) {
-    part.erase(0, part.find_first_not_of(' '));
-    part.erase(part.find_last_not_of(' ') + 1);
-    const std::optional<uint64_t> value = ParseUint(part);
+    const std::string_view item = Trimmed(part, " ");
+    const std::optional<uint64_t> value = ParseUint(item);
     if (!value || *value < min || *value > max) {
       return Fail(Code::kInvalidArgument,
-                  "{}: item {} is '{}'; give numbers from {} to {}, separated by commas",
-                  Written(name), values.size(), part, min, max);
+                  "{}: item {} is '{}'; give numbers {}, separated by commas", Written(name),
+                  values.size(), item, RangeText(item, min, max));
     }
     values.push_back(*value);
   }
@@ -204,26 +223,29 @@ Status Args::MergeConfig(const std::string& path, std::span<const Flag> flags) {
                 path, folder.empty() ? "." : folder);
   }
   for (const auto& [key, value] : json->items()) {
-    const auto flag = std::find_if(flags.begin(), flags.end(),
-                                   [&key = key](const Flag& f) { return f.name == key; });
+    const auto flag = std::ranges::find(flags, key, &Flag::name);
     if (flag == flags.end() || key == "config" || key == "help") {
+      const auto nearest = NearestKey(key, flags);
       return Fail(Code::kInvalidArgument,
-                  "--config: {} has the unknown key '{}'; keys are flags without the leading --, "
+                  "--config: {} has the unknown key '{}'{}; keys are flags without the leading --, "
                   "such as kv-memory",
-                  path, key);
+                  path, key, nearest ? fmt::format(" (did you mean '{}'?)", *nearest) : "");
     }
     KV_TRY(RefuseAbsent(*flag));
-    std::optional<std::vector<std::string>> texts = TextsOf(value, flag->kind);
+    std::optional<std::vector<std::string>> texts = TextsOf(value, *flag);
     if (!texts || std::ranges::any_of(
                       *texts, [](const std::string& one) { return one.find('\0') != one.npos; })) {
       constexpr const char* kTakes[] = {"a string or a whole number", "true or false",
                                         "a string, or an array of at least one string", "a string"};
-      return Fail(Code::kInvalidArgument, "--config: {}: key '{}' takes {}; it is {}", path, key,
-                  kTakes[static_cast<size_t>(flag->kind)], Described(value));
+      return Fail(
+          Code::kInvalidArgument, "--config: {}: key '{}' takes {}; it is {}", path, key,
+          TakesFraction(*flag) ? "a string or a number" : kTakes[static_cast<size_t>(flag->kind)],
+          Described(value));
     }
     if (Has(key) || texts->empty()) continue;
     Set(key, std::move(*texts));
     from_config_.insert(key);
+    written_[key] = fmt::format("--config: {}: key '{}'", path, key);
   }
   return {};
 }
@@ -237,11 +259,10 @@ struct Given {
   size_t first_literal = 0;         // of others: the first one after --
 };
 
-// Whether an optional value ends before `argument`: a letter follows its dashes.
+// Tells whether `argument` is a flag, not an optional value: a letter follows its dashes.
 bool LooksLikeFlag(std::string_view argument) {
   const size_t begin = argument.starts_with("--") ? 2 : 1;
-  return argument.starts_with('-') && argument.size() > begin &&
-         std::isalpha(static_cast<unsigned char>(argument[begin])) != 0;
+  return argument.starts_with('-') && argument.size() > begin && IsAsciiLetter(argument[begin]);
 }
 
 class ArgumentReader {
@@ -270,7 +291,7 @@ class ArgumentReader {
   }
 
  private:
-  // Both return the flag that needs a value and has none.
+  // Returns the flag if it needs a value and has none, as ReadShort does.
   std::optional<std::string> ReadLong(const std::string& argument) {
     const size_t equals = argument.find('=');
     const auto kind = kinds_.find(argument.substr(0, equals));
@@ -358,9 +379,14 @@ Result<Args> ParseArgs(std::string_view command, std::span<const Flag> flags,
       continue;
     }
     const auto nearest = NearestFlag(argument, flags);
+    const bool is_model = !nearest && is_operand && argument != "-" && max_operands == 0 &&
+                          std::ranges::find(flags, "model", &Flag::name) != flags.end();
+    const std::string cure = nearest    ? fmt::format(" (did you mean {}?)", *nearest)
+                             : is_model ? fmt::format(" (a model is --model {})", argument)
+                                        : "";
     return Fail(Code::kInvalidArgument,
-                "unknown argument '{}'{}; 'kvasir {} --help' lists the flags", argument,
-                nearest ? fmt::format(" (did you mean {}?)", *nearest) : "", command);
+                "unknown argument '{}'{}; 'kvasir {} --help' lists the flags", argument, cure,
+                command);
   }
   if (!operands.empty()) args.Set(kOperands, std::move(operands));
   return args;

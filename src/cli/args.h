@@ -42,7 +42,7 @@ struct FloatRange {
 class Args {
  public:
   void Set(const std::string& name, std::vector<std::string> values);
-  // Names that the user wrote for flags, with their dashes.
+  // Sets the names that the user wrote for flags, with their dashes.
   void SetWritten(std::map<std::string, std::string> names) { written_ = std::move(names); }
   // Adds values from the JSON object in file `path` for flags that were not given. Its keys must be
   // names of `flags`, each at most once.

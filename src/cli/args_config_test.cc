@@ -12,6 +12,7 @@ namespace {
 
 const std::vector<Flag> kConfigFlags = {{"port", "N", ""},
                                         {"model", "PATH", ""},
+                                        {"share", "SHARE", ""},
                                         {"stop", "TEXT", "", FlagKind::kList},
                                         {"json", "", "", FlagKind::kSwitch},
                                         {"resume", "FILE", "", FlagKind::kOptional},
@@ -29,14 +30,14 @@ class ArgsConfigTest : public testing::Test {
     std::ofstream(path, std::ios::binary) << text;
     return path;
   }
-  // Into `args_`: "" or the error's message, whose code must be `code`.
+  // Merges the text into `args_`. Returns "" or the error's message, whose code must be `code`.
   std::string Merge(const std::string& text, Code code = Code::kInvalidArgument) {
     const Status status = args_.MergeConfig(WriteConfig(text), kConfigFlags);
     if (status) return "";
     EXPECT_EQ(status.error().code, code) << text;
     return status.error().message;
   }
-  // The message, which names the file, without its beginning.
+  // Returns the message, which names the file, without its beginning.
   std::string Complaint(const std::string& text) {
     const std::string message = Merge(text), begin = "--config: " + folder_.string();
     EXPECT_TRUE(message.starts_with(begin + "/config.json")) << message;
@@ -101,16 +102,18 @@ TEST_F(ArgsConfigTest, AValueOfAnotherTypeIsRefusedEvenWhenTheFlagWasGiven) {
   const std::string value = "a string or a whole number",
                     list = "a string, or an array of at least one string";
   EXPECT_EQ(Complaint(R"({"port": true})"), takes("port", value, "a boolean"));
-  EXPECT_EQ(Complaint(R"({"port": 1.5})"), takes("port", value, "a number"));
-  EXPECT_EQ(Complaint(R"({"port": 18446744073709551616})"), takes("port", value, "a number"));
+  EXPECT_EQ(Complaint(R"({"port": 1.5})"), takes("port", value, "1.5"));
+  EXPECT_EQ(Complaint(R"({"port": 18446744073709551616})"),
+            takes("port", value, "1.8446744073709552e+19"));
+  EXPECT_EQ(Complaint(R"({"share": true})"), takes("share", "a string or a number", "a boolean"));
   EXPECT_EQ(Complaint(R"({"port": []})"), takes("port", value, "an empty array"));
   EXPECT_EQ(Complaint(R"({"port": {}})"), takes("port", value, "an empty object"));
   EXPECT_EQ(Complaint(R"({"port": null})"), takes("port", value, "null"));
   EXPECT_EQ(Complaint(R"({"port": "a\u0000"})"), takes("port", value, "a string"));
   EXPECT_EQ(Complaint(R"({"stop": []})"), takes("stop", list, "an empty array"));
-  EXPECT_EQ(Complaint(R"({"stop": 7})"), takes("stop", list, "a number"));
+  EXPECT_EQ(Complaint(R"({"stop": 7})"), takes("stop", list, "7"));
   EXPECT_EQ(Complaint(R"({"json": "true"})"), takes("json", "true or false", "a string"));
-  EXPECT_EQ(Complaint(R"({"json": 1})"), takes("json", "true or false", "a number"));
+  EXPECT_EQ(Complaint(R"({"json": 1})"), takes("json", "true or false", "1"));
   EXPECT_EQ(Complaint(R"({"resume": true})"), takes("resume", "a string", "a boolean"));
   for (const char* items : {"[7]", "[\"a\", 7]", "[[\"a\"]]", "[null]", "[\"a\\u0000\"]"}) {
     const std::string complaint = Complaint(fmt::format("{{\"stop\": {}}}", items));
@@ -120,12 +123,29 @@ TEST_F(ArgsConfigTest, AValueOfAnotherTypeIsRefusedEvenWhenTheFlagWasGiven) {
 }
 
 TEST_F(ArgsConfigTest, AKeyIsAFlagWithoutItsDashes) {
-  for (const char* key : {"prot", "--port", "Port", "", "config", "help"}) {
-    EXPECT_EQ(Complaint(fmt::format("{{\"{}\": 1}}", key)),
-              fmt::format(" has the unknown key '{}'; keys are flags without the leading --, such "
-                          "as kv-memory",
-                          key));
+  const std::pair<const char*, const char*> keys[] = {
+      {"prot", "port"}, {"--port", "port"}, {"Port", "port"}, {"modle", "model"}, {"", ""},
+      {"config", ""},   {"help", ""},       {"trance", ""},   {"zzzzzz", ""},     {"--", ""}};
+  for (const auto& [key, nearest] : keys) {
+    const std::string hint = *nearest == '\0' ? "" : fmt::format(" (did you mean '{}'?)", nearest);
+    EXPECT_EQ(
+        Complaint(fmt::format("{{\"{}\": 1}}", key)),
+        fmt::format(" has the unknown key '{}'{}; keys are flags without the leading --, such "
+                    "as kv-memory",
+                    key, hint));
   }
+}
+
+TEST_F(ArgsConfigTest, AWrongValueIsNamedByItsFileAndKey) {
+  EXPECT_EQ(Merge(R"({"port": "1.5", "share": 0.25})"), "");
+  EXPECT_EQ(*args_.Float("share", {0, 1}, 1), 0.25f);
+  EXPECT_EQ(
+      args_.Uint("port", 0, 65535, 1).error().message,
+      "--config: " + folder_.string() +
+          "/config.json: key 'port': '1.5' is not valid; give a whole number from 0 to 65535");
+  args_.Set("model", {"x"});
+  EXPECT_EQ(Merge(R"({"model": "y"})"), "");
+  EXPECT_EQ(args_.Written("model"), "--model");
 }
 
 TEST_F(ArgsConfigTest, AKeyThatIsThereTwiceIsRefused) {

@@ -19,8 +19,9 @@ const std::vector<Flag> kParsedFlags = {{"prompt", "TEXT", ""},
                                         {"trace", "FILE", "", FlagKind::kValue, "tracing"},
                                         {"turbo", "", "", FlagKind::kSwitch, "turbo mode"}};
 
-// What ParseArgs makes of the arguments: "prompt=[x] stop=[a|b] operands=[c]" in the order of the
-// table, then help; or the code of the error (1: kInvalidArgument, 8: kUnsupported) and its text.
+// Returns what ParseArgs makes of the arguments: "prompt=[x] stop=[a|b] operands=[c]" in the order
+// of the table, then help; or the code of the error (1: kInvalidArgument, 8: kUnsupported) and its
+// text.
 std::string Parsed(std::vector<std::string> arguments, size_t max_operands = 9) {
   const Result<Args> args = ParseArgs("run", kParsedFlags, std::move(arguments), max_operands);
   if (!args) return fmt::format("{} {}", static_cast<int>(args.error().code), args.error().message);
@@ -55,7 +56,7 @@ Args WithText(std::string text) {
   return args;
 }
 
-// The message; its code must be kInvalidArgument.
+// Returns the message; its code must be kInvalidArgument.
 template <typename T>
 std::string RefusalOf(const Result<T>& result) {
   if (result) return "no error";
@@ -211,6 +212,17 @@ TEST(Args, ArgumentsThatNoFlagTakesAreOperandsUpToTheCommandsMost) {
   EXPECT_EQ(Parsed({"-"}, 0), Unknown("-"));
   EXPECT_EQ(Parsed({"a", "--json", "b", "c"}, 1), Unknown("b"));
   EXPECT_EQ(RefusalOf(ParseArgs("run", kParsedFlags, {"a"})), Unknown("a").substr(2));
+}
+
+TEST(Args, AWordWhereOnlyFlagsAreTakenMayBeAModel) {
+  const std::vector<Flag> flags = {{"model", "PATH", ""}, {"json", "", "", FlagKind::kSwitch}};
+  const auto refused = [&](std::vector<std::string> arguments, size_t max_operands = 0) {
+    return RefusalOf(ParseArgs("plan", flags, std::move(arguments), max_operands));
+  };
+  const std::string end = "; 'kvasir plan --help' lists the flags";
+  EXPECT_EQ(refused({"a/b"}), "unknown argument 'a/b' (a model is --model a/b)" + end);
+  EXPECT_EQ(refused({"-"}), "unknown argument '-'" + end);
+  EXPECT_EQ(refused({"a", "b"}, 1), "unknown argument 'b'" + end) << "it takes words";
 }
 
 TEST(Args, BehindTwoDashesNoArgumentIsAFlag) {
@@ -409,6 +421,13 @@ TEST(Args, UintTakesDigitsInItsRange) {
     EXPECT_EQ(RefusalOf(WithText(text).Uint("n", 1, 9, 5)),
               "-n: '" + text + "' is not valid; give a whole number from 1 to 9");
   }
+  // A limit of the type is named only to a number beyond it.
+  EXPECT_EQ(RefusalOf(WithText("0").Uint("n", 1, kMost, 5)),
+            "-n: '0' is not valid; give a whole number of at least 1");
+  EXPECT_EQ(RefusalOf(WithText("x").Uint("n", 0, UINT32_MAX, 5)),
+            "-n: 'x' is not valid; give a whole number of at least 0");
+  EXPECT_EQ(RefusalOf(WithText("4294967296").Uint("n", 0, UINT32_MAX, 5)),
+            "-n: '4294967296' is not valid; give a whole number from 0 to 4294967295");
 }
 
 TEST(Args, BytesTakesASizeThatIsNotZero) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/result.h"
+#include "base/sizes.h"
 #include "cli/bench_transcript.h"
 #include "cli/build_info.h"
 #include "cli/command.h"
@@ -47,8 +48,8 @@ Result<BenchOptions> ReadBenchOptions(const Args& args) {
   return options;
 }
 
-// What is not given by -p and -n is cut to the room that the model's context has after the deepest
-// -d. Returns the context where something was.
+// Cuts what -p and -n do not give to the room that the model's context has after the deepest -d.
+// Returns the context if it cut something.
 Result<std::optional<uint32_t>> FitDefaults(const Args& args, BenchOptions* options) {
   if (args.Has("p") && args.Has("n")) return std::nullopt;
   KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options->engine));
@@ -98,9 +99,9 @@ void PrintJson(const BenchReport& report, const std::optional<CacheShare>& cache
 void PrintTable(const BenchReport& report, const std::optional<CacheShare>& cache,
                 std::optional<uint32_t> cut_to) {
   const MachineLimits& limits = report.limits;
-  fmt::print("{}: {:.1f} million parameters, weights {}, KV {}, target {}, {} threads\n",
-             report.model, static_cast<double>(report.parameters) / 1e6, report.weights,
-             report.kv_format, report.target, limits.threads);
+  fmt::print("{}: {:.1f} million parameters, weights {}, KV {}, target {}, {}\n", report.model,
+             static_cast<double>(report.parameters) / 1e6, report.weights, report.kv_format,
+             report.target, CountText(limits.threads, "thread"));
   if (cut_to) {
     fmt::print("the model's context has {} tokens: tests without -p and -n are cut to it\n",
                *cut_to);
@@ -143,7 +144,7 @@ Result<int> RunBench(const Args& args) {
   Progress progress;
   options.progress = [&](const std::string& what) { progress.Show(what); };
   options.engine.progress = [&](const char* phase, double share) {
-    progress.Show(fmt::format("{}: {:.0f}%", phase, share * 100));
+    progress.Show(fmt::format("{}: {:.0f}%", phase, share * 100), share);
   };
   options.engine.warn = [&progress, warn = options.engine.warn](const std::string& text) {
     progress.Clear();
@@ -166,10 +167,11 @@ Result<int> RunBench(const Args& args) {
 }  // namespace
 
 Command BenchCommand() {
-  return {
-      "bench", "prefill and decode speed at a depth, and their share of this machine's limits",
-      "bench --shape llama-100m -p 512 -n 64 -d 0,4096",
-      Join({{{"shape", "S",
+  return Grouped(
+      {"bench", "prefill and decode speed at a depth, and their share of this machine's limits",
+       "bench --shape llama-100m -p 512 -n 64 -d 0,4096",
+       Join(
+           {{{"shape", "S",
               "random weights of this shape, no files: tiny, llama-1b, qwen2-0.5b, llama-100m, "
               "qwen3-moe-2b, gemma3-1b, phi3-mini, m2m100-418m, m2m100-1.2b (with "
               "--weights i8, i4, q8_0, q4_0, f32, f16 or bf16, the default)"},
@@ -200,7 +202,8 @@ Command BenchCommand() {
              {"json", "", "one object: results, limits, cache", FlagKind::kSwitch}},
             TranscriptFlags(),
             LoadFlags()}),
-      RunBench};
+       RunBench},
+      "model shape p n d json");
 }
 
 }  // namespace kvasir::cli

@@ -10,6 +10,7 @@
 
 #include "base/json_tree.h"
 #include "base/result.h"
+#include "base/sizes.h"
 #include "cli/build_info.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
@@ -118,9 +119,9 @@ void PrintTranscriptsJson(const TranscriptReport& report) {
 }
 
 void PrintTranscriptsTable(const TranscriptReport& report) {
-  fmt::print("{}: weights {}, KV {}, target {}\n{} transcripts, {} at once\n\n", report.card.id,
-             report.card.dtype, report.kv_format, report.target, report.num_transcripts,
-             report.at_once);
+  fmt::print("{}: weights {}, KV {}, target {}\n{}, {} at once\n\n", report.card.id,
+             report.card.dtype, report.kv_format, report.target,
+             CountText(report.num_transcripts, "transcript"), report.at_once);
   fmt::print("{:<6} {:>8} {:>12} {:>12} {:>9} {:>16} {:>14} {:>10}\n", "test", "tokens",
              "off tok/s", "on tok/s", "speedup", "min .. max", "tokens a step", "accepted");
   for (const TranscriptSpeed& speed : report.speeds) {
@@ -183,7 +184,7 @@ Result<bool> ReplayTranscripts(const Args& args, const BenchOptions& options) {
   Progress progress;
   transcripts.progress = [&](const std::string& what) { progress.Show(what); };
   transcripts.engine.progress = [&](const char* phase, double share) {
-    progress.Show(fmt::format("{}: {:.0f}%", phase, share * 100));
+    progress.Show(fmt::format("{}: {:.0f}%", phase, share * 100), share);
   };
   transcripts.engine.warn = [&progress, warn = options.engine.warn](const std::string& text) {
     progress.Clear();

@@ -9,7 +9,7 @@
 
 namespace kvasir::cli {
 
-// Flags that only bench --transcript uses.
+// Returns the flags that only bench --transcript uses.
 std::vector<Flag> TranscriptFlags();
 // Measures and prints what --transcript asks for; false: the flag was not given. `options`: what
 // the command line says without these flags.

@@ -16,6 +16,7 @@
 #include "base/sizes.h"
 #include "base/utf8.h"
 #include "chat/prompt.h"
+#include "cli/cached_models.h"
 #include "cli/chat_session.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
@@ -30,11 +31,14 @@ namespace kvasir::cli {
 namespace {
 
 constexpr std::string_view kHelp =
-    "(/edit N TEXT      gives message N another text; one of yours is answered anew\n"
-    " /undo             takes back your last message and its answer\n"
+    "(/edit N TEXT      gives message N another text and takes out those after it; one of yours\n"
+    "                   is answered anew\n"
+    " /undo [--forget]  takes back your last message and its answer; --forget as /forget does\n"
     " /fork [NAME]      goes on in a copy; the conversation stays as it is\n"
     " /switch NAME      goes to a conversation that was forked, or back to main\n"
-    " /forget N         takes message N out, and all that was computed after it out of the cache\n"
+    " /forget [N]       takes your last message and its answer out, or message N, and all that "
+    "was\n"
+    "                   computed after it out of the cache\n"
     " /system [TEXT]    sets the system message, or shows it\n"
     " /list             the messages with their numbers, and the names of conversations\n"
     " /receipt          where the last prompt came from, as the server's API says it\n"
@@ -52,6 +56,9 @@ Error UnknownCommand(std::string_view word) {
           fmt::format("unknown command {}{}; /help lists them", word,
                       nearest ? fmt::format(" (did you mean {}?)", *nearest) : "")};
 }
+
+// Tells whether a word leaves the conversation, as other programs call it too.
+bool IsExit(std::string_view word) { return word == "/exit" || word == "/quit" || word == "/bye"; }
 
 // A line that begins with a slash.
 struct CommandLine {
@@ -75,7 +82,7 @@ Status NeedsNothing(const CommandLine& command) {
               command.word, command.rest);
 }
 
-// A message on one line.
+// Returns a message on one line, cut after 100 bytes.
 std::string Short(std::string_view text) {
   constexpr size_t kMost = 100;
   std::string line(text.substr(0, kMost));
@@ -87,7 +94,7 @@ std::string Short(std::string_view text) {
 Status List(const ChatSession& chat) {
   KV_ASSIGN(const std::vector<ChatSession::Line> lines, chat.Lines());
   for (size_t i = 0; i < lines.size(); ++i) {
-    fmt::print("{:>4}  {:<9} {:>6} tokens  {}\n", i, lines[i].role, lines[i].tokens,
+    fmt::print("{:>4}  {:<9} {:>13}  {}\n", i, lines[i].role, CountText(lines[i].tokens, "token"),
                Short(lines[i].content));
   }
   const std::vector<std::string> names = chat.Names();
@@ -105,13 +112,33 @@ Status ShowSystem(const ChatSession& chat) {
   return {};
 }
 
+void SayForgotten(std::string_view what, const Erasure& erased) {
+  const std::string kept = erased.kept_shared == 0
+                               ? ""
+                               : fmt::format("; kept {} that another conversation contains",
+                                             CountText(erased.kept_shared, "block"));
+  const std::string disk =
+      erased.disk_blocks == 0
+          ? ""
+          : fmt::format(", {} on the disk", CountText(erased.disk_blocks, "block"));
+  fmt::print("({} forgotten: erased {} with {}{}{})\n", what, CountText(erased.blocks, "block"),
+             CountText(erased.tokens, "token"), disk, kept);
+}
+
+Status ForgetLast(ChatSession& chat) {
+  KV_ASSIGN(const Erasure erased, chat.ForgetLast());
+  SayForgotten("your last message and its answer are", erased);
+  return {};
+}
+
 Status Forget(ChatSession& chat, std::string_view rest) {
-  KV_ASSIGN(const size_t index, ReadIndex(rest, "/forget needs the number of a message"));
+  if (rest.empty()) return ForgetLast(chat);
+  KV_ASSIGN(const size_t index,
+            ReadIndex(rest,
+                      "/forget takes the number of a message, or nothing for your last one "
+                      "and its answer"));
   KV_ASSIGN(const Erasure erased, chat.Forget(index));
-  fmt::print(
-      "(message {} is forgotten: {} blocks with {} tokens are erased; {} blocks stay, which "
-      "another conversation contains)\n",
-      index, erased.blocks, erased.tokens, erased.kept_shared);
+  SayForgotten(fmt::format("message {} is", index), erased);
   return {};
 }
 
@@ -122,7 +149,12 @@ Status Edit(ChatSession& chat, std::string_view rest) {
   if (parts.rest.empty()) {
     return Fail(Code::kInvalidArgument, "/edit {} needs the new text of the message", index);
   }
-  return chat.Edit(index, std::string(parts.rest));
+  KV_ASSIGN(const std::vector<ChatSession::Line> lines, chat.Lines());
+  KV_TRY(chat.Edit(index, std::string(parts.rest)));
+  if (index + 2 < lines.size()) {  // more than its answer
+    fmt::print("({} after it taken out)\n", CountText(lines.size() - index - 1, "message"));
+  }
+  return {};
 }
 
 // Carries out a command other than /exit.
@@ -130,6 +162,7 @@ Status Obey(ChatSession& chat, const CommandLine& command) {
   const auto& [word, rest] = command;
   if (word == "/edit") return Edit(chat, rest);
   if (word == "/forget") return Forget(chat, rest);
+  if (word == "/undo" && rest == "--forget") return ForgetLast(chat);
   if (word == "/switch") {
     if (rest.empty()) {
       return Fail(Code::kInvalidArgument, "/switch needs the name of a conversation: {}",
@@ -152,8 +185,12 @@ Status Obey(ChatSession& chat, const CommandLine& command) {
     fmt::print("(the next answer reads it, and what comes after it is computed again)\n");
     return {};
   }
-  if (std::ranges::find(kCommands, word) == std::end(kCommands)) {
+  if (word != "/?" && std::ranges::find(kCommands, word) == std::end(kCommands)) {
     return tl::unexpected(UnknownCommand(word));
+  }
+  if (word == "/undo" && !rest.empty()) {
+    return Fail(Code::kInvalidArgument,
+                "/undo takes nothing after it, or --forget, and \"{}\" was there", rest);
   }
   KV_TRY(NeedsNothing(command));
   if (word == "/undo") {
@@ -175,6 +212,18 @@ Status Obey(ChatSession& chat, const CommandLine& command) {
   return {};
 }
 
+// Returns what to tell of an error: of a conversation that has become too long also what helps
+// here.
+std::string TextOf(const Error& error) {
+  if (error.field == "index") return error.message;  // no word of the API's
+  if (error.field != "max_context" || !error.excess) return error.text();
+  return fmt::format(
+      "the conversation has {} tokens, which with 1 to generate do not fit the context of {}; "
+      "/undo takes back your last message, /edit N TEXT makes message N shorter, /reset begins "
+      "anew",
+      error.excess->prompt_tokens, error.excess->ctx_size);
+}
+
 // Reads and answers until the input ends. Reports what fails; without a terminal also in the exit
 // status.
 Result<int> Talk(ChatSession& chat) {
@@ -193,7 +242,7 @@ Result<int> Talk(ChatSession& chat) {
     }
     warned = false;
     const CommandLine command = Split(line);
-    if (end == LineReader::End::kInput || command.word == "/exit") break;
+    if (end == LineReader::End::kInput || IsExit(command.word)) break;
     if (!terminal) fmt::print("{}\n", line);  // so that a transcript shows both sides
     if (line.empty()) continue;
     if (const size_t bad = FirstInvalidUtf8(line); bad != line.size()) {
@@ -205,7 +254,7 @@ Result<int> Talk(ChatSession& chat) {
     const Status done = line.front() == '/' ? Obey(chat, command) : chat.Say(line);
     if (done) continue;
     std::fflush(stdout);
-    fmt::print(stderr, "kvasir chat: {}\n", done.error().text());
+    fmt::print(stderr, "kvasir chat: {}\n", TextOf(done.error()));
     // a conversation that does not fit the context is the caller's, not the machine's, fault.
     const bool is_wrong = done.error().field == "max_context";
     status = terminal ? kExitDone : is_wrong ? kExitWrongInput : ExitStatus(done.error().code);
@@ -245,9 +294,9 @@ Result<std::string> IdToResume(const Engine& engine, SessionFile& file, const st
   if (last != nullptr) return last->id;
   return Fail(
       Code::kNotFound,
-      "--resume: {} has no session of {}; leave the flag out to begin one ('kvasir sessions "
-      "list' shows what a folder has)",
-      engine.DiskStats()->folder, tenant);
+      "--resume: {} has no conversation of 'kvasir chat' or of a server without API keys; leave "
+      "the flag out to begin one ('kvasir sessions list' shows what a folder has)",
+      engine.DiskStats()->folder);
 }
 
 Status SayResumed(const ChatSession& chat) {
@@ -271,7 +320,8 @@ Status SayKept(ChatSession& chat, const std::optional<std::string>& disk) {
   return {};
 }
 
-Result<int> RunChat(const Args& args) {
+Result<int> RunChat(const Args& given) {
+  KV_ASSIGN(const Args args, WithModelOperand(given));
   const std::optional<std::string> resume = args.Text("resume");
   if (resume && !resume->empty() && !IsSessionId(*resume)) {
     return Fail(Code::kInvalidArgument,
@@ -319,21 +369,25 @@ Result<int> RunChat(const Args& args) {
 }  // namespace
 
 Command ChatCommand() {
-  return {
-      "chat",
-      "a chat in the terminal; after each turn one line says what came from the cache",
-      "chat --system \"You are Kvasir, a small assistant that remembers.\"",
-      Join({{{"system", "TEXT", "the system message"},
-             {"resume", "[ID]",
-              "goes on with a session that the disk keeps (default: the one last used); without "
-              "--disk, of kv in the cache folder",
-              FlagKind::kOptional}},
-            AnswerFlags()}),
-      RunChat,
-      "In the chat: /help lists its commands: messages are edited, taken back, forked and "
-      "forgotten; /exit or Ctrl-D leaves, Ctrl-C stops an answer. With --disk DIR the conversation "
-      "stays in the folder, encrypted; its id is printed at the end, and 'kvasir sessions list' "
-      "shows it."};
+  return Grouped(
+      {"chat", "a chat in the terminal; after each turn one line says what came from the cache",
+       "chat --system \"You are Kvasir, a small assistant that remembers.\"",
+       Join({{{"system", "TEXT", "the system message"},
+              {"resume", "[ID]",
+               "goes on with a session that the disk keeps (default: the one last used); without "
+               "--disk, of kv in the cache folder",
+               FlagKind::kOptional}},
+             AnswerFlags()}),
+       RunChat,
+       "kvasir chat MODEL takes a path or a name that 'kvasir list' shows. In the chat: /help "
+       "lists "
+       "its commands: messages are edited, taken back, forked and "
+       "forgotten; /exit or Ctrl-D leaves, Ctrl-C stops an answer. With --disk DIR the "
+       "conversation "
+       "stays in the folder, encrypted; its id is printed at the end, and 'kvasir sessions list' "
+       "shows it.",
+       1},
+      "model system resume disk max-tokens temperature");
 }
 
 }  // namespace kvasir::cli

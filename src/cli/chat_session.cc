@@ -12,6 +12,7 @@
 #include "api/session_forget.h"
 #include "api/session_prompt.h"
 #include "base/result.h"
+#include "base/sizes.h"
 
 namespace kvasir::cli {
 namespace {
@@ -59,9 +60,24 @@ SessionSetup SetupOfFork(const SessionSetup& setup, const std::string& id,
   made.max_context = setup.max_context;
   made.drops_oldest = setup.drops_oldest;
   made.prepare = setup.prepare;
+  made.origin = setup.origin;
   made.exact_ids = setup.exact_ids;
   made.on_disk = setup.on_disk;
   return made;
+}
+
+Result<MessageRange> LastTurn(const SessionState& state) {
+  auto last = LastTurns(state, 1);
+  if (last) return last;
+  return Fail(Code::kInvalidArgument, "the conversation has no message of yours to take back");
+}
+
+// Returns what an answer lost by its retention policy; nothing, where it is exact.
+std::string DroppedText(const Receipt& receipt) {
+  if (!receipt.retention || !receipt.retention->inexact_from) return "";
+  return fmt::format("; {} dropped {}, inexact from {}", ToString(receipt.retention->policy),
+                     CountText(receipt.retention->dropped, "token"),
+                     *receipt.retention->inexact_from);
 }
 
 std::string ReceiptLine(const Receipt& receipt, uint32_t dropped_messages) {
@@ -70,12 +86,13 @@ std::string ReceiptLine(const Receipt& receipt, uint32_t dropped_messages) {
                                 ? ""
                                 : fmt::format("; {} computed again for RoPE", receipt.recomputed);
   const std::string left_out =
-      dropped_messages == 0 ? ""
-                            : fmt::format("; the {} oldest messages left out", dropped_messages);
-  return fmt::format(
-      "[prompt {} tokens: {} from cache, {} computed; {:.{}f} ms to first token{}{}]",
-      receipt.prompt_tokens, receipt.cached_tokens(), receipt.computed, receipt.ttft_ms,
-      receipt.ttft_ms < 10 ? 1 : 0, again, left_out);
+      dropped_messages == 0
+          ? ""
+          : fmt::format("; the oldest {} left out", CountText(dropped_messages, "message"));
+  return fmt::format("[prompt {}: {} from cache, {} computed; {:.{}f} ms to first token{}{}{}]",
+                     CountText(receipt.prompt_tokens, "token"), receipt.cached_tokens(),
+                     receipt.computed, receipt.ttft_ms, receipt.ttft_ms < 10 ? 1 : 0, again,
+                     left_out, DroppedText(receipt));
 }
 
 }  // namespace
@@ -112,9 +129,9 @@ Status ChatSession::Resume(const std::string& id) {
   if (!entry && entry.error().code == Code::kNotFound) {
     const std::string folder = engine_.DiskStats()->folder;
     return Fail(Code::kNotFound,
-                "--resume: {} has no session {} of {}; 'kvasir sessions list --disk {}' lists what "
-                "it has",
-                folder, id, request_.tenant, folder);
+                "--resume: {} has no session {} of 'kvasir chat' or of a server without API keys; "
+                "'kvasir sessions list --disk {}' lists what it has",
+                folder, id, folder);
   }
   if (!entry) return tl::unexpected(entry.error());
   KV_TRY(store_->file()->Touch(id));
@@ -144,6 +161,7 @@ Status ChatSession::FindBranches(const std::string& chat) {
 
 Result<std::string> ChatSession::MakeSession() {
   SessionSetup setup;
+  setup.origin = "chat";
   setup.model = engine_.card().id;
   setup.max_context = engine_.card().ctx_size;
   SessionState state;
@@ -233,15 +251,10 @@ Status ChatSession::SetSystem(std::string text) {
 Result<std::string> ChatSession::Undo() {
   KV_ASSIGN(const TurnPtr turn, TakeTurn());
   KV_ASSIGN(const SessionStore::Entry entry, turn->Read());
-  const auto& messages = entry.state->messages;
-  for (size_t i = messages.size(); i-- > 0;) {
-    if (messages[i]->role != "user") continue;
-    std::string text = messages[i]->content;
-    KV_ASSIGN(SessionState state, Truncate(*entry.state, i));
-    KV_TRY(turn->Replace(std::move(state)));
-    return text;
-  }
-  return Fail(Code::kInvalidArgument, "the conversation has no message of yours to take back");
+  KV_ASSIGN(const MessageRange last, LastTurn(*entry.state));
+  std::string text = entry.state->messages[last.begin]->content;
+  KV_TRY(turn->Replace(RemoveMessages(*entry.state, last)));
+  return text;
 }
 
 Status ChatSession::Fork(std::string name) {
@@ -272,11 +285,26 @@ Status ChatSession::Switch(std::string_view name) {
 Result<Erasure> ChatSession::Forget(size_t index) {
   KV_ASSIGN(const TurnPtr turn, TakeTurn());
   KV_ASSIGN(const SessionStore::Entry entry, turn->Read());
-  const ForgetScope scope{.model = model_,
-                          .cache_owner = request_.cache_owner.value_or(request_.tenant),
-                          .others = store_->OthersOf(request_.tenant, id())};
-  KV_ASSIGN(Forgetting forgetting, ForgetPart(*store_, *entry.state, {.index = index}, scope));
-  KV_TRY(turn->Replace(std::move(forgetting.state)));
+  KV_ASSIGN(Forgetting forgetting, ForgetPart(*store_, *entry.state, {.index = index}, Scope()));
+  return Erase(*turn, std::move(forgetting));
+}
+
+Result<Erasure> ChatSession::ForgetLast() {
+  KV_ASSIGN(const TurnPtr turn, TakeTurn());
+  KV_ASSIGN(const SessionStore::Entry entry, turn->Read());
+  KV_ASSIGN(const MessageRange last, LastTurn(*entry.state));
+  return Erase(*turn, ForgetMessages(*store_, *entry.state, RemoveMessages(*entry.state, last),
+                                     last, Scope()));
+}
+
+ForgetScope ChatSession::Scope() const {
+  return {.model = model_,
+          .cache_owner = request_.cache_owner.value_or(request_.tenant),
+          .others = store_->OthersOf(request_.tenant, id())};
+}
+
+Result<Erasure> ChatSession::Erase(SessionStore::Turn& turn, Forgetting forgetting) {
+  KV_TRY(turn.Replace(std::move(forgetting.state)));
   Erasure sum;
   for (ForgetRequest& request : forgetting.requests) {
     std::promise<Erasure> done;
@@ -285,6 +313,7 @@ Result<Erasure> ChatSession::Forget(size_t index) {
     if (erased.error) return tl::unexpected(*erased.error);
     sum.blocks += erased.blocks;
     sum.tokens += erased.tokens;
+    sum.disk_blocks += erased.disk_blocks;
     sum.kept_shared = std::max(sum.kept_shared, erased.kept_shared);
   }
   return sum;
@@ -328,7 +357,7 @@ Result<std::vector<ChatSession::Branch>> ChatSession::End() {
 
 Result<std::vector<ChatSession::Line>> ChatSession::Lines() const {
   KV_ASSIGN(const SessionStore::Entry entry, Read());
-  KV_ASSIGN(const SessionPrompt prompt, PromptOf(*entry.state, model_));
+  KV_ASSIGN(const SessionPrompt prompt, WholePromptOf(*entry.state, model_));
   std::vector<Line> lines;
   uint32_t begin = 0;
   for (size_t i = 0; i < entry.state->messages.size(); ++i) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "api/chat_prompt.h"
+#include "api/session_forget.h"
 #include "cli/generation.h"
 #include "cli/template_flags.h"
 #include "kvasir/engine.h"
@@ -46,6 +47,8 @@ class ChatSession {
   Status Switch(std::string_view name);
   // Takes a message out, and the KV of it and of all after it out of the cache. Waits.
   Result<Erasure> Forget(size_t index);
+  // Does the same with the last message of the user and what came after it.
+  Result<Erasure> ForgetLast();
   // Begins a new conversation under the present name. The old one stays where a file keeps it; its
   // id then.
   Result<std::optional<std::string>> Reset();
@@ -85,6 +88,8 @@ class ChatSession {
   Result<bool> RemoveIfEmpty(const Branch& branch);
   Result<TurnPtr> TakeTurn() const;
   Status Answer(TurnPtr turn, SessionState state);
+  ForgetScope Scope() const;
+  Result<Erasure> Erase(SessionStore::Turn& turn, Forgetting forgetting);
 
   Engine& engine_;
   const ModelView model_;

@@ -12,7 +12,8 @@ namespace kvasir::cli {
 namespace {
 
 constexpr size_t kWidth = 100;
-constexpr size_t kColumn = 26;
+constexpr size_t kColumn = 26;         // of the help of a flag
+constexpr size_t kCommandColumn = 15;  // of the purpose of a command
 
 // Wraps `text` at spaces and indents each line except the first by `indent`.
 std::string Wrap(std::string_view text, size_t indent) {
@@ -41,7 +42,7 @@ std::string FlagLine(const Flag& flag) {
   return left + Wrap(flag.help, kColumn) + "\n";
 }
 
-// Whether --help lists the flag by default.
+// Tells whether --help lists the flag by default.
 bool IsUsual(const Flag& flag) { return !flag.absent_part && !flag.is_expert; }
 
 std::string FlagLines(const Command& command, bool is_expert) {
@@ -67,6 +68,39 @@ std::string GroupedLines(const Command& command) {
   KV_CHECK(seen.size() == static_cast<size_t>(std::ranges::count_if(command.flags, IsUsual)));
   return lines + "\n Help\n";
 }
+
+// The subjects of flags that several commands have.
+struct Subject {
+  std::string_view title, names;
+};
+
+constexpr std::string_view kEveryday = "Every day";
+constexpr Subject kSubjects[] = {
+    {"Model",
+     "model hf-repo weights shape threads ctx-size lora lora-scaled lora-memory max-lora-rank "
+     "max-loras lora-dir"},
+    {"Answers",
+     "max-tokens min-tokens temperature top-k top-p min-p repetition-penalty presence-penalty "
+     "frequency-penalty no-repeat-ngram-size seed stop ignore-eos generation-config"},
+    {"Chats",
+     "system chat-template chat-template-file chat-template-kwargs template-date reasoning"},
+    {"Memory and cache",
+     "kv-memory kv-format kv-skip-layers parallel cache eviction retention exact-tokens spans seam "
+     "span-head request-memory session-memory head-memory grammar-memory allow-overcommit "
+     "cache-dir image-cap"},
+    {"Drafts", "speculate draft-max draft-model draft-hf-repo draft-kv-memory"},
+    {"Disk", "resume disk disk-cap disk-ttl disk-reserve state-dir secret-file"},
+    {"Fleet", "remote fleet-secret remote-ca remote-mode remote-memory remote-ttl remote-daily"},
+    {"Log", "log-level"}};
+constexpr std::string_view kOthers = "This command";
+
+// Titles of kvasir --help, each before the command that it begins with.
+constexpr std::pair<std::string_view, std::string_view> kCommandTitles[] = {
+    {"run", "Every day"},
+    {"list", "Models"},
+    {"plan", "Planning, measuring and proving"},
+    {"sessions", "What the disk keeps"},
+    {"key", "Keys, services and shells"}};
 
 // Returns "--block-tokens, --step-tokens".
 std::string ExpertNames(const Command& command) {
@@ -121,20 +155,54 @@ std::string HelpOf(const std::vector<Command>& commands) {
       "kvasir: runs language models over a KV cache that never reads a prompt twice\n\n"
       "Usage: kvasir COMMAND [FLAGS]\n\nCommands:\n";
   for (const Command& command : commands) {
-    help += fmt::format("  {:<10}{}\n", command.name, Wrap(command.purpose, 12));
-    help += fmt::format("            kvasir {}\n", command.example);
+    for (const auto& [first, title] : kCommandTitles) {
+      if (first == command.name) help += fmt::format("\n {}\n", title);
+    }
+    help += fmt::format("  {:<{}}{}\n", command.name, kCommandColumn - 2,
+                        Wrap(command.purpose, kCommandColumn));
+    help += fmt::format("{:{}}kvasir {}\n", "", kCommandColumn, command.example);
   }
   help +=
-      "\nAll but fsck, inspect, key, models, pull and sessions take --model (a Hugging Face "
-      "folder, "
-      "a\n"
-      "GGUF file, or the name of a model that pull fetched; default: the bundled model), "
-      "--kv-format,\n"
-      "--weights and --threads; 'kvasir COMMAND --help' lists its flags. Environment: "
-      "KVASIR_TARGET\n"
-      "forces an instruction set ('kvasir info' lists them).\n"
-      "Exit status: 0 done, 1 the work failed, 2 arguments or input are wrong, 130 interrupted.\n";
+      "\n" + Wrap(
+                 "All but backup, completions, fsck, health, inspect, key, list, models, ps, pull, "
+                 "restore, rm and sessions take --model (a Hugging Face folder, a GGUF file, or "
+                 "the name of a model "
+                 "that pull fetched; default: the bundled model), --kv-format, --weights and "
+                 "--threads; 'kvasir COMMAND --help' lists its flags. Environment: KVASIR_MODEL "
+                 "is the default of --model, KVASIR_TARGET forces an instruction set ('kvasir "
+                 "info' lists them).",
+                 0);
+  help +=
+      "\nExit status: 0 done, 1 the work failed, 2 arguments or input are wrong, 130 "
+      "interrupted.\n";
   return help;
+}
+
+Command Grouped(Command command, const std::string& everyday) {
+  const std::vector<Flag>& flags = command.flags;
+  std::set<std::string> seen;
+  const auto usual = [&](std::string_view names) {
+    std::string there;
+    std::istringstream all{std::string(names)};
+    for (std::string name; all >> name;) {
+      const auto flag = std::ranges::find(flags, name, &Flag::name);
+      if (flag == flags.end() || !IsUsual(*flag) || !seen.insert(name).second) continue;
+      there += (there.empty() ? "" : " ") + name;
+    }
+    return there;
+  };
+  std::vector<FlagGroup>& groups = command.groups;
+  groups = {{std::string(kEveryday), usual(everyday)}, {std::string(kOthers), ""}};
+  for (const auto& [title, names] : kSubjects) {
+    if (std::string there = usual(names); !there.empty()) {
+      groups.push_back({std::string(title), std::move(there)});
+    }
+  }
+  std::string all;
+  for (const Flag& flag : flags) all += flag.name + " ";
+  groups[1].names = usual(all);
+  if (groups[1].names.empty()) groups.erase(groups.begin() + 1);
+  return command;
 }
 
 }  // namespace kvasir::cli

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/args.h"
@@ -27,6 +28,7 @@ struct Command {
   size_t max_operands = 0;  // arguments without a flag
   // Each flag that --help lists is in one group; none: they stand in one list.
   std::vector<FlagGroup> groups = {};
+  std::string words = {};  // that the first operand may be, separated by spaces
 };
 
 Command ServeCommand();
@@ -42,9 +44,16 @@ Command InfoCommand();
 Command FsckCommand();
 Command InspectCommand();
 Command PullCommand();
+Command ListCommand();
+Command ShowCommand();
+Command RmCommand();
+Command PsCommand();
 Command ModelsCommand();
 Command KeyCommand();
 Command SessionsCommand();
+Command BackupCommand();
+Command RestoreCommand();
+Command HealthCommand();
 
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;
@@ -58,5 +67,13 @@ int ExitStatus(Code code);
 enum class HelpPage : uint8_t { kUsual, kExpert };
 std::string HelpOf(const Command& command, HelpPage page = HelpPage::kUsual);
 std::string HelpOf(const std::vector<Command>& commands);
+
+// Returns the command with its flags in groups: first `everyday`, in order, then the others by
+// their subjects.
+Command Grouped(Command command, const std::string& everyday);
+
+// Returns the completions of all commands and flags, as a script of `shell`: bash, zsh or fish.
+// kInvalidArgument: another one.
+Result<std::string> CompletionsOf(const std::vector<Command>& commands, std::string_view shell);
 
 }  // namespace kvasir::cli

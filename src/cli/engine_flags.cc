@@ -12,9 +12,11 @@
 #include "base/log.h"
 #include "base/result.h"
 #include "cli/adapter_flags.h"
+#include "cli/event_flags.h"
 #include "cli/hub_model.h"
 #include "cli/machine_limits.h"
 #include "cli/progress.h"
+#include "cli/state_flags.h"
 #include "kvasir/engine_ranges.h"
 #include "kvasir/machine.h"
 
@@ -43,6 +45,12 @@ Status CheckTarget() {
 
 Result<CacheMode> CacheModeOf(const Args& args) {
   static constexpr std::string_view kModes[] = {"prefix", "sequence", "none"};
+  if (const auto given = args.Text("cache"); given == "static" || given == "dynamic") {
+    return FailField(Code::kInvalidArgument, "cache",
+                     "'{}' is a name of Transformers; what it means is sequence here (known: "
+                     "prefix, sequence, none)",
+                     *given);
+  }
   KV_ASSIGN(const std::string mode, args.OneOf("cache", kModes, "prefix"));
   if (mode == "sequence") return CacheMode::kSequence;
   return mode == "none" ? CacheMode::kNone : CacheMode::kPrefix;
@@ -210,7 +218,7 @@ Status ReadRemote(const Args& args, EngineOptions* options) {
   const auto url = args.Text("remote"), secret = args.Text("fleet-secret");
   if (!url) {
     for (const char* flag : {"fleet-secret", "remote-ca", "remote-mode", "remote-memory",
-                             "remote-ttl", "remote-daily"}) {
+                             "remote-ttl", "remote-daily", "remote-compression"}) {
       if (args.Has(flag)) return Fail(Code::kInvalidArgument, "--{}: needs --remote URL", flag);
     }
     return {};
@@ -228,6 +236,10 @@ Status ReadRemote(const Args& args, EngineOptions* options) {
   if (args.Has("remote-daily")) {
     KV_ASSIGN(remote.daily_bytes, args.Bytes("remote-daily", 0));
   }
+  static constexpr std::string_view kCompressions[] = {"auto", "none", "zstd"};
+  KV_ASSIGN(const std::string compression, args.OneOf("remote-compression", kCompressions, "auto"));
+  if (compression == "none") remote.compression = RemoteCompression::kNone;
+  if (compression == "zstd") remote.compression = RemoteCompression::kZstd;
   options->remote = std::move(remote);
   return {};
 }
@@ -266,38 +278,6 @@ Flag ExactTokensFlag() {
           "with --retention: the first N tokens see all before them (default: the prompt)"};
 }
 
-std::vector<Flag> SpanFlags() {
-  return {{"spans", "21:61,61:98",
-           "with --ids: tokens [21, 61) and [61, 98) are computed and found apart from what stands "
-           "before them"},
-          {"seam", "N",
-           "with --spans: the first N tokens of each are computed again in their place (default "
-           "32)"},
-          {"span-head", "N",
-           "with --spans: the first N tokens of the prompt, which spans are computed after "
-           "(default: all before the first span)"}};
-}
-
-Result<std::optional<PromptSpans>> SpansOf(const Args& args) {
-  const auto text = args.Text("spans");
-  for (const char* flag : {"seam", "span-head"}) {
-    if (args.Has(flag) && !text) {
-      return Fail(Code::kInvalidArgument, "--{}: needs --spans BEGIN:END,...", flag);
-    }
-  }
-  if (!text) return std::nullopt;
-  if (!args.Has("ids")) {
-    return Fail(Code::kInvalidArgument, "--spans: needs a prompt of ids; give --ids 1,2,3");
-  }
-  PromptSpans choice;
-  KV_ASSIGN(choice.spans, ParsePromptSpans(*text));
-  KV_ASSIGN(choice.seam, U32(args, "seam", {0, kMaxSeamTokens}, kDefaultSeamTokens));
-  if (args.Has("span-head")) {
-    KV_ASSIGN(choice.head, U32(args, "span-head", {0, kMaxRetainedTokens}, 0));
-  }
-  return choice;
-}
-
 std::optional<std::string> CacheDirOf(const Args& args) {
   const auto given = args.Text("cache-dir");
   return given && !given->empty() ? given : std::nullopt;
@@ -317,12 +297,19 @@ Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwi
   KV_TRY(ReadDraftModel(args, use, &options));
   KV_TRY(ReadFormats(args, &options));
   options.cache_dir = CacheDirOf(args);
+  if (use == ModelUse::kRun) {
+    KV_ASSIGN(SecretPlace secret, ReadStateFlags(args));
+    options.state_dir = std::move(secret.state_dir);
+    options.secret_file = std::move(secret.file);
+  }
   if (args.Has("threads")) {
     KV_ASSIGN(options.threads, U32(args, "threads", kThreadsRange, 1));
   }
+  if (use == ModelUse::kRun) WarnOfThreads(options);
   options.pin_threads = args.Has("pin-threads");
   KV_TRY(ReadDisk(args, disk_otherwise, &options));
   KV_TRY(ReadRemote(args, &options));
+  KV_TRY(ReadEventFlags(args, &options));
   KV_TRY(ReadMemory(args, &options));
   KV_TRY(ReadBlocks(args, &options));
   KV_TRY(ReadScheduling(args, &options));
@@ -339,8 +326,8 @@ Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwi
 
 namespace {
 
-// Whether the folder can be written. Warns if not, because then each start computes again what the
-// folder would keep.
+// Tells whether the folder can be written. Warns if not, because then each start computes again
+// what the folder would keep.
 bool CheckCacheDir(const std::optional<std::string>& given) {
   if (!given) return true;
   const std::string& folder = *given;
@@ -375,7 +362,7 @@ Result<std::unique_ptr<Engine>> LoadEngine(EngineOptions options) {
   if (!CheckCacheDir(options.cache_dir)) options.image_cap_bytes = 0;  // warned once
   Progress progress;
   options.progress = [&progress](const char* phase, double share) {
-    progress.Show(fmt::format("{}: {:.0f}%", phase, share * 100));
+    progress.Show(fmt::format("{}: {:.0f}%", phase, share * 100), share);
   };
   options.warn = [&progress, warn = options.warn](const std::string& text) {
     progress.Clear();

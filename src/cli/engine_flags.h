@@ -26,9 +26,6 @@ Result<EngineOptions> EngineOptionsOf(const Args& args,
 // Returns the flag --exact-tokens of commands of one prompt, and what it makes of the engine's
 // retention; absent: it was not given.
 Flag ExactTokensFlag();
-// Returns the flags of spans of a prompt of ids, and what they say; absent: they were not given.
-std::vector<Flag> SpanFlags();
-Result<std::optional<PromptSpans>> SpansOf(const Args& args);
 Result<std::optional<RetentionChoice>> ExactTokensOf(const Args& args,
                                                      const EngineOptions& options);
 

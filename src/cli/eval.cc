@@ -1,7 +1,6 @@
 // kvasir eval: what a KV format costs this model.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <ctime>
@@ -16,6 +15,7 @@
 #include "cli/adapter_flags.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "cli/eval_options.h"
 #include "cli/eval_retention.h"
 #include "cli/eval_spans.h"
 #include "cli/generation.h"
@@ -33,143 +33,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kDefaultTokens = 16384;
-constexpr uint64_t kMaxEvalTokens = uint64_t{1} << 22;  // each takes 50 bytes of figures per format
 constexpr uint32_t kDefaultWindow = 4096;
 constexpr uint64_t kSmallParameters = 50'000'000;
-// By Pinsker's inequality the probability of any set of next tokens then changes by no more than
-// sqrt(0.005 / 2) = 5 percentage points on average.
-constexpr float kDefaultMaxKl = 0.005F;
-
-struct EvalOptions {
-  std::vector<KvChoice> choices;
-  std::optional<std::string> text, ids;       // at most one of them
-  std::optional<std::string> source, target;  // languages of the lines of text, and of answers
-  std::optional<TokenId> target_id;           // of answers to sources of ids
-  uint64_t tokens = 0;
-  std::optional<std::string> recall;  // a file, or "off"
-  std::optional<bool> layers;         // absent: only for small models
-  double max_kl = 0;
-  std::optional<std::string> svg;
-};
-
-// Splits "int8,k=int8,v=f16,int4" into three: an item that begins with k= or v= includes its other
-// half.
-std::vector<std::string> SplitFormats(const std::string& text) {
-  std::vector<std::string> formats;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string part = text.substr(begin, end - begin);
-    begin = end + 1;
-    const auto half = [](const std::string& name, char of) {
-      return name.size() > 1 && name[0] == of && name[1] == '=' &&
-             name.find(',') == std::string::npos;
-    };
-    const bool joins = !formats.empty() && ((half(formats.back(), 'k') && half(part, 'v')) ||
-                                            (half(formats.back(), 'v') && half(part, 'k')));
-    if (joins) {
-      formats.back() += "," + part;
-    } else {
-      formats.push_back(part);
-    }
-  }
-  return formats;
-}
-
-// Checks before hours of work whether the file can be written at the end.
-Status CheckSvgPath(const std::string& path) {
-  std::error_code error;
-  if (fs::exists(path, error) && !fs::is_regular_file(path, error)) {
-    return Fail(Code::kInvalidArgument, "--svg: '{}' is not a regular file; give another name",
-                path);
-  }
-  const fs::path folder = fs::path(path).parent_path();
-  const bool good =
-      !path.empty() && access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0;
-  if (good) return {};
-  return Fail(Code::kInvalidArgument, "--svg: cannot write '{}'; give a file in a writable folder",
-              path);
-}
 
 Status WriteSvg(const std::string& path, const std::string& svg) {
   const Status written = WriteAtomicFile(path, svg, {.readers = Readers::kByUmask});
   if (written) return {};
   return Fail(Code::kIoError, "--svg: {}", written.error().message);
-}
-
-Result<std::vector<KvChoice>> ReadChoices(const Args& args, const EngineOptions& engine) {
-  if (args.Has("formats") && args.Has("kv-format")) {
-    return Fail(Code::kInvalidArgument, "give only one of --formats and --kv-format");
-  }
-  std::vector<std::string> names = KvFormatList();
-  std::erase(names, "f32");  // what the others are compared with
-  if (args.Has("kv-format")) names = {engine.kv_format};
-  if (const auto text = args.Text("formats")) names = SplitFormats(*text);
-  std::vector<KvChoice> choices;
-  for (const std::string& name : names) {
-    const KvChoice choice{name, engine.kv_skip_layers};
-    const bool twice = std::ranges::find(choices, name, &KvChoice::format) != choices.end();
-    if (!twice) choices.push_back(choice);
-  }
-  return choices;
-}
-
-// Both languages or none, beside a text; --target-id beside ids.
-Status ReadLanguages(const Args& args, EvalOptions* options) {
-  options->source = args.Text("source");
-  options->target = args.Text("target");
-  if (options->source.has_value() != options->target.has_value()) {
-    return Fail(Code::kInvalidArgument,
-                "--{} is missing; give the languages as --source en "
-                "--target fr",
-                options->source ? "target" : "source");
-  }
-  if (options->source && !options->text) {
-    return Fail(Code::kInvalidArgument, "--source: is the language of --text FILE; give that too");
-  }
-  if (!args.Has("target-id")) return {};
-  if (!options->ids) {
-    return Fail(Code::kInvalidArgument, "--target-id: is for --ids FILE; give that too");
-  }
-  KV_ASSIGN(const std::vector<TokenId> ids, ParseIds(*args.Text("target-id"), "target-id"));
-  if (ids.size() != 1) {
-    return Fail(Code::kInvalidArgument, "--target-id: {} ids; give one", ids.size());
-  }
-  options->target_id = ids[0];
-  return {};
-}
-
-Result<EvalOptions> ReadEvalOptions(const Args& args, const EngineOptions& engine) {
-  EvalOptions options;
-  KV_ASSIGN(options.choices, ReadChoices(args, engine));
-  options.text = args.Text("text");
-  options.ids = args.Text("ids");
-  if (options.text && options.ids) {
-    return Fail(Code::kInvalidArgument, "give only one of --text and --ids");
-  }
-  KV_TRY(ReadLanguages(args, &options));
-  options.recall = args.Text("recall");
-  KV_ASSIGN(options.tokens, args.Uint("tokens", kMinWindowTokens, kMaxEvalTokens, kDefaultTokens));
-  static constexpr std::string_view kLayers[] = {"auto", "on", "off"};
-  KV_ASSIGN(const std::string layers, args.OneOf("layers", kLayers, "auto"));
-  if (layers != "auto") options.layers = layers == "on";
-  if (engine.ctx_size && *engine.ctx_size < kMinWindowTokens) {
-    return Fail(Code::kInvalidArgument,
-                "--ctx-size: windows of {} tokens are too short to measure; give {} or more",
-                *engine.ctx_size, kMinWindowTokens);
-  }
-  if (!engine.kv_skip_layers.empty()) {
-    if (options.layers == true) {
-      return Fail(Code::kInvalidArgument,
-                  "--layers: cannot be combined with --kv-skip-layers, which measures that list; "
-                  "leave one out");
-    }
-    options.layers = false;
-  }
-  KV_ASSIGN(options.max_kl, args.Float("max-kl", {0, 100}, kDefaultMaxKl));
-  options.svg = args.Text("svg");
-  if (options.svg) KV_TRY(CheckSvgPath(*options.svg));
-  return options;
 }
 
 // Checks the formats; an error names the flag that gave the format.
@@ -200,7 +70,7 @@ Result<std::vector<Probe>> ReadRecall(const EvalOptions& options, const Engine& 
   return ReadProbes(beside.string());
 }
 
-// Sources of an encoder-decoder model, with its answers to them.
+// Reads the sources of an encoder-decoder model, and computes its answers to them.
 Result<EvalText> ReadTranslations(const EvalOptions& options, Engine& engine) {
   const TextLimits limits{options.tokens, engine.card().ctx_size};
   const bool is_pair = engine.card().language_pair.has_value();  // which needs no languages
@@ -246,7 +116,7 @@ Result<EvalText> ReadEvalText(const EvalOptions& options, Engine& engine,
       engine.card().path);
 }
 
-// Whether a format trades quality for memory; only then the search for layers is worth it.
+// Tells whether a format trades quality for memory; only then the search for layers is worth it.
 bool IsLossy(const std::string& format) {
   return format.find("fp8") != std::string::npos || format.find("int") != std::string::npos ||
          format.find("nf4") != std::string::npos;
@@ -353,12 +223,13 @@ Result<int> RunEval(const Args& args) {
 }  // namespace
 
 Command EvalCommand() {
-  return {
-      "eval",
-      "what a KV format or a bounded context costs this model: KL divergence, top-1 agreement, "
-      "recall, by depth and layer",
-      "eval --text book.txt --formats int8,int4 --svg eval.svg",
-      Join({{{"text", "FILE",
+  return Grouped(
+      {"eval",
+       "what a KV format or a bounded context costs this model: KL divergence, top-1 agreement, "
+       "recall, by depth and layer",
+       "eval --text book.txt --formats int8,int4 --svg eval.svg",
+       Join(
+           {{{"text", "FILE",
               "UTF-8 text to compare over (default: the conversations of the evaluation set beside "
               "the model)"},
              {"ids", "FILE",
@@ -398,10 +269,11 @@ Command EvalCommand() {
              {"json", "", "one object with every figure", FlagKind::kSwitch}},
             LoadFlags(),
             AdapterFlags()}),
-      RunEval,
-      "KL is sum p (log p - log q) with p of f32 KV and q of the format, the same weights; errors "
-      "are standard errors over tokens. What is found is kept in the cache folder, and 'kvasir "
-      "serve' prints it for its KV format."};
+       RunEval,
+       "KL is sum p (log p - log q) with p of f32 KV and q of the format, the same weights; errors "
+       "are standard errors over tokens. What is found is kept in the cache folder, and 'kvasir "
+       "serve' prints it for its KV format."},
+      "model text formats tokens svg json");
 }
 
 }  // namespace kvasir::cli

@@ -54,7 +54,7 @@ Result<RetentionInput> ReadInput(const Args& args) {
   return input;
 }
 
-// The text in windows of at most so many tokens.
+// Reads the text, in windows of at most `window_tokens` tokens.
 Result<EvalText> TextFor(const RetentionInput& input, const Engine& engine,
                          const std::vector<Probe>& probes, uint32_t window_tokens) {
   const TextLimits limits{input.tokens, window_tokens};

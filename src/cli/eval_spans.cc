@@ -23,9 +23,9 @@ Flag EvalSpansFlag() {
 }
 
 Result<int> RunEvalSpans(const Args& args) {
-  for (const char* flag : {"formats", "text", "ids", "layers", "svg"}) {
+  for (const char* flag : {"formats", "text", "ids", "layers", "svg", "retention", "stream"}) {
     if (!args.Has(flag)) continue;
-    return Fail(Code::kInvalidArgument, "--spans: measures probes and no formats; leave out --{}",
+    return Fail(Code::kInvalidArgument, "--spans: measures probes and nothing else; leave out --{}",
                 flag);
   }
   KV_ASSIGN(const EngineOptions options, EngineOptionsOf(args));

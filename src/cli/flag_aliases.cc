@@ -39,6 +39,8 @@ constexpr Alias kAliases[] = {
     {"--spec-draft-n-max --draft --draft-n", "draft-max"},
     {"--cors-origins", "cors-origin"},
     {"--sse-ping-interval", "sse-ping-s"},
+    {"--ssl-cert-file --ssl-certfile", "tls-cert"},
+    {"--ssl-key-file --ssl-keyfile", "tls-key"},
 };
 
 // What is always so.
@@ -118,7 +120,7 @@ constexpr Refused kRefused[] = {
     {"--props", "settings cannot change while the server runs"},
     {"--embd-*", "embeddings have unit length"},
     {"--rerank --reranking --cls-separator", "reranking is not available"},
-    {"--ssl-*", "TLS is not available; put a proxy with TLS in front of the server"},
+    {"--ssl-*", "--tls-cert and --tls-key are all that TLS takes"},
     {"--path --api-prefix --ui-* --webui-* -ag --agent --tools --tools-runtime --mcp-*",
      "the server serves its own page and no others, at /"},
     {"--cors-methods --cors-headers --cors-credentials --no-cors-credentials",
@@ -148,7 +150,7 @@ constexpr Refused kRefused[] = {
     {"--list-devices --completion-bash", "it is not available"},
 };
 
-// The words of a list.
+// Calls `visit` with each name of a list with spaces between them.
 template <typename Visit>
 void ForEachName(std::string_view list, const Visit& visit) {
   while (!list.empty()) {
@@ -177,7 +179,7 @@ const Flag* FlagOf(std::span<const Flag> flags, std::string_view name) {
   return flag == flags.end() ? nullptr : &*flag;
 }
 
-// What --cache-type-k and -v say.
+// Returns the KV format of a type that --cache-type-k or -v names.
 Result<std::string> KvFormatOf(std::string_view given, std::string_view type) {
   constexpr std::pair<std::string_view, std::string_view> kTypes[] = {
       {"f32", "f32"}, {"f16", "f16"}, {"bf16", "bf16"}, {"q8_0", "int8"}, {"q4_0", "int4"}};
@@ -239,7 +241,7 @@ class Rewriter {
  private:
   void Put(std::string argument) { out_.arguments.push_back(std::move(argument)); }
 
-  // The value of the flag: after its '=', or the next argument.
+  // Returns the value of the flag: the text after its '=', or the next argument.
   Result<std::string> ValueOf(std::string_view name, const std::optional<std::string>& joined) {
     if (joined) return *joined;
     if (next_ < arguments_.size()) return arguments_[next_++];
@@ -285,7 +287,7 @@ class Rewriter {
     return {};
   }
 
-  // A flag that the command does not have.
+  // Takes a flag that the command does not have.
   Status TakeOther(const std::string& argument, const std::string& name,
                    const std::optional<std::string>& joined) {
     if (!argument.starts_with('-') || !FlagOf(flags_, "model")) {
@@ -366,8 +368,11 @@ std::optional<std::string> NearestFlag(std::string_view argument, std::span<cons
     if (!FlagOf(flags, alias.flag)) continue;
     ForEachName(alias.names, [&](std::string_view name) { known.emplace_back(name); });
   }
+  if (FlagOf(flags, "retention")) known.insert(known.end(), {"--context-shift", "--keep"});
   std::erase_if(known, [](const std::string& name) { return name.size() <= 3; });
-  return Nearest(argument.substr(0, argument.find('=')), known);
+  const std::string_view name = argument.substr(0, argument.find('='));
+  const auto nearest = Nearest(name, known);
+  return nearest || !name.starts_with("--") ? nearest : NearestByParts(name, known);
 }
 
 }  // namespace kvasir::cli

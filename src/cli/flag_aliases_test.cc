@@ -270,6 +270,11 @@ TEST(FlagAliases, TheNearestFlagMayBeAnAliasThatTheCommandHas) {
   EXPECT_EQ(NearestFlag("--n-predic", kPlainFlags), std::nullopt);
   EXPECT_EQ(NearestFlag("--nam", kPlainFlags), "--name");
   EXPECT_EQ(NearestFlag("--port", kModelFlags), std::nullopt);  // not --lora
+  EXPECT_EQ(NearestFlag("--ctx-shift", kModelFlags), "--context-shift");
+  EXPECT_EQ(NearestFlag("--retain=window", kModelFlags), "--retention");
+  EXPECT_EQ(NearestFlag("--keap", kModelFlags), "--keep");
+  EXPECT_EQ(NearestFlag("--ctx-shift", kPlainFlags), std::nullopt);
+  EXPECT_EQ(NearestFlag("--max-tok", kModelFlags), "--max-tokens");
   // Names of up to three letters resemble too much.
   EXPECT_EQ(NearestFlag("-x", kModelFlags), std::nullopt);
   EXPECT_EQ(NearestFlag("--x", kModelFlags), std::nullopt);

@@ -29,8 +29,11 @@ class PullLine {
     const double new_bytes =
         done_bytes > start_bytes_ ? static_cast<double>(done_bytes - start_bytes_) : 0;
     const auto speed = static_cast<uint64_t>(seconds > 0 ? new_bytes / seconds : 0);
+    const double share =
+        total_bytes > 0 ? static_cast<double>(done_bytes) / static_cast<double>(total_bytes) : 0;
     progress_.Show(fmt::format("fetching {}: {} of {}, {}/s", file, FormatBytes(done_bytes),
-                               FormatBytes(total_bytes), FormatBytes(speed)));
+                               FormatBytes(total_bytes), FormatBytes(speed)),
+                   share);
   }
 
  private:
@@ -39,12 +42,12 @@ class PullLine {
   uint64_t start_bytes_ = 0;
 };
 
-// The model's name for callers: without the revision.
+// Returns the model's name for callers: without the revision.
 std::string NameOf(const hub::RepoRef& ref) {
   return hub::RepoRef{ref.repo, {}, ref.choice}.Text();
 }
 
-// What the user named; absent: nothing, so that the bundled model is meant.
+// Returns the model that the user named; absent: none is named, so the bundled model is meant.
 std::optional<std::string> NamedModel(const EngineOptions& options) {
   if (options.model) return options.model;
   const char* value = std::getenv("KVASIR_MODEL");

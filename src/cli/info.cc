@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/result.h"
+#include "base/sizes.h"
 #include "cli/build_info.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
@@ -30,9 +31,9 @@ nlohmann::json ProcessorsJson(const MachineProcessors& processors) {
 }
 
 std::string ProcessorsLine(const MachineProcessors& processors) {
-  std::string line =
-      fmt::format("usable: {} cores, {} CPUs, {} memory {}", processors.cores, processors.cpus,
-                  processors.nodes.size(), processors.nodes.size() == 1 ? "node" : "nodes");
+  std::string line = fmt::format("usable: {}, {}, {}", CountText(processors.cores, "core"),
+                                 CountText(processors.cpus, "CPU"),
+                                 CountText(processors.nodes.size(), "memory node"));
   if (processors.cpu_limit) line += fmt::format(", {:.2f} CPUs of time", *processors.cpu_limit);
   return line;
 }

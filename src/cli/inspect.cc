@@ -15,7 +15,7 @@
 namespace kvasir::cli {
 namespace {
 
-// ISO 8601, UTC.
+// Formats a time as ISO 8601, in UTC.
 std::string TimeText(int64_t seconds) {
   const auto time = static_cast<std::time_t>(seconds);
   std::tm parts{};

@@ -20,7 +20,8 @@ int wake[2] = {-1, -1};  // a pipe: the handler writes, fd() reads
 
 const char* last_line = nullptr;  // written before the signals are caught
 
-// Only what a signal handler may do. The signal comes again when it returns, and then kills.
+// Writes the last line, and does only what a signal handler may do. The signal comes again when it
+// returns, and then kills.
 void OnEnd(int signal) {
   pollfd out{STDERR_FILENO, POLLOUT, 0};
   if (poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) != 0) {

@@ -14,25 +14,30 @@
 namespace kvasir::cli {
 namespace {
 
-Result<int> MakeFleetSecret(const Args& args, const std::vector<std::string>& operands) {
+Result<int> MakeSecretFile(const Args& args, const std::vector<std::string>& operands) {
   if (operands.size() != 2) {
-    return Fail(Code::kInvalidArgument, "'kvasir key fleet FILE' takes one file");
+    return Fail(Code::kInvalidArgument, "'kvasir key {} FILE' takes one file", operands.front());
   }
   for (const char* flag : {"admin", "json"}) {
     if (args.Has(flag)) return Fail(Code::kInvalidArgument, "--{}: is for 'key new' alone", flag);
   }
   KV_TRY(MakeSecret(operands[1]));
-  fmt::print("{}: the secret of a fleet; copy it to each machine, and keep it from all others\n",
-             operands[1]);
+  const bool is_fleet = operands.front() == "fleet";
+  fmt::print("{}: the secret of a {}\n", operands[1],
+             is_fleet ? "fleet; copy it to each machine, and keep it from all others"
+                      : "server, for --secret-file; without it nothing that is kept can be read");
   return kExitDone;
 }
 
 Result<int> RunKey(const Args& args) {
   const std::vector<std::string> operands = args.List(kOperands);
-  if (!operands.empty() && operands.front() == "fleet") return MakeFleetSecret(args, operands);
+  if (!operands.empty() && (operands.front() == "fleet" || operands.front() == "secret")) {
+    return MakeSecretFile(args, operands);
+  }
   if (operands != std::vector<std::string>{"new"}) {
     return Fail(Code::kInvalidArgument,
-                "{}'kvasir key new' makes a key, 'kvasir key fleet FILE' a fleet's secret",
+                "{}'kvasir key new' makes a key, 'kvasir key fleet FILE' a fleet's secret, 'kvasir "
+                "key secret FILE' a server's",
                 operands.empty() ? "" : "unknown word '" + operands.front() + "'; ");
   }
   std::array<uint8_t, 32> bytes;
@@ -53,15 +58,18 @@ Result<int> RunKey(const Args& args) {
 Command KeyCommand() {
   return {
       "key",
-      "makes an API key and its entry for the file of serve --keys, or a fleet's secret",
-      "key new | key fleet FILE",
+      "makes an API key and its entry for the file of serve --keys, or a secret of a fleet or "
+      "server",
+      "key new | key fleet FILE | key secret FILE",
       {{"admin", "", "a key of the operator, who may read about all tenants", FlagKind::kSwitch},
        {"json", "", "print one JSON object", FlagKind::kSwitch}},
       RunKey,
       "The key is shown once and stored nowhere: the entry has only its SHA-256 digest. FILE gets "
       "32\n"
-      "random bytes, for serve --fleet-secret on all machines.\n",
-      2};
+      "random bytes, for serve --fleet-secret on all machines, or for serve --secret-file.\n",
+      2,
+      {},
+      "new fleet secret"};
 }
 
 }  // namespace kvasir::cli

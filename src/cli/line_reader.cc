@@ -54,7 +54,7 @@ char** Complete(const char* text, int begin, int /*end*/) {
   return begin == 0 && *text != '\0' ? rl_completion_matches(text, NextWord) : nullptr;
 }
 
-// Ctrl-D ends the input where the line is empty. (libedit's own binding does not tell a handler.)
+// Ends the input at Ctrl-D on an empty line. (libedit's own binding does not call a handler.)
 int EndInput(int /*count*/, int /*key*/) {
   if (rl_end == 0) edited.is_done = true;
   return 0;

@@ -142,8 +142,8 @@ TEST(LineReader, ControlCEndsTheWaitAndTheNextLineIsReadAsUsual) {
   EXPECT_EQ(line, "after");
 }
 
-// A terminal whose user waits for each prompt, then presses the next keys; the keys "\x03" stand
-// for Ctrl-C, which sends a signal where the terminal is the process's own.
+// Reads lines from a terminal whose user waits for each prompt, then presses the next keys; the
+// keys "\x03" stand for Ctrl-C, which sends a signal if the terminal is the process's own.
 LinesRead ReadTerminal(const std::vector<std::string>& keys) {
   int ends[2] = {-1, -1};
   EXPECT_EQ(openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr), 0);

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/result.h"
+#include "base/sizes.h"
 #include "cli/adapter_flags.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
@@ -13,6 +14,7 @@
 #include "cli/interrupt.h"
 #include "cli/npy.h"
 #include "cli/sampling_flags.h"
+#include "cli/span_flags.h"
 #include "text/tokenizer.h"
 
 namespace kvasir::cli {
@@ -127,37 +129,38 @@ Result<int> RunLogits(const Args& args) {
       [&](uint32_t position, std::span<const float> row) { npy.WriteRow(position - first, row); });
   if (!receipt) return tl::unexpected(receipt.error());
   KV_TRY(npy.Close());
-  fmt::print("wrote {}: {} x {} float32; {} tokens computed, {} from the cache\n", *options.out,
-             options.ids.size() - first, engine->card().vocab_size, receipt->computed,
-             receipt->cached_tokens());
+  fmt::print("wrote {}: {} x {} float32; {} computed, {} from the cache\n", *options.out,
+             options.ids.size() - first, engine->card().vocab_size,
+             CountText(receipt->computed, "token"), receipt->cached_tokens());
   return kExitDone;
 }
 
 }  // namespace
 
 Command LogitsCommand() {
-  return {
-      "logits", "raw float32 logits of a prompt, to compare with another engine",
-      "logits --ids 1,46,348 --positions all --out x.npy",
-      Join({{{"ids", "1,2,3", "token ids, as given: no BOS is added"},
-             {"source-ids",
-              "1,2,3",
-              "token ids that an encoder-decoder model reads; --ids are its decoder's",
-              FlagKind::kValue,
-              {},
-              "source"},
-             {"positions", "last|all", "which rows (default last)"},
-             {"chunk", "N", "compute the prompt N tokens at a time"},
-             ExactTokensFlag(),
-             {"warm", "",
-              "compute the prompt, then again with its KV from the cache; print the second result",
-              FlagKind::kSwitch},
-             {"out", "x.npy", "write [positions][vocab] there; else print the likeliest"}},
-            SpanFlags(),
-            LoadFlags(),
-            AdapterFlags(),
-            CacheFlags()}),
-      RunLogits};
+  return Grouped(
+      {"logits", "raw float32 logits of a prompt, to compare with another engine",
+       "logits --ids 1,46,348 --positions all --out x.npy",
+       Join({{{"ids", "1,2,3", "token ids, as given: no BOS is added"},
+              {"source-ids",
+               "1,2,3",
+               "token ids that an encoder-decoder model reads; --ids are its decoder's",
+               FlagKind::kValue,
+               {},
+               "source"},
+              {"positions", "last|all", "which rows (default last)"},
+              {"chunk", "N", "compute the prompt N tokens at a time"},
+              ExactTokensFlag(),
+              {"warm", "",
+               "compute the prompt, then again with its KV from the cache; print the second result",
+               FlagKind::kSwitch},
+              {"out", "x.npy", "write [positions][vocab] there; else print the likeliest"}},
+             SpanFlags(),
+             LoadFlags(),
+             AdapterFlags(),
+             CacheFlags()}),
+       RunLogits},
+      "ids model positions chunk warm out");
 }
 
 }  // namespace kvasir::cli

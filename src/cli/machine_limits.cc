@@ -16,12 +16,13 @@ namespace {
 
 constexpr uint64_t kMib = uint64_t{1} << 20;
 
-// The rest is for other processes, pages of files and what the allocator keeps.
+// Returns 60% of the limit: the rest is for other processes, pages of files and what the allocator
+// keeps.
 constexpr uint64_t ShareOf(uint64_t limit) { return limit / 10 * 6; }
 
 uint64_t NeedOf(const MemoryPlan& plan) { return plan.total_bytes + plan.process_bytes; }
 
-// Returns a flag's memory, which is not less than `least` where no flag says so.
+// A flag's memory, which is not less than `least` if no flag gives it.
 struct Part {
   const char* flag;
   uint64_t EngineOptions::*bytes;
@@ -32,10 +33,17 @@ constexpr Part kParts[] = {
     {"request-memory", &EngineOptions::request_memory_bytes, kMinRequestMemoryBytes, 4},
     {"session-memory", &EngineOptions::session_memory_bytes, 4 * kMib, 8},
     {"head-memory", &EngineOptions::head_memory_bytes, kMib / 4, 64},
-    {"grammar-memory", &EngineOptions::grammar_memory_bytes, 8 * kMib, 8}};
+    {"grammar-memory", &EngineOptions::grammar_memory_bytes, 8 * kMib, 8},
+    {"draft-kv-memory", &EngineOptions::draft_kv_memory_bytes, 2 * kMib, 16}};
 constexpr uint64_t kLeastKvBytes = 8 * kMib;
-// The same of the disk tier, of which no flag names the memory.
+// The least memory of the disk tier, and its divisor as in Part; no flag names this memory.
 constexpr uint64_t kLeastDiskBytes = 8 * kMib, kDiskDivisor = 8;
+
+// Tells whether a part of the plan takes what is left of it by flags that name it.
+bool IsOpen(const Part& part, const Args& args, const EngineOptions& options) {
+  const bool is_draft = part.bytes == &EngineOptions::draft_kv_memory_bytes;
+  return !args.Has(part.flag) && (!is_draft || options.draft_model || options.draft_shape);
+}
 
 uint64_t DiskMemoryOf(const MemoryPlan& plan) {
   return plan.tier_index_bytes + plan.tier_buffer_bytes;
@@ -46,7 +54,7 @@ void Shrink(const Args& args, const MemoryPlan& plan, uint64_t most, EngineOptio
   const uint64_t need = NeedOf(plan);
   uint64_t open = DiskMemoryOf(plan) + (args.Has("kv-memory") ? 0 : options->kv_memory_bytes);
   for (const Part& part : kParts) {
-    if (!args.Has(part.flag)) open += options->*part.bytes;
+    if (IsOpen(part, args, *options)) open += options->*part.bytes;
   }
   const uint64_t fixed = need - std::min(need, open);
   const uint64_t room = most - std::min(most, fixed);
@@ -57,7 +65,7 @@ void Shrink(const Args& args, const MemoryPlan& plan, uint64_t most, EngineOptio
     left -= std::min(left, DiskMemoryOf(smaller ? *smaller : plan));
   }
   for (const Part& part : kParts) {
-    if (args.Has(part.flag)) continue;
+    if (!IsOpen(part, args, *options)) continue;
     uint64_t& bytes = options->*part.bytes;
     bytes = std::min(bytes, std::max(part.least, room / part.divisor / kMib * kMib));
     left -= std::min(left, bytes);

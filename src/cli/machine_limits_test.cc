@@ -72,6 +72,22 @@ TEST_F(MachineLimitsTest, WithADiskTheDefaultsTakeAtMostSixTenthsToo) {
   EXPECT_EQ(Engine::PlanMemory(options_)->tier_usable_bytes, kGib) << "a flag is a promise";
 }
 
+TEST_F(MachineLimitsTest, WithADraftModelTheDefaultsTakeAtMostSixTenthsToo) {
+  options_.draft_model = options_.model;
+  for (const uint64_t limit : {256 * kMib, 300 * kMib, 400 * kMib, 512 * kMib, kGib, 2 * kGib}) {
+    const EngineOptions before = options_;
+    ASSERT_TRUE(Fit(limit)) << limit;
+    EXPECT_LE(Need(), limit / 10 * 6) << limit;
+    EXPECT_GE(options_.draft_kv_memory_bytes, 2 * kMib);
+    EXPECT_TRUE(warnings_.empty()) << warnings_[0];
+    options_ = before;
+  }
+  args_.Set("draft-kv-memory", {"64MiB"});
+  options_.draft_kv_memory_bytes = 64 * kMib;
+  ASSERT_TRUE(Fit(400 * kMib));
+  EXPECT_EQ(options_.draft_kv_memory_bytes, 64 * kMib);
+}
+
 TEST_F(MachineLimitsTest, WhatFlagsNameStaysAndIsWarnedOf) {
   args_.Set("kv-memory", {"1536MiB"});
   options_.kv_memory_bytes = 1536 * kMib;

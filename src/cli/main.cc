@@ -16,6 +16,7 @@
 
 #include "base/log.h"
 #include "base/mapping_faults.h"
+#include "base/nearest.h"
 #include "base/result.h"
 #include "cli/build_info.h"
 #include "cli/command.h"
@@ -30,11 +31,54 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kAbsentCo
     {"top", "the live view"},
 }};
 
+std::vector<Command> AllCommands();
+
+Result<int> RunCompletions(const Args& args) {
+  const std::vector<std::string> operands = args.List(kOperands);
+  KV_ASSIGN(const std::string script,
+            CompletionsOf(AllCommands(), operands.size() == 1 ? operands[0] : ""));
+  std::fputs(script.c_str(), stdout);
+  return kExitDone;
+}
+
+// Returns the command whose scripts have all commands.
+Command CompletionsCommand() {
+  return {"completions",
+          "writes the completions of commands and flags for a shell: bash, zsh or fish",
+          "completions bash > ~/.local/share/bash-completion/completions/kvasir",
+          {},
+          RunCompletions,
+          "zsh reads a file _kvasir in a folder of its fpath, fish\n"
+          "~/.config/fish/completions/kvasir.fish.",
+          2,
+          {},
+          "bash zsh fish"};
+}
+
 std::vector<Command> AllCommands() {
-  return {ServeCommand(),  ChatCommand(),     RunCommand(),     TranslateCommand(),
-          LogitsCommand(), SelftestCommand(), PlanCommand(),    BenchCommand(),
-          EvalCommand(),   InfoCommand(),     InspectCommand(), FsckCommand(),
-          PullCommand(),   ModelsCommand(),   KeyCommand(),     SessionsCommand()};
+  // In the order and the groups of kvasir --help (command.cc).
+  return {RunCommand(),       ChatCommand(),    ServeCommand(),    PsCommand(),
+          TranslateCommand(), ListCommand(),    PullCommand(),     ShowCommand(),
+          RmCommand(),        ModelsCommand(),  PlanCommand(),     BenchCommand(),
+          EvalCommand(),      LogitsCommand(),  SelftestCommand(), InfoCommand(),
+          SessionsCommand(),  InspectCommand(), FsckCommand(),     BackupCommand(),
+          RestoreCommand(),   KeyCommand(),     HealthCommand(),   CompletionsCommand()};
+}
+
+// Names a command that is not there, and the nearest one that is.
+std::string UnknownCommand(const std::vector<Command>& commands, std::string_view name) {
+  if (name.starts_with('-')) {
+    const auto nearest = Nearest(name, std::vector<std::string>{"--help", "--version"});
+    return fmt::format(
+        "unknown flag '{}'{}; the flags of a command come after it; 'kvasir --help' "
+        "lists the commands",
+        name, nearest ? fmt::format(" (did you mean {}?)", *nearest) : "");
+  }
+  std::vector<std::string> names;
+  for (const Command& command : commands) names.push_back(command.name);
+  const auto nearest = Nearest(name, names);
+  return fmt::format("unknown command '{}'{}; 'kvasir --help' lists the commands", name,
+                     nearest ? fmt::format(" (did you mean {}?)", *nearest) : "");
 }
 
 // Writes to standard error. Ignores failures: the exit status shows the error too.
@@ -77,7 +121,8 @@ Result<int> RunOne(const Command& command, std::span<char* const> arguments) {
                                  command.max_operands));
   args.SetWritten(std::move(rewritten.written));
   if (args.Has("help") || args.Has("help-expert")) {
-    fmt::print("{}", HelpOf(command, args.Has("help") ? HelpPage::kUsual : HelpPage::kExpert));
+    std::fputs(HelpOf(command, args.Has("help") ? HelpPage::kUsual : HelpPage::kExpert).c_str(),
+               stdout);
     return kExitDone;
   }
   Result<int> status = command.run(args);
@@ -88,15 +133,15 @@ Result<int> RunOne(const Command& command, std::span<char* const> arguments) {
 // kvasir help [COMMAND]
 int Help(const std::vector<Command>& commands, std::span<char* const> arguments) {
   if (arguments.empty()) {
-    fmt::print("{}", HelpOf(commands));
+    std::fputs(HelpOf(commands).c_str(), stdout);
     return kExitDone;
   }
   for (const Command& command : commands) {
     if (command.name != std::string_view(arguments[0])) continue;
-    fmt::print("{}", HelpOf(command));
+    std::fputs(HelpOf(command).c_str(), stdout);
     return kExitDone;
   }
-  Complain("kvasir help: unknown command '{}'; 'kvasir --help' lists the commands\n", arguments[0]);
+  Complain("kvasir help: {}\n", UnknownCommand(commands, arguments[0]));
   return kExitWrongInput;
 }
 
@@ -110,7 +155,7 @@ int Main(std::span<char* const> arguments) {
   if (name == "--help" || name == "-h" || name == "help") {
     return Help(commands, arguments.subspan(1));
   }
-  if (name == "--version") {
+  if (name == "--version" || name == "-v" || name == "version") {
     fmt::print("kvasir {} ({})\n", kVersion, kCommit);
     return kExitDone;
   }
@@ -129,11 +174,11 @@ int Main(std::span<char* const> arguments) {
              name, part);
     return kExitWrongInput;
   }
-  Complain("kvasir: unknown command '{}'; 'kvasir --help' lists the commands\n", name);
+  Complain("kvasir: {}\n", UnknownCommand(commands, name));
   return kExitWrongInput;
 }
 
-// Called when a library throws while it initialises constants, before main can catch it.
+// Ends the process if a library throws while it initialises constants, before main can catch it.
 [[noreturn]] void EndBeforeMain() {
   std::fputs("kvasir: the system refuses the memory to start; raise its limit (ulimit -v)\n",
              stderr);

@@ -9,6 +9,7 @@
 #include "cli/adapter_flags.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "cli/event_flags.h"
 #include "plan/plan_json.h"
 
 namespace kvasir::cli {
@@ -16,44 +17,57 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void PrintTable(const MemoryPlan& plan, uint64_t disk_cap_bytes) {
-  const auto bytes = [](const char* what, uint64_t n, const char* note) {
-    fmt::print("{:<18}{:>12}  {:>16} bytes  {}\n", what, FormatBytes(n), n, note);
-  };
-  bytes("weights", plan.weights_bytes, "packed for the kernels");
-  bytes("KV blocks", plan.kv_bytes, "the block pool");
-  bytes("prefix index", plan.index_bytes, "");
-  bytes("cursors", plan.cursor_bytes, "");
-  bytes("scratch", plan.scratch_bytes, "activations and logits of one step");
-  bytes("requests", plan.request_bytes, "being read, waiting and running; at most");
-  bytes("sessions", plan.session_bytes, "their text and ids; at most");
-  bytes("heads", plan.head_bytes, "digests of lines of chats; at most");
-  bytes("grammars", plan.grammar_bytes, "formats of answers and their masks; at most");
+void PrintBytes(const char* what, uint64_t n, const char* note) {
+  fmt::print("{:<18}{:>12}  {:>16} bytes{}{}\n", what, FormatBytes(n), n, *note ? "  " : "", note);
+}
+
+// Prints the rows of parts that flags ask for.
+void PrintMore(const MemoryPlan& plan) {
   if (plan.retention_bytes > 0) {
-    bytes("retention", plan.retention_bytes, "weights of blocks, for --retention heavy");
+    PrintBytes("retention", plan.retention_bytes,
+               "how much attention each block had, by which --retention heavy chooses");
   }
   if (plan.adapter_bytes > 0) {
-    bytes("adapters", plan.adapter_bytes, "matrices of adapters that are loaded; at most");
+    PrintBytes("adapters", plan.adapter_bytes, "matrices of adapters that are loaded; at most");
   }
   if (plan.draft_weights_bytes > 0) {
-    bytes("draft weights", plan.draft_weights_bytes, "of the draft model");
-    bytes("draft KV", plan.draft_kv_bytes, "its blocks, index and cursors");
-    bytes("draft scratch", plan.draft_scratch_bytes, "its activations");
+    PrintBytes("draft weights", plan.draft_weights_bytes, "of the draft model");
+    PrintBytes("draft KV", plan.draft_kv_bytes, "its blocks, index and cursors");
+    PrintBytes("draft scratch", plan.draft_scratch_bytes, "its activations");
   }
   if (plan.tier_index_bytes > 0) {
-    bytes("disk index", plan.tier_index_bytes, "where each block on the disk lies");
-    bytes("disk buffers", plan.tier_buffer_bytes, "blocks on their way to and from the disk");
+    PrintBytes("disk index", plan.tier_index_bytes, "where each block on the disk lies");
+    PrintBytes("disk buffers", plan.tier_buffer_bytes, "blocks on their way to and from the disk");
   }
   if (plan.remote_index_bytes > 0) {
-    bytes("remote index", plan.remote_index_bytes, "what is known of the fleet's store");
-    bytes("remote buffers", plan.remote_buffer_bytes, "blocks on their way to and from the store");
+    PrintBytes("remote index", plan.remote_index_bytes, "what is known of the fleet's store");
+    PrintBytes("remote buffers", plan.remote_buffer_bytes,
+               "blocks on their way to and from the store, and its connections");
   }
-  bytes("total", plan.total_bytes, "");
-  bytes("process", plan.process_bytes,
-        "program, libraries, stacks, tokenizer, a grammar being compiled");
-  bytes("load peak", plan.load_peak_bytes, "while the weights are packed");
-  bytes("mapped files", plan.mapped_bytes, "read in place; the system may drop and reread them");
-  bytes("cap (--kv-memory)", plan.kv_memory_bytes, "limit of KV blocks + prefix index + cursors");
+  if (plan.events_bytes > 0) {
+    PrintBytes("KV events", plan.events_bytes, "their ring, and messages on their way; at most");
+  }
+}
+
+void PrintTable(const MemoryPlan& plan, uint64_t disk_cap_bytes) {
+  PrintBytes("weights", plan.weights_bytes, "packed for the kernels");
+  PrintBytes("KV blocks", plan.kv_bytes, "the block pool");
+  PrintBytes("prefix index", plan.index_bytes, "");
+  PrintBytes("cursors", plan.cursor_bytes, "");
+  PrintBytes("scratch", plan.scratch_bytes, "activations and logits of one step");
+  PrintBytes("requests", plan.request_bytes, "being read, waiting and running; at most");
+  PrintBytes("sessions", plan.session_bytes, "their text and ids; at most");
+  PrintBytes("heads", plan.head_bytes, "digests of lines of chats; at most");
+  PrintBytes("grammars", plan.grammar_bytes, "formats of answers and their masks; at most");
+  PrintMore(plan);
+  PrintBytes("total", plan.total_bytes, "");
+  PrintBytes("process", plan.process_bytes,
+             "program, libraries, stacks, tokenizer, a grammar being compiled");
+  PrintBytes("load peak", plan.load_peak_bytes, "while the weights are packed");
+  PrintBytes("mapped files", plan.mapped_bytes,
+             "read in place; the system may drop and reread them");
+  PrintBytes("cap (--kv-memory)", plan.kv_memory_bytes,
+             "limit of KV blocks + prefix index + cursors");
   fmt::print("\n{} blocks of {} tokens ({} each, KV as {}: {} bytes a token)\n", plan.num_blocks,
              plan.block_tokens, FormatBytes(plan.block_bytes), plan.kv_format,
              plan.kv_bytes_per_token);
@@ -151,7 +165,8 @@ Result<int> RunPlan(const Args& given) {
     KV_ASSIGN(plans, Engine::PlanFormats(options, tokens));
   }
   if (!args.Has("json")) {
-    PrintTable(plan, DiskCapOf(plan, options));
+    // No flag asked for the default cap: as at a start, no line says what of it cannot be used.
+    PrintTable(plan, args.Has("disk-cap") ? DiskCapOf(plan, options) : 0);
     if (!args.Has("kv-memory")) PrintMachine(plan, LeastKvMemory(options));
     if (!plans.empty()) PrintComparison(plans);
     return kExitDone;
@@ -171,25 +186,28 @@ Result<int> RunPlan(const Args& given) {
 }  // namespace
 
 Command PlanCommand() {
-  return {"plan", "how much memory a server with these flags takes, byte for byte",
-          "plan --ctx-size 2048 --parallel 8 --kv-memory 512MiB",
-          Join({{{"json", "", "one object with every figure", FlagKind::kSwitch},
-                 {"shape", "S",
-                  "random weights of this shape, as 'kvasir serve --shape' has them (names as in "
-                  "'kvasir bench')"},
-                 {"tokens", "N", "the length of the sequences that are counted (the context)"},
-                 {"compare", "", "a row for each KV format, too", FlagKind::kSwitch},
-                 {"config", "F.json",
-                  "the config file of 'kvasir serve'; flags on the command line win"}},
-                ModelFlags(),
-                AdapterFlags(),
-                {LoraDirFlag()},
-                CacheDirFlags(),
-                CacheFlags(),
-                DiskFlags(DiskDefault::kCacheFolder),
-                RemoteFlags(),
-                RequestFlags()}),
-          RunPlan};
+  return Grouped(
+      {"plan", "how much memory a server with these flags takes, byte for byte",
+       "plan --ctx-size 2048 --parallel 8 --kv-memory 512MiB",
+       Join({{{"json", "", "one object with every figure", FlagKind::kSwitch},
+              {"shape", "S",
+               "random weights of this shape, as 'kvasir serve --shape' has them (names as in "
+               "'kvasir bench')"},
+              {"tokens", "N", "the length of the sequences that are counted (the context)"},
+              {"compare", "", "a row for each KV format, too", FlagKind::kSwitch},
+              {"config", "F.json",
+               "the config file of 'kvasir serve'; flags on the command line win"}},
+             ModelFlags(),
+             AdapterFlags(),
+             {LoraDirFlag()},
+             CacheDirFlags(),
+             CacheFlags(),
+             DiskFlags(DiskDefault::kCacheFolder),
+             RemoteFlags(),
+             EventFlags(),
+             RequestFlags()}),
+       RunPlan},
+      "model ctx-size parallel kv-memory kv-format json");
 }
 
 }  // namespace kvasir::cli

@@ -31,19 +31,37 @@ Status InjectNamed(const Args& args) {
   return {};
 }
 
-// A fault that no check of this model looks for would pass.
-Status CheckInjected(const Args& args, const Lab& lab) {
+// Refuses a fault that no check of this model looks for: the test would pass.
+Status CheckInjected(const Args& args, Lab& lab) {
   constexpr Fault kOfDecoders[] = {
-      Fault::kUncheckedPayloadTag, Fault::kUncheckedSlot,  Fault::kKeptKey,
-      Fault::kLazyForget,          Fault::kEraseByFirst,   Fault::kEraseOwnOnly,
-      Fault::kAcceptedWrong,       Fault::kKeptDraft,      Fault::kForeignAdapter,
-      Fault::kMatesAdapter,        Fault::kUnshiftedSinks, Fault::kLateDrop,
-      Fault::kForeignResume};
-  const bool looked_for = lab.has_encoder() ? std::ranges::none_of(kOfDecoders, FaultActive)
-                                            : !FaultActive(Fault::kForeignSource);
-  if (looked_for) return {};
-  return Fail(Code::kInvalidArgument, "--inject: {} is looked for only with a model that has {}",
-              *args.Text("inject"), lab.has_encoder() ? "no encoder" : "an encoder; give --model");
+      Fault::kSkippedTag,     Fault::kStaleSlot,    Fault::kKeptKey,        Fault::kLazyForget,
+      Fault::kEraseByFirst,   Fault::kEraseOwnOnly, Fault::kAcceptedWrong,  Fault::kKeptDraft,
+      Fault::kForeignAdapter, Fault::kMatesAdapter, Fault::kUnshiftedSinks, Fault::kLateDrop,
+      Fault::kForeignResume,  Fault::kLooseSpan,    Fault::kDraftedScore,   Fault::kDeafBreaker,
+      Fault::kKeptEpoch};
+  constexpr Fault kOfRetention[] = {Fault::kUnshiftedSinks, Fault::kLateDrop, Fault::kForeignResume,
+                                    Fault::kDraftedScore};
+  const auto refuse = [&](std::string_view why) {
+    return Fail(Code::kInvalidArgument, "--inject: {} is looked for only {}", *args.Text("inject"),
+                why);
+  };
+  if (lab.has_encoder() && std::ranges::any_of(kOfDecoders, FaultActive)) {
+    return refuse("with a model that has no encoder");
+  }
+  if (!lab.has_encoder() && FaultActive(Fault::kForeignSource)) {
+    return refuse("with a model that has an encoder; give --model");
+  }
+  if (FaultActive(Fault::kKeptEpoch) && !lab.remote()) {
+    return refuse("where machines share a store; give --remote and --fleet-secret");
+  }
+  const ModelCard& card = lab.engine().card();
+  if (FaultActive(Fault::kLooseSpan) && !card.no_spans.empty()) {
+    return refuse("where prompts may have spans: " + card.no_spans);
+  }
+  if (std::ranges::any_of(kOfRetention, FaultActive) && !card.no_retention.empty()) {
+    return refuse("where tokens may be dropped: " + card.no_retention);
+  }
+  return {};
 }
 
 void PrintLine(const Check& check) {
@@ -118,6 +136,11 @@ Result<int> RunSelftest(const Args& args) {
   } else {
     fmt::print("rows {} differ {} ({:.1f} s)\n", totals.rows, totals.differ, seconds);
   }
+  if (totals.failed.empty() && args.Has("inject")) {
+    return Fail(Code::kInvalidArgument,
+                "--inject: no check sees {} with this model and these flags; take others",
+                *args.Text("inject"));
+  }
   if (totals.failed.empty()) return kExitDone;
   std::fflush(stdout);
   fmt::print(stderr, "kvasir selftest: failed: {}\n", fmt::join(totals.failed, ", "));
@@ -139,7 +162,7 @@ Command SelftestCommand() {
             RemoteFlags()}),
       RunSelftest,
       "With --remote a check more asks the store: what one engine computes, another one takes from "
-      "there. It is a tenant's of another name each time, whose records are erased.\n"};
+      "there. It is a tenant's of another name each time, of which nothing stays in the store.\n"};
 }
 
 }  // namespace kvasir::cli

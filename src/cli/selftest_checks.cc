@@ -12,7 +12,7 @@
 namespace kvasir::cli {
 namespace {
 
-// Every target of this CPU computes the same bits.
+// Checks that every target of this CPU computes the same bits.
 Status Targets(Lab& lab, Check& check) {
   for (const std::string& target : SupportedTargetNames()) {
     EngineOptions options = lab.options();
@@ -35,7 +35,7 @@ Status Threads(Lab& lab, Check& check) {
   return {};
 }
 
-// The textbook way: no KV is kept, and each step computes everything.
+// Checks the textbook way: no KV is kept, and each step computes everything.
 Status Textbook(Lab& lab, Check& check) {
   EngineOptions options = lab.options();
   options.cache_mode = CacheMode::kNone;
@@ -45,7 +45,7 @@ Status Textbook(Lab& lab, Check& check) {
   return {};
 }
 
-// Tokens that are decoded one by one give the same rows as a prompt of them.
+// Checks that tokens decoded one by one give the same rows as a prompt of them.
 Status Decoded(Lab& lab, Check& check) {
   GenerateRequest request = lab.Ask(Joined(lab.prompt(), lab.reference().answers[0]));
   request.reuse = Reuse::kNothing;
@@ -70,7 +70,7 @@ Status Chunked(Lab& lab, Check& check) {
   return {};
 }
 
-// The same prompt again, and the next turn of its conversation.
+// Checks the same prompt again, and the next turn of its conversation.
 Status Hit(Lab& lab, Check& check) {
   KV_ASSIGN(const auto engine, lab.Load(lab.options()));
   KV_ASSIGN(const Generated miss, RunAlone(*engine, lab.Ask(lab.prompt())));
@@ -92,7 +92,7 @@ Status Hit(Lab& lab, Check& check) {
   return {};
 }
 
-// An identical prompt computes only the output head.
+// Checks that an identical prompt computes only the output head.
 Status Cursor(Lab& lab, Check& check) {
   KV_ASSIGN(const auto engine, lab.Load(lab.options()));
   KV_TRY(RunAlone(*engine, lab.Ask(lab.prompt())));
@@ -105,7 +105,7 @@ Status Cursor(Lab& lab, Check& check) {
   return {};
 }
 
-// Prompts that diverge from a resident one inside a block, and at a block's first token.
+// Checks prompts that diverge from a resident one inside a block, and at a block's first token.
 Status Partial(Lab& lab, Check& check) {
   KV_ASSIGN(const auto engine, lab.Load(lab.options()));
   const uint32_t block_tokens = lab.options().block_tokens;
@@ -132,7 +132,7 @@ Status Partial(Lab& lab, Check& check) {
   return {};
 }
 
-// Misses, hits and decode rows in the same steps.
+// Checks misses, hits and decode rows in the same steps.
 Status Batched(Lab& lab, Check& check) {
   KV_ASSIGN(const auto engine, lab.Load(lab.options()));
   const size_t size = lab.prompt().size();
@@ -183,7 +183,7 @@ Status Forked(Lab& lab, Check& check) {
   return {};
 }
 
-// Requests that come together to an empty cache: what they begin with is computed once.
+// Checks requests that come together to an empty cache: what they begin with is computed once.
 Status Shared(Lab& lab, Check& check) {
   KV_ASSIGN(const auto engine, lab.Load(lab.options()));
   const uint32_t block_tokens = lab.options().block_tokens;
@@ -213,8 +213,8 @@ Status Shared(Lab& lab, Check& check) {
   return {};
 }
 
-// The same prompt of another tenant reuses nothing, and its receipt does not show that the prompt
-// is cached.
+// Checks that the same prompt of another tenant reuses nothing, and that its receipt does not show
+// that the prompt is cached.
 Status Tenants(Lab& lab, Check& check) {
   KV_ASSIGN(const auto engine, lab.Load(lab.options()));
   KV_TRY(RunAlone(*engine, lab.Ask(lab.prompt())));
@@ -275,11 +275,11 @@ std::vector<Check> RunChecks(Lab& lab, const std::function<void(const Check&)>& 
       {"damaged", Damaged},   {"erased", Erased},       {"forgotten", Forgotten},
       {"tenants", Tenants},   {"drafted", Drafted},     {"adapters", Adapters},
       {"retained", Retained}, {"spans", Spanned},       {"crossed", Crossed},
-      {"cross", Cross},       {"remote", Remote}};
+      {"cross", Cross},       {"unreached", Unreached}, {"remote", Remote}};
   // Without KV nothing can be computed from a source, no disk keeps any, nothing is drafted, and
   // there are no adapters.
-  static constexpr Run kWithoutEncoder[] = {Textbook,  Restarted, Loading,  Damaged, Erased,
-                                            Forgotten, Drafted,   Adapters, Remote};
+  static constexpr Run kWithoutEncoder[] = {Textbook,  Restarted, Loading,  Damaged,   Erased,
+                                            Forgotten, Drafted,   Adapters, Unreached, Remote};
   std::vector<Check> checks;
   for (const auto& [name, run] : kChecks) {
     if (run == Crossed && !lab.rope_switch()) continue;

@@ -35,7 +35,7 @@ Result<EngineOptions> OnDisk(const Lab& lab, const TemporaryFolder& folder) {
   return options;
 }
 
-// An engine computes the prompt for each tenant, stores it, and ends.
+// Runs an engine that computes the prompt for each tenant, stores it, and ends.
 Status Store(const Lab& lab, const EngineOptions& options,
              const std::vector<std::string>& tenants) {
   KV_ASSIGN(const auto engine, lab.Load(options));
@@ -125,7 +125,7 @@ Status Damage(const fs::path& path) {
 
 }  // namespace
 
-// A second engine takes the prompt from the disk of the first one.
+// Checks that a second engine takes the prompt from the disk of the first one.
 Status Restarted(Lab& lab, Check& check) {
   KV_ASSIGN(const TemporaryFolder folder, TemporaryFolder::Make());
   KV_ASSIGN(const EngineOptions options, OnDisk(lab, folder));
@@ -141,7 +141,8 @@ Status Restarted(Lab& lab, Check& check) {
   return {};
 }
 
-// Several ask for one prompt while it is loaded, and another prompt is computed beside them.
+// Checks requests that ask for one prompt while it is loaded, beside another prompt that is
+// computed.
 Status Loading(Lab& lab, Check& check) {
   KV_ASSIGN(const TemporaryFolder folder, TemporaryFolder::Make());
   KV_ASSIGN(const EngineOptions options, OnDisk(lab, folder));
@@ -162,7 +163,8 @@ Status Loading(Lab& lab, Check& check) {
   return {};
 }
 
-// What the disk has is damaged in every page, or lies in another slot: nothing of it is served.
+// Checks that nothing is served from a disk that is damaged in every page, or whose records lie in
+// other slots.
 Status Damaged(Lab& lab, Check& check) {
   for (const bool moved : {false, true}) {
     KV_ASSIGN(const TemporaryFolder folder, TemporaryFolder::Make());
@@ -195,8 +197,8 @@ Status PutBack(const fs::path& copy, const TemporaryFolder& folder) {
   return {};
 }
 
-// What a tenant erased is not found after a restart, even where its records come back from a copy
-// of the disk; what another one has is.
+// Checks that what a tenant erased is not found after a restart, even where its records come back
+// from a copy of the disk, and that another tenant's records are found.
 Status Erased(Lab& lab, Check& check) {
   KV_ASSIGN(const TemporaryFolder folder, TemporaryFolder::Make());
   KV_ASSIGN(const EngineOptions options, OnDisk(lab, folder));
@@ -244,9 +246,9 @@ Status Forget(Engine& engine, Lab& lab, uint32_t first, uint32_t last) {
 
 }  // namespace
 
-// A text in the second half of a prompt is forgotten. What has all of it is neither in memory nor
-// on the disk from there on, no matter which request computed it, and the prompt then has the bits
-// of a fresh one. Another prompt, which leaves it within that text, stays.
+// Forgets a text in the second half of a prompt. Checks that what has all of it is neither in
+// memory nor on the disk from there on, no matter which request computed it, that the prompt then
+// has the bits of a fresh one, and that another prompt, which leaves it within that text, stays.
 Status Forgotten(Lab& lab, Check& check) {
   KV_ASSIGN(const TemporaryFolder folder, TemporaryFolder::Make());
   KV_ASSIGN(const EngineOptions options, OnDisk(lab, folder));

@@ -6,7 +6,8 @@
 
 namespace kvasir::cli {
 
-// Predictions that are right, wrong, and right in part; then what the cache has seen.
+// Checks predictions that are right, wrong, and right in part; then drafts of what the cache has
+// seen.
 Status Drafted(Lab& lab, Check& check) {
   EngineOptions options = lab.options();
   options.speculate = Speculate::kAlways;

@@ -27,7 +27,7 @@ Result<EngineOptions> WithPool(EngineOptions options, uint64_t num_blocks) {
   return options;
 }
 
-// Blocks of the lab's source, in one group.
+// Returns the blocks of the lab's source, in one group.
 uint64_t SourceBlocks(const Lab& lab) {
   return CeilDiv(lab.source().size(), lab.options().block_tokens);
 }

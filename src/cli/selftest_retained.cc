@@ -46,7 +46,7 @@ Result<Generated> CompareRetained(Lab& lab, Check& check, const GenerateRequest&
   return want;
 }
 
-// Decisions that look at weights; then the same with drafts of which some are wrong.
+// Checks decisions that look at weights; then the same with drafts of which some are wrong.
 Status RetainedHeavy(Lab& lab, Check& check) {
   const bool is_large = lab.prompt_sizes().size() == 1;
   const uint32_t budget =
@@ -77,8 +77,8 @@ Status RetainedHeavy(Lab& lab, Check& check) {
 
 }  // namespace
 
-// Misses, hits, chunks and drafts; then what another request has computed exactly. With budgets
-// that end within the prompt, most of it is computed without what it has dropped.
+// Checks misses, hits, chunks and drafts; then what another request has computed exactly. With
+// budgets that end within the prompt, most of it is computed without what it has dropped.
 Status Retained(Lab& lab, Check& check) {
   const auto size = static_cast<uint32_t>(lab.prompt().size());
   const uint32_t budget = std::max(kMinRetentionBudget, size / 3);

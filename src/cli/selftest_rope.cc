@@ -8,8 +8,8 @@
 
 namespace kvasir::cli {
 
-// An answer that grows past the length: each row before it is the last one of a short prompt, each
-// row from there on that of a long one. The next turn reuses what was computed again.
+// Checks an answer that grows past the length: each row before it is the last one of a short
+// prompt, each row from there on that of a long one. The next turn reuses what was computed again.
 Status Crossed(Lab& lab, Check& check) {
   const uint32_t after = *lab.rope_switch();
   EngineOptions options = lab.options();

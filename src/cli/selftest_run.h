@@ -131,6 +131,8 @@ Status Adapters(Lab& lab, Check& check);
 
 // Checks engines that share their cache through the store of --remote. REQUIRES: Lab::remote.
 Status Remote(Lab& lab, Check& check);
+// Checks an engine whose store does not answer. REQUIRES: the model has no encoder.
+Status Unreached(Lab& lab, Check& check);
 
 // Waits until all that an engine has computed is stored.
 Status Flush(Engine& engine);

@@ -9,7 +9,7 @@
 
 namespace kvasir::cli {
 
-// Misses, hits and chunks; then with spans that other prompts have brought, in another place.
+// Checks misses, hits and chunks; then spans that other prompts have brought, in another place.
 Status Spanned(Lab& lab, Check& check) {
   std::vector<TokenId> prompt = lab.prompt();
   if (prompt.size() < kSpannedTokens) {

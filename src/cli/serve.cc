@@ -16,9 +16,11 @@
 #include "cli/adapter_flags.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "cli/event_flags.h"
 #include "cli/interrupt.h"
 #include "cli/machine_limits.h"
 #include "cli/serve_flags.h"
+#include "cli/state_flags.h"
 #include "eval/kept_quality.h"
 #include "kvasir/machine.h"
 #include "server/server.h"
@@ -65,8 +67,9 @@ std::string RemoteLine(const Engine& engine) {
   std::string state = ToString(remote->state);
   if (remote->state == RemoteStats::State::kOff) state += ": " + remote->reason;
   const std::string scheme = options.url.substr(0, options.url.find("://"));
-  return fmt::format("remote   {}://{}: {}, AES-256-GCM, kept {} h{}\n", scheme, remote->host,
-                     state, options.ttl_hours,
+  const std::string kept = remote->kind == "s3" ? std::string("kept as the bucket's rules say")
+                                                : fmt::format("kept {} h", options.ttl_hours);
+  return fmt::format("remote   {}://{}: {}, AES-256-GCM, {}{}\n", scheme, remote->host, state, kept,
                      options.mode == RemoteMode::kRead ? "; read only" : "");
 }
 
@@ -153,16 +156,13 @@ std::optional<double> ReadLimitOf(const EngineOptions& options, const MemoryPlan
   std::_Exit(kExitInterrupted);
 }
 
-Result<int> RunServe(const Args& given) {
-  IgnoreBrokenPipes();  // the reader of the log may exit
-  Args args = given;
-  if (const auto path = args.Text("config")) KV_TRY(args.MergeConfig(*path, ServeFlags()));
+Result<int> Serve(const Args& args) {
   SetLogStyle(LogStyle::kServer);
   KV_ASSIGN(EngineOptions engine_options, EngineOptionsOf(args, DiskDefault::kCacheFolder));
   ReadServeAdapterFlags(args, &engine_options);
-  WarnOfThreads(engine_options);
   engine_options.on_model_change = [](const std::string& text) { Log(LogLevel::kWarning, text); };
   KV_ASSIGN(ServerOptions options, ServerOptionsOf(args));
+  KV_TRY(ReadEventTenant(args, options, &engine_options));
   ExitOnInterrupt();  // while the model loads; then the server owns the signal
   // Service checks it too, and again when the file of keys is reloaded; here, before the model
   // loads.
@@ -192,6 +192,10 @@ Result<int> RunServe(const Args& given) {
     options.summary += "access   no API key: all who reach " + *outside +
                        " may use this server; --api-key KEY or --keys F.json asks for one\n";
   }
+  if (const auto events = engine->EventStats()) {
+    options.summary += EventLines(*engine_options.events, *events);
+  }
+  if (options.tls) options.summary += "tls      " + options.tls->Text() + "\n";
   options.on_overdue = [&engine] { EndNow(*engine); };
   const Status served = RunServer(options, *engine);
   if (!served && served.error().code == Code::kCancelled) EndNow(*engine);
@@ -204,6 +208,20 @@ Result<int> RunServe(const Args& given) {
   }
   KV_TRY(served);
   return kExitDone;  // the engine's end writes what is queued for the disk
+}
+
+Result<int> RunServe(const Args& given) {
+  IgnoreBrokenPipes();  // the reader of the log may exit
+  Args args = given;
+  if (const auto path = args.Text("config")) KV_TRY(args.MergeConfig(*path, ServeFlags()));
+  KV_TRY(TakeCredentials(&args));
+  Result<int> status = Serve(args);
+  if (status || !status.error().field) return status;
+  // An error about a value of the file names the file and its key.
+  std::string flag = *status.error().field;
+  std::ranges::replace(flag, '_', '-');
+  if (args.IsFromConfig(flag)) status.error().field = args.Written(flag);
+  return status;
 }
 
 }  // namespace

@@ -3,18 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <sstream>
 
 #include "access/browser_rules.h"
 #include "access/credentials.h"
 #include "access/keys_file.h"
+#include "base/ascii.h"
 #include "base/log.h"
 #include "base/result.h"
 #include "cli/adapter_flags.h"
 #include "cli/build_info.h"
+#include "cli/event_flags.h"
+#include "cli/listen_flags.h"
 #include "cli/sampling_flags.h"
 #include "cli/shared_flags.h"
+#include "cli/state_flags.h"
 #include "cli/template_flags.h"
+#include "cli/tracing_variables.h"
 #include "server/option_check.h"
 
 namespace kvasir::cli {
@@ -77,37 +83,38 @@ std::vector<Flag> LineFlags() {
            FlagKind::kList}};
 }
 
+// Returns the flags that say who may call.
+std::vector<Flag> AccessFlags() {
+  return {
+      {"api-key", "KEY",
+       "require this API key; may be given several times; each key has a separate cache",
+       FlagKind::kList},
+      {"api-key-file", "F", "more API keys, one on each line"},
+      {"keys", "F.json",
+       "tenants: their keys (as digests), shares and limits (docs/tenants.md); 'kvasir key new' "
+       "makes a key; SIGHUP reloads the file"},
+      {"admin-key", "KEY",
+       "require this key for /metrics, which sums over all API keys (needed with several keys)"},
+      {"cors-origin", "ORIGIN",
+       "web pages of this origin may call (https://app.example); localhost: pages of this "
+       "machine; may be given several times. Or none; or * (default)",
+       FlagKind::kList},
+      {"allowed-host", "NAME",
+       "serve this host name too, not only localhost; may be given several times. A server that "
+       "listens on loopback serves no other names",
+       FlagKind::kList}};
+}
+
 }  // namespace
 
 std::vector<Flag> ServeFlags() {
   return Join(
-      {{{"host", "ADDRESS",
-         "where to listen (default 127.0.0.1; 0.0.0.0: everywhere); may be given several times, or "
-         "a list with commas",
-         FlagKind::kList},
-        {"port", "N", "default 8080; 0: the system chooses one"},
-        {"alias", "NAME",
+      {ListenFlags(),
+       {{"alias", "NAME",
          "another name of the model; may be given several times, or a list with commas; * accepts "
          "every name",
          FlagKind::kList},
         {"tags", "TAG,...", "words about the model, which /v1/models shows"},
-        {"api-key", "KEY",
-         "require this API key; may be given several times; each key has a separate cache",
-         FlagKind::kList},
-        {"api-key-file", "F", "more API keys, one on each line"},
-        {"keys", "F.json",
-         "tenants: their keys (as digests), shares and limits (docs/tenants.md); 'kvasir key new' "
-         "makes a key; SIGHUP reloads the file"},
-        {"admin-key", "KEY",
-         "require this key for /metrics, which sums over all API keys (needed with several keys)"},
-        {"cors-origin", "ORIGIN",
-         "web pages of this origin may call (https://app.example); localhost: pages of this "
-         "machine; may be given several times. Or none; or * (default)",
-         FlagKind::kList},
-        {"allowed-host", "NAME",
-         "serve this host name too, not only localhost; may be given several times. A server that "
-         "listens on loopback serves no other names",
-         FlagKind::kList},
         {"no-slots", "", "/slots is 501", FlagKind::kSwitch},
         {"slot-save-path", "DIR",
          "take POST /slots/N?action=save|restore|erase; files of slots are in this folder"},
@@ -130,6 +137,7 @@ std::vector<Flag> ServeFlags() {
          "token ids (names and --weights as in 'kvasir bench')"},
         {"config", "F.json",
          "a JSON object whose keys are these flags; flags on the command line win"}},
+       AccessFlags(),
        FetchFlags(),
        TemplateFlags(),
        DefaultFlags(),
@@ -145,33 +153,38 @@ std::vector<Flag> ServeFlags() {
        SessionFlags(),
        LineFlags(),
        DiskFlags(DiskDefault::kCacheFolder),
+       StateFlags(),
        RemoteFlags(),
+       EventFlags(),
        AbsentFlags()});
 }
 
 std::vector<FlagGroup> ServeGroups() {
-  return {
-      {"Model", "model hf-repo weights ctx-size threads alias tags shape"},
-      {"Listening", "host port no-page no-slots slot-save-path"},
-      {"Memory",
-       "kv-memory parallel kv-format kv-skip-layers cache eviction retention request-memory "
-       "session-memory head-memory grammar-memory allow-overcommit"},
-      {"Disk", "disk disk-cap disk-ttl disk-reserve cache-dir image-cap"},
-      {"Fleet", "remote fleet-secret remote-ca remote-mode remote-memory remote-ttl remote-daily"},
-      {"Adapters",
-       "lora lora-scaled lora-init-without-apply lora-dir lora-memory max-lora-rank max-loras"},
-      {"Access", "api-key api-key-file keys admin-key cors-origin allowed-host"},
-      {"Chats",
-       "chat-template chat-template-file chat-template-kwargs template-date reasoning "
-       "reasoning-format reasoning-budget drop-lines move-lines sessions responses session-ttl "
-       "prepare"},
-      {"Defaults of requests, for those that say nothing else",
-       "max-tokens temperature top-k top-p min-p repetition-penalty presence-penalty "
-       "frequency-penalty seed generation-config pooling timeout-ms"},
-      {"Queue, turns and limits",
-       "max-queued max-queue-ms max-timeout-ms schedule admission target-itl-ms speculate "
-       "draft-max draft-model draft-hf-repo draft-kv-memory drain-timeout-s"},
-      {"Configuration, log and traces", "config log-level verbose otlp-traces-endpoint"}};
+  return {{"Every day", "model host port ctx-size kv-memory api-key"},
+          {"Model", "hf-repo weights threads alias tags shape"},
+          {"Listening", "tls-cert tls-key no-page no-slots slot-save-path"},
+          {"Memory",
+           "parallel kv-format kv-skip-layers cache eviction retention request-memory "
+           "session-memory head-memory grammar-memory allow-overcommit"},
+          {"Disk", "disk disk-cap disk-ttl disk-reserve cache-dir image-cap state-dir secret-file"},
+          {"Fleet",
+           "remote fleet-secret remote-ca remote-mode remote-memory remote-ttl remote-daily "
+           "remote-compression kv-events kv-events-replay kv-events-topic kv-events-format "
+           "kv-events-tenant"},
+          {"Adapters",
+           "lora lora-scaled lora-init-without-apply lora-dir lora-memory max-lora-rank max-loras"},
+          {"Access", "api-key-file keys admin-key cors-origin allowed-host"},
+          {"Chats",
+           "chat-template chat-template-file chat-template-kwargs template-date reasoning "
+           "reasoning-format reasoning-budget drop-lines move-lines sessions responses session-ttl "
+           "prepare"},
+          {"Defaults of requests, for those that say nothing else",
+           "max-tokens temperature top-k top-p min-p repetition-penalty presence-penalty "
+           "frequency-penalty seed generation-config pooling timeout-ms"},
+          {"Queue, turns and limits",
+           "max-queued max-queue-ms max-timeout-ms schedule admission target-itl-ms speculate "
+           "draft-max draft-model draft-hf-repo draft-kv-memory drain-timeout-s"},
+          {"Configuration, log and traces", "config log-level verbose otlp-traces-endpoint"}};
 }
 
 namespace {
@@ -223,10 +236,7 @@ std::vector<std::string> PartsOf(const std::vector<std::string>& lists) {
   for (const std::string& list : lists) {
     for (size_t begin = 0; begin <= list.size();) {
       const size_t end = std::min(list.find(',', begin), list.size());
-      std::string part = list.substr(begin, end - begin);
-      part.erase(0, part.find_first_not_of(' '));
-      part.erase(part.find_last_not_of(' ') + 1);
-      parts.push_back(std::move(part));
+      parts.emplace_back(Trimmed(std::string_view(list).substr(begin, end - begin), " "));
       begin = end + 1;
     }
   }
@@ -297,6 +307,7 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
   if (args.Has("host")) options.hosts = PartsOf(args.List("host"));
   KV_ASSIGN(const uint64_t port, args.Uint("port", 0, 65535, options.port));
   options.port = static_cast<uint16_t>(port);
+  KV_TRY(ReadTlsFlags(args, &options));
   options.aliases = PartsOf(args.List("alias"));
   if (const auto tags = args.Text("tags")) options.tags = PartsOf({*tags});
   options.api_keys = args.List("api-key");
@@ -310,6 +321,7 @@ Result<ServerOptions> ServerOptionsOf(const Args& args) {
     return Fail(Code::kInvalidArgument,
                 "--otlp-traces-endpoint: is empty; give an address or leave it out");
   }
+  UseTracingVariables(&options);
   KV_ASSIGN(options.trace_sample, args.Float("trace-sample", {0, 1}, 1));
   if (args.Has("trace-sample") && !options.otlp_traces_endpoint) {
     return Fail(Code::kInvalidArgument, "--trace-sample: needs --otlp-traces-endpoint URL");

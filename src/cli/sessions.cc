@@ -1,6 +1,7 @@
 // kvasir sessions: lists, shows, removes, exports and imports sessions on the disk.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <ctime>
@@ -9,11 +10,15 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "base/wipe.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "cli/progress.h"
+#include "cli/state_flags.h"
 #include "kvasir/disk.h"
 #include "kvasir/session_file.h"
 
@@ -44,7 +49,9 @@ class OpenSessions {
       return Fail(Code::kInvalidArgument,
                   "the cache folder is unknown; name a folder with --disk DIR");
     }
-    SessionFileOptions options{.folder = *folder, .identity = std::move(identity)};
+    KV_ASSIGN(SecretPlace secret, ReadStateFlags(args));
+    SessionFileOptions options{
+        .folder = *folder, .secret = std::move(secret), .identity = std::move(identity)};
     KV_ASSIGN(options.cap_bytes, args.Bytes("disk-cap", options.cap_bytes));
     std::error_code error;
     const bool is_there = std::filesystem::exists(*folder + "/sessions.db", error);
@@ -200,6 +207,7 @@ Result<SessionRecord> ReadObject(const Args& args, std::string_view json,
 // Takes all sessions of a file or, where one is wrong, none. Those that are there already stay as
 // they are.
 Result<int> Import(const Args& args, const std::string& path) {
+  Progress progress;
   std::ifstream file(path, std::ios::binary);
   std::string text(std::istreambuf_iterator<char>(file), {});
   if (!file.is_open() || file.bad()) return Fail(Code::kNotFound, "{} cannot be read", path);
@@ -207,7 +215,13 @@ Result<int> Import(const Args& args, const std::string& path) {
   const auto where = [&](size_t i) {
     return objects.size() == 1 ? path : fmt::format("{}, session {}", path, i + 1);
   };
-  for (size_t i = 0; i < objects.size(); ++i) KV_TRY(ReadObject(args, objects[i], where(i)));
+  const auto show = [&](std::string_view what, size_t done) {
+    progress.Show(fmt::format("{}: {} of {}", what, done, CountText(objects.size(), "session")));
+  };
+  for (size_t i = 0; i < objects.size(); ++i) {
+    KV_TRY(ReadObject(args, objects[i], where(i)));
+    show("checking", i + 1);
+  }
   std::optional<OpenSessions> open;
   SessionIdentity identity;  // of what `open` writes
   std::optional<Error> is_there;
@@ -220,7 +234,9 @@ Result<int> Import(const Args& args, const std::string& path) {
       identity = record.identity;
     }
     const Status written = open->file().Write(record, 1, SessionFile::Scrub::kNo);
+    show("importing", i + 1);
     if (written) {
+      if (isatty(STDOUT_FILENO) == 1) progress.Clear();  // the ids show the progress too
       fmt::print("{}\n", record.id);
     } else if (written.error().code == Code::kInvalidArgument) {
       is_there = written.error();
@@ -299,19 +315,22 @@ Command SessionsCommand() {
                   "import on another machine",
                   FlagKind::kSwitch},
                  {"unreadable", "",
-                  "with rm: all sessions that this secret does not open, and files of sessions "
+                  "with rm: all sessions that this secret does not unseal, and files of sessions "
                   "that were set aside, instead of one",
                   FlagKind::kSwitch},
                  {"json", "", "one object with every session; of show, the session",
                   FlagKind::kSwitch}},
-                CacheDirFlags()}),
+                CacheDirFlags(),
+                StateFlags()}),
           RunSessions,
           fmt::format("Words: {}. A file of sessions that a server has open belongs to it: stop "
                       "the server first, or ask it (/v1/sessions). rm removes the text and ids of "
                       "a session; its KV leaves with the disk's other blocks, or by DELETE "
                       "/v1/sessions/ID of a server.\n",
                       kVerbs),
-          2};
+          2,
+          {},
+          "list show rm export import"};
 }
 
 }  // namespace kvasir::cli

@@ -67,8 +67,8 @@ std::vector<Flag> CacheFlags() {
       {"ctx-size", "N", "longest sequence in tokens (default: what the model was trained for)"},
       {"parallel", "N", "sequences that run at once (default 8)"},
       {"cache", "MODE",
-       "prefix (default: shared by all requests), sequence (nothing outlives its request), none "
-       "(no KV: each step computes everything)"},
+       "prefix (default: shared by all requests), sequence (nothing outlives its request, as with "
+       "static and dynamic of Transformers), none (no KV: each step computes everything)"},
       Expert({"keep-share", "SHARE",
               "share of the cache that the marks of a tenant's requests (cache_control, "
               "prompt_cache_breakpoint) keep at most (default 0.25; 0: none)"}),
@@ -76,7 +76,8 @@ std::vector<Flag> CacheFlags() {
       {"retention", "POLICY",
        "what a sequence keeps when it grows: full (default), window (its last tokens), "
        "sinks+window (its first ones too), heavy (blocks that later tokens weigh most); "
-       "window:budget=1024, heavy:budget=1024,sinks=4,recent=128"},
+       "window:budget=1024, heavy:budget=1024,sinks=4,recent=128, sinks+window:keep=-1 (the prompt "
+       "stays)"},
       {"speculate", "auto|always|off",
        "tokens that the cache has seen to follow are computed ahead and checked: auto (default: "
        "where that is faster), always, off; no answer depends on it"},
@@ -152,19 +153,26 @@ std::vector<Flag> RemoteFlags() {
   return {
       {"remote", "URL",
        "store that the machines of a fleet share their cache through, encrypted: "
-       "redis://HOST:PORT, or rediss:// with TLS; the password is in REDISCLI_AUTH"},
+       "redis://HOST:PORT, or rediss:// with TLS, whose password is in REDISCLI_AUTH; or "
+       "s3://BUCKET/PREFIX?region=R&endpoint=URL, whose keys are in AWS_ACCESS_KEY_ID and "
+       "AWS_SECRET_ACCESS_KEY"},
       {"fleet-secret", "FILE",
        "secret of the fleet, which 'kvasir key fleet FILE' makes; needed with --remote"},
       {"remote-ca", "FILE",
-       "certificates (PEM) that a rediss:// store is verified with (default: those that the system "
+       "certificates (PEM) that a store with TLS is verified with (default: those that the system "
        "trusts)"},
       {"remote-mode", "readwrite|read", "read: nothing is written there (default readwrite)"},
       {"remote-memory", "SIZE", "buffers of blocks on their way there and back (default 64MiB)"},
       {"remote-ttl", "HOURS",
-       "blocks leave the store so long after they were written or read (default 24)"},
+       "blocks leave the store so long after they were written or read (default 24); of S3 the "
+       "rules "
+       "of the bucket count"},
       {"remote-daily", "SIZE",
-       "most that is written there in a day; past half of it only blocks that were used again "
-       "(default: no limit)"}};
+       "most that this machine writes there in a day; past half of it only blocks that were used "
+       "again (default: no limit)"},
+      {"remote-compression", "auto|none|zstd",
+       "compresses KV of 16 bits that is written there; auto: bf16, and f16 where the store is "
+       "slower than 500 MB/s (default)"}};
 }
 
 std::vector<Flag> AnswerFlags() {

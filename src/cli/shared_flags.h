@@ -13,24 +13,24 @@ namespace kvasir::cli {
 // Returns the flag as one that only --help-expert shows.
 Flag Expert(Flag flag);
 
-// Flags of commands about a model: which, its weights and KV format, threads, the log.
+// Returns the flags of commands about a model: which, its weights and KV format, threads, the log.
 std::vector<Flag> ModelFlags();
-// Flags of commands that look into the cache folder: --cache-dir.
+// Returns the flags of commands that look into the cache folder: --cache-dir.
 std::vector<Flag> CacheDirFlags();
-// Flags of commands that load a model: all of these, where its threads run, and the size of its
-// images.
+// Returns the flags of commands that load a model: all of these, where its threads run, and the
+// size of its images.
 std::vector<Flag> LoadFlags();
-// Flags of commands that have a cache: --kv-memory, --ctx-size, --parallel, --cache, --eviction and
-// more.
+// Returns the flags of commands that have a cache: --kv-memory, --ctx-size, --parallel, --cache,
+// --eviction and more.
 std::vector<Flag> CacheFlags();
 // Returns the values of --eviction for help: "lru (default: used longest ago), s3fifo (used once)".
 std::string EvictionChoicesText();
-// Flags of commands that may fetch their model first: --hf-repo.
+// Returns the flags of commands that may fetch their model first: --hf-repo.
 std::vector<Flag> FetchFlags();
-// Flags of servers: which requests run, and which wait.
+// Returns the flags of servers: which requests run, and which wait.
 std::vector<Flag> SchedulingFlags();
 std::vector<Flag> QueueFlags();
-// Flags of servers and their plans: memory beside the cache.
+// Returns the flags of servers and their plans: memory beside the cache.
 std::vector<Flag> RequestFlags();
 // --disk and its limits. A server keeps its cache in the cache folder where no flag names another;
 // a command of one prompt keeps it only where a folder is named.
@@ -38,9 +38,10 @@ enum class DiskDefault : uint8_t { kNone, kCacheFolder };
 std::vector<Flag> DiskFlags(DiskDefault otherwise);
 // --remote and what belongs to it.
 std::vector<Flag> RemoteFlags();
-// Flags that run and chat have in common: template, sampling, the model, its cache and disk.
+// Returns the flags that run and chat have in common: template, sampling, the model, its cache and
+// disk.
 std::vector<Flag> AnswerFlags();
-// Flags of parts that do not exist yet; each is refused with the part's name.
+// Returns the flags of parts that do not exist yet; each is refused with the part's name.
 std::vector<Flag> AbsentFlags();
 
 std::vector<Flag> Join(std::initializer_list<std::vector<Flag>> lists);

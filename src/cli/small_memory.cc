@@ -75,8 +75,9 @@ void* FromReserve(std::size_t size) {
   return memory != nullptr ? memory : unwinding_large.Take(size);
 }
 
-// Whole pages of a large block go back to the system, which gives zeros for those that are used
-// again: many were never touched, and writing to them would take memory and a page fault each.
+// Clears memory. Returns whole pages of a large block to the system, which gives zeros for those
+// that are used again: many were never touched, and writing to them would take memory and a page
+// fault each.
 void Zero(void* memory, std::size_t bytes) {
   constexpr std::size_t kGivenBack = std::size_t{1} << 20, kPage = 4096;
   auto* const begin = static_cast<std::byte*>(memory);
@@ -100,7 +101,8 @@ void* operator new(std::size_t size) {
   throw std::bad_alloc();
 }
 
-// The forms for arrays and with sizes call the two without: those of the library for arrays.
+// Frees memory of the heap or the reserve. The forms for arrays and with sizes call the two
+// without; those for arrays are the library's.
 void operator delete(void* memory) noexcept {
   if (memory == nullptr) return;
   const bool is_ours = small.GiveBack(memory) || large.GiveBack(memory) ||
@@ -112,7 +114,7 @@ void operator delete(void* memory) noexcept {
 }
 void operator delete(void* memory, std::size_t) noexcept { operator delete(memory); }
 
-// The library's operator new for these takes memory from the same heap.
+// Frees memory of the heap: the library's operator new for these takes it from the same one.
 void operator delete(void* memory, std::align_val_t) noexcept {
   if (memory == nullptr) return;
   Zero(memory, malloc_usable_size(memory));

@@ -20,7 +20,7 @@ class TemplateFlagsTest : public testing::Test {
     args.Set(name, {std::move(value)});
     return args;
   }
-  // A template of a file with these bytes.
+  // Reads the template from a file with these bytes.
   Result<std::optional<std::string>> ReadFile(std::string_view bytes) const {
     std::ofstream(path_, std::ios::binary) << bytes;
     return ReadTemplate(Given("chat-template-file", path_));

@@ -42,7 +42,7 @@ class TextLinesTest : public testing::Test {
     std::ofstream(folder_ / name, std::ios::binary) << text;
     return folder_ / name;
   }
-  // The lines of one file, without its name.
+  // Returns the lines of one file with this text, without its name.
   Shown LinesOfText(std::string_view text) const {
     const std::string path = Write("a.txt", text), quoted = "'" + path + "' ";
     Shown lines = LinesOf(TextLines({path}));

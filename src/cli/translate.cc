@@ -9,6 +9,7 @@
 
 #include "api/translation_model.h"
 #include "base/result.h"
+#include "base/sizes.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/generation.h"
@@ -39,7 +40,7 @@ struct TranslateOptions {
   float length_penalty = 1;
   GenerateRequest request;
 
-  // Sequences of a source.
+  // Returns the number of sequences for one source.
   uint32_t width() const { return request.beams ? request.beams->beams : request.n; }
 };
 
@@ -258,7 +259,8 @@ Result<int> TranslateTexts(Engine& engine, const TranslateOptions& options, bool
   };
   TextLines input(options.files);
   KV_TRY(TextTranslation(engine, std::move(translation)).Run(input, on_line, [&](uint64_t tokens) {
-    progress.Show(fmt::format("translated {} lines; {} tokens so far", lines, tokens));
+    progress.Show(fmt::format("translated {}; {} so far", CountText(lines, "line"),
+                              CountText(tokens, "token")));
   }));
   return kExitDone;
 }
@@ -305,11 +307,11 @@ Command TranslateCommand() {
       flag.help = "sequences that run at once; each beam is one (default: those of 16 texts)";
     }
   }
-  return {
-      "translate",
-      "translates the lines of files or of standard input",
-      "translate --model m2m100 --source en --target fr news.txt",
-      Join({{{"source-ids",
+  return Grouped(
+      {"translate", "translates the lines of files or of standard input",
+       "translate --model m2m100 --source en --target fr news.txt",
+       Join(
+           {{{"source-ids",
               "1,2,3",
               "instead of text: token ids that the encoder reads, as given",
               FlagKind::kValue,
@@ -341,11 +343,13 @@ Command TranslateCommand() {
             std::move(sampling),
             LoadFlags(),
             std::move(cache)}),
-      RunTranslate,
-      "Arguments without a flag are files, and - is standard input, which is read too without any. "
-      "Each line is a text, and each answer a line, in the same order. An empty line has an empty "
-      "answer. Without --json only the best hypothesis is printed.\n",
-      std::numeric_limits<size_t>::max()};
+       RunTranslate,
+       "Arguments without a flag are files, and - is standard input, which is read too without "
+       "any. "
+       "Each line is a text, and each answer a line, in the same order. An empty line has an empty "
+       "answer. Without --json only the best hypothesis is printed.\n",
+       std::numeric_limits<size_t>::max()},
+      "model source target split beams json");
 }
 
 }  // namespace kvasir::cli

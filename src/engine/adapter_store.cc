@@ -7,6 +7,7 @@
 
 #include "base/hex.h"
 #include "base/result.h"
+#include "base/sizes.h"
 
 namespace kvasir {
 namespace {
@@ -18,18 +19,33 @@ constexpr std::string_view kAnyModel = "default";  // the model, whatever its na
 // Ids of namespaces have 16 bits. Beyond these, owners share what is left.
 constexpr uint32_t kMostNamespaces = 65'000;
 
-// Packs an adapter. Its memory is counted until the last owner is gone.
-Result<std::shared_ptr<const PackedAdapter>> PackWithin(ByteBudget& budget,
-                                                        const LoraAdapter& adapter,
-                                                        uint32_t num_layers) {
+// Takes the memory of a packed adapter, until the last owner is gone.
+Result<std::shared_ptr<ByteShare>> TakeShare(ByteBudget& budget, const LoraAdapter& adapter) {
   const uint64_t bytes = PackedAdapter::BytesFor(adapter);
   if (!budget.Take(bytes)) {
+    if (bytes > budget.max_bytes()) {
+      return Fail(Code::kInvalidArgument,
+                  "the adapter takes {} bytes, more than the {} of --lora-memory; give it at least "
+                  "so many",
+                  bytes, budget.max_bytes());
+    }
     return Fail(Code::kInvalidArgument,
                 "the adapter takes {} bytes, and {} of the {} of --lora-memory are taken; unload "
                 "another one, or give more",
                 bytes, budget.taken_bytes(), budget.max_bytes());
   }
-  auto share = std::make_shared<ByteShare>(budget, bytes);
+  return std::make_shared<ByteShare>(budget, bytes);
+}
+
+// Packs an adapter. Its memory is counted until the last owner is gone.
+Result<std::shared_ptr<const PackedAdapter>> PackWithin(ByteBudget& budget,
+                                                        const LoraAdapter& adapter,
+                                                        uint32_t num_layers,
+                                                        AdapterStore::Packing packing) {
+  KV_ASSIGN(std::shared_ptr<ByteShare> share, TakeShare(budget, adapter));
+  if (packing == AdapterStore::Packing::kOnlyCounts) {
+    return std::shared_ptr<const PackedAdapter>(share, nullptr);
+  }
   KV_ASSIGN(std::shared_ptr<const PackedAdapter> packed,
             PackedAdapter::Create(adapter, num_layers));
   const PackedAdapter* const raw = packed.get();
@@ -45,7 +61,7 @@ Result<LoraAdapter> ReadSource(const AdapterSource& source, const ModelConfig& c
   return ReadLora(source.path, config);
 }
 
-// What LoraDigest and LoraFactor need.
+// Returns what LoraDigest and LoraFactor need.
 LoraAdapter WithoutNumbers(const LoraAdapter& adapter) {
   LoraAdapter facts;
   facts.numbers = adapter.numbers;
@@ -70,10 +86,10 @@ Digest ListDigest(const std::vector<AppliedAdapter>& applied) {
 }  // namespace
 
 Result<std::vector<LoraAdapter>> ReadAdapters(const AdapterOptions& options,
-                                              const ModelConfig& config) {
+                                              const ImportedModel& model) {
   std::vector<LoraAdapter> adapters;
   for (const AdapterSource& source : options.load) {
-    auto adapter = ReadSource(source, config);
+    auto adapter = ReadSource(source, model.config);
     if (!adapter) {
       Error error = adapter.error();
       error.field = "lora";
@@ -81,6 +97,7 @@ Result<std::vector<LoraAdapter>> ReadAdapters(const AdapterOptions& options,
     }
     adapters.push_back(std::move(*adapter));
   }
+  KV_TRY(CheckAdapters(options, adapters, model.name));
   return adapters;
 }
 
@@ -93,15 +110,21 @@ uint64_t AdapterBudget(const AdapterOptions& options, std::span<const LoraAdapte
 }
 
 Status AddAdapters(const AdapterOptions& options, std::span<const LoraAdapter> read,
-                   AdapterStore& store) {
+                   AdapterStore& store, AdapterStore::Packing packing) {
   for (size_t i = 0; i < options.load.size(); ++i) {
-    const auto card = store.Add(options.load[i], read[i], AdapterStore::Names::kMustBeNew);
+    const auto card = store.Add(options.load[i], read[i], AdapterStore::Names::kMustBeNew, packing);
     if (card) continue;
     Error error = card.error();
     error.field = "lora";
     return tl::unexpected(std::move(error));
   }
   return {};
+}
+
+Status CheckAdapters(const AdapterOptions& options, std::span<const LoraAdapter> read,
+                     const std::string& model_name) {
+  AdapterStore store(options, {}, AdapterBudget(options, read), {model_name}, {});
+  return AddAdapters(options, read, store, AdapterStore::Packing::kOnlyCounts);
 }
 
 uint32_t IdentitiesFor(const EngineOptions& options, bool is_long) {
@@ -160,13 +183,13 @@ Result<std::optional<uint64_t>> AdapterStore::Replaced(const std::string& name, 
     if (loaded.card.name != name) continue;
     if (names == Names::kMayReplace) return std::optional(id);
     return FailField(Code::kInvalidArgument, "lora_name",
-                     "the name '{}' is taken by an adapter that is loaded; unload it, or give "
-                     "another name",
+                     "the name '{}' is taken by another adapter; give this one another name, or "
+                     "unload that one first",
                      name);
   }
   if (loaded_.size() < options_.max_loaded) return std::optional<uint64_t>();
-  return Fail(Code::kInvalidArgument,
-              "{} adapters are loaded, as many as --max-loras allows; unload one", loaded_.size());
+  return Fail(Code::kInvalidArgument, "--max-loras allows {}, and so many are loaded; unload one",
+              CountText(loaded_.size(), "adapter"));
 }
 
 Result<AdapterCard> AdapterStore::Load(const AdapterSource& source, Names names) {
@@ -180,17 +203,16 @@ Result<AdapterCard> AdapterStore::Load(const AdapterSource& source, Names names)
 }
 
 Result<AdapterCard> AdapterStore::Add(const AdapterSource& source, const LoraAdapter& adapter,
-                                      Names names) {
+                                      Names names, Packing packing) {
   KV_TRY(CheckLimits(source, adapter));
-  KV_ASSIGN(auto packed, PackWithin(budget_, adapter, config_.num_layers));
-  const uint64_t bytes = packed->bytes();
+  KV_ASSIGN(auto packed, PackWithin(budget_, adapter, config_.num_layers, packing));
   Loaded loaded{.card = {.name = NameOf(source),
                          .path = source.path,
                          .is_model = source.name.has_value(),
                          .scale = source.scale,
                          .digest = ToHex(LoraDigest(adapter, 1)),
                          .rank = adapter.max_rank(),
-                         .bytes = bytes},
+                         .bytes = PackedAdapter::BytesFor(adapter)},
                 .facts = WithoutNumbers(adapter),
                 .packed = std::move(packed)};
   const MutexLock lock(mutex_);

@@ -12,6 +12,7 @@
 
 #include "base/byte_budget.h"
 #include "base/mutex.h"
+#include "import/importer.h"
 #include "import/lora.h"
 #include "kvasir/adapters.h"
 #include "kvasir/engine_options.h"
@@ -20,15 +21,15 @@
 
 namespace kvasir {
 
-// Reads the adapters of a start. Errors as ReadLora, with the field `lora`. O(bytes).
+// Reads the adapters of a start. Errors as ReadLora and AddAdapters, with the field `lora`.
+// O(bytes).
 Result<std::vector<LoraAdapter>> ReadAdapters(const AdapterOptions& options,
-                                              const ModelConfig& config);
+                                              const ImportedModel& model);
 // Returns the limit of the memory of all adapters. `read`: those of the start.
 uint64_t AdapterBudget(const AdapterOptions& options, std::span<const LoraAdapter> read);
-class AdapterStore;
-// Adds the adapters of a start. Errors as AdapterStore::Add, with the field `lora`.
-Status AddAdapters(const AdapterOptions& options, std::span<const LoraAdapter> read,
-                   AdapterStore& store);
+// Tells whether a start may have these adapters, with the errors of AddAdapters: a plan packs none.
+Status CheckAdapters(const AdapterOptions& options, std::span<const LoraAdapter> read,
+                     const std::string& model_name);
 // Return how many Identities an owner's KV may have, and how many namespaces there are. `is_long`:
 // RoPE longrope has two Identities for each list of adapters.
 uint32_t IdentitiesFor(const EngineOptions& options, bool is_long);
@@ -41,6 +42,7 @@ class AdapterStore {
   // Returns the Identity of KV that is computed with adapters of this digest (AdapterSet::digest).
   using Identify = std::function<Identity(const Digest& adapters, bool is_long)>;
   enum class Names { kMustBeNew, kMayReplace };
+  enum class Packing { kPacks, kOnlyCounts };  // kOnlyCounts: no request may have the adapter
 
   // `model_names`: ids that no adapter may have.
   AdapterStore(const AdapterOptions& options, ModelConfig config, uint64_t budget_bytes,
@@ -51,7 +53,8 @@ class AdapterStore {
   // the limits. O(bytes), on the calling thread.
   Result<AdapterCard> Load(const AdapterSource& source, Names names);
   // Adds an adapter that was read already. Errors as Load.
-  Result<AdapterCard> Add(const AdapterSource& source, const LoraAdapter& adapter, Names names);
+  Result<AdapterCard> Add(const AdapterSource& source, const LoraAdapter& adapter, Names names,
+                          Packing packing = Packing::kPacks);
   // Removes an adapter. Requests that were submitted before keep it. kNotFound: no adapter has this
   // name.
   Status Unload(std::string_view name);
@@ -93,5 +96,10 @@ class AdapterStore {
   ById loaded_ KV_GUARDED_BY(mutex_);
   uint64_t next_id_ KV_GUARDED_BY(mutex_) = 0;
 };
+
+// Adds the adapters of a start. Errors as AdapterStore::Add, with the field `lora`.
+Status AddAdapters(const AdapterOptions& options, std::span<const LoraAdapter> read,
+                   AdapterStore& store,
+                   AdapterStore::Packing packing = AdapterStore::Packing::kPacks);
 
 }  // namespace kvasir

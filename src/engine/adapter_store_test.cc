@@ -157,5 +157,39 @@ TEST_F(AdapterStoreTest, WrongChoicesAndSourcesAreNamed) {
               "scale");
 }
 
+// A plan says what a start would say, and packs nothing.
+TEST_F(AdapterStoreTest, AStartIsCheckedWithTheWordsOfTheStore) {
+  const LoraAdapter adapter = SyntheticLora(config_, 8, 1);
+  const auto says = [&](std::vector<AdapterSource> load) {
+    options_.load = std::move(load);
+    const std::vector<LoraAdapter> read(options_.load.size(), adapter);
+    const Status checked = CheckAdapters(options_, read, "model");
+    AdapterStore store = Make(AdapterBudget(options_, read));
+    const Status added = AddAdapters(options_, read, store);
+    EXPECT_EQ(checked.has_value(), added.has_value());
+    if (checked) return std::string();
+    EXPECT_EQ(checked.error().text(), added.error().text());
+    EXPECT_EQ(checked.error().field, "lora");
+    return checked.error().message;
+  };
+  const AdapterSource a = Source("a", 1), b = Source("b", 1);
+  EXPECT_EQ(says({}), "");
+  EXPECT_EQ(says({a, b}), "");
+  EXPECT_NE(says({a, a}).find("taken by another adapter"), std::string::npos);
+  EXPECT_NE(says({Source("model", 1)}).find("taken by the model"), std::string::npos);
+  options_.max_loaded = 1;
+  EXPECT_NE(says({a, b}).find("--max-loras"), std::string::npos);
+  options_.max_loaded = 2;
+  options_.memory_bytes = 2 * bytes_;
+  EXPECT_EQ(says({a, b}), "");
+  options_.memory_bytes = 2 * bytes_ - 1;
+  EXPECT_NE(says({a, b}).find("of --lora-memory are taken"), std::string::npos);
+  options_.memory_bytes = bytes_ - 1;
+  EXPECT_NE(says({a}).find("more than the"), std::string::npos);
+  options_.memory_bytes.reset();
+  options_.max_rank = 7;
+  EXPECT_NE(says({a}).find("--max-lora-rank"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace kvasir

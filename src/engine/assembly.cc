@@ -11,6 +11,8 @@
 #include "engine/memory_plan.h"
 #include "engine/model_files.h"
 #include "engine/option_limits.h"
+#include "engine/remote_assembly.h"
+#include "events/event_sockets.h"
 #include "import/architecture.h"
 #include "policy/retention_policy.h"
 #include "schedule/request_check.h"
@@ -59,8 +61,9 @@ Result<ImportedModel> OpenModel(const EngineOptions& options, Need need) {
   return model;
 }
 
-// In a model with windows a sequence holds a window and a step, so shorter steps leave more room:
-// Gemma 3 1B takes 18.0% of what its layers would take without windows, with 512 rows 18.1%.
+// Returns the tokens of a step. In a model with windows a sequence holds a window and a step, so
+// shorter steps leave more room: Gemma 3 1B takes 18.0% of what its layers would take without
+// windows, with 512 rows 18.1%.
 uint32_t StepTokens(const EngineOptions& options, const ModelConfig& config) {
   const bool has_windows = std::ranges::any_of(
       config.windows, [&](uint32_t window) { return window > 0 && window < config.max_positions; });
@@ -74,9 +77,9 @@ Result<RunnerOptions> RunnerOptionsFor(const EngineOptions& options, const Model
   if (options.pin_threads) {
     runner.cpus = topology.PinOrder(runner.threads);
     if (runner.threads > topology.cpus.size() && options.warn) {
-      options.warn(fmt::format(
-          "pin_threads: {} threads share {} processors; a step waits for the slowest of them",
-          runner.threads, topology.cpus.size()));
+      options.warn(fmt::format("pin_threads: {} share {}; a step waits for the slowest of them",
+                               CountText(runner.threads, "thread"),
+                               CountText(topology.cpus.size(), "processor")));
     }
   }
   runner.max_rows = std::max(StepTokens(options, config), options.parallel);
@@ -151,47 +154,34 @@ Result<std::optional<DiskTierOptions>> DiskOptionsFor(const Assembly& a,
   return disk;
 }
 
-// Absent where no remote tier is wanted.
-Result<std::optional<RemoteTierOptions>> RemoteOptionsFor(const Assembly& a,
-                                                          const EngineOptions& options) {
-  if (!options.remote) return std::nullopt;
-  if (a.model.config.encoder || options.cache_mode != CacheMode::kPrefix) {
-    return FailField(Code::kInvalidArgument, "remote", "{}",
-                     a.model.config.encoder
-                         ? fmt::format("the KV of {} depends on its source and is not shared; "
-                                       "leave --remote out",
-                                       a.model.name)
-                         : "only a cache that requests share is shared with other machines; leave "
-                           "--cache out, or give --cache prefix");
+// Absent where no events are published.
+Result<std::optional<KvEventLog::Options>> EventOptionsFor(const Assembly& a,
+                                                           const EngineOptions& options) {
+  if (!options.events) return std::nullopt;
+  const auto refuse = [](const std::string& why) {
+    return FailField(Code::kInvalidArgument, "kv_events", "{}", why);
+  };
+  if (options.cache_mode != CacheMode::kPrefix) {
+    return refuse(
+        "only a cache that requests share has blocks to tell of; leave --cache out, or give "
+        "--cache prefix");
   }
-  RemoteTierOptions remote{.mode = options.remote->mode,
-                           .memory_bytes = options.remote->memory_bytes,
-                           .ttl_hours = options.remote->ttl_hours,
-                           .daily_bytes = options.remote->daily_bytes,
-                           .shape = {.block_tokens = a.cache.layout.block_tokens(),
-                                     .payload_bytes = a.cache.layout.block_bytes()}};
-  KV_ASSIGN(remote.address, ParseRemoteAddress(options.remote->url));
-  const auto& ca_file = options.remote->ca_file;
-  if (remote.address.has_tls) {
-    KV_ASSIGN(remote.tls, TlsContext::Create(ca_file.value_or("")));
-  } else if (ca_file) {
-    return FailField(Code::kInvalidArgument, "remote_ca",
-                     "is for a store with TLS; give --remote rediss://HOST:PORT");
+  if (a.model.config.encoder) {
+    return refuse(fmt::format(
+        "the KV of {} depends on its source, which no router knows; leave --kv-events out",
+        a.model.name));
   }
-  const Result<Secret> fleet = ReadSecret(options.remote->fleet_secret);
-  if (!fleet) {
-    return FailField(Code::kInvalidArgument, "fleet_secret", "{}", fleet.error().message);
+  if (a.cache.layout.num_full_groups() == 0) {
+    return refuse(fmt::format(
+        "all layers of {} have sliding windows: no block of it stands for all tokens before it; "
+        "leave --kv-events out",
+        a.model.name));
   }
-  remote.fleet = *fleet;
-  if (const char* password = std::getenv("REDISCLI_AUTH")) remote.password = password;
-  if (remote.password.empty() && !remote.address.user.empty()) {
-    return FailField(Code::kInvalidArgument, "remote",
-                     "names the user '{}', whose password is missing; give it in the variable "
-                     "REDISCLI_AUTH",
-                     remote.address.user);
+  KV_TRY(CheckEventAddress("kv_events", options.events->address));
+  if (const auto& replay = options.events->replay_address) {
+    KV_TRY(CheckEventAddress("kv_events_replay", *replay));
   }
-  KV_TRY(RemoteTier::CheckMemory(remote));
-  return remote;
+  return KvCache::EventOptions(a.cache, a.cache_plan, options.events->owner);
 }
 
 uint64_t ParametersOf(const ImportedModel& model) {
@@ -211,7 +201,8 @@ uint64_t ParametersOf(const ImportedModel& model) {
   return sum;
 }
 
-// Blocks end with their sequence, so the pool needs at most all sequences of the largest size.
+// Returns the most blocks of the pool: all sequences of the largest size, since blocks end with
+// their sequence.
 uint32_t MostBlocksWithoutReuse(const EngineOptions& options, const KvCacheOptions& cache,
                                 uint32_t ctx_size) {
   uint64_t tokens = ctx_size;
@@ -253,9 +244,9 @@ Speculate SpeculationFor(const EngineOptions& options, const ModelConfig& config
   return can_draft ? options.speculate : Speculate::kOff;
 }
 
-// Every running sequence wants one row a step, and a draft some more; a few serve requests for all
-// rows. With more than 128 the head is read again, so that logits of many sequences take no more
-// memory.
+// Returns the rows of logits. Every running sequence wants one row a step, and a draft some more; a
+// few serve requests for all rows. With more than 128 the head is read again, so that logits of
+// many sequences take no more memory.
 uint32_t LogitRowsFor(const EngineOptions& options, Speculate speculate) {
   const uint32_t draft_max = speculate == Speculate::kOff ? 0 : options.draft_max;
   return std::clamp(options.parallel + draft_max, 16u, 128u);
@@ -314,7 +305,7 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model, Nee
                        .keep_share = options.keep_share,
                        .continues = speculate != Speculate::kOff};
   if (!cache.reuse) cache.max_blocks = MostBlocksWithoutReuse(options, cache, ctx_size);
-  KV_ASSIGN(std::vector<LoraAdapter> adapters, ReadAdapters(options.adapters, model.config));
+  KV_ASSIGN(std::vector<LoraAdapter> adapters, ReadAdapters(options.adapters, model));
   Assembly assembly{.model = std::move(model),
                     .ctx_size = ctx_size,
                     .long_rope_after = long_rope_after,
@@ -328,6 +319,7 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model, Nee
   assembly.cache_plan = KvCache::Plan(assembly.cache);
   KV_ASSIGN(assembly.disk, DiskOptionsFor(assembly, options));
   KV_ASSIGN(assembly.remote, RemoteOptionsFor(assembly, options));
+  KV_ASSIGN(assembly.events, EventOptionsFor(assembly, options));
   KV_ASSIGN(assembly.draft, AssembleDraft(options, assembly, need));
   assembly.plan = PlanMemory(assembly, options);
   return assembly;

@@ -27,7 +27,8 @@ struct Assembly {
   KvCacheOptions cache;  // the secret is still zero, and the tier not there
   Runner::Plan runner_plan{};
   CachePlan cache_plan{};
-  std::optional<RemoteTierOptions> remote = {};  // without Identity; absent: none is wanted
+  std::optional<RemoteTierOptions> remote = {};    // without Identity; absent: none is wanted
+  std::optional<KvEventLog::Options> events = {};  // absent: none are published
   std::optional<DiskTierOptions> disk = {};   // without secret and Identity; absent: none is wanted
   std::unique_ptr<Assembly> draft = nullptr;  // nullptr: no draft model is wanted
   std::vector<LoraAdapter> adapters = {};     // of EngineOptions::adapters::load

@@ -6,6 +6,7 @@
 #include "base/random.h"
 #include "base/result.h"
 #include "kvasir/bench.h"
+#include "kvasir/engine.h"
 
 namespace kvasir {
 namespace {

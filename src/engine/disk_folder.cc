@@ -2,10 +2,12 @@
 #include <filesystem>
 
 #include "base/result.h"
-#include "base/secret.h"
+#include "base/secret_place.h"
 #include "base/system_error.h"
 #include "base/user_folders.h"
 #include "kvasir/disk.h"
+#include "kvasir/disk_check.h"
+#include "tier/set_aside.h"
 #include "tier/store_check.h"
 #include "tier/store_files.h"
 #include "tier/unread_files.h"
@@ -13,7 +15,7 @@
 namespace kvasir {
 namespace {
 
-// OpenRoot would make the folder.
+// Checks that the folder exists: OpenRoot would make it.
 Status CheckThere(const std::string& folder) {
   std::error_code error;
   if (std::filesystem::is_directory(folder, error)) return {};
@@ -28,41 +30,34 @@ Result<std::vector<StoreListing>> ListDiskStores(const std::string& folder) {
   return ListStores(storage, folder);
 }
 
-namespace {
-
-Result<Secret> SecretThere(const std::optional<std::string>& state_dir) {
-  const std::filesystem::path state = StateDir(state_dir);
-  std::error_code error;
-  if (state.empty() || !std::filesystem::exists(state / "secret", error)) {
-    return Fail(Code::kNotFound, "there is no secret in the state folder {}: no store is readable",
-                state.string());
-  }
-  return LoadOrCreateSecret(state.string());
-}
-
-}  // namespace
-
 Result<std::vector<StoreCheck>> CheckDiskStores(const std::string& folder,
-                                                const std::optional<std::string>& state_dir) {
-  KV_TRY(CheckThere(folder));
-  KV_ASSIGN(const Secret secret, SecretThere(state_dir));
-  RealStorage storage;
-  return CheckStores(storage, folder, secret);
+                                                const SecretPlace& place) {
+  return CheckDiskStores(folder, place, {});
 }
 
-Result<std::vector<std::string>> UnreadableOnDisk(const std::string& folder,
-                                                  const std::optional<std::string>& state_dir,
-                                                  Unreadable what) {
+Result<std::vector<StoreCheck>> CheckDiskStores(const std::string& folder, const SecretPlace& place,
+                                                const DiskCheckProgress& progress) {
   KV_TRY(CheckThere(folder));
-  KV_ASSIGN(const Secret secret, SecretThere(state_dir));
+  KV_ASSIGN(const Secret secret, SecretAt(place));
+  RealStorage storage;
+  return CheckStores(storage, folder, secret, progress);
+}
+
+Result<UnreadableNames> UnreadableOnDisk(const std::string& folder, const SecretPlace& place,
+                                         Unreadable what) {
+  KV_TRY(CheckThere(folder));
+  KV_ASSIGN(const Secret secret, SecretAt(place));
   RealStorage storage;
   const auto root = Own(storage, storage.OpenRoot(folder));
   if (!root) return FailErrno(root.error(), "cannot read {}", folder);
   const auto unread = ListUnread(storage, root->id(), secret);
   if (!unread) return FailErrno(unread.error(), "cannot read {}", folder);
-  std::vector<std::string> all;
-  for (const auto* some : {&unread->stores, &unread->keys, &unread->names}) {
-    all.insert(all.end(), some->begin(), some->end());
+  UnreadableNames all;
+  for (const auto* some : {&unread->stores, &unread->keys}) {
+    all.sealed.insert(all.sealed.end(), some->begin(), some->end());
+  }
+  for (const std::string& name : unread->names) {
+    (NameBeforeAside(name) ? all.aside : all.sealed).push_back(name);
   }
   if (what == Unreadable::kListed) return all;
   const IoStatus removed = RemoveUnread(storage, root->id(), secret, *unread);

@@ -97,12 +97,22 @@ Result<std::unique_ptr<AdapterStore>> AdaptersFor(const EngineOptions& options,
   return store;
 }
 
+// Opens the sockets of KV events, where they are wanted, and makes the log that they are read from.
+Status OpenEvents(const Assembly& assembly, const EngineOptions& options,
+                  EngineOnThread::Parts* parts) {
+  if (!assembly.events) return {};
+  KV_ASSIGN(parts->events, KvEventPublisher::Open(*options.events));
+  parts->event_log = std::make_unique<KvEventLog>(*assembly.events);
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   const ComputeScope compute;
   KV_ASSIGN(Assembly assembly, Assemble(options));
   EngineOnThread::Parts parts;
+  KV_TRY(OpenEvents(assembly, options, &parts));
   parts.options = options;
   parts.plan = assembly.plan;
   parts.target = assembly.runner.target;
@@ -155,6 +165,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   const Identity identity = IdentityFor(content, assembly.plan, cache.layout);
   KV_ASSIGN(parts.tiers, TiersFor(assembly, secret, identity, options));
   cache.tier = parts.tiers.seen();
+  cache.events = parts.event_log.get();
   KV_ASSIGN(parts.cache, KvCache::Create(std::move(cache)));
   parts.identify = [content, plan = assembly.plan, layout = parts.cache->layout()](
                        const Digest& adapters, bool is_long) {

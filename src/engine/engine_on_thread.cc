@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/start_thread.h"
 #include "base/until_done.h"
+#include "base/wipe_stack.h"
 
 namespace kvasir {
 namespace {
@@ -33,7 +34,8 @@ EngineOnThread::EngineOnThread(Parts parts)
                parts_.options.grammar_memory_bytes),
       scheduler_(*parts_.runner, *parts_.cache, parts_.scheduler),
       seen_prompts_(parts_.plan.kv_bytes / std::max<uint64_t>(parts_.plan.kv_bytes_per_token, 1)),
-      places_(parts_.options.parallel + parts_.options.max_queued, MostWaitingBytes()) {
+      places_(parts_.options.parallel + parts_.options.max_queued, MostWaitingBytes()),
+      counts_(parts_.options.max_tenants) {
   const CachePlan& cache = parts_.cache->plan();
   KV_CHECK(parts_.runner->weights_bytes() == parts_.plan.weights_bytes);
   KV_CHECK(parts_.runner->scratch_bytes() + scheduler_.scratch_bytes() ==
@@ -51,11 +53,11 @@ EngineOnThread::EngineOnThread(Parts parts)
   }
   scheduler_.set_on_stats([this](const EngineStats& stats) {
     const MutexLock lock(stats_mutex_);
-    stats_ = stats;
+    published_.stats = stats;
   });
-  scheduler_.set_on_workload([this](const Workload& workload) {
+  scheduler_.set_on_backlog([this](const Backlog& backlog) {
     const MutexLock lock(stats_mutex_);
-    workload_ = workload;
+    published_.backlog = backlog;
   });
   if (Tier* const tier = parts_.tiers.seen()) {
     tier->set_on_progress([this] {
@@ -73,6 +75,11 @@ EngineOnThread::EngineOnThread(Parts parts)
 }
 
 Status EngineOnThread::Start() {
+  if (parts_.events) {
+    KV_TRY(parts_.events->Attach(parts_.event_log.get(), [this] { Post(FillEventsCommand{}); }));
+    KV_CHECK(parts_.events->bytes() == parts_.plan.events_bytes);
+    KV_TRY(parts_.events->Start());
+  }
   KV_ASSIGN(thread_, StartThread("engine", [this] { Run(); }));
   return {};
 }
@@ -82,8 +89,10 @@ EngineOnThread::~EngineOnThread() {
   // is there.
   struct EndTier {
     Tiers& tiers;
+    std::unique_ptr<KvEventPublisher>& events;
     std::chrono::nanoseconds patience = kTierEnd;
     ~EndTier() {
+      events.reset();
       tiers.pair.reset();
       tiers.remote.reset();
       Disk& disk = tiers.disk;
@@ -91,7 +100,7 @@ EngineOnThread::~EngineOnThread() {
         DiskTier::Close(std::move(disk.tier), std::move(disk.storage),
                         std::chrono::ceil<std::chrono::milliseconds>(patience));
     }
-  } end{parts_.tiers};
+  } end{parts_.tiers, parts_.events};
   if (!thread_.joinable()) return;  // never started
   CheckMayWait();
   const uint64_t end_ns = MonotonicNs() + Nanoseconds(kTierEnd);
@@ -144,27 +153,21 @@ void EngineOnThread::Post(Command command) {
 Status EngineOnThread::SetTenants(const TenantTable& tenants) {
   // A tenant's own object is followed for its sessions, also where its cache is a share group's.
   if (RemoteTier* const remote = parts_.tiers.remote.get()) {
-    for (const auto& [name, rules] : tenants) remote->OpenOwner(KvCache::OwnerOf(name));
+    for (const auto& [name, rules] : tenants) remote->ReadyOwner(KvCache::OwnerOf(name));
     if (tenants.empty())
-      remote->OpenOwner(KvCache::OwnerOf("default"));  // whom all requests are of
+      remote->ReadyOwner(KvCache::OwnerOf("default"));  // whom all requests are of
   }
   TenantsCommand command{tenants};
   KvQuotas quotas = QuotasOf(tenants, parts_.cache->layout());
   const auto num_blocks = static_cast<uint32_t>(parts_.plan.num_blocks);
   const uint32_t headroom = HeadroomBlocks(parts_.options.kv_headroom, num_blocks);
   KV_TRY(CheckQuotas(quotas, num_blocks, headroom, parts_.plan.block_bytes));
+  if (parts_.events) command.published = parts_.events->OwnerIn(tenants);
   const MutexLock lock(mutex_);
   commands_.push_back(std::move(command));
-  for (auto tenant = rejected_of_.begin(); tenant != rejected_of_.end();) {
-    if (tenants.contains(tenant->first)) {
-      ++tenant;
-    } else {
-      rejected_of_nobody_ += tenant->second;
-      tenant = rejected_of_.erase(tenant);
-    }
-  }
-  tenants_ = tenants;
-  quotas_ = std::move(quotas);
+  counts_.KeepTenants(tenants);
+  tenants_.rules = tenants;
+  tenants_.quotas = std::move(quotas);
   wake_.notify_one();
   return {};
 }
@@ -179,7 +182,7 @@ void EngineOnThread::Drain() {
   commands_.push_back(StopSpareCommand{});
   wake_.notify_one();
   draining_ = true;
-  while (num_outstanding_ + num_erasures_ > 0) lock.Wait(drained_);
+  while (outstanding_.requests + outstanding_.erasures > 0) lock.Wait(drained_);
 }
 
 void EngineOnThread::Erase(std::string_view owner, ErasureSink done) {
@@ -188,7 +191,7 @@ void EngineOnThread::Erase(std::string_view owner, ErasureSink done) {
     const MutexLock lock(mutex_);
     seen_prompts_.Forget(owner);
     commands_.push_back(std::move(command));
-    ++num_erasures_;
+    ++outstanding_.erasures;
   }
   wake_.notify_one();
 }
@@ -208,7 +211,7 @@ void EngineOnThread::Forget(ForgetRequest request, ErasureSink done) {
     const MutexLock lock(mutex_);
     seen_prompts_.Forget(request.owner);
     commands_.push_back(ForgetCommand{std::move(request), std::move(kept), std::move(done)});
-    ++num_erasures_;
+    ++outstanding_.erasures;
   }
   wake_.notify_one();
 }
@@ -234,20 +237,10 @@ EngineStats EngineOnThread::Stats() const {
   EngineStats stats;
   {
     const MutexLock lock(stats_mutex_);
-    stats = stats_;
+    stats = published_.stats;
   }
   const MutexLock lock(mutex_);
-  stats.requests.rejected = rejected_;
-  stats.volatile_tokens = volatile_tokens_;
-  for (size_t i = 0; i < kNumMissReasons; ++i) {
-    stats.misses[i] += explained_misses_[i];
-    stats.missed_tokens[i] += explained_tokens_[i];
-  }
-  for (TenantStats& tenant : stats.tenants) {
-    const auto found = rejected_of_.find(tenant.name);
-    if (found != rejected_of_.end()) tenant.rejected = found->second;
-  }
-  if (!stats.tenants.empty()) stats.tenants[0].rejected += rejected_of_nobody_;
+  counts_.AddTo(&stats);
   return stats;
 }
 
@@ -260,14 +253,15 @@ void EngineOnThread::Run() {
     const bool waits = scheduler_.WaitsForTier();
     {
       MutexLock lock(mutex_);
-      while (scheduler_.idle() && commands_.empty() && !stopping_ &&
+      while (scheduler_.idle() && commands.empty() && commands_.empty() && !stopping_ &&
              !(tier_progress_ && parts_.tiers.remote)) {
         lock.Wait(wake_);
       }
-      if (waits && commands_.empty() && !tier_progress_) lock.WaitFor(wake_, kTierPause);
+      const bool has_none = commands.empty() && commands_.empty();
+      if (waits && has_none && !tier_progress_) lock.WaitFor(wake_, kTierPause);
       tier_progress_ = false;
-      commands.swap(commands_);
-      stopping = stopping_;
+      if (commands.empty()) commands.swap(commands_);
+      stopping = stopping_ && commands_.empty();
     }
     if (stopping && !stopped_ns) stopped_ns = MonotonicNs();
     if (stopped_ns) {
@@ -275,11 +269,19 @@ void EngineOnThread::Run() {
       scheduler_.EndTierWaits(end_ns);
       if (MonotonicNs() >= end_ns) scheduler_.DropUnsealed();
     }
-    for (Command& command : commands) UntilDone([&] { Apply(command); });
-    commands.clear();
+    const bool had_commands = !commands.empty();
+    for (bool goes_on = true; goes_on && !commands.empty(); commands.pop_front()) {
+      UntilDone([&] { Apply(commands.front()); });
+      // A forget takes up to 16 ms of all rows: the next one waits for a step of them.
+      const bool is_forget = std::holds_alternative<ForgetCommand>(commands.front());
+      goes_on = stopping || !is_forget || !scheduler_.has_rows();
+    }
     EraseHere();
     if (stopping) UntilDone([&] { scheduler_.CancelAll(); });
-    CountEnded(Step());
+    const Scheduler::Ended ended = Step();
+    CountEnded(ended);
+    if (had_commands || ended.count > 0 || scheduler_.idle()) WipeUnusedStack();
+    if (parts_.event_log) parts_.event_log->Tell();
   }
 }
 
@@ -290,7 +292,7 @@ void EngineOnThread::EraseHere() {
     UntilDone([&] {
       const MutexLock lock(mutex_);
       erased_owners_.Begin(erased);
-      ++num_erasures_;
+      ++outstanding_.erasures;
     });
     UntilDone([&] {
       scheduler_.EraseHere(
@@ -299,7 +301,7 @@ void EngineOnThread::EraseHere() {
   }
 }
 
-// Until all of an erase is done it is not noted, so that a start after a crash does it again.
+// Notes an erase that is done, and no sooner, so that a start after a crash does it again.
 void EngineOnThread::EndEraseHere(const ErasedOwner& erased, const Erasure& erasure) {
   if (erasure.error) return parts_.tiers.remote->EraseAgain(erased);
   std::optional<ErasedOwner> note;
@@ -322,14 +324,14 @@ void EngineOnThread::EndErasedElsewhere(const ErasedElsewhere& erased) {
 void EngineOnThread::CountEnded(const Scheduler::Ended& ended) {
   if (ended.count + ended.num_erased == 0) return;
   const MutexLock lock(mutex_);
-  num_outstanding_ -= ended.count;
-  waiting_bytes_ -= ended.bytes;
-  num_erasures_ -= ended.num_erased;
-  if (num_outstanding_ + num_erasures_ == 0) drained_.notify_all();
+  outstanding_.requests -= ended.count;
+  outstanding_.request_bytes -= ended.bytes;
+  outstanding_.erasures -= ended.num_erased;
+  if (outstanding_.requests + outstanding_.erasures == 0) drained_.notify_all();
 }
 
-// No exception may leave the engine's thread. A step without memory ends its requests; the cache,
-// which allocates nothing, keeps what they committed before.
+// Runs a step. No exception may leave the engine's thread. A step without memory ends its requests;
+// the cache, which allocates nothing, keeps what they committed before.
 Scheduler::Ended EngineOnThread::Step() {
   try {
     return scheduler_.Step();
@@ -357,6 +359,7 @@ void EngineOnThread::Apply(Command& command) {
     scheduler_.Forget(forget->request, forget->kept, std::move(forget->done));
   } else if (const auto* rules = std::get_if<TenantsCommand>(&command)) {
     scheduler_.SetTenants(rules->tenants);
+    if (parts_.events) parts_.cache->SetEventOwner(rules->published);
   } else if (auto* check = std::get_if<CheckCommand>(&command)) {
     scheduler_.CheckInvariants();
     check->done.set_value();
@@ -365,6 +368,8 @@ void EngineOnThread::Apply(Command& command) {
   } else if (auto* prefixes = std::get_if<PrefixesCommand>(&command)) {
     constexpr size_t kMostRuns = 512, kMostTokens = 65536;
     prefixes->done(parts_.cache->ListPrefixes(prefixes->owner, kMostRuns, kMostTokens));
+  } else if (std::holds_alternative<FillEventsCommand>(command)) {
+    parts_.cache->FillEvents(&parts_.events->mirror());
   } else if (auto* flush = std::get_if<FlushCommand>(&command)) {
     scheduler_.Flush(std::move(flush->done));
   }

@@ -22,19 +22,21 @@
 #include "base/result.h"
 #include "base/secret.h"
 #include "engine/adapter_store.h"
+#include "engine/caller_counts.h"
 #include "engine/draft_parts.h"
 #include "engine/erased_owners.h"
 #include "engine/model_files.h"
 #include "engine/start_parts.h"
+#include "events/kv_event_publisher.h"
 #include "import/file_watch.h"
 #include "kvasir/engine.h"
 #include "model/runner.h"
+#include "schedule/backlog.h"
 #include "schedule/kv_quotas.h"
 #include "schedule/queue_places.h"
 #include "schedule/request.h"
 #include "schedule/scheduler.h"
 #include "schedule/seen_prompts.h"
-#include "schedule/workload.h"
 #include "simd/target.h"
 
 namespace kvasir {
@@ -52,7 +54,9 @@ class EngineOnThread final : public Engine {
     std::vector<uint32_t> cpus;  // [0] is the engine thread's; empty: anywhere
     std::unique_ptr<Runner> runner;
     std::unique_ptr<FileWatch> files;
-    Tiers tiers;  // the cache's
+    Tiers tiers;                               // the cache's
+    std::unique_ptr<KvEventLog> event_log;     // the cache's; nullptr: no events are published
+    std::unique_ptr<KvEventPublisher> events;  // nullptr: the same
     std::unique_ptr<KvCache> cache;
     DraftModelOnEngine draft;
     SchedulerOptions scheduler;
@@ -90,6 +94,9 @@ class EngineOnThread final : public Engine {
   std::optional<RemoteStats> RemoteState() const override {
     const auto& remote = parts_.tiers.remote;
     return remote ? std::optional(remote->Remote()) : std::nullopt;
+  }
+  std::optional<KvEventsStats> EventStats() const override {
+    return parts_.events ? std::optional(parts_.events->Stats()) : std::nullopt;
   }
   std::optional<uint64_t> RemoteEpochOf(std::string_view owner) const override {
     const auto& remote = parts_.tiers.remote;
@@ -140,10 +147,12 @@ class EngineOnThread final : public Engine {
   };
   struct TenantsCommand {
     TenantTable tenants;
+    std::optional<Digest> published = {};  // whose blocks KV events tell of; absent: of none
   };
   struct CheckCommand {
     std::promise<void> done;
   };
+  struct FillEventsCommand {};
   struct FlushCommand {
     FlushSink done;
   };
@@ -155,22 +164,40 @@ class EngineOnThread final : public Engine {
     std::string owner;
     PrefixesSink done;
   };
-  using Command = std::variant<std::unique_ptr<Request>, CancelCommand, CancelAllCommand,
-                               StopSpareCommand, EraseCommand, ForgetCommand, TenantsCommand,
-                               CheckCommand, ListCommand, PrefixesCommand, FlushCommand>;
+  using Command =
+      std::variant<std::unique_ptr<Request>, CancelCommand, CancelAllCommand, StopSpareCommand,
+                   EraseCommand, ForgetCommand, TenantsCommand, CheckCommand, ListCommand,
+                   PrefixesCommand, FillEventsCommand, FlushCommand>;
 
-  // A refusal that is counted.
+  // What was taken and has not ended.
+  struct Outstanding {
+    uint64_t next_id = 1;
+    uint32_t requests = 0;       // without their last event
+    uint64_t request_bytes = 0;  // of those; a part of request_memory_bytes
+    uint32_t erasures = 0;       // without a called sink
+  };
+  struct TenantShares {
+    TenantTable rules;
+    KvQuotas quotas;
+  };
+  // What the scheduler said last.
+  struct Published {
+    EngineStats stats;
+    Backlog backlog;
+  };
+
+  // Counts a refusal.
   void CountRefusal(RejectReason reason, const std::optional<std::string>& tenant)
       KV_REQUIRES(mutex_);
   tl::unexpected<Error> Reject(RejectReason reason, const std::string& tenant,
                                tl::unexpected<Error> error) KV_REQUIRES(mutex_);
-  // A sink must not wait for the engine's thread: the wait would never end.
+  // Checks that no sink waits for the engine's thread: the wait would never end.
   void CheckMayWait() const { KV_CHECK(std::this_thread::get_id() != thread_.get_id()); }
   void Post(Command command);
   uint32_t MostBlocksOf(const GenerateRequest& spec) const;
   TenantRules RulesOf(const std::string& tenant) const KV_REQUIRES(mutex_);
   Status CheckQuota(std::span<const std::unique_ptr<Request>> requests) const KV_REQUIRES(mutex_);
-  Workload::Job JobOf(const Request& request, const Workload& workload) const;
+  Backlog::Job JobOf(const Request& request, const Backlog& backlog) const;
   Error Full(Error error) const;
   uint64_t MostWaitingBytes() const { return parts_.options.request_memory_bytes / kWaitingShare; }
   Status CheckQueue(const std::string& tenant, uint64_t count, uint64_t bytes) const
@@ -182,6 +209,9 @@ class EngineOnThread final : public Engine {
   bool SharesCache(const GenerateRequest& spec) const {
     return parts_.options.cache_mode == CacheMode::kPrefix && spec.reuse != Reuse::kNothing;
   }
+  // Gives the requests, which are of one tenant, to the thread: all, or none without memory.
+  Result<std::vector<RequestId>> PushAll(std::vector<std::unique_ptr<Request>> checked,
+                                         uint64_t bytes) KV_REQUIRES(mutex_);
   uint32_t TokensFromDisk(const Request& request) const;
   Result<std::shared_ptr<const AdapterSet>> AdaptersOf(const GenerateRequest& spec) const;
   Status TakeAdapters(Request& request) const;
@@ -203,23 +233,11 @@ class EngineOnThread final : public Engine {
   mutable Mutex mutex_;
   std::condition_variable wake_, drained_;
   std::deque<Command> commands_ KV_GUARDED_BY(mutex_);
-  uint64_t next_id_ KV_GUARDED_BY(mutex_) = 1;
-  // Returns the number and bytes of requests without their last event; the bytes are a part of
-  // request_memory_bytes.
-  uint32_t num_outstanding_ KV_GUARDED_BY(mutex_) = 0;
-  uint64_t waiting_bytes_ KV_GUARDED_BY(mutex_) = 0;
-  TenantTable tenants_ KV_GUARDED_BY(mutex_);
-  KvQuotas quotas_ KV_GUARDED_BY(mutex_);
+  Outstanding outstanding_ KV_GUARDED_BY(mutex_);
+  TenantShares tenants_ KV_GUARDED_BY(mutex_);
   SeenPrompts seen_prompts_ KV_GUARDED_BY(mutex_);
   QueuePlaces places_ KV_GUARDED_BY(mutex_);  // requests whose sink has not had the last event
-  uint32_t num_erasures_ KV_GUARDED_BY(mutex_) = 0;  // without a called sink
-  RejectCounts rejected_ KV_GUARDED_BY(mutex_){};
-  std::map<std::string, uint64_t> rejected_of_ KV_GUARDED_BY(mutex_);  // at most max_tenants
-  uint64_t rejected_of_nobody_ KV_GUARDED_BY(mutex_) = 0;  // of tenants without a place there
-  // Misses that callers explained (GenerateRequest::caller_explains), by MissReason.
-  uint64_t explained_misses_[kNumMissReasons] KV_GUARDED_BY(mutex_) = {};
-  uint64_t explained_tokens_[kNumMissReasons] KV_GUARDED_BY(mutex_) = {};
-  uint64_t volatile_tokens_ KV_GUARDED_BY(mutex_) = 0;
+  CallerCounts counts_ KV_GUARDED_BY(mutex_);
   bool draining_ KV_GUARDED_BY(mutex_) = false;
   bool stopping_ KV_GUARDED_BY(mutex_) = false;
   // News of the tiers since the engine thread looked; at first, what opening them found.
@@ -227,8 +245,7 @@ class EngineOnThread final : public Engine {
   ErasedOwners erased_owners_ KV_GUARDED_BY(mutex_);
 
   mutable Mutex stats_mutex_;
-  EngineStats stats_ KV_GUARDED_BY(stats_mutex_);
-  Workload workload_ KV_GUARDED_BY(stats_mutex_);
+  Published published_ KV_GUARDED_BY(stats_mutex_);
 
   std::thread thread_;
 };

@@ -5,51 +5,30 @@
 
 #include "base/json_object.h"
 #include "base/result.h"
+#include "import/hf_fields.h"
 #include "kvasir/sampling_ranges.h"
 
 namespace kvasir {
-namespace {
-
-// Reads numbers and keeps the first error.
-class Values {
- public:
-  Values(const nlohmann::json& object, const std::string& file) : object_(object), file_(file) {}
-
-  const Status& status() const { return status_; }
-  std::optional<float> Number(const char* key, SamplingRange range) {
-    const auto [low, high] = range;
-    const auto found = object_.find(key);
-    if (found == object_.end() || found->is_null()) return std::nullopt;
-    const double value = found->is_number() ? found->get<double>() : high + 1;
-    if (value >= low && value <= high) return static_cast<float>(value);
-    if (status_) {
-      status_ = Fail(Code::kInvalidArgument,
-                     "{}: {} is no number within {} and {}; correct it, or start with "
-                     "--generation-config none",
-                     file_, key, low, high);
-    }
-    return std::nullopt;
-  }
-
- private:
-  const nlohmann::json& object_;
-  const std::string& file_;
-  Status status_;
-};
-
-}  // namespace
 
 Result<SamplingDefaults> ParseGenerationConfig(std::string_view text, const std::string& file) {
   SamplingDefaults defaults;
   if (text.empty()) return defaults;
   KV_ASSIGN(const nlohmann::json object, ParseJsonObject(text, file));
-  Values values(object, file);
-  defaults.temperature = values.Number("temperature", kTemperatureRange);
-  defaults.top_p = values.Number("top_p", kProbabilityRange);
-  defaults.min_p = values.Number("min_p", kProbabilityRange);
-  defaults.repetition_penalty = values.Number("repetition_penalty", kRepetitionPenaltyRange);
-  const std::optional<float> top_k = values.Number("top_k", {-1, 1 << 24});
-  KV_TRY(values.status());
+  Fields fields(object, file);
+  const auto number = [&fields](const char* key, SamplingRange range) -> std::optional<float> {
+    const std::optional<double> value = fields.NumberWithin(key, range.least, range.most);
+    if (!value) return std::nullopt;
+    return static_cast<float>(*value);
+  };
+  defaults.temperature = number("temperature", kTemperatureRange);
+  defaults.top_p = number("top_p", kProbabilityRange);
+  defaults.min_p = number("min_p", kProbabilityRange);
+  defaults.repetition_penalty = number("repetition_penalty", kRepetitionPenaltyRange);
+  const std::optional<float> top_k = number("top_k", {-1, 1 << 24});
+  if (!fields.status()) {
+    return Fail(Code::kInvalidArgument, "{}; correct it, or start with --generation-config none",
+                fields.status().error().message);
+  }
   if (top_k) defaults.top_k = *top_k < 0 ? 0 : static_cast<uint32_t>(*top_k);
   return defaults;
 }

@@ -30,6 +30,9 @@ TEST(GenerationConfig, WrongValuesAreNamedWithTheFlagThatGoesOn) {
     EXPECT_EQ(wrong.error().code, Code::kInvalidArgument);
     EXPECT_NE(wrong.error().message.find("--generation-config none"), std::string::npos);
   }
+  EXPECT_EQ(ParseGenerationConfig(R"({"top_p": 1.5})", "g.json").error().message,
+            "g.json: top_p is 1.5; it must be a number from 0 to 1; correct it, or start with "
+            "--generation-config none");
   EXPECT_EQ(ParseGenerationConfig("[", "g").error().code, Code::kCorruption);
 }
 

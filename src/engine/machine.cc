@@ -8,6 +8,7 @@
 #include <cmath>
 #include <iterator>
 #include <memory>
+#include <new>
 #include <optional>
 #include <vector>
 
@@ -106,7 +107,7 @@ double BestSeconds(ThreadPool& pool, uint32_t items, Fn fn) {
   return best_s;
 }
 
-// Returns the bytes that all threads read a second, of so many.
+// Returns the bytes that all threads read a second, of so many. Throws std::bad_alloc.
 double ReadBytesPerSecond(ThreadPool& pool, uint64_t bytes, std::vector<uint64_t>& sink) {
   constexpr uint64_t kPieceWords = kPieceBytes / 8;
   const std::unique_ptr<uint64_t[]> words(new uint64_t[bytes / 8]);  // new pages
@@ -176,7 +177,11 @@ std::optional<MachineLimits> MeasureReading(std::optional<uint32_t> threads, uin
   ThreadPool pool(threads ? *threads : DefaultThreads(), EnterComputeThread);
   limits.threads = pool.num_threads();
   std::vector<uint64_t> sink(limits.threads * 8);
-  limits.read_bytes_per_s = ReadBytesPerSecond(pool, bytes, sink);
+  try {
+    limits.read_bytes_per_s = ReadBytesPerSecond(pool, bytes, sink);
+  } catch (const std::bad_alloc&) {
+    return std::nullopt;
+  }
   volatile uint64_t result = 0;
   for (const uint64_t value : sink) result = result + value;
   return limits;

@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -48,6 +51,28 @@ TEST_F(KeptLimitsTest, KeepWhatAQuickMeasurementOfReadingFound) {
   EXPECT_NEAR(kept->read_bytes_per_s, measured->read_bytes_per_s, 1);
   EXPECT_EQ(kept->f32_flops_per_s, 0);
 }
+
+#ifndef KVASIR_SANITIZED  // whose allocators reserve address space
+// A server's plan has that memory and no more: what is refused is not measured, and ends nothing.
+TEST(MeasureReadingDeathTest, TakesNoMoreMemoryThanItIsGiven) {
+  const auto measure = [] {
+    std::ifstream statm("/proc/self/statm");
+    uint64_t pages = 0;
+    statm >> pages;
+    const uint64_t now = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    const uint64_t least = uint64_t{32} << 20;
+    const rlimit limit{now + least * 3 / 2, now + least * 3 / 2};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) std::_Exit(2);
+    if (MeasureReading(1, UINT64_MAX)) std::_Exit(3);
+    if (MeasureReading(1, least * 2)) std::_Exit(4);
+    for (int i = 0; i < 3; ++i) {  // and it gives them back
+      if (!MeasureReading(1, least)) std::_Exit(5);
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(measure(), testing::ExitedWithCode(0), "");
+}
+#endif
 
 TEST_F(KeptLimitsTest, IgnoresWhatItCannotHaveWritten) {
   ASSERT_TRUE(

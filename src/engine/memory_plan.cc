@@ -7,6 +7,7 @@
 #include "engine/adapter_store.h"
 #include "engine/draft_parts.h"
 #include "engine/model_files.h"
+#include "events/kv_event_publisher.h"
 #include "grammar/stack_frame.h"
 #include "import/importer.h"
 #include "policy/retention_policy.h"
@@ -20,7 +21,7 @@ namespace {
 // There are at most as many as beams, which are running sequences.
 constexpr uint64_t kHypothesisBytesPerToken = 2 * sizeof(GeneratedToken);
 
-// The least budget of the cache that holds a sequence of the whole context. O(log bytes).
+// Returns the least budget of the cache that holds a sequence of the whole context. O(log bytes).
 uint64_t LeastForContext(const Assembly& a) {
   KvCacheOptions cache = a.cache;
   const KvDemand demand{.prompt_tokens = 0,
@@ -70,10 +71,17 @@ void PlanRetention(const Assembly& a, const EngineOptions& options, MemoryPlan& 
         BlockSums::BytesFor(BlockSums::ShapeFor(a.cache.layout, a.ctx_size), options.parallel);
   }
   if (choice.policy == Retention::kFull) return;
+  // The most that it may be where it is -1, the prompt.
+  const std::optional<uint32_t> keep =
+      choice.keep ? std::optional(*choice.keep < 0 ? kMaxRetainedTokens
+                                                   : static_cast<uint32_t>(*choice.keep))
+                  : std::nullopt;
   const RetentionPolicy policy =
-      *RetentionPolicy::Create(choice, {.ctx_size = a.ctx_size, .prompt_tokens = 0});
+      *RetentionPolicy::Create(choice, {.ctx_size = a.ctx_size, .prompt_tokens = 0, .keep = keep});
   plan.retention += fmt::format(":budget={}", policy.budget());
-  if (choice.policy != Retention::kWindow) {
+  if (choice.keep) {
+    plan.retention += fmt::format(",keep={}", *choice.keep);  // which sinks that is, a prompt says
+  } else if (choice.policy != Retention::kWindow) {
     plan.retention += fmt::format(",sinks={}", policy.sinks());
   }
   if (policy.is_heavy()) plan.retention += fmt::format(",recent={}", policy.recent());
@@ -118,14 +126,15 @@ MemoryPlan PlanMemory(const Assembly& a, const EngineOptions& options) {
         RemoteTier::IndexBytes(*a.remote) + KvCache::WriteQueueBytes(a.cache_plan.num_blocks);
     plan.remote_buffer_bytes = RemoteTier::BufferBytes(*a.remote);
   }
+  if (a.events) plan.events_bytes = KvEventPublisher::BytesFor(*a.events);
   PlanDraft(a, options, plan);
   PlanRetention(a, options, plan);
   plan.total_bytes = plan.weights_bytes + plan.kv_bytes + plan.index_bytes + plan.cursor_bytes +
                      plan.scratch_bytes + plan.request_bytes + plan.session_bytes +
                      plan.head_bytes + plan.grammar_bytes + plan.adapter_bytes +
                      plan.tier_index_bytes + plan.tier_buffer_bytes + plan.remote_index_bytes +
-                     plan.remote_buffer_bytes + plan.retention_bytes + plan.draft_weights_bytes +
-                     plan.draft_kv_bytes + plan.draft_scratch_bytes;
+                     plan.remote_buffer_bytes + plan.events_bytes + plan.retention_bytes +
+                     plan.draft_weights_bytes + plan.draft_kv_bytes + plan.draft_scratch_bytes;
   const uint64_t tokenizer_bytes = TokenizerBytes(a.model);
   plan.process_bytes += 5 * tokenizer_bytes;
   if (options.grammar_memory_bytes > 0) {

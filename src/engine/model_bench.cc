@@ -23,7 +23,7 @@ constexpr uint32_t kBenchSource = 128;  // tokens, of an encoder-decoder model
 constexpr double kMinSeconds = 0.3;     // of the repeats of one test
 constexpr double kMaxSeconds = 30.0;    // no repeat starts after this
 
-// Numbers in [0.125, 0.25) with random signs.
+// Draws numbers in [0.125, 0.25) with random signs.
 void FillRandom(Random& random, std::vector<float>& x) {
   for (float& value : x) {
     const auto magnitude = static_cast<float>(0.125 + random.Uniform() * 0.125);
@@ -31,7 +31,7 @@ void FillRandom(Random& random, std::vector<float>& x) {
   }
 }
 
-// A block's bytes: random K and V, packed.
+// Returns a block's bytes: random K and V, packed.
 std::vector<std::byte> RandomBlock(const BlockLayout& layout) {
   const BlockShape& shape = layout.shape();
   std::vector<std::byte> block(layout.block_bytes());
@@ -54,7 +54,8 @@ std::vector<std::byte> RandomBlock(const BlockLayout& layout) {
   return block;
 }
 
-// K and V that a row at `depth` reads, of which `full` groups keep so many tokens.
+// Returns the bytes of K and V that a row at `depth` reads, of which `full` groups keep so many
+// tokens.
 uint64_t KvBytes(const KvLayout& layout, uint32_t depth, uint32_t kept) {
   uint64_t bytes = 0;
   for (uint32_t group = 0; group < layout.num_groups(); ++group) {
@@ -69,7 +70,7 @@ struct Speed {
   double median, min, max;
 };
 
-// Tokens per second of `run`, which computes `tokens` tokens.
+// Measures the tokens per second of `run`, which computes `tokens` tokens.
 template <typename Run>
 Result<Speed> Measure(uint32_t tokens, uint32_t repeats, Run run) {
   std::vector<double> tok_s;
@@ -106,7 +107,8 @@ class ModelBench {
  public:
   static Result<ModelBench> Create(const BenchOptions& options, uint32_t max_tokens);
 
-  // Tokens [depth, depth + tokens) as a prompt: steps of the most rows; logits of the last row.
+  // Computes tokens [depth, depth + tokens) as a prompt: steps of the most rows; logits of the last
+  // row.
   Status Prefill(uint32_t depth, uint32_t tokens) {
     for (uint32_t done = 0; done < tokens;) {
       uint32_t rows = std::min(tokens - done, max_rows_);
@@ -139,8 +141,8 @@ class ModelBench {
  private:
   explicit ModelBench(KvLayout layout) : layout_(std::move(layout)) {}
 
-  // What a sequence keeps with heavy: after a decision whole blocks up to the budget, of which only
-  // the number matters here, and then all since. Its weights count at the next one.
+  // Gives a sequence what heavy keeps: after a decision whole blocks up to the budget, of which
+  // only the number matters here, and then all since. Its weights count at the next one.
   void BoundHeavy(uint32_t position, StepRun* run, StepSequence* sequence) {
     const uint32_t next = retention_->NextDecision(position);
     const uint32_t multiple = position / 64 * 64;

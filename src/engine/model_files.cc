@@ -6,6 +6,7 @@
 
 #include "base/ascii.h"
 #include "base/mapped_file.h"
+#include "base/model_tag.h"
 #include "base/result.h"
 #include "base/start_thread.h"
 #include "base/system_error.h"
@@ -35,6 +36,8 @@ Result<fs::path> FindModel(const std::optional<std::string>& option) {
   if (!named.empty()) {
     KV_ASSIGN(const bool exists, Exists(named));
     if (exists) return fs::path(named);
+  }
+  if (!named.empty() && WithoutLatest(named) != kBundledModel) {
     return FailField(
         Code::kNotFound, option ? "model" : "KVASIR_MODEL",
         "no file or folder {}; give a Hugging Face folder, a GGUF file, or the owner/name "
@@ -125,7 +128,7 @@ Status CheckIds(const TextSource& source, uint32_t vocab_size) {
               source.path.string(), vocab_size - 1, source.vocab_size);
 }
 
-// A message about a file of the model, for readers who need not know the folder.
+// Returns a message about a file of the model, for readers who need not know the folder.
 std::string WithoutFolder(std::string message, const fs::path& model) {
   std::error_code error;
   const fs::path folder = fs::is_directory(model, error) ? model : model.parent_path();
@@ -145,7 +148,7 @@ Result<std::unique_ptr<Tokenizer>> MakeTokenizer(const TextSource& source) {
   return Tokenizer::Make(**source.vocabulary);
 }
 
-// A template without a place to fill in, as some GGUF files have: "llama2".
+// Tells whether a template has no place to fill in, as in some GGUF files: "llama2".
 bool IsBareWord(std::string_view source) {
   return !source.empty() && source.find("{{") == source.npos && source.find("{%") == source.npos;
 }

@@ -16,10 +16,11 @@
 
 namespace kvasir {
 
-// Returns the model to load: `option`, else $KVASIR_MODEL, else the bundled one. kNotFound names
-// the places that were searched.
+// Returns the model to load: `option`, else $KVASIR_MODEL, else the bundled one, which either may
+// call kvasir-demo unless a file or folder has that name. kNotFound names the places that were
+// searched.
 Result<std::filesystem::path> FindModel(const std::optional<std::string>& option);
-// kvasir-demo as seen from the folder of an executable: in ../share/kvasir/models when it is
+// Finds kvasir-demo as seen from the folder of an executable: in ../share/kvasir/models when it is
 // installed, else in models (each build folder links to it), else in ../../models (of a repository
 // that was copied without that link).
 Result<std::filesystem::path> FindBundledModel(const std::filesystem::path& executable_folder);
@@ -57,11 +58,12 @@ Result<ModelText> LoadText(const TextSource& source);
 // Starts LoadText in a new thread. kExhausted when the system refuses one.
 Result<std::future<Result<ModelText>>> StartLoadText(TextSource source);
 
-// A sentence for each part that the model lacks for text or chats, and what to do. Chats are not
-// for a model that `translates`.
+// Returns a sentence for each part that the model lacks for text or chats, and what to do. Chats
+// are not for a model that `translates`.
 std::vector<std::string> TextNotes(const ModelText& text, bool translates = false);
 
-// Tokens that end an answer, from the model's files and from its text, ascending and unique.
+// Returns the tokens that end an answer, from the model's files and from its text, ascending and
+// unique.
 std::vector<TokenId> EndTokens(const ModelConfig& config, const ModelText& text);
 
 }  // namespace kvasir

@@ -22,6 +22,10 @@ TEST(ModelFiles, AModelIsTheOptionElseTheEnvironmentsElseTheBundledOne) {
   EXPECT_EQ(missing.error().code, Code::kNotFound);
   EXPECT_NE(missing.error().message.find("/nowhere/named"), std::string::npos);
   EXPECT_EQ(*FindModel("/tmp"), "/tmp");
+  const auto bundled = FindModel("kvasir-demo"), latest = FindModel("kvasir-demo:latest");
+  EXPECT_EQ(bundled.has_value(), latest.has_value()) << "the tag means none";
+  if (!bundled) EXPECT_EQ(bundled.error().message, latest.error().message);
+  EXPECT_EQ(FindModel("kvasir-demo:other").error().field, "model");
 }
 
 TEST(ModelFiles, TheBundledModelIsTheInstalledOneElseTheOneOfTheBuild) {
@@ -69,7 +73,7 @@ TEST(ModelFiles, ATokenizerThatDoesNotFitTheModelIsRefused) {
             "file's own); put one into its folder");
 }
 
-// Letters and the two tokens of ChatML.
+// Makes a vocabulary of letters and the two tokens of ChatML.
 Vocabulary ChatMlVocabulary() {
   Vocabulary vocabulary;
   vocabulary.file = "m.gguf";

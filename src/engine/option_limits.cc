@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/sizes.h"
 #include "format/kv_format.h"
 #include "kvasir/engine_ranges.h"
 #include "policy/eviction_choice.h"
@@ -59,8 +60,8 @@ Status CheckOptions(const EngineOptions& options) {
   KV_TRY(InRange("max_lora_rank", options.adapters.max_rank, kMaxLoraRankRange));
   KV_TRY(InRange("max_loras", options.adapters.max_loaded, kMaxLorasRange));
   if (options.adapters.load.size() > options.adapters.max_loaded) {
-    return FailField(Code::kInvalidArgument, "lora",
-                     "{} adapters; --max-loras allows {}; give more", options.adapters.load.size(),
+    return FailField(Code::kInvalidArgument, "lora", "{}; --max-loras allows {}; give more",
+                     CountText(options.adapters.load.size(), "adapter"),
                      options.adapters.max_loaded);
   }
   if (!(options.keep_share >= 0 && options.keep_share <= 1)) {

@@ -1,4 +1,4 @@
-#include "engine/request_bytes.h"
+#include "kvasir/request_bytes.h"
 
 #include <functional>
 #include <memory>
@@ -13,7 +13,8 @@ namespace {
 // Sums of what values own. A type that is not listed does not compile, and neither does a struct
 // with a member more than is named here.
 struct Owned {
-  // Nothing is owned by what needs no destructor: numbers, enums, pointers to what lives for ever.
+  // Returns 0 for what needs no destructor, and so owns nothing: numbers, enums, pointers to what
+  // lives for ever.
   template <typename T>
     requires std::is_trivially_destructible_v<T>
   static uint64_t Bytes(const T&) {

@@ -1,4 +1,4 @@
-#include "engine/request_bytes.h"
+#include "kvasir/request_bytes.h"
 
 #include <gtest/gtest.h>
 

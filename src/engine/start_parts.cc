@@ -2,6 +2,7 @@
 
 #include "backend/weight_choice.h"
 #include "base/result.h"
+#include "base/secret.h"
 #include "base/user_folders.h"
 #include "engine/model_files.h"
 #include "kvasir/machine.h"
@@ -33,9 +34,14 @@ void WarnOfLoss(const ServerSecret& secret, const EngineOptions& options) {
 }  // namespace
 
 Result<ServerSecret> SecretFor(const EngineOptions& options) {
+  if (options.secret_file) {
+    KV_ASSIGN(const Secret given, ReadSecret(*options.secret_file));
+    return ServerSecret{given, true};
+  }
   const std::string state_dir = StateDir(options.state_dir).string();
   if (state_dir.empty()) {
-    return SecretOfThisProcess(options, "this user has no home folder; set XDG_STATE_HOME");
+    return SecretOfThisProcess(
+        options, "this user has no home folder; set XDG_STATE_HOME or STATE_DIRECTORY");
   }
   const Result<Secret> secret = LoadOrCreateSecret(state_dir);
   if (secret) return ServerSecret{*secret, true};
@@ -130,8 +136,8 @@ namespace {
 // where a number lies needs another name here.
 constexpr const char* kLayoutVersion = "layout-1";
 
-// "full", "full:4/2 window(512):22/11", "full:12/1 cross:12/1": the kinds of layer groups; where
-// not all layers are full, the layers and groups of each kind.
+// Writes "full", "full:4/2 window(512):22/11", "full:12/1 cross:12/1": the kinds of layer groups;
+// where not all layers are full, the layers and groups of each kind.
 std::string GroupsText(const KvLayout& layout) {
   if (layout.num_full_groups() == layout.num_groups()) return "full";
   std::string text;

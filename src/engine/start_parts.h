@@ -24,8 +24,9 @@ struct ServerSecret {
   std::string why_not = {};  // it does not last
 };
 
-// EngineOptions::state_dir describes the rules. kInvalidArgument: options.disk names a folder, and
-// the secret that it would be encrypted under cannot be stored.
+// Reads or makes the secret by the rules at EngineOptions::state_dir and secret_file.
+// kInvalidArgument: options.disk names a folder, and the secret that it would be encrypted under
+// cannot be stored.
 Result<ServerSecret> SecretFor(const EngineOptions& options);
 
 // Returns the digest of the weights in the format that computes; remembered if the secret is

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/ascii.h"
 #include "base/atomic_file.h"
 #include "base/descriptor.h"
 #include "base/digest.h"
@@ -77,7 +78,7 @@ std::optional<std::string> ReadSmallFile(const fs::path& path) {
 bool IsDate(const std::string& text) {
   constexpr std::string_view kForm = "0000-00-00";
   return std::ranges::equal(
-      text, kForm, [](char c, char form) { return form == '-' ? c == '-' : c >= '0' && c <= '9'; });
+      text, kForm, [](char c, char form) { return form == '-' ? c == '-' : IsAsciiDigit(c); });
 }
 
 std::optional<KeptQuality> Parse(const std::string& bytes) {
@@ -142,7 +143,7 @@ bool IsPlain(std::string_view part) {
   return part == "f32" || part == "f16" || part == "bf16";
 }
 
-// Quoted for a shell.
+// Quotes a word for a shell.
 std::string Quoted(const std::string& word) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./=,:+@%";
@@ -269,6 +270,10 @@ std::string RetentionLine(const Engine& engine) {
   if (const auto folder = ImageFolderOf(options.cache_dir)) {
     const auto kept = FindQuality(*folder, engine.card().content, plan.kv_format, plan.retention);
     if (kept) return QualityText(*kept);
+  }
+  if (options.retention.keeps_context) {
+    return fmt::format("{}: tokens go only where the context of {} is full", plan.retention,
+                       plan.ctx_size);
   }
   return fmt::format("{}: not measured for this model; run: {} --retention {} --kv-format {}{}",
                      plan.retention, CommandOf(options), Quoted(plan.retention),

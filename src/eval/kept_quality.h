@@ -46,7 +46,7 @@ std::optional<KeptQuality> FindQuality(const std::string& folder, const std::str
 // Returns all results of a folder, sorted by model and format. Skips other files.
 std::vector<KeptQuality> ListQualities(const std::string& folder);
 
-// "int8: KL 0.0012 +- 0.0001 nats, top-1 99.1% against f32 over 20,480 tokens (kvasir eval,
+// Writes "int8: KL 0.0012 +- 0.0001 nats, top-1 99.1% against f32 over 20,480 tokens (kvasir eval,
 // 2026-11-21)".
 std::string QualityText(const KeptQuality& quality);
 

@@ -11,6 +11,7 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "base/utf8.h"
+#include "kvasir/engine_ranges.h"
 #include "kvasir/images.h"
 #include "kvasir/machine.h"
 
@@ -128,6 +129,7 @@ EngineOptions Comparison::OptionsFor(const KvChoice& choice) const {
   EngineOptions engine = options_.engine;
   engine.kv_format = choice.format;
   engine.kv_skip_layers = choice.skip_layers;
+  engine.max_queue_ms = kMaxQueueMsRange.most;  // only the probes wait
   return engine;
 }
 
@@ -204,13 +206,13 @@ Status Comparison::CompareWindow(const EvalText& text, size_t index,
       text.sources.empty() ? std::span<const TokenId>() : text.sources[index];
   const size_t vocab = reference_->card().vocab_size;
   const auto num_rows = static_cast<uint32_t>(window.size() - 1);  // the last token has no next
-  const auto segment = static_cast<uint32_t>(
+  const auto chunk = static_cast<uint32_t>(
       std::clamp<uint64_t>(options_.rows_bytes / (vocab * sizeof(float)), 1, num_rows));
-  const bool cached = segment < num_rows;
-  reference_rows_.resize(std::max(reference_rows_.size(), segment * vocab));
+  const bool cached = chunk < num_rows;
+  reference_rows_.resize(std::max(reference_rows_.size(), chunk * vocab));
   rows_.resize(reference_rows_.size());
-  for (uint32_t from = text.first_scored; from < num_rows; from += segment) {
-    const uint32_t to = std::min(from + segment, num_rows);
+  for (uint32_t from = text.first_scored; from < num_rows; from += chunk) {
+    const uint32_t to = std::min(from + chunk, num_rows);
     const auto tokens = window.first(to);
     KV_TRY(ComputeRows(*reference_, source, tokens, from, cached, reference_rows_));
     for (Candidate& candidate : candidates) {

@@ -40,9 +40,9 @@ bool HasWords(std::string_view text, std::string_view expect);
 
 inline constexpr const char* kEvalTenant = "eval";
 
-// Logits of the rows [from, tokens.size()) of a prompt into `out`, [rows][vocab]. `cached`: the
-// tokens before `from` may come from the cache, and all stay in it. source: of a model with an
-// encoder.
+// Computes the logits of the rows [from, tokens.size()) of a prompt into `out`, [rows][vocab].
+// `cached`: the tokens before `from` may come from the cache, and all stay in it. source: of a
+// model with an encoder.
 Status ComputeRows(Engine& engine, std::span<const TokenId> source, std::span<const TokenId> tokens,
                    uint32_t from, bool cached, std::span<float> out);
 
@@ -66,10 +66,10 @@ struct ComparisonOptions {
   std::function<Result<std::unique_ptr<Engine>>(EngineOptions)> load = Engine::Load;
 };
 
-// Runs windows in segments whose logits fit rows_bytes. It keeps the reference's rows of a segment,
+// Runs windows in chunks whose logits fit rows_bytes. It keeps the reference's rows of a chunk,
 // each other engine computes its rows of the same tokens, and threads compare them row by row.
-// Later segments of a window find the earlier tokens in the KV cache, whose hits equal misses bit
-// for bit. So the figures depend only on model, text and format, not on threads, segments or other
+// Later chunks of a window find the earlier tokens in the KV cache, whose hits equal misses bit
+// for bit. So the figures depend only on model, text and format, not on threads, chunks or other
 // measurements. Up to eight engines are loaded beside the reference for small models, and for
 // models with shared weights as long as the engines add at most the size of the weights (or 256
 // MiB); otherwise one. One thread.
@@ -106,7 +106,7 @@ class Comparison {
   ComparisonOptions options_;
   std::unique_ptr<Engine> reference_;
   ThreadPool pool_;
-  std::vector<float> reference_rows_, rows_;  // [rows of a segment][vocab]
+  std::vector<float> reference_rows_, rows_;  // [rows of a chunk][vocab]
 };
 
 }  // namespace kvasir::eval

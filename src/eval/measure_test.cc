@@ -22,7 +22,7 @@ TEST(EvalWords, AreWholeAndExact) {
   EXPECT_FALSE(HasWords("", "1"));
 }
 
-// Windows that begin alike: the cached rows of one must not be used for the next.
+// Makes windows that begin alike: the cached rows of one must not be used for the next.
 EvalText TextFor(const Engine& engine) {
   EvalText text;
   const std::string start = "Anna lives in Oslo. The code of the green safe is 4711. ";
@@ -49,7 +49,7 @@ Measured Int8With(uint64_t rows_bytes) {
   return std::move(measured->front());
 }
 
-TEST(EvalComparison, SegmentsChangeNoFigure) {
+TEST(EvalComparison, ChunksChangeNoFigure) {
   const Measured whole = Int8With(uint64_t{64} << 20);
   EXPECT_GT(whole.quality.kl.value, 0);
   for (const uint64_t rows : {1, 17, 100}) {
@@ -58,6 +58,27 @@ TEST(EvalComparison, SegmentsChangeNoFigure) {
     EXPECT_EQ(parts.quality.kl_max, whole.quality.kl_max);
     EXPECT_EQ(parts.quality.same_top.value, whole.quality.same_top.value);
     EXPECT_EQ(parts.quality.perplexity.value, whole.quality.perplexity.value);
+  }
+}
+
+TEST(EvalComparison, ProbesWaitAsLongAsTheyMust) {
+  ComparisonOptions options;
+  options.engine.ctx_size = 256;
+  options.engine.image_cap_bytes = 0;
+  options.engine.parallel = 1;
+  options.engine.max_queue_ms = 1;
+  const auto comparison = Comparison::Create(options);
+  ASSERT_TRUE(comparison);
+  const std::vector<Probe> probes(
+      12, {.kind = "probe",
+           .where = "here:1",
+           .messages = {{.role = "user", .content = "My name is Mira. What is my name?"}},
+           .expect = "Mira",
+           .answer = ""});
+  for (int i = 0; i < 2; ++i) {  // at the second time the engine knows what a probe takes
+    const auto answers = (*comparison)->AnswerReference(probes);
+    ASSERT_TRUE(answers) << answers.error().text();
+    EXPECT_EQ(answers->size(), probes.size());
   }
 }
 

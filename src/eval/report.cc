@@ -84,8 +84,8 @@ std::string LayerTable(const EvalReport& report) {
   return Aligned(table);
 }
 
-// A format without skipped layers that takes no more bytes than `list` and has a lower cost, so
-// that the list is not worth it; nullptr if there is no such format.
+// Returns a format without skipped layers that takes no more bytes than `list` and has a lower
+// cost, so that the list is not worth it; nullptr if there is no such format.
 const Measured* BetterThan(const EvalReport& report, const Measured& list) {
   const Measured* best = nullptr;
   for (const FormatReport& format : report.formats) {

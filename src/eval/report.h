@@ -35,7 +35,7 @@ struct RecallCount {
   uint64_t probes = 0, right = 0, changed = 0;
   uint64_t lost = 0, gained = 0;  // right with f32 and wrong here; the reverse
 };
-// "all" first, then kinds in the order of the file.
+// Counts "all" first, then kinds in the order of the file.
 std::vector<RecallCount> CountRecall(const EvalReport& report, const std::vector<Answer>& answers);
 
 // Aligns columns to their widest cell: the first one left, the others right.
@@ -45,8 +45,8 @@ std::string Percent(const Estimate& share);       // "99.10% +- 0.05"
 
 std::string TablesOf(const EvalReport& report);
 nlohmann::ordered_json JsonOf(const EvalReport& report);
-// A self-contained picture: mean KL by depth, a line per format with its standard error, and, if
-// layers were measured, the mean KL of each layer alone. Logarithmic; without scripts and fonts.
+// Draws a self-contained picture: mean KL by depth, a line per format with its standard error, and,
+// if layers were measured, the mean KL of each layer alone. Logarithmic; without scripts and fonts.
 std::string SvgOf(const EvalReport& report);
 
 }  // namespace kvasir::eval

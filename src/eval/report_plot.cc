@@ -156,7 +156,7 @@ std::string Legend(const Panel& panel, double top) {
   return out;
 }
 
-// "1K" from 1024 on.
+// Writes "1K" from 1024 on.
 std::string DepthText(uint32_t tokens) {
   return tokens >= 1024 && tokens % 1024 == 0 ? fmt::format("{}K", tokens / 1024)
                                               : std::to_string(tokens);

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/result.h"
+#include "kvasir/engine_ranges.h"
 
 namespace kvasir::eval {
 namespace {
@@ -39,7 +40,7 @@ std::vector<TokenId> Joined(std::vector<TokenId> ids, std::span<const TokenId> m
   return ids;
 }
 
-// The other question first, then its answer, then the probe's question: on the probe's context.
+// Puts the other question and its answer before the probe's question: on the probe's context.
 Probe After(const Probe& probe, const std::string& question, const std::string& answer) {
   Probe second = probe;
   second.messages.insert(second.messages.end() - 1, {{"user", question}, {"assistant", answer}});
@@ -65,6 +66,7 @@ Result<std::unique_ptr<RetentionComparison>> RetentionComparison::Create(Options
   std::unique_ptr<RetentionComparison> made(new RetentionComparison(std::move(options)));
   EngineOptions& engine = made->options_.engine;
   engine.retention = {};
+  engine.max_queue_ms = kMaxQueueMsRange.most;  // only the probes wait
   KV_ASSIGN(engine.kv_memory_bytes, KvMemoryFor(engine));
   KV_ASSIGN(made->exact_, made->options_.load(engine));
   engine.image_cap_bytes = made->exact_->options().image_cap_bytes;
@@ -102,16 +104,16 @@ Status RetentionComparison::MeasureText(const EvalText& text, RetentionMeasured*
   return {};
 }
 
-// The rows of full attention come in segments that fit rows_bytes, when the first row of each is
-// reached: the other engine finds the earlier tokens in its cache.
+// Measures a window. The rows of full attention come in chunks that fit rows_bytes, when the
+// first row of each is reached: the other engine finds the earlier tokens in its cache.
 Status RetentionComparison::MeasureWindow(std::span<const TokenId> window,
                                           const RetentionMeasured& measured,
                                           std::vector<RowFigures>* rows) {
   const size_t vocab = exact_->card().vocab_size;
   const auto num_rows = static_cast<uint32_t>(window.size() - 1);
-  const auto segment = static_cast<uint32_t>(
+  const auto chunk = static_cast<uint32_t>(
       std::clamp<uint64_t>(options_.rows_bytes / (vocab * sizeof(float)), 1, num_rows));
-  std::vector<float> reference(segment * vocab);
+  std::vector<float> reference(chunk * vocab);
   uint32_t from = 0, to = 0;  // of reference
   Status computed;
   RetentionChoice choice = measured.choice;
@@ -120,7 +122,7 @@ Status RetentionComparison::MeasureWindow(std::span<const TokenId> window,
     if (!computed) return;
     if (position >= to) {
       from = to;
-      to = std::min(from + segment, num_rows);
+      to = std::min(from + chunk, num_rows);
       computed = ComputeRows(*exact_, {}, window.first(to), from, true, reference);
       if (!computed) return;
     }
@@ -175,8 +177,8 @@ Status RetentionComparison::MeasureProbes(std::span<const Probe> probes,
   return {};
 }
 
-// Both see the text in the same order; the fresh windows begin with the text's start token, if it
-// has one. A token without a prediction in either of them does not count.
+// Measures a stream. Both see the text in the same order; the fresh windows begin with the text's
+// start token, if it has one. A token without a prediction in either of them does not count.
 Status RetentionComparison::MeasureStream(std::span<const TokenId> window,
                                           RetentionMeasured* measured) {
   options_.say(fmt::format("{}: a stream of {} tokens", measured->name, window.size()));

@@ -36,14 +36,14 @@ struct RetentionMeasured {
   // Answers to all probes, and to those whose fact is farther back than the budget. Their prompts
   // are exact, as a chat's are.
   RightCount all, far;
-  // The same after another question on the same context, and its answer: that one may have dropped
-  // the fact, and this one reads its prompt anew.
+  // Answers to all probes after another question on the same context, and its answer: that one may
+  // have dropped the fact, and this one reads its prompt anew.
   RightCount second;
   std::vector<StreamPart> stream;  // empty: not measured
 };
 
 // Measures with two engines of the same options, one after the other: no figure depends on
-// threads, segments or other measurements. One thread.
+// threads, chunks or other measurements. One thread.
 class RetentionComparison {
  public:
   struct Options {

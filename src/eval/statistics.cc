@@ -26,7 +26,7 @@ Normaliser Normalise(std::span<const float> row) {
   return of;
 }
 
-// Mean and error of get(row).
+// Estimates mean and error of get(row).
 template <typename Get>
 Estimate EstimateOf(std::span<const RowFigures> rows, Get get) {
   Estimate estimate;

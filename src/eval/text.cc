@@ -20,7 +20,7 @@ constexpr const char* kInstead = "--ids FILE --recall off";  // of text, to a mo
 // 2026-01-01: the current time for templates that write the date.
 constexpr int64_t kNowUnixS = 1767225600;
 
-// Windows of `ids`, each after `front`; drops a rest that is too short.
+// Cuts `ids` into windows, each after `front`; drops a rest that is too short.
 std::vector<std::vector<TokenId>> CutWindows(std::span<const TokenId> ids,
                                              std::span<const TokenId> front,
                                              uint32_t window_tokens) {
@@ -35,7 +35,7 @@ std::vector<std::vector<TokenId>> CutWindows(std::span<const TokenId> ids,
   return windows;
 }
 
-// The problem with the object of one line; "" if it is fine.
+// Returns the problem with the object of one line; "" if it is fine.
 std::string ReadProbe(const Json& json, Probe* probe) {
   if (!json.is_object()) return "is not a JSON object";
   const auto text = [&json](const char* key, std::string* out) {
@@ -67,8 +67,8 @@ std::string ReadProbe(const Json& json, Probe* probe) {
   return "";
 }
 
-// An order of 0 ... n - 1 in which every beginning is spread over the whole range: steps of the
-// golden section, made coprime to n.
+// Returns an order of 0 ... n - 1 in which every beginning is spread over the whole range: steps of
+// the golden section, made coprime to n.
 std::vector<size_t> SpreadOrder(size_t n) {
   size_t step = std::max<size_t>(1, static_cast<size_t>(static_cast<double>(n) * 0.618));
   while (std::gcd(step, n) != 1) ++step;

@@ -19,8 +19,8 @@ struct Probe {
   std::string answer;  // the whole expected sentence; may be empty
 };
 
-// JSON lines: {"messages": [{"role", "content"}, ...], "expect", "kind"?, "answer"?}; ignores other
-// keys and empty lines. kInvalidArgument and kNotFound name file, line and the problem.
+// Reads JSON lines: {"messages": [{"role", "content"}, ...], "expect", "kind"?, "answer"?}; ignores
+// other keys and empty lines. kInvalidArgument and kNotFound name file, line and the problem.
 Result<std::vector<Probe>> ReadProbes(const std::string& path);
 
 // Returns the prompt of a probe, ending where the answer begins. Does not depend on the day, even
@@ -77,8 +77,9 @@ Result<Sources> SourcesOfFile(const Engine& engine, const std::string& path,
 Result<Sources> SourcesOfIds(const Engine& engine, const std::string& path,
                              const TextLimits& limits);
 
-// Windows are the engine's greedy answers to the sources, with the start token and `target`, if the
-// model has one, before them. REQUIRES: the model has an encoder. Errors are those of Generate.
+// Makes windows of the engine's greedy answers to the sources, with the start token and `target`,
+// if the model has one, before them. REQUIRES: the model has an encoder. Errors are those of
+// Generate.
 Result<EvalText> TextOfSources(Engine& engine, const std::string& path, Sources sources,
                                const std::vector<TokenId>& target);
 

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 constexpr uint64_t kBytesPerToken = 32;
 constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;  // of files with probes or ids
 
-// At most max_bytes of a file.
+// Reads at most max_bytes of a file.
 Result<std::string> ReadFile(const std::string& flag, const std::string& path, uint64_t max_bytes) {
   std::error_code error;
   if (fs::is_directory(path, error)) {

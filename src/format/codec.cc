@@ -11,7 +11,7 @@ namespace {
 constexpr uint32_t kTinyBits = 0x0d800000u;  // 2^-100
 constexpr uint16_t kNanScale = 0x7fc0;
 
-// The number of the format that the largest magnitude is scaled to.
+// Returns the number of the format that the largest magnitude is scaled to.
 float LargestOf(KvFormat format) {
   switch (format) {
     case KvFormat::kFp8E4m3:

@@ -16,7 +16,7 @@ constexpr KvFormat kScaled[] = {KvFormat::kFp8E4m3, KvFormat::kFp8E5m2, KvFormat
 
 uint32_t Codes(KvFormat format) { return 1u << TraitsOf(format).bits; }
 
-// Codes that no finite number has: fp8's NaN and infinities, int8's -128.
+// Tells whether no finite number has the code: fp8's NaN and infinities, int8's -128.
 bool Unused(KvFormat format, uint32_t code) {
   if (format == KvFormat::kFp8E4m3) return (code & 0x7f) > 0x7e;
   if (format == KvFormat::kFp8E5m2) return (code & 0x7f) > 0x7b;
@@ -86,7 +86,7 @@ TEST(Codec, RoundsToTheNearestNumber) {
   }
 }
 
-// Half the largest gap between neighbours, and what the scale's own rounding (2^-9) adds.
+// Returns half the largest gap between neighbours, and what the scale's own rounding (2^-9) adds.
 double RelativeBound(KvFormat format) {
   switch (format) {
     case KvFormat::kFp8E4m3:

@@ -20,7 +20,7 @@ constexpr KvFormatTraits kTraits[] = {{"f32", 32, 1, false, false, KvMath::kFloa
                                       {"int4", 4, 1, true, true, KvMath::kIntegers},
                                       {"nf4", 4, 1, true, true, KvMath::kIntegers}};
 
-// ParseKvFormats where `parse` knows the name of one format.
+// Does what ParseKvFormats does, where `parse` knows the name of one format.
 std::optional<KvFormats> ParseWith(std::optional<KvFormat> (*parse)(std::string_view),
                                    std::string_view text) {
   if (const auto both = parse(text)) return KvFormats(*both);

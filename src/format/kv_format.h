@@ -46,7 +46,7 @@ struct KvFormats {
   KvFormat k, v;
 };
 
-// "int8", or "k=int8,v=f16" (both parts, in any order).
+// Parses "int8", or "k=int8,v=f16" (both parts, in any order).
 std::optional<KvFormats> ParseKvFormats(std::string_view text);
 // Reads names of formats in other engines and libraries, mapped to the closest format here
 // with as many bits: "q8_0" is int8, "k=half,v=q4_0" is k=f16,v=int4. Only for hints in errors.

@@ -62,7 +62,7 @@ class GrammarCompiler {
   bool AddRule(uint32_t rule, Way way);
   void AddEdges(const Instructions& set, Way way, Draft* draft);
   void AddCalls(const Instructions& set, Way way, Draft* draft);
-  // The node of what can be read at these instructions.
+  // Returns the node of what can be read at these instructions.
   Grammar::NodeId NodeOf(std::span<const uint32_t> instructions);
   Grammar::NodeId NodeAt(uint32_t instruction);
   void MarkAlive(uint32_t begin);

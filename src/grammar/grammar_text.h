@@ -10,8 +10,9 @@
 
 namespace kvasir {
 
-// Errors as those of AddGbnf, AddJsonSchema and AddRegularExpression; kInvalidArgument too where
-// JSON is malformed or nests more than 128 deep, or a list of texts is empty. O(size).
+// Adds the texts that a text in this language names. Errors as those of AddGbnf, AddJsonSchema and
+// AddRegularExpression; kInvalidArgument too where JSON is malformed or nests more than 128 deep,
+// or a list of texts is empty. O(size).
 Result<ExpressionId> AddGrammarText(FormatLanguage language, std::string_view text, JsonText* json);
 
 // Returns the grammar of such texts alone. Errors as above, and Grammar::Compile's.

@@ -10,6 +10,7 @@
 
 #include "base/json_writer.h"
 #include "base/result.h"
+#include "grammar/grammar.h"
 #include "grammar/json_text.h"
 #include "grammar/schema_document.h"
 #include "grammar/schema_limits.h"
@@ -39,15 +40,14 @@ class SchemaCompiler {
  private:
   using Type = Result<ExpressionId> (SchemaCompiler::*)(const SchemaPlace&);
 
-  // A call of the schema's rule.
+  // Adds a call of the schema's rule.
   ExpressionId Call(const SchemaPlace& place);
-  // The values of a schema. The others are its parts.
+  // Adds the values of a schema. The others add its parts.
   Result<ExpressionId> Value(const SchemaPlace& place);
   Result<ExpressionId> Referenced(const SchemaPlace& place);
   Result<ExpressionId> AllOf(const SchemaPlace& place);
   Result<ExpressionId> AnyOf(const SchemaPlace& place, std::string_view keyword);
   Result<ExpressionId> Constants(const SchemaPlace& place);
-  Result<ExpressionId> Constant(const JsonValue& value);
   Result<ExpressionId> Typed(const SchemaPlace& place);
   Result<ExpressionId> Object(const SchemaPlace& place);
   Result<ExpressionId> Array(const SchemaPlace& place);
@@ -59,7 +59,7 @@ class SchemaCompiler {
 
   // kInvalidArgument: the schema has a keyword outside `known` that may not be ignored.
   Status CheckKeywords(const SchemaPlace& place, const Keywords& known) const;
-  // The schemas of a list.
+  // Returns the schemas of a list.
   Result<std::vector<SchemaPlace>> Branches(const SchemaPlace& place, std::string_view keyword);
   ExpressionId Member(std::string_view name, const SchemaPlace& value);
 
@@ -188,8 +188,7 @@ Result<ExpressionId> SchemaCompiler::Constants(const SchemaPlace& place) {
   const auto add = [&](const JsonValue& value) -> Status {
     if (types && (TypeOf(value) & *types) == 0) return {};
     if (constant != nullptr && SortedTextOf(value) != SortedTextOf(*constant)) return {};
-    KV_ASSIGN(const ExpressionId choice, Constant(value));
-    choices.push_back(choice);
+    choices.push_back(json_.Constant(value));
     return {};
   };
   if (all == nullptr) {
@@ -205,27 +204,6 @@ Result<ExpressionId> SchemaCompiler::Constants(const SchemaPlace& place) {
     return SchemaError(place.path + (all == nullptr ? "/const" : "/enum"), "no value is possible");
   }
   return source_->Choice(choices);
-}
-
-Result<ExpressionId> SchemaCompiler::Constant(const JsonValue& value) {
-  const bool is_object = value.is_object();
-  if (!is_object && value.kind() != JsonValue::Kind::kArray)
-    return source_->Literal(SortedTextOf(value));
-  std::vector<ExpressionId> parts = {source_->Literal(is_object ? "{" : "["), json_.Space()};
-  const size_t size = value.size();
-  for (size_t i = 0; i < size; ++i) {
-    if (is_object) {
-      parts.push_back(source_->Literal(Quoted(value.members()[i].key) + ":"));
-      parts.push_back(json_.Space());
-    }
-    KV_ASSIGN(const ExpressionId part,
-              Constant(is_object ? value.members()[i].value : value.items()[i]));
-    parts.push_back(part);
-    if (i + 1 < size) parts.push_back(source_->Literal(","));
-    parts.push_back(json_.Space());
-  }
-  parts.push_back(source_->Literal(is_object ? "}" : "]"));
-  return source_->Sequence(parts);
 }
 
 Result<ExpressionId> SchemaCompiler::Typed(const SchemaPlace& place) {

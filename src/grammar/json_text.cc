@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/json_writer.h"
 #include "base/result.h"
 #include "base/utf8.h"
+#include "grammar/schema_keywords.h"
 
 namespace kvasir {
 namespace {
@@ -12,10 +14,10 @@ namespace {
 constexpr uint32_t kMaxDigits = 18, kMaxFraction = 16, kMaxBoundFraction = 6, kMaxIndent = 20;
 constexpr size_t kMaxNameChars = 256;  // of names that other names must differ from
 
-// Characters that a JSON string has as they are.
+// Returns the characters that a JSON string has as they are.
 std::vector<CharRange> PlainChars() { return Complement({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}); }
 
-// What both have.
+// Returns what both have.
 std::vector<CharRange> Common(std::vector<CharRange> one, std::vector<CharRange> other) {
   std::vector<CharRange> outside = Complement(std::move(one));
   const std::vector<CharRange> also = Complement(std::move(other));
@@ -49,7 +51,7 @@ ExpressionId JsonText::MakeSpace() {
                           source_->Sequence({source_->Literal("\n"), indent})});
 }
 
-// A pair of surrogates is one character; half a pair is not written.
+// Makes a character of a string. A pair of surrogates is one; half a pair is not written.
 ExpressionId JsonText::MakeChar() {
   const ExpressionId hex = source_->Class({{'0', '9'}, {'a', 'f'}, {'A', 'F'}});
   const ExpressionId d = source_->Class({{'d', 'd'}, {'D', 'D'}});
@@ -102,6 +104,26 @@ ExpressionId JsonText::MakeNumber() {
        source_->Optional(source_->Class({{'+', '+'}, {'-', '-'}})), Digits(1, 2)});
   return source_->Sequence(
       {MakeInteger(), source_->Optional(fraction), source_->Optional(exponent)});
+}
+
+ExpressionId JsonText::Constant(const JsonValue& value) {
+  const bool is_object = value.is_object();
+  if (!is_object && value.kind() != JsonValue::Kind::kArray) {
+    return source_->Literal(SortedTextOf(value));
+  }
+  std::vector<ExpressionId> parts = {source_->Literal(is_object ? "{" : "["), Space()};
+  const size_t size = value.size();
+  for (size_t i = 0; i < size; ++i) {
+    if (is_object) {
+      parts.push_back(source_->Literal(Quoted(value.members()[i].key) + ":"));
+      parts.push_back(Space());
+    }
+    parts.push_back(Constant(is_object ? value.members()[i].value : value.items()[i]));
+    if (i + 1 < size) parts.push_back(source_->Literal(","));
+    parts.push_back(Space());
+  }
+  parts.push_back(source_->Literal(is_object ? "}" : "]"));
+  return source_->Sequence(parts);
 }
 
 ExpressionId JsonText::MakeValue() {
@@ -179,7 +201,7 @@ ExpressionId JsonText::Integer(const IntegerBounds& bounds) {
 
 namespace {
 
-// digits + 1, or - 1 of what is above 0.
+// Returns digits + 1, or - 1 of what is above 0.
 std::string Step(std::string digits, bool up) {
   size_t i = digits.size();
   while (i-- > 0) {

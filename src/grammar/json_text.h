@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json_tree.h"
 #include "grammar/grammar_source.h"
 #include "kvasir/status.h"
 
@@ -53,14 +54,16 @@ class JsonText {
   ExpressionId AnyNumber();
   ExpressionId AnyObject();
   ExpressionId AnyArray();
+  // Adds the texts of one value, with white space as elsewhere; members keep their order.
+  ExpressionId Constant(const JsonValue& value);
 
   ExpressionId StringOfLength(uint32_t least, std::optional<uint32_t> most);
   // Returns any name but these, without escapes. kInvalidArgument: one of them is too long.
   Result<ExpressionId> OtherName(std::vector<std::string> names);
-  // Integers of [least, most]. REQUIRES: there is one.
+  // Adds the integers of [least, most]. REQUIRES: there is one.
   ExpressionId Integer(const IntegerBounds& bounds);
-  // Numbers within bounds, with at most six digits after the point. REQUIRES: as Integer; bounds of
-  // at most 10^9, so that no such number is rounded to a bound.
+  // Adds numbers within bounds, with at most six digits after the point. REQUIRES: as Integer;
+  // bounds of at most 10^9, so that no such number is rounded to a bound.
   ExpressionId Number(const NumberBounds& bounds);
   // Returns one character of a JSON string that stands for one of these.
   static ExpressionId WriteChars(GrammarSource* source, std::vector<CharRange> ranges);
@@ -79,10 +82,10 @@ class JsonText {
   ExpressionId Char() { return Shared(&char_, "character", &JsonText::MakeChar); }
   ExpressionId Digits(uint32_t least, uint32_t most);
   ExpressionId Digit(char first, char last);
-  // Numbers of `low` to `high`, which have as many digits.
+  // Adds numbers of `low` to `high`, which have as many digits.
   ExpressionId DigitsBetween(std::string_view low, std::string_view high);
   ExpressionId Between(std::string_view low, std::optional<std::string> high);
-  // Numbers without a sign within bounds. Absent: no number is within them.
+  // Adds numbers without a sign within bounds. Absent: no number is within them.
   std::optional<ExpressionId> Magnitude(const NumberBounds& bounds);
   ExpressionId OtherThan(const std::vector<std::u32string>& names, size_t begin, size_t end,
                          size_t depth);

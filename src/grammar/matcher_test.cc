@@ -39,14 +39,14 @@ std::vector<TokenId> IdsOf(const std::vector<uint64_t>& words) {
   return legal;
 }
 
-// The tokens that Mask allows.
+// Returns the tokens that Mask allows.
 std::vector<TokenId> Legal(const Matcher& matcher, TokenMasks& masks) {
   std::vector<uint64_t> words(MaskWords(masks.trie().num_tokens()), ~uint64_t{0});
   matcher.Mask(masks, words);
   return IdsOf(words);
 }
 
-// Like Legal, in pieces of a few steps.
+// Returns what Legal does, in pieces of a few steps.
 std::vector<TokenId> LegalInPieces(const Matcher& matcher, TokenMasks& masks, uint64_t steps) {
   std::vector<uint64_t> words(MaskWords(masks.trie().num_tokens()), ~uint64_t{0});
   MaskWork work(masks, matcher, words);
@@ -64,7 +64,7 @@ std::optional<Matcher> AdvanceInPieces(const Matcher& from, std::string_view tex
   return std::move(work.next());
 }
 
-// All texts of a and b of at most this size, the shorter first.
+// Returns all texts of a and b of at most this size, the shorter first.
 std::vector<std::string> AllTexts(size_t size) {
   std::vector<std::string> all{""};
   for (size_t i = 0; all[i].size() < size; ++i) {
@@ -177,7 +177,7 @@ TEST(Matcher, MasksAreTheTokensThatAdvanceTakes) {
   EXPECT_EQ(none.bytes(), 0U);
 }
 
-// The tokens that Advance takes at each step of random texts are those of the mask.
+// Checks that the tokens that Advance takes at each step of random texts are those of the mask.
 void CheckMasks(const std::shared_ptr<const Grammar>& grammar,
                 const std::vector<std::string>& texts) {
   TokenMasks masks(Trie(texts), 1 << 20);

@@ -52,7 +52,7 @@ class Partition {
  private:
   using Targets = std::vector<uint32_t>;  // classes
 
-  // A twin that was separated later has a better one.
+  // Settles a node's twin: one that was separated later has a better one.
   void Settle(uint32_t node) {
     NodeTwin& twin = twins_[node];
     if (twin.bytes == 0) twin.node = node;

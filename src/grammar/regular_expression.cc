@@ -18,7 +18,7 @@ constexpr CharRange kWordChars[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z
 
 using Ranges = std::vector<CharRange>;
 
-// What is not in `ranges`, up to `last`.
+// Returns what is not in `ranges`, up to `last`.
 Ranges Others(Ranges ranges, char32_t last) {
   Ranges others;
   for (CharRange range : Complement(std::move(ranges))) {

@@ -16,7 +16,7 @@ constexpr uint32_t kNowhere = 0;  // the kFail that all rules share
 // Expressions emitted, so that repetitions of the empty text end too.
 constexpr uint32_t kMaxEmitted = 4 * kMaxGrammarNodes;
 
-// The bytes of a character as UTF-8, which has `size` of them.
+// Writes a character as UTF-8, which takes `size` bytes.
 void EncodeChar(char32_t c, int size, uint8_t* bytes) {
   static constexpr uint8_t kLead[] = {0, 0, 0xC0, 0xE0, 0xF0};
   for (int i = size - 1; i > 0; --i, c >>= 6) bytes[i] = static_cast<uint8_t>(0x80 | (c & 0x3F));
@@ -25,8 +25,8 @@ void EncodeChar(char32_t c, int size, uint8_t* bytes) {
 
 int SizeOfChar(char32_t c) { return c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4; }
 
-// Where [first, last] is cut, so that both parts are nearer to one sequence of byte ranges: the
-// last character of the first part; `last` where it is one already.
+// Returns where [first, last] is cut, so that both parts are nearer to one sequence of byte ranges:
+// the last character of the first part; `last` where it is one already.
 char32_t CutOf(char32_t first, char32_t last) {
   for (const char32_t edge : {0x7FU, 0x7FFU, 0xD7FFU, 0xDFFFU, 0xFFFFU}) {
     if (first <= edge && last > edge) return edge;

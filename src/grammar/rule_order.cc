@@ -26,7 +26,7 @@ class RuleWalk {
   }
 
   std::vector<bool>& ended() { return ended_; }  // rules whose end was reached
-  // Rules that were called on the way, by rule.
+  // Returns the rules that were called on the way, by rule.
   const std::vector<std::vector<uint32_t>>& callees() const { return callees_; }
 
  private:

@@ -15,7 +15,7 @@ constexpr int kMaxReferences = 100;  // one after the other
 constexpr uint64_t kMaxSteps = 1'000'000;
 constexpr int kMaxTypeDepth = 20;  // of anyOf inside of each other, as types are looked for
 
-// A token of a JSON pointer (RFC 6901) in a URI fragment.
+// Decodes a token of a JSON pointer (RFC 6901) in a URI fragment.
 std::string DecodeToken(std::string_view token) {
   std::string text;
   for (size_t i = 0; i < token.size(); ++i) {
@@ -151,7 +151,7 @@ Result<TypeSet> SchemaDocument::PossibleTypes(const SchemaPlace& place, int dept
 
 namespace {
 
-// The texts of "const" or "enum"; absent where both are missing.
+// Returns the texts of "const" or "enum"; absent where both are missing.
 std::optional<std::vector<std::string>> ValuesOf(const JsonValue& schema) {
   if (const JsonValue* value = schema.Find("const")) return std::vector{SortedTextOf(*value)};
   const JsonValue* const values = schema.Find("enum");

@@ -25,9 +25,9 @@ std::vector<std::string_view> KeywordsOf(TypeSet types);
 // Returns the types whose keywords a schema without "type" has; kAnyType if it has none of them.
 TypeSet TypesByKeywords(const JsonValue& schema);
 
-// Keywords that say nothing about the value.
+// Tells whether a keyword says nothing about the value.
 bool IsAnnotation(std::string_view keyword);
-// Keywords of any draft that do.
+// Tells whether a keyword of any draft says something about it.
 bool IsConstraint(std::string_view keyword);
 
 // Returns the JSON text of a value, without white space, members sorted. Equal values have equal

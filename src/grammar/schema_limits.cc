@@ -15,7 +15,8 @@ constexpr size_t kMostDigits = 256;            // of an integer's bound
 constexpr std::string_view kLimits[] = {"minimum", "exclusiveMinimum", "maximum",
                                         "exclusiveMaximum"};
 
-// The integer nearest to a limit, inside of it: a limit may have a fraction, or be excluded.
+// Returns the integer nearest to a limit, inside of it: a limit may have a fraction, or be
+// excluded.
 Result<Decimal> IntegerLimit(const JsonValue& value, const std::string& path, bool is_lower,
                              bool is_exclusive) {
   Decimal at;

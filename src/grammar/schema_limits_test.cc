@@ -5,7 +5,7 @@
 namespace kvasir {
 namespace {
 
-// The error of a reader of limits; "" if there is none.
+// Returns the error of a reader of limits; "" if there is none.
 template <typename Read>
 std::string ErrorOf(std::string_view schema, const Read& read) {
   JsonTree tree;

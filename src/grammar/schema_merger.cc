@@ -21,7 +21,7 @@ bool SaysNothing(const JsonValue& schema) {
                              [](const auto& member) { return IsAnnotation(member.key); });
 }
 
-// Whether "type" is all that it says.
+// Returns whether "type" is all that it says.
 bool IsTypeOnly(const JsonValue& schema) {
   return std::ranges::all_of(schema.members(), [](const auto& member) {
     return member.key == "type" || IsAnnotation(member.key);

@@ -5,7 +5,7 @@
 namespace kvasir {
 namespace {
 
-// The text of what the schemas of a list say together, or the error.
+// Returns the text of what the schemas of a list say together, or the error.
 std::string Merged(std::string_view list) {
   JsonTree tree;
   const JsonValue schemas = tree.Parse(list).value();

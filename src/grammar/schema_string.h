@@ -8,7 +8,7 @@
 
 namespace kvasir {
 
-// JSON strings of the schema's length, pattern or format. kInvalidArgument names the path of a
+// Adds JSON strings of the schema's length, pattern or format. kInvalidArgument names the path of a
 // keyword that is wrong or not supported.
 Result<ExpressionId> AddSchemaString(const SchemaPlace& place, SchemaStrictness strictness,
                                      JsonText* json);

@@ -38,14 +38,14 @@ class TokenTrie {
   };
   const Node& node(uint32_t i) const { return nodes_[i]; }
   bool has_children(uint32_t i) const { return nodes_[i].end > i + 1; }
-  // Ids of the tokens whose text ends at node i, or at nodes [i, end).
+  // Returns the ids of the tokens whose text ends at node i, or at nodes [i, end).
   std::span<const TokenId> tokens(uint32_t i) const { return tokens(i, i + 1); }
   std::span<const TokenId> tokens(uint32_t i, uint32_t end) const {
     const uint32_t last =
         end < nodes_.size() ? nodes_[end].tokens_begin : static_cast<uint32_t>(tokens_.size());
     return std::span(tokens_).subspan(nodes_[i].tokens_begin, last - nodes_[i].tokens_begin);
   }
-  // Tokens whose text is longer than so many bytes, each once.
+  // Returns the tokens whose text is longer than so many bytes, each once.
   std::span<const TokenId> LongerThan(uint32_t num_bytes) const;
   uint64_t bytes() const;  // of memory
 
@@ -59,7 +59,7 @@ class TokenTrie {
   std::vector<uint32_t> text_begins_;  // [num_tokens + 1]
 };
 
-// Tokens as bits: bit id % 64 of word id / 64.
+// Counts the words of a mask, which has tokens as bits: bit id % 64 of word id / 64.
 inline size_t MaskWords(uint32_t num_tokens) { return (size_t{num_tokens} + 63) / 64; }
 inline bool IsLegal(std::span<const uint64_t> mask, TokenId id) {
   return mask[static_cast<uint32_t>(id) / 64] >> (static_cast<uint32_t>(id) % 64) & 1;

@@ -27,7 +27,7 @@ class ConnectionHandle {
   virtual void Finish() = 0;
   // Ends the connection if ConnectionSet::IsClosing is still true. Any thread.
   virtual void CloseForRoom() = 0;
-  // Keys were reloaded: ends the generation of a request whose key is not valid any more. Any
+  // Ends the generation of a request whose key is not valid any more, after keys were reloaded. Any
   // thread.
   virtual void CheckKey() {}
 };
@@ -55,7 +55,7 @@ class ConnectionSet {
   void FinishAll();  // call it until size() is 0
   void CheckKeys();  // calls CheckKey of all
 
-  // A connection begins to wait. After Add it waits for a request.
+  // Says what a connection begins to wait for. After Add it waits for a request.
   void Set(const ConnectionHandle* connection, Waits waits);
   // Closes up to `count` connections: first those that have waited for a request for kFreshMs; then
   // all slow ones, which wait for a request or its rest, or whose client has read nothing for

@@ -57,7 +57,6 @@ constexpr FieldRow kFields[] = {
     {"action", {Code::kInvalidArgument, 400, "invalid_argument"}},
     {"slots", {Code::kUnsupported, 501, "unsupported"}},
     {"infill", {Code::kUnsupported, 501, "unsupported"}},
-    {"api", {Code::kUnsupported, 501, "unsupported"}},
     {"max_context", {Code::kExhausted, 400, "context_full"}, FieldRow::kBody},
 };
 
@@ -73,6 +72,7 @@ constexpr CauseRow kCauses[] = {
     {Cause::kNotAdmin, {Code::kPermissionDenied, 403, "not_admin"}},
     {Cause::kRate, {Code::kExhausted, 429, "rate_limit_exceeded"}},
     {Cause::kDeadline, {Code::kUnavailable, 503, "deadline_unmeetable"}},
+    {Cause::kReadOnly, {Code::kUnavailable, 503, "read_only_store"}},
 };
 
 const FieldRow* FieldRowOf(const Error& error) {
@@ -143,7 +143,7 @@ HttpResponse ErrorResponse(const Error& error) {
   response.status = HttpStatus(error);
   response.refusal = RefusalOf(error);
   response.body = "{\"error\":" + ErrorObject(error) + "}";
-  if (error.cause == Cause::kDeadline) {
+  if (error.cause == Cause::kDeadline || error.cause == Cause::kReadOnly) {  // it lasts
     response.headers.emplace_back("x-should-retry", "false");
   } else if (response.status == 429 || response.status == 503) {
     const uint64_t retry_ms = error.retry_ms.value_or(response.status == 429 ? 1000 : 5000);

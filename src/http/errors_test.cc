@@ -3,7 +3,16 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "source_paths.h"
 
 namespace kvasir {
 namespace {
@@ -52,6 +61,64 @@ TEST(ErrorResponse, HasOneStatusForEachCode) {
     const bool waits = status == 429 || status == 503;
     EXPECT_EQ(waits, !response.headers.empty() && response.headers[0].first == "Retry-After");
   }
+}
+
+TEST(ErrorResponse, WhatLastsIsNotToBeTriedAgain) {
+  for (const auto& [cause, code] : {std::pair(Cause::kDeadline, "deadline_unmeetable"),
+                                    std::pair(Cause::kReadOnly, "read_only_store")}) {
+    const HttpResponse response =
+        ErrorResponse({.code = Code::kUnavailable, .message = "it is in vain", .cause = cause});
+    EXPECT_EQ(response.status, 503);
+    EXPECT_EQ(json::parse(response.body)["error"]["code"], code);
+    const std::vector<std::pair<std::string, std::string>> headers = {{"x-should-retry", "false"}};
+    EXPECT_EQ(response.headers, headers);
+  }
+}
+
+using StatusAndCode = std::pair<int, std::string>;
+
+std::string ReadSource(const std::string& path) {
+  std::ifstream file(KVASIR_SOURCE_DIR "/" + path);
+  EXPECT_TRUE(file) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Returns what each match of the pattern captures: a status and a code.
+std::set<StatusAndCode> Matches(const std::string& text, const std::string& pattern) {
+  std::set<StatusAndCode> found;
+  const std::regex regex(pattern);
+  for (std::sregex_iterator at(text.begin(), text.end(), regex), end; at != end; ++at) {
+    found.emplace(std::stoi((*at)[1]), (*at)[2]);
+  }
+  return found;
+}
+
+// Returns the statuses and codes of the table in docs/api.md. A row without a status has that of
+// the row before it.
+std::set<StatusAndCode> DocumentedErrors() {
+  const std::string page = ReadSource("docs/api.md");
+  const size_t begin = page.find("| status | code | when |");
+  EXPECT_NE(begin, page.npos);
+  std::istringstream lines(page.substr(begin, page.find("\n\n", begin) - begin));
+  std::set<StatusAndCode> found;
+  std::string status;
+  for (std::string line; std::getline(lines, line);) {
+    std::smatch row;
+    if (!std::regex_match(line, row, std::regex(R"(\| ?(\d*) ?\| (`[^|]*`) \|.*)"))) continue;
+    if (row[1].length() > 0) status = row[1];
+    std::istringstream codes(row[2]);
+    for (std::string code; std::getline(codes, code, '`') && std::getline(codes, code, '`');) {
+      found.emplace(std::stoi(status), code);
+    }
+  }
+  return found;
+}
+
+TEST(ErrorResponse, EachStatusAndCodeIsInTheDocs) {
+  const auto answered =
+      Matches(ReadSource("src/http/errors.cc"), R"re(Code::k\w+, (\d+), "(\w+)")re");
+  EXPECT_GT(answered.size(), 25u);
+  EXPECT_EQ(DocumentedErrors(), answered);
 }
 
 }  // namespace

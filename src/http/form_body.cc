@@ -106,7 +106,7 @@ Result<FormFields> ParseUrlEncoded(std::string_view body) {
   return fields;
 }
 
-// The part's Content-Disposition, from its head.
+// Returns the part's Content-Disposition, from its head.
 std::string_view DispositionOf(std::string_view head) {
   while (!head.empty()) {
     const std::string_view line = head.substr(0, head.find("\r\n"));

@@ -18,7 +18,7 @@ enum class HttpVersion { k10, k11 };
 // The end of the connection after an answer.
 enum class AfterAnswer { kClose, kKeepAlive };
 
-// Status line and headers, each with its line end; without the empty line.
+// Returns the status line and headers, each with its line end; without the empty line.
 std::string HeadText(int status, std::string_view content_type, AfterAnswer after,
                      const std::vector<std::pair<std::string, std::string>>& headers);
 

@@ -23,7 +23,7 @@ constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxNumberText = 40;  // characters of a number in a message
 constexpr size_t kMaxKeyText = 64;     // of a key
 
-// The first error of a body that cannot be parsed beyond `position` bytes (counted from 1).
+// Returns the first error of a body that cannot be parsed beyond `position` bytes (counted from 1).
 Error NoJson(std::string_view body, std::string_view subject, size_t position) {
   const size_t bad = FirstInvalidUtf8(body), nul = std::min(body.find('\0'), body.size());
   if (bad < std::min(position, nul)) {
@@ -159,14 +159,14 @@ class BodyReader : public JsonBuilder {
     return false;
   }
 
-  // A value that is not a number; it cannot be in a list of ids.
+  // Takes a value that is not a number; it cannot be in a list of ids.
   bool Other(std::string_view kind) {
     if (packing_) return Fail(fmt::format("has {}, not a token id", kind));
     if (std::exchange(opened_, false) && !JsonBuilder::start_array(0)) return false;
     return Count();
   }
 
-  // The list of ids goes on as a list of any values.
+  // Turns the list of ids into a list of any values.
   bool Unpack() {
     packing_ = false;
     if (!JsonBuilder::start_array(0)) return false;

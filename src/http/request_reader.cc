@@ -2,10 +2,11 @@
 
 #include <openssl/crypto.h>
 
-#include <boost/asio/write.hpp>
+#include <algorithm>
+#include <boost/asio/error.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <string_view>
 #include <utility>
@@ -35,8 +36,8 @@ struct RequestReader::State {
   std::optional<http::request_parser<http::string_body>> parser;
 };
 
-RequestReader::RequestReader(boost::asio::ip::tcp::socket& socket)
-    : socket_(socket), state_(std::make_unique<State>()) {}
+RequestReader::RequestReader(ByteStream& stream)
+    : stream_(stream), state_(std::make_unique<State>()) {}
 
 RequestReader::~RequestReader() = default;
 
@@ -65,19 +66,61 @@ void RequestReader::DropRequest() {
 void RequestReader::ReadSome(Done done) {
   if (pending_) return;
   pending_ = true;
-  socket_.async_read_some(state_->buffer.prepare(kReadBytes),
-                          [this, done = std::move(done)](ErrorCode ec, size_t bytes) {
-                            pending_ = false;
-                            state_->buffer.commit(bytes);
-                            done(ec, bytes);
-                          });
+  stream_.ReadSome(state_->buffer.prepare(kReadBytes),
+                   [this, done = std::move(done)](ErrorCode ec, size_t bytes) {
+                     pending_ = false;
+                     state_->buffer.commit(bytes);
+                     done(ec, bytes);
+                   });
+}
+
+// Returns need_more until the part is read.
+RequestReader::ErrorCode RequestReader::Parse(Part part) {
+  beast::flat_buffer& buffer = state_->buffer;
+  auto& parser = *state_->parser;
+  const auto is_read = [&parser, part] {
+    return part == Part::kHead ? parser.is_header_done() : parser.is_done();
+  };
+  ErrorCode ec;
+  while (!ec && !is_read()) {
+    if (buffer.size() == 0) return http::error::need_more;
+    buffer.consume(parser.put(buffer.data(), ec));
+  }
+  return ec;
+}
+
+void RequestReader::ReadPart(Part part, Done done) {
+  state_->parser->eager(part == Part::kWhole);
+  const ErrorCode ec = Parse(part);
+  if (ec == http::error::need_more) return TakeBytes(part, std::move(done), ec, 0);
+  boost::asio::post(stream_.executor(), [done = std::move(done), ec] { done(ec, 0); });
+}
+
+// Goes on after a read, or with the first one of a part (need_more).
+void RequestReader::TakeBytes(Part part, Done done, ErrorCode ec, size_t bytes) {
+  beast::flat_buffer& buffer = state_->buffer;
+  buffer.commit(bytes);
+  if (!ec) ec = Parse(part);
+  if (ec == boost::asio::error::eof) {
+    ec = http::error::end_of_stream;
+    if (state_->parser->got_some()) state_->parser->put_eof(ec = {});
+  }
+  if (ec != http::error::need_more) return done(ec, 0);
+  constexpr size_t kLeastBytes = 512;
+  const size_t room = std::min(std::max(kLeastBytes, buffer.capacity() - buffer.size()),
+                               buffer.max_size() - buffer.size());
+  if (room == 0) return done(http::error::buffer_overflow, 0);
+  stream_.ReadSome(buffer.prepare(room),
+                   [this, part, done = std::move(done)](ErrorCode error, size_t got) mutable {
+                     TakeBytes(part, std::move(done), error, got);
+                   });
 }
 
 void RequestReader::ReadHead(Done done) {
   auto& parser = state_->parser.emplace();
   parser.header_limit(kHeadBytes);
   parser.body_limit(boost::none);  // our limit applies once the head is accepted
-  http::async_read_header(socket_, state_->buffer, parser, std::move(done));
+  ReadPart(Part::kHead, std::move(done));
 }
 
 RequestHead RequestReader::Head() const {
@@ -121,15 +164,14 @@ void RequestReader::ReadBody(uint64_t max_bytes, Done done) {
   auto& parser = *state_->parser;
   parser.body_limit(max_bytes);
   const auto read = [this, done = std::move(done)](ErrorCode ec, size_t bytes) {
-    if (ec) return done(ec, bytes);
-    http::async_read(socket_, state_->buffer, *state_->parser, done);
+    ec ? done(ec, bytes) : ReadPart(Part::kWhole, done);
   };
   const auto& fields = parser.get();
   if (fields.version() < 11 || !beast::iequals(fields[http::field::expect], "100-continue")) {
     return read({}, 0);
   }
   static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-  boost::asio::async_write(socket_, boost::asio::buffer(kContinue), read);
+  stream_.Write(boost::asio::buffer(kContinue), read);
 }
 
 std::string RequestReader::TakeBody() { return std::move(state_->parser->get().body()); }

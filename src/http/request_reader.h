@@ -1,16 +1,14 @@
 // RequestReader: reads the requests of one connection.
 #pragma once
 
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/system/error_code.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "base/result.h"
+#include "http/byte_stream.h"
 #include "http/http_message.h"
 #include "http/http_text.h"
 
@@ -29,13 +27,14 @@ struct RequestHead {
 
 // Reads HTTP/1.1 requests one after the other; bytes of the next request wait in the buffer.
 // States: between requests -> head read -> whole -> between requests. Calls with `done` return
-// before the read ends; `done` must keep the reader and its socket alive. One strand.
+// before the read ends; `done` must keep the reader and its stream alive, and gets the number of
+// bytes of ReadSome. One strand.
 class RequestReader {
  public:
-  using ErrorCode = boost::system::error_code;
-  using Done = std::function<void(ErrorCode error, size_t bytes)>;
+  using ErrorCode = ByteStream::ErrorCode;
+  using Done = ByteStream::Done;
 
-  explicit RequestReader(boost::asio::ip::tcp::socket& socket);  // must outlive the reader
+  explicit RequestReader(ByteStream& stream);  // must outlive the reader
   ~RequestReader();
 
   // Tells whether bytes of a request have come. Skips empty lines before it (RFC 9112,
@@ -63,8 +62,14 @@ class RequestReader {
 
  private:
   struct State;  // of the HTTP library, whose headers are large
+  enum class Part { kHead, kWhole };
 
-  boost::asio::ip::tcp::socket& socket_;
+  // Parses what has come, and reads on until the part is read.
+  void ReadPart(Part part, Done done);
+  void TakeBytes(Part part, Done done, ErrorCode ec, size_t bytes);
+  ErrorCode Parse(Part part);
+
+  ByteStream& stream_;
   bool pending_ = false;  // a ReadSome is pending
   const std::unique_ptr<State> state_;
 };

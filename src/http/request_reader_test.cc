@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "http/http_text.h"
+#include "http/plain_stream.h"
 #include "http/request_memory.h"
 #include "http/socket_pair_for_test.h"
 
@@ -60,7 +61,8 @@ class RequestReaderTest : public testing::Test {
 
   boost::asio::io_context io_;
   SocketPair sockets_{io_.get_executor(), io_.get_executor()};
-  RequestReader reader_{sockets_.server};
+  PlainStream stream_{sockets_.server};
+  RequestReader reader_{stream_};
 };
 
 TEST_F(RequestReaderTest, TellsWhatAHeadSays) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <openssl/crypto.h>
 
-#include <boost/asio/write.hpp>
 #include <utility>
 
 #include "base/check.h"
@@ -54,14 +53,14 @@ void ResponseWriter::Write(Done done) {
   KV_CHECK(!writing_);
   writing_ = true;
   std::swap(in_flight_, unsent_);
-  boost::asio::async_write(socket_, boost::asio::buffer(in_flight_),
-                           [this, done = std::move(done)](boost::system::error_code ec, size_t) {
-                             writing_ = false;
-                             OPENSSL_cleanse(in_flight_.data(), in_flight_.size());
-                             in_flight_.clear();
-                             if (in_flight_.capacity() > kWholeBytes) in_flight_.shrink_to_fit();
-                             done(ec);
-                           });
+  stream_.Write(boost::asio::buffer(in_flight_),
+                [this, done = std::move(done)](boost::system::error_code ec, size_t) {
+                  writing_ = false;
+                  OPENSSL_cleanse(in_flight_.data(), in_flight_.size());
+                  in_flight_.clear();
+                  if (in_flight_.capacity() > kWholeBytes) in_flight_.shrink_to_fit();
+                  done(ec);
+                });
 }
 
 bool ResponseWriter::Advance() {

@@ -1,13 +1,13 @@
 // ResponseWriter: writes the answers of one connection.
 #pragma once
 
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/system/error_code.hpp>
 #include <cstdint>
 #include <functional>
 #include <string>
 
 #include "base/parts.h"
+#include "http/byte_stream.h"
 #include "http/errors.h"
 #include "http/http_text.h"
 
@@ -19,8 +19,8 @@ class ResponseWriter {
  public:
   using Done = std::function<void(boost::system::error_code)>;
 
-  explicit ResponseWriter(boost::asio::ip::tcp::socket& socket)  // must outlive the writer
-      : socket_(socket) {}
+  explicit ResponseWriter(ByteStream& stream)  // must outlive the writer
+      : stream_(stream) {}
 
   // The parts of a request that an answer's framing depends on.
   struct Request {
@@ -39,13 +39,13 @@ class ResponseWriter {
 
   // Adds a gathered answer. Its parts are generated while they are sent; for HEAD none are.
   void Put(std::string head, HttpResponse response);
-  // A stream of events: first its head, then its texts, then its end.
+  // Puts a part of a stream of events: first its head, then its texts, then its end.
   void PutStreamHead(const std::string& head);
   void PutStreamText(const std::string& text);
   void PutStreamEnd();
 
   // Writes what was put. Calls `done` after the call has returned; `done` must keep the writer and
-  // its socket alive. REQUIRES: !writing().
+  // its stream alive. REQUIRES: !writing().
   void Write(Done done);
   bool writing() const { return writing_; }
   // Tells whether there is more to write; generates the next part of the body when needed.
@@ -62,7 +62,7 @@ class ResponseWriter {
   uint64_t held_bytes() const { return unsent_.capacity() + in_flight_.capacity(); }
 
  private:
-  boost::asio::ip::tcp::socket& socket_;
+  ByteStream& stream_;
   Request request_;
   bool writing_ = false;
   bool ended_ = false;  // all of the answer is in unsent_ or in_flight_

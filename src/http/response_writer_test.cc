@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "http/plain_stream.h"
 #include "http/socket_pair_for_test.h"
 
 namespace kvasir {
@@ -18,7 +19,7 @@ using SystemErrorCode = boost::system::error_code;
 
 const std::string kHead = "HTTP/1.1 200 OK\r\n";
 
-// Pieces of 10,000 letters each: a, b, ...
+// Yields pieces of 10,000 letters each: a, b, ...
 Parts Letters(int pieces) {
   for (int i = 0; i < pieces; ++i) {
     std::string text(10000, static_cast<char>('a' + i));
@@ -95,7 +96,8 @@ class ResponseWriterTest : public testing::Test {
   static constexpr uint64_t kMaxHeldBytes = 100000;  // of 200,000
   boost::asio::io_context io_;
   SocketPair sockets_{io_.get_executor(), io_.get_executor()};
-  ResponseWriter writer_{sockets_.server};
+  PlainStream stream_{sockets_.server};
+  ResponseWriter writer_{stream_};
 };
 
 TEST_F(ResponseWriterTest, AShortAnswerHasALength) {
@@ -158,8 +160,9 @@ TEST_F(ResponseWriterTest, AnAnswerToHeadHasNoBody) {
   EXPECT_FALSE(writer_.Advance());
   writer_.NextAnswer();
   writer_.SetRequest({});
-  response.body = "there";
-  writer_.Put(kHead, std::move(response));
+  HttpResponse next;
+  next.body = "there";
+  writer_.Put(kHead, std::move(next));
   EXPECT_TRUE(Sent().ends_with("\r\n\r\nthere"));
 }
 

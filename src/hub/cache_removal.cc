@@ -27,8 +27,8 @@ tl::unexpected<Error> NotCached(const HubCache& cache, const RepoRef& what) {
               cache.root().string(), what.Text());
 }
 
-// What goes with the model of these files: the text files of the snapshot stay while another model
-// may read them, and go with the last one.
+// Returns what goes with the model of these files: the text files of the snapshot stay while
+// another model may read them, and go with the last one.
 std::vector<std::string> Removable(const std::vector<std::string>& files,
                                    std::vector<std::string> chosen) {
   std::vector<std::string> rest;
@@ -113,7 +113,8 @@ class Remover {
     return {};
   }
 
-  // Whether a snapshot has a link to it. Also sees links that another program has just made.
+  // Returns whether a snapshot has a link to it. Also sees links that another program has just
+  // made.
   bool IsLinked(const std::string& blob) const {
     for (const std::string& commit : FoldersIn(repo_ / "snapshots")) {
       std::error_code error;

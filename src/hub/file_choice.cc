@@ -56,8 +56,8 @@ std::optional<FileChoice> FolderAmong(std::span<const std::string> files,
   return folder;
 }
 
-// Whether `quant` is a word of `name`; both in lower case. '_' belongs to the word at its end, so
-// that q4_k is not in q4_k_m.
+// Returns whether `quant` is a word of `name`; both in lower case. '_' belongs to the word at its
+// end, so that q4_k is not in q4_k_m.
 bool HasQuant(std::string_view name, std::string_view quant) {
   for (size_t at = name.find(quant); at != name.npos; at = name.find(quant, at + 1)) {
     const size_t end = at + quant.size();

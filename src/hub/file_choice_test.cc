@@ -7,7 +7,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// The label of the chosen model, or the error.
+// Returns the label of the chosen model, or the error.
 std::string Chosen(const Names& files, const std::optional<std::string>& choice = {}) {
   const auto model = ChooseModel(files, choice, "a/b");
   return model ? model->label : model.error().message;

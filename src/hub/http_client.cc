@@ -1,63 +1,16 @@
 #include "hub/http_client.h"
 
-#include <curl/curl.h>
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <utility>
 
+#include "base/curl_library.h"
 #include "base/result.h"
 
 namespace kvasir::hub {
-
-// The functions of libcurl, loaded by the first pull: linked, it would bring 29 libraries and 7 ms
-// into every start of a server, which never calls them.
-struct Curl {
-  decltype(&curl_global_init) global_init;
-  decltype(&curl_version_info) version_info;
-  decltype(&curl_easy_init) init;
-  decltype(&curl_easy_setopt) setopt;
-  decltype(&curl_easy_perform) perform;
-  decltype(&curl_easy_cleanup) cleanup;
-  decltype(&curl_easy_strerror) strerror;
-  decltype(&curl_slist_append) append;
-  decltype(&curl_slist_free_all) free_all;
-};
-
 namespace {
 
 constexpr long kMaxRedirects = 10, kConnectTimeoutS = 20, kStallS = 30, kLeastBytesPerS = 1;
-constexpr unsigned kLeastVersion = 0x075500;  // CURLOPT_PROTOCOLS_STR
-
-template <typename Function>
-bool FindIn(void* library, const char* name, Function* function) {
-  *function = reinterpret_cast<Function>(dlsym(library, name));
-  return *function != nullptr;
-}
-
-// Null: it is not installed, or not libcurl. The library stays until the process ends.
-const Curl* LoadCurl() {
-  static const std::optional<Curl> kCurl = []() -> std::optional<Curl> {
-    void* library = dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
-    Curl curl;
-    if (library == nullptr || !FindIn(library, "curl_global_init", &curl.global_init) ||
-        !FindIn(library, "curl_version_info", &curl.version_info) ||
-        !FindIn(library, "curl_easy_init", &curl.init) ||
-        !FindIn(library, "curl_easy_setopt", &curl.setopt) ||
-        !FindIn(library, "curl_easy_perform", &curl.perform) ||
-        !FindIn(library, "curl_easy_cleanup", &curl.cleanup) ||
-        !FindIn(library, "curl_easy_strerror", &curl.strerror) ||
-        !FindIn(library, "curl_slist_append", &curl.append) ||
-        !FindIn(library, "curl_slist_free_all", &curl.free_all) ||
-        curl.global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
-      return std::nullopt;
-    }
-    return curl;
-  }();
-  return kCurl ? &*kCurl : nullptr;
-}
 
 // One transfer, as libcurl's callbacks see it.
 struct Transfer {
@@ -89,16 +42,16 @@ bool WouldComeAgain(CURLcode code) {
 }  // namespace
 
 struct HttpClient::Handle {
-  const Curl* library;
-  CURL* curl = library->init();
+  const CurlLibrary* library;
+  CURL* curl = library->easy_init();
   curl_slist* headers = nullptr;
   std::array<char, CURL_ERROR_SIZE> message{};
   Status set;
 
-  explicit Handle(const Curl* loaded) : library(loaded) {}
+  explicit Handle(const CurlLibrary* loaded) : library(loaded) {}
   ~Handle() {
     library->free_all(headers);
-    library->cleanup(curl);
+    library->easy_cleanup(curl);
   }
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
@@ -107,25 +60,23 @@ struct HttpClient::Handle {
   // Keeps the first failure: what an option forbids must not be allowed because libcurl lacks it.
   template <typename T>
   void Set(CURLoption option, T value) {
-    const CURLcode code = library->setopt(curl, option, value);
+    const CURLcode code = library->easy_setopt(curl, option, value);
     if (code == CURLE_OK || !set) return;
-    set = Fail(Code::kIoError, "libcurl {} refuses its option {}: {}",
-               library->version_info(CURLVERSION_NOW)->version, static_cast<int>(option),
-               library->strerror(code));
+    set = Fail(Code::kIoError, "libcurl {} refuses its option {}: {}", library->version().version,
+               static_cast<int>(option), library->strerror(code));
   }
 };
 
 Result<std::unique_ptr<HttpClient>> HttpClient::Create(const HubSettings& settings) {
-  const Curl* library = LoadCurl();
+  const CurlLibrary* const library = LoadCurlLibrary();
   if (library == nullptr) {
     return Fail(
         Code::kIoError,
         "libcurl (libcurl.so.4) cannot be loaded: install it (Debian: apt-get install libcurl4)");
   }
-  const curl_version_info_data& version = *library->version_info(CURLVERSION_NOW);
-  if (version.version_num < kLeastVersion) {
+  if (!library->is_new_enough()) {
     return Fail(Code::kIoError, "libcurl is {}; 7.85 or newer is needed: install it",
-                version.version);
+                library->version().version);
   }
   auto handle = std::make_unique<Handle>(library);
   if (handle->curl == nullptr) return Fail(Code::kIoError, "libcurl cannot be initialised");
@@ -167,7 +118,7 @@ Result<HttpReply> HttpClient::Get(const std::string& url, uint64_t offset, const
   handle_->Set(CURLOPT_WRITEDATA, &transfer);
   if (!handle_->set) return tl::unexpected(handle_->set.error());
   handle_->message[0] = '\0';
-  const CURLcode code = handle_->library->perform(handle_->curl);
+  const CURLcode code = handle_->library->easy_perform(handle_->curl);
   if (!transfer.taken) return tl::unexpected(std::move(transfer.taken).error());
   if (code != CURLE_OK) {
     const char* message = handle_->message.data();

@@ -23,7 +23,7 @@ struct FoundModel {
   std::vector<std::string> missing;  // its weights that are not there, in order
 };
 
-// "x", "x and 2 more files": what `missing` names. REQUIRES: it is not empty.
+// Writes "x", "x and 2 more files": what `missing` names. REQUIRES: it is not empty.
 std::string TextOf(const std::vector<std::string>& missing);
 
 // The layout of huggingface_hub, which both programs read and write:
@@ -76,10 +76,10 @@ class HubCache {
 inline constexpr std::string_view kRepoLock = "kvasir";
 inline constexpr uint64_t kMaxRefBytes = 4096;  // a larger file is not a ref
 
-// "owner/name" for "models--owner--name"; nullopt: `folder` is not the folder of a model.
+// Returns "owner/name" for "models--owner--name"; nullopt: `folder` is not the folder of a model.
 std::optional<std::string> RepoOfFolder(std::string_view folder);
 
-// mkdir -p. Errors as CodeOfErrno.
+// Makes a folder and those above it, as mkdir -p. Errors as CodeOfErrno.
 Status MakeFolder(const std::filesystem::path& folder);
 
 }  // namespace kvasir::hub

@@ -56,7 +56,7 @@ void PauseBefore(uint32_t retry, const HttpReply& reply) {
   std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
 }
 
-// For a URL: bytes become %XX, except those that need not (RFC 3986) and `also`.
+// Escapes a text for a URL: bytes become %XX, except those that need not (RFC 3986) and `also`.
 std::string Escape(std::string_view text, std::string_view also) {
   constexpr std::string_view kPlain =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";

@@ -23,7 +23,7 @@ std::optional<std::string> Env(std::initializer_list<const char*> names) {
   return std::nullopt;
 }
 
-// With the home folder in the place of a leading '~'.
+// Puts the home folder in the place of a leading '~'.
 fs::path Expand(const std::string& path) {
   const auto home = Env({"HOME"});
   if (!home || (path != "~" && !path.starts_with("~/"))) return path;
@@ -32,6 +32,9 @@ fs::path Expand(const std::string& path) {
 
 Result<fs::path> HfHome() {
   if (const auto home = Env({"HF_HOME"})) return Expand(*home);
+  if (const auto service = Env({"CACHE_DIRECTORY"})) {  // of systemd; a list with colons
+    return fs::path(service->substr(0, service->find(':'))) / "huggingface";
+  }
   if (const auto xdg = Env({"XDG_CACHE_HOME"})) return Expand(*xdg) / "huggingface";
   if (const auto home = Env({"HOME"})) return fs::path(*home) / ".cache/huggingface";
   return Fail(Code::kInvalidArgument,
@@ -43,7 +46,7 @@ bool IsTrue(std::string_view text) {
   return lower == "1" || lower == "on" || lower == "yes" || lower == "true";
 }
 
-// Without spaces around it. An error for what cannot be in a header.
+// Removes spaces around a token. An error for what cannot be in a header.
 Result<std::optional<std::string>> CleanToken(const std::string& text, const std::string& source) {
   std::string token(Trimmed(text));
   if (token.empty()) return std::nullopt;

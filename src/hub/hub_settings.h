@@ -20,7 +20,8 @@ struct HubSettings {
   std::string warning;                   // "" or a sentence about a token that is not used
 };
 
-// HF_HUB_CACHE, else HF_HOME/hub, else huggingface/hub in XDG_CACHE_HOME or ~/.cache.
+// Returns HF_HUB_CACHE, HF_HOME/hub, else huggingface/hub in CACHE_DIRECTORY, XDG_CACHE_HOME or
+// ~/.cache.
 // kInvalidArgument: none of these is set, and HOME is not set either.
 Result<std::filesystem::path> HubCacheFolder();
 

@@ -17,9 +17,10 @@ class HubSettingsTest : public testing::Test {
  protected:
   HubSettingsTest() {
     for (const char* name :
-         {"HOME", "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN",
-          "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_ENDPOINT", "HF_HUB_OFFLINE",
-          "TRANSFORMERS_OFFLINE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "SSL_CERT_DIR"}) {
+         {"HOME", "CACHE_DIRECTORY", "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE",
+          "HUGGINGFACE_HUB_CACHE", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH",
+          "HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "SSL_CERT_FILE",
+          "CURL_CA_BUNDLE", "SSL_CERT_DIR"}) {
       if (const char* value = std::getenv(name)) before_[name] = value;
       unsetenv(name);
     }
@@ -43,6 +44,8 @@ TEST_F(HubSettingsTest, TheCacheIsThatOfHuggingFace) {
   EXPECT_EQ(*HubCacheFolder(), "/h/.cache/huggingface/hub");
   Set("XDG_CACHE_HOME", "/x");
   EXPECT_EQ(*HubCacheFolder(), "/x/huggingface/hub");
+  Set("CACHE_DIRECTORY", "/var/cache/kvasir:/more");
+  EXPECT_EQ(*HubCacheFolder(), "/var/cache/kvasir/huggingface/hub");
   Set("HF_HOME", "~/hf");
   EXPECT_EQ(*HubCacheFolder(), "/h/hf/hub");
   Set("HUGGINGFACE_HUB_CACHE", "/old");

@@ -67,7 +67,7 @@ class Puller {
 
  private:
   fs::path BlobPath(const HubFile& file) const { return cache_.Blob(ref_.repo, file.blob); }
-  // Where a cache has no links, the snapshot holds the file itself.
+  // Tells whether the snapshot holds the file itself, as it does where a cache has no links.
   bool IsLinked(const HubFile& file) const {
     return SizeOf(cache_.Snapshot(ref_.repo, pulled_.commit) / file.name) == file.size_bytes;
   }

@@ -20,7 +20,7 @@ std::optional<std::string> TextOf(const JsonValue* object, std::string_view key)
   return std::string(value->text());
 }
 
-// The name of the blob: what the hub calls the file's content in its ETag.
+// Returns the name of the blob: what the hub calls the file's content in its ETag.
 Result<std::string> BlobOf(const JsonValue& sibling, const std::string& name) {
   const std::optional<std::string> sha256 = TextOf(sibling.Find("lfs"), "sha256");
   const std::optional<std::string> blob = sha256 ? sha256 : TextOf(&sibling, "blobId");

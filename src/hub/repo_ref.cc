@@ -5,13 +5,14 @@
 #include "base/ascii.h"
 #include "base/file_name.h"
 #include "base/hex.h"
+#include "base/model_tag.h"
 
 namespace kvasir::hub {
 namespace {
 
 constexpr size_t kMaxNameBytes = 96;  // the hub's limit of owner and name
 
-// The hub's own rule for the name of an owner or of a model.
+// Tells whether this may name an owner or a model, by the hub's own rule.
 bool IsName(std::string_view name) {
   const auto is_allowed = [](char c) {
     return IsAsciiAlnum(c) || c == '-' || c == '_' || c == '.';
@@ -49,6 +50,7 @@ std::optional<RepoRef> ParseRepoRef(std::string_view text) {
   for (const std::string_view copied : {"https://", "huggingface.co/", "hf.co/"}) {
     if (text.starts_with(copied)) text.remove_prefix(copied.size());
   }
+  text = WithoutLatest(text);
   ref.choice = CutAt(':', text);
   ref.revision = CutAt('@', text);
   const size_t slash = text.find('/');

@@ -18,8 +18,10 @@ struct RepoRef {
 
 inline constexpr std::string_view kRepoForm = "owner/name[@revision][:file or quant]";
 
-// Reads kRepoForm. nullopt: `text` has another form. Every part can be used in a path: none is or
-// contains "..", and only the revision and the file may contain '/'.
+// Reads kRepoForm; ":latest" at its end chooses nothing. nullopt: `text` has another form. Every
+// part can be used in a path: none is or contains "..", and only the revision and the file may
+// contain
+// '/'.
 std::optional<RepoRef> ParseRepoRef(std::string_view text);
 
 // Tells whether `text` is a commit: 40 hexadecimal digits, lower case.

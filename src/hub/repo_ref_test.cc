@@ -20,6 +20,17 @@ TEST(RepoRef, ReadsEachPart) {
   EXPECT_EQ(all->Text(), "a/b@refs/pr/1:sub/x-Q8_0.gguf");
 }
 
+TEST(RepoRef, TheTagLatestIsNoChoice) {
+  for (const char* text : {"a/b:latest", "a/b@main:latest"}) {
+    const auto ref = ParseRepoRef(text);
+    ASSERT_TRUE(ref) << text;
+    EXPECT_EQ(ref->choice, std::nullopt);
+  }
+  EXPECT_EQ(ParseRepoRef("a/b:latest.gguf")->choice, "latest.gguf");
+  EXPECT_EQ(ParseRepoRef("a/b:Q8_0:latest")->choice, "Q8_0");
+  EXPECT_FALSE(ParseRepoRef(":latest"));
+}
+
 TEST(RepoRef, TakesWhatABrowserShows) {
   for (const char* text : {"https://huggingface.co/Qwen/Qwen3-0.6B",
                            "huggingface.co/Qwen/Qwen3-0.6B", "hf.co/Qwen/Qwen3-0.6B"}) {

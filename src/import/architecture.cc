@@ -45,7 +45,7 @@ constexpr Architecture Gemma3Row(std::string_view name, std::string_view hf_clas
           .layer = Gemma3Layer};
 }
 
-// The text half of a model that also sees images.
+// Returns the row of the text half of a model that also sees images.
 constexpr Architecture Gemma3VisionRow() {
   Architecture row = Gemma3Row("gemma3-vision", "Gemma3ForConditionalGeneration", "gemma3");
   row.text_config = true;

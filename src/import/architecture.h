@@ -160,7 +160,7 @@ LayerSpec LayerOf(const ModelConfig& config, uint32_t layer);
 tl::unexpected<Error> UnsupportedArchitecture(const std::string& file, std::string_view name,
                                               std::string_view Architecture::*kind);
 
-// "{}" of a name replaced by the layer, a second one by the expert.
+// Replaces "{}" of a name by the layer, a second one by the expert.
 std::string TensorName(std::string_view pattern, uint32_t layer, uint32_t expert = 0);
 // Returns how many tensors of a layer the slot holds: one, or one for each expert.
 uint32_t TensorsOf(Slot slot, const ModelConfig& config);
@@ -169,7 +169,8 @@ uint32_t TensorsOf(Slot slot, const ModelConfig& config);
 enum class Half { kDecoder, kEncoder };  // of a model; one without an encoder is all decoder
 void Place(Half half, Slot slot, MatrixSource source, uint32_t layer, ImportedModel& model);
 
-// fn(slot, tensor) for each tensor of the layers, those of an encoder after those of the decoder.
+// Calls fn(slot, tensor) for each tensor of the layers, those of an encoder after those of the
+// decoder.
 template <typename Fn>
 void ForEachLayerTensor(const ImportedModel& model, Fn fn) {
   for (const SlotTensors& layer : model.layers) layer.ForEach(fn);
@@ -177,7 +178,7 @@ void ForEachLayerTensor(const ImportedModel& model, Fn fn) {
   for (const SlotTensors& layer : model.encoder->layers) layer.ForEach(fn);
 }
 
-// fn(view) for each weight matrix of the layers: the one list of them.
+// Calls fn(view) for each weight matrix of the layers: the one list of them.
 template <typename Fn>
 void ForEachLayerMatrix(const ImportedModel& model, Fn fn) {
   ForEachLayerTensor(model, [&](Slot slot, const MatrixSource& tensor) {

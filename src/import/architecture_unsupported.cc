@@ -1,23 +1,21 @@
 // The error for an architecture that no row of the table has.
 #include <algorithm>
-#include <cctype>
 #include <vector>
 
+#include "base/ascii.h"
 #include "base/result.h"
 #include "import/architecture.h"
 
 namespace kvasir {
 namespace {
 
-// How many letters two names begin with alike, whatever their case.
+// Counts the letters that two names begin with alike, whatever their case.
 size_t SharedStart(std::string_view a, std::string_view b) {
-  const auto same = [](unsigned char x, unsigned char y) {
-    return std::tolower(x) == std::tolower(y);
-  };
+  const auto same = [](char x, char y) { return LowerAscii(x) == LowerAscii(y); };
   return static_cast<size_t>(std::ranges::mismatch(a, b, same).in1 - a.begin());
 }
 
-// " (similar: gemma2, gemma3)": of the rows that begin alike, those that do so the longest.
+// Writes " (similar: gemma2, gemma3)": of the rows that begin alike, those that do so the longest.
 std::string Similar(std::string_view name, std::string_view Architecture::*kind) {
   constexpr size_t kFewest = 4;
   size_t longest = kFewest;
@@ -36,8 +34,7 @@ std::string Similar(std::string_view name, std::string_view Architecture::*kind)
 // Tells whether a name is that of models whose tokens see those after them too.
 bool IsBidirectional(std::string_view name) {
   constexpr std::string_view kParts[] = {"bert", "bidirectional", "gemma-embedding", "t5encoder"};
-  std::string lower(name);
-  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string lower = LowerAscii(name);
   return std::ranges::any_of(kParts,
                              [&](std::string_view part) { return lower.find(part) != lower.npos; });
 }

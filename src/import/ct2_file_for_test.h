@@ -60,7 +60,7 @@ class SmallModel {
   }
 
   std::string File() const { return Head("TransformerSpec", 7, count_) + variables_ + U32(0); }
-  // model.bin, source_vocabulary.txt and target_vocabulary.txt.
+  // Writes model.bin, source_vocabulary.txt and target_vocabulary.txt.
   void WriteTo(const std::filesystem::path& folder) const {
     std::filesystem::create_directories(folder);
     std::ofstream(folder / "model.bin", std::ios::binary) << File();
@@ -92,14 +92,14 @@ class SmallModel {
     Matrix(name + "/weight", rows, columns);
     Vector(name + "/bias", rows, 0);
   }
-  // linear_i of multiples[i] times the width.
+  // Adds linear_i of multiples[i] times the width.
   void Attention(const std::string& name, const std::vector<uint32_t>& multiples) {
     Norm(name + "layer_norm");
     for (size_t i = 0; i < multiples.size(); ++i) {
       Linear(name + "linear_" + std::to_string(i), multiples[i] * kHidden, kHidden);
     }
   }
-  // 8 bits: a scale for each row; 16 bits: one for all.
+  // Adds a matrix. 8 bits: a scale for each row; 16 bits: one for all.
   void Matrix(const std::string& name, uint32_t rows, uint32_t columns) {
     const bool is_i8 = stored_ == Stored::kI8 || stored_ == Stored::kQuotientsOfI8;
     std::vector<float> scales(is_i8 ? rows : 1);

@@ -68,7 +68,7 @@ struct Ct2Tensor {
   uint64_t row_begin = 0;
 };
 
-// As a tensor of any file, in place: integers q with a scale stand for q / scale in f32.
+// Returns it as a tensor of any file, in place: integers q with a scale stand for q / scale in f32.
 StoredTensor StoredTensorOf(const Ct2Tensor& tensor, const std::string& file);
 // Returns the type of numbers that are not integers.
 DType DTypeOf(Ct2Type type);
@@ -103,9 +103,9 @@ struct Ct2Folder {
   std::shared_ptr<const MappedFile> file;  // that the tensors lie in
 };
 
-// model.bin; shared_vocabulary, or source_vocabulary and target_vocabulary, .json or .txt, where a
-// missing unknown token is added at the end; config.json where it exists. Errors as above, as
-// MappedFile::Open and ReadTextFile; kCorruption: a vocabulary has not as many tokens as the
+// Reads model.bin; shared_vocabulary, or source_vocabulary and target_vocabulary, .json or .txt,
+// where a missing unknown token is added at the end; config.json where it exists. Errors as above,
+// as MappedFile::Open and ReadTextFile; kCorruption: a vocabulary has not as many tokens as the
 // embedding has rows.
 Result<Ct2Folder> ReadCt2Folder(const std::filesystem::path& folder);
 

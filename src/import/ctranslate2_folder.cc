@@ -38,8 +38,8 @@ Result<std::vector<std::string>> ParseTokens(const std::string& text, const fs::
   return tokens;
 }
 
-// shared_vocabulary.json or .txt, else STEM_vocabulary, as CTranslate2 looks for them; with the
-// unknown token. kCorruption: not as many tokens as the embedding has rows.
+// Reads shared_vocabulary.json or .txt, else STEM_vocabulary, as CTranslate2 looks for them; with
+// the unknown token. kCorruption: not as many tokens as the embedding has rows.
 Result<std::vector<std::string>> ReadTokens(const fs::path& folder, const std::string& stem,
                                             const std::string& unk, uint32_t vocab_size) {
   for (const std::string& name : {std::string("shared"), stem}) {
@@ -101,7 +101,7 @@ Status TakeConfig(const json& config, const fs::path& path, Ct2Folder* folder) {
   return {};
 }
 
-// What variables of the whole model say, in files from before config.json had it.
+// Returns what variables of the whole model say, in files from before config.json had it.
 json OldConfig(const Ct2File& model) {
   json config = json::object();
   const auto flag = [&](const char* name) -> std::optional<bool> {

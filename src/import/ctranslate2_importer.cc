@@ -42,7 +42,7 @@ Activation ActivationOf(Ct2Activation activation) {
   return Activation::kGelu;
 }
 
-// What the halves must have in common, and what no model here has.
+// Checks what the halves must have in common, and what no model here has.
 Status CheckShape(const Ct2Shape& shape, const fs::path& file) {
   for (const Ct2Stack* stack : {&shape.encoder, &shape.decoder}) {
     const char* name = stack == &shape.encoder ? "encoder" : "decoder";
@@ -90,7 +90,7 @@ Result<TokenId> NeedId(const std::vector<std::string>& tokens, const std::string
               folder.string(), text.substr(0, 40), what);
 }
 
-// Whether some token stands for a language, as those of M2M-100 and NLLB-200 do.
+// Returns whether some token stands for a language, as those of M2M-100 and NLLB-200 do.
 bool HasLanguages(const std::vector<std::string>& tokens) {
   const auto is_language = [](std::string_view token) {
     if (token.size() > 4 && token.starts_with("__") && token.ends_with("__")) {
@@ -168,8 +168,8 @@ bool SamePlace(const Ct2Tensor& a, const Ct2Tensor& b) {
   return a.weights.bytes.data() == b.weights.bytes.data() && a.shape == b.shape;
 }
 
-// The tensors under the names of slot_names.h: an embedding of the encoder and an output head only
-// where they are not the decoder's embedding.
+// Returns the tensors under the names of slot_names.h: an embedding of the encoder and an output
+// head only where they are not the decoder's embedding.
 Result<TensorCatalog> CatalogOfFolder(const Ct2Folder& folder, const fs::path& file) {
   const auto& tensors = folder.weights.tensors;
   const auto embedding =
@@ -189,8 +189,8 @@ Result<TensorCatalog> CatalogOfFolder(const Ct2Folder& folder, const fs::path& f
   return CatalogOf(std::move(stored));
 }
 
-// The SentencePiece model of a side ("source"), in a folder or in the package around it: its own,
-// or that of both. Absent: neither has one.
+// Finds the SentencePiece model of a side ("source"), in a folder or in the package around it: its
+// own, or that of both. Absent: neither has one.
 Result<std::optional<fs::path>> FindPieces(const fs::path& folder, const std::string& side) {
   std::vector<fs::path> places = {folder};
   if (folder.filename() == "model") places.push_back(folder.parent_path());
@@ -214,7 +214,8 @@ Result<Vocabulary> VocabularyOfSide(const Ct2Folder& ct2, const fs::path& pieces
                        {tokens, tokens_path.string(), ct2.unk, ct2.bos, ct2.eos});
 }
 
-// What the model writes, with what it reads where that is something else.
+// Makes the vocabulary of what the model writes, with that of what it reads where that is another
+// one.
 Result<std::optional<Vocabulary>> VocabularyOf(const Ct2Folder& ct2, const fs::path& folder) {
   KV_ASSIGN(const auto source, FindPieces(folder, "source"));
   KV_ASSIGN(const auto target, FindPieces(folder, "target"));
@@ -242,7 +243,7 @@ Result<std::optional<Vocabulary>> VocabularyOf(const Ct2Folder& ct2, const fs::p
   return vocabulary;
 }
 
-// from_code and to_code of the metadata.json that Argos Translate's packages have.
+// Reads from_code and to_code of the metadata.json that Argos Translate's packages have.
 Status ReadMetadata(const fs::path& package, LanguagePair* pair) {
   const fs::path path = package / "metadata.json";
   KV_ASSIGN(const bool exists, Exists(path));

@@ -56,7 +56,7 @@ const Ct2Tensor& TensorNamed(const Ct2Weights& weights, const std::string& name)
   return weights.tensors.front();
 }
 
-// With a variable more in front of those of a file of version 6.
+// Puts a variable more in front of those of a file of version 6.
 std::string Plus(std::string bytes, const std::string& variable) {
   const size_t count_at = 4 + 2 + sizeof("TransformerSpec") + 4;
   uint32_t count;

@@ -75,7 +75,7 @@ class Ct2Describer {
     return &found->second;
   }
 
-  // One whole number; fallback where it is absent.
+  // Reads one whole number; fallback where it is absent.
   Result<int64_t> Whole(const std::string& name, int64_t fallback) {
     const Ct2Variable* variable = Take(name);
     if (variable == nullptr) return fallback;
@@ -106,7 +106,7 @@ class Ct2Describer {
     return value;
   }
 
-  // The scales of `name`, if it has them: finite and not 0, so that every quotient is finite.
+  // Takes the scales of `name`, if it has them: finite and not 0, so that every quotient is finite.
   Result<std::optional<Ct2Variable>> TakeScale(const std::string& name, const Ct2Variable& weights,
                                                uint64_t rows) {
     const std::string scale_name = name + "_scale";
@@ -130,8 +130,8 @@ class Ct2Describer {
     return *scale;
   }
 
-  // base/weight, [rows of all parts][columns], and base/bias, which may be missing, as the parts
-  // NAME.weight and NAME.bias.
+  // Takes base/weight, [rows of all parts][columns], and base/bias, which may be missing, as the
+  // parts NAME.weight and NAME.bias.
   Status TakeMatrix(const std::string& base, const std::vector<Part>& parts, uint64_t columns) {
     uint64_t rows = 0;
     for (const Part& part : parts) rows += part.rows;
@@ -165,7 +165,7 @@ class Ct2Describer {
     return {};
   }
 
-  // Rows of a matrix whose size nothing else says.
+  // Returns the rows of a matrix whose size nothing else says.
   Result<uint32_t> RowsOf(const std::string& name) const {
     const auto found = model_.variables.find(name);
     if (found == model_.variables.end()) return Wrong(name, "missing");
@@ -178,7 +178,8 @@ class Ct2Describer {
     return static_cast<uint32_t>(shape[0]);
   }
 
-  // The factor of the embedding: a flag or the factor itself; sqrt(hidden_size) if it is absent.
+  // Reads the factor of the embedding: a flag or the factor itself; sqrt(hidden_size) if it is
+  // absent.
   Result<float> EmbeddingScale(const std::string& name) {
     const float root = std::sqrt(static_cast<float>(out_.shape.hidden_size));
     const Ct2Variable* variable = Take(name);

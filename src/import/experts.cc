@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-// num_experts or num_local_experts: transformers knows both names in each family.
+// Reads num_experts or num_local_experts: transformers knows both names in each family.
 uint32_t ReadCount(Fields& fields, const Architecture& row) {
   const bool local = fields.Find("num_local_experts") != nullptr;
   return fields.Count(local ? "num_local_experts" : "num_experts", ConfigLimits::kExperts,
@@ -26,7 +26,8 @@ Status CheckOneCount(Fields& fields, const std::string& file) {
               file, Fields::Show(*one), Fields::Show(*other));
 }
 
-// Layers without experts: those of mlp_only_layers, and all but every decoder_sparse_step-th.
+// Returns which layers have experts: not those of mlp_only_layers, and only every
+// decoder_sparse_step-th. Empty: all.
 Result<std::vector<bool>> ExpertLayers(Fields& fields, const ModelConfig& config,
                                        const std::string& file) {
   const uint32_t step = fields.Count("decoder_sparse_step", ConfigLimits::kLayers, 1);
@@ -55,7 +56,8 @@ Result<std::vector<bool>> ExpertLayers(Fields& fields, const ModelConfig& config
   return layers;
 }
 
-// What an expert's tensor of an old file, "blk.N.ffn_gate.E.weight", is called in the catalog.
+// Returns what an expert's tensor of an old file, "blk.N.ffn_gate.E.weight", is called in the
+// catalog.
 std::optional<std::string> NameOfOldExpert(std::string_view name) {
   for (const std::string_view kind : {".ffn_gate.", ".ffn_up.", ".ffn_down."}) {
     const size_t at = name.find(kind);

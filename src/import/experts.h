@@ -8,8 +8,8 @@
 
 namespace kvasir {
 
-// ModelConfig::experts of a config.json; absent where the family has none. REQUIRES: config has
-// num_layers and ffn_size.
+// Reads ModelConfig::experts of a config.json; absent where the family has none. REQUIRES: config
+// has num_layers and ffn_size.
 Result<std::optional<ExpertsConfig>> ReadHfExperts(Fields& fields, const Architecture& row,
                                                    const ModelConfig& config,
                                                    const std::string& file);

@@ -108,7 +108,7 @@ TEST_F(GgufExperts, AllLayersTogetherHaveALimit) {
               {"m.gguf", "16384 layers of 4096 experts", "at most 262144"});
 }
 
-// A GGUF catalog of one layer, whose tensors have these shapes.
+// Makes a GGUF catalog of one layer, whose tensors have these shapes.
 TensorCatalog CatalogWith(const std::map<std::string, std::vector<uint64_t>>& shapes) {
   static const std::vector<std::byte> bytes(4096);
   TensorCatalog catalog;

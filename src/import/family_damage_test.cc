@@ -45,13 +45,13 @@ struct HfFiles {
     }
     data += file.substr(8 + header_bytes);
   }
-  // Each call writes over the files of the one before.
+  // Writes over the files of the call before, and imports them.
   Result<ImportedModel> Import(const TemporaryFolder& folder) const {
     folder.Write("config.json", config.dump());
     folder.Write("model.safetensors", Safetensors(tensors.dump(), data));
     return ImportModel(folder.path());
   }
-  // The object with the figures of the language model.
+  // Returns the object with the figures of the language model.
   json& figures() { return config.contains("text_config") ? config["text_config"] : config; }
 
   std::string name;
@@ -114,21 +114,21 @@ std::vector<std::string> NamesOf(const std::vector<std::pair<std::string, std::s
   return names;
 }
 
-// Without a file: the importer waits 20 ms for a file that has just been written.
+// Imports bytes without a file: the importer waits 20 ms for a file that has just been written.
 Result<ImportedModel> FromGguf(const std::string& bytes) {
   auto gguf = ParseGguf(BytesOf(bytes), "m.gguf");
   if (!gguf) return tl::unexpected(gguf.error());
   return ModelFromGguf(std::move(*gguf), "m.gguf");
 }
 
-// Tensors of one layer, and of no layer, stand for those of all.
+// Tells whether a tensor is tried: those of one layer, and of no layer, stand for all.
 bool Stands(const std::string& tensor) {
   const size_t dot = tensor.find_first_of("123456789");
   const bool later = dot != tensor.npos && dot > 0 && tensor[dot - 1] == '.';
   return tensor != "__metadata__" && !later;
 }
 
-// A message leaves out what the file puts before all names.
+// Returns the name in a message, which leaves out what the file puts before all names.
 std::string Named(std::string tensor) {
   const std::string prefix = "language_model.";
   return tensor.starts_with(prefix) ? tensor.substr(prefix.size()) : tensor;
@@ -264,7 +264,7 @@ TEST(FamilyDamage, AFlagThatDisagreesWithTheTensorsIsRefused) {
   EXPECT_GT(count, 20u);
 }
 
-// The place of a key's 32-bit value, or 0 where the file lacks the key.
+// Returns the place of a key's 32-bit value, or 0 where the file lacks the key.
 size_t ValueOf(const std::string& file, const std::string& key) {
   const size_t at = file.find(Le<uint64_t>(key.size()) + key + Le<uint32_t>(4));
   return at == file.npos ? 0 : at + 8 + key.size() + 4;

@@ -18,9 +18,9 @@ tl::unexpected<Error> Unseen(const std::filesystem::path& path, const Error& why
               why.message);
 }
 
-// What happened to the file since it had `stamp` and its path led to it or not. Both follow where
-// it only got or lost a name: that moves ctime and no other time. An error: the system does not say
-// now.
+// Returns what happened to the file since it had `stamp` and its path led to it or not. Both follow
+// where it only got or lost a name: that moves ctime and no other time. An error: the system does
+// not say now.
 Result<std::optional<std::string>> ChangeOf(const MappedFile& file, FileStamp& stamp,
                                             bool& at_path) {
   if (file.faulted()) return "has lost a page: it was truncated, or its disk failed";

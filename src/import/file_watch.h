@@ -31,7 +31,8 @@ class FileWatch {
 
   // Adds a file. REQUIRES: called before the first check.
   void Add(std::shared_ptr<const MappedFile> file, Path path, Reads reads);
-  // Called once for each event, with what happened and what to do, on the thread of a check.
+  // Sets what is called once for each event, with what happened and what to do, on the thread of a
+  // check.
   void set_on_change(std::function<void(const std::string&)> on_change) {
     on_change_ = std::move(on_change);
   }

@@ -15,7 +15,7 @@ class FileWatchTest : public testing::Test {
  protected:
   FileWatchTest() { CatchMappingFaults(); }
 
-  // A watch of one file of 3 pages.
+  // Makes a watch of one file of 3 pages.
   FileWatch& Watch(FileWatch::Path path = FileWatch::Path::kMustStay,
                    FileWatch::Reads reads = FileWatch::Reads::kInEachStep) {
     file_ = *MappedFile::Open(path_);
@@ -26,7 +26,7 @@ class FileWatchTest : public testing::Test {
   void Overwrite(const fs::path& path, const char* text = "other") {
     std::fstream(path, std::ios::in | std::ios::out | std::ios::binary) << text;
   }
-  // Both checks, twice: the file stays changed, and on_change is called once.
+  // Makes both checks, twice: the file stays changed, and on_change is called once.
   void ExpectChanged(const std::string& what) {
     for (int i = 0; i < 2; ++i) {
       ExpectError(watch_.CheckStep(), Code::kModelChanged, {path_.string(), what, "restart"});

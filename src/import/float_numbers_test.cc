@@ -13,7 +13,7 @@
 namespace kvasir {
 namespace {
 
-// Bytes that begin at an odd address.
+// Copies bytes to where they begin at an odd address.
 std::vector<std::byte> Odd(const void* data, size_t bytes) {
   std::vector<std::byte> out(bytes + 1);
   std::memcpy(out.data() + 1, data, bytes);

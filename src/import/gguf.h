@@ -49,7 +49,7 @@ enum class GgufExtent { kWhole, kHeader };
 Result<GgufFile> ParseGguf(std::span<const std::byte> bytes, const std::string& file,
                            GgufExtent extent = GgufExtent::kWhole);
 
-// A string of an array of strings; absent where the index is beyond its end. O(index).
+// Returns a string of an array of strings; absent where the index is beyond its end. O(index).
 std::optional<std::string> StringAt(const GgufArray& array, uint64_t index);
 
 // Returns all strings of an array of them; absent: it is another array. O(bytes).

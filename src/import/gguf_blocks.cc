@@ -14,7 +14,7 @@ uint16_t HalfAt(const uint8_t* at) {
 }
 bool Finite(uint16_t half) { return (half & 0x7c00) != 0x7c00; }
 
-// 16 bytes: low nibbles are codes 0..15, high ones 16..31.
+// Unpacks 16 bytes: low nibbles are codes 0..15, high ones 16..31.
 void Nibbles(const uint8_t* bytes, uint8_t* codes) {
   for (int i = 0; i < 16; ++i) {
     codes[i] = bytes[i] & 15;
@@ -22,7 +22,7 @@ void Nibbles(const uint8_t* bytes, uint8_t* codes) {
   }
 }
 
-// Types of one group: d, perhaps a minimum, perhaps the fifth bits, the codes.
+// Reads types of one group: d, perhaps a minimum, perhaps the fifth bits, the codes.
 bool OneGroup(const WeightLayout& layout, const uint8_t* block, WeightGroup& group) {
   group.d = HalfAt(block);
   block += 2;
@@ -43,7 +43,7 @@ bool OneGroup(const WeightLayout& layout, const uint8_t* block, WeightGroup& gro
   return Finite(group.d) && Finite(group.dmin);
 }
 
-// Q4_K and Q5_K.
+// Reads Q4_K and Q5_K.
 bool SuperBlock(const WeightLayout& layout, const uint8_t* block, WeightGroup* groups) {
   const uint16_t d = HalfAt(block), dmin = HalfAt(block + 2);
   const uint8_t* packed = block + 4;  // 8 scales and 8 minimums

@@ -23,7 +23,7 @@ int Nibble(const Block& b, size_t at, int column) {  // of 32 columns
 }
 int Bit(const Block& b, size_t at, int column) { return b[at + column / 8] >> column % 8 & 1; }
 
-// The number of a column, in f32 arithmetic as the reference has it.
+// Returns the number of a column, in f32 arithmetic as the reference has it.
 float Q4_0(const Block& b, int i) { return Half(b, 0) * float(Nibble(b, 2, i) - 8); }
 float Q4_1(const Block& b, int i) { return Half(b, 0) * float(Nibble(b, 4, i)) + Half(b, 2); }
 float Q5_0(const Block& b, int i) {
@@ -38,7 +38,7 @@ float Iq4Nl(const Block& b, int i) {
                              1,    13,   25,  38,  53,  69,  89,  113};
   return Half(b, 0) * float(kLevels[Nibble(b, 2, i)]);
 }
-// Q_K.get_scale_min: 12 bytes are d[4], m[4], m_d[4].
+// Computes Q_K.get_scale_min: 12 bytes are d[4], m[4], m_d[4].
 std::array<int, 2> ScaleAndMinimum(const Block& b, int group) {
   const auto d = [&](int i) { return b[4 + i]; };
   const auto m = [&](int i) { return b[8 + i]; };
@@ -84,7 +84,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 void PutHalf(Block& block, size_t at, uint16_t half) { std::memcpy(block.data() + at, &half, 2); }
 
-// Random codes and sub-scales, finite scales of any exponent.
+// Draws random codes and sub-scales, finite scales of any exponent.
 Block RandomBlock(const Type& type, Random& random) {
   Block block(BlockOf(type.dtype).bytes);
   for (uint8_t& byte : block) byte = static_cast<uint8_t>(random.Below(256));

@@ -32,7 +32,7 @@ Result<const Architecture*> FindArchitecture(const GgufFile& gguf, const std::st
   return UnsupportedArchitecture(file, name, &Architecture::gguf_name);
 }
 
-// Things that change what a model computes and that no row has.
+// Refuses things that change what a model computes and that no row has.
 Status RefuseUnknown(const Metadata& keys, const Architecture& row, const std::string& file) {
   for (const char* key :
        {"rope.scaling.yarn_ext_factor", "rope.scaling.yarn_log_multiplier", "deepstack_mapping"}) {
@@ -102,7 +102,7 @@ Status ReadHeadDim(Metadata& keys, const std::string& file, ModelConfig& config)
   return {};
 }
 
-// ModelConfig::windows. 0 tokens: llama.cpp's word for none.
+// Reads ModelConfig::windows. 0 tokens: llama.cpp's word for none.
 Result<std::vector<uint32_t>> ReadWindows(Metadata& keys, const Architecture& row,
                                           const ModelConfig& config, const std::string& file) {
   const GgufValue* found = keys.Find("attention.sliding_window");
@@ -131,7 +131,7 @@ Result<std::vector<uint32_t>> ReadWindows(Metadata& keys, const Architecture& ro
   return windows;
 }
 
-// The factor of the embedding, the root that q . k is divided by, and soft-caps.
+// Reads the factor of the embedding, the root that q . k is divided by, and soft-caps.
 Status ReadScales(Metadata& keys, const Architecture& row, ModelConfig& config) {
   const auto hidden = static_cast<float>(config.hidden_size);
   if (row.scaled_embedding) config.embedding_multiplier = __builtin_sqrtf(hidden);
@@ -149,7 +149,7 @@ Status ReadScales(Metadata& keys, const Architecture& row, ModelConfig& config) 
   return keys.status();
 }
 
-// What only some families have.
+// Reads what only some families have.
 Status ReadFamily(const GgufFile& gguf, Metadata& keys, const Architecture& row,
                   const std::string& file, ModelConfig& config) {
   config.activation = row.activation;

@@ -10,7 +10,7 @@
 
 namespace kvasir {
 
-// As ImportModel, for a file.
+// Imports a file as ImportModel does.
 Result<ImportedModel> ImportGgufFile(const std::filesystem::path& path, Need need);
 
 // Returns the config that a parsed file describes; `file` names it in errors.

@@ -12,7 +12,7 @@
 
 namespace kvasir {
 
-// A number of any integer type that is not negative.
+// Returns a number of any integer type that is not negative.
 std::optional<uint64_t> WholeNumber(const GgufValue& value);
 
 // Reads typed metadata and keeps the first error, which names file and key. Keys are given without
@@ -32,14 +32,14 @@ class Metadata {
   std::optional<bool> Flag(const std::string& key);
   std::optional<std::string> Text(const std::string& key);
   const GgufArray* List(const std::string& key);
-  // A longer list than max_count is an error before any of it is copied.
+  // Refuses a list longer than max_count before any of it is copied.
   std::optional<std::vector<std::string>> Texts(const std::string& key, size_t max_count);
   std::optional<std::vector<double>> Numbers(const std::string& key, size_t count);
   // Returns an id. Also absent: -1 and ids from num_tokens on. Some files name a padding token that
   // they do not have.
   std::optional<TokenId> Id(const std::string& key, size_t num_tokens);
-  // A whole number in [1, max], of any integer type. Without a fallback it must be there. Here and
-  // in Number a list with the same entry for each layer is that entry.
+  // Reads a whole number in [1, max], of any integer type. Without a fallback it must be there.
+  // Here and in Number a list with the same entry for each layer is that entry.
   uint32_t Count(const std::string& key, uint32_t max, std::optional<uint32_t> fallback = {});
   double Number(const std::string& key, std::optional<double> fallback = {});
   // Appends the Id, where there is one.

@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t kLayers = 3;
 
-// A GGUF list of u32, as the value of a key.
+// Makes a GGUF list of u32, as the value of a key.
 std::string ListOf(const std::vector<uint32_t>& entries) {
   std::string bytes = Le<uint32_t>(4) + Le<uint64_t>(entries.size());
   for (const uint32_t entry : entries) bytes += Le(entry);
@@ -20,7 +20,7 @@ std::string ListOf(const std::vector<uint32_t>& entries) {
 
 class GgufMetadata : public ::testing::Test {
  protected:
-  // The keys of a file: `write` adds to the number of layers.
+  // Reads the keys of a file: `write` adds to the number of layers.
   template <typename Write>
   Metadata Read(const Write& write) {
     GgufBuilder builder;

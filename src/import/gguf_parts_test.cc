@@ -64,7 +64,7 @@ std::string NameOf(uint32_t part) {
 
 class GgufParts : public testing::Test {
  protected:
-  // Part `number`, with every third tensor; `change` may say something else in it.
+  // Makes part `number`, with every third tensor; `change` may say something else in it.
   std::string Part(uint32_t number, const std::function<void(GgufBuilder&)>& change = nullptr) {
     GgufBuilder b;
     if (number == 1) {

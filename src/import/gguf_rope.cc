@@ -16,8 +16,8 @@ const StoredTensor* FindTensor(const GgufFile& gguf, const std::string& name) {
 
 namespace {
 
-// Frequency factors, [rotated numbers / 2] f32. `rope_freqs.weight`: llama.cpp's converter computes
-// them for llama3 scaling.
+// Reads frequency factors, [rotated numbers / 2] f32. `rope_freqs.weight`: llama.cpp's converter
+// computes them for llama3 scaling.
 Result<std::vector<float>> ReadFreqFactors(const GgufFile& gguf, const std::string& name,
                                            const std::string& file) {
   const StoredTensor* tensor = FindTensor(gguf, name);
@@ -33,8 +33,8 @@ Result<std::vector<float>> ReadFreqFactors(const GgufFile& gguf, const std::stri
   return factors;
 }
 
-// Figures that only yarn has. The attention factor is the one that the file names; llama.cpp has
-// always 1 + log(factor) / 10 times rope.scaling.attn_factor.
+// Reads figures that only yarn has. The attention factor is the one that the file names; llama.cpp
+// has always 1 + log(factor) / 10 times rope.scaling.attn_factor.
 void ReadYarn(Metadata& keys, double factor, const ModelConfig& config, RopeConfig& rope) {
   rope.type = RopeType::kYarn;
   rope.factor = factor;
@@ -50,7 +50,7 @@ void ReadYarn(Metadata& keys, double factor, const ModelConfig& config, RopeConf
 constexpr const char* kShortFactors = "rope_factors_short.weight";
 constexpr const char* kLongFactors = "rope_factors_long.weight";
 
-// The files name the type only by these tensors.
+// Reads the factors of longrope. The files name the type only by these tensors.
 Status ReadLongRope(const GgufFile& gguf, Metadata& keys, const ModelConfig& config,
                     const std::string& file, RopeConfig& rope) {
   for (const char* name : {kShortFactors, kLongFactors}) {

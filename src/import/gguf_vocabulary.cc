@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/result.h"
 #include "import/gguf_metadata.h"
 
@@ -36,7 +37,7 @@ constexpr const char* kPrefix = "tokenizer.ggml.";
 
 bool IsByteText(std::string_view text) {
   if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return false;
-  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
+  const auto is_digit = [](char c) { return IsAsciiDigit(c) || (c >= 'A' && c <= 'F'); };
   return is_digit(text[3]) && is_digit(text[4]);
 }
 
@@ -61,7 +62,8 @@ void ReadKinds(Metadata& keys, Vocabulary& vocabulary) {
   TakeUserTextsAsWritten(&vocabulary);
 }
 
-// BOS and EOS of SentencePiece files that name neither: tokens 1 and 2, if they have these texts.
+// Names BOS and EOS of SentencePiece files that name neither: tokens 1 and 2, if they have these
+// texts.
 void NameDefaults(Vocabulary& vocabulary) {
   const auto is = [&](size_t id, std::string_view text) {
     return id < vocabulary.tokens.size() && vocabulary.tokens[id].text == text;
@@ -103,7 +105,7 @@ void ReadSpecials(Metadata& keys, Vocabulary& vocabulary) {
   }
 }
 
-// Phi-3's special tokens swallow the white space after them, which GGUF files leave out.
+// Makes Phi-3's special tokens swallow the white space after them, which GGUF files leave out.
 void AddPhi3Traits(const GgufFile& gguf, Vocabulary& vocabulary) {
   if (Metadata(gguf, "general.", vocabulary.file).Text("architecture") != "phi3") return;
   for (VocabularyToken& token : vocabulary.tokens) {

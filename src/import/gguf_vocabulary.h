@@ -17,8 +17,8 @@ namespace kvasir {
 // Tokens may still be wrong (CheckVocabulary).
 Result<std::optional<Vocabulary>> ReadGgufVocabulary(const GgufFile& gguf, const std::string& file);
 
-// Tokens that end an answer by what they are called ("<|im_end|>"), whether or not the file says
-// so; ascending. Empty without a list of tokens.
+// Returns the tokens that end an answer by what they are called ("<|im_end|>"), whether or not the
+// file says so; ascending. Empty without a list of tokens.
 std::vector<TokenId> EndsByName(const GgufFile& gguf);
 
 }  // namespace kvasir

@@ -40,7 +40,8 @@ std::vector<std::string> Split(const std::string& text, const std::string& by) {
   return parts;
 }
 
-// A .gguf with the texts of its .inp and the ids of its .out. Returns how many texts there are.
+// Compares a .gguf with the texts of its .inp and the ids of its .out. Returns how many texts there
+// are.
 size_t ExpectVectors(const fs::path& file) {
   const std::string bytes = ReadFile(file);
   const auto tokenizer = MakeFrom(BytesOf(bytes));
@@ -185,7 +186,7 @@ VocabularyFile Bytes() {
   return file;
 }
 
-// The bundled model's vocabulary, from its tokenizer.json, as a GGUF file has it.
+// Returns the bundled model's vocabulary, from its tokenizer.json, as a GGUF file has it.
 VocabularyFile DemoVocabulary() {
   const fs::path folder = fs::path(KVASIR_SOURCE_DIR) / "models/kvasir-demo";
   const auto json = nlohmann::json::parse(ReadFile(folder / "tokenizer.json"));

@@ -20,7 +20,8 @@ struct Made {
 };
 using Tensors = std::map<std::string, Made>;
 
-// hidden 6, 1 layer, 2 heads of 4, 1 KV head, ffn 5, vocab 7; names of both styles.
+// Makes tensors of hidden 6, 1 layer, 2 heads of 4, 1 KV head, ffn 5, vocab 7; names of both
+// styles.
 inline Tensors Whole(bool gguf) {
   const std::string l = gguf ? "blk.0." : "model.layers.0.";
   const auto name = [&](const char* hf, const char* g) { return l + (gguf ? g : hf) + ".weight"; };
@@ -87,7 +88,7 @@ class GgufModel : public testing::Test {
     change(b, tensors);
     return Import(b, tensors);
   }
-  // This model as another architecture with Llama's tensors.
+  // Imports this model as another architecture with Llama's tensors.
   Result<ImportedModel> ImportAs(const std::string& architecture, const Change& change) {
     GgufBuilder b;
     Tensors tensors = Whole(true);

@@ -39,7 +39,7 @@ Result<const Architecture*> FindArchitecture(const Fields& fields, const std::st
   return UnsupportedArchitecture(file, name, kind);
 }
 
-// Which layers RoPE rotates: no_rope_layers has 1 where it does.
+// Returns which layers RoPE rotates: no_rope_layers has 1 where it does.
 Result<std::vector<bool>> RotatedLayers(Fields& fields, const Architecture& row,
                                         const ModelConfig& config, const std::string& file) {
   std::vector<bool> rotated;
@@ -69,7 +69,7 @@ Result<std::vector<bool>> RotatedLayers(Fields& fields, const Architecture& row,
   return rotated;
 }
 
-// Names of transformers' activations.
+// Reads transformers' names of activations.
 Result<Activation> ReadActivation(Fields& fields, const Architecture& row,
                                   const std::string& file) {
   static constexpr std::pair<std::string_view, Activation> kNames[] = {
@@ -88,7 +88,7 @@ Result<Activation> ReadActivation(Fields& fields, const Architecture& row,
               file, row.keys.activation, name.substr(0, 80));
 }
 
-// The root that q . k is divided by, the factor of the embedding, and soft-caps.
+// Reads the root that q . k is divided by, the factor of the embedding, and soft-caps.
 Status ReadScales(Fields& fields, const Architecture& row, const std::string& file,
                   ModelConfig& config) {
   if (row.scaled_embedding) {
@@ -112,7 +112,7 @@ Status ReadScales(Fields& fields, const Architecture& row, const std::string& fi
   return fields.status();
 }
 
-// What only some families have.
+// Reads what only some families have.
 Status ReadFamily(Fields& fields, const Architecture& row, const std::string& file,
                   ModelConfig& config) {
   if (row.multipliers) {
@@ -144,7 +144,7 @@ bool Bias(const BiasRule& rule, Fields& fields) {
   return rule.presence == Presence::kAlways;
 }
 
-// Things that change what a model computes and that no row has.
+// Refuses things that change what a model computes and that no row has.
 Status RefuseUnknown(Fields& fields, const std::string& file) {
   if (fields.Find("quantization_config") != nullptr) {
     return Fail(Code::kUnsupported,
@@ -163,7 +163,7 @@ Status RefuseUnknown(Fields& fields, const std::string& file) {
   return {};
 }
 
-// The figures of the language model, beside those of the whole.
+// Returns the figures of the language model, beside those of the whole.
 Result<json> TextConfig(json object, const std::string& file) {
   const auto found = object.find("text_config");
   if (found == object.end() || !found->is_object()) {
@@ -194,7 +194,7 @@ Result<uint32_t> HeadDim(Fields& fields, const Architecture& row, const ModelCon
   return head_dim;
 }
 
-// bos and eos from generation_config.json where it has them, else from config.json.
+// Reads bos and eos from generation_config.json where it has them, else from config.json.
 Status ReadIds(Fields& fields, std::optional<std::string_view> generation_json,
                const std::string& file, ModelConfig& config) {
   config.bos = fields.Ids("bos_token_id");

@@ -14,7 +14,7 @@ namespace kvasir {
 Status ReadHfEncoder(Fields& fields, const Architecture& row, const std::string& file,
                      ModelConfig& config);
 
-// decoder_start_token_id; transformers' default of 2 where it is missing.
+// Reads decoder_start_token_id; transformers' default of 2 where it is missing.
 Result<TokenId> ReadDecoderStart(Fields& fields, const std::string& file);
 
 }  // namespace kvasir

@@ -147,7 +147,7 @@ class HfEncoderFiles : public testing::Test {
     folder_.Write("model.safetensors", Safetensors(header_.dump(), data_));
     return ImportModel(folder_.path());
   }
-  // Another tensor with the numbers of `like`.
+  // Adds another tensor with the numbers of `like`.
   void Add(const std::string& name, const std::string& like) {
     json entry = header_[like];
     const size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];

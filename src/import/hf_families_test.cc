@@ -133,7 +133,7 @@ TEST(HfFamilies, ReadsPhi3sPartialRotary) {
   }
 }
 
-// Phi-3 with RoPE longrope: 8 numbers of each head, so 4 factors.
+// Writes Phi-3 with RoPE longrope: 8 numbers of each head, so 4 factors.
 json LongRope(const json& scaling, const json& more = {{"original_max_position_embeddings", 64}}) {
   json rope = {{"type", "longrope"}, {"short_factor", {1, 2, 3, 4}}, {"long_factor", {5, 6, 7, 8}}};
   rope.update(scaling);

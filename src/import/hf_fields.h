@@ -1,4 +1,4 @@
-// Fields: the typed reading of config.json.
+// Fields: the typed reading of config.json and the files beside it.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -25,7 +25,7 @@ class Fields {
   }
   // Tells whether the key is there, be it null.
   bool Names(const char* key) const { return object_.contains(key); }
-  // A whole number in [1, max]. Without a fallback it must be there.
+  // Reads a whole number in [1, max]. Without a fallback it must be there.
   uint32_t Count(const char* key, uint32_t max, std::optional<uint32_t> fallback = {}) {
     const nlohmann::json* value = Find(key);
     if (value == nullptr) {
@@ -39,7 +39,7 @@ class Fields {
     }
     return static_cast<uint32_t>(value->get<uint64_t>());
   }
-  // A whole number in [0, max].
+  // Reads a whole number in [0, max].
   uint32_t CountFrom0(const char* key, uint32_t max, uint32_t fallback) {
     const nlohmann::json* value = Find(key);
     if (value != nullptr && value->is_number_unsigned() && *value == 0) return 0;
@@ -54,6 +54,17 @@ class Fields {
     if (!value->is_number()) Wrong("{} is {}; it must be a number", key, Show(*value));
     return value->is_number() ? value->get<double>() : 1;
   }
+  // Reads a number in [least, most], if there is one.
+  std::optional<double> NumberWithin(const char* key, double least, double most) {
+    const nlohmann::json* value = Find(key);
+    if (value == nullptr) return std::nullopt;
+    if (value->is_number()) {
+      const auto number = value->get<double>();
+      if (number >= least && number <= most) return number;
+    }
+    Wrong("{} is {}; it must be a number from {} to {}", key, Show(*value), least, most);
+    return std::nullopt;
+  }
   bool Flag(const char* key, bool fallback) {
     const nlohmann::json* value = Find(key);
     if (value == nullptr) return fallback;
@@ -66,7 +77,7 @@ class Fields {
     if (!value->is_string()) Wrong("{} is {}; it must be a string", key, Show(*value));
     return value->is_string() ? value->get<std::string>() : fallback;
   }
-  // A token id or a list of them.
+  // Reads a token id or a list of them.
   std::vector<TokenId> Ids(const char* key) {
     const nlohmann::json* value = Find(key);
     std::vector<TokenId> ids;

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxConfigBytes = uint64_t{16} << 20;
 
-// What a folder without the needed file may be instead, as the fix.
+// Returns what a folder without the needed file may be instead, as the fix.
 std::string Advice(const fs::path& folder) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
@@ -42,8 +42,9 @@ Result<std::vector<StoredTensor>> OpenWeights(const fs::path& path, ImportedMode
   return tensors;
 }
 
-// Which shard a tensor is read from must follow from the shards alone, since the weights' digest
-// covers them and not the index: so a shard holds nothing that the index does not place there.
+// Checks that a shard holds nothing that the index does not place there. Which shard a tensor is
+// read from must follow from the shards alone, since the weights' digest covers them and not the
+// index.
 Status CheckNoneLeft(const TensorCatalog& left, const ShardIndex& tensors_of_shard,
                      const std::string& shard, const fs::path& index) {
   if (left.empty()) return {};
@@ -95,8 +96,8 @@ Result<TensorCatalog> OpenCatalog(const fs::path& folder, ImportedModel& model) 
   return CatalogOf(std::move(tensors));
 }
 
-// A tied model has one table under one or several names. Two different tables are a contradiction:
-// transformers 4 uses the one, transformers 5 the other.
+// Gives a tied model one table, which it may have under several names. Two different tables are a
+// contradiction: transformers 4 uses the one, transformers 5 the other.
 Status TieEmbeddings(const ModelConfig& config, const fs::path& folder, TensorCatalog& catalog) {
   if (!config.tied_embeddings) return {};
   const Architecture& row = ArchitectureOf(config);
@@ -122,8 +123,8 @@ Status TieEmbeddings(const ModelConfig& config, const fs::path& folder, TensorCa
   return {};
 }
 
-// The name that the tensor has in a model that is nothing but a language model: transformers writes
-// model.language_model.X, and wrote language_model.model.X before.
+// Returns the name that the tensor has in a model that is nothing but a language model:
+// transformers writes model.language_model.X, and wrote language_model.model.X before.
 std::string OfLanguageModel(const std::string& name) {
   constexpr std::string_view kOld = "language_model.", kNew = "model.language_model.";
   if (name.starts_with(kOld)) return name.substr(kOld.size());
@@ -131,7 +132,7 @@ std::string OfLanguageModel(const std::string& name) {
   return name;
 }
 
-// Names without the family's prefix, which files may have or not.
+// Leaves out the family's prefix of names, which files may have or not.
 Status LeaveOutPrefix(const ModelConfig& config, const fs::path& folder, TensorCatalog& catalog) {
   const Architecture& row = ArchitectureOf(config);
   if (row.hf_prefix.empty() && !row.text_config) return {};
@@ -178,7 +179,7 @@ Result<ConfigFiles> ReadConfigFiles(const fs::path& folder) {
   return files;
 }
 
-// Whether a weight file is there, and not only what git-LFS keeps in its place.
+// Returns whether a weight file is there, and not only what git-LFS keeps in its place.
 Result<bool> IsHere(const fs::path& path) {
   KV_ASSIGN(const bool exists, Exists(path));
   if (!exists) return false;

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// Figures that only RoPE type yarn has, with transformers' defaults.
+// Reads figures that only RoPE type yarn has, with transformers' defaults.
 void ReadYarn(Fields& rope_fields, RopeConfig& rope) {
   rope.factor = rope_fields.Number("factor");
   rope.beta_fast = rope_fields.Number("beta_fast", rope.beta_fast);
@@ -27,7 +27,7 @@ void ReadYarn(Fields& rope_fields, RopeConfig& rope) {
   rope.attention_factor = rope_fields.Number("attention_factor", inferred);
 }
 
-// A list of numbers, rounded to f32 as in transformers.
+// Reads a list of numbers, rounded to f32 as in transformers.
 Result<std::vector<float>> ReadFactors(const Fields& rope_fields, const char* key,
                                        const std::string& where) {
   const json* list = rope_fields.Find(key);

@@ -9,14 +9,15 @@
 
 namespace kvasir {
 
-// transformers 4: rope_theta and rope_scaling ("rope_type", or "type" before 4.43).
+// Parses RoPE. transformers 4: rope_theta and rope_scaling ("rope_type", or "type" before 4.43).
 // transformers 5: rope_parameters holds both; it still reads rope_scaling first where that is set.
 // kUnsupported and kInvalidArgument name the key. REQUIRES: config has head_dim and max_positions.
 Result<RopeConfig> ParseRope(Fields& fields, const Architecture& row, const ModelConfig& config,
                              const std::string& file);
 
-// RoPE of full layers and of layers with a window. transformers 4: rope_theta and rope_scaling
-// against rope_local_base_freq; 5: rope_parameters.full_attention and .sliding_attention.
+// Parses RoPE of full layers and of layers with a window. transformers 4: rope_theta and
+// rope_scaling against rope_local_base_freq; 5: rope_parameters.full_attention and
+// .sliding_attention.
 Status ParseTwoRopes(const nlohmann::json& object, const Architecture& row, const std::string& file,
                      ModelConfig& config);
 

@@ -7,7 +7,7 @@ namespace {
 
 using nlohmann::json;
 
-// [num_layers]: whether the layer has a window, as a list of layer_types says.
+// Returns [num_layers]: whether the layer has a window, as a list of layer_types says.
 Result<std::vector<bool>> FromLayerTypes(const json& types, const ModelConfig& config,
                                          const std::string& file) {
   if (!types.is_array() || types.size() != config.num_layers) {

@@ -10,9 +10,9 @@
 
 namespace kvasir {
 
-// ModelConfig::windows: layer_types decides where it is present, else the family's WindowRule.
-// kInvalidArgument: a window of 0 or layer_types of another length; kUnsupported: a window in a
-// family that has none.
+// Reads ModelConfig::windows: layer_types decides where it is present, else the family's
+// WindowRule. kInvalidArgument: a window of 0 or layer_types of another length; kUnsupported: a
+// window in a family that has none.
 Result<std::vector<uint32_t>> ReadWindows(Fields& fields, const Architecture& row,
                                           const ModelConfig& config, const std::string& file);
 

@@ -21,8 +21,9 @@ struct Source {
   std::optional<fs::path> ct2_folder = std::nullopt;
 };
 
-// The folder with the model.bin of CTranslate2: this one, or `model` in it. Absent: neither, or the
-// folder has weights in safetensors. What PyTorch writes is called pytorch_model.bin.
+// Returns the folder with the model.bin of CTranslate2: this one, or `model` in it. Absent:
+// neither, or the folder has weights in safetensors. What PyTorch writes is called
+// pytorch_model.bin.
 Result<std::optional<fs::path>> Ct2FolderIn(const fs::path& folder) {
   for (const std::string_view name : {std::string_view("model.safetensors"), kShardIndexFile}) {
     KV_ASSIGN(const bool exists, Exists(folder / name));
@@ -35,8 +36,8 @@ Result<std::optional<fs::path>> Ct2FolderIn(const fs::path& folder) {
   return std::nullopt;
 }
 
-// The GGUF file of a folder without config.json. Absent when the folder has a config.json or no
-// GGUF file; kInvalidArgument when it has several.
+// Returns the GGUF file of a folder without config.json. Absent when the folder has a config.json
+// or no GGUF file; kInvalidArgument when it has several.
 Result<std::optional<fs::path>> OnlyGguf(const fs::path& folder) {
   KV_ASSIGN(const bool has_config, Exists(folder / "config.json"));
   if (has_config) return std::nullopt;

@@ -95,7 +95,7 @@ void DescribeTensors(DType dtype,
                      const std::function<const std::byte*(Slot slot, uint64_t numbers)>& data,
                      ImportedModel& model);
 
-// A model of the given shape with random weights from `seed`, for `bench --shape`: llama-1b,
+// Makes a model of the given shape with random weights from `seed`, for `bench --shape`: llama-1b,
 // qwen2-0.5b, llama-100m, qwen3-moe-2b, gemma3-1b, phi3-mini, m2m100-418m, m2m100-1.2b (and `tiny`,
 // whose sizes are multiples of nothing, for tests). dtype: how weights are stored. Costs a few MiB
 // whatever the shape: tensors are windows onto one tile.
@@ -108,9 +108,9 @@ struct DigestMemory {
   Secret secret;
 };
 
-// SHA-256 over the content of all weight files. Remembered by path, device, inode, size, mtime and
-// ctime (ns), so that a later start reads no weights; without memory, or with an unusable folder,
-// it only costs time. progress(done_bytes, total_bytes) may be empty.
+// Computes SHA-256 over the content of all weight files. Remembered by path, device, inode, size,
+// mtime and ctime (ns), so that a later start reads no weights; without memory, or with an unusable
+// folder, it only costs time. progress(done_bytes, total_bytes) may be empty.
 Result<Digest> WeightsDigest(const ImportedModel& model, const std::optional<DigestMemory>& memory,
                              const std::function<void(uint64_t, uint64_t)>& progress);
 

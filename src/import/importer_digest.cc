@@ -20,8 +20,8 @@ constexpr uint64_t kMaxRememberedBytes = uint64_t{16} << 20;
 // system that matters counts in 2 seconds.
 constexpr int64_t kSettledNs = 2'000'000'000;
 
-// Everything that must be the same for a remembered digest to hold. Paths are length-prefixed: they
-// may hold any byte.
+// Returns everything that must be the same for a remembered digest to hold. Paths are
+// length-prefixed: they may hold any byte.
 std::string KeyOf(const ImportedModel& model) {
   std::string key = "kvasir weights digest 2\n";
   for (const auto& file : model.mapped_files) {
@@ -59,14 +59,15 @@ std::optional<Digest> Recall(const fs::path& path, const std::string& key, const
   return digest;
 }
 
-// Failing only costs time, as does a file that a power loss tore: its check tells.
+// Writes a remembered digest. Failing only costs time, as does a file that a power loss tore: its
+// check tells.
 void Remember(const fs::path& path, const std::string& text) {
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
   (void)WriteAtomicFile(path, text, {.durability = Durability::kRecomputable});
 }
 
-// Whether the files are still what was mapped and have been so for a while.
+// Returns whether the files are still what was mapped and have been so for a while.
 bool Settled(const ImportedModel& model) {
   const int64_t now_ns = UnixNs();
   for (const auto& file : model.mapped_files) {

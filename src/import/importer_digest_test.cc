@@ -20,7 +20,7 @@ ImportedModel MustImport(const fs::path& path) {
   EXPECT_TRUE(model) << model.error().message;
   return std::move(*model);
 }
-// The digest, and how many bytes were read for it.
+// Returns the digest, and how many bytes were read for it.
 std::pair<Digest, uint64_t> Measure(const ImportedModel& model, const fs::path& cache,
                                     const Secret& secret = {}) {
   uint64_t read = 0, total = 0;

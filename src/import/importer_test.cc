@@ -25,7 +25,7 @@ ImportedModel Import(const fs::path& path) {
   return model ? std::move(*model) : ImportedModel{};
 }
 
-// "the model's, name text, ...".
+// Writes "the model's, name text, ...".
 std::string TemplatesOf(const ImportedModel& model) {
   std::string texts = model.chat_template;
   for (const auto& [name, text] : model.named_templates) texts += ", " + name + " " + text;
@@ -46,7 +46,7 @@ float NumberAt(const TensorView& view, uint64_t i) {
   return single;
 }
 
-// All numbers of a tensor, rows of each head in our order.
+// Returns all numbers of a tensor, rows of each head in our order.
 std::vector<float> Numbers(const MatrixSource& source, uint32_t head_dim) {
   const TensorView& view = source.view;
   const uint64_t rows = view.shape[0], columns = view.shape.size() > 1 ? view.shape[1] : 1;

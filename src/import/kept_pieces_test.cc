@@ -64,7 +64,7 @@ std::vector<fs::path> TokenizersAtHand() {
   return paths;
 }
 
-// Prose in two languages where it is at hand, else a text of this project.
+// Reads prose in two languages where it is at hand, else a text of this project.
 std::string Prose() {
   const fs::path prose = fs::path(KVASIR_SHARED_DIR) / "data/prose";
   std::string text;

@@ -6,7 +6,7 @@ bool HasExperts(const ModelConfig& config, uint32_t layer) {
   return config.experts && (config.experts->layers.empty() || config.experts->layers[layer]);
 }
 
-// A window as long as the model's own context counts as full.
+// Describes a layer of Llama. A window as long as the model's own context counts as full.
 LayerSpec LlamaLayer(const ModelConfig& config, uint32_t layer) {
   const uint32_t window = config.windows.empty() ? 0 : config.windows[layer];
   return {.ffn = HasExperts(config, layer) ? FfnKind::kExperts : FfnKind::kGated,

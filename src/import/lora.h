@@ -9,6 +9,7 @@
 #include "base/digest.h"
 #include "import/model_config.h"
 #include "kvasir/status.h"
+#include "tensor/weight_format.h"
 
 namespace kvasir {
 
@@ -29,7 +30,8 @@ struct LoraPair {
 
 // An adapter as it is used. Its numbers are copies: later changes of its files do nothing.
 struct LoraAdapter {
-  std::vector<LoraPair> pairs;  // by layer, then target; at least one
+  std::vector<LoraPair> pairs;               // by layer, then target; at least one
+  WeightFormat format = WeightFormat::kF32;  // kF16, kBf16: each number is such a one
   // SHA-256 over layers, targets, shapes and numbers, without scales: the same from either kind of
   // file.
   Digest numbers{};

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kGgufA = ".lora_a", kGgufB = ".lora_b";
 
-// What the metadata must say: an adapter, of the kind LoRA, for the model's architecture.
+// Checks what the metadata must say: an adapter, of the kind LoRA, for the model's architecture.
 Status CheckLoraKind(const GgufFile& gguf, const std::string& file, const ModelConfig& config) {
   Metadata metadata(gguf, "", file);
   const std::string type = metadata.Text("general.type").value_or("model");
@@ -37,7 +37,8 @@ Status CheckLoraKind(const GgufFile& gguf, const std::string& file, const ModelC
               row.gguf_name.empty() ? row.name : row.gguf_name);
 }
 
-// Whether converters store rows of q and k interleaved, for all rows of the table of that name.
+// Returns whether converters store rows of q and k interleaved, for all rows of the table of that
+// name.
 bool StoresInterleaved(const ModelConfig& config) {
   const std::string_view name = ArchitectureOf(config).gguf_name;
   for (const Architecture& row : Architectures()) {

@@ -23,7 +23,7 @@ struct LoraPlace {
 };
 using LoraPlaces = std::unordered_map<std::string, std::vector<LoraPlace>>;
 
-// The parts of each tensor, by its name. Parts of a fused tensor follow each other.
+// Returns the parts of each tensor, by its name. Parts of a fused tensor follow each other.
 LoraPlaces LoraPlacesOf(const ModelConfig& config, NameStyle style) {
   LoraPlaces places;
   const Architecture& row = ArchitectureOf(config);
@@ -43,7 +43,7 @@ LoraPlaces LoraPlacesOf(const ModelConfig& config, NameStyle style) {
   return places;
 }
 
-// What a tensor is that no part of a layer takes.
+// Says what a tensor is that no part of a layer takes.
 tl::unexpected<Error> NoLoraPlace(const StoredLora& lora, const std::string& where,
                                   const ModelConfig& config) {
   const auto has = [&](std::string_view part) {
@@ -76,7 +76,7 @@ tl::unexpected<Error> WrongLoraShape(const StoredTensor& tensor, uint64_t rows, 
               tensor.file, tensor.name, fmt::join(tensor.shape, ", "), rows, columns);
 }
 
-// Numbers of a tensor in f32.
+// Widens the numbers of a tensor to f32.
 Result<std::vector<float>> WidenLora(const StoredTensor& tensor) {
   if (!tensor.dtype) {
     return Fail(Code::kUnsupported,
@@ -145,7 +145,22 @@ Result<uint32_t> LoraRankOf(const StoredLora& lora, const std::string& where) {
   return static_cast<uint32_t>(rank);
 }
 
-// Rows [first, first + rows) of B, in our order.
+// Returns the format of all numbers where it is the same one of 16 bits, else that of any.
+WeightFormat FormatOf(const StoredLoras& loras) {
+  std::optional<WeightFormat> format;
+  for (const auto& [weight, lora] : loras) {
+    for (const auto* half : {&lora.a, &lora.b}) {
+      if (!*half) continue;
+      const WeightFormat of_half = (*half)->dtype.value_or(WeightFormat::kF32);
+      if (format.value_or(of_half) != of_half) return WeightFormat::kF32;
+      format = of_half;
+    }
+  }
+  const bool has_16_bits = format == WeightFormat::kF16 || format == WeightFormat::kBf16;
+  return has_16_bits ? *format : WeightFormat::kF32;
+}
+
+// Returns rows [first, first + rows) of B, in our order.
 std::vector<float> RowsOfB(const std::vector<float>& b, uint32_t rank, const LoraPlace& place,
                            bool interleaved, uint32_t head_dim) {
   std::vector<float> rows(place.rows * rank);
@@ -177,7 +192,7 @@ Status AddHalf(const std::string& weight, std::string shown, bool is_b, StoredTe
 Result<LoraAdapter> BindLoras(const StoredLoras& loras, NameStyle style, bool interleaved,
                               const std::string& where, const ModelConfig& config) {
   const LoraPlaces places = LoraPlacesOf(config, style);
-  LoraAdapter adapter;
+  LoraAdapter adapter{.format = FormatOf(loras)};
   for (const auto& [weight, lora] : loras) {
     const auto found = places.find(weight);
     if (found == places.end()) return NoLoraPlace(lora, where, config);

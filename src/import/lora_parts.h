@@ -20,7 +20,7 @@ inline constexpr std::pair<Slot, LoraTarget> kLoraSlots[] = {
     {Slot::kDown, LoraTarget::kDown},
 };
 
-// LoraAdapter::numbers of pairs.
+// Computes LoraAdapter::numbers of pairs.
 Digest LoraNumbersDigest(const std::vector<LoraPair>& pairs);
 
 // The two halves of a change, as a file has them.

@@ -32,7 +32,7 @@ struct PeftConfig {
   std::vector<std::pair<Regex, double>> alpha_pattern;
 };
 
-// Keys that change what is computed, and the value that changes nothing.
+// Refuses keys that change what is computed, unless they have the value that changes nothing.
 Status CheckPlainPeft(const Fields& fields, const std::string& file) {
   const auto is_empty = [](const json& value) {
     return value == false || (value.is_structured() && value.empty()) || value == "none";
@@ -59,8 +59,8 @@ Status CheckPlainPeft(const Fields& fields, const std::string& file) {
   return {};
 }
 
-// A key of a pattern names modules by their ends, by parts between dots; or from the beginning,
-// where it begins with ^ (PEFT's get_pattern_key).
+// Compiles a key of a pattern, which names modules by their ends, by parts between dots; or from
+// the beginning, where it begins with ^ (PEFT's get_pattern_key).
 Result<Regex> PeftModulesOf(const std::string& key, const std::string& file) {
   auto regex = Regex::Compile(key.starts_with('^') ? "(?:" + key + ")" : "^(.*\\.)?(" + key + ")$");
   if (regex) return regex;
@@ -103,8 +103,8 @@ Result<PeftConfig> ParsePeftConfig(const std::string& text, const std::string& f
   return config;
 }
 
-// alpha of a module. PEFT takes the first key that fits; keys that contradict each other are
-// refused, since JSON objects have no order.
+// Returns alpha of a module. PEFT takes the first key that fits; keys that contradict each other
+// are refused, since JSON objects have no order.
 Result<double> PeftAlphaOf(const PeftConfig& config, const std::string& module,
                            const std::string& file) {
   std::optional<double> alpha;
@@ -121,8 +121,8 @@ Result<double> PeftAlphaOf(const PeftConfig& config, const std::string& module,
   return alpha.value_or(config.alpha);
 }
 
-// The name in the architecture table of a tensor that PEFT calls `name`: without the family's
-// prefix, which its names have; of a model that also sees images, the language model's.
+// Returns the name in the architecture table of a tensor that PEFT calls `name`: without the
+// family's prefix, which its names have; of a model that also sees images, the language model's.
 std::string PeftTableName(std::string name, const Architecture& row) {
   constexpr std::string_view kOld = "language_model.", kNew = "model.language_model.";
   if (row.text_config && name.starts_with(kNew)) name = "model." + name.substr(kNew.size());

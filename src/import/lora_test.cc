@@ -78,7 +78,7 @@ class Loras : public testing::Test {
     ExpectError(ReadPeft(more), code, parts);
   }
 
-  // The same adapter as llama.cpp's converter writes it: rows of B of q and k interleaved.
+  // Writes the same adapter as llama.cpp's converter does: rows of B of q and k interleaved.
   std::string GgufOf(const std::function<void(GgufBuilder&)>& metadata) {
     constexpr std::pair<const char*, const char*> kModules[] = {
         {"self_attn.q_proj", "blk.0.attn_q.weight"},

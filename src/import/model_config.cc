@@ -14,7 +14,7 @@
 namespace kvasir {
 namespace {
 
-// One factor for each pair of rotated numbers.
+// Checks factors: one for each pair of rotated numbers.
 Status CheckFactors(const char* name, std::span<const float> factors, uint32_t rotated,
                     const ModelConfig& config, const std::string& file) {
   if (factors.size() != rotated / 2) {
@@ -120,7 +120,8 @@ Status CheckIds(const std::vector<TokenId>& ids, const char* what, const ModelCo
   return {};
 }
 
-// How many numbers the tensors of these slots hold; absent: more than 2^64. O(slots x layers).
+// Counts the numbers that the tensors of these slots hold; absent: more than 2^64. O(slots x
+// layers).
 std::optional<uint64_t> NumbersOf(std::span<const SlotNames> slots, const ModelConfig& config) {
   std::optional<uint64_t> sum = 0;
   for (const SlotNames& names : slots) {
@@ -175,7 +176,7 @@ Status CheckSize(const ModelConfig& config, const std::string& file) {
       config.num_layers, config.max_positions, TextOf(kv));
 }
 
-// What follows type and theta in CanonicalText.
+// Returns what follows type and theta in CanonicalText.
 std::string RopeText(const RopeConfig& rope) {
   std::string text;
   if (rope.type != RopeType::kDefault) text += fmt::format(" factor={:a}", rope.factor);

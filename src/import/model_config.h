@@ -41,8 +41,8 @@ inline bool UsesLongFactors(const RopeConfig& rope, uint64_t tokens) {
          static_cast<double>(tokens) > rope.original_max_positions;
 }
 
-// longrope's attention factor where the file names none: sqrt(1 + ln(factor) / ln(original)), 1
-// where the context was not extended. Rounded to f32, as GGUF files store it.
+// Returns longrope's attention factor where the file names none: sqrt(1 + ln(factor) /
+// ln(original)), 1 where the context was not extended. Rounded to f32, as GGUF files store it.
 double LongRopeAttentionFactor(double factor, double original_max_positions);
 
 // The largest figures that are believed; beyond them a file is wrong, not large.

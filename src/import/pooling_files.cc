@@ -24,7 +24,7 @@ tl::unexpected<Error> OtherPooling(const std::string& file, std::string_view nam
               file, name.substr(0, 80));
 }
 
-// The names of sentence-transformers.
+// Finds a pooling by its names in sentence-transformers.
 Result<Pooling> PoolingNamed(std::string_view name, const std::string& file) {
   if (name == "lasttoken" || name == "last_token") return Pooling::kLast;
   if (name == "mean" || name == "mean_tokens") return Pooling::kMean;
@@ -33,7 +33,8 @@ Result<Pooling> PoolingNamed(std::string_view name, const std::string& file) {
 
 }  // namespace
 
-// Newer files have one "pooling_mode", older ones a flag "pooling_mode_X" for each kind.
+// Parses newer files, which have one "pooling_mode", and older ones, which have a flag
+// "pooling_mode_X" for each kind.
 Result<Pooling> ParsePoolingConfig(std::string_view text, const std::string& file) {
   KV_ASSIGN(const json object, ParseJsonObject(text, file));
   std::vector<std::string> names;

@@ -155,7 +155,7 @@ std::string ShapeText(const std::vector<uint64_t>& shape) {
   return text + "]";
 }
 
-// One header entry against its own numbers and the data it points to.
+// Checks one header entry against its own numbers and the data it points to.
 Result<StoredTensor> Check(const Entry& entry, std::span<const std::byte> data,
                            const std::string& file) {
   const auto type = std::ranges::find(kNamedTypes, entry.dtype, &NamedType::name);

@@ -17,8 +17,8 @@ inline constexpr uint64_t kMaxShardIndexBytes = uint64_t{64} << 20;  // 500,000 
 
 using ShardIndex = std::map<std::string, std::vector<std::string>>;  // file -> its tensors
 
-// Its weight_map. kCorruption: the file is not such an index, or names a file that is not safe
-// (IsSafeFile) or not called *.safetensors. kNotFound, kIoError: as ReadTextFile. O(n log n).
+// Reads its weight_map. kCorruption: the file is not such an index, or names a file that is not
+// safe (IsSafeFile) or not called *.safetensors. kNotFound, kIoError: as ReadTextFile. O(n log n).
 Result<ShardIndex> ReadShardIndex(const std::filesystem::path& index);
 
 }  // namespace kvasir

@@ -83,7 +83,7 @@ class SlotTensors {
   void Add(Slot slot, MatrixSource tensor) {
     tensors_[static_cast<size_t>(slot)].push_back(std::move(tensor));
   }
-  // fn(slot, tensor) for each that there is, in the order of Slot.
+  // Calls fn(slot, tensor) for each that there is, in the order of Slot.
   template <typename Fn>
   void ForEach(Fn fn) const {
     for (size_t i = 0; i < kNumSlots; ++i) {

@@ -175,7 +175,8 @@ void Encode(double value, DType dtype, std::byte* out) {
   }
 }
 
-// Near normal, mean 0, deviation 1: four 16-bit uniforms of one draw, rescaled.
+// Returns numbers that are near normal, mean 0, deviation 1: four 16-bit uniforms of one draw,
+// rescaled.
 double NearNormal(uint64_t bits) {
   double sum = 0;
   for (int i = 0; i < 4; ++i) sum += static_cast<double>(bits >> (16 * i) & 0xffff);
@@ -228,7 +229,7 @@ class TiledRegion {
   uint64_t bytes_;
 };
 
-// Norm weights lie around 1. Owned apart, [hidden].
+// Makes norm weights around 1. Owned apart, [hidden].
 std::shared_ptr<const std::vector<std::byte>> MakeNorms(uint32_t hidden, DType dtype,
                                                         uint64_t seed) {
   auto bytes = std::make_shared<std::vector<std::byte>>(uint64_t{hidden} * BytesOf(dtype));

@@ -27,7 +27,8 @@ std::string_view PatternOf(const SlotNames& names, NameStyle style) {
   return style == NameStyle::kGguf ? names.gguf : names.hf;
 }
 
-// A slot's first row in its tensor, which slots of the same name share, and the tensor's rows.
+// Returns a slot's first row in its tensor, which slots of the same name share, and the tensor's
+// rows.
 std::pair<uint64_t, uint64_t> RowsOf(const SlotNames& names, std::span<const SlotNames> slots,
                                      NameStyle style, const ModelConfig& config, uint32_t layer) {
   uint64_t first_row = 0, tensor_rows = 0;
@@ -93,7 +94,7 @@ Status CheckNoneMissing(const TensorCatalog& catalog, const Architecture& archit
               num_missing > kMaxNamed ? fmt::format(" and {} more", num_missing - kMaxNamed) : "");
 }
 
-// Tensors of a layer that hold no weights: rotary frequencies and GPT-2's causal mask.
+// Tells whether a layer's tensor holds no weights: rotary frequencies and GPT-2's causal mask.
 bool IsBuffer(std::string_view name) {
   for (const char* end :
        {".rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias", ".attn_rot_embd.weight"}) {

@@ -115,7 +115,7 @@ TEST_F(Folder, ATiedTableMayStandUnderEitherNameOrBothIfEqual) {
   ExpectError(ImportWith(only_table), Code::kNotFound, {"lm_head.weight"});  // untied
 }
 
-// hidden 4, 1 layer, 2 heads of 2, ffn 16, vocab 7, 8 positions.
+// Makes tensors of hidden 4, 1 layer, 2 heads of 2, ffn 16, vocab 7, 8 positions.
 Tensors WholeGpt2(const std::string& prefix) {
   const std::string type = "F32";
   Tensors tensors = {{"wte.weight", {type, {7, 4}}}, {"wpe.weight", {type, {8, 4}}}};

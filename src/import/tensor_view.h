@@ -50,7 +50,7 @@ constexpr StoredBlock BlockOf(DType dtype) {
 }
 constexpr bool IsQuantised(DType dtype) { return LayoutOf(dtype).quantised(); }
 
-// Bytes of `count` numbers, whole blocks.
+// Returns the bytes of `count` numbers, whole blocks.
 constexpr uint64_t StoredBytes(DType dtype, uint64_t count) {
   return count / BlockOf(dtype).columns * BlockOf(dtype).bytes;
 }

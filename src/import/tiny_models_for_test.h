@@ -16,8 +16,8 @@ inline std::string TinyModelPath(const std::string& name) {
   return std::string(KVASIR_SOURCE_DIR) + "/tests/data/" + name;
 }
 
-// Names of the folders tests/data/tiny-*, in order: at least one of each family, and of each
-// variant that a layer computes.
+// Returns names of the folders tests/data/tiny-*, in order: at least one of each family, and of
+// each variant that a layer computes.
 inline std::vector<std::string> TinyModels() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(TinyModelPath(""))) {

@@ -25,7 +25,7 @@ using nlohmann::json;
 
 constexpr uint64_t kMaxTemplateBytes = uint64_t{16} << 20;
 
-// "" where the file is absent.
+// Reads a file; "" where it is absent.
 Result<std::string> ReadOptional(const fs::path& path, uint64_t max_bytes) {
   KV_ASSIGN(const bool exists, Exists(path));
   if (!exists) return std::string();
@@ -37,8 +37,8 @@ Result<std::string> ReadOptional(const fs::path& path, uint64_t max_bytes) {
 // By name; "default" is the model's.
 using Templates = std::map<std::string, std::string>;
 
-// The "chat_template" of a file, tokenizer_config.json or chat_template.json: text, or a list of
-// {name, template}. Of equal names the first one counts.
+// Reads the "chat_template" of a file, tokenizer_config.json or chat_template.json: text, or a list
+// of {name, template}. Of equal names the first one counts.
 Result<Templates> TemplatesOf(const std::string& file, const fs::path& path) {
   Templates templates;
   if (file.empty()) return templates;
@@ -57,7 +57,7 @@ Result<Templates> TemplatesOf(const std::string& file, const fs::path& path) {
   return templates;
 }
 
-// *.jinja in a folder, each under the name of its file.
+// Reads *.jinja in a folder, each under the name of its file.
 Result<Templates> TemplatesIn(const fs::path& folder) {
   Templates templates;
   std::error_code error;
@@ -69,7 +69,7 @@ Result<Templates> TemplatesIn(const fs::path& folder) {
   return templates;
 }
 
-// The templates of a folder, as transformers finds them: a template's own file comes before
+// Reads the templates of a folder, as transformers finds them: a template's own file comes before
 // tokenizer_config.json, and that before chat_template.json, which processors have.
 Result<Templates> ReadTemplates(const fs::path& folder, const std::string& tokenizer_config) {
   KV_ASSIGN(Templates templates, TemplatesIn(folder / "additional_chat_templates"));
@@ -89,7 +89,7 @@ Result<Templates> ReadTemplates(const fs::path& folder, const std::string& token
   return templates;
 }
 
-// The first file of ranks in a folder, by name; "": there is none.
+// Returns the first file of ranks in a folder, by name; "": there is none.
 fs::path TiktokenFile(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code error;
@@ -115,7 +115,7 @@ Result<FilesBeside> ReadFilesBeside(const fs::path& folder) {
   return files;
 }
 
-// sentencepiece.bpe.model: with vocab.json M2M-100's, without NLLB's. Absent: no such file.
+// Reads sentencepiece.bpe.model: with vocab.json M2M-100's, without NLLB's. Absent: no such file.
 Result<std::optional<Vocabulary>> ReadTranslationVocabulary(const fs::path& folder,
                                                             const ModelConfig& config) {
   const fs::path path = folder / "sentencepiece.bpe.model", vocab = folder / "vocab.json";
@@ -132,8 +132,8 @@ Result<std::optional<Vocabulary>> ReadTranslationVocabulary(const fs::path& fold
   return vocabulary;
 }
 
-// tokenizer.model, else *.tiktoken, else sentencepiece.bpe.model, with what the files beside it
-// say.
+// Reads tokenizer.model, else *.tiktoken, else sentencepiece.bpe.model, with what the files beside
+// it say.
 Result<std::optional<Vocabulary>> ReadVocabularyFile(const fs::path& folder,
                                                      const ModelConfig& config) {
   fs::path path = folder / "tokenizer.model";
@@ -151,7 +151,7 @@ Result<std::optional<Vocabulary>> ReadVocabularyFile(const fs::path& folder,
   return vocabulary;
 }
 
-// JSON without what is not UTF-8 is the same text.
+// Tells whether a text is UTF-8: JSON without what is not UTF-8 is the same text.
 bool IsUtf8(const std::string& text) {
   return json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::ignore)) == text;
 }

@@ -9,7 +9,7 @@
 
 namespace kvasir {
 
-// tokenizer.json, tokenizer_config.json, and the chat templates where the model has none yet:
+// Reads tokenizer.json, tokenizer_config.json, and the chat templates where the model has none yet:
 // chat_template.jinja, else what tokenizer_config.json says, else chat_template.json; the named
 // ones from these and from additional_chat_templates/*.jinja. special_tokens_map.json where
 // special_tokens_json is empty. Without a tokenizer.json and a vocabulary of the model's own:

@@ -15,8 +15,8 @@ constexpr uint32_t kLongest = Continuations::kLengths[0];
 // its places to those of other texts.
 constexpr size_t kBucket = 4;
 
-// Three hashes of each token share two places: equal texts have equal hashes, and shorter ones
-// repeat most.
+// Returns how many places the table has. Three hashes of each token share two places: equal texts
+// have equal hashes, and shorter ones repeat most.
 uint64_t NumPlaces(uint64_t num_tokens) {
   if (num_tokens == 0) return 0;
   return std::clamp<uint64_t>(std::bit_ceil(num_tokens * 2), kBucket,
@@ -25,7 +25,7 @@ uint64_t NumPlaces(uint64_t num_tokens) {
 
 size_t BucketOf(uint64_t hash, size_t num_places) { return hash & (num_places - kBucket); }
 
-// Whether a place has the hash's bits that a place keeps.
+// Returns whether a place has the hash's bits that a place keeps.
 bool HasTag(uint64_t place, uint64_t hash) { return place != 0 && place >> 48 == hash >> 48; }
 
 }  // namespace

@@ -9,15 +9,16 @@
 #include "base/check.h"
 #include "base/fault.h"
 #include "base/random.h"
+#include "base/treap.h"
 
 namespace kvasir {
 namespace {
 
-// At most half full, so that a probe usually touches one cache line.
+// Returns a size that is at most half full, so that a probe usually touches one cache line.
 uint64_t TableSize(uint32_t num_nodes) { return std::bit_ceil(uint64_t{num_nodes} * 2); }
 uint64_t GhostSize(uint32_t num_nodes) { return std::bit_ceil(uint64_t{num_nodes}); }
 
-// Folded 128-bit product (as in wyhash).
+// Folds a 128-bit product (as in wyhash).
 uint64_t Fold(uint64_t a, uint64_t b) {
   const auto product = static_cast<unsigned __int128>(a) * b;
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
@@ -257,7 +258,8 @@ NodeId PrefixIndex::Insert(NodeId parent, std::span<const TokenId> tokens) {
   while (*link != kNone && Priority(*link) > Priority(id)) {
     link = Less(tokens, *link) ? &nodes_[*link].left : &nodes_[*link].right;
   }
-  Split(*link, tokens, &nodes_[id].left, &nodes_[id].right);
+  const auto comes_after = [&](uint32_t other) { return Less(tokens, other); };
+  SplitTreap(nodes_, *link, comes_after, &nodes_[id].left, &nodes_[id].right);
   *link = id;
   return NodeId{id};
 }
@@ -269,7 +271,8 @@ void PrefixIndex::Remove(NodeId node, RemoveKind kind) {
   while (*link != id) {
     link = Less(tokens(node), *link) ? &nodes_[*link].left : &nodes_[*link].right;
   }
-  *link = Merge(nodes_[id].left, nodes_[id].right);
+  *link = MergeTreaps(nodes_, nodes_[id].left, nodes_[id].right,
+                      [this](uint32_t one) { return Priority(one); });
   if (kind == RemoveKind::kEvicted) {
     ghosts_[nodes_[id].hash & (ghosts_.size() - 1)] = nodes_[id].hash;
   }
@@ -311,34 +314,6 @@ void PrefixIndex::Unhold(NodeId node) {
   if (--at.holds == 0 && at.num_tokens == 0) free_stack_[nodes_.size() - num_nodes_--] = Raw(node);
 }
 
-// Treap ("randomized search tree", Seidel and Aragon, 1996): ordered by tokens, heap by Priority.
-uint32_t PrefixIndex::Merge(uint32_t left, uint32_t right) {
-  if (left == kNone) return right;
-  if (right == kNone) return left;
-  if (Priority(left) > Priority(right)) {
-    nodes_[left].right = Merge(nodes_[left].right, right);
-    return left;
-  }
-  nodes_[right].left = Merge(left, nodes_[right].left);
-  return right;
-}
-
-void PrefixIndex::Split(uint32_t tree, std::span<const TokenId> tokens, uint32_t* left,
-                        uint32_t* right) {
-  while (tree != kNone) {
-    if (Less(tokens, tree)) {
-      *right = tree;
-      right = &nodes_[tree].left;
-      tree = *right;
-    } else {
-      *left = tree;
-      left = &nodes_[tree].right;
-      tree = *left;
-    }
-  }
-  *left = *right = kNone;
-}
-
 void PrefixIndex::TableInsert(uint32_t node) {
   const uint64_t mask = table_.size() - 1;
   uint64_t slot = nodes_[node].hash & mask;
@@ -346,8 +321,8 @@ void PrefixIndex::TableInsert(uint32_t node) {
   table_[slot] = node;
 }
 
-// Linear probing without tombstones: entries after the gap move up unless that would put them
-// before their home (Knuth, vol. 3, 6.4, algorithm R).
+// Closes the gap of linear probing without tombstones: entries after it move up unless that would
+// put them before their home (Knuth, vol. 3, 6.4, algorithm R).
 void PrefixIndex::TableRemove(uint32_t node) {
   const uint64_t mask = table_.size() - 1;
   uint64_t gap = nodes_[node].hash & mask;

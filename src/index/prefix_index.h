@@ -119,7 +119,7 @@ class PrefixIndex {
     if (hits < kMaxHits) ++hits;
   }
   uint32_t depth(NodeId node) const { return is_root(node) ? 0 : At(node).depth; }  // blocks
-  // A keyed hash of the root and all tokens up to the node's end. REQUIRES: not a root.
+  // Returns a keyed hash of the root and all tokens up to the node's end. REQUIRES: not a root.
   uint64_t content(NodeId node) const { return At(node).hash; }
   bool has_children(NodeId node) const;
   const BlockKey& key(NodeId node) const;  // REQUIRES: a root or a full block
@@ -173,8 +173,6 @@ class PrefixIndex {
   uint64_t Priority(uint32_t node) const;
   bool TokensEqual(uint32_t node, std::span<const TokenId> tokens) const;
   bool Less(std::span<const TokenId> tokens, uint32_t node) const;
-  uint32_t Merge(uint32_t left, uint32_t right);
-  void Split(uint32_t tree, std::span<const TokenId> tokens, uint32_t* left, uint32_t* right);
   void TableInsert(uint32_t node);
   void TableRemove(uint32_t node);
   void FreeNode(uint32_t node);

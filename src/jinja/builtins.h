@@ -30,12 +30,12 @@ enum class MethodKind { kNone, kSafe, kMutating };
 MethodKind FindMethod(const Value& self, std::string_view name);
 Value CallMethod(Interpreter& run, const Value& self, std::string_view name,
                  const Arguments& arguments);
-// Methods of strings. CallTextMethod REQUIRES: IsTextMethod(name).
+// Finds and calls methods of strings. CallTextMethod REQUIRES: IsTextMethod(name).
 bool IsTextMethod(std::string_view name);
 Value CallTextMethod(Interpreter& run, const Text& self, std::string_view name,
                      const Arguments& arguments);
 
-// Python's "format % values" and format.format(...), without nested replacement fields.
+// Formats as Python's "format % values" and format.format(...), without nested replacement fields.
 Value FormatPercent(Interpreter& run, const Text& format, const Value& values);
 Value FormatBraces(Interpreter& run, const Text& format, const Arguments& arguments);
 
@@ -48,7 +48,7 @@ struct JsonStyle {
   std::string key_separator = ": ";
 };
 Value ToJson(Interpreter& run, const Value& value, const JsonStyle& style);
-// json.loads. Every value has the origin of the whole text. Fails where it is not JSON.
+// Parses as json.loads. Every value has the origin of the whole text. Fails where it is not JSON.
 Value FromJsonText(Interpreter& run, const Text& text);
 
 // Returns the text with HTML's marks escaped.
@@ -77,7 +77,7 @@ void AddTextFilters(FilterTable& table);
 void AddSequenceFilters(FilterTable& table);
 void AddOrderFilters(FilterTable& table);
 
-// item.a.b.0 for the attribute "a.b.0"; a number is a subscript.
+// Returns item.a.b.0 for the attribute "a.b.0"; a number is a subscript.
 Value Path(Interpreter& run, Value item, const Value& attribute);
 
 }  // namespace kvasir::jinja

@@ -1,7 +1,7 @@
 // The table of all filters.
 #include <algorithm>
-#include <cctype>
 
+#include "base/ascii.h"
 #include "jinja/builtins.h"
 
 namespace kvasir::jinja {
@@ -44,7 +44,7 @@ Value Path(Interpreter& run, Value item, const Value& attribute) {
     const size_t dot = std::min(path.find('.'), path.size());
     const std::string_view part = path.substr(0, dot);
     const bool digits =
-        !part.empty() && part.size() < 10 && std::all_of(part.begin(), part.end(), ::isdigit);
+        !part.empty() && part.size() < 10 && std::ranges::all_of(part, IsAsciiDigit);
     item =
         digits ? run.Subscript(item, FromInt(std::stoll(std::string(part)))) : run.Item(item, part);
     if (dot == path.size()) break;

@@ -2,11 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <iterator>
 
+#include "base/ascii.h"
 #include "jinja/arguments.h"
 #include "jinja/builtins.h"
 
@@ -28,13 +28,13 @@ constexpr int64_t kMaxPrecision = 300;
 
 int64_t TakeNumber(std::string_view text, size_t* at) {
   int64_t number = 0;
-  while (*at < text.size() && std::isdigit(static_cast<unsigned char>(text[*at]))) {
+  while (*at < text.size() && IsAsciiDigit(text[*at])) {
     number = std::min(number * 10 + (text[(*at)++] - '0'), kMaxWidth);
   }
   return number;
 }
 
-// |number|. to_chars takes 2 us for 300 digits of 1e300; fmt takes 31 us.
+// Writes |number|. to_chars takes 2 us for 300 digits of 1e300; fmt takes 31 us.
 std::string Decimal(double number, std::chars_format format, int precision) {
   char digits[700];  // 309 before the point, kMaxPrecision after it
   char* const end =
@@ -243,13 +243,13 @@ Spec TakeBraceSpec(std::string_view text) {
   return spec;
 }
 
-// The value of a field "0", "name", "name.attribute" or "name[key]".
+// Returns the value of a field "0", "name", "name.attribute" or "name[key]".
 Value FieldValue(Interpreter& run, std::string_view field, const Arguments& arguments,
                  size_t* next) {
   const size_t end = std::min(field.find_first_of(".["), field.size());
   const std::string_view head = field.substr(0, end);
   size_t at = 0;
-  const bool number = !head.empty() && std::isdigit(static_cast<unsigned char>(head[0]));
+  const bool number = !head.empty() && IsAsciiDigit(head[0]);
   const size_t index = head.empty() ? (*next)++
                        : number     ? static_cast<size_t>(TakeNumber(head, &at))
                                     : arguments.positional.size();
@@ -264,7 +264,7 @@ Value FieldValue(Interpreter& run, std::string_view field, const Arguments& argu
     if (item && stop == std::string::npos) return run.Fail("format: expected ']'");
     const size_t name_end = std::min(stop, field.size());
     const std::string_view name = field.substr(at + 1, name_end - at - 1);
-    const bool digits = item && !name.empty() && std::all_of(name.begin(), name.end(), ::isdigit);
+    const bool digits = item && !name.empty() && std::ranges::all_of(name, IsAsciiDigit);
     size_t unused = 0;
     value = digits ? run.Subscript(value, FromInt(TakeNumber(name, &unused)))
             : item ? run.Subscript(value, FromString(name))

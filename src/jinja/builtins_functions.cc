@@ -39,7 +39,7 @@ Value Range(Interpreter& run, const Arguments& arguments) {
   return FromItems(std::move(items), List::Kind::kRange, std::move(name));
 }
 
-// dict(mapping or pairs, name=value ...)
+// Reads dict(mapping or pairs, name=value ...)
 bool ReadDict(Interpreter& run, const Arguments& arguments, Dict* dict) {
   for (const Value& source : arguments.positional) {
     if (source.dict()) {
@@ -81,7 +81,7 @@ Value MethodOf(const Value& self, const char* name) {
       Callable{.kind = Callable::Kind::kMethod, .name = name, .self = self}));
 }
 
-// A namespace whose `current` its next() moves on.
+// Makes a namespace whose `current` its next() moves on.
 Value MakeCycler(Interpreter& run, const Arguments& arguments) {
   const std::vector<Value>& given = arguments.positional;
   if (given.empty()) return run.Fail("at least one item has to be provided");

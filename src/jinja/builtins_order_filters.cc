@@ -8,14 +8,15 @@
 namespace kvasir::jinja {
 namespace {
 
-// The key that sort, unique and others compare: the attribute if given, in lower case by default.
+// Returns the key that sort, unique and others compare: the attribute if given, in lower case by
+// default.
 Value Key(Interpreter& run, const Value& item, const Value* attribute, bool case_sensitive) {
   Value key = attribute && !attribute->is_none() ? Path(run, item, *attribute) : item;
   if (case_sensitive || !key.is_string()) return key;
   return run.Charge(WeightOf(key)) ? FromText(Lower(key.text())) : Value();
 }
 
-// Items with their keys, in order of the keys; fails where Python could not compare them.
+// Sorts items by their keys; fails where Python could not compare them.
 std::vector<Value> Sorted(Interpreter& run, std::vector<std::pair<Value, Value>> keyed,
                           bool reverse) {
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {

@@ -29,7 +29,7 @@ Value Default(Interpreter&, const Value& v, const Arguments& arguments) {
   return otherwise ? *otherwise : FromString("");
 }
 
-// The character at `begin` of a text.
+// Returns the character at `begin` of a text.
 Value CharValue(const Text& text, size_t begin) {
   return FromText(text.Slice(begin, begin + CharSize(text.view(), begin)));
 }
@@ -84,7 +84,7 @@ Value Sum(Interpreter& run, const Value& v, const Arguments& arguments) {
   return total;
 }
 
-// The characters of a text with `separator` between them.
+// Puts `separator` between the characters of a text.
 Value SpreadOut(Interpreter& run, const Text& text, const Text& separator) {
   Text out;
   for (size_t i = 0, n = 0; i < text.size(); i += n) {
@@ -140,7 +140,7 @@ Value Map(Interpreter& run, const Value& v, const Arguments& arguments) {
   return FromItems(std::move(out), List::Kind::kGenerator, "sync_do_map");
 }
 
-// select, reject, selectattr and rejectattr.
+// Does select, reject, selectattr and rejectattr.
 template <bool by_attribute, bool keeps>
 Value Select(Interpreter& run, const Value& v, const Arguments& arguments) {
   if (!Truthy(v)) return FromItems({}, List::Kind::kGenerator, "select_or_reject");  // None too

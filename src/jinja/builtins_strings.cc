@@ -32,7 +32,7 @@ Text Strip(const Text& text, Side side, const Text* chars) {
 
 namespace {
 
-// As in Python, an empty pattern matches before each character and at the end.
+// Replaces an empty pattern, which as in Python matches before each character and at the end.
 Text ReplaceEmpty(Interpreter& run, const Text& text, const Text& to, int64_t max) {
   Text out;
   size_t at = 0;

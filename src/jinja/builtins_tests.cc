@@ -14,7 +14,7 @@ bool IsKind(Interpreter&, const Value& v, const Arguments&) {
   return v.Is<T>();
 }
 
-// Tests that compare with their argument.
+// Compares with the test's argument.
 template <const char* op>
 bool Comparison(Interpreter& run, const Value& v, const Arguments& arguments) {
   const Value* other = arguments.Find(0, "other");

@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 
+#include "base/ascii.h"
 #include "jinja/arguments.h"
 #include "jinja/builtins.h"
 
@@ -20,7 +20,7 @@ Value Trim(Interpreter& run, const Value& v, const Arguments& arguments) {
   return FromText(Strip(ToText(v), Side::kBoth, StringArgument(run, arguments, 0, "chars")));
 }
 
-// jinja2's title, unlike str.title, begins words only after spaces, hyphens and brackets.
+// Begins words only after spaces, hyphens and brackets, as jinja2's title does, unlike str.title.
 Value Title(Interpreter&, const Value& v, const Arguments&) {
   bool first = true;
   return FromText(MapChars(ToText(v), [&first](char32_t code, size_t) {
@@ -103,13 +103,12 @@ Value WordCount(Interpreter&, const Value& v, const Arguments&) {
   return FromInt(words);
 }
 
-// int(text, base) of Python; nothing where that raises ValueError.
+// Returns int(text, base) of Python; nothing where that raises ValueError.
 std::optional<int64_t> ParseInteger(std::string_view view, int64_t base) {
   std::string text;
   for (size_t i = 0; i < view.size(); ++i) {
     const bool joins = view[i] == '_' && i > 0 && i + 1 < view.size() &&
-                       std::isalnum(static_cast<unsigned char>(view[i - 1])) &&
-                       std::isalnum(static_cast<unsigned char>(view[i + 1]));
+                       IsAsciiAlnum(view[i - 1]) && IsAsciiAlnum(view[i + 1]);
     if (!joins) text += view[i];
   }
   const bool negative = text.starts_with('-');
@@ -231,8 +230,8 @@ Value UrlEncode(Interpreter& run, const Value& v, const Arguments&) {
   Text out;
   for (size_t i = 0; i < text.size(); ++i) {
     const unsigned char c = static_cast<unsigned char>(text.bytes()[i]);
-    const bool plain =
-        std::isalnum(c) || std::string_view("_.-~/").find(char(c)) != std::string::npos;
+    const bool plain = IsAsciiAlnum(static_cast<char>(c)) ||
+                       std::string_view("_.-~/").find(char(c)) != std::string::npos;
     if (plain) {
       out.Append(text, i, i + 1);
     } else {

@@ -50,7 +50,7 @@ std::vector<Text> SplitSpace(const Text& text, int64_t max) {
   return out;
 }
 
-// Like SplitSpace, from the right.
+// Splits as SplitSpace, from the right.
 std::vector<Text> SplitSpaceRight(const Text& text, int64_t max) {
   const std::string_view view = text.view();
   std::vector<Text> out;
@@ -131,7 +131,8 @@ Value RightSplit(Interpreter& run, const Text& self, const Arguments& arguments)
   return PieceList(run, std::move(out));
 }
 
-// The part of self that [start, end) of startswith, find and count names; its offset in *base.
+// Returns the part of self that [start, end) of startswith, find and count names; its offset in
+// *base.
 std::string_view Window(Interpreter& run, const Text& self, const Arguments& arguments,
                         size_t* base) {
   if (!arguments.Find(1, "start")) return *base = 0, self.view();
@@ -216,7 +217,7 @@ Value JoinMethod(Interpreter& run, const Text& self, const Arguments& arguments)
   return FromText(Join(run, items, self));
 }
 
-// str.title: upper case after every character that is not a letter.
+// Does as str.title: upper case after every character that is not a letter.
 Value Title(Interpreter&, const Text& self, const Arguments&) {
   bool in_word = false;
   return FromText(MapChars(self, [&in_word](char32_t code, size_t) {

@@ -15,13 +15,14 @@ struct ChatPart {
     kRefusal,
     kCallName,
     kCallArguments,
-    kMember,  // another one of the message, such as its name
+    kMember,    // another one of the message, such as its name
+    kVariable,  // one of the template's that a request sets
   };
   Kind kind = Kind::kTools;
   bool is_alone = false;  // the message has no other part but members
-  uint32_t message = 0;   // its index; not of tools
+  uint32_t message = 0;   // its index; not of tools and variables
   uint32_t call = 0;      // its index in the message; only of calls
-  std::string member;     // of the message; only of kMember, and of calls that have one
+  std::string member;     // of kMember, of kVariable, and of calls that have one
   bool operator==(const ChatPart&) const = default;
 };
 

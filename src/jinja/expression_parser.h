@@ -13,11 +13,11 @@ class ExpressionParser {
   explicit ExpressionParser(TokenReader& reader) : in_(reader) {}
   NodePtr Expression();             // with "a if b else c"
   NodePtr ExpressionNoCondition();  // the iterable of a for
-  // "a", or "a, b" as a tuple: the grammar of {{ }}, set and for.
+  // Parses "a", or "a, b" as a tuple: the grammar of {{ }}, set and for.
   NodePtr Tuple(bool with_condition = true);
   NodePtr Primary();
   NodePtr Postfix(NodePtr node);
-  // filter(args)|filter...; `node` is null inside a filter block.
+  // Parses filter(args)|filter...; `node` is null inside a filter block.
   NodePtr Filters(NodePtr node);
   ArgumentNodes Arguments(Node& owner);
 

@@ -63,20 +63,21 @@ Result<Value> Convert(const JsonValue& data, Origin origin, uint32_t depth) {
 
 using PartKind = ChatPart::Kind;
 
-// A value that says nothing need not be shown: a blank text, an object without members.
+// Tells whether a value says nothing and need not be shown: a blank text, an object without
+// members.
 bool SaysNothing(const JsonValue& value) {
   if (value.is_string()) return IsBlank(value.text()) || value.text() == "{}";
   return value.is_null() || value.size() == 0;
 }
 
-// Whether another member of a message says something: all but which call a result is of.
+// Returns whether another member of a message says something: all but which call a result is of.
 bool IsPart(std::string_view key, const JsonValue& item) {
   if (key == "role" || key == "content" || key == "tool_call_id") return false;
   if (item.is_bool()) return item.boolean();
   return item.is_number() || !SaysNothing(item);
 }
 
-// The origin of a part: with a new number if it says something.
+// Returns the origin of a part: with a new number if it says something.
 Origin OriginOf(PartKind kind, const JsonValue& said, Origin origin, uint32_t call,
                 std::vector<ChatPart>* parts) {
   if (SaysNothing(said)) return origin;
@@ -85,7 +86,7 @@ Origin OriginOf(PartKind kind, const JsonValue& said, Origin origin, uint32_t ca
   return origin;
 }
 
-// A member of a call, or of the function that it calls.
+// Converts a member of a call, or of the function that it calls.
 Result<Value> ConvertCallMember(const JsonValue::Member& member, Origin origin, uint32_t call,
                                 uint32_t depth, std::vector<ChatPart>* parts) {
   if (member.key == "name")

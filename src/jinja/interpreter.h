@@ -63,7 +63,7 @@ class Interpreter {
   bool ChargeRepr(const Value& value) {
     return Charge(WeightOf(value) * std::max<uint64_t>(1, DepthOf(value)));
   }
-  // A search: memmem takes up to 4 ns a byte where nearly everything matches.
+  // Charges for a search: memmem takes up to 4 ns a byte where nearly everything matches.
   bool ChargeSearch(size_t text, size_t part) { return Charge(1 + text / 8 + part / 16); }
   Value Undefine(std::string why);
   // Fails for an undefined value, with its reason: it cannot be used further.
@@ -73,9 +73,11 @@ class Interpreter {
     return now_unix_s_;
   }
   bool has_read_clock() const { return has_read_clock_; }
+  // Tells whether the template has looked at this variable.
+  bool has_read(std::string_view name) const;
 
   Value Attribute(const Value& object, std::string_view name);  // object.name
-  // object[name]: an entry of a dict comes before a method of that name.
+  // Returns object[name]: an entry of a dict comes before a method of that name.
   Value Item(const Value& object, std::string_view name);
   Value Subscript(const Value& object, const Value& index);               // object[index]
   Value Binary(std::string_view op, const Value& a, const Value& b);      // + - * / // % **
@@ -130,6 +132,7 @@ class Interpreter {
   int64_t now_unix_s_;
   bool has_read_clock_ = false;
   Variables variables_;
+  std::vector<const Value*> read_;  // of the variables
   std::shared_ptr<Scope> scope_;
   Text* out_ = nullptr;
   const Node* at_ = nullptr;

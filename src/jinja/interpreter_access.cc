@@ -149,7 +149,7 @@ Value Interpreter::Slice(const Value& object, const Node& node) {
                    list->kind == List::Kind::kTuple ? list->kind : List::Kind::kList);
 }
 
-// Characters begin, begin + stride ... up to `end`, in one pass over the text.
+// Returns characters begin, begin + stride ... up to `end`, in one pass over the text.
 Value Interpreter::SliceText(const Text& text, int64_t begin, int64_t end, int64_t stride) {
   if (stride > 0 ? begin >= end : begin <= end) return FromString("");
   const std::string_view view = text.view();

@@ -107,7 +107,15 @@ const Value* Interpreter::FindName(std::string_view name) {
     }
   }
   const auto found = variables_.find(name);
-  return found == variables_.end() ? nullptr : &found->second;
+  if (found == variables_.end()) return nullptr;
+  const Value* const value = &found->second;
+  if (std::ranges::find(read_, value) == read_.end()) read_.push_back(value);
+  return value;
+}
+
+bool Interpreter::has_read(std::string_view name) const {
+  const auto found = variables_.find(name);
+  return found != variables_.end() && std::ranges::find(read_, &found->second) != read_.end();
 }
 
 Value Interpreter::Name(std::string_view name) {

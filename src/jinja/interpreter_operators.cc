@@ -13,7 +13,7 @@ Origin Merge(const Origin& a, const Origin& b) {
   return {a.message ? a.message : b.message, a.input || b.input};
 }
 
-// base ** exponent; false on overflow. REQUIRES: exponent >= 0.
+// Computes base ** exponent; false on overflow. REQUIRES: exponent >= 0.
 bool IntegerPower(int64_t base, int64_t exponent, int64_t* out) {
   int64_t power = 1;
   while (exponent > 0) {
@@ -66,7 +66,7 @@ Value Floats(Interpreter& run, std::string_view op, double a, double b, Origin o
   return Value(op == "//" ? std::floor(a / b) : FloorModulo(a, b), origin);
 }
 
-// sequence * times, of a string or list.
+// Computes sequence * times, of a string or list.
 Value RepeatValue(Interpreter& run, const Value& sequence, int64_t times) {
   if (sequence.is_string()) return FromText(Repeat(run, sequence.text(), times));
   const std::vector<Value>& items = sequence.list()->items;

@@ -42,7 +42,7 @@ class Lexer {
     while (at_ < source_.size() && IsBlank(source_[at_])) ++at_;
   }
 
-  // The offset of the next "{{", "{%" or "{#"; size() if none.
+  // Returns the offset of the next "{{", "{%" or "{#"; size() if none.
   size_t FindTag(size_t from) const {
     for (size_t i = from; i + 1 < source_.size(); ++i) {
       if (source_[i] == '{' && std::string_view("{%#").find(source_[i + 1]) != std::string::npos) {
@@ -83,8 +83,8 @@ class Lexer {
     return 0;
   }
 
-  // After the end of a tag: "-" removes all white space; without a sign, a block or comment removes
-  // one newline.
+  // Removes what follows the end of a tag: all white space after "-"; without a sign, one newline
+  // after a block or comment.
   void AfterTag(char sign, bool is_variable) {
     if (sign == '-') {
       SkipSpaces();
@@ -126,7 +126,7 @@ class Lexer {
     AfterTag(before == '-' || before == '+' ? before : 0, false);
   }
 
-  // At the name of a block: reads a whole raw block if it is one.
+  // Reads a whole raw block if its name comes next.
   bool LexRaw(size_t tag) {
     const size_t start = at_;
     SkipSpaces();
@@ -158,7 +158,7 @@ class Lexer {
     return true;
   }
 
-  // Tokens up to the end of the tag. Inside brackets "}}" and "%}" are operators.
+  // Reads tokens up to the end of the tag. Inside brackets "}}" and "%}" are operators.
   void LexExpression(size_t tag, bool variable) {
     const std::string_view end = variable ? "}}" : "%}";
     while (!failed_) {
@@ -279,7 +279,7 @@ class Lexer {
     tokens_.push_back({Token::Kind::kString, std::move(value), begin});
   }
 
-  // An escape of a Python string; unknown escapes do not change.
+  // Reads an escape of a Python string; unknown escapes do not change.
   void LexEscape(std::string& value) {
     const size_t begin = at_++;
     if (at_ >= source_.size()) return;

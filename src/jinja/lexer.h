@@ -29,11 +29,11 @@ struct Token {
   size_t offset;  // into the source, newlines normalised
 };
 
-// "line 3, column 7" of an offset.
+// Writes "line 3, column 7" of an offset.
 std::string Position(std::string_view source, size_t offset);
 size_t LineOf(std::string_view source, size_t offset);
 
-// CRLF and CR become LF and one newline at the end is dropped, as jinja2 does first.
+// Makes CRLF and CR into LF and drops one newline at the end, as jinja2 does first.
 std::string NormalizeNewlines(std::string_view source);
 
 // kInvalidArgument with the position. The result has no comments or raw blocks and ends with kEnd.

@@ -7,7 +7,7 @@
 namespace kvasir::jinja {
 namespace {
 
-// Tokens in one line: data and strings in quotes, newlines as |, tags as they are written.
+// Writes tokens in one line: data and strings in quotes, newlines as |, tags as they are written.
 std::string Dump(std::string_view source) {
   const auto tokens = Tokenize(source);
   if (!tokens) return tokens.error().message;
@@ -53,7 +53,7 @@ std::string Dump(std::string_view source) {
   return out;
 }
 
-// The one string of "{{ literal }}".
+// Returns the one string of "{{ literal }}".
 std::string StringOf(const std::string& literal) {
   const auto tokens = Tokenize("{{ " + literal + " }}");
   if (!tokens) return tokens.error().message;

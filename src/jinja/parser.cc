@@ -18,8 +18,8 @@ class StatementParser {
  public:
   explicit StatementParser(TokenReader& reader) : in_(reader), expressions_(reader) {}
 
-  // Statements up to a block whose name is in `ends`, which is left unread; without `ends`, up to
-  // the end of the template.
+  // Parses statements up to a block whose name is in `ends`, which is left unread; without `ends`,
+  // up to the end of the template.
   Body Statements(std::initializer_list<std::string_view> ends) {
     Body body;
     constexpr uint32_t kMaxNesting = 60;
@@ -51,7 +51,7 @@ class StatementParser {
 
   void EndBlock() { in_.Expect(TokenKind::kBlockEnd, "'%}'"); }
 
-  // A body up to {% end... %}, which is consumed.
+  // Parses a body up to {% end... %}, which is consumed.
   Body BodyUntil(std::string_view end) {
     EndBlock();
     Body body = Statements({end});
@@ -107,7 +107,7 @@ class StatementParser {
     return node;
   }
 
-  // A name, ns.name or a, b. `ends` names what follows, for the message.
+  // Parses a name, ns.name or a, b. `ends` names what follows, for the message.
   NodePtr Target() {
     const size_t offset = in_.Peek().offset;
     NodePtr first = SingleTarget();
@@ -176,7 +176,7 @@ class StatementParser {
     return node;
   }
 
-  // "(a, b=1)" into names and default values.
+  // Parses "(a, b=1)" into names and default values.
   void Signature(Node& node) {
     in_.Expect("(");
     while (!in_.AtOperator(")") && !in_.failed()) {
@@ -192,7 +192,8 @@ class StatementParser {
     in_.Expect(")");
   }
 
-  // A macro's body runs separately: break and continue do not reach the loop around it.
+  // Parses a macro's body, which runs separately: break and continue do not reach the loop around
+  // it.
   Body MacroBody(std::string_view end) {
     const int loops = std::exchange(loops_, 0);
     Body body = BodyUntil(end);

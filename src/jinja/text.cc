@@ -88,7 +88,7 @@ size_t FindLastText(std::string_view text, std::string_view part) {
 
 namespace {
 
-// The code point at offset, or -1, and its number of bytes.
+// Returns the code point at offset, or -1, and its number of bytes.
 utf8proc_int32_t Decode(std::string_view text, size_t offset, size_t* bytes) {
   utf8proc_int32_t code = -1;
   const auto n = utf8proc_iterate(reinterpret_cast<const uint8_t*>(text.data()) + offset,

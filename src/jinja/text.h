@@ -63,15 +63,16 @@ class Text {
 size_t FindText(std::string_view text, std::string_view part, size_t begin = 0);
 size_t FindLastText(std::string_view text, std::string_view part);
 
-// UTF-8. Bytes that are not UTF-8 (only a template's own source can hold them) count as one
-// character each and are never changed.
+// Reads characters of UTF-8. Bytes that are not UTF-8 (only a template's own source can hold them)
+// count as one character each and are never changed.
 size_t CharSize(std::string_view text, size_t offset);       // bytes of the character at offset
 char32_t CharAt(std::string_view text, size_t offset);       // its code point
 size_t PreviousChar(std::string_view text, size_t offset);   // start of the character before
 size_t CharCount(std::string_view text);                     // O(size)
 size_t CharOffset(std::string_view text, size_t character);  // size() when past the end
 
-// Python's str.isspace, isprintable, isalpha and full upper and lower mappings of one character.
+// Does as Python's str.isspace, isprintable, isalpha and full upper and lower mappings of one
+// character.
 bool IsSpace(char32_t code);
 bool IsPrintable(char32_t code);
 bool IsAlpha(char32_t code);

@@ -57,7 +57,7 @@ namespace {
 
 constexpr size_t kMaxScanned = 16;  // keys of a dict without an index
 
-// A numeric key as long double, which holds every int64_t and every double.
+// Returns a numeric key as long double, which holds every int64_t and every double.
 std::optional<long double> AsNumberKey(const Value& key) {
   if (key.is_integer()) return static_cast<long double>(key.integer());
   if (key.is_float() && !std::isnan(key.number())) return key.number();

@@ -178,7 +178,7 @@ struct Arguments {
 std::string_view TypeName(const Value& value);  // as Python names it: "str", "dict" ...
 bool Truthy(const Value& value);
 bool Equal(const Value& a, const Value& b);
-// unordered when Python would raise TypeError.
+// Returns unordered when Python would raise TypeError.
 std::partial_ordering Compare(const Value& a, const Value& b);
 uint32_t DepthOf(const Value& value);
 // Returns the number of steps to visit all of a value: one for each item and each 16 bytes of text.

@@ -142,7 +142,7 @@ class Run {
     return begin_ns_ + static_cast<uint64_t>(options_.seconds * 1e9);
   }
 
-  // Until all have ended, or wait_s after the last time at which a request goes out.
+  // Waits until all have ended, or wait_s after the last time at which a request goes out.
   void Wait() {
     const auto wait_ns = static_cast<uint64_t>(options_.wait_s * 1e9);
     uint64_t last_ns = begin_ns_;

@@ -20,7 +20,7 @@ struct Target {
   bool whole = false;  // not streamed: an answer costs the generator next to nothing
 };
 
-// "http://HOST[:PORT][/]", without TLS. kInvalidArgument otherwise.
+// Parses "http://HOST[:PORT][/]", without TLS. kInvalidArgument otherwise.
 Result<Target> ParseUrl(const std::string& url);
 
 struct RunOptions {

@@ -154,8 +154,8 @@ TEST(Report, IsVoidWhenTheGeneratorWasBusy) {
 }
 
 std::vector<LoadRequest> Make(const WorkloadOptions& options,
-                              const std::vector<TraceRequest>& trace = {}) {
-  auto made = MakeWorkload(options, trace);
+                              const std::vector<RecordedRequest>& recording = {}) {
+  auto made = MakeWorkload(options, recording);
   EXPECT_TRUE(made) << made.error().message;
   return made ? std::move(*made) : std::vector<LoadRequest>();
 }
@@ -195,11 +195,11 @@ TEST(Workload, ARateGivesTimes) {
             Make({.name = "tenants", .rate = 20})[5].due_s);
 }
 
-TEST(Workload, ATraceIsScaledAndCut) {
-  const std::vector<TraceRequest> trace = {
+TEST(Workload, ARecordingIsScaledAndCut) {
+  const std::vector<RecordedRequest> recording = {
       {.timestamp_ms = 1000, .input_tokens = 1000, .output_tokens = 100, .block_ids = {1, 2}},
       {.timestamp_ms = 3000, .input_tokens = 9000, .output_tokens = 9000, .block_ids = {1}}};
-  const auto requests = Make({.name = "mooncake", .scale = 0.5, .max_total = 600}, trace);
+  const auto requests = Make({.name = "mooncake", .scale = 0.5, .max_total = 600}, recording);
   ASSERT_EQ(requests.size(), 2u);
   EXPECT_EQ(requests[0].due_s, 2);
   EXPECT_EQ(requests[0].prompt.size(), 500u);
@@ -207,7 +207,7 @@ TEST(Workload, ATraceIsScaledAndCut) {
   EXPECT_EQ(requests[1].max_tokens, 300u);
   EXPECT_LE(requests[1].prompt.size(), 300u);
   EXPECT_FALSE(MakeWorkload({.name = "azure"}, {}));
-  std::vector<TraceRequest> many(100);
+  std::vector<RecordedRequest> many(100);
   for (uint32_t i = 0; i < 100; ++i) {
     many[i] = {.input_tokens = i + 1, .output_tokens = 1, .block_ids = {i}};
   }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/sizes.h"
+
 namespace kvasir::load {
 namespace {
 
@@ -140,9 +142,9 @@ std::string TextOf(const Report& report) {
                     report.fairness);
     for (const auto& [number, tenant] : report.tenants) {
       text += fmt::format(
-          "  tenant {}: {} of {} finished, {} tokens served, ttft p50 {:.1f} ms, p95 {:.1f}\n",
-          number, tenant.finished, tenant.requests, tenant.served_tokens(), tenant.ttft_ms.p50,
-          tenant.ttft_ms.p95);
+          "  tenant {}: {} of {} finished, {} served, ttft p50 {:.1f} ms, p95 {:.1f}\n", number,
+          tenant.finished, tenant.requests, CountText(tenant.served_tokens(), "token"),
+          tenant.ttft_ms.p50, tenant.ttft_ms.p95);
     }
   }
   if (report.of.server_rss_bytes) {

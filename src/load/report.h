@@ -25,7 +25,7 @@ struct TenantReport {
   uint64_t requests = 0, finished = 0, prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
   Percentiles ttft_ms;
 
-  // Tokens that the server computed for it.
+  // Returns the tokens that the server computed for it.
   uint64_t served_tokens() const { return prompt_tokens - cached_tokens + completion_tokens; }
 };
 

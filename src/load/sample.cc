@@ -7,7 +7,8 @@ namespace {
 
 using nlohmann::json;
 
-// A token, whose text may be empty: not the role that begins a chat, and not the reason at the end.
+// Tells whether an event has a token, whose text may be empty: not the role that begins a chat, and
+// not the reason at the end.
 bool HasToken(const json& event) {
   const auto choices = event.find("choices");
   if (choices == event.end() || !choices->is_array() || choices->empty()) return false;

@@ -33,7 +33,7 @@ std::vector<LoadRequest> Burst(const WorkloadOptions& options, Random& random) {
   return requests;
 }
 
-// The turns of a chat are requests of one client. Answers are not known beforehand, so a turn
+// Makes the turns of a chat requests of one client. Answers are not known beforehand, so a turn
 // follows on the prompt of the one before, as an edited chat would. It says no max_tokens: the
 // model decides where an answer ends.
 std::vector<LoadRequest> Chats(const WorkloadOptions& options, Random& random) {
@@ -60,25 +60,26 @@ std::vector<LoadRequest> Tenants(const WorkloadOptions& options, Random& random)
   return requests;
 }
 
-std::vector<LoadRequest> OfTrace(const WorkloadOptions& options, std::vector<TraceRequest> trace,
-                                 Random& random) {
-  for (size_t i = 0; options.shuffle && i + 1 < trace.size(); ++i) {
-    std::swap(trace[i], trace[i + random.Below(trace.size() - i)]);
+std::vector<LoadRequest> OfRecording(const WorkloadOptions& options,
+                                     std::vector<RecordedRequest> recording, Random& random) {
+  for (size_t i = 0; options.shuffle && i + 1 < recording.size(); ++i) {
+    std::swap(recording[i], recording[i + random.Below(recording.size() - i)]);
   }
-  const size_t count =
-      options.requests > 0 ? std::min<size_t>(options.requests, trace.size()) : trace.size();
+  const size_t count = options.requests > 0 ? std::min<size_t>(options.requests, recording.size())
+                                            : recording.size();
   const auto scaled = [&](uint32_t tokens, uint32_t most) {
     return static_cast<uint32_t>(std::clamp<double>(std::round(tokens * options.scale), 1, most));
   };
   std::vector<LoadRequest> requests;
   for (size_t i = 0; i < count; ++i) {
-    LoadRequest request{.due_s = static_cast<double>(trace[i].timestamp_ms) * 1e-3 / options.scale,
-                        .client = static_cast<uint32_t>(i)};
-    request.max_tokens = scaled(trace[i].output_tokens, options.max_total / 2);
-    request.prompt = PromptOf(trace[i], options.vocab_size);
+    LoadRequest request{
+        .due_s = static_cast<double>(recording[i].timestamp_ms) * 1e-3 / options.scale,
+        .client = static_cast<uint32_t>(i)};
+    request.max_tokens = scaled(recording[i].output_tokens, options.max_total / 2);
+    request.prompt = PromptOf(recording[i], options.vocab_size);
     const uint32_t most = options.max_total - request.max_tokens;
     request.prompt.resize(
-        std::min<size_t>(request.prompt.size(), scaled(trace[i].input_tokens, most)));
+        std::min<size_t>(request.prompt.size(), scaled(recording[i].input_tokens, most)));
     if (!request.prompt.empty()) requests.push_back(std::move(request));
   }
   return requests;
@@ -87,16 +88,16 @@ std::vector<LoadRequest> OfTrace(const WorkloadOptions& options, std::vector<Tra
 }  // namespace
 
 Result<std::vector<LoadRequest>> MakeWorkload(const WorkloadOptions& options,
-                                              const std::vector<TraceRequest>& trace) {
-  const bool is_trace = options.name == "azure" || options.name == "mooncake";
-  if (is_trace && trace.empty()) {
-    return Fail(Code::kInvalidArgument, "--trace: the workload {} needs a trace with requests",
+                                              const std::vector<RecordedRequest>& recording) {
+  const bool is_recorded = options.name == "azure" || options.name == "mooncake";
+  if (is_recorded && recording.empty()) {
+    return Fail(Code::kInvalidArgument, "--trace: the workload {} needs a recording with requests",
                 options.name);
   }
   Random random(options.seed);
   std::vector<LoadRequest> requests;
-  if (is_trace) {
-    requests = OfTrace(options, trace, random);
+  if (is_recorded) {
+    requests = OfRecording(options, recording, random);
   } else if (options.name == "burst") {
     requests = Burst(options, random);
   } else if (options.name == "chats") {

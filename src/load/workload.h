@@ -9,7 +9,7 @@
 
 #include "kvasir/status.h"
 #include "kvasir/types.h"
-#include "testing/trace.h"
+#include "testing/recording.h"
 
 namespace kvasir::load {
 
@@ -31,8 +31,8 @@ struct WorkloadOptions {
   uint32_t concurrency = 8;
   uint32_t tenants = 1;
   uint32_t vocab_size = 1024;
-  double scale = 1;           // of a trace: lengths are multiplied, times divided
-  bool shuffle = false;       // a trace's requests in random order, without its times
+  double scale = 1;           // of a recording: lengths are multiplied, times divided
+  bool shuffle = false;       // a recording's requests in random order, without its times
   uint32_t max_total = 2048;  // prompt and answer; longer prompts are cut
   uint64_t seed = 1;
 };
@@ -44,9 +44,9 @@ inline constexpr std::string_view kWorkloads[] = {"burst", "chats", "tenants", "
 //             each other and with bursts of other seeds, each with 64 more and 32 new ones
 //   chats     64 chats of several turns: each turn's prompt begins with the last one's
 //   tenants   prompts of 256 tokens and answers of 64, of each tenant alike
-//   azure, mooncake  the trace's lengths, times and shared blocks
-// kInvalidArgument: an unknown name, or a trace where none is taken or the other way round.
+//   azure, mooncake  the recording's lengths, times and shared blocks
+// kInvalidArgument: an unknown name, or a recording where none is taken or the other way round.
 Result<std::vector<LoadRequest>> MakeWorkload(const WorkloadOptions& options,
-                                              const std::vector<TraceRequest>& trace);
+                                              const std::vector<RecordedRequest>& recording);
 
 }  // namespace kvasir::load

@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint32_t kEncoderBlockTokens = 16;
 
-// No source shares its last block with another one.
+// Counts the blocks of all sources: no source shares its last block with another one.
 uint32_t EncoderBlocks(uint32_t max_rows) {
   return static_cast<uint32_t>(CeilDiv(max_rows, kEncoderBlockTokens)) + Runner::kMaxSources;
 }

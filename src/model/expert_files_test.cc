@@ -22,7 +22,7 @@ constexpr uint32_t kHeads = 4, kKvHeads = 2, kHeadDim = 32;
 const std::map<DType, uint32_t> kGgmlTypes = {
     {DType::kF32, 0}, {DType::kQ8_0, 8}, {DType::kQ4K, 12}, {DType::kQ5K, 13}, {DType::kQ6K, 14}};
 
-// Random codes and scales of blocks; the factors of a block (f16) are about `factor`.
+// Draws codes and scales of blocks; the factors of a block (f16) are about `factor`.
 std::string RandomBlocks(DType dtype, uint64_t numbers, float factor, Random& random) {
   const auto block_bytes = BlockOf(dtype).bytes;
   std::string bytes(StoredBytes(dtype, numbers), '\0');
@@ -38,7 +38,7 @@ std::string RandomBlocks(DType dtype, uint64_t numbers, float factor, Random& ra
   return bytes;
 }
 
-// The numbers of a matrix [rows, columns], exactly.
+// Returns the numbers of a matrix [rows, columns], exactly.
 std::string Widened(DType dtype, const std::string& stored, uint32_t rows, uint32_t columns) {
   std::vector<float> numbers(size_t{rows} * columns);
   std::vector<std::byte> panel(PanelBytes(dtype, columns));
@@ -53,8 +53,8 @@ std::string Widened(DType dtype, const std::string& stored, uint32_t rows, uint3
 
 enum class Layout { kStacked, kOneEach, kWidened };
 
-// gate and up in `type`, down in `down_type`, stored as `layout` says; the numbers follow from the
-// types alone.
+// Writes gate and up in `type`, down in `down_type`, stored as `layout` says; the numbers follow
+// from the types alone.
 std::string ModelFile(DType type, DType down_type, Layout layout) {
   Random random(5);
   GgufBuilder b;
@@ -111,7 +111,7 @@ std::string ModelFile(DType type, DType down_type, Layout layout) {
   return b.Build();
 }
 
-// The hidden states of 33 tokens.
+// Returns the hidden states of 33 tokens.
 std::vector<float> HiddenOf(const std::string& file) {
   auto gguf = ParseGguf(BytesOf(file), "m.gguf");
   EXPECT_TRUE(gguf) << gguf.error().message;

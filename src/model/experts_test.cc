@@ -57,7 +57,7 @@ Prompts RandomPrompts(uint32_t vocab) {
   return prompts;
 }
 
-// The hidden states of all rows, a step for each prompt.
+// Returns the hidden states of all rows, a step for each prompt.
 std::vector<std::vector<float>> Alone(Runner& runner, const Prompts& prompts) {
   std::vector<std::vector<float>> rows;
   for (const auto& prompt : prompts) {
@@ -69,7 +69,7 @@ std::vector<std::vector<float>> Alone(Runner& runner, const Prompts& prompts) {
   return rows;
 }
 
-// The same in one step.
+// Returns them from one step.
 std::vector<std::vector<float>> Together(Runner& runner, const Prompts& prompts) {
   std::vector<SequenceTables> blocks;
   std::vector<StepSequence> sequences;

@@ -47,7 +47,7 @@ Outcome RunTokens(ImportedModel model, Target target, uint32_t num_tokens = 3) {
   return outcome;
 }
 
-// The numbers of a view, widened.
+// Returns the numbers of a view, widened.
 std::vector<float> NumbersOf(const TensorView& view) {
   std::vector<float> numbers(view.num_elements());
   TensorKernelsFor(Target::kScalar)

@@ -81,7 +81,7 @@ std::span<const std::byte> ChunkOf(std::span<const std::byte> payload, uint64_t 
   return payload.subspan(at, std::min<uint64_t>(kChunkBytes, payload.size() - at));
 }
 
-// Tag 0: over the header and the tags of the chunks.
+// Returns tag 0: over the header and the tags of the chunks.
 GmacTag HeaderTag(const GmacKey& key, const Header& header, std::span<const GmacTag> tags) {
   std::vector<std::byte> bytes(sizeof(Header) + tags.size_bytes());
   std::memcpy(bytes.data(), &header, sizeof(Header));
@@ -89,7 +89,7 @@ GmacTag HeaderTag(const GmacKey& key, const Header& header, std::span<const Gmac
   return key.Of(0, bytes);
 }
 
-// Whether every byte of a mapped image is what was written under this secret.
+// Returns whether every byte of a mapped image is what was written under this secret.
 bool Verify(std::span<const std::byte> file, const Header& header, const Places& places,
             const Secret& secret, ThreadPool& pool) {
   const auto zeros = file.subspan(places.padding, places.payload - places.padding);
@@ -140,7 +140,7 @@ int64_t NanosecondsOf(const timespec& time) {
   return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
 }
 
-// A mark, an empty file with the image's name in a folder beside the images, has the time of the
+// Returns the folder of marks. A mark, an empty file with the image's name, has the time of the
 // image's last use. The image's own times must not change: a process that has it mapped would take
 // it for changed (import/file_watch.h).
 fs::path MarkFolder(const fs::path& images) {
@@ -151,7 +151,7 @@ fs::path MarkOf(const fs::path& image) {
   return MarkFolder(image.parent_path()) / image.filename();
 }
 
-// A failure only makes the image look older than it is.
+// Marks an image as used. A failure only makes it look older than it is.
 void MarkUsed(const fs::path& image) {
   std::error_code error;
   fs::create_directories(MarkFolder(image.parent_path()), error);

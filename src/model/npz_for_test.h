@@ -27,7 +27,7 @@ T LoadAt(const std::string& bytes, size_t at) {
   return value;
 }
 
-// "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 5), }" and the numbers.
+// Parses "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 5), }" and the numbers.
 inline NpyArray ParseNpy(const std::string& bytes) {
   NpyArray array;
   const size_t header_bytes = LoadAt<uint16_t>(bytes, 8);

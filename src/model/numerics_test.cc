@@ -98,7 +98,8 @@ void AddTensorKernels(Target target, Digests& digests) {
   digests["kernel.soft_cap"] = DigestOf(gated);
 }
 
-// Sums and choices that have no kernel beside them: residual branches with a multiplier, experts.
+// Adds sums and choices that have no kernel beside them: residual branches with a multiplier,
+// experts.
 void AddExperts(Target target, Digests& digests) {
   Random random(105);
   constexpr uint32_t kExperts = 75, kChosen = 9;
@@ -123,7 +124,7 @@ void AddExperts(Target target, Digests& digests) {
   digests["kernel.router"] = ToHex(routes.Finish());
 }
 
-// Products with quantised weights of random codes and scales.
+// Adds products with quantised weights of random codes and scales.
 void AddQuantKernels(Target target, Digests& digests) {
   using enum WeightFormat;
   const QuantKernels& kernels = QuantKernelsFor(target);
@@ -166,7 +167,7 @@ constexpr KvFormat kAllFormats[] = {KvFormat::kF32,     KvFormat::kF16,     KvFo
                                     KvFormat::kFp8E4m3, KvFormat::kFp8E5m2, KvFormat::kInt8,
                                     KvFormat::kInt4,    KvFormat::kNf4};
 
-// Three queries that see 1, 300 and 700 of 700 tokens of random K and V.
+// Adds three queries that see 1, 300 and 700 of 700 tokens of random K and V.
 void AddAttention(Target target, Digests& digests) {
   const AttentionKernels& kernels = AttentionKernelsFor(target);
   for (KvFormat format : kAllFormats) {
@@ -215,8 +216,8 @@ void AddAttention(Target target, Digests& digests) {
   }
 }
 
-// A prompt of at most max_tokens through a model: hidden states, logits, and the packed K and V of
-// each layer.
+// Adds a prompt of at most max_tokens through a model: hidden states, logits, and the packed K and
+// V of each layer.
 void AddModel(Target target, const std::string& name, ImportedModel model, KvFormat format,
               Digests& digests, uint32_t max_tokens = 592) {
   RunnerOptions options;
@@ -264,7 +265,7 @@ void AddModel(Target target, const std::string& name, ImportedModel model, KvFor
   }
 }
 
-// Sources of an encoder-decoder model and the answers to them, side by side: outputs of the
+// Adds sources of an encoder-decoder model and the answers to them, side by side: outputs of the
 // encoder, hidden states and logits of the decoder, and the packed K and V of both kinds. weights:
 // "f16" as stored, else quantised so.
 void AddTranslation(Target target, const std::string& weights, Digests& digests) {
@@ -323,7 +324,7 @@ void AddTranslation(Target target, const std::string& weights, Digests& digests)
   digests[prefix + "kv"] = ToHex(kv.Finish());
 }
 
-// Log probabilities of rows of logits, as beam search has them (docs/numerics.md, rule 10).
+// Adds log probabilities of rows of logits, as beam search has them (docs/numerics.md, rule 10).
 void AddLogSoftmax(Target target, Digests& digests) {
   Random random(107);
   Sha256 sha;

@@ -56,8 +56,8 @@ class Runner {
     uint64_t scratch_bytes;
   };
   static Plan PlanFor(const ImportedModel& model, const RunnerOptions& options);
-  // Layers of the layout: the decoder's own attention of each layer, then, with an encoder, the
-  // attention over the source of each.
+  // Returns the layers of the layout: the decoder's own attention of each layer, then, with an
+  // encoder, the attention over the source of each.
   static KvLayout LayoutFor(const ModelConfig& config, const RunnerOptions& options);
 
   // Packs the weights. kCorruption names a tensor with a non-finite weight.
@@ -89,11 +89,11 @@ class Runner {
   // read. No hidden(row) is valid afterwards.
   virtual void ZeroScratch() = 0;
 
-  // Bytes of K and V that attention has read since the start; what sequences of a step share counts
-  // once.
+  // Returns the bytes of K and V that attention has read since the start; what sequences of a step
+  // share counts once.
   virtual uint64_t kv_read_bytes() const = 0;
-  // Bytes of weights that products have read since the start: of a step, each matrix once, and of
-  // experts those that rows go to.
+  // Returns the bytes of weights that products have read since the start: of a step, each matrix
+  // once, and of experts those that rows go to.
   virtual uint64_t weight_read_bytes() const = 0;
   virtual uint32_t threads() const = 0;
   // Calls fn(item) for each item in [0, items) on the runner's threads, of which the caller is one.

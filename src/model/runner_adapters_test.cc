@@ -6,7 +6,7 @@
 namespace kvasir {
 namespace {
 
-// Logits of each row of a text whose rows have adapters, in chunks.
+// Returns the logits of each row of a text whose rows have adapters, in chunks.
 Rows PrefillWith(Runner& runner, const KvLayout& layout, const std::vector<TokenId>& tokens,
                  uint32_t chunk, std::span<const AppliedAdapter> adapters) {
   const SequenceTables blocks = TablesFor(layout, static_cast<uint32_t>(tokens.size()));

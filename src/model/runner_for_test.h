@@ -50,7 +50,8 @@ inline std::vector<float> LogitsOf(Runner& runner, uint32_t row) {
   return logits;
 }
 
-// Logits after every token, the prompt given in chunks of the given sizes (the last one repeats).
+// Returns the logits after every token, the prompt given in chunks of the given sizes (the last one
+// repeats).
 inline Rows Prefill(Runner& runner, const KvLayout& layout, const std::vector<TokenId>& tokens,
                     std::vector<uint32_t> chunks) {
   const SequenceTables blocks = TablesFor(layout, static_cast<uint32_t>(tokens.size()));

@@ -34,7 +34,7 @@ TEST(Runner, ReproducesTheBundledModelsGoldenAnswers) {
   }
 }
 
-// Each format takes a minute under a sanitizer.
+// Returns fewer formats under a sanitizer, where each takes a minute.
 std::vector<KvFormats> FormatsToTry() {
 #ifdef KVASIR_SANITIZED
   return {KvFormat::kF16, KvFormat::kInt4};

@@ -17,7 +17,7 @@ struct Translation {
   std::vector<TokenId> source, ids;
 };
 
-// Tables of all groups, each with room for both.
+// Makes tables of all groups, each with room for both.
 inline SequenceTables TablesFor(const KvLayout& layout, const Translation& t) {
   return TablesFor(layout, static_cast<uint32_t>(std::max(t.source.size(), t.ids.size())));
 }
@@ -36,7 +36,8 @@ inline void EncodeAll(Runner& runner, const std::vector<Translation>& all,
   for (uint32_t i = 0; i < sources.size(); ++i) EXPECT_TRUE(runner.source_finite(i));
 }
 
-// Logits of all decoder rows of each, whose tokens come `chunk` at a time in common steps.
+// Returns the logits of all decoder rows of each, whose tokens come `chunk` at a time in common
+// steps.
 inline std::vector<Rows> DecodeAll(Runner& runner, const std::vector<Translation>& all,
                                    const std::vector<SequenceTables>& tables, uint32_t chunk) {
   std::vector<Rows> rows(all.size());

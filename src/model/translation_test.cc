@@ -12,7 +12,7 @@ namespace {
 
 constexpr float kLogitsTolerance = 5e-4f, kKvTolerance = 2e-4f;
 
-// As kv_tool reads it: [head][token][dim].
+// Unpacks numbers as kv_tool does: [head][token][dim].
 std::vector<float> Unpacked(const KvLayout& groups, const SequenceTables& blocks, uint32_t layer,
                             bool is_key, uint32_t tokens) {
   const auto [group, slot] = groups.place(layer);

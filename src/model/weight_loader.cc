@@ -12,8 +12,8 @@
 namespace kvasir {
 namespace {
 
-// A digest of everything that decides an image's payload, except its format, which the image's
-// header has.
+// Returns a digest of everything that decides an image's payload, except its format, which the
+// image's header has.
 Digest ImageKey(const ImportedModel& model, const Digest& weights) {
   Sha256 key;
   key.Update("kvasir model image 1\n").Update(std::as_bytes(std::span(weights)));
@@ -44,8 +44,8 @@ std::optional<PackedWeights> FromImage(const ImportedModel& model,
   return weights;
 }
 
-// The digest that names the image was computed from the files earlier. If they changed since, the
-// image would get other weights under this name, so this fails.
+// Packs weights, and fails if the files changed since the digest that names the image was computed:
+// the image would get other weights under this name.
 Result<PackedWeights> PackUnchanged(const ImportedModel& model,
                                     const std::optional<WeightChoice>& choice, ThreadPool& pool,
                                     const std::function<void(double)>& progress) {

@@ -101,6 +101,14 @@ void WriteSpanTokens(const MetricsView& view, SeriesWriter& out) {
   out.Write(view.stats.span_seam_tokens, {"seam"});
 }
 
+void WriteKvEvents(const MetricsView& view, SeriesWriter& out) {
+  if (!view.events) return;
+  out.Write(view.events->sent, {"sent"});
+  out.Write(view.events->snapshot, {"snapshot"});
+  out.Write(view.events->replayed, {"replayed"});
+  out.Write(view.events->lost, {"lost"});
+}
+
 constexpr MetricSeries kCacheSeries[] = {
     {"kvasir_blocks", MetricType::Gauge, "state", "cache", "Blocks by state.", WriteBlocks},
     {"kvasir_kv_memory_bytes", MetricType::Gauge, "state", "cache", "Bytes of blocks by state.",
@@ -162,6 +170,10 @@ constexpr MetricSeries kCacheSeries[] = {
      "Blocks that the policy chose because others needed room.", WriteEvictedBlocks},
     {"kvasir_evicted_tokens_total", MetricType::Counter, "cause", "cache",
      "Tokens of these blocks.", WriteEvictedTokens},
+    {"kvasir_kv_events_total", MetricType::Counter, "outcome", "events",
+     "Blocks that KV events told of: sent when they came or went, repeated in a snapshot, sent "
+     "again in a replay; lost because the queue was full. Absent without --kv-events.",
+     WriteKvEvents},
     {"kvasir_copied_blocks_total", MetricType::Counter, "", "cache",
      "Blocks that were copied on write.", Of<&Stats::copied_blocks>},
     {"kvasir_deduplicated_blocks_total", MetricType::Counter, "", "cache",

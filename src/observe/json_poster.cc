@@ -34,7 +34,7 @@ struct Endpoint {
 
 tl::unexpected<Error> SystemFault() { return Fail(Code::kIoError, "{}", std::strerror(errno)); }
 
-// The status of an HTTP/1.x answer; absent: the text has none.
+// Returns the status of an HTTP/1.x answer; absent: the text has none.
 std::optional<unsigned> StatusOf(std::string_view head) {
   constexpr std::string_view kVersion = "HTTP/1.";
   unsigned status = 0;
@@ -48,7 +48,7 @@ std::optional<unsigned> StatusOf(std::string_view head) {
 
 struct JsonPoster::Parts {
   std::vector<Endpoint> endpoints;
-  std::string host, path;
+  std::string host, path, headers;
   Descriptor wake;  // readable once it is stopped
   std::atomic<bool> stopped{false};
 
@@ -95,7 +95,7 @@ struct JsonPoster::Parts {
     return {};
   }
 
-  // The answer up to the end of its header.
+  // Receives the answer up to the end of its header.
   Result<std::string> ReceiveHead(int fd, uint64_t end_ns) const {
     std::string head;
     char buffer[4096];
@@ -121,7 +121,8 @@ JsonPoster::~JsonPoster() = default;
 
 Result<std::unique_ptr<JsonPoster>> JsonPoster::Make(const std::string& host,
                                                      const std::string& port,
-                                                     const std::string& path) {
+                                                     const std::string& path,
+                                                     const std::vector<TracePair>& headers) {
   auto parts = std::make_unique<Parts>();
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -137,6 +138,7 @@ Result<std::unique_ptr<JsonPoster>> JsonPoster::Make(const std::string& host,
   const bool is_v6 = host.find(':') != std::string::npos;
   parts->host = (is_v6 ? "[" + host + "]" : host) + ":" + port;
   parts->path = path;
+  for (const auto& [name, value] : headers) parts->headers += name + ": " + value + "\r\n";
   parts->wake = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!parts->wake) return SystemFault();
   return std::unique_ptr<JsonPoster>(new JsonPoster(std::move(parts)));
@@ -147,8 +149,8 @@ Status JsonPoster::Post(const std::string& body, std::chrono::milliseconds timeo
       MonotonicNs() + static_cast<uint64_t>(std::chrono::nanoseconds(timeout).count());
   const std::string head = fmt::format(
       "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n"
-      "Connection: close\r\n\r\n",
-      parts_->path, parts_->host, body.size());
+      "{}Connection: close\r\n\r\n",
+      parts_->path, parts_->host, body.size(), parts_->headers);
   Result<Descriptor> socket = Fail(Code::kIoError, "no address");
   for (const Endpoint& endpoint : parts_->endpoints) {
     socket = parts_->Connect(endpoint, end_ns);

@@ -4,22 +4,26 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kvasir/status.h"
+#include "observe/trace_pair.h"
 
 namespace kvasir {
 
 // Each POST has a new connection. One thread calls Post; any thread may call Stop.
 class JsonPoster {
  public:
-  // Resolves the name; kNotFound: there is no such host.
+  // Resolves the name; kNotFound: there is no such host. `headers` go with each POST.
   static Result<std::unique_ptr<JsonPoster>> Make(const std::string& host, const std::string& port,
-                                                  const std::string& path);
+                                                  const std::string& path,
+                                                  const std::vector<TracePair>& headers = {});
   ~JsonPoster();
   JsonPoster(const JsonPoster&) = delete;
   JsonPoster& operator=(const JsonPoster&) = delete;
 
-  // Success: the status of the answer is 2xx. kDeadlineExceeded, or kIoError with the reason.
+  // Posts a body. Success: the status of the answer is 2xx. kDeadlineExceeded, or kIoError with the
+  // reason.
   Status Post(const std::string& body, std::chrono::milliseconds timeout);
   // Ends the current POST, and all later ones at once.
   void Stop();

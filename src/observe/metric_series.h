@@ -43,7 +43,7 @@ class SeriesWriter {
   using Values = std::initializer_list<std::string_view>;
   void Write(double number, Values values = {});
   void Write(const Histogram& histogram, Values values = {});
-  // Pairs of a label and its value, beside those of the series.
+  // Writes pairs of a label and its value, beside those of the series.
   void WriteFacts(std::initializer_list<std::pair<const char*, std::string>> facts);
 
   bool empty() const { return family_.metric.empty(); }

@@ -13,7 +13,7 @@ namespace {
 
 using prometheus::ClientMetric;
 
-// "tenant,state" -> tenant, state
+// Splits "tenant,state" into tenant, state.
 std::vector<std::string> LabelsOf(std::string_view list) {
   std::vector<std::string> labels;
   while (!list.empty()) {
@@ -26,6 +26,8 @@ std::vector<std::string> LabelsOf(std::string_view list) {
 bool IsVllms(const MetricSeries& series) {
   return std::string_view(series.name).starts_with("vllm:");
 }
+
+constexpr size_t kUsualTextBytes = 128 << 10;  // of all series
 
 template <typename Use>
 void ForEachSeries(const Use& use) {
@@ -61,6 +63,7 @@ void SeriesWriter::Write(const Histogram& histogram, Values values) {
   ClientMetric::Histogram& out = Add(values).histogram;
   out.sample_count = histogram.count();
   out.sample_sum = histogram.sum();
+  out.bucket.reserve(histogram.bounds().size() + 1);
   uint64_t below = 0;
   for (size_t i = 0; i < histogram.bounds().size(); ++i) {
     below += histogram.count_of(i);
@@ -77,6 +80,7 @@ void SeriesWriter::WriteFacts(std::initializer_list<std::pair<const char*, std::
 
 std::string PrometheusText(const MetricsView& view) {
   std::string text;
+  text.reserve(kUsualTextBytes);
   ForEachSeries([&](const MetricSeries& series) {
     SeriesWriter writer(series, view);
     series.write(view, writer);

@@ -9,6 +9,7 @@
 #include "kvasir/adapters.h"
 #include "kvasir/engine_options.h"
 #include "kvasir/engine_stats.h"
+#include "kvasir/kv_events.h"
 #include "kvasir/model_card.h"
 #include "kvasir/plan.h"
 
@@ -39,10 +40,13 @@ struct MetricsView {
   uint64_t reloads_done = 0, reloads_refused = 0;                  // of the keys file
   uint64_t grammar_bytes = 0;                                      // in use
   uint64_t sessions = 0, session_bytes = 0, sessions_expired = 0;  // expired: since the start
+  uint64_t stored_responses = 0, stored_response_bytes = 0;        // bytes: of session_bytes
   ProcessUsage process;
   std::vector<AdapterCard> adapters = {};
-  std::optional<TierStats> disk = {};      // absent: the engine runs without a disk
-  std::optional<RemoteStats> remote = {};  // absent: the engine runs without a store
+  std::optional<TierStats> disk = {};           // absent: the engine runs without a disk
+  std::optional<RemoteStats> remote = {};       // absent: the engine runs without a store
+  std::optional<KvEventsStats> events = {};     // absent: no KV events are published
+  std::optional<int64_t> tls_ends_unix_s = {};  // of the certificate; absent: plain HTTP
   std::optional<double> read_limit;  // bytes a second that this machine can read; absent: unknown
 };
 

@@ -14,7 +14,7 @@ namespace {
 using prometheus::ClientMetric;
 using prometheus::MetricType;
 
-// The shortest text that reads as the same number.
+// Adds the shortest text that reads as the same number.
 void AddNumber(double number, std::string& text) {
   if (number == std::numeric_limits<double>::infinity()) {
     text += "+Inf";
@@ -29,17 +29,21 @@ std::string LabelsText(const ClientMetric& metric) {
   std::string text;
   for (const ClientMetric::Label& label : metric.label) {
     text += text.empty() ? "" : ",";
-    text += label.name + "=\"";
+    text.append(label.name).append("=\"");
     for (const char c : label.value) {
       if (c == '\\' || c == '"') text += '\\';
-      text += c == '\n' ? std::string("\\n") : std::string(1, c);
+      if (c == '\n') {
+        text += "\\n";
+      } else {
+        text += c;
+      }
     }
     text += '"';
   }
   return text;
 }
 
-// NAME{LABELS} NUMBER
+// Adds NAME{LABELS} NUMBER
 void AddSample(const std::string& name, const std::string& labels, double number,
                std::string& text) {
   text += name;

@@ -20,7 +20,7 @@ double SecondsOfTime(const timeval& time) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
 }
 
-// When the process started, in seconds since the system did (proc(5): field 22 of stat).
+// Returns when the process started, in seconds since the system did (proc(5): field 22 of stat).
 double StartAfterBoot() {
   std::ifstream file("/proc/self/stat");
   std::string text((std::istreambuf_iterator<char>(file)), {});
@@ -90,6 +90,14 @@ void WriteSpans(const MetricsView& view, SeriesWriter& out) {
   out.Write(view.spans.failed, {"failed"});
 }
 
+void WritePlanned(const MetricsView& view, SeriesWriter& out) {
+  out.Write(view.plan.total_bytes + view.plan.process_bytes);
+}
+
+void WriteTlsEnd(const MetricsView& view, SeriesWriter& out) {
+  if (view.tls_ends_unix_s) out.Write(static_cast<double>(*view.tls_ends_unix_s));
+}
+
 void WriteLogLines(const MetricsView&, SeriesWriter& out) {
   out.Write(static_cast<double>(LogLinesDropped()));
 }
@@ -106,6 +114,9 @@ constexpr MetricSeries kProcessSeries[] = {
      WriteBuild},
     {"kvasir_config_reloads_total", MetricType::Counter, "outcome", "server",
      "Times that SIGHUP asked for the keys file again, and whether it was taken.", WriteReloads},
+    {"kvasir_tls_certificate_expiration_timestamp_seconds", MetricType::Gauge, "", "server",
+     "Until when the certificate of --tls-cert is valid, since 1970; absent without https.",
+     WriteTlsEnd},
     {"kvasir_grammar_memory_bytes", MetricType::Gauge, "", "server",
      "The vocabulary as bytes, grammars and masks of formats; at most --grammar-memory.",
      OfView<&MetricsView::grammar_bytes>},
@@ -116,11 +127,19 @@ constexpr MetricSeries kProcessSeries[] = {
      OfView<&MetricsView::session_bytes>},
     {"kvasir_sessions_expired_total", MetricType::Counter, "", "server",
      "Sessions that were not called for --session-ttl.", OfView<&MetricsView::sessions_expired>},
+    {"kvasir_stored_responses", MetricType::Gauge, "", "server",
+     "Stored responses of all tenants; at most --responses.",
+     OfView<&MetricsView::stored_responses>},
+    {"kvasir_stored_response_bytes", MetricType::Gauge, "", "server",
+     "Text, ids and tables of stored responses, of kvasir_session_memory_bytes.",
+     OfView<&MetricsView::stored_response_bytes>},
     {"kvasir_spans_total", MetricType::Counter, "outcome", "server",
      "Spans that a collector took, that the queue had no room for, or that no collector took.",
      WriteSpans},
     {"kvasir_log_lines_dropped_total", MetricType::Counter, "", "process",
      "Lines of the log that could not be written at once.", WriteLogLines},
+    {"kvasir_planned_memory_bytes", MetricType::Gauge, "", "server",
+     "The most that this process may use, as 'kvasir plan' says.", WritePlanned},
     {"process_resident_memory_bytes", MetricType::Gauge, "", "process", "Memory in use (RSS).",
      OfProcess<&ProcessUsage::resident_bytes>},
     {"process_open_fds", MetricType::Gauge, "", "process", "Open file descriptors.",

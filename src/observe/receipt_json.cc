@@ -6,7 +6,7 @@
 namespace kvasir {
 namespace {
 
-// The clock of these figures is not more precise than microseconds.
+// Rounds to microseconds: the clock of these figures is not more precise.
 double RoundMs(double ms) { return std::round(ms * 1000.0) / 1000.0; }
 
 nlohmann::json EstimateJson(const std::optional<double>& estimate_ms) {

@@ -57,7 +57,7 @@ void WriteEstimates(const MetricsView& view, SeriesWriter& out) {
   out.Write(view.stats.requests.step_ratio, {"step"});
 }
 
-// A number of each tenant that has a name.
+// Writes a number of each tenant that has a name.
 template <auto kMember>
 void OfTenants(const MetricsView& view, SeriesWriter& out) {
   if (!view.by_tenant) return;
@@ -128,9 +128,10 @@ constexpr MetricSeries kRequestSeries[] = {
      "From submission to admission, of finished requests.", SecondsOf<&Stats::queue_ns_sum>},
     {"kvasir_tenant_requests_total", MetricType::Counter, "tenant", "engine",
      "Requests that ended.", OfTenants<&TenantStats::requests>},
+    {"kvasir_tenant_prompt_tokens_total", MetricType::Counter, "tenant", "engine",
+     "Prompt tokens of these requests.", OfTenants<&TenantStats::prompt_tokens>},
     {"kvasir_tenant_computed_tokens_total", MetricType::Counter, "tenant", "engine",
-     "Prompt tokens of these requests that were computed.",
-     OfTenants<&TenantStats::computed_tokens>},
+     "Those of them that were computed.", OfTenants<&TenantStats::computed_tokens>},
     {"kvasir_tenant_generated_tokens_total", MetricType::Counter, "tenant", "engine",
      "Tokens that these requests generated.", OfTenants<&TenantStats::generated_tokens>},
     {"kvasir_tenant_rejected_total", MetricType::Counter, "tenant", "engine",

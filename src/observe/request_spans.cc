@@ -55,6 +55,7 @@ class Writer {
          {Real("kvasir.shared_ms", t.receipt.shared_ms)});
     if (t.admitted_ns != 0) {
       WriteMatch();
+      WriteRestore();
       const uint64_t first_ns = t.first_token_ns == 0 ? t.ended_ns : t.first_token_ns;
       Part("prefill", t.matched_ns, first_ns, {Whole("kvasir.computed", t.receipt.computed)});
     }
@@ -67,7 +68,7 @@ class Writer {
   }
 
  private:
-  // The id of the request's n-th span; 0 is the root.
+  // Returns the id of the request's n-th span; 0 is the root.
   SpanId IdOf(uint64_t number) const {
     if (number == 0) return request_.root;
     uint64_t bits = number;
@@ -97,7 +98,7 @@ class Writer {
     return spans_.back();
   }
 
-  // A child of the root, or of the span `parent`.
+  // Adds a child of the root, or of the span `parent`.
   void Part(const char* name, uint64_t begin_ns, uint64_t end_ns, std::vector<Attribute> attributes,
             uint64_t parent = 0) {
     Span(name, begin_ns, end_ns, std::move(attributes))["parentSpanId"] = ToHex(IdOf(parent));
@@ -149,6 +150,14 @@ class Writer {
     Part("match", trace_.admitted_ns, trace_.matched_ns, std::move(attributes));
   }
 
+  void WriteRestore() {
+    const RequestTrace::Restore& restore = trace_.restore;
+    if (restore.begin_ns == 0) return;
+    Part("restore", restore.begin_ns, restore.end_ns == 0 ? trace_.ended_ns : restore.end_ns,
+         {Whole("kvasir.restored.disk", restore.disk_tokens),
+          Whole("kvasir.restored.remote", restore.remote_tokens)});
+  }
+
   void WritePreemption(const RequestTrace::Preemption& each) {
     const bool resumed = each.resumed_ns != 0;
     Part("preempt", each.begin_ns, resumed ? each.resumed_ns : trace_.ended_ns,
@@ -179,20 +188,24 @@ class Writer {
 }  // namespace
 
 size_t NumSpans(const RequestTrace& trace) {
-  size_t spans = 2 + (trace.admitted_ns != 0 ? 2 : 0) + (trace.first_token_ns != 0 ? 1 : 0);
+  size_t spans = 2 + (trace.admitted_ns != 0 ? 2 : 0) + (trace.first_token_ns != 0 ? 1 : 0) +
+                 (trace.admitted_ns != 0 && trace.restore.begin_ns != 0 ? 1 : 0);
   for (const auto& each : trace.preemptions) spans += each.resumed_ns == 0 ? 1 : 2;
   for (const auto& each : trace.allocations) spans += each.evicted_blocks == 0 ? 1 : 2;
   return spans;
 }
 
-json OtlpJson(std::span<const TracedRequest> requests, const std::string& version,
+json OtlpJson(std::span<const TracedRequest> requests, const SpanSource& source,
               int64_t unix_offset_ns) {
   json spans = json::array();
   for (const TracedRequest& request : requests) Writer(request, unix_offset_ns, spans).WriteAll();
-  const json scope = {{"scope", {{"name", "kvasir"}, {"version", version}}},
+  const json scope = {{"scope", {{"name", "kvasir"}, {"version", source.version}}},
                       {"spans", std::move(spans)}};
-  const json resource =
-      AttributesJson({Text("service.name", "kvasir"), Text("service.version", version)});
+  json resource = AttributesJson(
+      {Text("service.name", source.service), Text("service.version", source.version)});
+  for (const TracePair& pair : source.attributes) {
+    resource.push_back(AttributesJson({Text(pair.name.c_str(), pair.value)})[0]);
+  }
   return {{"resourceSpans", json::array({{{"resource", {{"attributes", resource}}},
                                           {"scopeSpans", json::array({scope})}}})}};
 }

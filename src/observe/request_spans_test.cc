@@ -32,7 +32,7 @@ TracedRequest Whole() {
 }
 
 json SpansOf(const TracedRequest& request) {
-  const json body = OtlpJson({&request, 1}, "1.2", kOffsetNs);
+  const json body = OtlpJson({&request, 1}, {.version = "1.2"}, kOffsetNs);
   return body.at("resourceSpans").at(0).at("scopeSpans").at(0).at("spans");
 }
 

@@ -16,6 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kTimeout{10'000}, kLastTimeout{2'000}, kPeriod{1'000};
+constexpr uint64_t kWarningPeriodNs = 60'000'000'000;
 constexpr std::string_view kScheme = "http://";
 
 size_t NumSpansOf(const std::vector<TracedRequest>& batch) {
@@ -60,18 +61,18 @@ Result<CollectorAddress> ParseCollectorAddress(std::string_view url) {
 }
 
 Result<std::unique_ptr<SpanExporter>> SpanExporter::Start(const CollectorAddress& address,
-                                                          std::string version) {
-  auto poster = JsonPoster::Make(address.host, address.port, address.path);
+                                                          SpanSource source) {
+  auto poster = JsonPoster::Make(address.host, address.port, address.path, address.headers);
   if (!poster) {
     return FailField(Code::kInvalidArgument, "otlp_traces_endpoint", "{}", poster.error().message);
   }
-  std::unique_ptr<SpanExporter> exporter(new SpanExporter(std::move(*poster), std::move(version)));
+  std::unique_ptr<SpanExporter> exporter(new SpanExporter(std::move(*poster), std::move(source)));
   KV_ASSIGN(exporter->thread_, StartThread("spans", [raw = exporter.get()] { raw->Run(); }));
   return exporter;
 }
 
-SpanExporter::SpanExporter(std::unique_ptr<JsonPoster> poster, std::string version)
-    : version_(std::move(version)), poster_(std::move(poster)) {}
+SpanExporter::SpanExporter(std::unique_ptr<JsonPoster> poster, SpanSource source)
+    : source_(std::move(source)), poster_(std::move(poster)) {}
 
 SpanExporter::~SpanExporter() {
   if (!thread_.joinable()) return;
@@ -127,9 +128,12 @@ std::vector<TracedRequest> SpanExporter::NextBatch() {
 bool SpanExporter::Send(const std::vector<TracedRequest>& batch) noexcept {
   try {
     const int64_t offset_ns = UnixNs() - static_cast<int64_t>(MonotonicNs());
-    const Status sent = poster_->Post(Dump(OtlpJson(batch, version_, offset_ns)), kTimeout);
+    const Status sent = poster_->Post(Dump(OtlpJson(batch, source_, offset_ns)), kTimeout);
     if (!sent) {
-      Log(LogLevel::kDebug, "spans were not sent", LogField("reason", sent.error().message));
+      const bool warns = MonotonicNs() >= next_warning_ns_;
+      if (warns) next_warning_ns_ = MonotonicNs() + kWarningPeriodNs;
+      Log(warns ? LogLevel::kWarning : LogLevel::kDebug, "spans were not sent",
+          LogField("reason", sent.error().message));
     }
     return sent.has_value();
   } catch (...) {  // no memory

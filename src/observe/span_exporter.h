@@ -22,22 +22,24 @@ namespace kvasir {
 // Where spans go: http only; a collector on the same machine does TLS.
 struct CollectorAddress {
   std::string host, port, path;
+  std::vector<TracePair> headers = {};
 };
-// "http://HOST[:PORT][/PATH]"; the port is 4318 and the path /v1/traces unless it says otherwise.
-// kInvalidArgument, about otlp_traces_endpoint.
+// Parses "http://HOST[:PORT][/PATH]"; the port is 4318 and the path /v1/traces unless it says
+// otherwise. kInvalidArgument, about otlp_traces_endpoint.
 Result<CollectorAddress> ParseCollectorAddress(std::string_view url);
 
 // A queue of at most kMaxSpans spans, and a thread that sends them, kMaxBatch or a second's worth
 // at a time. Nothing waits for the collector: what the queue has no room for is dropped, what the
-// collector does not take within ten seconds is not sent again; both are counted. The name of its
-// host is resolved once. The destructor takes at most two seconds for what is left. Thread-safe.
+// collector does not take within ten seconds is not sent again; both are counted, and the log has a
+// warning a minute. The name of its host is resolved once. The destructor takes at most two seconds
+// for what is left. Thread-safe.
 class SpanExporter {
  public:
   static constexpr size_t kMaxSpans = 2048, kMaxBatch = 512;
 
   // kInvalidArgument, about otlp_traces_endpoint: no such host. kExhausted: no thread.
   static Result<std::unique_ptr<SpanExporter>> Start(const CollectorAddress& address,
-                                                     std::string version);
+                                                     SpanSource source);
   ~SpanExporter();
   SpanExporter(const SpanExporter&) = delete;
   SpanExporter& operator=(const SpanExporter&) = delete;
@@ -46,12 +48,12 @@ class SpanExporter {
   SpanCounts counts() const;
 
  private:
-  SpanExporter(std::unique_ptr<JsonPoster> poster, std::string version);
+  SpanExporter(std::unique_ptr<JsonPoster> poster, SpanSource source);
   void Run() noexcept;
   std::vector<TracedRequest> NextBatch();
   bool Send(const std::vector<TracedRequest>& batch) noexcept;
 
-  const std::string version_;
+  const SpanSource source_;
   const std::unique_ptr<JsonPoster> poster_;
   mutable Mutex mutex_;
   std::condition_variable changed_;
@@ -60,6 +62,7 @@ class SpanExporter {
   SpanCounts counts_ KV_GUARDED_BY(mutex_);
   bool stopping_ KV_GUARDED_BY(mutex_) = false;
   bool stopped_ KV_GUARDED_BY(mutex_) = false;
+  uint64_t next_warning_ns_ = 0;  // of the thread
   std::thread thread_;
 };
 

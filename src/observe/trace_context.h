@@ -19,8 +19,8 @@ struct TraceContext {
   bool sampled = false;
 };
 
-// A `traceparent` header: "00-TRACE-PARENT-FLAGS" in lower-case hex digits; later versions may go
-// on after that. Absent when it is anything else, as the specification demands.
+// Parses a `traceparent` header: "00-TRACE-PARENT-FLAGS" in lower-case hex digits; later versions
+// may go on after that. Absent when it is anything else, as the specification demands.
 std::optional<TraceContext> ParseTraceparent(std::string_view header);
 
 // Returns the context of a request: that of its header; without a valid one a new trace, of which

@@ -32,6 +32,7 @@ nlohmann::ordered_json PlanJson(const MemoryPlan& plan) {
       {"tier_buffer_bytes", plan.tier_buffer_bytes},
       {"remote_index_bytes", plan.remote_index_bytes},
       {"remote_buffer_bytes", plan.remote_buffer_bytes},
+      {"events_bytes", plan.events_bytes},
       {"draft_weights_bytes", plan.draft_weights_bytes},
       {"draft_kv_bytes", plan.draft_kv_bytes},
       {"draft_scratch_bytes", plan.draft_scratch_bytes},

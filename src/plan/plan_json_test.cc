@@ -24,6 +24,7 @@ TEST(PlanJson, HoldsEveryFigureInOrder) {
   plan.tier_buffer_bytes = 23;
   plan.remote_index_bytes = 31;
   plan.remote_buffer_bytes = 32;
+  plan.events_bytes = 35;
   plan.draft_weights_bytes = 27;
   plan.draft_kv_bytes = 28;
   plan.draft_scratch_bytes = 29;
@@ -53,7 +54,7 @@ TEST(PlanJson, HoldsEveryFigureInOrder) {
       PlanJson(plan).dump(),
       R"({"weights_bytes":1,"mapped_bytes":2,"kv_bytes":3,"index_bytes":4,"cursor_bytes":5,)"
       R"("scratch_bytes":6,"request_bytes":16,"session_bytes":25,"head_bytes":31,"grammar_bytes":26,"adapter_bytes":30,"tier_index_bytes":22,"tier_buffer_bytes":23,)"
-      R"("remote_index_bytes":31,"remote_buffer_bytes":32,)"
+      R"("remote_index_bytes":31,"remote_buffer_bytes":32,"events_bytes":35,)"
       R"("draft_weights_bytes":27,"draft_kv_bytes":28,"draft_scratch_bytes":29,)"
       R"("total_bytes":7,"process_bytes":50331648,"load_peak_bytes":17,"kv_memory_bytes":8,)"
       R"("tier_usable_bytes":24,"block_bytes":9,"block_tokens":10,"num_blocks":11,"kv_bytes_per_token":12,)"

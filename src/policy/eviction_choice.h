@@ -18,8 +18,8 @@ struct EvictionChoice {
 };
 
 std::span<const EvictionChoice> EvictionChoices();
-// Returns the policy with the most hits in a replay of Mooncake's conversation trace with 10,000
-// blocks of 512 tokens (docs/decisions/0010-eviction.md).
+// Returns the policy with the most hits in a replay of Mooncake's conversation recording with
+// 10,000 blocks of 512 tokens (docs/decisions/0010-eviction.md).
 const EvictionChoice& DefaultEvictionChoice();
 const EvictionChoice* FindEvictionChoice(std::string_view name);  // nullptr: unknown name
 std::string EvictionNames();                                      // "lru, s3fifo"

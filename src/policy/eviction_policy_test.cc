@@ -136,7 +136,7 @@ class Twin {
   bool HasChildren(uint32_t id) const {
     return std::ranges::any_of(blocks_, [&](const Block& b) { return b.here && b.parent == id; });
   }
-  // Blocks of a window may be evicted even when others follow them.
+  // Tells whether a block may be evicted: one of a window even when others follow it.
   bool IsEvictable(uint32_t id) const {
     const Block& block = blocks_[id];
     return block.here && !block.pinned && (block.facts.group == kWindowGroup || !HasChildren(id));

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
+#include "base/treap.h"
 
 namespace kvasir {
 namespace {
@@ -59,7 +60,8 @@ void EvictionQueue::Insert(BlockId id, uint32_t section, NamespaceId ns, LayerGr
   while (*link != kNone && Priority(*link) > Priority(node)) {
     link = Before(node, *link) ? &nodes_[*link].left : &nodes_[*link].right;
   }
-  Split(*link, node, &nodes_[node].left, &nodes_[node].right);
+  const auto comes_after = [&](uint32_t other) { return Before(node, other); };
+  SplitTreap(nodes_, *link, comes_after, &nodes_[node].left, &nodes_[node].right);
   *link = node;
   ++size_;
   if (Before(node, winners_[leaves_ + lane])) SetFirst(lane, node);
@@ -71,7 +73,7 @@ void EvictionQueue::Remove(BlockId id) {
   const uint32_t lane = nodes_[node].lane;
   uint32_t* link = &roots_[lane];
   while (*link != node) link = Before(node, *link) ? &nodes_[*link].left : &nodes_[*link].right;
-  *link = Merge(nodes_[node].left, nodes_[node].right);
+  *link = MergeTreaps(nodes_, nodes_[node].left, nodes_[node].right, Priority);
   nodes_[node].lane = kNone;
   --size_;
   if (winners_[leaves_ + lane] == node) SetFirst(lane, Leftmost(roots_[lane]));
@@ -111,41 +113,6 @@ void EvictionQueue::SetFirst(uint32_t lane, uint32_t node) {
   uint32_t i = leaves_ + lane;
   winners_[i] = node;
   for (i /= 2; i > 0; i /= 2) winners_[i] = Earlier(winners_[2 * i], winners_[2 * i + 1]);
-}
-
-// Treap ("randomized search tree", Seidel and Aragon, 1996): ordered by Before, heap by Priority.
-uint32_t EvictionQueue::Merge(uint32_t left, uint32_t right) {
-  uint32_t root = kNone;
-  uint32_t* link = &root;
-  while (left != kNone && right != kNone) {
-    if (Priority(left) > Priority(right)) {
-      *link = left;
-      link = &nodes_[left].right;
-      left = *link;
-    } else {
-      *link = right;
-      link = &nodes_[right].left;
-      right = *link;
-    }
-  }
-  *link = left != kNone ? left : right;
-  return root;
-}
-
-// `left` gets the nodes before `at`, `right` those after it.
-void EvictionQueue::Split(uint32_t tree, uint32_t at, uint32_t* left, uint32_t* right) {
-  while (tree != kNone) {
-    if (Before(at, tree)) {
-      *right = tree;
-      right = &nodes_[tree].left;
-      tree = *right;
-    } else {
-      *left = tree;
-      left = &nodes_[tree].right;
-      tree = *left;
-    }
-  }
-  *left = *right = kNone;
 }
 
 uint32_t EvictionQueue::Leftmost(uint32_t tree) const {

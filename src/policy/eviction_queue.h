@@ -44,8 +44,6 @@ class EvictionQueue {
   uint32_t LaneOf(uint32_t section, LayerGroupId group, uint32_t ns) const;
   bool Before(uint32_t a, uint32_t b) const;  // kNone comes last
   uint32_t Earlier(uint32_t a, uint32_t b) const { return Before(b, a) ? b : a; }
-  uint32_t Merge(uint32_t left, uint32_t right);
-  void Split(uint32_t tree, uint32_t at, uint32_t* left, uint32_t* right);
   uint32_t Leftmost(uint32_t tree) const;
   void SetFirst(uint32_t lane, uint32_t node);
   uint32_t FirstOf(uint32_t begin, uint32_t end) const;  // of lanes [begin, end)

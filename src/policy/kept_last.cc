@@ -4,10 +4,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/fault.h"
 
 namespace kvasir {
 
-// Marks are few beside blocks: a sixteenth of them takes 0.1% of the smallest blocks.
+// Returns the most marks: they are few beside blocks. A sixteenth of them takes 0.1% of the
+// smallest blocks.
 uint32_t KeptLast::MostMarks(const EvictionLimits& limits) {
   return std::clamp(limits.num_blocks / 16, 16u, 4096u);
 }
@@ -60,6 +62,7 @@ const KeptLast::Kept* KeptLast::UsedLongestAgo(std::optional<uint32_t> account) 
 }
 
 bool KeptLast::Mark(BlockId id, const BlockFacts& facts, BlockMark mark, uint64_t most_blocks) {
+  if (FaultActive(Fault::kMarkNeverExpires)) mark.ttl_ns = ~uint64_t{0} / 2;
   EndPast();
   if (mark.num_blocks > most_blocks) return false;
   if (is_marked(id)) {

@@ -28,7 +28,7 @@ class KeptLast final : public EvictionPolicy {
 
   // Marks a block, or renews its mark (the longer time counts). The marks of an account keep at
   // most most_blocks together, each counted by itself; false: this one alone keeps more. `facts`:
-  // current ones. O(marks). REQUIRES: held.
+  // current ones. O(marks), and as much for each mark that it ends. REQUIRES: held.
   bool Mark(BlockId id, const BlockFacts& facts, BlockMark mark, uint64_t most_blocks);
   // Notes that a prompt uses the block: a mark's time begins again.
   void Use(BlockId id) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <map>
 
+#include "base/fault.h"
 #include "base/own_clock.h"
 #include "base/random.h"
 #include "base/rounds_for_test.h"
@@ -68,6 +69,16 @@ TEST_F(KeptLastTest, AMarkEndsWithItsTimeWhichEachUseRenews) {
   EXPECT_EQ(policy_.Victim({}), BlockId{0}) << "the mark is over, and its last use was first";
   EXPECT_EQ(policy_.num_marks(), 1u);
   EXPECT_EQ(Order(), (Blocks{0, 2, 1}));
+}
+
+TEST_F(KeptLastTest, TheMutantWhoseMarksNeverExpireIsFound) {
+  InjectFault(Fault::kMarkNeverExpires);
+  for (uint32_t id = 0; id < 2; ++id) Insert(id);
+  Mark(0, 300);
+  for (uint32_t id = 0; id < 2; ++id) Release(id);
+  Wait(300);
+  EXPECT_NE(policy_.Victim({}), BlockId{0});
+  InjectFault(Fault::kNone);
 }
 
 TEST_F(KeptLastTest, AMarkMayEndWhileItsBlockIsHeld) {

@@ -6,9 +6,11 @@
 #include <array>
 #include <charconv>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "base/result.h"
+#include "base/sizes.h"
 
 namespace kvasir {
 namespace {
@@ -21,9 +23,8 @@ constexpr uint32_t kMinHeavyRecent = 16;
 constexpr float kNeighbourShare = 0.5f;  // of their sums, in the score of a block between them
 
 Result<uint32_t> RetentionNumber(std::string_view key, std::string_view text) {
-  uint32_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc() && end == text.data() + text.size()) return number;
+  const std::optional<uint64_t> number = ParseUint(text);
+  if (number && *number <= UINT32_MAX) return static_cast<uint32_t>(*number);
   return FailField(Code::kInvalidArgument, "retention", "{}={} is not a number of tokens", key,
                    text);
 }
@@ -44,6 +45,14 @@ Status InRetentionRange(const char* field, uint32_t value, uint32_t least, uint3
   if (value >= least && value <= most) return {};
   return FailField(Code::kInvalidArgument, field, "{} is not in [{}, {}]{}", value, least, most,
                    why);
+}
+
+Status CheckHeavyBudget(uint32_t budget, uint32_t ctx_size) {
+  if (budget >= kMinHeavyBudget && budget <= ctx_size && budget % kHeavyBlock == 0) return {};
+  return FailField(Code::kInvalidArgument, "retention.budget",
+                   "{} is not a multiple of {} from {} to the context of {}: heavy keeps whole "
+                   "blocks of {} tokens",
+                   budget, kHeavyBlock, kMinHeavyBudget, ctx_size, kHeavyBlock);
 }
 
 }  // namespace
@@ -97,9 +106,14 @@ Result<RetentionChoice> ParseRetentionChoice(std::string_view text) {
                                                              : nullptr;
     if (field == nullptr || key.size() == pair.size()) {
       return FailField(Code::kInvalidArgument, "retention",
-                       "'{}' is not budget=N, sinks=N or recent=N, separated by commas", pair);
+                       "'{}' is not budget=N, sinks=N, keep=N or recent=N, separated by commas",
+                       pair);
     }
     KV_ASSIGN(*field, RetentionNumber(key, pair.substr(key.size() + 1)));
+  }
+  if (choice.sinks && choice.keep) {
+    return FailField(Code::kInvalidArgument, "retention",
+                     "sinks and keep both say which first tokens stay; give one of them");
   }
   return choice;
 }
@@ -111,11 +125,14 @@ Result<RetentionPolicy> RetentionPolicy::Create(const RetentionChoice& choice, c
                        ? text.ctx_size
                        : choice.budget.value_or(std::max(
                              kMinRetentionBudget, std::min(text.ctx_size / 2, kDefaultBudget)));
+  if (policy.is_heavy() && choice.budget && !choice.keeps_context) {
+    KV_TRY(CheckHeavyBudget(*choice.budget, text.ctx_size));
+  }
   KV_TRY(InRetentionRange("retention.budget", policy.budget_, kMinRetentionBudget, text.ctx_size,
                           ", up to the context"));
   const bool has_sinks = choice.policy != Retention::kWindow;
-  if (choice.sinks && !has_sinks) {
-    return FailField(Code::kInvalidArgument, "retention.sinks",
+  if ((choice.sinks || choice.keep) && !has_sinks) {
+    return FailField(Code::kInvalidArgument, choice.sinks ? "retention.sinks" : "retention.keep",
                      "is for the policies sinks+window and heavy, not for {}",
                      ToString(choice.policy));
   }
@@ -146,12 +163,7 @@ Status RetentionPolicy::SetHeavy(const RetentionChoice& choice, const Text& text
   if (choice.keeps_context || !choice.budget) {
     budget_ = std::max(kMinHeavyBudget, budget_ / kHeavyBlock * kHeavyBlock);
   }
-  KV_TRY(InRetentionRange("retention.budget", budget_, kMinHeavyBudget, text.ctx_size,
-                          ", up to the context"));
-  if (budget_ % kHeavyBlock != 0) {
-    return FailField(Code::kInvalidArgument, "retention.budget",
-                     "{} is not a multiple of {}, which heavy keeps at once", budget_, kHeavyBlock);
-  }
+  KV_TRY(CheckHeavyBudget(budget_, text.ctx_size));
   recent_ = choice.recent.value_or(std::max(kMinHeavyRecent, budget_ / 8));
   return InRetentionRange("retention.recent", recent_, kMinHeavyRecent, budget_ / 4,
                           ", up to a quarter of the budget");

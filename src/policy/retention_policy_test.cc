@@ -36,6 +36,8 @@ TEST(RetentionPolicy, ReadsWhatAFlagSays) {
       (RetentionChoice{.policy = Retention::kSinksWindow, .keeps_context = true, .keep = -1}));
   EXPECT_NE(ParseErrorOf("sinks+window:keep=-2"), "");
   EXPECT_NE(ParseErrorOf("sinks+window:keep"), "");
+  EXPECT_EQ(ParseErrorOf("sinks+window:keep=4,sinks=4"),
+            "retention: sinks and keep both say which first tokens stay; give one of them");
   EXPECT_EQ(ParseErrorOf("x"),
             "retention: unknown policy 'x' (known: full, window, sinks+window, heavy)");
   EXPECT_EQ(
@@ -74,6 +76,8 @@ TEST(RetentionPolicy, NamesTheNumberThatIsWrong) {
   EXPECT_EQ(ErrorOf({.policy = Retention::kSinksWindow, .budget = 64, .sinks = 33}),
             "retention.sinks: 33 is not in [0, 32], up to half of the budget");
   EXPECT_NE(ErrorOf({.policy = Retention::kWindow, .sinks = 1}), "");
+  EXPECT_EQ(ErrorOf({.policy = Retention::kWindow, .keep = 1}),
+            "retention.keep: is for the policies sinks+window and heavy, not for window");
   EXPECT_NE(ErrorOf({.policy = Retention::kWindow, .exact_tokens = 2049}), "");
   EXPECT_NE(ErrorOf({.policy = Retention::kWindow}, 15), "");
 }
@@ -140,8 +144,13 @@ TEST(RetentionPolicy, HeavyHasItsNumbersAndNamesWrongOnes) {
   EXPECT_EQ(defaults->sinks(), 4u);
   EXPECT_EQ(defaults->recent(), 62u);
   EXPECT_EQ(ErrorOf({.policy = Retention::kHeavy, .budget = 63}),
-            "retention.budget: 63 is not in [64, 2048], up to the context");
-  EXPECT_NE(ErrorOf({.policy = Retention::kHeavy, .budget = 72}), "");
+            "retention.budget: 63 is not a multiple of 16 from 64 to the context of 2048: heavy "
+            "keeps whole blocks of 16 tokens");
+  for (const uint32_t budget : {0u, 8u, 72u, 2049u, 2064u}) {
+    EXPECT_TRUE(ErrorOf({.policy = Retention::kHeavy, .budget = budget})
+                    .ends_with("is not a multiple of 16 from 64 to the context of 2048: heavy "
+                               "keeps whole blocks of 16 tokens"));
+  }
   EXPECT_NE(ErrorOf({.policy = Retention::kHeavy, .budget = 64, .recent = 15}), "");
   EXPECT_NE(ErrorOf({.policy = Retention::kHeavy, .budget = 64, .sinks = 33}), "");
   EXPECT_EQ(ErrorOf({.policy = Retention::kWindow, .recent = 16}),

@@ -11,7 +11,7 @@ uint64_t NumCounts(const EvictionLimits& limits, uint32_t num_sections) {
   return uint64_t{num_sections} * limits.num_groups * (uint64_t{limits.num_namespaces} + 1);
 }
 
-// As many as main holds: nine tenths of the blocks.
+// Returns as many as main holds: nine tenths of the blocks.
 uint32_t GhostWindow(const EvictionLimits& limits) {
   return limits.num_blocks - limits.num_blocks / 10;
 }

@@ -73,8 +73,8 @@ std::optional<OwnerObject> FleetKeys::SealOwner(std::string_view name, const Own
   return done ? std::optional(object) : std::nullopt;
 }
 
-std::optional<OwnerEpoch> FleetKeys::OpenOwner(std::string_view name,
-                                               std::span<const std::byte> bytes) const {
+std::optional<OwnerEpoch> FleetKeys::UnsealOwner(std::string_view name,
+                                                 std::span<const std::byte> bytes) const {
   if (bytes.size() != kOwnerObjectBytes) return std::nullopt;
   uint32_t version = 0, zero = 0;
   std::memcpy(&version, bytes.data() + 8, sizeof(version));
@@ -89,11 +89,12 @@ std::optional<OwnerEpoch> FleetKeys::OpenOwner(std::string_view name,
   std::memcpy(tag.data(), bytes.data() + kObjectHead + kObjectSealed, tag.size());
   AesKey key = ObjectKey(key_, salt);
   std::byte plain[kObjectSealed];
-  const bool opened = AesGcmOpen(key, 0, BytesOf(std::string_view(Authenticated(bytes, name))),
-                                 bytes.subspan(kObjectHead, kObjectSealed), plain, tag);
+  const bool is_unsealed =
+      AesGcmUnseal(key, 0, BytesOf(std::string_view(Authenticated(bytes, name))),
+                   bytes.subspan(kObjectHead, kObjectSealed), plain, tag);
   OPENSSL_cleanse(key.data(), key.size());
   std::optional<OwnerEpoch> epoch;
-  if (opened) {
+  if (is_unsealed) {
     epoch.emplace();
     std::memcpy(&epoch->epoch, plain, 8);
     std::memcpy(epoch->random.data(), plain + 8, epoch->random.size());

@@ -41,11 +41,11 @@ class FleetKeys {
   // Returns the name of an owner's object; records are below it. It does not tell others who the
   // owner is.
   std::string OwnerName(const Digest& owner) const;
-  // Seals and opens an owner object. Absent: no memory; damaged, or of another fleet or owner.
+  // Seals and unseals an owner object. Absent: no memory; damaged, or of another fleet or owner.
   std::optional<OwnerObject> SealOwner(std::string_view name, const OwnerEpoch& epoch,
                                        const RecordSalt& salt) const;
-  std::optional<OwnerEpoch> OpenOwner(std::string_view name,
-                                      std::span<const std::byte> bytes) const;
+  std::optional<OwnerEpoch> UnsealOwner(std::string_view name,
+                                        std::span<const std::byte> bytes) const;
 
  private:
   const HmacKey key_;

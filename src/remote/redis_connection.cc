@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "base/result.h"
@@ -22,6 +23,7 @@ namespace {
 constexpr int kWaitMs = 10;
 constexpr uint64_t kWaitNs = 10'000'000;
 constexpr uint64_t kAddressesNs = 500'000'000;  // of all addresses
+constexpr const char* kNoReply = "what the store sent is not a reply of Redis";
 
 std::span<const std::byte> WordBytes(std::string_view text) {
   return std::as_bytes(std::span(text));
@@ -60,6 +62,7 @@ Status RedisConnection::Open(const RemoteAddress& address, const SocketAddresses
   const auto must_be_ok = [&](std::initializer_list<std::string_view> words) -> Status {
     KV_ASSIGN(const RedisReply reply, Ask(words, {}, waits));
     if (reply.is_ok()) return {};
+    if (reply.kind != RedisReply::Kind::kError) return Closed({Code::kCorruption, kNoReply});
     return Closed({Code::kPermissionDenied, std::string(reply.text)});
   };
   if (!password.empty() && !address.user.empty()) {
@@ -71,7 +74,8 @@ Status RedisConnection::Open(const RemoteAddress& address, const SocketAddresses
   return {};
 }
 
-// Each address but the last one has its share of half a second; that one waits as the caller does.
+// Tries the addresses in order. Each but the last one has its share of half a second; that one
+// waits as long as the caller does.
 Status RedisConnection::Connect(const SocketAddresses& addresses, const Waits& waits) {
   int last = ECONNREFUSED;
   for (const SocketAddress& one : addresses) {
@@ -117,8 +121,7 @@ Status RedisConnection::BeginTls(const TlsContext& tls, const std::string& host,
     const Result<SocketStep> step = tls_->Handshake();
     if (!step) return Closed(step.error());
     if (step->events == 0) return {};
-    Status ready = KeepWaiting(waits);  // also where bytes drip
-    if (ready) ready = WaitFor(step->events, waits);
+    const Status ready = WaitFor(step->events, waits);
     if (!ready && ready.error().code == Code::kCancelled) {
       return Fail(Code::kCancelled,
                   "TLS: the handshake takes too long; does the server speak TLS at this port?");
@@ -150,13 +153,13 @@ Status RedisConnection::KeepWaiting(const Waits& waits) {
 
 Status RedisConnection::WaitFor(short events, const Waits& waits) {
   for (;;) {
+    KV_TRY(KeepWaiting(waits));  // also where bytes drip, and no wait takes long
     pollfd one{.fd = socket_.fd(), .events = events, .revents = 0};
     const int ready = poll(&one, 1, kWaitMs);
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) {
       return Closed({Code::kIoError, std::string("cannot wait: ") + std::strerror(errno)});
     }
-    KV_TRY(KeepWaiting(waits));
   }
 }
 
@@ -170,7 +173,6 @@ Status RedisConnection::Send(std::span<const std::span<const std::byte>> pieces,
   for (std::span<const std::byte> piece : pieces) {
     while (!piece.empty()) {
       if (!is_open()) return Fail(Code::kIoError, "the connection is closed");
-      KV_TRY(KeepWaiting(waits));
       const Result<SocketStep> step = TrySend(piece);
       if (!step) return Closed(step.error());
       piece = piece.subspan(step->bytes);
@@ -202,7 +204,6 @@ Result<SocketStep> RedisConnection::TryReceive(std::span<std::byte> bytes) {
 Result<size_t> RedisConnection::Receive(std::span<std::byte> into, const Waits& waits) {
   for (;;) {
     if (!is_open()) return Fail(Code::kIoError, "the connection is closed");
-    KV_TRY(KeepWaiting(waits));
     const std::span<char> room(buffer_.get() + end_, kBufferBytes - end_);
     const Result<SocketStep> step = TryReceive(into.empty() ? std::as_writable_bytes(room) : into);
     if (!step) return Closed(step.error());
@@ -249,9 +250,7 @@ Status RedisConnection::ReadBytes(std::span<std::byte> out, const Waits& waits) 
 Result<RedisReply> RedisConnection::Read(std::span<std::byte> bulk, const Waits& waits) {
   if (!is_open()) return Fail(Code::kIoError, "the connection is closed");
   KV_ASSIGN(const std::string_view line, ReadLine(waits));
-  const auto no_reply = [&] {
-    return Closed({Code::kCorruption, "what the store sent is not a reply of Redis"});
-  };
+  const auto no_reply = [&] { return Closed({Code::kCorruption, kNoReply}); };
   if (line.empty()) return no_reply();
   RedisReply reply{.text = line.substr(1)};
   using enum RedisReply::Kind;
@@ -274,9 +273,10 @@ Result<RedisReply> RedisConnection::Read(std::span<std::byte> bulk, const Waits&
     default:
       return no_reply();
   }
+  const std::string_view digits = std::exchange(reply.text, {});
   const auto [end, error] =
-      std::from_chars(reply.text.data(), reply.text.data() + reply.text.size(), reply.number);
-  if (error != std::errc() || end != reply.text.data() + reply.text.size()) return no_reply();
+      std::from_chars(digits.data(), digits.data() + digits.size(), reply.number);
+  if (error != std::errc() || end != digits.data() + digits.size()) return no_reply();
   if (reply.kind == kInteger) return reply;
   if (reply.number < -1) return no_reply();
   if (reply.number == -1) {
@@ -293,7 +293,6 @@ Result<RedisReply> RedisConnection::Read(std::span<std::byte> bulk, const Waits&
   std::array<std::byte, 2> line_end;
   KV_TRY(ReadBytes(line_end, waits));
   if (line_end != std::array{std::byte{'\r'}, std::byte{'\n'}}) return no_reply();
-  reply.text = {};
   return reply;
 }
 

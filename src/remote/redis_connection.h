@@ -40,9 +40,10 @@ struct RedisReply {
 // is closed.
 class RedisConnection {
  public:
-  // Called at least each 10 ms while a call waits, or while bytes come and it is not complete.
-  // False: it gives up (kCancelled).
+  // StoreClient::Waits. False: it gives up (kCancelled).
   using Waits = std::function<bool()>;
+  static constexpr size_t kBufferBytes = 16384;  // what comes, except bulks of the caller
+  static constexpr size_t kTlsBytes = 65536;     // of OpenSSL, in the middle of a handshake
 
   RedisConnection();
   bool is_open() const { return static_cast<bool>(socket_); }
@@ -79,7 +80,7 @@ class RedisConnection {
                          const Waits& waits);
 
  private:
-  static constexpr size_t kBufferBytes = 65536, kMostLine = 1024;
+  static constexpr size_t kMostLine = 1024;
 
   Status Connect(const SocketAddresses& addresses, const Waits& waits);
   Status BeginTls(const TlsContext& tls, const std::string& host, const Waits& waits);

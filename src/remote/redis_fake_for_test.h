@@ -1,15 +1,10 @@
 // RedisFake: a store of a test that answers as Redis does, or as the test wants it.
 #pragma once
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
-#include <list>
 #include <map>
 #include <optional>
 #include <string>
@@ -18,9 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
-#include "base/descriptor.h"
 #include "base/mutex.h"
+#include "remote/connection_threads_for_test.h"
 #include "remote/remote_address.h"
 
 namespace kvasir {
@@ -35,27 +29,12 @@ class RedisFake {
   // As answers: the connection is closed; the number 0 comes, a byte each 5 ms, for 1 s.
   static inline const std::string kHangUp = "hang up", kDrips = "drips";
 
-  explicit RedisFake(Answers answers = {}) : answers_(std::move(answers)) {
-    listener_ = Descriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in here{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    socklen_t size = sizeof(here);
-    KV_CHECK(bind(listener_.fd(), reinterpret_cast<sockaddr*>(&here), size) == 0);
-    KV_CHECK(getsockname(listener_.fd(), reinterpret_cast<sockaddr*>(&here), &size) == 0);
-    KV_CHECK(listen(listener_.fd(), 16) == 0);
-    port_ = ntohs(here.sin_port);
-    accepting_ = std::thread([this] { Accept(); });
-  }
-  ~RedisFake() {
-    shutdown(listener_.fd(), SHUT_RDWR);
-    accepting_.join();
-    {
-      MutexLock lock(mutex_);
-      for (const Descriptor& one : sockets_) shutdown(one.fd(), SHUT_RDWR);
-    }
-    for (std::thread& thread : threads_) thread.join();
-  }
+  explicit RedisFake(Answers answers = {})
+      : answers_(std::move(answers)), connections_([this](int fd) { Serve(fd); }) {}
 
-  RemoteAddress address() const { return {.host = "127.0.0.1", .port = port_, .user = {}}; }
+  RemoteAddress address() const {
+    return {.host = "127.0.0.1", .port = connections_.port(), .user = {}};
+  }
   // Sets what the next commands are answered by.
   void Answer(Answers answers) {
     MutexLock lock(mutex_);
@@ -85,11 +64,10 @@ class RedisFake {
     MutexLock lock(mutex_);
     change(values_);
   }
+  // Returns whether some reply of kDrips was sent to its end.
+  bool has_dripped() const { return has_dripped_; }
   // Closes all connections.
-  void HangUp() {
-    MutexLock lock(mutex_);
-    for (const Descriptor& one : sockets_) shutdown(one.fd(), SHUT_RDWR);
-  }
+  void HangUp() { connections_.HangUp(); }
 
   static std::string Bulk(std::string_view bytes) {
     return "$" + std::to_string(bytes.size()) + "\r\n" + std::string(bytes) + "\r\n";
@@ -100,12 +78,7 @@ class RedisFake {
   struct Input {
     int fd;
     std::string bytes;
-    bool More() {
-      char some[65536];
-      const ssize_t got = recv(fd, some, sizeof(some), 0);
-      if (got > 0) bytes.append(some, static_cast<size_t>(got));
-      return got > 0;
-    }
+    bool More() { return ConnectionThreads::Receive(fd, &bytes); }
     // Returns the number of a line like *3 or $17; below 0: the connection ended.
     int64_t Number() {
       size_t end;
@@ -131,16 +104,6 @@ class RedisFake {
     }
   };
 
-  void Accept() {
-    for (;;) {
-      Descriptor one(accept(listener_.fd(), nullptr, nullptr));
-      if (!one) return;
-      const int fd = one.fd();
-      MutexLock lock(mutex_);
-      sockets_.push_back(std::move(one));
-      threads_.emplace_back([this, fd] { Serve(fd); });
-    }
-  }
   // What WATCH and MULTI have begun on a connection.
   struct Transaction {
     std::map<std::string, std::optional<std::string>> watched;
@@ -162,25 +125,17 @@ class RedisFake {
       const std::string sent = own ? *own : Usual(*words, &transaction);
       if (sent == kHangUp) break;
       if (sent == kDrips ? !SendSlowly(fd, ":" + std::string(200, '0') + "\r\n")
-                         : !SendAll(fd, sent))
+                         : !ConnectionThreads::Send(fd, sent))
         break;
     }
-    shutdown(fd, SHUT_RDWR);
   }
-  static bool SendAll(int fd, std::string_view bytes) {
-    while (!bytes.empty()) {
-      const ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (sent <= 0) return false;
-      bytes.remove_prefix(static_cast<size_t>(sent));
-    }
-    return true;
-  }
-  // 5 ms for each byte.
-  static bool SendSlowly(int fd, std::string_view bytes) {
+  // Takes 5 ms for each byte.
+  bool SendSlowly(int fd, std::string_view bytes) {
     for (size_t i = 0; i < bytes.size(); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      if (!SendAll(fd, bytes.substr(i, 1))) return false;
+      if (!ConnectionThreads::Send(fd, bytes.substr(i, 1))) return false;
     }
+    has_dripped_ = true;
     return true;
   }
   std::string Usual(const Words& words, Transaction* transaction) {
@@ -243,16 +198,13 @@ class RedisFake {
     return "-ERR unknown command\r\n";
   }
 
-  Descriptor listener_;
-  uint16_t port_ = 0;
+  std::atomic<bool> has_dripped_ = false;
   Mutex mutex_;
   Answers answers_ KV_GUARDED_BY(mutex_);
   std::map<std::string, uint32_t> counts_ KV_GUARDED_BY(mutex_);
   std::map<std::string, Words> names_ KV_GUARDED_BY(mutex_);
   std::map<std::string, std::string> values_ KV_GUARDED_BY(mutex_);
-  std::list<Descriptor> sockets_ KV_GUARDED_BY(mutex_);
-  std::list<std::thread> threads_;  // of accepting_, and of the destructor after it
-  std::thread accepting_;
+  ConnectionThreads connections_;  // last: its threads use the others
 };
 
 }  // namespace kvasir

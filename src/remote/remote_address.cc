@@ -2,39 +2,51 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
+#include <optional>
 #include <string_view>
 
 #include "base/result.h"
+#include "base/sizes.h"
 
 namespace kvasir {
-namespace {
-
-template <typename T>
-bool ReadNumber(std::string_view text, T most, T* number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
-  return error == std::errc() && end == text.data() + text.size() && *number <= most;
-}
-
-}  // namespace
 
 std::string RemoteAddress::text() const {
   const bool is_v6 = host.find(':') != std::string::npos;
-  return (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+  std::string text = (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+  if (!s3) return text;
+  if (!s3->is_in_host) text += "/" + s3->name;
+  if (!s3->prefix.empty()) text += "/" + s3->prefix.substr(0, s3->prefix.size() - 1);
+  return text;
+}
+
+bool ReadHostAndPort(std::string_view text, RemoteAddress* address) {
+  const size_t bracket = text.rfind(']'), colon = text.rfind(':');
+  if (colon != std::string_view::npos && (bracket == std::string_view::npos || colon > bracket)) {
+    const std::optional<uint64_t> port = ParseUint(text.substr(colon + 1));
+    if (!port || *port == 0 || *port > UINT16_MAX) return false;
+    address->port = static_cast<uint16_t>(*port);
+    text = text.substr(0, colon);
+  }
+  if (text.starts_with('[') && text.ends_with(']')) text = text.substr(1, text.size() - 2);
+  address->host = text;
+  return !text.empty();
 }
 
 Result<RemoteAddress> ParseRemoteAddress(const std::string& url) {
   constexpr std::string_view kPlain = "redis://", kTls = "rediss://";
   const auto wrong = [&](std::string_view why) {
     return FailField(Code::kInvalidArgument, "remote",
-                     "{}; give redis://HOST:PORT or rediss://HOST:PORT", why);
+                     "{}; give redis://HOST:PORT, rediss://HOST:PORT or s3://BUCKET/PREFIX", why);
   };
   std::string_view rest = url;
+  if (constexpr std::string_view kS3 = "s3://"; rest.starts_with(kS3)) {
+    return ParseS3Address(rest.substr(kS3.size()));
+  }
   RemoteAddress address;
   address.has_tls = rest.starts_with(kTls);
   if (!address.has_tls && !rest.starts_with(kPlain)) {
     return wrong(
-        fmt::format("unknown scheme in '{}' (known: redis, rediss)",
+        fmt::format("unknown scheme in '{}' (known: redis, rediss, s3)",
                     url.substr(0, url.find("://") == std::string::npos ? 0 : url.find("://"))));
   }
   rest.remove_prefix((address.has_tls ? kTls : kPlain).size());
@@ -49,23 +61,18 @@ Result<RemoteAddress> ParseRemoteAddress(const std::string& url) {
   }
   if (const size_t slash = rest.find('/'); slash != std::string_view::npos) {
     const std::string_view database = rest.substr(slash + 1);
-    if (!database.empty() && !ReadNumber<uint32_t>(database, 65535, &address.database)) {
+    const std::optional<uint64_t> number = ParseUint(database);
+    if (!database.empty() && (!number || *number > UINT16_MAX)) {
       return wrong(fmt::format("'{}' is not the number of a database", database));
     }
+    if (number) address.database = static_cast<uint32_t>(*number);
     rest = rest.substr(0, slash);
   }
-  const size_t bracket = rest.rfind(']');
-  const size_t colon = rest.rfind(':');
-  if (colon != std::string_view::npos && (bracket == std::string_view::npos || colon > bracket)) {
-    const std::string_view port = rest.substr(colon + 1);
-    if (!ReadNumber<uint16_t>(port, 65535, &address.port) || address.port == 0) {
-      return wrong(fmt::format("'{}' is not a port", port));
-    }
-    rest = rest.substr(0, colon);
+  if (!ReadHostAndPort(rest, &address)) {
+    const bool has_host = !rest.empty() && !rest.starts_with(':');
+    return wrong(has_host ? fmt::format("'{}' is not a host with a port", rest)
+                          : "it names no host");
   }
-  if (rest.starts_with('[') && rest.ends_with(']')) rest = rest.substr(1, rest.size() - 2);
-  if (rest.empty()) return wrong("it names no host");
-  address.host = rest;
   return address;
 }
 

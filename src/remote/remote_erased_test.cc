@@ -92,7 +92,7 @@ TEST_F(RemoteErasedMeanwhile, WhatWasReadWhileTheStoreWasAwayIsErasedToo) {
   });
   auto opened = RemoteTier::Open(options_);
   ASSERT_TRUE(opened);
-  ASSERT_TRUE((*opened)->OpenOwner(TestRecord::Owner(0)));  // and computes for it
+  ASSERT_TRUE((*opened)->ReadyOwner(TestRecord::Owner(0)));  // and computes for it
   is_away = false;
   TierDriver driver(**opened);
   std::vector<ErasedOwner> erased;
@@ -117,7 +117,7 @@ TEST_F(RemoteErasedMeanwhile, OfAnOwnerThatIsNewHereOnlyBlocksAreErased) {
   });
   auto opened = RemoteTier::Open(options_);  // it waits for the store half a second
   ASSERT_TRUE(opened);
-  ASSERT_TRUE((*opened)->OpenOwner(TestRecord::Owner(0)));
+  ASSERT_TRUE((*opened)->ReadyOwner(TestRecord::Owner(0)));
   is_away = false;
   TierDriver driver(**opened);
   std::vector<ErasedOwner> erased;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kConnectNs = 500'000'000, kProbeNs = 5'000'000'000;
 
-// At most `most` indices of [begin, end), spread evenly; the last one is end - 1.
+// Returns at most `most` indices of [begin, end), spread evenly; the last one is end - 1.
 std::vector<uint32_t> Spread(uint32_t begin, uint32_t end, uint32_t most) {
   std::vector<uint32_t> picks;
   const uint32_t num = std::min(most, end - begin);
@@ -30,10 +30,10 @@ std::vector<uint32_t> Spread(uint32_t begin, uint32_t end, uint32_t most) {
 bool RemoteLooker::Begin(LookFor what, std::function<void()> done) {
   {
     MutexLock lock(store_.mutex);
-    if (store_.state != RemoteStore::State::kOn || what.names.empty()) return false;
+    if (store_.state.now != RemoteStore::State::kOn || what.names.empty()) return false;
     if (looks_.size() >= kMostLooks || !store_.OwnerOf(what.owner)) return false;
     looks_.push_back({std::move(what), std::move(done)});
-    ++store_.stats.lookups;
+    ++store_.figures.stats.lookups;
   }
   store_.looker_wake.notify_one();
   return true;
@@ -45,13 +45,13 @@ bool RemoteLooker::WaitForWork() {
   for (;;) {
     if (store_.is_stopping.load(std::memory_order_relaxed)) return false;
     const uint64_t now = MonotonicNs();
-    const bool is_on = store_.state == RemoteStore::State::kOn;
-    const bool is_asked = is_on && std::ranges::any_of(store_.owners, &RemoteOwner::is_due);
-    const bool connects = store_.state == RemoteStore::State::kConnecting ||
-                          (!is_on && now >= store_.breaker.retry_ns());
-    const bool is_late =
-        std::ranges::any_of(store_.failed, [&](const auto& one) { return one.due_ns <= now; });
-    if (is_late || !store_.notes.empty() || !looks_.empty() || is_asked || connects ||
+    const bool is_on = store_.state.now == RemoteStore::State::kOn;
+    const bool is_asked = is_on && std::ranges::any_of(store_.owners.all, &RemoteOwner::is_due);
+    const bool connects = store_.state.now == RemoteStore::State::kConnecting ||
+                          (!is_on && now >= store_.state.breaker.retry_ns());
+    const bool is_late = std::ranges::any_of(store_.erasures.failed,
+                                             [&](const auto& one) { return one.due_ns <= now; });
+    if (is_late || !store_.erasures.notes.empty() || !looks_.empty() || is_asked || connects ||
         (is_on && now >= polled_ns_ + kPollNs)) {
       return true;
     }
@@ -67,9 +67,9 @@ void RemoteLooker::Loop() {
     bool is_on, connects;
     {
       MutexLock lock(store_.mutex);
-      is_on = store_.state == RemoteStore::State::kOn;
-      connects = store_.state == RemoteStore::State::kConnecting ||
-                 MonotonicNs() >= store_.breaker.retry_ns();
+      is_on = store_.state.now == RemoteStore::State::kOn;
+      connects = store_.state.now == RemoteStore::State::kConnecting ||
+                 MonotonicNs() >= store_.state.breaker.retry_ns();
       if (!looks_.empty()) {
         look = std::move(looks_.front());
         looks_.pop_front();
@@ -111,9 +111,9 @@ void RemoteLooker::TryConnect() {
   if (found) {
     {
       MutexLock lock(store_.mutex);
-      store_.addresses = std::move(*found);
+      store_.state.addresses = std::move(*found);
     }
-    done = store_.Connect(connection_, waits);
+    done = store_.Connect(*client_, waits);
   } else {
     done = tl::unexpected(found.error());
   }
@@ -121,70 +121,87 @@ void RemoteLooker::TryConnect() {
   if (done) done = Probe(waits);
   if (store_.is_stopping.load(std::memory_order_relaxed)) return;
   if (!done) {
-    connection_.Close();
+    client_->Close();
     store_.TurnOff(done.error().message);
     return;
   }
   {
     MutexLock lock(store_.mutex);
-    store_.state = RemoteStore::State::kOn;
-    store_.reason.clear();
-    store_.breaker.Close(MonotonicNs());
-    for (RemoteOwner& owner : store_.owners) owner.wants_sync |= !owner.name.empty();
+    store_.state.now = RemoteStore::State::kOn;
+    store_.state.reason.clear();
+    store_.state.on_ns = MonotonicNs();
+    store_.state.breaker.Close(store_.state.on_ns);
+    for (RemoteOwner& owner : store_.owners.all) owner.wants_sync |= !owner.name.empty();
   }
+  store_.writer_wake.notify_one();  // removals wait for it
   polled_ns_ = MonotonicNs();
   Log(LogLevel::kInfo, "remote tier: on", LogField("host", store_.options.address.text()));
   store_.progress.Call();
 }
 
 Status RemoteLooker::Connect() {
-  connection_.CloseStale();
-  if (connection_.is_open()) return {};
+  client_->CloseStale();
+  if (client_->is_open()) return {};
   began_ns_ = MonotonicNs();
-  return store_.Connect(connection_, waits_);
+  return store_.Connect(*client_, waits_);
 }
 
 // Measures the store by a value of 1 MiB, so that a speed is always known.
-Status RemoteLooker::Probe(const RedisConnection::Waits& waits) {
-  const auto failed = [](const RedisReply& reply) -> Status {
-    return Fail(Code::kUnavailable, "{}", reply.text);
-  };
-  uint64_t start_ns = 0, least_ns = UINT64_MAX;
+Status RemoteLooker::Probe(const StoreClient::Waits& waits) {
+  uint64_t least_ns = UINT64_MAX;
   for (int i = 0; i < 5; ++i) {  // this machine may be late with any of them
-    start_ns = MonotonicNs();
-    KV_ASSIGN(const RedisReply pong, connection_.Ask({"PING"}, {}, waits));
-    if (pong.kind == RedisReply::Kind::kError) return failed(pong);
+    const uint64_t start_ns = MonotonicNs();
+    KV_TRY(client_->Ping(waits));
     least_ns = std::min(least_ns, MonotonicNs() - start_ns);
   }
   usual_ = {};
   usual_.Observe(least_ns);
+  if (store_.options.address.s3 && store_.options.address.has_tls) KV_TRY(ConnectAhead(waits));
   double bytes_per_s = 0;
   if (store_.options.mode == RemoteMode::kReadWrite) {
-    std::array<uint8_t, 8> random;
-    KV_TRY(FillRandom(random));
-    const std::string name = store_.keys.prefix() + "/probe/" + ToHex(random);
-    const std::span<std::byte> probe(store_.probe, RemoteStore::kProbeBytes);
-    KV_TRY(FillRandom({reinterpret_cast<uint8_t*>(probe.data()), probe.size()}));
-    const std::string_view text(reinterpret_cast<const char*>(probe.data()), probe.size());
-    KV_ASSIGN(const RedisReply set, connection_.Ask({"SET", name, text, "EX", "60"}, {}, waits));
-    if (!set.is_ok()) return failed(set);
-    start_ns = MonotonicNs();
-    KV_ASSIGN(const RedisReply got, connection_.Ask({"GET", name}, probe, waits));
-    const uint64_t took_ns = std::max<uint64_t>(MonotonicNs() - start_ns, 1);
-    if (got.kind == RedisReply::Kind::kError) return failed(got);
-    if (got.kind != RedisReply::Kind::kBulk ||
-        static_cast<uint64_t>(got.number) != RemoteStore::kProbeBytes) {
-      return Fail(Code::kUnavailable, "it does not keep a value of 1 MiB");
-    }
-    bytes_per_s = static_cast<double>(probe.size()) * 1e9 / static_cast<double>(took_ns);
-    KV_ASSIGN(const RedisReply gone, connection_.Ask({"UNLINK", name}, {}, waits));
-    if (gone.kind == RedisReply::Kind::kError) return failed(gone);
+    KV_ASSIGN(bytes_per_s, ProbeBytesPerS(waits));
   }
   MutexLock lock(store_.mutex);
-  store_.stats.rtt_ms = usual_.usual_ns * 1e-6;
-  store_.look_ns = 2 * usual_.usual_ns;
-  if (bytes_per_s > 0) store_.load_bytes_per_s = bytes_per_s;
+  store_.figures.stats.rtt_ms = usual_.usual_ns * 1e-6;
+  store_.figures.look_ns = 2 * usual_.usual_ns;
+  if (bytes_per_s > 0)
+    store_.figures.load_bytes_per_s = store_.figures.wire_bytes_per_s = bytes_per_s;
   return {};
+}
+
+Status RemoteLooker::ConnectAhead(const StoreClient::Waits& waits) {
+  constexpr uint32_t kAsked = kPicks + 1;  // and the owner's object
+  for (uint32_t i = 0; i < kAsked; ++i) {
+    KV_TRY(client_->Start(
+        {.what = StoreRequest::What::kFind, .id = i, .name = store_.keys.prefix() + "/probe/none"},
+        waits));
+  }
+  for (uint32_t i = 0; i < kAsked; ++i) KV_TRY(client_->Next(waits));  // whatever it says
+  return {};
+}
+
+Result<double> RemoteLooker::ProbeBytesPerS(const StoreClient::Waits& waits) {
+  using What = StoreRequest::What;
+  std::array<uint8_t, 8> random;
+  KV_TRY(FillRandom(random));
+  const std::string name = store_.keys.prefix() + "/probe/" + ToHex(random);
+  const std::span<std::byte> probe = store_.buffers.probe();
+  KV_TRY(FillRandom({reinterpret_cast<uint8_t*>(probe.data()), probe.size()}));
+  const auto ask = [&](StoreRequest request) -> Result<StoreReply> {
+    request.name = name;
+    KV_ASSIGN(StoreReply reply, client_->Ask(std::move(request), waits));
+    if (reply.is_refused()) return Fail(Code::kUnavailable, "{}", reply.words);
+    return reply;
+  };
+  KV_ASSIGN(const StoreReply put, ask({.what = What::kPut, .value = probe, .ttl_s = 60}));
+  const uint64_t start_ns = MonotonicNs();
+  KV_ASSIGN(const StoreReply got, ask({.what = What::kGet, .into = probe}));
+  const uint64_t took_ns = std::max<uint64_t>(MonotonicNs() - start_ns, 1);
+  if (!put.is_done() || !got.is_done() || got.bytes != probe.size()) {
+    return Fail(Code::kUnavailable, "it does not keep a value of 1 MiB");
+  }
+  KV_TRY(ask({.what = What::kRemove}));
+  return static_cast<double>(probe.size()) * 1e9 / static_cast<double>(took_ns);
 }
 
 void RemoteLooker::Answer(Look& look) {
@@ -204,8 +221,8 @@ void RemoteLooker::Answer(Look& look) {
   }
   if (done) {
     MutexLock lock(store_.mutex);
-    store_.ObserveLook(static_cast<double>(MonotonicNs() - start_ns));
-    store_.stats.rtt_ms = usual_.usual_ns * 1e-6;
+    store_.figures.ObserveLook(static_cast<double>(MonotonicNs() - start_ns));
+    store_.figures.stats.rtt_ms = usual_.usual_ns * 1e-6;
   } else {
     store_.CountFault(done.error());
   }
@@ -275,23 +292,30 @@ Status RemoteLooker::AskOnce(const Digest& owner, Round& round, bool* is_old) {
     return id ? OwnerEpoch{store_.at(*id).epoch, store_.owner_keys.key_of(*id)} : OwnerEpoch();
   };
   const OwnerEpoch before = known();
-  std::string text;
-  AppendReadOwner(text, name);
-  if (before.epoch != 0) {
-    for (const uint32_t pick : round.picks) {
-      AppendCommand(text, {"EXISTS", RemoteName(name, before.random, round.names[pick])});
+  OwnerBytes bytes;
+  KV_TRY(client_->Start(PeekOwner(name, bytes), waits_));
+  const size_t picks = before.epoch != 0 ? round.picks.size() : 0;
+  for (size_t i = 0; i < picks; ++i) {
+    KV_TRY(client_->Start({.what = StoreRequest::What::kFind,
+                           .id = i + 1,
+                           .name = RemoteName(name, before.random, round.names[round.picks[i]])},
+                          waits_));
+  }
+  round.found.assign(round.picks.size(), false);
+  Result<StoredOwner> stored = StoredOwner();
+  std::string refused;
+  for (size_t i = 0; i < picks + 1; ++i) {
+    KV_ASSIGN(const StoreReply reply, client_->Next(waits_));
+    if (reply.id == 0) {
+      stored = OwnerOfReply(reply, store_.keys, name, bytes);
+    } else {
+      round.found[reply.id - 1] = reply.is_done();
+      if (reply.is_refused()) refused = reply.words;
     }
   }
-  KV_TRY(connection_.Send(text, waits_));
-  const auto stored = ReadOwnerReply(connection_, store_.keys, name, waits_);
-  if (!stored && !connection_.is_open()) return tl::unexpected(stored.error());
-  round.found.assign(round.picks.size(), false);
-  for (size_t i = 0; before.epoch != 0 && i < round.picks.size(); ++i) {
-    KV_ASSIGN(const RedisReply reply, connection_.Read({}, waits_));
-    round.found[i] = reply.kind == RedisReply::Kind::kInteger && reply.number > 0;
-  }
-  if (!stored) return tl::unexpected(stored.error());
-  KV_TRY(Settle(connection_, owner, name, *stored, waits_));
+  if (!stored) return tl::unexpected(std::move(stored).error());
+  if (!refused.empty()) return Fail(Code::kUnavailable, "{}", refused);
+  KV_TRY(Settle(*client_, owner, name, *stored, waits_));
   const OwnerEpoch after = known();
   *is_old = after.epoch != before.epoch || after.random != before.random;
   if (*is_old) round.found.assign(round.picks.size(), false);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,9 +25,8 @@ class RemoteLooker {
   // Works until the store ends, and calls then all that wait.
   void Loop();
   // Brings what is known of an owner and what the store has together; other threads may call it
-  // with connections of theirs.
-  Status SyncOwner(RedisConnection& connection, const Digest& owner,
-                   const RedisConnection::Waits& waits);
+  // with clients of theirs.
+  Status SyncOwner(StoreClient& client, const Digest& owner, const StoreClient::Waits& waits);
 
  private:
   struct Look {
@@ -47,9 +47,13 @@ class RemoteLooker {
   void WriteNotes();
   void EraseAgain();
   void TryConnect();
-  // Opens the connection where it is closed, or was while nothing was asked.
+  // Opens the client where it is closed, or was while nothing was asked.
   Status Connect();
-  Status Probe(const RedisConnection::Waits& waits);
+  Status Probe(const StoreClient::Waits& waits);
+  // Begins as many connections as a lookup has on S3, so that the first one does not wait for their
+  // handshakes.
+  Status ConnectAhead(const StoreClient::Waits& waits);
+  Result<double> ProbeBytesPerS(const StoreClient::Waits& waits);
   void SyncDue();
   void Answer(Look& look);
   Result<uint32_t> FindChain(const LookFor& what);
@@ -57,16 +61,16 @@ class RemoteLooker {
   Status Ask(const Digest& owner, Round& round);
   Status AskOnce(const Digest& owner, Round& round, bool* is_old);
   void Mark(const LookFor& what, std::span<const uint32_t> found);
-  Status Settle(RedisConnection& connection, const Digest& owner, const std::string& name,
-                const StoredOwner& stored, const RedisConnection::Waits& waits);
+  Status Settle(StoreClient& client, const Digest& owner, const std::string& name,
+                const StoredOwner& stored, const StoreClient::Waits& waits);
   void Adopt(const Digest& owner, const OwnerEpoch& stored, uint64_t least);
 
   RemoteStore& store_;
   HostLookup lookup_;
-  RedisConnection connection_;
+  const std::unique_ptr<StoreClient> client_ = store_.NewClient();
   UsualTime usual_;  // of a round
   uint64_t began_ns_ = 0;
-  const RedisConnection::Waits waits_ = store_.WaitsOf(began_ns_, usual_);
+  const StoreClient::Waits waits_ = store_.WaitsOf(began_ns_, usual_);
   uint64_t polled_ns_ = 0;
   std::deque<Look> looks_ KV_GUARDED_BY(store_.mutex);
 };

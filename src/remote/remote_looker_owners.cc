@@ -18,8 +18,8 @@ void RemoteLooker::SyncDue() {
   const bool polls = MonotonicNs() >= polled_ns_ + kPollNs;
   {
     MutexLock lock(store_.mutex);
-    for (size_t i = 0; i < store_.owners.size(); ++i) {
-      RemoteOwner& owner = store_.owners[i];
+    for (size_t i = 0; i < store_.owners.all.size(); ++i) {
+      RemoteOwner& owner = store_.owners.all[i];
       if (polls) owner.wants_sync |= !owner.name.empty();
       if (owner.is_due()) due.push_back(store_.owner_keys.owner_of(OwnerId(i)));
     }
@@ -27,29 +27,28 @@ void RemoteLooker::SyncDue() {
   if (polls) polled_ns_ = MonotonicNs();
   for (const Digest& owner : due) {
     began_ns_ = MonotonicNs();
-    const Status synced = SyncOwner(connection_, owner, waits_);
+    const Status synced = SyncOwner(*client_, owner, waits_);
     if (!synced) store_.CountFault(synced.error());
-    if (!connection_.is_open()) return;  // it is still due
+    if (!client_->is_open()) return;  // it is still due
     MutexLock lock(store_.mutex);
     if (const auto id = store_.owner_keys.Find(owner)) store_.at(*id).wants_sync = false;
     if (synced) usual_.Observe(MonotonicNs() - began_ns_);
     if (!looks_.empty()) break;
   }
   MutexLock lock(store_.mutex);
-  store_.ObserveLook(2 * usual_.usual_ns);
+  store_.figures.ObserveLook(2 * usual_.usual_ns);
 }
 
-Status RemoteLooker::SyncOwner(RedisConnection& connection, const Digest& owner,
-                               const RedisConnection::Waits& waits) {
+Status RemoteLooker::SyncOwner(StoreClient& client, const Digest& owner,
+                               const StoreClient::Waits& waits) {
   const std::string name = store_.keys.OwnerName(owner);
-  KV_ASSIGN(const StoredOwner stored, ReadOwner(connection, store_.keys, name, waits));
-  return Settle(connection, owner, name, stored, waits);
+  KV_ASSIGN(const StoredOwner stored, ReadOwner(client, store_.keys, name, waits));
+  return Settle(client, owner, name, stored, waits);
 }
 
 // Brings an owner and its object together. The higher epoch counts; at the same epoch the store's.
-Status RemoteLooker::Settle(RedisConnection& connection, const Digest& owner,
-                            const std::string& name, const StoredOwner& stored,
-                            const RedisConnection::Waits& waits) {
+Status RemoteLooker::Settle(StoreClient& client, const Digest& owner, const std::string& name,
+                            const StoredOwner& stored, const StoreClient::Waits& waits) {
   OwnerEpoch known;
   {
     MutexLock lock(store_.mutex);
@@ -58,7 +57,12 @@ Status RemoteLooker::Settle(RedisConnection& connection, const Digest& owner,
     known = {store_.at(*id).epoch, store_.owner_keys.key_of(*id)};
   }
   // The last epoch that was seen.
-  const uint64_t least = known.epoch != 0 ? known.epoch : store_.epochs.Read(name);
+  uint64_t least = known.epoch;
+  if (least == 0) {
+    const Result<uint64_t> kept = store_.epochs.Read(name);
+    if (!kept) return {};  // it has logged why
+    least = *kept;
+  }
   if (stored.epoch && stored.epoch->epoch >= least) {
     Adopt(owner, *stored.epoch, least);
     return {};
@@ -74,14 +78,14 @@ Status RemoteLooker::Settle(RedisConnection& connection, const Digest& owner,
   };
   StoredOwner now = stored;
   if (!stored.is_there) {  // the first machine makes it
-    KV_TRY(MakeOwner(connection, store_.keys, name, made, waits));
-    KV_ASSIGN(now, ReadOwner(connection, store_.keys, name, waits));
+    KV_TRY(MakeOwner(client, store_.keys, name, made, waits));
+    KV_ASSIGN(now, ReadOwner(client, store_.keys, name, waits));
   }
   if (!is_sound(now)) {
     const NextOwner next = [&](const StoredOwner& one) -> Result<std::optional<OwnerEpoch>> {
       return is_sound(one) ? std::nullopt : std::optional(made);
     };
-    KV_ASSIGN(now, ChangeOwner(connection, store_.keys, name, next, waits));
+    KV_ASSIGN(now, ChangeOwner(client, store_.keys, name, next, waits));
   }
   if (now.epoch) Adopt(owner, *now.epoch, least);
   return {};
@@ -109,12 +113,14 @@ void RemoteLooker::Adopt(const Digest& owner, const OwnerEpoch& stored, uint64_t
     if (stored.epoch > here) {
       // An owner that this machine never had may have been erased long before.
       const bool elsewhere = one.epoch != 0 || least != 0 || one.is_kept;
-      store_.erased.push_back({owner, stored.epoch, elsewhere});  // and noted when that is done
+      store_.erasures.due.push_back(
+          {owner, stored.epoch, elsewhere});  // and noted when that is done
       one.awaits_erase = true;
     }
     one.is_older = false;
     store_.SetEpoch(*id, stored);
-    if (stored.epoch <= here) store_.notes.push_back({.owner = owner, .epoch = stored.epoch});
+    if (stored.epoch <= here)
+      store_.erasures.notes.push_back({.owner = owner, .epoch = stored.epoch});
   }
   store_.progress.Call();
 }
@@ -124,12 +130,12 @@ void RemoteLooker::EraseAgain() {
   {
     MutexLock lock(store_.mutex);
     const uint64_t now = MonotonicNs();
-    const size_t before = store_.erased.size();
-    for (const auto& one : store_.failed) {
-      if (one.due_ns <= now) store_.erased.push_back(one.owner);
+    const size_t before = store_.erasures.due.size();
+    for (const auto& one : store_.erasures.failed) {
+      if (one.due_ns <= now) store_.erasures.due.push_back(one.owner);
     }
-    if (store_.erased.size() == before) return;
-    std::erase_if(store_.failed, [&](const auto& one) { return one.due_ns <= now; });
+    if (store_.erasures.due.size() == before) return;
+    std::erase_if(store_.erasures.failed, [&](const auto& one) { return one.due_ns <= now; });
   }
   store_.progress.Call();
 }
@@ -138,7 +144,7 @@ void RemoteLooker::WriteNotes() {
   std::vector<ErasedOwner> notes;
   {
     MutexLock lock(store_.mutex);
-    notes.swap(store_.notes);
+    notes.swap(store_.erasures.notes);
   }
   for (const ErasedOwner& note : notes) {
     store_.epochs.Write(store_.keys.OwnerName(note.owner), note.epoch);

@@ -40,7 +40,7 @@ class RemoteTierOnFake : public testing::Test {
     tier_ = std::move(*opened);
     driver_ = std::make_unique<TierDriver>(*tier_);
     ASSERT_TRUE(WaitFor(RemoteStats::State::kOn)) << tier_->Remote().reason;
-    ASSERT_TRUE(tier_->OpenOwner(TestRecord::Owner(0)));
+    ASSERT_TRUE(tier_->ReadyOwner(TestRecord::Owner(0)));
     driver_->Look(FaultRecord(0, 0));
   }
   bool WaitFor(RemoteStats::State state) {

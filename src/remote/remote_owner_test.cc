@@ -31,7 +31,7 @@ class RemoteOwnerChanges : public RemoteTierOnFake {
   }
   std::optional<OwnerEpoch> Stored() {
     const std::string bytes = fake_.values().at(name_);
-    return keys_.OpenOwner(name_, std::as_bytes(std::span(bytes)));
+    return keys_.UnsealOwner(name_, std::as_bytes(std::span(bytes)));
   }
 
   const FleetKeys keys_{TestRecord::Filled(77)};
@@ -98,6 +98,34 @@ TEST_F(RemoteOwnerChanges, AStoreThatRefusesSaysWhy) {
     fake_.Answer({});
     ASSERT_TRUE(WaitFor(RemoteStats::State::kOn));
   }
+}
+
+// By who has tried the store alone: selftest.
+TEST_F(RemoteTierOnFake, OneThatIsRemovedLeavesNothing) {
+  Open();
+  for (const uint32_t owner : {0u, 1u}) {
+    ASSERT_TRUE(tier_->ReadyOwner(TestRecord::Owner(owner)));
+    driver_->Look(FaultRecord(owner, 0, owner));
+    for (uint32_t i = 0; i < 3; ++i) ASSERT_TRUE(driver_->Write(FaultRecord(owner, i, owner)));
+  }
+  ASSERT_TRUE(driver_->Flush());
+  ASSERT_EQ(fake_.values().size(), 2u * (1 + 3));
+  const RemoteTierOptions options = SmallOptions(fake_.address());
+  tier_.reset();
+  const auto waits = [] { return true; };
+  const auto client = StoreClient::Create(options);
+  ASSERT_TRUE(client && (*client)->Open(*Resolve(options.address), waits));
+  const FleetKeys keys(options.fleet);
+  ASSERT_TRUE(RemoveOwner(**client, keys, TestRecord::Owner(0), waits));
+  EXPECT_EQ(fake_.values().size(), 1u + 3);
+  EXPECT_TRUE(fake_.values().contains(keys.OwnerName(TestRecord::Owner(1))));
+  ASSERT_TRUE(RemoveOwner(**client, keys, TestRecord::Owner(1), waits));
+  EXPECT_TRUE(fake_.values().empty());
+  Answer("UNLINK", "-NOPERM it may not\r\n");
+  fake_.Put(keys.OwnerName(TestRecord::Owner(1)), "v");
+  EXPECT_EQ(RemoveOwner(**client, keys, TestRecord::Owner(1), waits).error().code,
+            Code::kUnavailable);
+  fake_.Answer({});
 }
 
 }  // namespace

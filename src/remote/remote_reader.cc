@@ -1,7 +1,7 @@
 #include "remote/remote_reader.h"
 
 #include <algorithm>
-#include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -14,11 +14,11 @@ std::optional<ReadId> RemoteReader::Begin(const RecordName& name) {
   {
     MutexLock lock(store_.mutex);
     const RemoteNames::Entry* const entry = store_.names.Find(name);
-    if (store_.state != RemoteStore::State::kOn || entry == nullptr ||
+    if (store_.state.now != RemoteStore::State::kOn || entry == nullptr ||
         !entry->IsFresh(store_.NowS()) || !store_.at(entry->owner).is_usable()) {
       return std::nullopt;
     }
-    for (uint32_t i = 0; store_.num_reads > 0 && i < store_.num_buffers; ++i) {
+    for (uint32_t i = 0; store_.queues.num_reads > 0 && i < store_.buffers.size(); ++i) {
       RemoteBuffer& shared = store_.buffers[i];
       const bool is_same = (shared.use == Use::kReading || shared.use == Use::kArrived) &&
                            shared.name == name && !shared.is_erased;
@@ -29,9 +29,9 @@ std::optional<ReadId> RemoteReader::Begin(const RecordName& name) {
     index = store_.FreeBuffer();
     if (!index) return std::nullopt;
     store_.buffers[*index] = {.use = Use::kReading, .name = name, .owner = entry->owner, .refs = 1};
-    ++store_.num_reads;
-    store_.next_buffer = *index + 1;
-    store_.reads.PushBack(*index);
+    ++store_.queues.num_reads;
+    store_.queues.next = *index + 1;
+    store_.queues.reads.PushBack(*index);
   }
   store_.reader_wake.notify_one();
   return ReadId{*index};
@@ -39,7 +39,7 @@ std::optional<ReadId> RemoteReader::Begin(const RecordName& name) {
 
 bool RemoteReader::HasRoom() const {
   MutexLock lock(store_.mutex);
-  return store_.num_reads + store_.num_writes < store_.num_buffers;
+  return store_.queues.num_reads + store_.queues.num_writes < store_.buffers.size();
 }
 
 ReadState RemoteReader::StateOf(ReadId read) const {
@@ -51,10 +51,12 @@ ReadState RemoteReader::StateOf(ReadId read) const {
   return in.ended;
 }
 
-bool RemoteReader::Open(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const {
+bool RemoteReader::Unseal(ReadId read, const RecordFacts& facts,
+                          std::span<std::byte> payload) const {
   const auto index = static_cast<uint32_t>(read);
   WipedKey random;
   std::string owner_name;
+  uint64_t bytes;
   {
     MutexLock lock(store_.mutex);
     const RemoteBuffer& in = store_.buffers[index];
@@ -65,13 +67,15 @@ bool RemoteReader::Open(ReadId read, const RecordFacts& facts, std::span<std::by
     }
     random = store_.owner_keys.key_of(*owner);
     owner_name = store_.at(*owner).name;
+    bytes = in.bytes;
   }
   const std::string name = RemoteName(owner_name, random, facts.name);
-  const bool is_right = OpenValue({.shape = store_.options.shape,
-                                   .identity = store_.options.identity,
-                                   .random = random,
-                                   .name = name},
-                                  facts, store_.ValueOf(index), payload);
+  const bool is_right = UnsealValue({.shape = store_.options.shape,
+                                     .identity = store_.options.identity,
+                                     .random = random,
+                                     .name = name},
+                                    facts, store_.buffers.ValueOf(index).first(bytes), payload,
+                                    &store_.buffers.codecs());
   MutexLock lock(store_.mutex);
   return is_right && !store_.buffers[index].is_erased;
 }
@@ -82,9 +86,9 @@ void RemoteReader::End(ReadId read, ReadEnd end) {
   RemoteBuffer& in = store_.buffers[index];
   KV_CHECK(in.refs > 0);
   --in.refs;
-  if (end == ReadEnd::kOpened) ++store_.stats.read_blocks;
+  if (end == ReadEnd::kUsed) ++store_.figures.stats.read_blocks;
   if (end == ReadEnd::kDamaged && !in.is_erased && in.use == RemoteBuffer::Use::kArrived) {
-    ++store_.stats.fault_damaged;
+    ++store_.figures.stats.fault_damaged;
     store_.names.DoubtOwner(in.owner);
     in.use = RemoteBuffer::Use::kFailed;
     in.ended = ReadState::kFailed;
@@ -95,7 +99,7 @@ void RemoteReader::End(ReadId read, ReadEnd end) {
 
 bool RemoteReader::WaitForWork() {
   MutexLock lock(store_.mutex);
-  while (store_.reads.empty()) {
+  while (store_.queues.reads.empty()) {
     if (store_.is_stopping.load(std::memory_order_relaxed)) return false;
     lock.Wait(store_.reader_wake);
   }
@@ -104,23 +108,25 @@ bool RemoteReader::WaitForWork() {
 
 void RemoteReader::Loop() {
   while (WaitForWork()) {
-    connection_.CloseStale();
-    if (store_.is_on() && !connection_.is_open()) {
+    client_->CloseStale();
+    if (store_.is_on() && !client_->is_open()) {
       began_ns_ = MonotonicNs();
       const auto waits = [this, most_ns = began_ns_ + 500'000'000] {
         return !store_.is_stopping.load(std::memory_order_relaxed) && MonotonicNs() < most_ns;
       };
-      const Status opened = store_.Connect(connection_, waits);
+      const Status opened = store_.Connect(*client_, waits);
       if (!opened) store_.TurnOff(opened.error().message);
     }
-    if (!store_.is_on() || !connection_.is_open()) {
+    if (!store_.is_on() || !client_->is_open()) {
       FailAll();
       continue;
     }
     began_ns_ = MonotonicNs();
     do {
-      const std::string text = TakeNext();
-      const Status sent = text.empty() ? Status() : connection_.Send(text, waits_);
+      Status sent;
+      for (StoreRequest& request : TakeNext()) {
+        if (sent) sent = client_->Start(std::move(request), waits_);
+      }
       if (!sent) {
         FailAsked(sent.error());
       } else if (!asked_.empty()) {
@@ -131,48 +137,45 @@ void RemoteReader::Loop() {
   FailAll();
 }
 
-std::string RemoteReader::TakeNext() {
-  std::string text;
-  if (!connection_.is_open()) return text;
-  const std::string ttl = std::to_string(store_.options.ttl_hours * 3600);
+std::vector<StoreRequest> RemoteReader::TakeNext() {
+  std::vector<StoreRequest> requests;
+  if (!client_->is_open()) return requests;
   const uint64_t most =
       std::max<uint64_t>(kUnreadBytes / store_.options.value_bytes(), 1);  // values at once
   MutexLock lock(store_.mutex);
-  while (asked_.size() < most && !store_.reads.empty()) {
-    const uint32_t index = store_.reads.PopFront();
+  while (asked_.size() < most && !store_.queues.reads.empty()) {
+    const uint32_t index = store_.queues.reads.PopFront();
     RemoteBuffer& in = store_.buffers[index];
     if (in.refs == 0 || in.is_erased) {
       store_.EndRead(index, ReadState::kFailed);
       continue;
     }
-    const std::string name =
+    StoreRequest& request = requests.emplace_back();
+    request.id = index;
+    request.name =
         RemoteName(store_.at(in.owner).name, store_.owner_keys.key_of(in.owner), in.name);
-    AppendCommand(text, {"GET", name});
+    request.into = store_.buffers.ValueOf(index);
     RemoteNames::Entry* const entry = store_.names.Find(in.name);
     const uint32_t now_s = store_.NowS();
-    const bool refreshes =
-        store_.options.mode == RemoteMode::kReadWrite && entry != nullptr && entry->IsDue(now_s);
-    if (refreshes) {
-      AppendCommand(text, {"EXPIRE", name, ttl});
+    if (store_.options.mode == RemoteMode::kReadWrite && entry != nullptr && entry->IsDue(now_s)) {
+      request.ttl_s = store_.options.ttl_hours * 3600;
       entry->refreshed_s = now_s;
     }
-    asked_.push_back({index, refreshes});
+    asked_.push_back(index);
   }
-  return text;
+  return requests;
 }
 
 void RemoteReader::FailAsked(const Error& error) {
   store_.CountFault(error);
-  connection_.Close();
+  client_->Close();
   {
     MutexLock lock(store_.mutex);
     const bool is_damage = error.code == Code::kCorruption;  // it announces more than a record
-    if (is_damage) {
-      ++store_.stats.fault_damaged;
-      store_.names.DoubtOwner(store_.buffers[asked_.front().buffer].owner);
-    }
-    for (const Asked& one : asked_) {
-      store_.EndRead(one.buffer, is_damage ? ReadState::kFailed : ReadState::kDown);
+    store_.figures.stats.fault_damaged += is_damage;
+    for (const uint32_t buffer : asked_) {
+      if (is_damage) store_.names.DoubtOwner(store_.buffers[buffer].owner);
+      store_.EndRead(buffer, is_damage ? ReadState::kFailed : ReadState::kDown);
     }
   }
   asked_.clear();
@@ -181,46 +184,35 @@ void RemoteReader::FailAsked(const Error& error) {
 
 // Takes the next value, which may be missing, or not a value at all.
 void RemoteReader::ReadNext() {
-  const Asked asked = asked_.front();
-  const auto reply = connection_.Read(store_.ValueOf(asked.buffer), waits_);
+  const auto reply = client_->Next(waits_);
   if (!reply) return FailAsked(reply.error());
-  const bool is_error = reply->kind == RedisReply::Kind::kError;
-  const std::string refused(is_error ? reply->text : "");  // which the next read ends
-  if (asked.refreshes) {
-    const auto refreshed = connection_.Read({}, waits_);
-    if (!refreshed) return FailAsked(refreshed.error());
-  }
-  if (is_error) store_.CountFault({Code::kUnavailable, refused});
-  asked_.pop_front();
+  const auto buffer = static_cast<uint32_t>(reply->id);
+  if (reply->is_refused()) store_.CountFault({Code::kUnavailable, reply->words});
+  std::erase(asked_, buffer);
   const uint64_t now = MonotonicNs();
   usual_.Observe(now - began_ns_);
   {
     MutexLock lock(store_.mutex);
-    const bool is_gone = reply->kind == RedisReply::Kind::kNil;
-    const bool is_value = reply->kind == RedisReply::Kind::kBulk &&
-                          static_cast<uint64_t>(reply->number) == store_.options.value_bytes();
-    RemoteBuffer& in = store_.buffers[asked.buffer];
+    const bool is_gone = reply->outcome == StoreReply::Outcome::kNot;
+    const bool is_value = reply->is_done() && IsValueLength(store_.options.shape, reply->bytes);
+    RemoteBuffer& in = store_.buffers[buffer];
     if (is_value) {
-      store_.stats.read_bytes += store_.options.value_bytes();
-      // The mean of times, not of speeds: what had come already takes no time.
-      const double ns_per_byte =
-          static_cast<double>(now - began_ns_) / static_cast<double>(store_.options.value_bytes());
-      const double before =
-          store_.load_bytes_per_s > 0 ? 1e9 / store_.load_bytes_per_s : ns_per_byte;
-      store_.load_bytes_per_s = 1e9 / std::max(before * 0.95 + ns_per_byte * 0.05, 1e-3);
+      in.bytes = reply->bytes;
+      store_.figures.stats.read_bytes += reply->bytes;
+      store_.ObserveValue(now - began_ns_, reply->bytes);
     } else if (is_gone) {
-      ++store_.stats.fault_missing;
+      ++store_.figures.stats.fault_missing;
       if (RemoteNames::Entry* const entry = store_.names.Find(in.name);
           entry != nullptr && !entry->is_writing) {
         RemoteNames::Remove(entry);
       }
-    } else if (!is_error) {
-      ++store_.stats.fault_damaged;
+    } else if (!reply->is_refused()) {
+      ++store_.figures.stats.fault_damaged;
       store_.names.DoubtOwner(in.owner);
     }
-    store_.EndRead(asked.buffer, is_value  ? ReadState::kArrived
-                                 : is_gone ? ReadState::kGone
-                                           : ReadState::kFailed);
+    store_.EndRead(buffer, is_value  ? ReadState::kArrived
+                           : is_gone ? ReadState::kGone
+                                     : ReadState::kFailed);
   }
   began_ns_ = now;
   store_.progress.Call();
@@ -230,8 +222,8 @@ void RemoteReader::ReadNext() {
 void RemoteReader::FailAll() {
   {
     MutexLock lock(store_.mutex);
-    while (!store_.reads.empty()) {
-      store_.EndRead(store_.reads.PopFront(), ReadState::kDown);
+    while (!store_.queues.reads.empty()) {
+      store_.EndRead(store_.queues.reads.PopFront(), ReadState::kDown);
     }
   }
   store_.progress.Call();

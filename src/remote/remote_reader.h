@@ -1,11 +1,11 @@
-// RemoteReader: brings values from a fleet's store into buffers, and opens them.
+// RemoteReader: brings values from a fleet's store into buffers, and unseals them.
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <optional>
 #include <span>
-#include <string>
+#include <vector>
 
 #include "remote/remote_store.h"
 
@@ -20,32 +20,27 @@ class RemoteReader {
   std::optional<ReadId> Begin(const RecordName& name);
   bool HasRoom() const;
   ReadState StateOf(ReadId read) const;
-  bool Open(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const;
+  bool Unseal(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const;
   void End(ReadId read, ReadEnd end);
   // Works until the store ends.
   void Loop();
 
  private:
   static constexpr uint64_t kUnreadBytes = uint64_t{8} << 20;
-  struct Asked {
-    uint32_t buffer;
-    bool refreshes;  // a reply to EXPIRE follows
-  };
-
   bool WaitForWork();
-  // Takes queued reads, and returns their commands.
-  std::string TakeNext();
+  // Takes queued reads, and returns what is to be asked for.
+  std::vector<StoreRequest> TakeNext();
   void ReadNext();
-  // Fails what was asked for: the connection has ended.
+  // Fails what was asked for: the client is closed.
   void FailAsked(const Error& error);
   void FailAll();
 
   RemoteStore& store_;
-  RedisConnection connection_;
+  const std::unique_ptr<StoreClient> client_ = store_.NewClient();
   UsualTime usual_;  // from one reply to the next
   uint64_t began_ns_ = 0;
-  const RedisConnection::Waits waits_ = store_.WaitsOf(began_ns_, usual_);
-  std::deque<Asked> asked_;  // whose replies have not come; Loop's alone
+  const StoreClient::Waits waits_ = store_.WaitsOf(began_ns_, usual_);
+  std::vector<uint32_t> asked_;  // buffers whose replies have not come; Loop's alone
 };
 
 }  // namespace kvasir

@@ -10,35 +10,23 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/arena.h"
 #include "base/mutex.h"
 #include "remote/fleet_keys.h"
-#include "remote/redis_connection.h"
 #include "remote/remote_breaker.h"
+#include "remote/remote_buffers.h"
 #include "remote/remote_epochs.h"
 #include "remote/remote_names.h"
 #include "remote/remote_tier_options.h"
-#include "tier/fixed_queue.h"
+#include "remote/store_client.h"
 #include "tier/owner_keys.h"
 #include "tier/progress_call.h"
 #include "tier/tier.h"
 
 namespace kvasir {
-
-// A value on its way out or in.
-struct RemoteBuffer {
-  enum class Use : uint8_t { kFree, kSealing, kQueued, kReading, kArrived, kFailed };
-  Use use = Use::kFree;
-  bool is_erased = false;  // cancelled by an erase or a forget
-  bool is_bad = false;     // could not be sealed
-  RecordName name;
-  OwnerId owner{};
-  uint32_t refs = 0;                     // of a read
-  ReadState ended = ReadState::kFailed;  // of a read that failed: kFailed, kGone or kDown
-  uint64_t number = 0;                   // of a write that was handed over
-};
 
 // What is known of an owner, beside the key in OwnerKeys.
 struct RemoteOwner {
@@ -80,27 +68,74 @@ struct ErasedOwner {
   bool operator==(const ErasedOwner&) const = default;
 };
 
+// The owners that are followed.
+struct RemoteOwners {
+  std::vector<RemoteOwner> all;  // [RemoteStore::kMaxOwners], by OwnerId
+  size_t next = 0;               // whose place is asked for first
+};
+
+// Whether the store is asked, and where not, why.
+struct RemoteState {
+  RemoteStats::State now = RemoteStats::State::kConnecting;
+  std::string reason;
+  SocketAddresses addresses;  // of the host
+  RemoteBreaker breaker;
+  uint64_t on_ns = 0;  // when it was last found to answer
+};
+
+// What is counted and measured.
+struct RemoteFigures {
+  RemoteStats stats;
+  uint64_t written_day = 0;     // of stats.written_today_bytes, since 1970
+  double look_ns = 0;           // how long a lookup usually takes
+  double load_bytes_per_s = 0;  // as if no value were compressed
+  double wire_bytes_per_s = 0;  // 0: not known
+
+  // Counts how long a value of so many bytes took to come, which has `whole_bytes` uncompressed.
+  void ObserveValue(uint64_t ns, uint64_t bytes, uint64_t whole_bytes);
+  // Counts how long a lookup took, or would have taken. One that is late counts as a little more
+  // than the usual, so that a busy moment does not end them all.
+  void ObserveLook(double ns);
+  // Returns how long a value of so many bytes takes, by what is known of the store.
+  double ValueNs(uint64_t whole_bytes) const;
+  // Begins a day's count where today (since 1970, UTC) is another day than the count's.
+  void BeginDay();
+};
+
+// The owners whose blocks have to be erased on this machine, and what became of that.
+struct ErasuresHere {
+  struct Failed {
+    ErasedOwner owner;
+    uint64_t due_ns = 0;
+  };
+  std::vector<ErasedOwner> due;    // what the engine is to erase
+  std::vector<Failed> failed;      // `due` gets them again
+  std::vector<ErasedOwner> notes;  // what the looker is to note
+};
+
+// What the parts of a remote tier share. `mutex` is never held during I/O or a callback.
 struct RemoteStore {
   using State = RemoteStats::State;
 
   static Result<std::unique_ptr<RemoteStore>> Create(const RemoteTierOptions& options);
-  // Return what Create allocates for names and owners, and for buffers.
+  // Return what Create allocates for names and owners, and for buffers and codecs.
   static uint64_t IndexBytes(const RemoteTierOptions& options);
   static uint64_t BufferBytes(const RemoteTierOptions& options);
-  static constexpr uint64_t kProbeBytes = uint64_t{1} << 20;
+  static constexpr size_t kClients = 3;  // each of a thread
   static constexpr uint32_t kMaxOwners = OwnerKeys::kMaxOwners;
 
-  // Seconds since the start, from 1.
+  // Returns the seconds since the start, from 1.
   uint32_t NowS() const;
-  std::span<std::byte> ValueOf(uint32_t buffer) const;
   std::optional<uint32_t> FreeBuffer() const KV_REQUIRES(mutex);
   void FreeBufferOf(uint32_t buffer) KV_REQUIRES(mutex);
   // Returns the owner, made if it is new, in the place of another one where all are taken: that one
   // is not followed any more, so the engine is to erase it here. Absent: no room for another one.
   std::optional<OwnerId> OwnerOf(const Digest& owner) KV_REQUIRES(mutex);
-  RemoteOwner& at(OwnerId owner) KV_REQUIRES(mutex) { return owners[static_cast<size_t>(owner)]; }
+  RemoteOwner& at(OwnerId owner) KV_REQUIRES(mutex) {
+    return owners.all[static_cast<size_t>(owner)];
+  }
   const RemoteOwner& at(OwnerId owner) const KV_REQUIRES(mutex) {
-    return owners[static_cast<size_t>(owner)];
+    return owners.all[static_cast<size_t>(owner)];
   }
   // Takes an epoch of an owner over: names and keys of another one come to nothing.
   void SetEpoch(OwnerId owner, const OwnerEpoch& epoch) KV_REQUIRES(mutex);
@@ -109,30 +144,35 @@ struct RemoteStore {
   // Returns whether the day's bytes do not hold one more value. Past half of them only those are
   // written that were used again.
   bool IsOverDaily(bool used_again) KV_REQUIRES(mutex);
-  // Begins a day's count where the day (since 1970, UTC) is another one.
-  void BeginDay(uint64_t day) KV_REQUIRES(mutex);
   // Ends a write; `stored`: the store has it.
   void EndWrite(uint32_t buffer, bool stored) KV_REQUIRES(mutex);
   // Ends a read that a thread had.
   void EndRead(uint32_t buffer, ReadState ended) KV_REQUIRES(mutex);
 
-  // Counts how long a lookup took, or would have taken. One that is late counts as a little more
-  // than the usual, so that a busy moment does not end them all.
-  void ObserveLook(double ns) KV_REQUIRES(mutex);
-  // Returns how long a value takes by what is known of the store.
-  double ValueNs() const KV_REQUIRES(mutex);
+  // Returns whether what is sealed now is to be compressed.
+  bool Compresses() const KV_REQUIRES(mutex);
+  // Counts how long a value of so many bytes took to come.
+  void ObserveValue(uint64_t ns, uint64_t bytes) KV_REQUIRES(mutex) {
+    figures.ObserveValue(ns, bytes, options.value_bytes());
+  }
   // Counts a fault of the store, which may turn the tier off. Take the mutex.
   void CountFault(const Error& error);
   void CountStall();
   // Turns the tier off, until its breaker asks again; where it is off already, that stays.
   void TurnOff(const std::string& reason);
   void TurnOffLocked(const std::string& reason) KV_REQUIRES(mutex);
-  // Returns a connection's Waits for an operation that began at *start_ns: it counts stalls, and
-  // gives up when the tier is off or ends.
-  RedisConnection::Waits WaitsOf(const uint64_t& start_ns, const UsualTime& usual);
+  // Returns a client's Waits for an operation that began at *start_ns: it counts stalls by the time
+  // in which the store was waited for, and gives up when the tier is off or ends.
+  StoreClient::Waits WaitsOf(const uint64_t& start_ns, const UsualTime& usual);
   bool is_on() const;
-  // Opens a connection to where the looker found the store.
-  Status Connect(RedisConnection& connection, const RedisConnection::Waits& waits);
+  // Returns whether it is on, or off only since it is full: then it still removes.
+  bool Removes() const;
+  // Returns whether a store says by this that it has no room.
+  static bool IsFull(std::string_view words) { return words.starts_with("OOM"); }
+  // Makes the client of a thread, of which there are kClients.
+  std::unique_ptr<StoreClient> NewClient() const;
+  // Connects a client to where the looker found the store.
+  Status Connect(StoreClient& client, const StoreClient::Waits& waits);
 
   const RemoteTierOptions options;
   const FleetKeys keys;
@@ -143,34 +183,14 @@ struct RemoteStore {
   std::atomic<bool> is_stopping{false};  // relaxed: the wakes carry what matters
   Arena index_arena, buffer_arena;
   OwnerKeys owner_keys KV_GUARDED_BY(mutex);
-  std::vector<RemoteOwner> owners KV_GUARDED_BY(mutex);  // [kMaxOwners]
+  RemoteOwners owners KV_GUARDED_BY(mutex);
   RemoteNames names KV_GUARDED_BY(mutex);
-  // Fields are guarded by the mutex; the bytes belong to who seals, sends, receives or opens them.
-  RemoteBuffer* const buffers;
-  std::byte* const values;
-  std::byte* const probe;
-  const uint32_t num_buffers;
-  FixedQueue reads KV_GUARDED_BY(mutex), writes KV_GUARDED_BY(mutex);
-  uint32_t num_writes KV_GUARDED_BY(mutex) = 0, num_reads KV_GUARDED_BY(mutex) = 0;
-  uint32_t next_buffer KV_GUARDED_BY(mutex) = 0;
-  uint64_t last_write KV_GUARDED_BY(mutex) = 0;    // number of the last write handed over
-  uint64_t num_failed KV_GUARDED_BY(mutex) = 0;    // writes handed over that came to nothing
-  uint64_t written_day KV_GUARDED_BY(mutex) = 0;   // of stats.written_today_bytes, since 1970
-  size_t next_owner KV_GUARDED_BY(mutex) = 0;      // whose place is asked for first
-  SocketAddresses addresses KV_GUARDED_BY(mutex);  // of the host
-  State state KV_GUARDED_BY(mutex) = State::kConnecting;
-  std::string reason KV_GUARDED_BY(mutex);
-  RemoteBreaker breaker KV_GUARDED_BY(mutex);
-  RemoteStats stats KV_GUARDED_BY(mutex);
-  double look_ns KV_GUARDED_BY(mutex) = 0;  // how long a lookup usually takes
-  double load_bytes_per_s KV_GUARDED_BY(mutex) = 0;
-  std::vector<ErasedOwner> erased KV_GUARDED_BY(mutex);  // what the engine is to erase here
-  struct FailedErase {
-    ErasedOwner owner;
-    uint64_t due_ns = 0;
-  };
-  std::vector<FailedErase> failed KV_GUARDED_BY(mutex);  // here; `erased` gets them again
-  std::vector<ErasedOwner> notes KV_GUARDED_BY(mutex);   // what the looker is to note
+  // Guarded by the mutex, except the bytes of buffers.
+  RemoteBuffers buffers;
+  RemoteQueues queues KV_GUARDED_BY(mutex);
+  RemoteState state KV_GUARDED_BY(mutex);
+  RemoteFigures figures KV_GUARDED_BY(mutex);
+  ErasuresHere erasures KV_GUARDED_BY(mutex);
   ProgressCall progress;
 
  private:

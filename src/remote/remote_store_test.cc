@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "tier/tier_driver_for_test.h"
@@ -21,7 +22,7 @@ TEST(RemoteStore, OneOutageOpensTheBreakerOnce) {
   ASSERT_TRUE(store);
   const auto retry_ns = [&] {
     MutexLock lock((*store)->mutex);
-    return (*store)->breaker.retry_ns();
+    return (*store)->state.breaker.retry_ns();
   };
   (*store)->TurnOff("the reader's error");
   const uint64_t first = retry_ns();
@@ -42,9 +43,9 @@ TEST(RemoteStore, AnOwnersPlaceIsTakenInTurn) {
     EXPECT_EQ((*store)->owner_keys.Find(TestRecord::Owner(i)).has_value(), !left) << i;
   }
   // No machine has erased them: only their blocks go, and nothing is noted.
-  ASSERT_EQ((*store)->erased.size(), 3u);
+  ASSERT_EQ((*store)->erasures.due.size(), 3u);
   for (uint32_t i = 0; i < 3; ++i) {
-    EXPECT_EQ((*store)->erased[i], ErasedOwner{.owner = TestRecord::Owner(i)}) << i;
+    EXPECT_EQ((*store)->erasures.due[i], ErasedOwner{.owner = TestRecord::Owner(i)}) << i;
   }
 }
 
@@ -61,17 +62,58 @@ TEST(RemoteStore, ADayHasSoManyBytes) {
     EXPECT_EQ(store.IsOverDaily(false), i >= 2) << i;
     const uint32_t index = *store.FreeBuffer();  // as RemoteWriter does
     store.buffers[index].use = RemoteBuffer::Use::kQueued;
-    ++store.num_writes;
+    store.buffers[index].bytes = value;
+    ++store.queues.num_writes;
     store.EndWrite(index, true);
   }
   EXPECT_TRUE(store.IsOverDaily(true));
-  EXPECT_EQ(store.stats.written_today_bytes, 4 * value);
-  store.written_day -= 1;  // a day later
+  EXPECT_EQ(store.figures.stats.written_today_bytes, 4 * value);
+  store.figures.written_day -= 1;  // a day later
   EXPECT_FALSE(store.IsOverDaily(false));
-  EXPECT_EQ(store.stats.written_today_bytes, 0u);
-  store.num_writes = 2;  // what is on its way counts too
+  EXPECT_EQ(store.figures.stats.written_today_bytes, 0u);
+  store.queues.num_writes = 2;  // what is on its way counts too
   EXPECT_TRUE(store.IsOverDaily(false));
   EXPECT_FALSE(store.IsOverDaily(true));
+}
+
+TEST(RemoteStore, TakesWhatIsPlanned) {
+  for (const uint32_t num_codecs : {0u, 1u, PlaneCodecs::kMost}) {
+    RemoteTierOptions options = SmallStore();
+    options.num_codecs = num_codecs;
+    const auto store = RemoteStore::Create(options);
+    ASSERT_TRUE(store);
+    const Arena& buffers = (*store)->buffer_arena;
+    EXPECT_EQ(buffers.used(), buffers.size());
+    EXPECT_EQ(RemoteStore::BufferBytes(options), buffers.size());
+    options.num_codecs = 0;
+    EXPECT_EQ(RemoteStore::BufferBytes(options) +
+                  num_codecs * PlaneCodec::MemoryBytes(options.shape.payload_bytes),
+              buffers.size());
+  }
+}
+
+TEST(RemoteStore, CompressesF16WhereTheStoreIsSlow) {
+  RemoteTierOptions options = SmallStore();
+  options.num_codecs = 1;
+  for (const auto when : {CompressWhen::kNever, CompressWhen::kWhereSlow, CompressWhen::kAlways}) {
+    options.compresses = when;
+    auto made = RemoteStore::Create(options);
+    ASSERT_TRUE(made);
+    RemoteStore& store = **made;
+    MutexLock lock(store.mutex);
+    for (const double bytes_per_s : {450e6, 550e6}) {
+      store.figures.wire_bytes_per_s = bytes_per_s;
+      EXPECT_EQ(store.Compresses(), when == CompressWhen::kAlways ||
+                                        (when == CompressWhen::kWhereSlow && bytes_per_s < 500e6));
+    }
+    // A value that comes at half its length, at 400 MB/s: KV comes twice as fast.
+    const uint64_t bytes = store.options.value_bytes() / 2;
+    for (int i = 0; i < 1000; ++i) {
+      store.ObserveValue(static_cast<uint64_t>(static_cast<double>(bytes) / 0.4), bytes);
+    }
+    EXPECT_NEAR(store.figures.wire_bytes_per_s, 400e6, 10e6);
+    EXPECT_NEAR(store.figures.load_bytes_per_s, 800e6, 20e6);
+  }
 }
 
 TEST(RemoteEpochs, NeverKeepALowerOne) {
@@ -84,6 +126,29 @@ TEST(RemoteEpochs, NeverKeepALowerOne) {
   EXPECT_EQ(epochs.Read("a/b"), 5u);
   epochs.Write("a/b", 6);
   EXPECT_EQ(RemoteEpochs(folder).Read("a/b"), 6u);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(RemoteEpochs, AreRefusedUnlessTheyAreWhole) {
+  std::string pattern = testing::TempDir() + "/kvasir-epochs-XXXXXX";
+  const std::string folder = mkdtemp(pattern.data());
+  RemoteEpochs epochs(folder);
+  const auto put = [&](const std::string& text) { std::ofstream(folder + "/b") << text; };
+  // A half, garbage, a newer version's, another file's.
+  for (const std::string text :
+       {"", "12", "123", "\n", "x\n", "123x\n", "123\n4", "123\n\n", "-1\n", " 123\n", "v2 123\n",
+        "123 456\n", "99999999999999999999\n", "1111111111111111111111111111111111111111\n"}) {
+    put(text);
+    const auto read = epochs.Read("a/b");
+    ASSERT_FALSE(read) << text;
+    EXPECT_EQ(read.error().code, Code::kCorruption);
+    EXPECT_NE(read.error().message.find(folder + "/b is not a number and a line's end"),
+              std::string::npos);
+  }
+  epochs.Write("a/b", 7);
+  EXPECT_EQ(epochs.Read("a/b"), 7u);
+  put("18446744073709551615\n");
+  EXPECT_EQ(epochs.Read("a/b"), UINT64_MAX);
   std::filesystem::remove_all(folder);
 }
 

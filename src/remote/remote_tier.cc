@@ -44,9 +44,9 @@ Result<std::unique_ptr<RemoteTier>> RemoteTier::Open(const RemoteTierOptions& op
 
 bool RemoteTier::IsSettled() const {
   const MutexLock lock(store_->mutex);
-  return store_->state != RemoteStore::State::kConnecting &&
-         (store_->state == RemoteStore::State::kOff ||
-          std::ranges::none_of(store_->owners, &RemoteOwner::is_due));
+  return store_->state.now != RemoteStore::State::kConnecting &&
+         (store_->state.now == RemoteStore::State::kOff ||
+          std::ranges::none_of(store_->owners.all, &RemoteOwner::is_due));
 }
 
 RemoteTier::RemoteTier(std::unique_ptr<RemoteStore> store)
@@ -68,25 +68,25 @@ RemoteTier::~RemoteTier() {
 
 bool RemoteTier::Has(const RecordName& name) const {
   const MutexLock lock(store_->mutex);
-  if (store_->state != RemoteStore::State::kOn) return false;
+  if (store_->state.now != RemoteStore::State::kOn) return false;
   const RemoteNames::Entry* const entry = std::as_const(store_->names).Find(name);
   return entry != nullptr && entry->IsFresh(store_->NowS()) && store_->at(entry->owner).is_usable();
 }
 
 uint64_t RemoteTier::LookNs() const {
   const MutexLock lock(store_->mutex);
-  return static_cast<uint64_t>(store_->look_ns);
+  return static_cast<uint64_t>(store_->figures.look_ns);
 }
 
 double RemoteTier::LoadBytesPerS(TierKind) const {
   const MutexLock lock(store_->mutex);
-  return store_->load_bytes_per_s;
+  return store_->figures.load_bytes_per_s;
 }
 
-bool RemoteTier::OpenOwner(const Digest& owner) {
+bool RemoteTier::ReadyOwner(const Digest& owner) {
   const MutexLock lock(store_->mutex);
   const auto id = store_->OwnerOf(owner);
-  const bool is_asked = store_->state == RemoteStore::State::kOn;
+  const bool is_asked = store_->state.now == RemoteStore::State::kOn;
   if (id && !is_asked && store_->at(*id).epoch == 0) store_->at(*id).is_older = true;
   if (id && store_->at(*id).is_due()) store_->looker_wake.notify_one();
   return id.has_value();
@@ -94,7 +94,7 @@ bool RemoteTier::OpenOwner(const Digest& owner) {
 
 void RemoteTier::CountDropped(WriteRefusal why, uint32_t) {
   const MutexLock lock(store_->mutex);
-  RemoteStats& stats = store_->stats;
+  RemoteStats& stats = store_->figures.stats;
   ++(why == WriteRefusal::kBudget     ? stats.dropped_budget
      : why == WriteRefusal::kNoBuffer ? stats.dropped_buffer
                                       : stats.dropped_failed);
@@ -122,11 +122,11 @@ TierStats RemoteTier::Stats() const {
 
 RemoteStats RemoteTier::Remote() const {
   const MutexLock lock(store_->mutex);
-  RemoteStats stats = store_->stats;
-  stats.state = store_->state;
-  stats.reason = store_->reason;
-  stats.load_bytes_per_s = store_->load_bytes_per_s;
-  stats.pending_blocks = store_->num_writes;
+  RemoteStats stats = store_->figures.stats;
+  stats.state = store_->state.now;
+  stats.reason = store_->state.reason;
+  stats.load_bytes_per_s = store_->figures.load_bytes_per_s;
+  stats.pending_blocks = store_->queues.num_writes;
   stats.daily_bytes = store_->options.daily_bytes;
   return stats;
 }
@@ -140,7 +140,7 @@ std::optional<uint64_t> RemoteTier::EpochOf(const Digest& owner) const {
 
 std::vector<ErasedOwner> RemoteTier::TakeErased() {
   const MutexLock lock(store_->mutex);
-  return std::exchange(store_->erased, {});
+  return std::exchange(store_->erasures.due, {});
 }
 
 void RemoteTier::EraseHere(const Digest& owner, std::function<void(Result<TierErased>)> done) {
@@ -153,15 +153,15 @@ void RemoteTier::EraseHere(const Digest& owner, std::function<void(Result<TierEr
 
 void RemoteTier::EraseAgain(const ErasedOwner& erased) {
   const MutexLock lock(store_->mutex);
-  store_->failed.push_back({.owner = {.owner = erased.owner, .epoch = erased.epoch},
-                            .due_ns = MonotonicNs() + store_->options.again_ns});
+  store_->erasures.failed.push_back({.owner = {.owner = erased.owner, .epoch = erased.epoch},
+                                     .due_ns = MonotonicNs() + store_->options.again_ns});
 }
 
 void RemoteTier::NoteErased(const ErasedOwner& erased) {
   if (erased.epoch == 0) return;
   {
     const MutexLock lock(store_->mutex);
-    store_->notes.push_back(erased);
+    store_->erasures.notes.push_back(erased);
   }
   store_->looker_wake.notify_one();
 }

@@ -14,11 +14,11 @@
 
 namespace kvasir {
 
-// A front of its parts and their three threads, each with a connection: the *looker*, which
-// connects, looks for records and keeps owners' epochs; the *reader*; and the *writer*, which also
-// erases. The class's thread rules are Tier's. States: connecting, until the store has answered or
-// failed the first time; on; off, until the breaker has it asked again. While it is not on, nothing
-// is found, read or stored.
+// A front of its parts and their three threads, each with a client of the store: the *looker*,
+// which connects, looks for records and keeps owners' epochs; the *reader*; and the *writer*, which
+// also erases. The class's thread rules are Tier's. States: connecting, until the store has
+// answered or failed the first time; on; off, until the breaker has it asked again. While it is not
+// on, nothing is found, read or stored.
 class RemoteTier : public Tier {
  public:
   // Starts to connect, and waits half a second for the store. kInvalidArgument (remote_memory):
@@ -32,7 +32,9 @@ class RemoteTier : public Tier {
     return RemoteStore::IndexBytes(options);
   }
   static uint64_t BufferBytes(const RemoteTierOptions& options) {
-    return RemoteStore::BufferBytes(options);
+    return RemoteStore::BufferBytes(options) +
+           RemoteStore::kClients * StoreClient::BytesFor(options) +
+           RemoteWriter::kMostKeys * sizeof(BlockKey);
   }
   static Status CheckMemory(const RemoteTierOptions& options);
 
@@ -45,7 +47,7 @@ class RemoteTier : public Tier {
   uint64_t LookNs() const override;
   double LoadBytesPerS(TierKind) const override;
   void Touch(const RecordName&) override {}  // a read begins the record's lifetime anew
-  bool OpenOwner(const Digest& owner) override;
+  bool ReadyOwner(const Digest& owner) override;
   tl::expected<WriteId, WriteRefusal> BeginWrite(const RecordFacts& facts) override {
     return writer_.Begin(facts);
   }
@@ -57,8 +59,8 @@ class RemoteTier : public Tier {
   std::optional<ReadId> BeginRead(const RecordName& name) override { return reader_.Begin(name); }
   bool HasReadRoom() const override { return reader_.HasRoom(); }
   ReadState StateOf(ReadId read) const override { return reader_.StateOf(read); }
-  bool Open(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const override {
-    return reader_.Open(read, facts, payload);
+  bool Unseal(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const override {
+    return reader_.Unseal(read, facts, payload);
   }
   void EndRead(ReadId read, ReadEnd end) override { reader_.End(read, end); }
   void set_on_progress(std::function<void()> on_progress) override {
@@ -71,7 +73,7 @@ class RemoteTier : public Tier {
     writer_.Erase(owner, std::move(done));
   }
   // Lets blocks of the owner be written again: the cache has forgotten those of before. The store
-  // has none of them that open.
+  // has none of them that can be unsealed.
   void EraseHere(const Digest& owner, std::function<void(Result<TierErased>)> done) override;
   void Forget(ForgetFacts facts, std::function<void(Result<TierErased>)> done) override {
     writer_.Forget(std::move(facts), std::move(done));

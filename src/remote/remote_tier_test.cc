@@ -26,9 +26,9 @@ struct Member {
     driver = std::make_unique<TierDriver>(*tier);
   }
   // Opens owner 0, and waits until the store has said what it knows of it.
-  void OpenOwner(uint32_t owner = 0) {
+  void ReadyOwner(uint32_t owner = 0) {
     ASSERT_TRUE(WaitFor(RemoteStats::State::kOn)) << tier->Remote().reason;
-    ASSERT_TRUE(tier->OpenOwner(TestRecord::Owner(owner)));
+    ASSERT_TRUE(tier->ReadyOwner(TestRecord::Owner(owner)));
     driver->Look(TestRecord(0, 0, owner, kSmallTokens, kSmallPayload));
   }
   bool WaitFor(RemoteStats::State state) {
@@ -53,7 +53,7 @@ class RemoteTierOnRedis : public testing::Test {
   // Writes the first records of a chain as one machine, and returns it.
   Member Wrote(uint32_t records, uint32_t chain = 0, uint32_t owner = 0) const {
     Member member = Start();
-    member.OpenOwner(owner);
+    member.ReadyOwner(owner);
     for (uint32_t i = 0; i < records; ++i) {
       EXPECT_TRUE(member.driver->Write(Record(chain, i, owner))) << i;
     }
@@ -64,7 +64,7 @@ class RemoteTierOnRedis : public testing::Test {
     const auto reply = redis_->Ask({"DBSIZE"});
     return reply ? static_cast<uint64_t>(reply->number) : ~uint64_t{0};
   }
-  // Names of all values in the store: those of records are longer than an owner's.
+  // Returns the names of all values in the store: those of records are longer than an owner's.
   std::vector<std::string> Names(size_t bytes) {
     std::vector<std::string> names;
     std::array<std::byte, 256> bulk;
@@ -87,7 +87,7 @@ class RemoteTierOnRedis : public testing::Test {
 TEST_F(RemoteTierOnRedis, AnotherMachineFindsWhatOneHasWritten) {
   const Member writer = Wrote(20);
   Member reader = Start();
-  reader.OpenOwner();
+  reader.ReadyOwner();
   EXPECT_FALSE(reader.tier->Has(Record(0, 0).facts.name) &&
                reader.tier->Has(Record(0, 1).facts.name))
       << "only what was looked for is known";
@@ -100,14 +100,14 @@ TEST_F(RemoteTierOnRedis, AnotherMachineFindsWhatOneHasWritten) {
     EXPECT_EQ(reader.tier->Has(TestRecord::Name(0, i)), i < 20) << i;
   }
   for (uint32_t i = 0; i < 20; ++i) {
-    EXPECT_EQ(reader.driver->ReadBack(Record(0, i)), Read::kOpened) << i;
+    EXPECT_EQ(reader.driver->ReadBack(Record(0, i)), Read::kRight) << i;
   }
   EXPECT_EQ(reader.tier->Remote().read_blocks, 20u);
 }
 
 TEST_F(RemoteTierOnRedis, ALookFindsTheEndOfAnyChain) {
   Member writer = Start();
-  writer.OpenOwner();
+  writer.ReadyOwner();
   constexpr uint32_t kLongest = 900;
   uint32_t written = 0;
   for (const uint32_t length : {0u, 1u, 2u, 31u, 32u, 33u, 500u, kLongest}) {
@@ -122,7 +122,7 @@ TEST_F(RemoteTierOnRedis, ALookFindsTheEndOfAnyChain) {
     ASSERT_TRUE(writer.driver->Flush());
     options_.num_names = 4096;
     Member reader = Start();
-    reader.OpenOwner();
+    reader.ReadyOwner();
     LookFor what{.owner = TestRecord::Owner(0), .names = {}};
     for (uint32_t i = 0; i < kLongest; ++i) what.names.push_back(TestRecord::Name(0, i));
     std::atomic<bool> told = false;
@@ -140,26 +140,26 @@ TEST_F(RemoteTierOnRedis, AnotherFleetFindsNothingAndDisturbsNothing) {
   RemoteTierOptions others = options_;
   others.fleet = TestRecord::Filled(79);
   Member stranger(others);
-  stranger.OpenOwner();
+  stranger.ReadyOwner();
   for (uint32_t i = 0; i < 5; ++i) {
     EXPECT_EQ(stranger.driver->ReadBack(Record(0, i)), Read::kNotThere) << i;
   }
   EXPECT_TRUE(stranger.driver->Erase(TestRecord::Owner(0)));
   EXPECT_EQ(NumKeys(), keys + 1) << "its own owner object";
   Member reader = Start();
-  reader.OpenOwner();
-  EXPECT_EQ(reader.driver->ReadBack(Record(0, 4)), Read::kOpened);
+  reader.ReadyOwner();
+  EXPECT_EQ(reader.driver->ReadBack(Record(0, 4)), Read::kRight);
 }
 
-TEST_F(RemoteTierOnRedis, AnotherModelOpensNothing) {
+TEST_F(RemoteTierOnRedis, AnotherModelUnsealsNothing) {
   const Member writer = Wrote(3);
   options_.identity = TestRecord::Filled(80);
   Member reader = Start();
-  reader.OpenOwner();
+  reader.ReadyOwner();
   EXPECT_EQ(reader.driver->ReadBack(Record(0, 1)), Read::kDamaged);
 }
 
-TEST_F(RemoteTierOnRedis, NothingSwappedTruncatedOrForeignOpens) {
+TEST_F(RemoteTierOnRedis, NothingSwappedTruncatedOrForeignIsUnsealed) {
   const Member writer = Wrote(12);
   const std::vector<std::string> names = Names(kRecordName);
   ASSERT_EQ(names.size(), 12u);
@@ -170,11 +170,11 @@ TEST_F(RemoteTierOnRedis, NothingSwappedTruncatedOrForeignOpens) {
   std::string half(RawValueBytes(options_.shape) / 2, 'x');
   ASSERT_TRUE(redis_->Ask({"SET", names.back(), half}));
   Member reader = Start();
-  reader.OpenOwner();
+  reader.ReadyOwner();
   uint32_t failed = 0, opened = 0;
   for (uint32_t i = 0; i < 12; ++i) {
     const Read read = reader.driver->ReadBack(Record(0, i));
-    opened += read == Read::kOpened || read == Read::kWrong;
+    opened += read == Read::kRight || read == Read::kWrong;
     failed += read == Read::kDamaged || read == Read::kFailed;
   }
   EXPECT_EQ(opened, 0u);
@@ -184,7 +184,7 @@ TEST_F(RemoteTierOnRedis, NothingSwappedTruncatedOrForeignOpens) {
   for (uint32_t i = 0; i < 12; ++i) ASSERT_TRUE(reader.driver->Write(Record(0, i))) << i;
   ASSERT_TRUE(reader.driver->Flush());
   for (uint32_t i = 0; i < 12; ++i) {
-    EXPECT_EQ(reader.driver->ReadBack(Record(0, i)), Read::kOpened) << i;
+    EXPECT_EQ(reader.driver->ReadBack(Record(0, i)), Read::kRight) << i;
   }
 }
 
@@ -195,12 +195,12 @@ TEST_F(RemoteTierOnRedis, AValueLongerThanARecordEndsTheConnectionAlone) {
     ASSERT_TRUE(redis_->Ask({"SETRANGE", name, "30000000", "x"}));
   }
   Member reader = Start();
-  reader.OpenOwner();
+  reader.ReadyOwner();
   EXPECT_EQ(reader.driver->ReadBack(Record(0, 1)), Read::kFailed);
   EXPECT_EQ(reader.tier->Remote().state, RemoteStats::State::kOn);
   for (uint32_t i = 0; i < 3; ++i) ASSERT_TRUE(reader.driver->Write(Record(0, i)));
   ASSERT_TRUE(reader.driver->Flush());
-  EXPECT_EQ(reader.driver->ReadBack(Record(0, 1)), Read::kOpened);
+  EXPECT_EQ(reader.driver->ReadBack(Record(0, 1)), Read::kRight);
 }
 
 TEST_F(RemoteTierOnRedis, WhatTheStoreLetGoIsGone) {
@@ -226,8 +226,8 @@ TEST_F(RemoteTierOnRedis, RecordsHaveALifetimeAndOwnersHaveNone) {
   }
   EXPECT_EQ(redis_->Ask({"TTL", Names(kOwnerName).at(0)})->number, -1);
   Member reader = Start();
-  reader.OpenOwner();
-  EXPECT_EQ(reader.driver->ReadBack(Record(0, 0)), Read::kOpened);
+  reader.ReadyOwner();
+  EXPECT_EQ(reader.driver->ReadBack(Record(0, 0)), Read::kRight);
   uint32_t renewed = 0;
   for (const std::string& name : Names(kRecordName)) {
     renewed += redis_->Ask({"TTL", name})->number > 86000;
@@ -240,12 +240,12 @@ TEST_F(RemoteTierOnRedis, ReadModeWritesNothing) {
   const uint64_t keys = NumKeys();
   options_.mode = RemoteMode::kRead;
   Member reader = Start();
-  reader.OpenOwner();
+  reader.ReadyOwner();
   ASSERT_TRUE(redis_->Ask({"CONFIG", "RESETSTAT"}));
-  EXPECT_EQ(reader.driver->ReadBack(Record(0, 2)), Read::kOpened);
+  EXPECT_EQ(reader.driver->ReadBack(Record(0, 2)), Read::kRight);
   EXPECT_EQ(reader.driver->Write(Record(1, 0)).error(), WriteRefusal::kOff);
-  EXPECT_EQ(reader.driver->Erase(TestRecord::Owner(0)).error().code, Code::kIoError);
-  EXPECT_TRUE(reader.tier->OpenOwner(TestRecord::Owner(9)));
+  EXPECT_EQ(reader.driver->Erase(TestRecord::Owner(0)).error().cause, Cause::kReadOnly);
+  EXPECT_TRUE(reader.tier->ReadyOwner(TestRecord::Owner(9)));
   reader.driver->Look(Record(0, 0, 9));
   EXPECT_EQ(NumKeys(), keys);
   EXPECT_GT(reader.tier->LoadBytesPerS(TierKind::kRemote), 0) << "a speed is always known";
@@ -253,13 +253,13 @@ TEST_F(RemoteTierOnRedis, ReadModeWritesNothing) {
 
 TEST_F(RemoteTierOnRedis, AnEraseRaisesTheEpochAndRemovesTheNames) {
   Member writer = Wrote(30);
-  ASSERT_TRUE(writer.tier->OpenOwner(TestRecord::Owner(1)));
+  ASSERT_TRUE(writer.tier->ReadyOwner(TestRecord::Owner(1)));
   writer.driver->Look(Record(5, 0, 1));
   ASSERT_TRUE(writer.driver->Write(Record(5, 0, 1)));
   ASSERT_TRUE(writer.driver->Flush());
   Member other = Start();
-  other.OpenOwner();
-  EXPECT_EQ(other.driver->ReadBack(Record(0, 7)), Read::kOpened);
+  other.ReadyOwner();
+  EXPECT_EQ(other.driver->ReadBack(Record(0, 7)), Read::kRight);
   const std::vector<std::string> before = Names(kRecordName);
   const auto erased = writer.driver->Erase(TestRecord::Owner(0));
   ASSERT_TRUE(erased) << erased.error().message;
@@ -269,7 +269,7 @@ TEST_F(RemoteTierOnRedis, AnEraseRaisesTheEpochAndRemovesTheNames) {
   EXPECT_TRUE(erased->remote->complete);
   const std::vector<std::string> of_another = Names(kRecordName);
   ASSERT_EQ(of_another.size(), 1u);
-  EXPECT_EQ(writer.driver->ReadBack(Record(5, 0, 1)), Read::kOpened) << "of another owner";
+  EXPECT_EQ(writer.driver->ReadBack(Record(5, 0, 1)), Read::kRight) << "of another owner";
   // The other machine hears of it by its next lookup.
   other.driver->Look(Record(0, 7));
   EXPECT_FALSE(other.tier->Has(Record(0, 7).facts.name));
@@ -279,16 +279,50 @@ TEST_F(RemoteTierOnRedis, AnEraseRaisesTheEpochAndRemovesTheNames) {
   // What comes after it has other names.
   ASSERT_TRUE(other.driver->Write(Record(0, 0)));
   ASSERT_TRUE(other.driver->Flush());
-  EXPECT_EQ(writer.driver->ReadBack(Record(0, 0)), Read::kOpened);
+  EXPECT_EQ(writer.driver->ReadBack(Record(0, 0)), Read::kRight);
   for (const std::string& name : Names(kRecordName)) {
     EXPECT_EQ(std::ranges::count(before, name), name == of_another[0] ? 1 : 0);
+  }
+}
+
+// UNLINK is allowed where SET is not.
+TEST_F(RemoteTierOnRedis, AFullStoreIsErased) {
+  for (const bool is_off : {false, true}) {
+    Member member = Wrote(3);
+    constexpr uint64_t kRecords = 3000;  // a page of SCAN has some thousand
+    const std::string below = FleetKeys(options_.fleet).OwnerName(TestRecord::Owner(0)) + "/";
+    const char* const fill =
+        "for i = 1, 3000 do redis.call('SET', KEYS[1] .. i, string.rep('x', 4000)) end";
+    ASSERT_TRUE(redis_->Ask({"EVAL", fill, "1", below}));
+    std::vector<std::byte> info(65536);
+    const auto memory = redis_->Ask({"INFO", "memory"}, info);
+    ASSERT_TRUE(memory);
+    const std::string text(reinterpret_cast<const char*>(info.data()),
+                           static_cast<size_t>(memory->number));
+    const std::string key = "used_memory:";
+    const long long used = std::atoll(text.c_str() + text.find(key) + key.size());
+    ASSERT_TRUE(
+        redis_->Ask({"CONFIG", "SET", "maxmemory", std::to_string(used - 2'000'000)})->is_ok());
+    ASSERT_TRUE(redis_->Ask({"SET", "other", "v"})->text.starts_with("OOM"));
+    if (is_off) {
+      ASSERT_TRUE(member.driver->Write(Record(7, 0)));
+      ASSERT_TRUE(member.WaitFor(RemoteStats::State::kOff));
+      ASSERT_NE(member.tier->Remote().reason.find("OOM"), std::string::npos);
+    }
+    const auto erased = member.driver->Erase(TestRecord::Owner(0));
+    ASSERT_TRUE(erased) << erased.error().message;
+    EXPECT_GT(erased->remote->epoch, 1u);
+    EXPECT_EQ(erased->remote->records, kRecords + 3);
+    EXPECT_TRUE(erased->remote->complete);
+    EXPECT_EQ(NumKeys(), 1u) << "the owner's object";
+    ASSERT_TRUE(redis_->Ask({"CONFIG", "SET", "maxmemory", "0"})->is_ok());
   }
 }
 
 TEST_F(RemoteTierOnRedis, TwoMachinesMayEraseAtOnce) {
   Member one = Wrote(5);
   Member two = Start();
-  two.OpenOwner();
+  two.ReadyOwner();
   std::atomic<int> told = 0;
   for (Member* member : {&one, &two}) {
     member->tier->Erase(TestRecord::Owner(0), [&](Result<TierErased> erased) {
@@ -306,11 +340,11 @@ TEST_F(RemoteTierOnRedis, TwoMachinesMayEraseAtOnce) {
   }
   ASSERT_TRUE(one.driver->Write(Record(0, 0)));
   ASSERT_TRUE(one.driver->Flush());
-  EXPECT_EQ(two.driver->ReadBack(Record(0, 0)), Read::kOpened);
+  EXPECT_EQ(two.driver->ReadBack(Record(0, 0)), Read::kRight);
 }
 
 // An old snapshot of the store that is played back opens no more.
-TEST_F(RemoteTierOnRedis, WhatWasErasedDoesNotOpenWhenItComesBack) {
+TEST_F(RemoteTierOnRedis, WhatWasErasedIsNotUnsealedWhenItComesBack) {
   for (const bool keeps_epoch : {false, true}) {
     Member writer = Wrote(3, keeps_epoch ? 8 : 7);
     std::vector<std::byte> value(RawValueBytes(options_.shape));
@@ -324,7 +358,7 @@ TEST_F(RemoteTierOnRedis, WhatWasErasedDoesNotOpenWhenItComesBack) {
     ASSERT_TRUE(writer.driver->Erase(TestRecord::Owner(0)));
     for (const auto& [name, bytes] : kept) ASSERT_TRUE(redis_->Ask({"SET", name, bytes}));
     const Read read = writer.driver->ReadBack(Record(keeps_epoch ? 8 : 7, 1));
-    EXPECT_EQ(read, keeps_epoch ? Read::kOpened : Read::kNotThere) << "the test can fail";
+    EXPECT_EQ(read, keeps_epoch ? Read::kRight : Read::kNotThere) << "the test can fail";
   }
 }
 
@@ -348,7 +382,7 @@ TEST_F(RemoteTierOnRedis, WhoKnowsAHigherEpochWritesItBack) {
   one.driver->Look(Record(0, 0));
   OwnerObject now;
   ASSERT_TRUE(redis_->Ask({"GET", name}, now));
-  EXPECT_EQ(keys.OpenOwner(name, now)->epoch, erased->remote->epoch);
+  EXPECT_EQ(keys.UnsealOwner(name, now)->epoch, erased->remote->epoch);
 }
 
 // A whole copy of the store, with the owner's object, is put back before a machine starts again.
@@ -373,8 +407,8 @@ TEST_F(RemoteTierOnRedis, AMachineThatStartsAgainRemembersTheEpoch) {
     }
     for (const auto& [name, bytes] : copy) ASSERT_TRUE(redis_->Ask({"SET", name, bytes}));
     Member again = Start();
-    again.OpenOwner();
-    EXPECT_EQ(again.driver->ReadBack(Record(chain, 1)), keeps ? Read::kNotThere : Read::kOpened)
+    again.ReadyOwner();
+    EXPECT_EQ(again.driver->ReadBack(Record(chain, 1)), keeps ? Read::kNotThere : Read::kRight)
         << "the test can fail";
   }
   std::filesystem::remove_all(folder);
@@ -390,7 +424,7 @@ TEST_F(RemoteTierOnRedis, AForgetRemovesByName) {
   EXPECT_EQ(forgotten->remote->records, 5u);
   for (uint32_t i = 0; i < 10; ++i) {
     const bool stays = i < 4 || i == 6;
-    EXPECT_EQ(writer.driver->ReadBack(Record(0, i)), stays ? Read::kOpened : Read::kNotThere) << i;
+    EXPECT_EQ(writer.driver->ReadBack(Record(0, i)), stays ? Read::kRight : Read::kNotThere) << i;
   }
 }
 
@@ -414,10 +448,10 @@ TEST_F(RemoteTierOnRedis, AStoreThatIsKilledIsOffAndComesBack) {
   EXPECT_NE(member.tier->Remote().reason, "");
   ASSERT_TRUE(redis_->Restart());
   ASSERT_TRUE(member.WaitFor(RemoteStats::State::kOn)) << member.tier->Remote().reason;
-  member.OpenOwner();
+  member.ReadyOwner();
   ASSERT_TRUE(member.driver->Write(Record(3, 0)));
   ASSERT_TRUE(member.driver->Flush());
-  EXPECT_EQ(member.driver->ReadBack(Record(3, 0)), Read::kOpened);
+  EXPECT_EQ(member.driver->ReadBack(Record(3, 0)), Read::kRight);
 }
 
 TEST_F(RemoteTierOnRedis, AStoreThatStallsIsTurnedOff) {
@@ -449,10 +483,14 @@ TEST_F(RemoteTierOnRedis, AWrongPasswordAndAFullStoreAreReasons) {
   Member silent = Start();
   ASSERT_TRUE(silent.WaitFor(RemoteStats::State::kOff));
   EXPECT_NE(silent.tier->Remote().reason.find("NOAUTH"), std::string::npos);
+  const auto erased = silent.driver->Erase(TestRecord::Owner(0));
+  ASSERT_FALSE(erased);
+  EXPECT_NE(erased.error().message.find("is off: NOAUTH"), std::string::npos)
+      << erased.error().message;
   options_.password = "right";
   ASSERT_TRUE(Start().WaitFor(RemoteStats::State::kOn));
   Member member = Start();
-  member.OpenOwner();
+  member.ReadyOwner();
   ASSERT_TRUE(redis_->Ask({"CONFIG", "SET", "maxmemory", "1"})->is_ok());
   ASSERT_TRUE(member.driver->Write(Record(0, 0)));
   ASSERT_TRUE(member.WaitFor(RemoteStats::State::kOff));
@@ -467,7 +505,7 @@ TEST(RemoteTier, AStoreThatIsNotThereIsNoErrorOfTheStart) {
   Member member(options);
   EXPECT_TRUE(member.WaitFor(RemoteStats::State::kOff));
   EXPECT_FALSE(member.driver->Write(TestRecord(0, 0, 0, 16, 600)));
-  EXPECT_EQ(member.driver->Erase(TestRecord::Owner(0)).error().code, Code::kIoError);
+  EXPECT_EQ(member.driver->Erase(TestRecord::Owner(0)).error().code, Code::kUnavailable);
   options.memory_bytes = 5000;
   EXPECT_EQ(RemoteTier::Open(options).error().field, "remote_memory");
 }

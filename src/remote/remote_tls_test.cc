@@ -1,11 +1,14 @@
 // A fleet's store with TLS: what is believed, and what is not.
 #include <gtest/gtest.h>
+#include <malloc.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
-#include "remote/certificates_for_test.h"
+#include "base/certificates_for_test.h"
 #include "remote/redis_server_for_test.h"
 #include "remote/remote_on_fake_for_test.h"
 
@@ -56,12 +59,12 @@ TEST_F(RemoteTls, WorksAsWithoutIt) {
   TierDriver driver(tier);
   ASSERT_TRUE(driver.WaitUntil([&] { return tier.Remote().state == RemoteStats::State::kOn; }))
       << tier.Remote().reason;
-  ASSERT_TRUE(tier.OpenOwner(TestRecord::Owner(0)));
+  ASSERT_TRUE(tier.ReadyOwner(TestRecord::Owner(0)));
   driver.Look(FaultRecord(0, 0));
   for (uint32_t i = 0; i < 20; ++i) ASSERT_TRUE(driver.Write(FaultRecord(0, i))) << i;
   ASSERT_TRUE(driver.Flush());
   for (uint32_t i = 0; i < 20; ++i) {
-    EXPECT_EQ(driver.ReadBack(FaultRecord(0, i)), TierDriver::Read::kOpened) << i;
+    EXPECT_EQ(driver.ReadBack(FaultRecord(0, i)), TierDriver::Read::kRight) << i;
   }
   const auto erased = driver.Erase(TestRecord::Owner(0));
   ASSERT_TRUE(erased) << erased.error().message;
@@ -97,6 +100,49 @@ TEST_F(RemoteTls, AConnectionWaitsBetweenCommandsAndSeesTheEnd) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   EXPECT_FALSE(connection.is_open());
+}
+
+TEST_F(RemoteTls, ConnectionsTakeNoMoreThanIsPlanned) {
+  Start("IP:127.0.0.1");
+  if (server_ == nullptr) KV_NEEDS("/usr/bin/redis-server");
+  const auto tls = TlsContext::Create(certificates_.ca_file());
+  ASSERT_TRUE(tls);
+  const RemoteAddress address{.host = "127.0.0.1", .port = port_, .user = {}, .has_tls = true};
+  const std::string value(1 << 20, 'v');
+  ASSERT_TRUE(server_->Ask({"SET", "k", value})->is_ok());
+  std::vector<std::byte> bulk(value.size());
+  const auto in_use = [] {
+    const struct mallinfo2 now = mallinfo2();
+    return now.uordblks + now.hblkhd;
+  };
+  size_t most = 0;
+  const auto waits = [&] {
+    most = std::max(most, in_use());
+    return true;
+  };
+  // Reads on all of `num_connections` at once, and returns what they took at most.
+  const auto bytes_of = [&](size_t num_connections) {
+    const size_t before = in_use();
+    most = before;
+    std::vector<RedisConnection> connections(num_connections);
+    for (RedisConnection& one : connections) {
+      const Status connected = one.Open(address, *Resolve(address), "", waits, tls->get());
+      EXPECT_TRUE(connected) << connected.error().message;
+    }
+    for (RedisConnection& one : connections)
+      EXPECT_TRUE(one.Send("*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", waits));
+    for (RedisConnection& one : connections) {
+      const auto got = one.Read(bulk, waits);
+      EXPECT_TRUE(got && got->number == static_cast<int64_t>(value.size()));
+      waits();
+    }
+    return most - before;
+  };
+  std::ignore = bytes_of(1);  // what stays is there
+  constexpr size_t kMany = 20;
+  const size_t bytes = bytes_of(kMany);
+  EXPECT_LT(bytes, kMany * (RedisConnection::kBufferBytes + RedisConnection::kTlsBytes));
+  RecordProperty("bytes_each", std::to_string(bytes / kMany));
 }
 
 TEST_F(RemoteTls, WhoIsNotVerifiedIsNotAsked) {

@@ -22,7 +22,7 @@ class RemoteValue : public testing::Test {
     RecordSalt salt;
     salt.fill(7);
     WriteValueFacts(shape_, identity_, record.Facts(), salt, value);
-    EXPECT_TRUE(SealValue(PlaceOf(name), record.payload, value));
+    EXPECT_EQ(SealValue(PlaceOf(name), record.payload, value, nullptr), value.size());
     return value;
   }
   // Seals the payload of `wrong` with the tag of the right one, as nothing but a fault does.
@@ -39,7 +39,7 @@ class RemoteValue : public testing::Test {
         std::string(reinterpret_cast<const char*>(value.data()), kValueHeadBytes) +
         std::string(kName);
     const auto authenticated = std::as_bytes(std::span(beside));
-    EXPECT_TRUE(AesGcmOpen(key, 0, authenticated, sealed, sealed, tag));
+    EXPECT_TRUE(AesGcmUnseal(key, 0, authenticated, sealed, sealed, tag));
     std::memcpy(sealed.last(kSmallPayload).data(), wrong.payload.data(), kSmallPayload);
     EXPECT_TRUE(AesGcmSeal(key, 0, authenticated, sealed, sealed, &tag));
     std::memcpy(value.data() + value.size() - sizeof(tag), tag.data(), tag.size());
@@ -48,7 +48,7 @@ class RemoteValue : public testing::Test {
   ValuePlace PlaceOf(std::string_view name) const { return {shape_, identity_, random_, name}; }
   bool Opens(std::span<const std::byte> value, const RecordFacts& facts,
              std::string_view name = kName) {
-    return OpenValue(PlaceOf(name), facts, value, payload_);
+    return UnsealValue(PlaceOf(name), facts, value, payload_, nullptr);
   }
 
   static constexpr std::string_view kName = "kvasir/1/fleet/owner/0123";
@@ -64,7 +64,7 @@ TEST_F(RemoteValue, GivesBackWhatWasSealed) {
   EXPECT_EQ(payload_, record_.payload);
 }
 
-TEST_F(RemoteValue, OpensForNothingElse) {
+TEST_F(RemoteValue, IsUnsealedForNothingElse) {
   RecordFacts facts = record_.Facts();
   facts.parent[0] ^= 1;
   EXPECT_FALSE(Opens(value_, facts));
@@ -89,7 +89,7 @@ TEST_F(RemoteValue, OpensForNothingElse) {
   EXPECT_TRUE(Opens(value_, record_.Facts()));
 }
 
-TEST_F(RemoteValue, NothingForgedOpens) {
+TEST_F(RemoteValue, NothingForgedIsUnsealed) {
   Random random(11);
   const TestRecord other(0, 4, 0, kSmallTokens, kSmallPayload);
   const std::vector<std::byte> theirs = Seal(other, kName);
@@ -144,16 +144,16 @@ TEST(FleetKeys, AnOwnersObjectIsOfItsNameAndFleet) {
   const OwnerEpoch epoch{.epoch = 5, .random = TestRecord::Filled(3)};
   auto object = keys.SealOwner(name, epoch, RecordSalt{1});
   ASSERT_TRUE(object);
-  const auto opened = keys.OpenOwner(name, *object);
+  const auto opened = keys.UnsealOwner(name, *object);
   ASSERT_TRUE(opened);
   EXPECT_EQ(opened->epoch, 5u);
   EXPECT_EQ(opened->random, epoch.random);
-  EXPECT_FALSE(keys.OpenOwner(other, *object));
-  EXPECT_FALSE(others.OpenOwner(name, *object));
-  EXPECT_FALSE(keys.OpenOwner(name, std::span(*object).first(95)));
+  EXPECT_FALSE(keys.UnsealOwner(other, *object));
+  EXPECT_FALSE(others.UnsealOwner(name, *object));
+  EXPECT_FALSE(keys.UnsealOwner(name, std::span(*object).first(95)));
   for (size_t i = 0; i < object->size(); ++i) {
     (*object)[i] ^= std::byte{1};
-    EXPECT_FALSE(keys.OpenOwner(name, *object)) << i;
+    EXPECT_FALSE(keys.UnsealOwner(name, *object)) << i;
     (*object)[i] ^= std::byte{1};
   }
 }

@@ -1,21 +1,35 @@
 #include "remote/remote_writer.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/random_bytes.h"
 #include "base/result.h"
+#include "base/sizes.h"
 
 namespace kvasir {
 
+RemoteWriter::RemoteWriter(RemoteStore& store, RemoteLooker& looker)
+    : store_(store),
+      looker_(looker),
+      note_(store.options.mode == RemoteMode::kRead ? "" : store.options.epochs,
+            DailyNote::AheadOf(store.options.daily_bytes.value_or(~uint64_t{0}))),
+      notes_(store.options.mode == RemoteMode::kRead ? "" : store.options.epochs) {
+  {
+    MutexLock lock(store_.mutex);
+    store_.figures.BeginDay();
+    store_.figures.stats.written_today_bytes = note_.BytesOf(store_.figures.written_day);
+  }
+  for (const Digest& owner : notes_.All()) Erase(owner, nullptr);
+}
+
 std::optional<WriteRefusal> RemoteWriter::Refusal(const RecordFacts& facts) {
-  if (store_.options.mode == RemoteMode::kRead || store_.state == RemoteStore::State::kOff) {
+  if (store_.options.mode == RemoteMode::kRead || store_.state.now == RemoteStore::State::kOff) {
     return WriteRefusal::kOff;
   }
-  if (store_.state == RemoteStore::State::kConnecting) return WriteRefusal::kNoBuffer;
+  if (store_.state.now == RemoteStore::State::kConnecting) return WriteRefusal::kNoBuffer;
   const auto owner = store_.owner_keys.Find(facts.owner);
   if (!owner || store_.at(*owner).is_erasing() || store_.at(*owner).num_forgets > 0) {
     return WriteRefusal::kOff;
@@ -30,7 +44,7 @@ std::optional<WriteRefusal> RemoteWriter::Refusal(const RecordFacts& facts) {
   if (known != nullptr && known->IsKnown(store_.NowS())) return WriteRefusal::kKnown;
   if (facts.after && store_.names.Find(*facts.after) == nullptr) return WriteRefusal::kOff;
   if (store_.IsOverDaily(facts.used_again)) return WriteRefusal::kBudget;
-  if (store_.num_writes >= store_.num_buffers / 2) return WriteRefusal::kNoBuffer;
+  if (store_.queues.num_writes >= store_.buffers.size() / 2) return WriteRefusal::kNoBuffer;
   return std::nullopt;
 }
 
@@ -46,10 +60,10 @@ tl::expected<WriteId, WriteRefusal> RemoteWriter::Begin(const RecordFacts& facts
   if (entry == nullptr) return tl::unexpected(WriteRefusal::kNoBuffer);
   entry->is_writing = true;
   store_.buffers[*index] = {.use = RemoteBuffer::Use::kSealing, .name = facts.name, .owner = owner};
-  ++store_.num_writes;
-  store_.next_buffer = *index + 1;
+  ++store_.queues.num_writes;
+  store_.queues.next = *index + 1;
   WriteValueFacts(store_.options.shape, store_.options.identity, facts, salt,
-                  store_.ValueOf(*index));
+                  store_.buffers.ValueOf(*index));
   return WriteId{*index};
 }
 
@@ -57,6 +71,7 @@ void RemoteWriter::Seal(WriteId write, std::span<const std::byte> payload) {
   const auto index = static_cast<uint32_t>(write);
   WipedKey random;
   std::string owner_name;
+  bool compresses;
   {
     MutexLock lock(store_.mutex);
     const RemoteBuffer& out = store_.buffers[index];
@@ -64,15 +79,18 @@ void RemoteWriter::Seal(WriteId write, std::span<const std::byte> payload) {
     if (out.is_erased) return;
     random = store_.owner_keys.key_of(out.owner);
     owner_name = store_.at(out.owner).name;
+    compresses = store_.Compresses();
   }
   const std::string name = RemoteName(owner_name, random, store_.buffers[index].name);
-  const bool sealed = SealValue({.shape = store_.options.shape,
-                                 .identity = store_.options.identity,
-                                 .random = random,
-                                 .name = name},
-                                payload, store_.ValueOf(index));
+  const std::optional<uint64_t> bytes = SealValue({.shape = store_.options.shape,
+                                                   .identity = store_.options.identity,
+                                                   .random = random,
+                                                   .name = name},
+                                                  payload, store_.buffers.ValueOf(index),
+                                                  compresses ? &store_.buffers.codecs() : nullptr);
   MutexLock lock(store_.mutex);
-  store_.buffers[index].is_bad = !sealed;
+  store_.buffers[index].is_bad = !bytes;
+  store_.buffers[index].bytes = bytes.value_or(0);
 }
 
 void RemoteWriter::End(WriteId write) {
@@ -83,8 +101,8 @@ void RemoteWriter::End(WriteId write) {
     KV_CHECK(out.use == RemoteBuffer::Use::kSealing);
     if (out.is_erased || out.is_bad) return store_.EndWrite(index, false);
     out.use = RemoteBuffer::Use::kQueued;
-    out.number = ++store_.last_write;
-    store_.writes.PushBack(index);
+    out.number = ++store_.queues.last_write;
+    store_.queues.writes.PushBack(index);
   }
   store_.writer_wake.notify_one();
 }
@@ -92,9 +110,10 @@ void RemoteWriter::End(WriteId write) {
 void RemoteWriter::Flush(std::function<void(Result<TierFlushed>)> done) {
   {
     MutexLock lock(store_.mutex);
-    flushes_.push_back({.number = store_.last_write,
-                        .stored_before = store_.stats.written_blocks,
-                        .failed_before = store_.num_failed,
+    flushes_.push_back({.number = store_.queues.last_write,
+                        .stored_before = store_.figures.stats.written_blocks,
+                        .bytes_before = store_.figures.stats.written_bytes,
+                        .failed_before = store_.queues.num_failed,
                         .done = std::move(done)});
   }
   store_.writer_wake.notify_one();
@@ -104,20 +123,20 @@ bool RemoteWriter::WaitForWork() {
   MutexLock lock(store_.mutex);
   for (;;) {
     if (store_.is_stopping.load(std::memory_order_relaxed)) return false;
-    const uint64_t now = MonotonicNs();
     const bool is_due = std::ranges::any_of(
-        removals_, [&](const Removal& one) { return one.done || one.due_ns <= now; });
-    if (!store_.writes.empty() || !flushes_.empty() || is_due) return true;
+        removals_, [&](const Removal& one) KV_REQUIRES(store_.mutex) { return IsDue(one); });
+    if (!store_.queues.writes.empty() || !flushes_.empty() || is_due) return true;
     lock.WaitFor(store_.writer_wake, std::chrono::milliseconds(500));
   }
 }
 
 void RemoteWriter::Loop() {
   while (WaitForWork()) {
-    const std::vector<uint32_t> batch = Connect() ? TakeBatch() : std::vector<uint32_t>();
+    const bool writes = Connect() && store_.is_on();
+    const std::vector<uint32_t> batch = writes ? TakeBatch() : std::vector<uint32_t>();
     if (!batch.empty()) {
       WriteBatch(batch);
-    } else if (!connection_.is_open()) {
+    } else if (!writes) {
       DropQueued();
     }
     AnswerFlushes();
@@ -126,92 +145,107 @@ void RemoteWriter::Loop() {
   DropQueued();
   AnswerFlushes();
   std::deque<Removal> left;
+  uint64_t day = 0, today_bytes = 0;
   {
     MutexLock lock(store_.mutex);
     left.swap(removals_);
+    store_.figures.BeginDay();
+    day = store_.figures.written_day;
+    today_bytes = store_.figures.stats.written_today_bytes;
   }
+  note_.Settle(day, today_bytes);
   for (const Removal& removal : left) {
+    Note(removal);
     if (removal.done) removal.done(Fail(Code::kUnavailable, "remote tier: the process ends"));
   }
 }
 
-// Returns whether there is a connection of a tier that is on.
+// Returns whether the store removes at least, and its client is open.
 bool RemoteWriter::Connect() {
-  if (!store_.is_on()) {
-    connection_.Close();
+  if (!store_.Removes()) {
+    client_->Close();
     return false;
   }
-  connection_.CloseStale();
-  if (connection_.is_open()) return true;
+  client_->CloseStale();
+  if (client_->is_open()) return true;
   began_ns_ = MonotonicNs();
   const auto waits = [this, most_ns = began_ns_ + 500'000'000] {
     return !store_.is_stopping.load(std::memory_order_relaxed) && MonotonicNs() < most_ns;
   };
-  const Status opened = store_.Connect(connection_, waits);
+  const Status opened = store_.Connect(*client_, waits);
   if (!opened) store_.TurnOff(opened.error().message);
   return opened.has_value();
 }
 
 std::vector<uint32_t> RemoteWriter::TakeBatch() {
   std::vector<uint32_t> batch;
+  uint64_t bytes = 0;
   MutexLock lock(store_.mutex);
-  while (!store_.writes.empty() &&
-         (batch.empty() || (batch.size() + 1) * store_.options.value_bytes() <= kUnsentBytes)) {
-    const uint32_t index = store_.writes.PopFront();
+  while (!store_.queues.writes.empty() &&
+         (batch.empty() || bytes + store_.options.value_bytes() <= kUnsentBytes)) {
+    const uint32_t index = store_.queues.writes.PopFront();
     if (store_.buffers[index].is_erased) {
       store_.EndWrite(index, false);
       continue;
     }
     batch.push_back(index);
+    bytes += store_.buffers[index].bytes;
   }
   return batch;
 }
 
 void RemoteWriter::WriteBatch(const std::vector<uint32_t>& batch) {
-  const std::string ttl = std::to_string(store_.options.ttl_hours * 3600);
-  std::vector<std::string> heads(batch.size());
+  std::vector<StoreRequest> requests;
+  std::vector<uint32_t> left = batch;  // that have not ended
+  uint64_t day = 0, today_bytes = 0;
   {
     MutexLock lock(store_.mutex);
-    for (size_t i = 0; i < batch.size(); ++i) {
-      const RemoteBuffer& out = store_.buffers[batch[i]];
+    store_.figures.BeginDay();
+    day = store_.figures.written_day;
+    today_bytes = store_.figures.stats.written_today_bytes;
+    for (const uint32_t index : batch) {
+      const RemoteBuffer& out = store_.buffers[index];
       if (out.is_erased) continue;  // its key is another one by now
-      const std::string name =
-          RemoteName(store_.at(out.owner).name, store_.owner_keys.key_of(out.owner), out.name);
-      heads[i] = fmt::format("*5\r\n$3\r\nSET\r\n${}\r\n{}\r\n${}\r\n", name.size(), name,
-                             store_.options.value_bytes());
+      requests.push_back({.what = StoreRequest::What::kPut,
+                          .id = index,
+                          .name = RemoteName(store_.at(out.owner).name,
+                                             store_.owner_keys.key_of(out.owner), out.name),
+                          .value = store_.buffers.ValueOf(index).first(out.bytes),
+                          .ttl_s = store_.options.ttl_hours * 3600});
+      today_bytes += out.bytes;
     }
   }
-  const std::string tail = fmt::format("\r\n$2\r\nEX\r\n${}\r\n{}\r\n", ttl.size(), ttl);
-  Status done;
-  began_ns_ = MonotonicNs();
-  for (size_t i = 0; i < batch.size() && done; ++i) {
-    if (heads[i].empty()) continue;
-    const std::array<std::span<const std::byte>, 3> pieces{std::as_bytes(std::span(heads[i])),
-                                                           store_.ValueOf(batch[i]),
-                                                           std::as_bytes(std::span(tail))};
-    done = connection_.Send(pieces, waits_);
-  }
-  std::string refused;
-  for (size_t i = 0; i < batch.size(); ++i) {
-    bool stored = false;
-    if (done && !heads[i].empty()) {
-      const auto reply = connection_.Read({}, waits_);
-      if (!reply) {
-        done = tl::unexpected(reply.error());
-      } else {
-        stored = reply->is_ok();
-        if (!stored) refused = reply->text;
-        usual_.Observe(MonotonicNs() - began_ns_);
-        began_ns_ = MonotonicNs();
-      }
-    }
+  note_.Cover(day, today_bytes);
+  const auto end = [&](uint32_t index, bool stored) {
+    std::erase(left, index);
     MutexLock lock(store_.mutex);
-    store_.EndWrite(batch[i], stored);
+    store_.EndWrite(index, stored);
+  };
+  Status done;
+  std::string refused, passing;
+  const size_t num_requests = requests.size();
+  for (StoreRequest& request : requests) {
+    if (!done) break;
+    began_ns_ = MonotonicNs();  // the usual time is that of one value
+    done = client_->Start(std::move(request), waits_);
   }
+  for (size_t i = 0; i < num_requests && done; ++i) {
+    const auto reply = client_->Next(waits_);
+    if (!reply) {
+      done = tl::unexpected(reply.error());
+      continue;
+    }
+    usual_.Observe(MonotonicNs() - began_ns_);
+    began_ns_ = MonotonicNs();
+    if (!reply->is_done()) (reply->is_passing ? passing : refused) = reply->words;
+    end(static_cast<uint32_t>(reply->id), reply->is_done());
+  }
+  while (!left.empty()) end(left.front(), false);
   if (!done) {
-    connection_.Close();
+    client_->Close();
     store_.CountFault(done.error());
   }
+  if (!passing.empty()) store_.CountFault({Code::kUnavailable, passing});
   if (!refused.empty()) store_.TurnOff(refused);
   store_.progress.Call();
 }
@@ -219,11 +253,11 @@ void RemoteWriter::WriteBatch(const std::vector<uint32_t>& batch) {
 void RemoteWriter::DropQueued() {
   {
     MutexLock lock(store_.mutex);
-    if (store_.state == RemoteStore::State::kConnecting &&
+    if (store_.state.now == RemoteStore::State::kConnecting &&
         !store_.is_stopping.load(std::memory_order_relaxed)) {
       return;
     }
-    while (!store_.writes.empty()) store_.EndWrite(store_.writes.PopFront(), false);
+    while (!store_.queues.writes.empty()) store_.EndWrite(store_.queues.writes.PopFront(), false);
   }
   store_.progress.Call();
 }
@@ -235,19 +269,21 @@ void RemoteWriter::AnswerFlushes() {
     {
       MutexLock lock(store_.mutex);
       if (flushes_.empty()) return;
-      for (uint32_t i = 0; i < store_.writes.size(); ++i) {
-        if (store_.buffers[store_.writes.at(i)].number <= flushes_.front().number) return;
+      for (uint32_t i = 0; i < store_.queues.writes.size(); ++i) {
+        if (store_.buffers[store_.queues.writes.at(i)].number <= flushes_.front().number) return;
       }
       flush = std::move(flushes_.front());
       flushes_.pop_front();
-      if (store_.state != RemoteStore::State::kOn) {
-        answer =
-            Fail(Code::kUnavailable, "remote tier: {}: {}", ToString(store_.state), store_.reason);
-      } else if (const uint64_t failed = store_.num_failed - flush.failed_before; failed > 0) {
-        answer = Fail(Code::kUnavailable, "remote tier: {} blocks did not reach the store", failed);
+      if (store_.state.now != RemoteStore::State::kOn) {
+        answer = Fail(Code::kUnavailable, "remote tier: {}: {}", ToString(store_.state.now),
+                      store_.state.reason);
+      } else if (const uint64_t failed = store_.queues.num_failed - flush.failed_before;
+                 failed > 0) {
+        answer = Fail(Code::kUnavailable, "remote tier: {} did not reach the store",
+                      CountText(failed, "block"));
       } else {
-        answer->blocks = store_.stats.written_blocks - flush.stored_before;
-        answer->bytes = answer->blocks * store_.options.value_bytes();
+        answer->blocks = store_.figures.stats.written_blocks - flush.stored_before;
+        answer->bytes = store_.figures.stats.written_bytes - flush.bytes_before;
       }
     }
     flush.done(std::move(answer));

@@ -4,13 +4,16 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "remote/daily_note.h"
 #include "remote/remote_looker.h"
 #include "remote/remote_store.h"
+#include "remote/removal_notes.h"
 
 namespace kvasir {
 
@@ -18,7 +21,12 @@ namespace kvasir {
 // runs Loop.
 class RemoteWriter {
  public:
-  RemoteWriter(RemoteStore& store, RemoteLooker& looker) : store_(store), looker_(looker) {}
+  // Keys of blocks that forgets hold which wait, 2 MiB of them. With more, a forget becomes an
+  // erase, which holds none.
+  static constexpr size_t kMostKeys = 65'536;
+
+  // Goes on with the day's count where this machine's last process left it.
+  RemoteWriter(RemoteStore& store, RemoteLooker& looker);
 
   tl::expected<WriteId, WriteRefusal> Begin(const RecordFacts& facts);
   void Seal(WriteId write, std::span<const std::byte> payload);
@@ -31,9 +39,8 @@ class RemoteWriter {
 
  private:
   static constexpr uint64_t kUnsentBytes = uint64_t{4} << 20;  // of a batch
-  static constexpr uint64_t kAnswerNs = 10'000'000'000, kRetryNs = 60'000'000'000;
   struct Flushing {
-    uint64_t number = 0, stored_before = 0, failed_before = 0;
+    uint64_t number = 0, stored_before = 0, bytes_before = 0, failed_before = 0;
     std::function<void(Result<TierFlushed>)> done;
   };
   using Done = std::function<void(Result<TierErased>)>;
@@ -43,13 +50,11 @@ class RemoteWriter {
     std::optional<ForgetFacts> forget;
     Done done;  // empty: it has answered
     uint64_t due_ns = 0, start_ns = 0;
-    uint64_t epoch = 0;       // that an erase has raised; 0: not yet
-    bool is_counted = false;  // in RemoteOwner's num_erases or num_forgets
+    uint64_t tried_ns = ~uint64_t{0};  // when the last try began, which failed
+    uint64_t epoch = 0;                // that an erase has raised; 0: not yet
+    uint64_t removed = 0;              // records, to make room
+    bool is_counted = false;           // in RemoteOwner's num_erases or num_forgets
   };
-  // Keys of blocks that forgets hold which wait, 2 MiB of them. With more, a forget becomes an
-  // erase, which holds none.
-  static constexpr size_t kMostKeys = 65'536;
-
   std::optional<WriteRefusal> Refusal(const RecordFacts& facts) KV_REQUIRES(store_.mutex);
   bool WaitForWork();
   bool Connect();
@@ -57,17 +62,20 @@ class RemoteWriter {
   std::vector<uint32_t> TakeBatch();
   void DropQueued();
   void AnswerFlushes();
+  // Returns whether a removal is to be tried: at once, each minute, and when the store is back.
+  bool IsDue(const Removal& removal) const KV_REQUIRES(store_.mutex);
   void RemoveDue();
+  // Notes a removal that waits, or that none of its owner waits any more.
+  void Note(const Removal& removal);
+  void NoteDone(const Digest& owner);
   Result<TierErased> EraseOwner(Removal& removal);
   Result<OwnerEpoch> RaiseEpoch(const Digest& owner);
+  // Removes pages of an owner's names until the store, which is full, has room for a new epoch.
+  Result<OwnerEpoch> MakeRoom(Removal& removal, Error full);
   Result<uint64_t> RemoveNames(Removal& removal);
   Result<TierErased> ForgetNames(const Removal& removal);
-  Result<std::string> ScanPage(const std::string& owner_name, const std::string& cursor,
-                               uint64_t* removed);
-  // Sends the commands that remove names.
-  Status SendUnlinks(std::span<const std::string> names);
-  // Reads the replies, and returns how many names there were.
-  Result<uint64_t> ReadUnlinked(size_t commands);
+  // Asks the same for each of the names, and returns for how many it was done.
+  Result<uint64_t> AskEach(StoreRequest::What what, std::span<const std::string> names);
   void Add(Removal removal);
   void Queue(Removal removal) KV_REQUIRES(store_.mutex);
   // Counts a removal at its owner: until it has succeeded nothing of the owner is used.
@@ -77,10 +85,12 @@ class RemoteWriter {
 
   RemoteStore& store_;
   RemoteLooker& looker_;
-  RedisConnection connection_;
+  const std::unique_ptr<StoreClient> client_ = store_.NewClient();
+  DailyNote note_;
+  const RemovalNotes notes_;
   UsualTime usual_;  // of a reply
   uint64_t began_ns_ = 0;
-  const RedisConnection::Waits waits_ = store_.WaitsOf(began_ns_, usual_);
+  const StoreClient::Waits waits_ = store_.WaitsOf(began_ns_, usual_);
   std::deque<Flushing> flushes_ KV_GUARDED_BY(store_.mutex);
   std::deque<Removal> removals_ KV_GUARDED_BY(store_.mutex);
 };

@@ -1,6 +1,5 @@
 // RemoteWriter: erases and forgets.
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "base/clock.h"
@@ -12,8 +11,9 @@
 namespace kvasir {
 namespace {
 
-constexpr size_t kUnlinks = 500;         // commands at once
-constexpr int64_t kMostNames = 100'000;  // of a page of SCAN, which asks for 1,000
+constexpr size_t kNamesAtOnce = 500;
+
+using What = StoreRequest::What;
 
 using ErasedCall = std::function<void(Result<TierErased>)>;
 
@@ -96,44 +96,74 @@ void RemoteWriter::Uncount(Removal* removal) {
   --(removal->forget ? owner.num_forgets : owner.num_erases);
 }
 
+bool RemoteWriter::IsDue(const Removal& removal) const {
+  return removal.done || removal.due_ns <= MonotonicNs() || removal.tried_ns < store_.state.on_ns;
+}
+
+void RemoteWriter::Note(const Removal& removal) {
+  notes_.Add(store_.keys.OwnerName(removal.owner), removal.owner);
+}
+
+void RemoteWriter::NoteDone(const Digest& owner) {
+  {
+    MutexLock lock(store_.mutex);
+    if (std::ranges::any_of(removals_, [&](const Removal& one) { return one.owner == owner; }))
+      return;
+  }
+  notes_.Remove(store_.keys.OwnerName(owner));
+}
+
 // Does what is to be removed, as far as it is due. It reports what fails, and tries it again in a
-// minute.
+// minute, when the store is back, and after a restart.
 void RemoteWriter::RemoveDue() {
   for (;;) {
     Removal removal;
     {
       MutexLock lock(store_.mutex);
       const auto due = std::ranges::find_if(
-          removals_, [&](const Removal& one) { return one.done || one.due_ns <= MonotonicNs(); });
+          removals_, [&](const Removal& one) KV_REQUIRES(store_.mutex) { return IsDue(one); });
       if (due == removals_.end()) return;
       removal = std::move(*due);
       removals_.erase(due);
     }
+    removal.tried_ns = MonotonicNs();
     // A forget that waits holds the keys alone.
     if (removal.forget && removal.forget->kept) LeaveKept(&*removal.forget);
     const bool reads_only = store_.options.mode == RemoteMode::kRead;
-    Result<TierErased> erased =
-        Fail(Code::kIoError, "remote tier: {} does not answer; it is tried again each minute",
-             store_.options.address.text());
+    Result<TierErased> erased = TierErased();
     if (reads_only) {
-      erased = Fail(Code::kIoError,
-                    "remote tier: with --remote-mode read nothing is erased in the store");
+      erased =
+          FailCause(Code::kUnavailable, Cause::kReadOnly,
+                    "memory is erased, but blocks stay in the store {}: with --remote-mode "
+                    "read nothing is erased there; erase the cache by a server that writes to it",
+                    store_.options.address.text());
     } else if (Connect()) {
       erased = removal.forget ? ForgetNames(removal) : EraseOwner(removal);
       if (!erased) {
         store_.CountFault(erased.error());
-        erased = Fail(Code::kIoError, "remote tier: {}; it is tried again each minute",
-                      erased.error().message);
+        erased = Fail(Code::kUnavailable,
+                      "memory is erased, but blocks stay in the store: {}; it is tried again each "
+                      "minute and at the next start",
+                      StoreWords(erased.error().message));
       }
+    } else {
+      MutexLock lock(store_.mutex);
+      erased = Fail(Code::kUnavailable,
+                    "memory is erased, but blocks stay in the store {}, which is {}: {}; it is "
+                    "tried again each minute and at the next start",
+                    store_.options.address.text(), ToString(store_.state.now),
+                    store_.state.reason.empty() ? "it has not answered yet" : store_.state.reason);
     }
     if (erased && !reads_only) {
       MutexLock lock(store_.mutex);
-      store_.stats.erased_blocks += erased->blocks;
+      store_.figures.stats.erased_blocks += erased->blocks;
       Uncount(&removal);
     }
+    if (erased && !reads_only) NoteDone(removal.owner);
     const auto done = std::exchange(removal.done, nullptr);
     if (!erased && !reads_only) {
-      removal.due_ns = MonotonicNs() + kRetryNs;
+      Note(removal);
+      removal.due_ns = MonotonicNs() + store_.options.again_ns;
       MutexLock lock(store_.mutex);
       const bool joins = std::ranges::any_of(
           removals_, [&](const Removal& one) { return one.owner == removal.owner && !one.forget; });
@@ -147,12 +177,12 @@ void RemoteWriter::RemoveDue() {
   }
 }
 
-// Writes the owner's object with the next epoch, so that nothing of before can be opened any more.
-// Epochs are times, so that a machine does not take one that others have seen after the store lost
-// its data. Of two machines that erase at once the later one takes the higher epoch.
+// Writes the owner's object with the next epoch, so that nothing of before can be unsealed any
+// more. Epochs are times, so that a machine does not take one that others have seen after the store
+// lost its data. Of two machines that erase at once the later one takes the higher epoch.
 Result<OwnerEpoch> RemoteWriter::RaiseEpoch(const Digest& owner) {
   const std::string name = store_.keys.OwnerName(owner);
-  OwnerEpoch known{.epoch = store_.epochs.Read(name)};
+  OwnerEpoch known{.epoch = store_.epochs.Read(name).value_or(0)};
   {
     MutexLock lock(store_.mutex);
     const auto id = store_.owner_keys.Find(owner);
@@ -168,88 +198,73 @@ Result<OwnerEpoch> RemoteWriter::RaiseEpoch(const Digest& owner) {
     return one;
   };
   began_ns_ = MonotonicNs();
-  KV_ASSIGN(const StoredOwner raised, ChangeOwner(connection_, store_.keys, name, next, waits_));
+  KV_ASSIGN(const StoredOwner raised, ChangeOwner(*client_, store_.keys, name, next, waits_));
   store_.epochs.Write(name, raised.epoch->epoch);
   return *raised.epoch;
 }
 
 Result<TierErased> RemoteWriter::EraseOwner(Removal& removal) {
   if (removal.epoch == 0) {
-    KV_ASSIGN(const OwnerEpoch epoch, RaiseEpoch(removal.owner));
+    Result<OwnerEpoch> raised = RaiseEpoch(removal.owner);
+    if (!raised && RemoteStore::IsFull(raised.error().message)) {
+      raised = MakeRoom(removal, raised.error());
+    }
+    KV_ASSIGN(const OwnerEpoch epoch, std::move(raised));
     removal.epoch = epoch.epoch;
     MutexLock lock(store_.mutex);
     if (const auto id = store_.owner_keys.Find(removal.owner)) store_.SetEpoch(*id, epoch);
   }
-  KV_ASSIGN(const uint64_t records, RemoveNames(removal));
+  KV_ASSIGN(const uint64_t left, RemoveNames(removal));
+  const uint64_t records = removal.removed + left;
   return TierErased{.blocks = records,
                     .bytes = records * store_.options.value_bytes(),
                     .remote = RemoteErased{removal.epoch, records, true}};
 }
 
-// Removes all records of an owner. After 10 s it answers, and goes on.
+Result<OwnerEpoch> RemoteWriter::MakeRoom(Removal& removal, Error full) {
+  const std::string below = store_.keys.OwnerName(removal.owner) + "/";
+  std::string page;
+  do {
+    began_ns_ = MonotonicNs();
+    KV_ASSIGN(StorePage found, client_->List(below, page, waits_));
+    KV_ASSIGN(const uint64_t removed, AskEach(What::kRemove, found.names));
+    removal.removed += removed;
+    page = std::move(found.next);
+    if (removed == 0) continue;
+    Result<OwnerEpoch> raised = RaiseEpoch(removal.owner);
+    if (raised || !RemoteStore::IsFull(raised.error().message)) return raised;
+  } while (!page.empty() && !store_.is_stopping.load(std::memory_order_relaxed));
+  return tl::unexpected(std::move(full));
+}
+
+// Removes all records of an owner. After answer_ns it answers, and goes on.
 Result<uint64_t> RemoteWriter::RemoveNames(Removal& removal) {
-  const std::string owner_name = store_.keys.OwnerName(removal.owner);
-  std::string cursor = "0";
+  const std::string below = store_.keys.OwnerName(removal.owner) + "/";
+  std::string page;
   uint64_t records = 0;
   do {
     if (store_.is_stopping.load(std::memory_order_relaxed)) {
       return Fail(Code::kCancelled, "the process ends");
     }
-    KV_ASSIGN(cursor, ScanPage(owner_name, cursor, &records));
-    if (removal.done && MonotonicNs() > removal.start_ns + kAnswerNs) {
+    began_ns_ = MonotonicNs();
+    KV_ASSIGN(StorePage found, client_->List(below, page, waits_));
+    KV_ASSIGN(const uint64_t removed, AskEach(What::kRemove, found.names));
+    records += removed;
+    page = std::move(found.next);
+    if (removal.done && MonotonicNs() > removal.start_ns + store_.options.answer_ns) {
       const auto done = std::exchange(removal.done, nullptr);
       done(TierErased{.blocks = records,
                       .bytes = records * store_.options.value_bytes(),
                       .remote = RemoteErased{removal.epoch, records, false}});
     }
-  } while (cursor != "0");
+  } while (!page.empty());
   return records;
-}
-
-// Removes the names of one page of SCAN, and returns the cursor of the next one. A page may have
-// any number of names: they are removed while they come.
-Result<std::string> RemoteWriter::ScanPage(const std::string& owner_name, const std::string& cursor,
-                                           uint64_t* removed) {
-  const auto wrong = [&] {
-    connection_.Close();
-    return Fail(Code::kCorruption, "what the store sent is not a reply to SCAN");
-  };
-  const std::string below = owner_name + "/";
-  began_ns_ = MonotonicNs();
-  KV_ASSIGN(const RedisReply pair,
-            connection_.Ask({"SCAN", cursor, "MATCH", below + "*", "COUNT", "1000"}, {}, waits_));
-  if (pair.kind == RedisReply::Kind::kError) return Fail(Code::kUnavailable, "{}", pair.text);
-  if (pair.kind != RedisReply::Kind::kArray || pair.number != 2) return wrong();
-  std::array<std::byte, 256> bytes;
-  KV_ASSIGN(const std::string_view at, connection_.ReadBulk(bytes, waits_));
-  const std::string next(at);
-  KV_ASSIGN(const RedisReply list, connection_.Read({}, waits_));
-  if (list.kind != RedisReply::Kind::kArray || list.number > kMostNames) return wrong();
-  std::vector<std::string> names;
-  size_t sent = 0;
-  for (int64_t i = 0; i < list.number; ++i) {
-    if (store_.is_stopping.load(std::memory_order_relaxed)) {
-      connection_.Close();
-      return Fail(Code::kCancelled, "the process ends");
-    }
-    KV_ASSIGN(const std::string_view name, connection_.ReadBulk(bytes, waits_));
-    if (!name.starts_with(below)) return wrong();
-    names.emplace_back(name);
-    if (names.size() < kUnlinks) continue;
-    KV_TRY(SendUnlinks(names));
-    sent += names.size();
-    names.clear();
-  }
-  KV_TRY(SendUnlinks(names));
-  KV_ASSIGN(const uint64_t gone, ReadUnlinked(sent + names.size()));
-  *removed += gone;
-  return next;
 }
 
 Result<TierErased> RemoteWriter::ForgetNames(const Removal& removal) {
   const ForgetFacts& facts = *removal.forget;
   began_ns_ = MonotonicNs();
-  KV_TRY(looker_.SyncOwner(connection_, removal.owner, waits_));
+  KV_TRY(looker_.SyncOwner(*client_, removal.owner, waits_));
   WipedKey random;
   RemoteErased erased;
   {
@@ -259,45 +274,50 @@ Result<TierErased> RemoteWriter::ForgetNames(const Removal& removal) {
     erased.epoch = store_.at(*id).epoch;
     random = store_.owner_keys.key_of(*id);
   }
+  // S3 answers a removal alike where there was nothing, so objects are counted before.
+  const bool is_s3 = store_.options.address.s3.has_value();
   std::vector<std::string> names;
+  const auto remove = [&]() -> Status {
+    KV_ASSIGN(const uint64_t found, is_s3 ? AskEach(What::kFind, names) : Result<uint64_t>(0));
+    KV_ASSIGN(const uint64_t removed, AskEach(What::kRemove, names));
+    erased.records += is_s3 ? found : removed;
+    names.clear();
+    return {};
+  };
+  const std::string owner = store_.keys.OwnerName(removal.owner);
   for (const BlockKey& key : facts.keys) {
     for (RecordName part : facts.parts) {
       part.key = key;
-      names.push_back(RemoteName(store_.keys.OwnerName(removal.owner), random, part));
+      names.push_back(RemoteName(owner, random, part));
+      if (names.size() == kNamesAtOnce) KV_TRY(remove());
     }
   }
-  for (std::span<const std::string> left = names; !left.empty();) {
-    const auto some = left.first(std::min(left.size(), kUnlinks));
-    left = left.subspan(some.size());
-    KV_TRY(SendUnlinks(some));
-    KV_ASSIGN(const uint64_t removed, ReadUnlinked(some.size()));
-    erased.records += removed;
-  }
+  KV_TRY(remove());
   return TierErased{.blocks = erased.records,
                     .bytes = erased.records * store_.options.value_bytes(),
                     .remote = erased};
 }
 
-Status RemoteWriter::SendUnlinks(std::span<const std::string> names) {
-  std::string text;
-  for (const std::string& name : names) AppendCommand(text, {"UNLINK", name});
-  began_ns_ = MonotonicNs();
-  return connection_.Send(text, waits_);
-}
-
-Result<uint64_t> RemoteWriter::ReadUnlinked(size_t commands) {
-  uint64_t removed = 0;
-  for (size_t i = 0; i < commands; ++i) {
-    KV_ASSIGN(const RedisReply reply, connection_.Read({}, waits_));
-    if (reply.kind != RedisReply::Kind::kInteger || reply.number < 0) {
-      connection_.Close();
-      const bool is_error = reply.kind == RedisReply::Kind::kError;
-      return Fail(is_error ? Code::kUnavailable : Code::kCorruption, "{}",
-                  is_error ? reply.text : "what the store sent is not a reply to UNLINK");
+Result<uint64_t> RemoteWriter::AskEach(StoreRequest::What what,
+                                       std::span<const std::string> names) {
+  uint64_t num_done = 0;
+  while (!names.empty()) {
+    const auto some = names.first(std::min(names.size(), kNamesAtOnce));
+    names = names.subspan(some.size());
+    began_ns_ = MonotonicNs();
+    for (const std::string& name : some) {
+      KV_TRY(client_->Start({.what = what, .name = name}, waits_));
     }
-    removed += static_cast<uint64_t>(reply.number);
+    for (size_t i = 0; i < some.size(); ++i) {
+      KV_ASSIGN(const StoreReply reply, client_->Next(waits_));
+      began_ns_ = MonotonicNs();
+      num_done += reply.is_done();
+      if (!reply.is_refused()) continue;
+      client_->Close();  // and what was started with it
+      return Fail(Code::kUnavailable, "{}", reply.words);
+    }
   }
-  return removed;
+  return num_done;
 }
 
 }  // namespace kvasir

@@ -25,7 +25,7 @@ int SocketOf(BIO* bio) { return static_cast<int>(reinterpret_cast<intptr_t>(BIO_
 
 bool MayTryAgain() { return errno == EAGAIN || errno == EINTR; }
 
-// OpenSSL's writes would raise SIGPIPE.
+// Sends without SIGPIPE, which OpenSSL's own writes would raise.
 int WriteToSocket(BIO* bio, const char* bytes, int size) {
   BIO_clear_retry_flags(bio);
   const ssize_t sent = send(SocketOf(bio), bytes, static_cast<size_t>(size), MSG_NOSIGNAL);

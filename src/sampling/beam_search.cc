@@ -90,7 +90,8 @@ void BeamSearch::Change(TokenId id, const LogitRow& row) {
   changed_.push_back({id, p < 0 ? p * penalty : p / penalty});
 }
 
-// The tokens of a beam that repetition_penalty, no_repeat_ngram_size or min_tokens change, by id.
+// Finds the tokens of a beam that repetition_penalty, no_repeat_ngram_size or min_tokens change, by
+// id.
 void BeamSearch::FindChanged(uint32_t beam, const LogitRow& row) {
   changed_.clear();
   const std::span<const TokenId> said = tokens(beam);

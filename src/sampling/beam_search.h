@@ -54,7 +54,7 @@ class LogitRow {
 
   bool finite() const { return finite_; }  // what Read said
   std::span<const float> logits() const { return logits_; }
-  // log softmax of one: (x - max) - log(sum of e^(x - max)), in f32.
+  // Returns the log softmax of one: (x - max) - log(sum of e^(x - max)), in f32.
   float LogProbability(float x) const { return (x - max_) - log_sum_; }
   float block_max(size_t block) const { return block_max_[block]; }  // kLogitBlock logits each
 
@@ -87,9 +87,9 @@ class BeamSearch {
   explicit BeamSearch(const BeamOptions& options);
   static uint64_t BytesFor(uint32_t beams, uint32_t max_tokens);  // about; that of tokens is exact
 
-  // A row for each beam at hand, in their order; at first for one beam, [start]. Where NeedsRows is
-  // false, the rows are not read. Afterwards beams() are those that go on; none when done().
-  // REQUIRES: not done; rows.size() == the number of beams.
+  // Takes a row for each beam at hand, in their order; at first for one beam, [start]. Where
+  // NeedsRows is false, the rows are not read. Afterwards beams() are those that go on; none when
+  // done(). REQUIRES: not done; rows.size() == the number of beams.
   void Advance(std::span<const LogitRow> rows);
   bool NeedsRows() const { return length_ > 0 || !options_.forced; }
   // Ends it with what it has: the beams at hand end as at max_tokens.

@@ -13,7 +13,8 @@ struct Word {
   std::string text;  // "<end>" ends
 };
 
-// The texts that are kept, in order. `end`: the id that may be taken where nothing is certain.
+// Returns the texts that are kept, in order. `end`: the id that may be taken where nothing is
+// certain.
 std::vector<std::string> Kept(const std::vector<Word>& given, std::optional<TokenId> end) {
   std::vector<Candidate> candidates;
   for (const Word& word : given) {

@@ -16,9 +16,9 @@ constexpr double kLog2E = 1.4426950408889634074;
 // kSkipped, of a sum of at least 1.
 constexpr double kSkip = 38, kSkipped = 3.2e-17;  // e^-38 = 3.1e-17
 
-// e^x with the bits of Exp (simd/math.h) for x <= 0: the same operations without branches, so that
-// a loop of it becomes vectors. Rounding to an integer is by the addition of 1.5 * 2^52, and 2^n
-// goes into the exponent at once: both are exact.
+// Computes e^x with the bits of Exp (simd/math.h) for x <= 0: the same operations without branches,
+// so that a loop of it becomes vectors. Rounding to an integer is by the addition of 1.5 * 2^52,
+// and 2^n goes into the exponent at once: both are exact.
 inline double ExpOfNegative(double x) {
   const double shifted = x * kLog2E + 0x1.8p52;
   const double n = shifted - 0x1.8p52;
@@ -32,8 +32,8 @@ inline double ExpOfNegative(double x) {
   return x < -700 ? 0.0 : y;
 }
 
-// 2^x for x <= 0, relative error below 5e-11: the polynomial of degree 7 that is nearest to 2^f for
-// |f| <= 1/2 (Remez) is within 4.1e-11.
+// Computes 2^x for x <= 0, relative error below 5e-11: the polynomial of degree 7 that is nearest
+// to 2^f for |f| <= 1/2 (Remez) is within 4.1e-11.
 inline double ClosePowerOfTwo(double x) {
   const double shifted = x + 0x1.8p52;
   const double f = x - (shifted - 0x1.8p52);
@@ -76,7 +76,8 @@ struct QuickPower {
   }
 };
 
-// fn(block, l) for each block of the row: l has kLogitBlock logits, -inf beyond the row's end.
+// Calls fn(block, l) for each block of the row: l has kLogitBlock logits, -inf beyond the row's
+// end.
 template <typename Fn>
 void ForBlocks(std::span<const float> logits, Fn&& fn) {
   const size_t whole = logits.size() / kLogitBlock;
@@ -96,7 +97,7 @@ inline void AddLanes(const T* values, T (&sums)[kNum]) {
   }
 }
 
-// CloseExpSum; with a part, of the logits that are at least `threshold`.
+// Does what CloseExpSum does; with a part, of the logits that are at least `threshold`.
 template <bool kPart>
 Interval CloseSum(std::span<const float> logits, const float* block_max, float max,
                   double temperature, float threshold) {

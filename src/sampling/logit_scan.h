@@ -32,8 +32,8 @@ uint32_t CollectAtLeast(std::span<const float> logits, const float* block_max, f
 // Returns how many logits are in [low, high].
 uint32_t CountBetween(std::span<const float> logits, const float* block_max, float low, float high);
 
-// A sum of so many numbers >= 0, added in double in any order, is within this share of the true sum
-// (Higham, Accuracy and Stability of Numerical Algorithms, 4.2), up to 2^44 of them.
+// Returns the share of the true sum within which a sum of so many numbers >= 0 is, added in double
+// in any order (Higham, Accuracy and Stability of Numerical Algorithms, 4.2), up to 2^44 of them.
 constexpr double RoundingOf(size_t terms) { return static_cast<double>(terms) * 0x1.01p-53; }
 
 // Bounds of a sum. The functions below use block_max to skip blocks that add nothing.

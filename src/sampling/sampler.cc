@@ -24,7 +24,7 @@ bool Adjusts(const SamplingParams& params) {
          params.presence_penalty != 0 || params.frequency_penalty != 0;
 }
 
-// The largest float that is at most x.
+// Returns the largest float that is at most x.
 float FloatBelow(double x) {
   const auto rounded = static_cast<float>(x);
   if (double{rounded} <= x) return rounded;
@@ -33,7 +33,7 @@ float FloatBelow(double x) {
   return std::bit_cast<float>(rounded > 0 ? bits - 1 : bits + 1);
 }
 
-// The smallest double above x >= 0.
+// Returns the smallest double above x >= 0.
 double DoubleAbove(double x) { return std::bit_cast<double>(std::bit_cast<uint64_t>(x) + 1); }
 
 // Logits at which a weight may be that of `logit`, by the error of Exp too: [low, high].

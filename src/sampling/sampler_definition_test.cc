@@ -132,7 +132,7 @@ class PlainSampler {
     return kept;
   }
 
-  // The definition in weighted_draw.h; `edge`: the least weight that top_p keeps.
+  // Draws by the definition in weighted_draw.h; `edge`: the least weight that top_p keeps.
   static std::optional<TokenId> DrawByRejection(const std::vector<float>& logits,
                                                 const std::vector<double>& weights, double least,
                                                 double edge, double u) {
@@ -189,7 +189,7 @@ class PlainSampler {
   }
 };
 
-// Rows of different shapes that could mislead a fast way: peaks, plains, ties, huge numbers.
+// Draws rows of different shapes that could mislead a fast way: peaks, plains, ties, huge numbers.
 std::vector<float> LogitsOfShape(uint32_t shape, uint32_t vocab, Random& random) {
   std::vector<float> logits(vocab);
   const double width = 0.1 + 5 * random.Uniform();

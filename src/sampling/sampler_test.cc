@@ -20,7 +20,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// The formulas of sampler.h in the plainest form: weights of all tokens, zero where cut.
+// Computes the formulas of sampler.h in the plainest form: weights of all tokens, zero where cut.
 std::vector<double> ReferenceWeights(std::vector<float> logits, const SamplingParams& params,
                                      const std::vector<TokenId>& tokens, uint32_t prompt_tokens) {
   for (const auto& [id, bias] : params.logit_bias) logits[id] += bias;

@@ -13,7 +13,7 @@
 namespace kvasir {
 namespace {
 
-// Logits within `width` of their largest, of `levels` different values if that is not 0.
+// Draws logits within `width` of their largest, of `levels` different values if that is not 0.
 std::vector<float> Flat(uint32_t vocab, double width, uint64_t levels, Random& random) {
   std::vector<float> logits(vocab);
   for (float& logit : logits) {

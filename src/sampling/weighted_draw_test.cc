@@ -45,7 +45,7 @@ class Row {
   WeightedDraw draw_;
 };
 
-// Logits whose blocks differ: peaks, plains and a last block that is not whole.
+// Draws logits whose blocks differ: peaks, plains and a last block that is not whole.
 std::vector<float> Hilly(uint32_t vocab, uint64_t seed) {
   Random random(seed);
   std::vector<float> logits(vocab);
@@ -81,7 +81,7 @@ double Deviation(const std::vector<double>& shares, const std::vector<uint64_t>&
   return cells < 2 ? 0 : (chi - (cells - 1)) / std::sqrt(2 * (cells - 1));
 }
 
-// Shares of the weights that are at least `least`, as WeightedDraw has them.
+// Returns the shares of the weights that are at least `least`, as WeightedDraw has them.
 std::vector<double> SharesOf(const Row& row, double least) {
   std::vector<double> shares(row.size());
   double sum = 0;

@@ -10,6 +10,8 @@ namespace {
 
 // When the system refuses memory, the engine waits this long before it tries again.
 constexpr auto kMemoryPause = std::chrono::milliseconds(1);
+// Most tokens have no longer texts, so that the joined text of a step's drafts needs no memory.
+constexpr size_t kUsualTokenBytes = 15;
 
 }  // namespace
 
@@ -17,7 +19,10 @@ void AnswerEvents::Begin(uint32_t num_choices, uint32_t step_tokens) {
   events_.resize(num_choices);
   has_event_.resize(num_choices);
   done_.resize(num_choices);
-  for (Event& event : events_) event.tokens.reserve(step_tokens);
+  for (Event& event : events_) {
+    event.tokens.reserve(step_tokens);
+    event.text.reserve(step_tokens * kUsualTokenBytes);
+  }
 }
 
 Event& AnswerEvents::Of(uint32_t choice) {
@@ -42,9 +47,9 @@ void AnswerEvents::End(uint32_t choice, FinishReason reason) {
   ++num_done_;
 }
 
-bool AnswerEvents::SendOne(const EventSink& sink, uint32_t choice) {
+bool AnswerEvents::SendOne(uint32_t choice) {
   try {
-    sink(events_[choice]);
+    sink_(events_[choice]);
   } catch (...) {
     std::this_thread::sleep_for(kMemoryPause);
     return false;

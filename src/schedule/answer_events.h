@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "kvasir/engine_event.h"
@@ -14,6 +15,7 @@ namespace kvasir {
 // only.
 class AnswerEvents {
  public:
+  void set_sink(EventSink sink) { sink_ = std::move(sink); }
   // Makes room for the choices of a request that was queued, which get at most so many tokens in a
   // step.
   void Begin(uint32_t num_choices, uint32_t step_tokens = 1);
@@ -29,7 +31,7 @@ class AnswerEvents {
   // complete(event, is_first) before the last event is sent; is_first: it was not called before.
   // Returns false when the sink had no memory for an event, which stays for the next try.
   template <typename F>
-  bool Send(const EventSink& sink, F&& complete) {
+  bool Send(F&& complete) {
     const auto last = std::find(has_event_.rbegin(), has_event_.rend(), true);
     const auto end = static_cast<uint32_t>(has_event_.rend() - last);
     for (uint32_t choice = 0; choice < end; ++choice) {
@@ -39,14 +41,15 @@ class AnswerEvents {
         complete(events_[choice], !end_reported_);
         end_reported_ = true;
       }
-      if (!SendOne(sink, choice)) return false;
+      if (!SendOne(choice)) return false;
     }
     return true;
   }
 
  private:
-  bool SendOne(const EventSink& sink, uint32_t choice);
+  bool SendOne(uint32_t choice);
 
+  EventSink sink_;
   std::vector<Event> events_;
   std::vector<bool> has_event_, done_;  // [events_]
   uint32_t num_done_ = 0;

@@ -12,11 +12,11 @@ class AnswerEventsTest : public testing::Test {
  protected:
   AnswerEventsTest() { events_.Begin(3); }
 
-  // The choices of the events that came, with a '.' after the last event.
+  // Sends the events and returns their choices, with a '.' after the last event.
   std::string Send() {
     std::string sent;
-    events_.Send([&](const Event& event) { sent += Name(event); },
-                 [&](Event&, bool is_first) { num_completed_ += is_first; });
+    events_.set_sink([&](const Event& event) { sent += Name(event); });
+    events_.Send([&](Event&, bool is_first) { num_completed_ += is_first; });
     return sent;
   }
   static std::string Name(const Event& event) {
@@ -50,13 +50,12 @@ TEST_F(AnswerEventsTest, AnEventThatFoundNoMemoryStaysAndIsJoined) {
   events_.Of(1).text = "a";
   uint32_t tries = 0, completed = 0;
   std::string sent;
+  events_.set_sink([&](const Event& event) {
+    if (++tries == 2) throw std::bad_alloc();
+    sent += Name(event) + event.text;
+  });
   const auto send = [&] {
-    return events_.Send(
-        [&](const Event& event) {
-          if (++tries == 2) throw std::bad_alloc();
-          sent += Name(event) + event.text;
-        },
-        [&](Event&, bool is_first) { completed += is_first; });
+    return events_.Send([&](Event&, bool is_first) { completed += is_first; });
   };
   EXPECT_FALSE(send());
   events_.Of(1).text += "b";
@@ -68,12 +67,11 @@ TEST_F(AnswerEventsTest, AnEventThatFoundNoMemoryStaysAndIsJoined) {
 TEST_F(AnswerEventsTest, CompletesOnceEvenIfTheLastEventIsSentAgain) {
   for (uint32_t choice = 0; choice < 3; ++choice) events_.End(choice, FinishReason::kStop);
   uint32_t tries = 0, firsts = 0;
+  events_.set_sink([&](const Event& event) {
+    if (event.last && ++tries == 1) throw std::bad_alloc();
+  });
   const auto send = [&] {
-    return events_.Send(
-        [&](const Event& event) {
-          if (event.last && ++tries == 1) throw std::bad_alloc();
-        },
-        [&](Event&, bool is_first) { firsts += is_first; });
+    return events_.Send([&](Event&, bool is_first) { firsts += is_first; });
   };
   EXPECT_FALSE(send());
   EXPECT_TRUE(send());

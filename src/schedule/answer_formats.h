@@ -18,6 +18,7 @@ struct CompiledFormat {
   std::shared_ptr<const Grammar> whole;    // null: any text
   std::shared_ptr<const Grammar> closing;  // from a thought's closing mark on; null: never needed
   TokenMasks* masks = nullptr;             // of the engine; null: neither is there
+  const TokenTrie* words = nullptr;  // of the engine; null: not needed (SamplingParams::infill)
 };
 
 // Compiles and keeps grammars, and masks of the model's vocabulary, within one budget. The
@@ -39,7 +40,7 @@ class AnswerFormats {
 
  private:
   Status MakeStore() KV_REQUIRES(mutex_);
-  // Masks of places where many tokens may follow: a step would take longer for them.
+  // Computes masks of places where many tokens may follow: a step would take longer for them.
   static void ComputeMasks(TokenMasks& masks, const Grammar& grammar);
 
   const Tokenizer* const tokenizer_;

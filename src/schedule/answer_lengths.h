@@ -25,10 +25,11 @@ class AnswerLengths {
   // num_tenants.
   void Add(uint32_t tenant, uint32_t tokens);
   void Forget(uint32_t tenant) { tenants_[tenant] = {}; }
-  // Tokens that an answer which has `so_far` is expected to have in the end: the mean of those that
-  // were longer, of the tenant's answers, or of all answers until the tenant has kEnough of them;
-  // `unknown` more until there are kEnough. Times a factor that rises when running requests ran out
-  // of memory, because then lengths were underestimated. More than so_far. O(kKept).
+  // Returns the tokens that an answer which has `so_far` is expected to have in the end: the mean
+  // of those that were longer, of the tenant's answers, or of all answers until the tenant has
+  // kEnough of them; `unknown` more until there are kEnough. Times a factor that rises when running
+  // requests ran out of memory, because then lengths were underestimated. More than so_far.
+  // O(kKept).
   uint32_t Expected(uint32_t tenant, uint32_t so_far) const;
   // Returns the same by the tenant's answers alone, without the factor: what others do does not
   // show.

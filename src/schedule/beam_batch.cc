@@ -29,7 +29,7 @@ uint64_t BeamBatch::bytes() const {
   return bytes;
 }
 
-// The tokens of the prompt after the first one have log probability 0.
+// Begins a search. The tokens of the prompt after the first one have log probability 0.
 void BeamBatch::BeginSearch(Request& request, std::span<const TokenId> end_tokens) {
   const GenerateRequest& spec = request.spec;
   const uint32_t forced = request.prompt_tokens() - 1;

@@ -23,7 +23,7 @@ class BeamBatchTest : public testing::Test {
             OptionsFor(64, 4, &DefaultEvictionChoice(), LayoutOf({0, kCrossLayer})))),
         batch_(runner_, *cache_, BestTarget(), kBeamRows) {}
 
-  // A request whose start token is computed.
+  // Makes a request whose start token is computed.
   std::unique_ptr<Request> Ask(uint32_t max_tokens) {
     auto request = std::make_unique<Request>();
     request->spec.prompt = {kBeamStart};
@@ -34,7 +34,7 @@ class BeamBatchTest : public testing::Test {
     MatchOptions options;
     options.source = {request->spec.source, 2};
     MatchResult match =
-        cache_->Match(cache_->OpenNamespace("a", {}), request->spec.prompt, options);
+        cache_->Match(cache_->EnterNamespace("a", {}), request->spec.prompt, options);
     request->room.reservation = *cache_->Reserve(match, {.prompt_tokens = 1,
                                                          .tokens = 1 + max_tokens,
                                                          .n = 2,
@@ -51,7 +51,7 @@ class BeamBatchTest : public testing::Test {
     AddSequence(*request, std::move(kv), nullptr);
     return request;
   }
-  // Logits whose best tokens are these, in this order.
+  // Returns logits whose best tokens are these, in this order.
   static std::vector<float> Logits(std::initializer_list<std::vector<TokenId>> rows) {
     std::vector<float> logits;
     for (const std::vector<TokenId>& best : rows) {

@@ -13,8 +13,6 @@
 namespace kvasir {
 namespace {
 
-// Steps of a format's walk for each drafted token: where they are over, the draft ends.
-constexpr double kModelDraftWalk = 4096;
 // The logit of a token that only the other vocabulary has: of weight 0, and finite.
 constexpr float kNoToken = -1e30f;
 // After so many tokens of an answer it is asked again whether reading the prompt pays.
@@ -47,25 +45,23 @@ struct DraftModel::Slot {
 
 DraftModel::DraftModel(const DraftModelParts& parts, const SchedulerOptions& options,
                        const Runner& model, const Drafter& drafter, TokenChooser& chooser,
-                       TenantBook& tenants)
+                       TenantBook& tenants, FormatSteps& format_steps)
     : runner_(*parts.runner),
       cache_(*parts.cache),
-      identity_(parts.identity),
+      parts_(parts),
       options_(options),
       vocab_size_(model.config().vocab_size),
-      context_(parts.ctx_size),
-      max_rows_(parts.max_rows),
       weights_bytes_(model.weights_bytes()),
       drafter_(drafter),
       chooser_(chooser),
       tenants_(tenants),
-      format_steps_(options.num_tenants + 1, kModelDraftWalk) {
-  KV_CHECK(max_rows_ >= options.parallel * kMostBehind);
+      format_steps_(format_steps) {
+  KV_CHECK(parts_.max_rows >= options.parallel * kMostBehind);
   for (uint32_t i = 0; i < options.parallel; ++i) slots_.push_back(std::make_unique<Slot>());
   for (std::vector<Slot*>* list : {&wishes_, &in_step_}) list->reserve(options.parallel);
   sequences_.reserve(options.parallel);
   hidden_.reserve(options.parallel);
-  tokens_.reserve(max_rows_);
+  tokens_.reserve(parts_.max_rows);
   logits_.resize(size_t{options.parallel} * std::max(runner_.config().vocab_size, vocab_size_));
 }
 
@@ -158,7 +154,7 @@ void DraftModel::FindWishes(std::span<const std::unique_ptr<Request>> running) {
       }
       const std::vector<TokenId>& known = sequence->tokens;
       const uint32_t most = drafter_.MostTokens(*request, *sequence);
-      if (most == 0 || known.size() + most > context_) continue;
+      if (most == 0 || known.size() + most > parts_.ctx_size) continue;
       Slot& slot = SlotOf(*request, *sequence);
       slot.request = request.get();
       slot.sequence = sequence.get();
@@ -243,18 +239,18 @@ bool DraftModel::Begin(Slot& slot, const StepCost& cost) {
     if (pace.longest == 0 || left * pace.saved_ns <= 0) return false;
   }
   MatchOptions options{.reuse = request.shares(), .use_cursor = false, .use_tier = false};
-  options.account = cache_.OpenAccount(owner);
-  MatchResult match = cache_.Match(cache_.OpenNamespace(owner, identity_, spec.cache_salt),
+  options.account = cache_.EnterAccount(owner);
+  MatchResult match = cache_.Match(cache_.EnterNamespace(owner, parts_.identity, spec.cache_salt),
                                    slot.sequence->tokens, options);
   if (!always) {
     const uint32_t unread = slot.num_known - match.num_reused();
-    const uint32_t rows = std::min(unread, max_rows_);
+    const uint32_t rows = std::min(unread, parts_.max_rows);
     const double read_ns = cost_.knows_anything()
                                ? cost_.PredictNs({.prefill_rows = rows}) * unread / rows
                                : StepNs(unread, cost);
     if (left * pace.saved_ns <= read_ns) return false;
   }
-  const uint32_t reserve = std::min(request.prompt_tokens() + request.max_tokens, context_);
+  const uint32_t reserve = std::min(request.prompt_tokens() + request.max_tokens, parts_.ctx_size);
   slot.kv = cache_.Fetch(std::move(match), reserve + kMaxDraft);
   slot.has_kv = true;
   return true;
@@ -277,7 +273,7 @@ void DraftModel::Fill(std::span<const std::unique_ptr<Request>> running, const S
   uint32_t longest = always ? kMaxDraft : 0;
   if (!always && !wishes_.empty()) longest = PaceOf(wishes_, cost).longest;
   for (Slot* slot : wishes_) slot->sequence->draft.withheld = longest == 0;
-  DraftTokens(longest);
+  DraftTokens(running, longest);
   last_ns_ = MonotonicNs() - start_ns;
   for (const Slot* slot : wishes_) {
     tenants_.Charge(slot->request->tenant, static_cast<double>(last_ns_) / wishes_.size());
@@ -350,8 +346,8 @@ void DraftModel::Read(const StepCost& cost) {
     const double spare_ns = static_cast<double>(options_.target_step_ns) - cost.PredictNs(decodes);
     uint32_t free =
         always || options_.target_step_ns == 0
-            ? max_rows_
-            : RowsWithin(cost_, std::max(spare_ns, 1.0), {.decode_rows = 1}, max_rows_, 0);
+            ? parts_.max_rows
+            : RowsWithin(cost_, std::max(spare_ns, 1.0), {.decode_rows = 1}, parts_.max_rows, 0);
     for (Slot* slot : wishes_) {
       if (!slot->is_behind() || free == 0) continue;
       const uint32_t begin = slot->kv.num_committed();
@@ -366,13 +362,15 @@ void DraftModel::Read(const StepCost& cost) {
 }
 
 // Drafts up to so many tokens of each wish, one a step.
-void DraftModel::DraftTokens(uint32_t longest) {
+void DraftModel::DraftTokens(std::span<const std::unique_ptr<Request>> running, uint32_t longest) {
+  format_steps_.ShareWithDrafts(running, tenants_);
   for (Slot* slot : wishes_) {
     slot->goes_on = true;
     const Sequence& sequence = *slot->sequence;
     slot->shadow.choice = sequence.choice;
     slot->shadow.format = sequence.format;
     slot->shadow.format_end = sequence.format_end;
+    slot->shadow.check = {.num_drafted = longest};
   }
   for (uint32_t length = 1; length <= longest; ++length) {
     in_step_.clear();
@@ -410,13 +408,15 @@ void DraftModel::Draw() {
     chooser_.Add(*slot.request, slot.shadow, hidden_[i],
                  std::span<const float>(logits_).subspan(i * stride, vocab_size_), true);
   }
-  chooser_.Run(format_steps_);
+  chooser_.Run(format_steps_.of_rows());
   for (TokenChooser::Draw& draw : chooser_.draws()) UseDrawn(draw);
 }
 
 void DraftModel::UseDrawn(TokenChooser::Draw& draw) {
   Slot& slot = **std::ranges::find(in_step_, draw.sequence, [](Slot* one) { return &one->shadow; });
   Sequence& shadow = slot.shadow;
+  shadow.check.format_steps += draw.steps.taken();
+  format_steps_.Take(draw.steps.taken());
   std::optional<TokenId> id = draw.id;
   if (draw.waits) id.reset();
   if (id) id = Replayed(*draw.request, shadow, *id);

@@ -10,6 +10,7 @@
 #include "cache/kv_cache.h"
 #include "model/runner.h"
 #include "schedule/drafter.h"
+#include "schedule/format_steps.h"
 #include "schedule/request.h"
 #include "schedule/scheduler_options.h"
 #include "schedule/step_cost.h"
@@ -32,7 +33,8 @@ class DraftModel {
 
   // Keeps references: all must outlive it. `model`: for which it drafts.
   DraftModel(const DraftModelParts& parts, const SchedulerOptions& options, const Runner& model,
-             const Drafter& drafter, TokenChooser& chooser, TenantBook& tenants);
+             const Drafter& drafter, TokenChooser& chooser, TenantBook& tenants,
+             FormatSteps& format_steps);
   ~DraftModel();
   // Return the exact bytes of logits that the constructor will allocate, and did allocate.
   static uint64_t BytesFor(uint32_t draft_vocab_size, uint32_t vocab_size, uint32_t parallel) {
@@ -71,7 +73,7 @@ class DraftModel {
   Pace PaceOf(std::span<const Slot* const> slots, const StepCost& cost) const;
   void ReadPrompts(const StepCost& cost);
   void Read(const StepCost& cost);
-  void DraftTokens(uint32_t longest);
+  void DraftTokens(std::span<const std::unique_ptr<Request>> running, uint32_t longest);
   bool AddRows(Slot& slot, std::span<const TokenId> tokens);
   bool RunRows(bool draws);
   void Draw();
@@ -80,13 +82,14 @@ class DraftModel {
 
   Runner& runner_;
   KvCache& cache_;
-  const Identity identity_;
+  const DraftModelParts parts_;
   const SchedulerOptions& options_;
-  const uint32_t vocab_size_, context_, max_rows_;
-  const uint64_t weights_bytes_;  // of the model for which it drafts
+  const uint32_t vocab_size_;     // of the model for which it drafts
+  const uint64_t weights_bytes_;  // of that model
   const Drafter& drafter_;
   TokenChooser& chooser_;
   TenantBook& tenants_;
+  FormatSteps& format_steps_;
   StepCost cost_;
   std::vector<std::unique_ptr<Slot>> slots_;  // [parallel]
   std::vector<Slot*> wishes_;                 // that are drafted by this Fill
@@ -95,7 +98,6 @@ class DraftModel {
   std::vector<TokenId> tokens_;               // of the step
   std::vector<const float*> hidden_;          // [in_step_]: of the last rows
   std::vector<float> logits_;                 // [parallel][the larger vocabulary]
-  std::vector<double> format_steps_;          // [tenants]
   uint64_t last_ns_ = 0;
 };
 

@@ -2,9 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
+#include "grammar/grammar_text.h"
+#include "grammar/token_masks.h"
 #include "schedule/request_check.h"
 #include "schedule/request_limits_for_test.h"
 #include "schedule/scheduler.h"
@@ -19,6 +26,7 @@ struct ModelDrafts {
   std::vector<uint32_t> draft_windows = {0};  // others than {0}: another model
   uint32_t draft_blocks = 64;
   uint32_t draft_ctx = kSmallContext;
+  uint64_t format_steps = 400'000;
 };
 
 FakeRunner::Options DraftRunnerOptions(const ModelDrafts& options) {
@@ -59,6 +67,8 @@ class ModelDrafting {
         },
         LimitsFor(*cache_, kSmallContext, kSmallVocab, 4));
     ASSERT_TRUE(checked);
+    if (spec_format_)
+      (*checked)->format = {.whole = spec_format_, .closing = nullptr, .masks = &masks_};
     (*checked)->id = RequestId{request};
     (*checked)->seed = 7 + request;
     (*checked)->times.submitted_ns = MonotonicNs();
@@ -73,6 +83,10 @@ class ModelDrafting {
   }
   Scheduler& scheduler() { return scheduler_; }
   KvCache& draft_cache() { return *draft_cache_; }
+  // Gives the requests that come this grammar.
+  void set_format(const char* text) {
+    spec_format_ = *CompileGrammarText(FormatLanguage::kGbnf, text);
+  }
   DraftReceipt DraftsOf(uint32_t request) const { return ended.at(request).receipt.draft; }
 
   std::map<uint32_t, std::vector<TokenId>> answers;
@@ -84,6 +98,7 @@ class ModelDrafting {
                                .max_rows = kSmallRows,
                                .logit_rows = kSmallRows,
                                .end_tokens = {},
+                               .format_steps = options.format_steps,
                                .speculate = Speculate::kAlways,
                                .draft_max = 6};
     if (options.has_model) {
@@ -95,6 +110,10 @@ class ModelDrafting {
     return scheduler;
   }
 
+  std::shared_ptr<const Grammar> spec_format_;
+  TokenMasks masks_{std::make_shared<const TokenTrie>(std::vector<std::string>(kSmallVocab, "ab"),
+                                                      std::vector<TokenId>()),
+                    1 << 20};
   FakeRunner runner_, draft_runner_;
   const std::unique_ptr<KvCache> cache_, draft_cache_;
   Scheduler scheduler_;
@@ -147,6 +166,32 @@ TEST(DraftModel, ChangesNoAnswerWhateverItIsLike) {
   EXPECT_LT(drafted[4], drafted[0]);
   EXPECT_GT(drafted[5], 0u);
   EXPECT_LT(drafted[5], drafted[0]);
+}
+
+// One row with a draft may take a part of the budget, and no row more than that for itself.
+TEST(DraftModel, WalksFormatsWithinTheBudgetOfTheStep) {
+  std::map<uint32_t, std::vector<TokenId>> expected;
+  std::vector<uint32_t> drafted;
+  // Plenty; 12 steps for each draft, which are two or three tokens; none.
+  for (const uint64_t format_steps : {400'000, 4 * 2 * 12, 0}) {
+    ModelDrafting drafting({.format_steps = format_steps});
+    drafting.set_format("root ::= [a-z]+");
+    for (uint32_t i = 0; i < 4; ++i) {
+      GenerateRequest spec = DraftedSpec(0);
+      spec.prompt[0] = static_cast<TokenId>(i);
+      spec.sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;
+      drafting.Begin(i, std::move(spec));
+    }
+    drafting.Run();
+    if (expected.empty()) expected = drafting.answers;
+    EXPECT_EQ(drafting.answers, expected) << format_steps;
+    DraftReceipt sum;
+    for (uint32_t i = 0; i < 4; ++i) sum.Add(drafting.DraftsOf(i));
+    drafted.push_back(sum.drafted[static_cast<size_t>(DraftSource::kModel)]);
+  }
+  EXPECT_GT(drafted[0], 100u);
+  EXPECT_LT(drafted[1], drafted[0]);
+  EXPECT_EQ(drafted[2], 0u) << "a draft walks without a budget";
 }
 
 TEST(DraftModel, KeepsWhatItReadForTheNextTurnOfItsOwnerAlone) {

@@ -69,7 +69,7 @@ TEST(DraftPace, StopsWhereDraftsAreSlowerForLongerEachTime) {
   EXPECT_GE(stops[2] - stops[1], 2 * DraftPace::kFirstPause);
 }
 
-// A step of one row takes 20 ms, and each row of a prompt 1 ms more.
+// Returns costs by which a step of one row takes 20 ms, and each row of a prompt 1 ms more.
 StepCost KnownCost() {
   StepCost cost;
   for (int i = 0; i < 40; ++i) {

@@ -9,9 +9,6 @@
 namespace kvasir {
 namespace {
 
-// Steps of a format that a draft may take: it ends where they are over.
-constexpr uint64_t kDraftWalk = 4096;
-
 // A place in a text, after tokens that equal the end of another one.
 struct TextPlace {
   size_t at;
@@ -51,8 +48,12 @@ std::optional<TextPlace> FindEnd(std::span<const TokenId> text, std::span<const 
 }  // namespace
 
 Drafter::Drafter(const SchedulerOptions& options, const KvCache& cache, const TokenChooser& chooser,
-                 TenantBook& tenants)
-    : options_(options), cache_(cache), chooser_(chooser), tenants_(tenants) {}
+                 TenantBook& tenants, FormatSteps& format_steps)
+    : options_(options),
+      cache_(cache),
+      chooser_(chooser),
+      tenants_(tenants),
+      format_steps_(format_steps) {}
 
 uint32_t Drafter::LongestDraft(const GenerateRequest& spec) const {
   if (options_.speculate == Speculate::kOff || options_.cache_mode == CacheMode::kNone ||
@@ -122,7 +123,7 @@ void Drafter::FillFromMemory(const Request& request, const Sequence& sequence, u
   }
 }
 
-// The prediction's beginning while the answer is that, then what follows its longest match.
+// Drafts the prediction's beginning while the answer is that, then what follows its longest match.
 void Drafter::FillFromPrediction(const Request& request, Sequence& sequence, uint32_t most,
                                  Draft& draft) const {
   const std::span<const TokenId> text = request.spec.prediction;
@@ -156,16 +157,17 @@ void Drafter::Cut(const Request& request, const Sequence& sequence, Draft& draft
   if (!sequence.format) return;
   const TokenTrie& trie = request.format.masks->trie();
   Matcher at = *sequence.format;
-  WalkSteps steps(kDraftWalk);
+  WalkSteps steps(format_steps_.of_known_draft());
   for (uint32_t i = 0; i < draft.num_tokens; ++i) {
     const std::string_view text = trie.text(draft.tokens[i]);
     TextWork work(at, text);
     if (text.empty() || !work.Run(steps) || !work.next()) {
       draft.num_tokens = i;
-      return;
+      break;
     }
     at = *work.next();
   }
+  format_steps_.Take(steps.taken());
 }
 
 double Drafter::Chance(const Request& request, const Sequence& sequence) const {

@@ -5,6 +5,7 @@
 
 #include "cache/kv_cache.h"
 #include "schedule/draft_pace.h"
+#include "schedule/format_steps.h"
 #include "schedule/request.h"
 #include "schedule/scheduler_options.h"
 #include "schedule/tenant_book.h"
@@ -24,7 +25,7 @@ class Drafter {
 
   // Keeps references: all must outlive it.
   Drafter(const SchedulerOptions& options, const KvCache& cache, const TokenChooser& chooser,
-          TenantBook& tenants);
+          TenantBook& tenants, FormatSteps& format_steps);
 
   // Returns how many tokens a draft of the request may ever have.
   uint32_t LongestDraft(const GenerateRequest& spec) const;
@@ -52,6 +53,7 @@ class Drafter {
   const KvCache& cache_;
   const TokenChooser& chooser_;
   TenantBook& tenants_;
+  FormatSteps& format_steps_;
 };
 
 }  // namespace kvasir

@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <string>
 #include <vector>
 
+#include "grammar/grammar_text.h"
+#include "grammar/token_masks.h"
 #include "schedule/request_answer.h"
 #include "schedule/step_figures.h"
 #include "testing/small_runner_for_test.h"
@@ -30,25 +34,29 @@ class DrafterTest : public testing::Test {
                                  .continues = true})),
         chooser_(runner_, 4, ends_),
         tenants_(*cache_, figures_.stats().tenants, 4, 10),
-        drafter_(options_, *cache_, chooser_, tenants_) {}
+        drafter_(options_, *cache_, chooser_, tenants_, format_steps_) {}
 
   // Enters a text into the namespace of an owner.
   void Remember(const char* owner, const DraftIds& text) {
-    KvSequence kv = cache_->Fetch(cache_->Match(cache_->OpenNamespace(owner, {}), text, {}), 64);
+    KvSequence kv = cache_->Fetch(cache_->Match(cache_->EnterNamespace(owner, {}), text, {}), 64);
     const std::span<const TokenId> rest = std::span(text).subspan(kv.num_committed());
     ASSERT_TRUE(cache_->Extend(kv, rest));
     cache_->Commit(kv, static_cast<uint32_t>(rest.size()), KvCache::CommitKind::kEnd);
   }
-  // What is drafted after prompt and answer.
+  // Returns what is drafted after prompt and answer.
   const Draft& Fill(const DraftIds& prompt, const DraftIds& answer) {
     request_.spec.prompt = prompt;
     request_.max_tokens = max_tokens_;
     request_.room.draft_tokens = draft_tokens_;
     request_.answer.sequences.clear();
     sequence_ = &AddSequence(
-        request_, cache_->Fetch(cache_->Match(cache_->OpenNamespace("alice", {}), prompt, {}), 99),
+        request_, cache_->Fetch(cache_->Match(cache_->EnterNamespace("alice", {}), prompt, {}), 99),
         nullptr);
     sequence_->tokens.insert(sequence_->tokens.end(), answer.begin(), answer.end());
+    if (format_) {
+      request_.format = {.whole = format_, .closing = nullptr, .masks = &masks_};
+      sequence_->BeginFormat(format_);
+    }
     drafter_.Fill(request_, *sequence_);
     return sequence_->draft;
   }
@@ -61,7 +69,12 @@ class DrafterTest : public testing::Test {
   TokenChooser chooser_;
   StepFigures figures_{0};
   TenantBook tenants_;
+  FormatSteps format_steps_{400'000, 4};
   Drafter drafter_;
+  std::shared_ptr<const Grammar> format_;
+  TokenMasks masks_{std::make_shared<const TokenTrie>(std::vector<std::string>(kSmallVocab, "ab"),
+                                                      std::vector<TokenId>()),
+                    1 << 20};
   Request request_;
   Sequence* sequence_ = nullptr;
   uint32_t max_tokens_ = 64, draft_tokens_ = 99;
@@ -124,6 +137,23 @@ TEST_F(DrafterTest, EndsWhereTheRotationChanges) {
   EXPECT_EQ(Fill({1, 2}, Rising(12, 10)).num_tokens, 2u);
   request_.spec.n = 2;
   EXPECT_EQ(Fill({1, 2}, Rising(12, 10)).num_tokens, 0u);
+}
+
+TEST_F(DrafterTest, TakesWhatItWalksOfAFormatFromTheBudgetOfTheStep) {
+  Remember("alice", Rising(10, 32));
+  format_ = *CompileGrammarText(FormatLanguage::kGbnf, "root ::= \"abababab\" [x-z]");
+  const uint64_t before = format_steps_.left();
+  EXPECT_EQ(Fill({1, 2}, Rising(12, 10)).num_tokens, 4u) << "the format forbids the next";
+  EXPECT_LT(format_steps_.left(), before);
+  format_ = *CompileGrammarText(FormatLanguage::kGbnf, "root ::= [a-z]+");
+  EXPECT_EQ(Fill({1, 2}, Rising(12, 10)).num_tokens, 6u);
+  // A quarter of the budget is for the drafts of 4 rows: 20 steps each.
+  FormatSteps few(4 * 4 * 20, 4), none(0, 4);
+  Drafter(options_, *cache_, chooser_, tenants_, few).Fill(request_, *sequence_);
+  EXPECT_LT(sequence_->draft.num_tokens, 6u);
+  EXPECT_LE(4 * 4 * 20 - few.left(), 40u) << "the last byte may need more than is left";
+  Drafter(options_, *cache_, chooser_, tenants_, none).Fill(request_, *sequence_);
+  EXPECT_EQ(sequence_->draft.num_tokens, 0u);
 }
 
 TEST_F(DrafterTest, APredictionIsDraftedFromItsBeginningThenAfterItsLongestMatch) {

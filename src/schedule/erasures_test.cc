@@ -49,14 +49,15 @@ class ErasuresTest : public testing::Test {
   static void Fill(KvCache& cache, const char* owner, TokenId first) {
     const std::vector<TokenId> prompt = SmallPrompt(2 * kSmallBlockTokens, first);
     const auto tokens = static_cast<uint32_t>(prompt.size());
-    MatchResult match = cache.Match(cache.OpenNamespace(owner, {}, std::nullopt), prompt, {});
+    MatchResult match = cache.Match(cache.EnterNamespace(owner, {}, std::nullopt), prompt, {});
     const Reservation reservation =
         *cache.Reserve(match, {.prompt_tokens = tokens, .tokens = tokens});
     KvSequence kv = cache.Fetch(std::move(match), tokens, reservation);
     ASSERT_TRUE(cache.Extend(kv, prompt));
     cache.Commit(kv, tokens, KvCache::CommitKind::kEnd);
   }
-  // What was zeroed before the sinks were called is known to be: `befores_` counts that.
+  // Reports erases. Checks that what was zeroed is known to be before sinks are called: `befores_`
+  // counts that.
   uint32_t Report(Erasures& erasures) {
     const uint32_t befores = befores_;
     const size_t erased = erased_.size();

@@ -7,6 +7,10 @@ namespace {
 
 constexpr uint64_t kMostSteps = 2'500'000'000;  // of a request, between steps of the engine
 
+// Steps that a draft may take, at most: more would seldom be a draft that is worth it.
+constexpr uint64_t kMostOfKnownDraft = 4096;
+constexpr double kMostOfModelDraft = 16384;
+
 // [tenants]: turns numbers of rows into a row's share of its tenant's weight, and returns the sum
 // of all rows.
 double DivideByTenants(const TenantBook& tenants, std::vector<double>& of_rows) {
@@ -21,22 +25,30 @@ double DivideByTenants(const TenantBook& tenants, std::vector<double>& of_rows) 
 
 }  // namespace
 
-void FormatSteps::Share(const RequestQueues& requests, const TenantBook& tenants) {
-  left_ = budget_;
+uint64_t FormatSteps::of_known_draft() const {
+  return std::min(kMostOfKnownDraft, budget_ / 4 / parallel_);
+}
+
+void FormatSteps::Share(Running running, const TenantBook& tenants) {
   of_rows_.assign(tenants.size(), 0);
-  for (const auto& request : requests.running) {
+  for (const auto& request : running) {
     for (const auto& sequence : request->answer.sequences) {
       if (!sequence->done && sequence->format) ++of_rows_[request->tenant];
     }
   }
   const double sum = DivideByTenants(tenants, of_rows_);
   if (sum == 0) return;
-  for (double& steps : of_rows_) steps *= static_cast<double>(budget_) / sum;
+  for (double& steps : of_rows_) steps *= static_cast<double>(left_) / sum;
 }
 
-bool FormatSteps::Continue(const RequestQueues& requests, TenantBook& tenants, bool has_rows) {
+void FormatSteps::ShareWithDrafts(Running running, const TenantBook& tenants) {
+  Share(running, tenants);
+  for (double& steps : of_rows_) steps = std::min(steps / 2, kMostOfModelDraft);
+}
+
+bool FormatSteps::Continue(Running running, TenantBook& tenants, bool has_rows) {
   of_rows_.assign(tenants.size(), 0);
-  for (const auto& request : requests.running) {
+  for (const auto& request : running) {
     for (const auto& sequence : request->answer.sequences) {
       if (sequence->waits_for_format()) ++of_rows_[request->tenant];
     }
@@ -44,7 +56,7 @@ bool FormatSteps::Continue(const RequestQueues& requests, TenantBook& tenants, b
   double sum = DivideByTenants(tenants, of_rows_);
   if (sum == 0) return false;
   auto left = static_cast<double>(has_rows ? left_ : budget_ / 2 * 5);
-  for (const auto& request : requests.running) {
+  for (const auto& request : running) {
     const double weight = of_rows_[request->tenant];
     for (const auto& sequence : request->answer.sequences) {
       if (!sequence->waits_for_format()) continue;

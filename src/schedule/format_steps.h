@@ -3,38 +3,53 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "kvasir/status.h"
-#include "schedule/request_queues.h"
+#include "schedule/request.h"
 #include "schedule/tenant_book.h"
 
 namespace kvasir {
 
-// Each step has one budget of walk steps. Tenants share it by weight, and the rows of a tenant
-// equally. A row that needs more waits, and goes on with what others leave. Allocates only where
-// tenants come. Engine thread only.
+// Each step has one budget of walk steps. What drafts of text that is known take comes first, then
+// what a draft model's drafts take, and the rows of the step have the rest. Tenants share it by
+// weight, and the rows of a tenant equally. A row that needs more waits, and goes on with what
+// others leave; a draft that needs more ends. Allocates only where tenants come. Engine thread
+// only.
 class FormatSteps {
  public:
-  // `budget`: for each step of the engine. Where nothing else runs, rows that wait get 5/2 of it.
-  explicit FormatSteps(uint64_t budget) : budget_(budget) {}
+  using Running = std::span<const std::unique_ptr<Request>>;
 
-  // Divides the budget of a step that has rows.
-  void Share(const RequestQueues& requests, const TenantBook& tenants);
-  std::span<const double> of_rows() const { return of_rows_; }  // [tenants]: for each row of them
-  // Counts what a row took of the budget.
+  // `budget`: for each step of the engine. Where nothing else runs, rows that wait get 5/2 of it.
+  // `parallel`: rows of a step that may have drafts, at most.
+  FormatSteps(uint64_t budget, uint32_t parallel) : budget_(budget), parallel_(parallel) {}
+
+  void Begin() { left_ = budget_; }  // begins a step
+  // Returns what the draft of a text that is known may take: all rows together a quarter of the
+  // budget, whatever other rows do. So nothing about others shows in the length of such a draft.
+  uint64_t of_known_draft() const;
+  // Divides what is left of the step's budget among the rows that have formats.
+  void Share(Running running, const TenantBook& tenants);
+  // Divides half of what is left among the drafts of these rows.
+  void ShareWithDrafts(Running running, const TenantBook& tenants);
+  // [tenants]: what each row of them has, or each draft of them.
+  std::span<const double> of_rows() const { return of_rows_; }
+  // Counts what a row or a draft took of the budget.
   void Take(uint64_t steps) { left_ -= std::min(left_, steps); }
+  uint64_t left() const { return left_; }
   // Goes on with the rows that wait, and charges their tenants for the time: in what the step has
   // left or, if it has no rows, as long as nothing else runs. Returns whether a row waited.
-  bool Continue(const RequestQueues& requests, TenantBook& tenants, bool has_rows);
+  bool Continue(Running running, TenantBook& tenants, bool has_rows);
   // Returns the error of a request that walked too long between steps: some 10 s.
   static std::optional<Error> ErrorOf(const Request& request);
 
  private:
   const uint64_t budget_;
-  uint64_t left_ = 0;            // of the current step's
+  const uint32_t parallel_;
+  uint64_t left_ = budget_;      // of the current step's
   std::vector<double> of_rows_;  // [tenants]
 };
 

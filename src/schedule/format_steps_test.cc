@@ -4,12 +4,14 @@
 
 #include "grammar/grammar_text.h"
 #include "grammar/token_masks.h"
+#include "schedule/request_queues.h"
 #include "testing/small_runner_for_test.h"
 
 namespace kvasir {
 namespace {
 
 constexpr uint64_t kBudget = 1200;
+constexpr uint32_t kParallelRows = 3;
 
 class FormatStepsTest : public testing::Test {
  protected:
@@ -23,11 +25,11 @@ class FormatStepsTest : public testing::Test {
         masks_(std::make_shared<const TokenTrie>(std::vector<std::string>(kSmallVocab, "ab"),
                                                  std::vector<TokenId>()),
                1 << 20),
-        steps_(kBudget) {
+        steps_(kBudget, kParallelRows) {
     tenants_.SetRules({{"a", {.weight = 1}}, {"b", {.weight = 2}}});
   }
 
-  // A running request with so many choices, each of which waits for its legal tokens.
+  // Adds a running request with so many choices, each of which waits for its legal tokens.
   Request& Run(const char* tenant, uint32_t choices) {
     auto& request = requests_.running.emplace_back(std::make_unique<Request>());
     request->tenant = tenants_.NumberOf(tenant, requests_);
@@ -55,26 +57,57 @@ class FormatStepsTest : public testing::Test {
 
 TEST_F(FormatStepsTest, TenantsShareByWeightAndTheirRowsEqually) {
   const uint32_t a = Run("a", 1).tenant, b = Run("b", 4).tenant;
-  steps_.Share(requests_, tenants_);
+  steps_.Share(requests_.running, tenants_);
   EXPECT_EQ(steps_.of_rows()[a], kBudget / 3.0);
   EXPECT_EQ(steps_.of_rows()[b], kBudget * 2 / 3.0 / 4);
   EXPECT_EQ(steps_.of_rows()[0], 0);
 }
 
+TEST_F(FormatStepsTest, DraftsTakeAPartOfTheSameBudget) {
+  const uint32_t a = Run("a", 1).tenant, b = Run("b", 4).tenant;
+  EXPECT_EQ(steps_.of_known_draft(), kBudget / 4 / kParallelRows) << "whatever runs";
+  steps_.Take(kBudget / 4);  // such drafts of all rows
+  steps_.ShareWithDrafts(requests_.running, tenants_);
+  EXPECT_EQ(steps_.of_rows()[a], 900 / 3.0 / 2);
+  EXPECT_EQ(steps_.of_rows()[b], 900 * 2 / 3.0 / 4 / 2);
+  steps_.Take(450);
+  steps_.Share(requests_.running, tenants_);
+  EXPECT_EQ(steps_.of_rows()[a], 450 / 3.0) << "the rows have what is left";
+  EXPECT_EQ(steps_.of_rows()[b], 450 * 2 / 3.0 / 4);
+  steps_.Take(450);
+  EXPECT_EQ(steps_.left(), 0u);
+  steps_.Begin();
+  EXPECT_EQ(steps_.left(), kBudget);
+}
+
+// A draft that needs so much is not worth it.
+TEST_F(FormatStepsTest, ADraftMayNotTakeAllOfALargeBudget) {
+  const uint32_t a = Run("a", 1).tenant;
+  FormatSteps large(400'000, kParallelRows);
+  EXPECT_EQ(large.of_known_draft(), 4096u);
+  large.ShareWithDrafts(requests_.running, tenants_);
+  EXPECT_EQ(large.of_rows()[a], 16'384);
+}
+
 TEST_F(FormatStepsTest, EachRowThatWaitsGetsOnEvenIfNothingIsLeft) {
   Request& request = Run("a", 2);
-  steps_.Share(requests_, tenants_);
+  steps_.Share(requests_.running, tenants_);
   steps_.Take(kBudget + 1);  // rows of the step took it all
-  EXPECT_TRUE(steps_.Continue(requests_, tenants_, /*has_rows=*/true));
+  EXPECT_TRUE(steps_.Continue(requests_.running, tenants_, /*has_rows=*/true));
   EXPECT_GE(request.answer.format_steps, 2u);
   EXPECT_LT(request.answer.format_steps, 20u);
 }
 
 TEST_F(FormatStepsTest, RowsGoOnUntilTheirTokensAreKnown) {
   Request& request = Run("a", 2);
+  const uint32_t other = tenants_.NumberOf("b", requests_);
   uint32_t rounds = 0;
-  while (steps_.Continue(requests_, tenants_, /*has_rows=*/false)) ASSERT_LT(++rounds, 1000u);
+  while (steps_.Continue(requests_.running, tenants_, /*has_rows=*/false))
+    ASSERT_LT(++rounds, 1000u);
   EXPECT_GT(rounds, 0u);
+  EXPECT_GT(stats_[request.tenant].service_ns, 0) << "the time is the tenant's";
+  EXPECT_GT(tenants_.views()[request.tenant].charge_ns, 0);
+  EXPECT_EQ(stats_[other].service_ns, 0);
   for (const auto& sequence : request.answer.sequences) {
     EXPECT_FALSE(sequence->waits_for_format());
     WalkSteps none(0);

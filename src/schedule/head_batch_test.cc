@@ -26,7 +26,7 @@ class HeadBatchTest : public testing::Test {
                 .sample = sample,
                 .ends_prompt = false});
   }
-  // The sizes of the groups.
+  // Returns the sizes of the groups; checks their logits.
   std::vector<size_t> Groups() {
     std::vector<size_t> sizes;
     for (;;) {

@@ -14,10 +14,10 @@ namespace kvasir {
 
 using KvQuotas = std::map<std::string, KvQuota>;  // by cache owner; only those that have one
 
-// Guarantees are rounded up to blocks, and by what KvCache::SetQuota may take of them; maxima down.
+// Rounds guarantees up to blocks, and by what KvCache::SetQuota may take of them; maxima down.
 KvQuotas QuotasOf(const TenantTable& tenants, const KvLayout& layout);
 
-// Blocks that admission leaves to those that run, of EngineOptions::kv_headroom.
+// Returns the blocks that admission leaves to those that run, of EngineOptions::kv_headroom.
 inline uint32_t HeadroomBlocks(double share, uint64_t num_blocks) {
   return static_cast<uint32_t>(share * static_cast<double>(num_blocks));
 }
@@ -27,8 +27,8 @@ inline uint32_t HeadroomBlocks(double share, uint64_t num_blocks) {
 Status CheckQuotas(const KvQuotas& quotas, uint32_t num_blocks, uint32_t headroom_blocks,
                    uint64_t block_bytes);
 
-// Blocks that one request of the owner may have at most: its maximum, and what the others'
-// guarantees leave of the pool. So each accepted request fits some time.
+// Returns the blocks that one request of the owner may have at most: its maximum, and what the
+// others' guarantees leave of the pool. So each accepted request fits some time.
 uint32_t MostBlocks(const KvQuotas& quotas, const std::string& owner, uint32_t num_blocks);
 
 }  // namespace kvasir

@@ -21,18 +21,18 @@ class LeadersTest : public testing::Test {
     request->spec.prompt = std::move(prompt);
     return request;
   }
-  // A request whose prompt is being computed.
+  // Adds a running request whose prompt is being computed.
   Request& Run(uint64_t id, std::vector<TokenId> prompt) {
     auto& request = requests_.running.emplace_back(Ask(id, std::move(prompt)));
     const uint32_t tokens = request->prompt_tokens();
-    MatchResult match = cache_->Match(cache_->OpenNamespace("a", {}), request->spec.prompt, {});
+    MatchResult match = cache_->Match(cache_->EnterNamespace("a", {}), request->spec.prompt, {});
     request->room.reservation =
         *cache_->Reserve(match, {.prompt_tokens = tokens, .tokens = tokens});
     AddSequence(*request, cache_->Fetch(std::move(match), tokens, request->room.reservation),
                 nullptr);
     return *request;
   }
-  // The leader has computed so many tokens more.
+  // Computes so many tokens more of the leader.
   void Compute(Request& request, uint32_t tokens) {
     KvSequence& kv = request.answer.sequences[0]->kv;
     ASSERT_TRUE(

@@ -14,7 +14,8 @@ class MatchReceiptTest : public testing::Test {
     request_.spec.ignored = {"best_of"};
   }
   const Receipt& Explain() {
-    ExplainMatch(request_, cache_->Match(cache_->OpenNamespace("a", {}), request_.spec.prompt, {}));
+    ExplainMatch(request_,
+                 cache_->Match(cache_->EnterNamespace("a", {}), request_.spec.prompt, {}));
     return request_.receipt;
   }
 

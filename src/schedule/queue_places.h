@@ -11,8 +11,9 @@ namespace kvasir {
 
 // While more than half of the places (or of the bytes) is taken and several tenants are there, each
 // may have its part of all of them, by the tenants' weights, and at least one. A tenant alone may
-// have all. One that found the queue full counts as there for kWantedNs: else a flood would take
-// each place that becomes free before it asks again. One thread at a time.
+// have all. A tenant that was refused because the queue was full keeps its part for kWantedNs, as
+// if a request of it waited: else a flood would take each place that becomes free before it asks
+// again. One thread at a time.
 class QueuePlaces {
  public:
   static constexpr uint64_t kWantedNs = 10'000'000'000;

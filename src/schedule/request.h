@@ -73,8 +73,9 @@ struct WaitState {
   std::optional<MissReason> tier_miss;  // why, for the receipt
 };
 
-// What a request holds of the pool.
+// What a request needs of the pool, which submission finds out, and what it holds.
 struct RoomState {
+  KvDemand demand{};             // of its choices; the last token of each needs no KV
   Reservation reservation;       // while it runs
   uint32_t reserved_tokens = 0;  // of each sequence: how far the reservation reaches
   uint32_t draft_tokens = 0;     // of each sequence: how far its drafts may reach in this step
@@ -148,18 +149,15 @@ struct TraceState {
 
 // States: waiting (no sequence), running, preempted (its sequences have no KV, but keep tokens and
 // text), done (every choice has its finish_reason, and the request holds no block). Submission sets
-// what stands before `times`, and what does not change later in `times`, `wait` and `tracing`; only
-// the engine thread uses the rest.
+// what stands before `times`, and what does not change later in the parts after it; only the engine
+// thread uses the rest.
 struct Request {
   RequestId id{};
   GenerateRequest spec;
-  CompiledFormat format;             // of spec
-  AdapterSeat adapters;              // of spec
-  const TokenTrie* words = nullptr;  // of the engine, for SamplingParams::infill
-  EventSink sink;
+  CompiledFormat format;  // of spec
+  AdapterSeat adapters;   // of spec
   uint64_t seed = 0;
   uint32_t max_tokens = 0;                   // clipped to what fits
-  KvDemand demand{};                         // of its choices; the last token of each needs no KV
   uint64_t bytes = 0;                        // of spec, as submission counted them
   std::optional<RetentionPolicy> retention;  // absent: its sequences keep all
 

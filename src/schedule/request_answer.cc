@@ -4,17 +4,19 @@
 #include <optional>
 #include <string_view>
 
+#include "base/clock.h"
+
 namespace kvasir {
 
 namespace {
 
 // Adds what is certain of the answer's text, up to its end.
-std::optional<std::string_view> AddText(Sequence& sequence, std::string_view text, Event& event) {
+std::optional<std::string_view> AddText(TextState& state, std::string_view text, Event& event) {
   const size_t before = event.text.size();
-  auto match = sequence.stop->Append(text, &event.text);
-  if (!sequence.indent) return match;
-  event.text.resize(before + sequence.indent->Keep(std::string_view(event.text).substr(before)));
-  if (sequence.indent->has_ended()) match.reset();
+  auto match = state.stop.Append(text, &event.text);
+  if (!state.indent) return match;
+  event.text.resize(before + state.indent->Keep(std::string_view(event.text).substr(before)));
+  if (state.indent->has_ended()) match.reset();
   return match;
 }
 
@@ -28,13 +30,14 @@ FinishReason AppendToken(Request& request, Sequence& sequence, TokenRole role, E
   request.answer.longest = std::max(request.answer.longest, answer);
   if (role == TokenRole::kEnd) return FinishReason::kStop;
   if (sequence.text) {
-    token.text = sequence.text->Append(token.id);
-    sequence.has_line_end |= token.text.find('\n') != std::string::npos;
-    if (const auto match = AddText(sequence, token.text, event)) {
+    TextState& state = *sequence.text;
+    token.text = state.stream.Append(token.id);
+    state.has_line_end |= token.text.find('\n') != std::string::npos;
+    if (const auto match = AddText(state, token.text, event)) {
       event.stop_match = std::string(*match);
       return FinishReason::kStop;
     }
-    if (sequence.indent && sequence.indent->has_ended()) return FinishReason::kLength;
+    if (state.indent && state.indent->has_ended()) return FinishReason::kLength;
   }
   return answer == request.max_tokens ? FinishReason::kLength : FinishReason::kNone;
 }
@@ -73,9 +76,9 @@ Sequence& AddSequence(Request& request, KvSequence kv, const Tokenizer* tokenize
   // Only choice 0 passes the logits of the prompt to on_logits.
   if (sequence->choice > 0) sequence->next_logits = request.prompt_tokens();
   if (tokenizer != nullptr && !request.answer.search) {
-    sequence->text.emplace(TextStreamFor(*tokenizer, spec));
-    sequence->stop.emplace(spec.stop);
-    if (spec.llama_quirks.min_indent > 0) sequence->indent.emplace(spec.llama_quirks.min_indent);
+    sequence->text.emplace(TextState{TextStreamFor(*tokenizer, spec), StopMatcher(spec.stop)});
+    const uint32_t indent = spec.llama_quirks.min_indent;
+    if (indent > 0) sequence->text->indent.emplace(indent);
   }
   if (request.format.whole) sequence->BeginFormat(request.format.whole);
   if (request.format.closing) BeginThought(request, *sequence);
@@ -100,18 +103,31 @@ void AddAnswer(std::span<const TokenId> tokens, bool ended, const Tokenizer* tok
 void FinishChoice(Request& request, uint32_t choice, FinishReason reason) {
   Event& event = request.events.Of(choice);
   if (choice < request.answer.sequences.size() && request.answer.sequences[choice]->text) {
-    Sequence& sequence = *request.answer.sequences[choice];
-    const std::string rest = sequence.text->Finish();
+    TextState& state = *request.answer.sequences[choice]->text;
+    const std::string rest = state.stream.Finish();
     if (!event.tokens.empty()) event.tokens.back().text += rest;
-    if (const auto match = AddText(sequence, rest, event)) event.stop_match = std::string(*match);
+    if (const auto match = AddText(state, rest, event)) event.stop_match = std::string(*match);
     const size_t before = event.text.size();
-    sequence.stop->Finish(&event.text);
-    if (sequence.indent) {
-      event.text.resize(before +
-                        sequence.indent->Keep(std::string_view(event.text).substr(before)));
+    state.stop.Finish(&event.text);
+    if (state.indent) {
+      event.text.resize(before + state.indent->Keep(std::string_view(event.text).substr(before)));
     }
   }
   request.events.End(choice, reason);
+}
+
+void NoteProgress(Request& request, uint32_t processed) {
+  constexpr double kMsPerNs = 1e-6;
+  if (!request.spec.reports_progress) return;
+  const uint64_t now = MonotonicNs();
+  const uint64_t first = request.times.first_token_ns == 0 ? now : request.times.first_token_ns;
+  processed = std::min(processed, request.prompt_tokens());
+  request.events.Of(0).progress = {
+      .total = request.prompt_tokens(),
+      .processed = processed,
+      .cached = processed - std::min(processed, request.answer.prefilled_tokens),
+      .prompt_ms = static_cast<double>(first - request.times.admitted_ns) * kMsPerNs,
+      .answer_ms = static_cast<double>(now - first) * kMsPerNs};
 }
 
 }  // namespace kvasir

@@ -31,4 +31,8 @@ void AddAnswer(std::span<const TokenId> tokens, bool ended, const Tokenizer* tok
 // Ends the choice. Adds the text that was held back to its event, unless a stop string cuts it.
 void FinishChoice(Request& request, uint32_t choice, FinishReason reason);
 
+// Puts into the first choice's event how far the request is, if it asked for that. `processed`:
+// tokens of the prompt.
+void NoteProgress(Request& request, uint32_t processed);
+
 }  // namespace kvasir

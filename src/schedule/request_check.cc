@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/result.h"
+#include "base/sizes.h"
 #include "base/utf8.h"
 #include "kvasir/sampling_ranges.h"
 
@@ -26,8 +27,8 @@ Status CheckSource(const GenerateRequest& spec, const RequestLimits& limits) {
   const bool has_encoder = limits.layout->num_cross_groups() > 0;
   if (!has_encoder && !spec.source.empty()) {
     return FailField(Code::kInvalidArgument, "source",
-                     "{} tokens for a model that has no encoder; give a prompt only",
-                     spec.source.size());
+                     "{} for a model that has no encoder; give a prompt only",
+                     CountText(spec.source.size(), "token"));
   }
   if (has_encoder && spec.source.empty()) {
     return FailField(Code::kInvalidArgument, "source",
@@ -151,7 +152,7 @@ Status CheckFields(const GenerateRequest& spec, const RequestLimits& limits) {
   return ValidateSampling(spec.sampling, limits.vocab_size);
 }
 
-// The demand of the prompts only.
+// Returns the demand of the prompts only.
 KvDemand DemandOf(const GenerateRequest& spec, const std::optional<SpanPlan>& spans,
                   const RequestLimits& limits) {
   const auto prompt = static_cast<uint32_t>(spec.prompt.size());
@@ -167,7 +168,7 @@ KvDemand DemandOf(const GenerateRequest& spec, const std::optional<SpanPlan>& sp
   return demand;
 }
 
-// What of its prompt is read where it lies; absent: it has no spans.
+// Plans what of its prompt is read where it lies; absent: it has no spans.
 Result<std::optional<SpanPlan>> SpansOf(const GenerateRequest& spec, const RequestLimits& limits) {
   if (!spec.spans || spec.spans->spans.empty()) return std::nullopt;
   const auto refuse = [](std::string_view why) {
@@ -190,7 +191,7 @@ uint32_t SystemTokens(const GenerateRequest& spec) {
   return spec.begins_with_system && !spec.message_ends.empty() ? spec.message_ends[0] : 0;
 }
 
-// What its sequences keep; absent: all.
+// Returns what its sequences keep; absent: all.
 Result<std::optional<RetentionPolicy>> RetentionOf(const GenerateRequest& spec,
                                                    const RequestLimits& limits) {
   const RetentionChoice& choice = spec.retention ? *spec.retention : limits.retention;
@@ -222,8 +223,8 @@ Result<std::optional<RetentionPolicy>> RetentionOf(const GenerateRequest& spec,
   return tl::unexpected(std::move(policy.error()));
 }
 
-// The largest prompt + answer of a sequence that drops tokens: it does not follow from context and
-// pool, which only its exact tokens must fit.
+// Returns the largest prompt + answer of a sequence that drops tokens: it does not follow from
+// context and pool, which only its exact tokens must fit.
 Result<uint64_t> MaxRetained(const GenerateRequest& spec, const RetentionPolicy& policy,
                              const RequestLimits& limits) {
   const uint64_t prompt = spec.prompt.size(), answer = spec.max_tokens == 0 ? 0 : 1;
@@ -232,11 +233,12 @@ Result<uint64_t> MaxRetained(const GenerateRequest& spec, const RetentionPolicy&
       limits.has_learned_positions ? limits.max_positions : kMaxRetainedTokens;
   const uint64_t most = is_exact ? std::min<uint64_t>(limits.ctx_size, positions) : positions;
   if (prompt + answer > most) {
-    auto refused = FailField(Code::kInvalidArgument, "prompt",
-                             "{} tokens and {} to generate do not fit {} {}: {}", prompt, answer,
-                             is_exact ? "the context of" : "a sequence, which has at most", most,
-                             is_exact ? "shorten the prompt, or lower cache.retention.exact_tokens"
-                                      : "shorten the prompt");
+    auto refused =
+        FailField(Code::kInvalidArgument, "prompt", "{} and {} to generate do not fit {} {}: {}",
+                  CountText(prompt, "token"), answer,
+                  is_exact ? "the context of" : "a sequence, which has at most", most,
+                  is_exact ? "shorten the prompt, or lower cache.retention.exact_tokens"
+                           : "shorten the prompt");
     refused.value().cause = Cause::kContext;
     refused.value().excess = {.prompt_tokens = prompt, .ctx_size = most};
     return refused;
@@ -248,18 +250,19 @@ Result<uint64_t> MaxRetained(const GenerateRequest& spec, const RetentionPolicy&
 // Checks that the pool holds what a request with retention needs.
 Status CheckRetained(const Request& request, const RequestLimits& limits) {
   const auto fits = [&](uint32_t most_full_tokens) {
-    KvDemand demand = request.demand;
+    KvDemand demand = request.room.demand;
     demand.most_full_tokens = most_full_tokens;
     return demand.blocks(*limits.layout, limits.step_tokens) <= limits.num_blocks;
   };
-  if (fits(request.demand.most_full_tokens)) return {};
+  if (fits(request.room.demand.most_full_tokens)) return {};
   const RetentionPolicy& policy = *request.retention;
-  const uint32_t exact = std::min(policy.exact_tokens(), request.demand.tokens);
+  const uint32_t exact = std::min(policy.exact_tokens(), request.room.demand.tokens);
   const uint32_t beside = policy.MostTokens(limits.layout->block_tokens()) - policy.budget();
   const uint32_t step = policy.is_heavy() ? kHeavyBlock : 1;
   uint32_t budget = policy.budget();
   while (budget > 0 && !fits(std::max(exact, budget + beside))) budget -= step;
-  if (budget >= (policy.is_heavy() ? kMinHeavyBudget : kMinRetentionBudget)) {
+  const uint32_t least = policy.is_heavy() ? kMinHeavyBudget : kMinRetentionBudget;
+  if (budget >= least) {
     return FailField(Code::kInvalidArgument, "cache.retention.budget",
                      "{} tokens{} need more than the {} blocks of {} tokens that the pool has; the "
                      "largest budget that fits is {}",
@@ -272,7 +275,7 @@ Status CheckRetained(const Request& request, const RequestLimits& limits) {
                      "no budget fits{}: the least, {} tokens, needs more than the {} blocks of {} "
                      "tokens that the pool has; {}raise --kv-memory",
                      request.spec.n > 1 ? fmt::format(" for {} choices", request.spec.n) : "",
-                     kMinRetentionBudget, limits.num_blocks, limits.layout->block_tokens(),
+                     least, limits.num_blocks, limits.layout->block_tokens(),
                      request.spec.n > 1 ? "lower n or " : "");
   }
   return FailField(Code::kInvalidArgument, "prompt",
@@ -283,8 +286,8 @@ Status CheckRetained(const Request& request, const RequestLimits& limits) {
                    request.spec.n > 1 ? ", lower n" : "");
 }
 
-// The largest prompt + answer that fits context and pool. The last token is never computed: it
-// needs a position, but no place in a block.
+// Returns the largest prompt + answer that fits context and pool. The last token is never computed:
+// it needs a position, but no place in a block.
 Result<uint64_t> MaxTokens(const GenerateRequest& spec, const std::optional<SpanPlan>& spans,
                            const RequestLimits& limits) {
   const uint64_t prompt = spec.prompt.size();
@@ -298,14 +301,17 @@ Result<uint64_t> MaxTokens(const GenerateRequest& spec, const std::optional<Span
   } else {
     fix += ", or raise --ctx-size";
   }
+  if (limits.no_retention.empty()) {
+    fix += "; with --retention and --exact-tokens (cache.retention) it may be longer";
+  }
   if (limits.cache_mode == CacheMode::kNone && context > kMaxTokensWithoutCache) {
     context = kMaxTokensWithoutCache;
     fix = "--cache none computes all tokens again for each token; use --cache prefix";
   }
   if (prompt + answer > context) {
     auto refused = FailField(Code::kInvalidArgument, "prompt",
-                             "{} tokens and {} to generate do not fit the context of {}: {}",
-                             prompt, answer, context, fix);
+                             "{} and {} to generate do not fit the context of {}: {}",
+                             CountText(prompt, "token"), answer, context, fix);
     refused.value().cause = Cause::kContext;
     refused.value().excess = {.prompt_tokens = prompt, .ctx_size = context};
     return refused;
@@ -345,15 +351,15 @@ Result<std::unique_ptr<Request>> CheckRequest(GenerateRequest spec, EventSink si
   const uint64_t prompt = spec.prompt.size();
   request->max_tokens =
       static_cast<uint32_t>(std::min<uint64_t>(spec.max_tokens, max_total - prompt));
-  request->demand = DemandOf(spec, spans, limits);
-  if (request->max_tokens > 0) request->demand.tokens += request->max_tokens - 1;
+  request->room.demand = DemandOf(spec, spans, limits);
+  if (request->max_tokens > 0) request->room.demand.tokens += request->max_tokens - 1;
   request->spans.plan = std::move(spans);
   request->spec = std::move(spec);
-  request->sink = std::move(sink);
+  request->events.set_sink(std::move(sink));
   if (!retention) return request;
   request->retention = retention;
-  if (request->demand.tokens > retention->inexact_from()) {
-    request->demand.most_full_tokens =
+  if (request->room.demand.tokens > retention->inexact_from()) {
+    request->room.demand.most_full_tokens =
         std::max(retention->exact_tokens(), retention->MostTokens(limits.layout->block_tokens()));
   }
   KV_TRY(CheckRetained(*request, limits));

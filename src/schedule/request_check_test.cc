@@ -48,11 +48,11 @@ TEST(CheckRequest, ChoicesShareThePromptsWholeBlocksOnly) {
   request.max_tokens = 30;  // 129 tokens are computed: nine blocks
   const auto checked = CheckRequest(request, {}, Limits(CacheMode::kPrefix));
   ASSERT_TRUE(checked) << checked.error().message;
-  EXPECT_EQ((*checked)->demand.tokens, 129u);
-  EXPECT_EQ((*checked)->demand.blocks(kLayout, 512), 6u + 3 * 3);
+  EXPECT_EQ((*checked)->room.demand.tokens, 129u);
+  EXPECT_EQ((*checked)->room.demand.blocks(kLayout, 512), 6u + 3 * 3);
   // Without a cache each choice computes the prompt again, in separate blocks.
   const auto alone = CheckRequest(request, {}, Limits(CacheMode::kNone));
-  EXPECT_EQ((*alone)->demand.blocks(kLayout, 512), 3u * 9);
+  EXPECT_EQ((*alone)->room.demand.blocks(kLayout, 512), 3u * 9);
 }
 
 TEST(CheckRequest, WithoutACacheMoreThan4096TokensAreRefusedWithTheFix) {
@@ -74,6 +74,10 @@ TEST(CheckRequest, ALargerContextIsTheFixOnlyWhereTheModelHasIt) {
     return text.substr(text.rfind(": ") + 2);
   };
   limits.ctx_size = 100;
+  EXPECT_EQ(fix_of(100),
+            "shorten the prompt, or raise --ctx-size; with --retention and --exact-tokens "
+            "(cache.retention) it may be longer");
+  limits.no_retention = "a model that keeps all";
   EXPECT_EQ(fix_of(100), "shorten the prompt, or raise --ctx-size");
   EXPECT_EQ(fix_of(2047), "shorten the prompt, or raise --ctx-size");
   EXPECT_EQ(fix_of(2048), "shorten the prompt; the model was trained for at most 2048");
@@ -89,6 +93,53 @@ TEST(CheckRequest, APromptThatThePoolCannotHoldIsRefusedWithTheFix) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
   EXPECT_NE(refused.error().message.find("--kv-memory"), std::string::npos);
+}
+
+GenerateRequest RetainedOf(uint32_t tokens, RetentionChoice choice) {
+  GenerateRequest request = PromptOf(tokens);
+  request.retention = choice;
+  return request;
+}
+
+TEST(CheckRequest, AnAnswerThatDropsTokensHasAContextOfThemOrAsManyAsWereAskedFor) {
+  const RequestLimits limits = Limits(CacheMode::kPrefix);
+  const RetentionChoice window{.policy = Retention::kWindow, .budget = 64};
+  GenerateRequest request = RetainedOf(100, window);
+  EXPECT_EQ((*CheckRequest(request, {}, limits))->max_tokens, limits.ctx_size);
+  request.max_tokens = 500'000;
+  EXPECT_EQ((*CheckRequest(request, {}, limits))->max_tokens, 500'000u);
+  request.max_tokens = UINT32_MAX - 1;
+  EXPECT_EQ((*CheckRequest(request, {}, limits))->max_tokens, kMaxRetainedTokens - 100);
+}
+
+TEST(CheckRequest, APromptThatDropsTokensPassesTheContextUpToALimit) {
+  const RequestLimits limits = Limits(CacheMode::kPrefix);
+  RetentionChoice window{.policy = Retention::kWindow, .budget = 64, .exact_tokens = 64};
+  const auto last = CheckRequest(RetainedOf(kMaxRetainedTokens - 1, window), {}, limits);
+  ASSERT_TRUE(last) << last.error().text();
+  EXPECT_EQ((*last)->max_tokens, 1u);
+  const auto longer = CheckRequest(RetainedOf(kMaxRetainedTokens, window), {}, limits);
+  ASSERT_FALSE(longer);
+  EXPECT_EQ(longer.error().text(),
+            "prompt: 1048576 tokens and 1 to generate do not fit a sequence, which has at most "
+            "1048576: shorten the prompt");
+  window.exact_tokens.reset();  // all of the prompt is exact
+  const auto exact = CheckRequest(RetainedOf(limits.ctx_size, window), {}, limits);
+  ASSERT_FALSE(exact);
+  EXPECT_NE(exact.error().text().find("the context of 8192"), std::string::npos);
+}
+
+TEST(CheckRequest, WhereNoBudgetFitsThePolicysLeastIsNamed) {
+  RequestLimits limits = Limits(CacheMode::kPrefix);
+  limits.num_blocks = 6;
+  for (const auto& [policy, least] : {std::pair{Retention::kWindow, "the least, 16 tokens,"},
+                                      {Retention::kHeavy, "the least, 64 tokens,"}}) {
+    const auto refused =
+        CheckRequest(RetainedOf(20, {.policy = policy, .budget = 512}), {}, limits);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().field, "cache.retention.budget");
+    EXPECT_NE(refused.error().message.find(least), std::string::npos) << refused.error().text();
+  }
 }
 
 TEST(CheckRequest, AnErrorNamesItsField) {

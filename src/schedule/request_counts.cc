@@ -102,6 +102,7 @@ void CountRequest(const Request& request, FinishReason reason, uint64_t now_ns,
   const uint64_t admitted_ns = request.times.admitted_ns == 0 ? now_ns : request.times.admitted_ns;
   tenant.queue_ns += static_cast<double>(admitted_ns - request.times.submitted_ns);
   if (request.times.admitted_ns != 0) {
+    tenant.prompt_tokens += request.receipt.prompt_tokens;
     tenant.computed_tokens += request.receipt.computed;
     stats.requests.saved_ms += request.receipt.saved_ms;
   }

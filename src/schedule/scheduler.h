@@ -1,4 +1,4 @@
-// Scheduler: chooses the rows of each step, runs the step and uses its results.
+// Scheduler: admits requests, plans steps and runs them.
 #pragma once
 
 #include <functional>
@@ -13,26 +13,26 @@
 #include "cache/kv_cache.h"
 #include "kvasir/engine.h"
 #include "model/runner.h"
-#include "schedule/beam_batch.h"
-#include "schedule/block_sums.h"
-#include "schedule/draft_model.h"
-#include "schedule/drafter.h"
+#include "schedule/backlog_board.h"
+#include "schedule/draft_book.h"
 #include "schedule/erasures.h"
-#include "schedule/format_steps.h"
-#include "schedule/head_batch.h"
 #include "schedule/leaders.h"
 #include "schedule/request.h"
+#include "schedule/request_ends.h"
+#include "schedule/request_matcher.h"
 #include "schedule/request_queues.h"
+#include "schedule/retainer.h"
 #include "schedule/scheduler_options.h"
 #include "schedule/sequence_states.h"
+#include "schedule/span_reader.h"
 #include "schedule/step_batch.h"
+#include "schedule/step_draws.h"
 #include "schedule/step_figures.h"
 #include "schedule/step_planner.h"
 #include "schedule/tenant_book.h"
 #include "schedule/tier_loads.h"
 #include "schedule/tier_looks.h"
 #include "schedule/token_chooser.h"
-#include "schedule/workload_board.h"
 
 namespace kvasir {
 
@@ -46,32 +46,33 @@ namespace kvasir {
 // returns all its blocks before its last event is sent. Sinks are called at the end of a step. When
 // a file of the model was changed, all requests end with kModelChanged: the scheduler checks this
 // before it admits requests, before it commits what a step computed, and before it uses the step's
-// logits. Runner and cache must outlive it. Engine thread only.
+// logits. What else happens to requests is in its parts, which do not know it
+// (docs/architecture.md). Runner and cache must outlive it. Engine thread only.
 class Scheduler {
  public:
   Scheduler(Runner& runner, KvCache& cache, SchedulerOptions options);
   // Returns the bytes of the draft model's logits; 0: there is none.
-  uint64_t draft_scratch_bytes() const { return draft_model_ ? draft_model_->bytes() : 0; }
+  uint64_t draft_scratch_bytes() const { return drafts_.model() ? drafts_.model()->bytes() : 0; }
   // Return the exact bytes that the constructor will allocate for logits and sampling, and those
   // that it did allocate.
   static uint64_t ScratchBytes(uint32_t vocab_size, uint32_t hidden_size, uint32_t logit_rows,
                                uint32_t threads, uint32_t parallel, bool has_encoder);
-  uint64_t scratch_bytes() const;
+  uint64_t scratch_bytes() const { return draws_.bytes() + chooser_.bytes(); }
   // Returns the bytes that the constructor did allocate for the weights of blocks
   // (BlockSums::BytesFor).
-  uint64_t retention_bytes() const { return block_sums_.bytes(); }
+  uint64_t retention_bytes() const { return retainer_.bytes(); }
 
   // Queues a request. REQUIRES: its demand fits the empty pool; its n is at most `parallel`. If
   // this throws, the caller still owns the request.
   void Enqueue(std::unique_ptr<Request>&& request);
-  void Cancel(RequestId id);
-  void CancelAll();
-  // Ends requests with only_when_idle: those that began, or all.
-  enum class Spare { kBegun, kAll };
-  void StopSpare(Spare which);
+  // Ends a request, all of them, or those with only_when_idle, as RequestEnds does.
+  void Cancel(RequestId id) { ends_.Cancel(id); }
+  void CancelAll() { ends_.CancelAll(); }
+  using Spare = RequestEnds::Spare;
+  void StopSpare(Spare which) { ends_.StopSpare(which); }
   // Ends all requests with this error: after Step threw, or when a file of the model was changed.
   // If it throws, it may be called again.
-  void FailAll(const Error& error);
+  void FailAll(const Error& error) { ends_.FailAll(error); }
   // Sets the rules of all tenants (Engine::SetTenants).
   void SetTenants(const TenantTable& rules);
   // Forgets the owner's namespaces at once; its requests that wait or run share nothing from now
@@ -95,14 +96,13 @@ class Scheduler {
   void EndTierWaits(uint64_t at_ns) { erasures_.EndTierWaits(at_ns); }
 
   bool idle() const { return requests_.empty() && erasures_.empty() && cache_.num_unsealed() == 0; }
+  bool has_rows() const { return !requests_.running.empty(); }  // the next step computes some
   // Returns, after a step, whether all that is left waits for the tier, or for a time to pass.
   bool WaitsForTier() const;
   // Gives up what was not handed over to the tier yet.
   void DropUnsealed() { cache_.DropUnsealed(); }
   // Requests that got their last event, the sum of their bytes, and erasures that are complete.
-  struct Ended {
-    uint32_t count = 0;
-    uint64_t bytes = 0;
+  struct Ended : RequestEnds::Delivered {
     uint32_t num_erased = 0;
   };
   // Runs one step, then calls the sinks. With nothing to run it only sends waiting events (of
@@ -121,19 +121,20 @@ class Scheduler {
   }
   // Calls on_end once for each request, before its last event. The callback may submit a new
   // request.
-  void set_on_end(std::function<void(const Request&)> on_end) { on_end_ = std::move(on_end); }
-  // Calls on_workload at once, when a step begins to compute, and when nothing is left to do.
-  void set_on_workload(std::function<void(const Workload&)> on_workload) {
-    workload_.set_on_workload(std::move(on_workload));
-    workload_.Publish();
+  void set_on_end(std::function<void(const Request&)> on_end) {
+    ends_.set_on_end(std::move(on_end));
+  }
+  // Calls on_backlog at once, when a step begins to compute, and when nothing is left to do.
+  void set_on_backlog(std::function<void(const Backlog&)> on_backlog) {
+    backlog_.set_on_backlog(std::move(on_backlog));
+    backlog_.Publish();
   }
   void CheckInvariants() const;
   // Returns how often spans were looked for in the cache; tests bound it.
-  uint64_t num_span_matches() const { return num_span_matches_; }
+  uint64_t num_span_matches() const { return spans_.num_matches(); }
 
  private:
   // scheduler_admission.cc
-  void EndPastDeadline();
   void FitQuota(Request& request);
   bool CountRefusal(const Error& error);
   void Admit(size_t waiting_index);
@@ -149,10 +150,6 @@ class Scheduler {
   bool TryAdmit(Request& request);
   void StartRunning(Request& request, const Known& known, MatchResult match,
                     Reservation reservation, uint64_t start_ns);
-  MatchResult MatchText(Request& request, std::span<const TokenId> tokens, bool is_long,
-                        MatchOptions options);
-  MatchResult Match(Request& request, std::span<const TokenId> tokens, bool is_long,
-                    MatchOptions options);
   uint32_t TokensToReserve(const Request& request) const;
   void CountResumed(Request& request, const Sequence& first, uint32_t num_reused);
   void Preempt(size_t running_index, PreemptCause cause);
@@ -160,114 +157,43 @@ class Scheduler {
   void GrowReservations();
   bool GrowReservation(Request& request, uint32_t needed);
 
-  // scheduler_retention.cc
-  bool DropTokens(Request& request);
-  bool DropTokens(const Request& request, Sequence& sequence, uint32_t sequences);
-  bool Decide(const RetentionPolicy& policy, Sequence& sequence);
-  void TakeSums(const StepBatch::Rows& rows);
-  void NoteRetained(Request& request, const Sequence& sequence);
-  static void FillRetention(Request& request);
-
-  // scheduler_spans.cc
-  Result<std::vector<std::unique_ptr<SpanPart>>> ReserveSpans(Request& request,
-                                                              const MatchResult& match);
-  Status ReserveSpan(Request& request, SpanPart& part, const SpanPlan::Part& plan, bool has_head,
-                     std::vector<MatchResult>& unused, uint32_t* needed);
-  void RetrySpans();
-  bool ReadSpans(Request& request);
-  bool MatchPart(Request& request, SpanPart& part, uint32_t least);
-  void BeginPart(Request& request, const Sequence& first);
-  void EndPart(Request& request);
-  void CommitSpanRows(const StepBatch::Rows& rows);
-  void CountPart(Request& request, const SpanPlan::Part& plan, const SpanPart& part);
-  void StopSpans(Request& request);
-  void NoteSpans(Request& request, const Sequence& sequence);
-  void FillSpans(Request& request);
-
-  // scheduler.cc
-  void CheckFiles();
-  void CheckStepFiles();  // only those that steps read
-  void PlanRows();
-  void Charge();
-  void ContinueFormats();
+  // scheduler_rows.cc
   void ReadSources();
   void CommitSources();
   void ExtendRows();
   void ComputeRows();
   void CommitRows();
-  static Error NotFinite(const Request& request, std::string_view what);
-  static Error RowNotFinite(const Request& request, const Sequence& sequence, uint32_t position);
-  void StartChoices(Request& request, Sequence& first, const float* hidden);
-  void AddHeads(const StepBatch::Rows& rows, bool ends_prompt);
-  void ComputeHeads();
-  void ReportLogits(const Head& head, std::span<const float> logits);
-  static void ReportProgress(Request& request, uint32_t processed);
-  void AddDraws(const Head& head, std::span<const float> logits);
-
-  // scheduler_embeds.cc
+  void StartChoices(Request& request, Sequence& first, std::span<const float> hidden);
   void AddMeanRows(const StepBatch::Rows& rows);
-  void Embed(Request& request, const float* hidden);
+  void Embed(Request& request, std::span<const float> hidden);
 
-  // scheduler_drafts.cc
-  void ReserveDrafts();
-  bool ReserveDraft(Request& request, uint32_t tokens);
-  void ExtendDraft(StepBatch::Rows& rows);
-  void AddDraftedHeads(const StepBatch::Rows& rows);
-  bool AddNextDrafted(std::span<const Head> heads);
-  void DrawDrafted(std::span<const Head> heads);
-  static void NoteDrafted(Sequence& sequence, TokenChooser::Draw& draw);
-  void SettleDraft(Request& request, Sequence& sequence);
-  void SettleDrafts();
-  void CountDrafts(uint64_t step_ns);
-
-  // scheduler_beams.cc
-  void UseBeams(const BeamBatch::Step& step);
-  std::vector<BeamSearch::Hypothesis> AddHypotheses(Request& request);
-  void EndSearch(Request& request, std::span<const BeamSearch::Hypothesis> best);
-
-  // scheduler_delivery.cc
-  void UseDraw(TokenChooser::Draw& draw);
-  void NoteToken(Request& request, uint64_t previous_ns);
-  static bool AdvanceFormat(const Request& request, Sequence& sequence,
-                            const GeneratedToken& token);
-  void EndSequence(Request& request, Sequence& sequence, const float* hidden, FinishReason reason);
-  void ReleaseSequences(Request& request);
-  void EndRequest(Request& request, FinishReason reason, const Error* error);
-  void EndWalks(std::span<Request* const> requests);
-  void FinishRequest(Request& request, FinishReason reason);
-  Ended Deliver();
-  void ZeroScratch();
+  // scheduler.cc
+  void PlanRows();
   void CountStep(uint64_t step_ns);
-
+  void Charge();
+  void ZeroScratch();
   void PublishStats() { figures_.Publish(requests_, planner_.requests(), cache_); }
 
-  Runner& runner_;
   KvCache& cache_;
   const SchedulerOptions options_;
   StepFigures figures_;
   TenantBook tenants_;
   TokenChooser chooser_;  // before requests_, which hold rows of it
-  Drafter drafter_;
-  std::optional<DraftModel> draft_model_;
-  BlockSums block_sums_;  // before requests_, which hold slots of it
+  DraftBook drafts_;
+  Retainer retainer_;  // before requests_, which hold slots of it
   Erasures erasures_;
-  FormatSteps format_steps_;
   TierLoads loads_;
   const TierLooks looks_;
-  BeamBatch beams_;
-  std::function<void(const Request&)> on_end_;
   RequestQueues requests_;
+  RequestMatcher matcher_;
+  SpanReader spans_;
+  RequestEnds ends_;
+  StepDraws draws_;
   StepBatch batch_;
-  HeadBatch heads_;
   Leaders leaders_;
   StepPlanner planner_;
-  WorkloadBoard workload_;
-  bool zeroes_scratch_ = false;                 // a request ended that came before an erase
+  BacklogBoard backlog_;
   std::vector<AccountId> accounts_over_quota_;  // of GrowReservations; kept for its capacity
-  std::vector<uint32_t> kept_blocks_;           // of DropTokens; the same
-  std::vector<RetentionPolicy::HeldBlock> held_blocks_;
-  uint64_t files_checked_ns_ = 0;  // the last CheckAll
-  uint64_t num_span_matches_ = 0;
 };
 
 }  // namespace kvasir

@@ -1,12 +1,9 @@
 // Admission and preemption: when a request may run, what the cache gives it, and when it gives way.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "base/clock.h"
-#include "base/fault.h"
 #include "schedule/kv_quotas.h"
 #include "schedule/match_receipt.h"
 #include "schedule/request_answer.h"
@@ -16,7 +13,7 @@
 namespace kvasir {
 
 void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
-  request->events.Begin(request->spec.n, 1 + drafter_.LongestDraft(request->spec));
+  request->events.Begin(request->spec.n, 1 + drafts_.drafter().LongestDraft(request->spec));
   if (request->spec.beams) BeamBatch::BeginSearch(*request, options_.end_tokens);
   request->tenant = tenants_.NumberOf(request->spec.tenant, requests_);
   const std::string& owner = request->cache_owner();
@@ -27,7 +24,7 @@ void Scheduler::Enqueue(std::unique_ptr<Request>&& request) {
     requests_.spare.push_back(std::move(request));
     return;
   }
-  StopSpare(Spare::kBegun);
+  ends_.StopSpare(Spare::kBegun);
   tenants_.Activate(request->tenant, requests_);
   if (const auto timeout_ms = request->spec.timeout_ms) {
     const uint64_t most = std::numeric_limits<uint64_t>::max() - request->times.submitted_ns;
@@ -49,55 +46,22 @@ void Scheduler::SetTenants(const TenantTable& rules) {
   requests_.retry_admission = true;
 }
 
-// A request that was accepted under other quotas gets a shorter answer where its owner may have
-// fewer blocks now, or ends if even what is known of it is too long.
+// Shortens the answer of a request that was accepted under other quotas where its owner may have
+// fewer blocks now, or ends it if even what is known of it is too long.
 void Scheduler::FitQuota(Request& request) {
   const uint32_t most = tenants_.MostBlocksOf(request.cache_owner());
   const KvLayout& layout = cache_.layout();
-  if (request.done() || request.demand.blocks(layout, cache_.step_tokens()) <= most) return;
-  KvDemand prompt = request.demand;
+  if (request.done() || request.room.demand.blocks(layout, cache_.step_tokens()) <= most) return;
+  KvDemand prompt = request.room.demand;
   prompt.tokens = prompt.prompt_tokens;
   const uint64_t tokens = prompt.MaxTokens(layout, cache_.step_tokens(), most);
   if (tokens < uint64_t{request.prompt_tokens()} + request.answer.longest) {
     const Error error{Code::kExhausted,
                       "the cache's room for this tenant was lowered, and the request needs more"};
-    return EndRequest(request, FinishReason::kError, &error);
+    return ends_.Fail(request, error);
   }
-  request.demand.tokens = static_cast<uint32_t>(tokens);
-  request.max_tokens = request.demand.tokens + 1 - request.prompt_tokens();
-}
-
-void Scheduler::EndPastDeadline() {
-  const uint64_t now = MonotonicNs();
-  const auto is_past = [&](const auto& request) {
-    return !request->done() && now >= request->times.deadline_ns;
-  };
-  const auto end = [&](Request& request) {
-    request.times.past_deadline = true;
-    if (request.times.first_token_ns != 0) {
-      EndRequest(request, FinishReason::kLength, nullptr);
-      return;
-    }
-    const Error error{
-        Code::kDeadlineExceeded,
-        fmt::format("the time limit of {} ms passed {}", *request.spec.timeout_ms,
-                    request.times.admitted_ns == 0 ? "while the request waited for its turn"
-                                                   : "while its prompt was computed")};
-    EndRequest(request, FinishReason::kError, &error);
-  };
-  for (auto it = requests_.waiting.begin(); it != requests_.waiting.end();) {
-    if (!is_past(*it)) {
-      ++it;
-      continue;
-    }
-    end(**it);
-    requests_.ended.push_back(std::move(*it));
-    it = requests_.waiting.erase(it);
-  }
-  for (const auto& request : requests_.running) {
-    if (is_past(request)) end(*request);
-  }
-  requests_.CollectEnded();
+  request.room.demand.tokens = static_cast<uint32_t>(tokens);
+  request.max_tokens = request.room.demand.tokens + 1 - request.prompt_tokens();
 }
 
 void Scheduler::Admit(size_t waiting_index) {
@@ -120,7 +84,7 @@ void Scheduler::Admit(size_t waiting_index) {
 
 // Returns the tokens of each sequence that admission reserves blocks for.
 uint32_t Scheduler::TokensToReserve(const Request& request) const {
-  const uint32_t whole = request.demand.tokens;
+  const uint32_t whole = request.room.demand.tokens;
   if (options_.admission == Admission::kFull || request.max_tokens == 0) return whole;
   if (request.receipt.preemptions >= SchedulingPolicy::kMaxPreemptions) return whole;
   if (request.retention && request.spec.n > 1) return whole;  // each may need separate blocks
@@ -160,11 +124,12 @@ bool Scheduler::TryAdmit(Request& request) {
   const uint64_t start_ns = MonotonicNs();
   const uint64_t cache_before_ns = figures_.cache_ns();
   using State = FirstTokenTime::State;
-  MatchResult match = Match(request, known.tokens, known.is_long,
-                            {.use_cursor = spec.reuse == Reuse::kAll && !known.goes_on,
-                             .use_tier = spec.use_disk && !request.wait.skips_tier,
-                             .remote = spec.use_remote,
-                             .counts = !spec.only_when_idle && request.times.admitted_ns == 0});
+  MatchResult match =
+      matcher_.Match(request, known.tokens, known.is_long,
+                     {.use_cursor = spec.reuse == Reuse::kAll && !known.goes_on,
+                      .use_tier = spec.use_disk && !request.wait.skips_tier,
+                      .remote = spec.use_remote,
+                      .counts = !spec.only_when_idle && request.times.admitted_ns == 0});
   // All accounts have blocks in use, and its quota needs one.
   if (request.room.account == kNobody && tenants_.HasQuota(request.cache_owner()) &&
       !requests_.running.empty()) {
@@ -174,13 +139,13 @@ bool Scheduler::TryAdmit(Request& request) {
     request.times.parts.Enter(State::kFollows, start_ns, cache_before_ns);
     return false;
   }
-  KvDemand demand = request.demand;
+  KvDemand demand = request.room.demand;
   demand.prompt_tokens = static_cast<uint32_t>(known.tokens.size());
   demand.tokens = TokensToReserve(request);
   demand.n = request.num_live();
   // Without other requests this one would fit: submission checked its demand.
   const bool guaranteed = cache_.IsGuaranteed(match, demand);
-  demand.beside_blocks = 0;  // ReserveSpans
+  demand.beside_blocks = 0;  // SpanReader::Reserve
   Result<Reservation> reservation = cache_.Reserve(match, demand);
   request.room.over_quota = !reservation && CountRefusal(reservation.error());
   request.wait.is_owed = !reservation && guaranteed;
@@ -189,8 +154,8 @@ bool Scheduler::TryAdmit(Request& request) {
     return false;
   }
   const uint32_t available = cache_.accounts().available(request.room.account);
-  auto parts = ReserveSpans(request, match);
-  if (!parts && cache_.DropTail(match)) parts = ReserveSpans(request, match);
+  auto parts = spans_.Reserve(request, match);
+  if (!parts && cache_.DropTail(match)) parts = spans_.Reserve(request, match);
   if (!parts) {
     request.room.over_quota = CountRefusal(parts.error());
     request.wait.is_owed = guaranteed;
@@ -205,7 +170,7 @@ bool Scheduler::TryAdmit(Request& request) {
     }
     return false;
   }
-  if (!parts->empty()) RetrySpans();
+  if (!parts->empty()) spans_.Retry();
   request.spans.parts = std::move(*parts);
   request.times.parts.Enter(State::kRuns, start_ns, cache_before_ns);
   request.room.reserved_tokens = demand.tokens;
@@ -262,8 +227,9 @@ void Scheduler::StartRunning(Request& request, const Known& known, MatchResult m
       const bool is_apart = known.goes_on && !shares;
       sequence->long_rope = is_apart ? options_.IsLong(sequence->tokens.size()) : known.is_long;
       if (sequence->done || shares || sequence.get() == first) continue;
-      sequence->kv = cache_.Fetch(Match(request, known.tokens, known.is_long, {.counts = false}),
-                                  request.prompt_tokens() + request.max_tokens, reservation);
+      sequence->kv =
+          cache_.Fetch(matcher_.Match(request, known.tokens, known.is_long, {.counts = false}),
+                       request.prompt_tokens() + request.max_tokens, reservation);
     }
     if (!known.is_whole) request.answer.prompt_done = false;
   } else {
@@ -319,7 +285,7 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
     sequence->kv = KvSequence();
     sequence->retained.sums.Release();
   }
-  StopSpans(*request);
+  spans_.Stop(*request);
   request->answer.unused_beams.clear();
   request->room.reservation.Release();
   request->resume.preempted = true;
@@ -354,7 +320,7 @@ void Scheduler::GrowReservations() {
     }
     const bool own = std::ranges::count(over_quota, request->room.account) > 0;
     request->room.over_quota = own;
-    const bool has_room = DropTokens(*request) && ReadSpans(*request);
+    const bool has_room = retainer_.DropTokens(*request) && spans_.Read(*request);
     const bool grows = needed > request->room.reserved_tokens || !has_room;
     request->room.is_starved =
         grows && (starved || own || !has_room || !GrowReservation(*request, needed));
@@ -370,8 +336,8 @@ void Scheduler::GrowReservations() {
 bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
   const uint32_t expected = std::max(needed, TokensToReserve(request));
   const uint32_t block_tokens = cache_.layout().block_tokens();
-  const uint32_t least =
-      std::min(request.demand.tokens, (needed + block_tokens - 1) / block_tokens * block_tokens);
+  const uint32_t least = std::min(request.room.demand.tokens,
+                                  (needed + block_tokens - 1) / block_tokens * block_tokens);
   Status grown;
   for (const uint32_t tokens : {expected, least}) {
     grown = request.room.reservation.Grow(tokens, request.num_live());
@@ -383,44 +349,10 @@ bool Scheduler::GrowReservation(Request& request, uint32_t needed) {
   return false;
 }
 
-// Returns what the cache has for `tokens`, under the Identity of a long sequence or of a short one.
-MatchResult Scheduler::MatchText(Request& request, std::span<const TokenId> tokens, bool is_long,
-                                 MatchOptions options) {
-  options.reuse = request.shares();
-  request.room.account = options.account = tenants_.AccountOf(request.cache_owner());
-  const std::vector<TokenId>& source = request.spec.source;
-  options.source = {source, static_cast<uint32_t>(source.size())};
-  if (source.size() > 1 && FaultActive(Fault::kForeignSource)) {
-    options.source.ids = options.source.ids.first(source.size() - 1);
-  }
-  const auto open = [&](bool long_rope) {
-    return cache_.OpenNamespace(request.cache_owner(),
-                                IdentityOf(options_, request.adapters.get(), long_rope),
-                                request.spec.cache_salt, IdentityOf(options_, nullptr, long_rope));
-  };
-  NamespaceId ns = open(false);
-  if (options_.long_rope) {
-    options.other_rope = open(true);
-    if (is_long) std::swap(ns, options.other_rope);
-  }
-  return figures_.TimedCache([&] { return cache_.Match(ns, tokens, options); });
-}
-
-// The same for tokens that the request begins or goes on with.
-MatchResult Scheduler::Match(Request& request, std::span<const TokenId> tokens, bool is_long,
-                             MatchOptions options) {
-  if (request.spans.plan || !FaultActive(Fault::kForeignResume)) {
-    options.most_tokens = request.match_end();
-  } else if (request.retention && request.retention->is_heavy()) {
-    options.most_tokens = request.exact_end();  // without the weights of the first decision
-  }
-  return MatchText(request, tokens, is_long, options);
-}
-
-// RoPE longrope: a token that makes a sequence longer than after_tokens is known, but not computed.
-// From now on all its tokens have the bits that a prompt of this length has, so the request gives
-// up its blocks and goes on as a long one, when all choices that go on are so long: the others wait
-// for those whose format is not known yet.
+// Restarts requests that have become long (RoPE longrope): a token that makes a sequence longer
+// than after_tokens is known, but not computed. From now on all its tokens have the bits that a
+// prompt of this length has, so the request gives up its blocks and goes on as a long one, when all
+// choices that go on are so long: the others wait for those whose format is not known yet.
 void Scheduler::RestartLong() {
   if (!options_.long_rope || options_.cache_mode == CacheMode::kNone) return;
   for (size_t i = requests_.running.size(); i-- > 0;) {

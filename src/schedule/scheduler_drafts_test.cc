@@ -43,7 +43,7 @@ class DraftingScheduler {
                       }
                     }}) {}
 
-  // The last event of the request is in `ended` when it has ended.
+  // Enqueues a request; its last event is in `ended` when it has ended.
   void Begin(const char* tenant, std::vector<TokenId> prompt, uint32_t max_tokens, bool drafts,
              std::optional<Event>* ended) {
     GenerateRequest spec;

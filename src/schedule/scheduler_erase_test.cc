@@ -108,7 +108,7 @@ class ErasingProcess {
       std::string_view owner, ErasureSink done = [](const Erasure&) {}) {
     scheduler_.Erase(owner, std::move(done));
   }
-  // Until all have their answers, which are those of their tokens.
+  // Steps until all have their answers, which are those of their tokens.
   void Finish() {
     while (!scheduler_.idle()) Step();
     for (const auto& [id, asked] : asked_) {
@@ -128,7 +128,7 @@ class ErasingProcess {
     scheduler_.Flush([&](const Result<TierFlushed>& flushed) { is_stored = flushed.has_value(); });
     while (!is_stored) Step();
   }
-  // Whether a row of the last steps is left in the runner's scratch memory.
+  // Tells whether a row of the last steps is left in the runner's scratch memory.
   bool has_rows() const {
     for (uint32_t row = 0; row < kSmallRows; ++row) {
       if (std::ranges::any_of(runner_.hidden(row), [](float x) { return x != 0; })) return true;

@@ -31,7 +31,7 @@ class FormatsTest : public testing::Test {
                                                  std::vector<TokenId>()),
                1 << 20) {}
 
-  // With so many steps of walks in each step.
+  // Starts a scheduler with so many steps of walks in each step.
   void Start(uint64_t format_steps) {
     scheduler_.emplace(runner_, *cache_,
                        SchedulerOptions{.kv_headroom = 0,

@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 constexpr uint32_t kLongTokens = 2048;
 constexpr auto kStep = milliseconds(20);  // of kProcessRows rows: 2,048 tokens take 640 ms
 
-// An engine whose steps take time.
+// Returns the options of an engine whose steps take time.
 ProcessOptions LoadingOptions(Tier* tier, const std::vector<uint32_t>& windows = {0},
                               milliseconds tier_answer = milliseconds(60'000)) {
   return {.tier = tier, .windows = windows, .tier_answer = tier_answer, .on_step = [] {
@@ -34,8 +34,8 @@ struct Timed {
   Receipt receipt;
 };
 
-// One process computes the prompts and stores them. Another one finds out how quick computing and
-// loading are, by a short prompt of each, and then gets the long one.
+// Computes the prompts in one process, which stores them. Another one finds out how quick computing
+// and loading are, by a short prompt of each, and then gets the long one.
 Timed Measure(const MemoryTierOptions& options, const std::vector<uint32_t>& windows = {0}) {
   const auto longest = RandomPrompt(1, kLongTokens), shorter = RandomPrompt(2, 512),
              other = RandomPrompt(3, 512);
@@ -67,13 +67,13 @@ MemoryTierOptions TierOptions() {
   return options;
 }
 
-// Bytes that computing makes in a second.
+// Returns the bytes that computing makes in a second.
 double ComputedBytesPerSecond() {
   return TierOptions().payload_bytes / double{kProcessBlock} * kProcessRows /
          (std::chrono::duration<double>(kStep).count());
 }
 
-// Where the test runs alone: other processes delay steps of 20 ms.
+// Checks the time where the test runs alone: other processes delay steps of 20 ms.
 void ExpectAtMost(double limit_ms, const Timed& timed) {
   if (std::getenv("KVASIR_SLOW") != nullptr) EXPECT_LE(timed.loaded_ms, limit_ms);
 }

@@ -119,7 +119,9 @@ class SchedulerProcess {
     while (!answer.is_done) Step();
     EXPECT_EQ(answer.receipt.computed + answer.receipt.cached_tokens(), prompt.size());
     const bool is_exact = !answer.receipt.spans && !answer.receipt.retention;
-    if (is_exact) EXPECT_EQ(answer.tokens[0], runner_.NextToken(prompt));
+    if (is_exact) {
+      EXPECT_EQ(answer.tokens[0], runner_.NextToken(prompt));
+    }
     return answer;
   }
   // Hands all blocks over, and waits for the answer.

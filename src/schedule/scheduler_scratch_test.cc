@@ -23,8 +23,8 @@ RunnerOptions OptionsOfScratch() {
   return {.threads = 2, .max_rows = kScratchRows, .max_logit_rows = kScratchParallel};
 }
 
-// The bytes of a runner's arena: its activations come first, and of them those of max_rows rows
-// before the final norm.
+// Returns the bytes of a runner's arena: its activations come first, and of them those of max_rows
+// rows before the final norm.
 std::span<const std::byte> ScratchOf(const Runner& runner) {
   const float* const first = runner.hidden(0).data();
   const auto stride = static_cast<uint64_t>(runner.hidden(1).data() - first);
@@ -32,14 +32,15 @@ std::span<const std::byte> ScratchOf(const Runner& runner) {
   return {reinterpret_cast<const std::byte*>(first) - before, runner.scratch_bytes()};
 }
 
-// Where there are bytes other than 0.
+// Marks where there are bytes other than 0.
 std::vector<bool> MarksOf(const Runner& runner) {
   std::vector<bool> marks;
   for (const std::byte byte : ScratchOf(runner)) marks.push_back(byte != std::byte{0});
   return marks;
 }
 
-// How many of them a new runner does not have: it has places of its parts there, and no numbers.
+// Counts the marks that a new runner does not have: it has places of its parts there, and no
+// numbers.
 size_t NumLeft(const std::vector<bool>& marks, const std::vector<bool>& fresh) {
   size_t left = 0;
   for (size_t i = 0; i < marks.size(); ++i) left += marks[i] && !fresh[i];

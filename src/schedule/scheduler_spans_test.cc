@@ -1,7 +1,10 @@
 // Spans of requests that wait, and what is reserved for those that run.
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "schedule/scheduler_process_for_test.h"
+#include "tier/memory_tier_for_test.h"
 
 namespace kvasir {
 namespace {
@@ -109,6 +112,42 @@ TEST(SchedulerSpans, APreemptionLosesNothingOfWhatWasComputed) {
     EXPECT_EQ(answer.receipt.computed, prompt.tokens.size()) << steps;
   }
   EXPECT_GT(preemptions, 20u);
+}
+
+// Each part has 6 blocks in the tier; the read of one of them takes long.
+TEST(SchedulerSpans, AClientThatLeavesWhileAPartIsLoadedGivesAllBack) {
+  const SpannedPrompt before(1, 20, {0, 1, 2}, 96), prompt(2, 60, {2, 0, 1}, 96);
+  for (const uint64_t stalls_at : {0u, 3u, 8u}) {
+    MemoryTierOptions options;
+    options.payload_bytes = FakeRunner({.block_tokens = kProcessBlock, .max_rows = kProcessRows})
+                                .layout()
+                                .block_bytes();
+    options.stalls_at = stalls_at;
+    options.stall = std::chrono::milliseconds(100);
+    MemoryTier tier(options);
+    {
+      SchedulerProcess first({.tier = &tier});
+      first.Ask(before.tokens, before.With(1));
+      ASSERT_TRUE(first.Store());
+    }
+    // Computing takes longer than reading, with a sanitizer too: so all parts are read.
+    SchedulerProcess process({.tier = &tier, .on_step = [] {
+                                std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                              }});
+    Answer answer;
+    const RequestId id = process.Enqueue(prompt.tokens, &answer, prompt.With(5));
+    while (tier.num_reads() < stalls_at || !process.scheduler().WaitsForTier()) {
+      ASSERT_FALSE(answer.is_done) << "nothing stalled at " << stalls_at;
+      process.Step();
+    }
+    process.scheduler().Cancel(id);
+    while (!answer.is_done) process.Step();
+    EXPECT_TRUE(answer.tokens.empty());
+    process.Step();
+    EXPECT_EQ(process.stats().pinned_blocks, 0u);
+    EXPECT_EQ(process.cache().unreserved_blocks(), process.cache().plan().num_blocks);
+    EXPECT_EQ(process.Ask(prompt.tokens, prompt.With(5)).tokens.size(), 5u);
+  }
 }
 
 }  // namespace

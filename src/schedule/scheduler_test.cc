@@ -57,10 +57,10 @@ struct Asked {
   uint64_t last_token_ns = 0;
 };
 
-// What a receipt says, in whole nanoseconds.
+// Returns what a receipt says, in whole nanoseconds.
 uint64_t Ns(double ms) { return static_cast<uint64_t>(std::llround(ms * 1e6)); }
 
-// The answer of a choice, from its tokens alone. `reason` is why it ends.
+// Returns the answer of a choice, from its tokens alone. `reason` is why it ends.
 std::vector<TokenId> Expected(const FakeRunner& runner, const Asked& asked, FinishReason* reason) {
   std::vector<TokenId> tokens = asked.spec.prompt;
   std::optional<FakeRunner::BoundedText> bounded;
@@ -102,6 +102,7 @@ class RandomSchedule {
         drafts_(seed ^ 0x5eed),
         retained_(seed ^ 0x4e7a),
         spanned_(seed ^ 0x59a2),
+        kept_(seed ^ 0x3a9f),
         masks_(LettersTrie(), formats_.Below(2) << 16),
         mode_(random_.Below(8) == 0   ? CacheMode::kNone
               : random_.Below(8) == 0 ? CacheMode::kSequence
@@ -177,6 +178,7 @@ class RandomSchedule {
   uint64_t whole_blocks = 0, unfinished_prompts = 0, dropped = 0;
   uint64_t spans_reused = 0, spans_computed = 0, spans_cut = 0;  // tokens; requests
   uint64_t embedded = 0, embedded_again = 0;                     // again: after a preemption
+  uint64_t kept = 0;                                             // requests whose marks keep tokens
   const DraftStats& drafts() const { return stats_.drafts; }
   const CacheCounters& counters() const { return cache_->counters(); }
 
@@ -229,7 +231,7 @@ class RandomSchedule {
 
   std::string Tenant() { return random_.Below(3) == 0 ? "bob" : "alice"; }
 
-  // There are few different tokens, so prompts share beginnings and diverge within blocks.
+  // Draws a prompt of few different tokens: so prompts share beginnings and diverge within blocks.
   std::vector<TokenId> RandomPrompt() {
     std::vector<TokenId> prompt;
     if (!asked_.empty() && random_.Below(4) != 0) {
@@ -283,6 +285,13 @@ class RandomSchedule {
       std::erase(spec.prompt, kNotFinite);
       AddRandomSpans(spanned_, kContext - 1, spec);
     }
+    // Each step takes up to 40 ms, so that times end while others ask.
+    if (kept_.Below(2) == 0) {
+      for (uint64_t marks = 1 + kept_.Below(GenerateRequest::kMaxKeeps); marks > 0; --marks) {
+        spec.keeps.push_back({static_cast<uint32_t>(kept_.Below(spec.prompt.size() + 1)),
+                              1 + static_cast<uint32_t>(kept_.Below(4))});
+      }
+    }
     const uint64_t id = ++last_id_;
     if (id % 2 == 0) spec.on_trace = [this](const RequestTrace& trace) { HearTrace(trace); };
     auto checked =
@@ -327,6 +336,14 @@ class RandomSchedule {
     if (spec->embeds == Pooling::kMean) spec->reuse = Reuse::kNothing;
   }
 
+  void CheckKept(const Asked& asked) {
+    const std::optional<uint32_t> tokens = asked.receipt.kept;
+    if (!tokens) return;
+    const auto most = std::ranges::max(asked.spec.keeps, {}, &GenerateRequest::Keep::tokens).tokens;
+    wrong += *tokens > most || *tokens % runner_.layout().block_tokens() != 0;
+    kept += *tokens > 0;
+  }
+
   void CheckEmbedding(const Asked& asked, std::span<const float> embedding) {
     if (asked.reasons[0] != FinishReason::kLength) return;
     const bool is_whole = embedding.size() == FakeRunner::kHidden;
@@ -355,7 +372,7 @@ class RandomSchedule {
     return choice;
   }
 
-  // Tokens of two letters; the format has all texts of them, and is walked in many places.
+  // Makes tokens of two letters; the format has all texts of them, and is walked in many places.
   static std::shared_ptr<const TokenTrie> LettersTrie() {
     std::vector<std::string> texts;
     for (uint32_t id = 0; id < kVocab; ++id) {
@@ -364,7 +381,7 @@ class RandomSchedule {
     texts[kEndToken].clear();
     return std::make_shared<const TokenTrie>(texts, std::vector<TokenId>{kEndToken});
   }
-  // So no answer changes, but its rows wait for what they may draw.
+  // Adds a format that changes no answer, but rows wait for what they may draw.
   void AddFormat(Request& request) {
     static const auto grammar = CompileGrammarText(
         FormatLanguage::kGbnf,
@@ -398,7 +415,7 @@ class RandomSchedule {
     }
   }
 
-  // A guarantee for one or both tenants, and a maximum for one or both.
+  // Draws a guarantee, a maximum, both or neither for each tenant.
   void SetQuotas() {
     const uint64_t block_bytes = cache_->layout().block_bytes();
     const uint32_t num_blocks = cache_->plan().num_blocks;
@@ -418,7 +435,7 @@ class RandomSchedule {
     scheduler_.SetTenants(tenants);
   }
 
-  // Requests that were accepted before may get less, or not fit any more.
+  // Changes quotas: requests that were accepted before may get less, or not fit any more.
   void ChangeQuotas() {
     SetQuotas();
     changed_quotas_ = true;
@@ -427,10 +444,10 @@ class RandomSchedule {
   }
 
   const KvAccounts::Account& AccountOf(const std::string& owner) {
-    return cache_->accounts().of(cache_->OpenAccount(owner));
+    return cache_->accounts().of(cache_->EnterAccount(owner));
   }
 
-  // Blocks of the owners with quotas that have no request here.
+  // Counts the blocks of the owners with quotas that have no request here.
   std::map<std::string, uint32_t> HeldByAbsent() {
     std::map<std::string, uint32_t> held;
     for (const auto& [owner, quota] : quotas_) {
@@ -456,7 +473,7 @@ class RandomSchedule {
     limited += cache_->counters().quota_evicted_blocks > 0;
   }
 
-  // The rules of who gives way, and that a tenant which comes back has saved nothing up.
+  // Checks the rules of who gives way, and that a tenant which comes back has saved nothing up.
   void CheckPlan(const View& view, const StepPlan& plan) {
     if (plan.preempt) {
       const RequestView& victim = view.requests[*plan.preempt];
@@ -551,7 +568,7 @@ class RandomSchedule {
     return begin.size() <= whole.size() && std::equal(begin.begin(), begin.end(), whole.begin());
   }
 
-  // An erase ended it, since a choice of it waited for its format.
+  // Tells whether an erase ended it, since a choice of it waited for its format.
   static bool IsCut(const Asked& asked) {
     return asked.error && asked.error->code == Code::kUnavailable;
   }
@@ -632,6 +649,7 @@ class RandomSchedule {
         spans_computed += asked.receipt.spans->computed_tokens;
         spans_cut += CheckSpansReceipt(*asked.spans, asked.receipt, LongestAnswer(asked) > 0);
       }
+      CheckKept(asked);
       preemptions += asked.receipt.preemptions;
       recomputed += asked.receipt.recomputed;
       const size_t prompt = asked.spec.prompt.size();
@@ -664,7 +682,7 @@ class RandomSchedule {
 
   OwnClock clock_;
   uint64_t step_start_ns_ = 0;
-  Random random_, formats_, drafts_, retained_, spanned_;
+  Random random_, formats_, drafts_, retained_, spanned_, kept_;
   const TestDrafts draft_kind_ = TestDrafts(drafts_.Below(5));
   TokenMasks masks_;
   const CacheMode mode_;
@@ -695,7 +713,7 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
            by_priority = 0, restarted = 0, traces = 0, waits = 0, evicting_steps = 0, limited = 0,
            refits = 0, whole_blocks = 0, unfinished_prompts = 0, accepted = 0, rejected = 0,
            dropped = 0, spans_reused = 0, spans_computed = 0, spans_cut = 0, embedded = 0,
-           embedded_again = 0;
+           embedded_again = 0, kept = 0;
   for (uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "KVASIR_SEED=" << seed);
     RandomSchedule schedule(seed);
@@ -727,6 +745,7 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
     spans_cut += schedule.spans_cut;
     embedded += schedule.embedded;
     embedded_again += schedule.embedded_again;
+    kept += schedule.kept;
     accepted += schedule.drafts().accepted;
     rejected += schedule.drafts().drafted - schedule.drafts().accepted;
     rope_changed += schedule.counters().misses[static_cast<size_t>(MissReason::kRopeChanged)];
@@ -747,12 +766,12 @@ TEST(Scheduler, NoScheduleChangesAnAnswer) {
       static_cast<unsigned long long>(accepted), static_cast<unsigned long long>(rejected));
   if (count < 1000) return;
   for (const uint64_t seen :
-       {reused,         cancelled,    expired,       failed,       forked,
-        evicted,        cursors,      preemptions,   recomputed,   late,
-        by_priority,    rope_changed, restarted,     traces,       waits,
-        evicting_steps, limited,      refits,        whole_blocks, unfinished_prompts,
-        accepted,       rejected,     dropped,       spans_reused, spans_computed,
-        spans_cut,      embedded,     embedded_again}) {
+       {reused,         cancelled,    expired,        failed,       forked,
+        evicted,        cursors,      preemptions,    recomputed,   late,
+        by_priority,    rope_changed, restarted,      traces,       waits,
+        evicting_steps, limited,      refits,         whole_blocks, unfinished_prompts,
+        accepted,       rejected,     dropped,        spans_reused, spans_computed,
+        spans_cut,      embedded,     embedded_again, kept}) {
     EXPECT_GT(seen, count / 1000);
   }
 }

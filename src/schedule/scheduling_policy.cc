@@ -33,7 +33,7 @@ std::optional<uint32_t> Cheapest(const View& view, F&& may) {
   return best;
 }
 
-// The running request that came first, of an account or of all.
+// Returns the running request that came first, of an account or of all.
 std::optional<uint32_t> Oldest(const View& view, std::optional<AccountId> account) {
   std::optional<uint32_t> oldest;
   for (uint32_t i = 0; i < view.requests.size(); ++i) {
@@ -195,8 +195,8 @@ uint32_t SchedulingPolicy::MostResident(const View& view, uint32_t first) {
   return head.overtaken >= kMaxOvertaken ? first : most;
 }
 
-// The next one that may start. First those to whom a guarantee owes their room: others gave it up
-// for them. The next one passes those without room that go before it, if these are few and
+// Returns the next one that may start. First those to whom a guarantee owes their room: others gave
+// it up for them. The next one passes those without room that go before it, if these are few and
 // were not passed too often. (Others it need not wait for: else a tenant that was given less could
 // take the place of running requests, without ever starting.)
 std::optional<uint32_t> SchedulingPolicy::Next(const View& view) const {
@@ -228,8 +228,8 @@ std::optional<uint32_t> SchedulingPolicy::Next(const View& view) const {
   return next;
 }
 
-// A request of an account that has more than its guarantee, if another one waits for room that is
-// guaranteed to it.
+// Returns a request of an account that has more than its guarantee, if another one waits for room
+// that is guaranteed to it.
 std::optional<uint32_t> SchedulingPolicy::OwedVictim(const View& view) const {
   std::optional<AccountId> account;
   for (uint32_t i = 0; i < view.requests.size() && !account; ++i) {
@@ -243,8 +243,8 @@ std::optional<uint32_t> SchedulingPolicy::OwedVictim(const View& view) const {
   });
 }
 
-// A request of the tenant that was given most, if another tenant that was given far less waits and
-// has far fewer choices running.
+// Returns a request of the tenant that was given most, if another tenant that was given far less
+// waits and has far fewer choices running.
 std::optional<uint32_t> SchedulingPolicy::UnfairVictim(const View& view) const {
   const auto charge = [&](uint32_t i) { return view.tenants[view.requests[i].tenant].charge_ns; };
   std::optional<uint32_t> poor, rich;

@@ -72,8 +72,8 @@ struct TenantView {
   uint32_t running = 0;  // choices
   uint32_t max_running = std::numeric_limits<uint32_t>::max();
 
-  // A request of more choices than max_running, which was accepted before a reload lowered that,
-  // runs alone.
+  // Tells whether so many choices more may run. A request of more choices than max_running, which
+  // was accepted before a reload lowered that, runs alone.
   bool may_run(uint32_t choices) const {
     return running == 0 || (running <= max_running && choices <= max_running - running);
   }

@@ -37,7 +37,7 @@ class SeenPrompts {
                        std::optional<std::string_view> salt, std::span<const TokenId> prompt,
                        const Digest& adapters = {});  // O(tokens)
 
-  // Tokens of the longest beginning that was added. O(hashes).
+  // Returns the tokens of the longest beginning that was added. O(hashes).
   uint32_t SeenTokens(const Beginnings& prompt) const;
   // `resume_points`: the lengths at which another prompt can go on from this one, ascending; empty:
   // all. O(hashes).

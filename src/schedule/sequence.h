@@ -29,6 +29,14 @@ struct HeavyState {
   HeavyState Copy() const { return {sums.Copy(), decided_at, decisions, dropped}; }
 };
 
+// How far the text of an answer is certain.
+struct TextState {
+  TextStream stream;
+  StopMatcher stop;
+  std::optional<IndentLimit> indent = {};
+  bool has_line_end = false;
+};
+
 // Tokens, BlockTable and text state of one generation. Of `tokens`, the first kv.num_committed()
 // are computed; the rest waits for the next steps. States: computing its prompt (tokens.size() ==
 // the prompt's), generating, done (kv is empty). Engine thread only.
@@ -38,11 +46,11 @@ struct Sequence {
   KvSequence kv;
   bool done = false;
   HeavyState retained;
-  uint32_t num_computed = 0;  // when it was preempted: tokens that had been computed
-  bool long_rope = false;     // rotated by the long factors of RoPE longrope
-  uint64_t token_ns = 0;      // when its last token was sampled; 0: no token yet
-  uint32_t next_logits = 0;   // next position for on_logits
-  std::optional<TextStream> text;
+  uint32_t num_computed = 0;      // when it was preempted: tokens that had been computed
+  bool long_rope = false;         // rotated by the long factors of RoPE longrope
+  uint64_t token_ns = 0;          // when its last token was sampled; 0: no token yet
+  uint32_t next_logits = 0;       // next position for on_logits
+  std::optional<TextState> text;  // absent: the answer has no text
   std::optional<Matcher> format;  // where token `format_end` stands in the request's format
   uint32_t format_begin = 0, format_end = 0;  // the tokens that it has read
   // While its next token is drawn; from one step to the next while it waits for that: until the
@@ -50,10 +58,7 @@ struct Sequence {
   std::unique_ptr<FormatChoice> format_choice;
   std::optional<AnswerParser> thought;  // while an answer may get max_thought_tokens
   uint32_t thought_tokens = 0;
-  std::optional<StopMatcher> stop;
-  std::optional<IndentLimit> indent;
-  bool has_line_end = false;  // in its text
-  Draft draft;                // of its next tokens, for the step that is planned
+  Draft draft;  // of its next tokens, for the step that is planned
   DraftCheck check;
   uint32_t predicted = 0;        // index in the request's prediction that was drafted last
   bool left_prediction = false;  // the answer is not the prediction's beginning

@@ -132,6 +132,7 @@ void StepBatch::Zero() {
     ids->resize(ids->capacity());  // a large step's, of which small steps after it leave the end
     Wipe(ids);
   }
+  runner_.ZeroScratch();
 }
 
 }  // namespace kvasir

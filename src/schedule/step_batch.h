@@ -51,14 +51,22 @@ class StepBatch {
   // Returns the rows whose sources Encode reads, in the order of Runner::source_finite.
   std::span<const Rows* const> source_owners() const { return source_owners_; }
   Status Encode() { return runner_.Encode(sources_, source_tokens_); }
+  bool source_finite(uint32_t source) const { return runner_.source_finite(source); }
 
   // Adds rows, for which the cache has made room, to those that Compute computes, `shift` positions
   // further than they are (Fault::kWrongPosition and kStaleResume; else 0).
   void AddRows(Rows& rows, uint32_t shift);
   bool has_rows() const { return !sequences_.empty(); }
   Status Compute() { return runner_.Step(sequences_, tokens_); }
+  // Return what Compute made of a row: its final hidden state [hidden_size], and whether its
+  // activations are finite; else its KV must not be used.
+  std::span<const float> hidden(uint32_t row) const { return runner_.hidden(row); }
+  bool finite(uint32_t row) const { return runner_.finite(row); }
+  // Return what the model has read since the start (Runner).
+  uint64_t kv_read_bytes() const { return runner_.kv_read_bytes(); }
+  uint64_t weight_read_bytes() const { return runner_.weight_read_bytes(); }
 
-  // Zeroes what earlier steps left in memory.
+  // Zeroes what earlier steps left in memory, the runner's too.
   void Zero();
 
  private:

@@ -15,11 +15,11 @@ class StepBatchTest : public testing::Test {
         cache_(SmallCache(runner_)),
         batch_(runner_, runner_.layout(), kSmallRows, 4) {}
 
-  // A sequence of a request that has room for all of its prompt and computed nothing yet.
+  // Makes a request whose sequence has room for all of its prompt and computed nothing yet.
   std::unique_ptr<Request> Ask(uint32_t tokens, TokenId first) {
     auto request = std::make_unique<Request>();
     request->spec.prompt = SmallPrompt(tokens, first);
-    MatchResult match = cache_->Match(cache_->OpenNamespace("a", {}), request->spec.prompt, {});
+    MatchResult match = cache_->Match(cache_->EnterNamespace("a", {}), request->spec.prompt, {});
     request->room.reservation =
         *cache_->Reserve(match, {.prompt_tokens = tokens, .tokens = tokens});
     AddSequence(*request, cache_->Fetch(std::move(match), tokens, request->room.reservation),

@@ -30,7 +30,7 @@ struct StepWork {
 // descent. Allocates nothing. One thread at a time.
 class StepCost {
  public:
-  // A step of this work took so long. O(kSize^2).
+  // Notes that a step of this work took so long. O(kSize^2).
   void Observe(const StepWork& work, uint64_t step_ns);
   // 0 until a step was observed. Knots that no step was near yet have values that follow from the
   // nearest ones: never less than those of fewer rows. Drafts that no step had yet cost what as

@@ -10,7 +10,8 @@
 namespace kvasir {
 namespace {
 
-// A machine: reading weights takes 40 ms, a row 1.3 ms of computing beside it, KV 30 GB/s.
+// Returns the time of a machine: reading weights takes 40 ms, a row 1.3 ms of computing beside it,
+// KV 30 GB/s.
 double TrueNs(const StepWork& work) {
   const double weights = 40e6, compute = 1.3e6 * work.rows();
   return std::max(weights, compute) + 2e6 + work.decode_kv_bytes / 30 + work.prefill_kv_bytes / 300;
@@ -27,7 +28,8 @@ StepWork RandomWork(Random& random) {
   return work;
 }
 
-// Share of the next steps whose prediction is within `ratio` of the truth, after `known` steps.
+// Returns the share of the next steps whose prediction is within `ratio` of the truth, after
+// `known` steps.
 double ShareWithin(double ratio, uint32_t known, double noise) {
   uint32_t good = 0, all = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {

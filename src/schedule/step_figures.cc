@@ -68,14 +68,15 @@ void StepFigures::CountTenants(const RequestQueues& requests) {
   }
 }
 
-// It takes time for many owners; these gauges may be old while something runs.
+// Counts the blocks of owners. It takes time for many owners; these gauges may be old while
+// something runs.
 void StepFigures::CountOwners(const RequestQueues& requests, KvCache& cache) {
   constexpr uint64_t kPeriodNs = 100'000'000;
   const uint64_t now = MonotonicNs();
   if (!requests.running.empty() && now - owners_counted_ns_ < kPeriodNs) return;
   owners_counted_ns_ = now;
   for (CacheOwnerStats& owner : stats_.cache_owners) {
-    const KvAccounts::Account& account = cache.accounts().of(cache.OpenAccount(owner.name));
+    const KvAccounts::Account& account = cache.accounts().of(cache.EnterAccount(owner.name));
     owner.pinned_blocks = account.pinned;
     owner.idle_blocks = account.idle;
     owner.reserved_blocks = account.reserved;

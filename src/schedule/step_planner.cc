@@ -195,7 +195,7 @@ void StepPlanner::FillSequence(uint32_t index, Request& request, Sequence& seque
   seen_.push_back({&request, &sequence});
 }
 
-// The part of the prompt that the request reads has rows instead of the request's first sequence.
+// Offers rows to the part of the prompt that the request reads, instead of its first sequence.
 void StepPlanner::FillSpan(uint32_t index, Request& request, Sequence& part) {
   if (request.load.waits) return;
   uint32_t pending = loads_.RowsBefore(request, part, part.num_pending());

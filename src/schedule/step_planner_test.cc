@@ -19,7 +19,7 @@ class StepPlannerTest : public testing::Test {
         loads_(runner_, *cache_, nullptr, figures_, kSmallRows),
         leaders_(requests_, options_, kSmallBlockTokens),
         chooser_(runner_, 4, {}),
-        drafter_(options_, *cache_, chooser_, tenants_),
+        drafter_(options_, *cache_, chooser_, tenants_, format_steps_),
         planner_(options_, *cache_, requests_, tenants_, figures_, loads_, leaders_, drafter_),
         batch_(runner_, runner_.layout(), kSmallRows, 4) {}
 
@@ -38,7 +38,7 @@ class StepPlannerTest : public testing::Test {
   Request& Run(uint64_t id, uint32_t prompt_tokens) {
     auto& request = requests_.running.emplace_back(Ask(id, prompt_tokens));
     const uint32_t tokens = prompt_tokens + 8;
-    MatchResult match = cache_->Match(cache_->OpenNamespace("a", {}), request->spec.prompt, {});
+    MatchResult match = cache_->Match(cache_->EnterNamespace("a", {}), request->spec.prompt, {});
     request->room.reservation =
         *cache_->Reserve(match, {.prompt_tokens = prompt_tokens, .tokens = tokens});
     AddSequence(*request, cache_->Fetch(std::move(match), tokens, request->room.reservation),
@@ -55,6 +55,7 @@ class StepPlannerTest : public testing::Test {
   TierLoads loads_;
   Leaders leaders_;
   TokenChooser chooser_;
+  FormatSteps format_steps_{400'000, 4};
   Drafter drafter_;
   StepPlanner planner_;
   StepBatch batch_;
@@ -90,7 +91,7 @@ TEST_F(StepPlannerTest, ShowsThePolicyTheRunningRequestsThenTheWaitingOnes) {
 TEST_F(StepPlannerTest, ARequestWaitsWhileItsAccountsRunningOnesWaitForRoom) {
   Run(1, 20);
   Wait(2, 30);
-  const AccountId account = cache_->OpenAccount("a");
+  const AccountId account = cache_->EnterAccount("a");
   requests_.waiting[0]->room.account = account;
   EXPECT_FALSE(planner_.Decide(std::vector<AccountId>{account}).admit);
   EXPECT_TRUE(planner_.requests()[1].over_quota);

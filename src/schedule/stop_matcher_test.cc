@@ -32,7 +32,7 @@ Cut InPieces(const std::string& text, const std::vector<std::string>& stops, Ran
   return cut;
 }
 
-// The match that ends first, the longest of those.
+// Cuts at the match that ends first, the longest of those.
 Cut Naive(const std::string& text, const std::vector<std::string>& stops) {
   for (size_t end = 1; end <= text.size(); ++end) {
     const std::string* match = nullptr;

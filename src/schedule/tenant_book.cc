@@ -77,14 +77,14 @@ void TenantBook::UseRules(uint32_t tenant, const TenantRules& rules) {
 
 void TenantBook::SetQuota(const std::string& owner, const KvQuota& quota) {
   const bool has_quota = quota != KvQuota{};
-  const AccountId account = has_quota ? cache_.MakeAccount(owner) : cache_.OpenAccount(owner);
+  const AccountId account = has_quota ? cache_.MakeAccount(owner) : cache_.EnterAccount(owner);
   if (account != kNobody) cache_.SetQuota(account, quota);
 }
 
-// No account may have been free when the quota was set.
+// Returns the owner's account with its quota: no account may have been free when the quota was set.
 AccountId TenantBook::AccountOf(const std::string& owner) {
   const auto quota = quotas_.find(owner);
-  if (quota == quotas_.end()) return cache_.OpenAccount(owner);
+  if (quota == quotas_.end()) return cache_.EnterAccount(owner);
   const AccountId account = cache_.MakeAccount(owner);
   if (account != kNobody && cache_.accounts().of(account).quota != quota->second) {
     cache_.SetQuota(account, quota->second);

@@ -18,7 +18,7 @@ class TenantBookTest : public testing::Test {
         book_(*cache_, stats_, kMaxTenants, 10) {}
 
   uint32_t NumberOf(const std::string& name) { return book_.NumberOf(name, requests_); }
-  // A request of a tenant begins to wait.
+  // Adds a waiting request of a tenant.
   void Wait(uint32_t tenant) {
     auto request = std::make_unique<Request>();
     request->tenant = tenant;

@@ -11,7 +11,7 @@
 namespace kvasir {
 namespace {
 
-// What sealing and opening may take of a step that has rows.
+// What sealing and unsealing may take of a step that has rows.
 constexpr uint64_t kTierNs = 4'000'000;
 
 }  // namespace
@@ -56,6 +56,9 @@ void TierLoads::Start(Request& request, KvLoad load, uint32_t num_offered) {
   LoadState& state = request.load;
   state = {};
   state.load = std::move(load);
+  if (request.tracing.trace && request.tracing.trace->restore.begin_ns == 0) {
+    request.tracing.trace->restore.begin_ns = now;
+  }
   if (tier_->LookNs() > 0) LearnSpeed(TierKind::kRemote);  // known since it has connected
   // What the request was held for the lookup is a part of what its load may be late.
   state.pace = {.start_ns = now - request.wait.looked_ns,
@@ -190,6 +193,12 @@ void TierLoads::End(Request& request) {
   LoadState& state = request.load;
   if (!state.load.active() && state.load.num_records() == 0) return;
   Receipt& receipt = request.receipt;
+  if (request.tracing.trace) {
+    RequestTrace::Restore& restore = request.tracing.trace->restore;
+    restore.end_ns = MonotonicNs();
+    restore.remote_tokens += state.load.remote_tokens();
+    restore.disk_tokens += state.load.loaded_tokens() - state.load.remote_tokens();
+  }
   if (request.spans.is_reading) {
     SpanPart& part = *request.spans.parts[request.spans.num_read];
     part.from_remote = state.load.remote_tokens();

@@ -25,7 +25,7 @@ class TierLoadsTest : public testing::Test {
         prompt_(SmallPrompt(kLoadedPrompt)) {
     const auto earlier = MakeCache();
     {
-      MatchResult match = earlier->Match(earlier->OpenNamespace("a", {}), prompt_, {});
+      MatchResult match = earlier->Match(earlier->EnterNamespace("a", {}), prompt_, {});
       const Reservation reservation = *earlier->Reserve(match, Demand());
       KvSequence kv = earlier->Fetch(std::move(match), kLoadedPrompt, reservation);
       KV_CHECK(earlier->Extend(kv, prompt_));
@@ -56,7 +56,7 @@ class TierLoadsTest : public testing::Test {
   Sequence& sequence() { return *request().answer.sequences[0]; }
 
   void Start(TierLoads& loads) {
-    MatchResult match = cache_->Match(cache_->OpenNamespace("a", {}), prompt_, {});
+    MatchResult match = cache_->Match(cache_->EnterNamespace("a", {}), prompt_, {});
     const uint32_t num_offered = match.num_offered();
     EXPECT_EQ(num_offered, kLoadedTokens);
     request().room.reservation = *cache_->Reserve(match, Demand());

@@ -143,8 +143,8 @@ void TokenChooser::Choose(Draw& draw, uint32_t sampler) {
   draw.id = Sample(draw, sampler, legal);
 }
 
-// Where the steps are over too early, the draw waits: it is repeated when more is known, and finds
-// the same.
+// Chooses a token that the format allows. Where the steps are over too early, the draw waits: it is
+// repeated when more is known, and finds the same.
 void TokenChooser::ChooseOfFormat(Draw& draw, uint32_t sampler) {
   const Request& request = *draw.request;
   const GenerateRequest& spec = request.spec;
@@ -220,7 +220,7 @@ std::optional<InfillWords> TokenChooser::InfillWordsOf(const Request& request,
                                                        std::span<const uint64_t> legal) const {
   if (!request.spec.sampling.infill) return std::nullopt;
   InfillWords words{.text =
-                        [trie = request.words](TokenId id) {
+                        [trie = request.format.words](TokenId id) {
                           const std::string_view text = trie->text(id);
                           const bool is_special =
                               text.starts_with(kHiddenToken) || MarkOf(text).has_value();

@@ -22,13 +22,13 @@ class TokenChooserTest : public testing::Test {
   TokenChooserTest()
       : runner_(SmallRunnerOptions()),
         chooser_(runner_, 4, ends_),
-        masks_(std::make_shared<const TokenTrie>(Texts(), std::vector<TokenId>{kChosenEnd}),
-               1 << 20) {
+        trie_(std::make_shared<const TokenTrie>(Texts(), std::vector<TokenId>{kChosenEnd})),
+        masks_(trie_, 1 << 20) {
     request_.spec.prompt = {1, 2};
     request_.spec.sampling.temperature = 0;
   }
 
-  // Token 10 is "a", 11 is "b", ...; the others have no text.
+  // Returns texts: token 10 is "a", 11 is "b", ...; the others have no text.
   static std::vector<std::string> Texts() {
     std::vector<std::string> texts(kSmallVocab);
     for (char c = 'a'; c <= 'z'; ++c) texts[static_cast<size_t>(10 + c - 'a')] = c;
@@ -65,6 +65,7 @@ class TokenChooserTest : public testing::Test {
   const std::vector<TokenId> ends_ = {kChosenEnd};
   const float hidden_[FakeRunner::kHidden] = {};
   TokenChooser chooser_;
+  const std::shared_ptr<const TokenTrie> trie_;
   TokenMasks masks_;
   Request request_;
 };
@@ -120,18 +121,27 @@ TEST_F(TokenChooserTest, ADrawThatWaitedFindsTheSameToken) {
   std::vector<float> logits(kSmallVocab);
   Random random(1);
   for (float& logit : logits) logit = static_cast<float>(random.Uniform());
-  const auto at_once = SequenceOf({}), later = SequenceOf({});
+  const auto at_once = SequenceOf({});
   const std::optional<TokenId> expected = DrawOf(*at_once, logits).id;
   ASSERT_TRUE(expected);
-  uint32_t waits = 0;
-  TokenChooser::Draw draw = DrawOf(*later, logits, 0);
-  for (; draw.waits; ++waits) {
-    WalkSteps steps(5);
-    later->format_choice->Run(steps);
-    draw = DrawOf(*later, logits, 0);
+  // The second one keeps no mask: what a row needs is in the row.
+  TokenMasks kept(trie_, 1 << 20), evicted(trie_, 0);
+  for (TokenMasks* masks : {&kept, &evicted}) {
+    request_.format.masks = masks;
+    const auto later = SequenceOf({});
+    uint32_t waits = 0;
+    TokenChooser::Draw draw = DrawOf(*later, logits, 0);
+    for (; draw.waits; ++waits) {
+      ASSERT_LT(waits, 1000u);
+      WalkSteps steps(5);
+      later->format_choice->Run(steps);
+      draw = DrawOf(*later, logits, 0);
+    }
+    EXPECT_GT(waits, 0u);
+    EXPECT_EQ(draw.id, expected);
   }
-  EXPECT_GT(waits, 0u);
-  EXPECT_EQ(draw.id, expected);
+  EXPECT_GT(kept.bytes(), 0u);
+  EXPECT_EQ(evicted.bytes(), 0u);
 }
 
 TEST_F(TokenChooserTest, ADrawDoesNotDependOnItsBatch) {

@@ -111,7 +111,7 @@ std::string Acceptor::Lines() const {
     const tcp::endpoint endpoint = listener->acceptor.local_endpoint(ec);
     const std::string address = endpoint.address().to_string();
     text +=
-        fmt::format("listening on http://{}:{}\n",
+        fmt::format("listening on {}://{}:{}\n", parts_.options.tls ? "https" : "http",
                     endpoint.address().is_v6() ? "[" + address + "]" : address, endpoint.port());
   }
   return text;

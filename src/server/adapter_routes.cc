@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "api/adapter_fields.h"
 #include "base/mutex.h"
@@ -19,6 +20,7 @@
 #include "http/errors.h"
 #include "http/json_body.h"
 #include "server/refusals.h"
+#include "server/request_schema.h"
 
 namespace kvasir {
 namespace {
@@ -33,14 +35,14 @@ json CardJson(const AdapterCard& card, bool shows_path) {
   return entry;
 }
 
-// Whether `path` is `folder` or in it. Both are canonical.
+// Tells whether `path` is `folder` or in it. Both are canonical.
 bool IsWithin(const fs::path& path, const fs::path& folder) {
   const auto [in_path, in_folder] = std::ranges::mismatch(path, folder);
   return in_folder == folder.end();
 }
 
-// The adapter's path with its links resolved. kPermissionDenied (lora_path): it, or a file of its
-// folder, is outside `dir`.
+// Returns the adapter's path with its links resolved. kPermissionDenied (lora_path): it, or a file
+// of its folder, is outside `dir`.
 Result<fs::path> PathWithin(const std::string& dir, const std::string& given) {
   std::error_code error;
   const fs::path folder = fs::canonical(dir, error);
@@ -78,7 +80,8 @@ class AdapterHandlers {
  private:
   // Reads an adapter on a thread for that alone: it may take a second, and its memory is counted by
   // --lora-memory.
-  Outcome LoadLater(Engine& engine, AdapterSource source, Engine::AdapterNames names);
+  Outcome LoadLater(Engine& engine, AdapterSource source, Engine::AdapterNames names,
+                    std::vector<std::string> ignored);
 
   const KeyRing& keys_;
   std::atomic<bool> loads_{false};  // acquired by the call that begins a load, released at its end
@@ -86,7 +89,7 @@ class AdapterHandlers {
   std::thread loader_ KV_GUARDED_BY(mutex_);
 };
 
-// An error of Engine::LoadAdapter as one of the body's fields.
+// Turns an error of Engine::LoadAdapter into one of the body's fields.
 Error LoadError(Error error) {
   if (error.code == Code::kModelChanged) {
     error = {Code::kInvalidArgument, "the adapter's files changed while they were read; try again"};
@@ -99,6 +102,12 @@ Error LoadError(Error error) {
   return error;
 }
 
+// Adds the names of fields that were not read, if there are some.
+json WithIgnored(json answer, const std::vector<std::string>& ignored) {
+  if (!ignored.empty()) answer["ignored"] = ignored;
+  return answer;
+}
+
 Outcome AdapterHandlers::List(const Call& call) const {
   const bool shows_path = !CheckAdmin(*keys_.current(), "path", call.caller);
   json list = json::array();
@@ -108,7 +117,7 @@ Outcome AdapterHandlers::List(const Call& call) const {
   return JsonResponse(list);
 }
 
-// The body is a list, as llama.cpp's server takes it.
+// Sets the scales. The body is a list, as llama.cpp's server takes it.
 Outcome AdapterHandlers::SetScales(const Call& call) const {
   const std::string text = fmt::format("{{\"lora\":{}}}", call.request.body);
   const auto body = ParseBody(text);
@@ -116,14 +125,14 @@ Outcome AdapterHandlers::SetScales(const Call& call) const {
   JsonFields fields(body->fields);
   const auto choices = ReadAdapterChoices(fields, "lora");
   if (fields.error()) return ErrorResponse(*fields.error());
-  if (!choices || !fields.Unread().empty()) {
+  if (!choices || body->fields.size() != 1) {
     return ErrorResponse(
         {Code::kInvalidArgument, "the body is not a list of objects with id and scale", "lora"});
   }
   if (const Status set = call.engine.SetAdapterScales(*choices); !set) {
     return ErrorResponse(set.error());
   }
-  return JsonResponse({{"success", true}});
+  return JsonResponse(WithIgnored({{"success", true}}, fields.Unread()));
 }
 
 Outcome AdapterHandlers::Load(const Call& call) {
@@ -153,24 +162,25 @@ Outcome AdapterHandlers::Load(const Call& call) {
   auto within = PathWithin(*call.options.lora_dir, path);
   if (!within) return ErrorResponse(within.error());
   return LoadLater(call.engine, {.path = within->string(), .name = std::move(name), .scale = 0},
-                   replaces ? Engine::AdapterNames::kMayReplace : Engine::AdapterNames::kMustBeNew);
+                   replaces ? Engine::AdapterNames::kMayReplace : Engine::AdapterNames::kMustBeNew,
+                   fields.Unread());
 }
 
-Outcome AdapterHandlers::LoadLater(Engine& engine, AdapterSource source,
-                                   Engine::AdapterNames names) {
-  return LaterAnswer{[this, &engine, source = std::move(source),
-                      names](const LaterAnswer::Reply& reply) {
+Outcome AdapterHandlers::LoadLater(Engine& engine, AdapterSource source, Engine::AdapterNames names,
+                                   std::vector<std::string> ignored) {
+  return LaterAnswer{[this, &engine, source = std::move(source), names,
+                      ignored = std::move(ignored)](const LaterAnswer::Reply& reply) {
     const MutexLock lock(mutex_);
     if (loads_.exchange(true, std::memory_order_acquire)) {
       return reply(ErrorResponse(
           {Code::kUnavailable, "another adapter is being loaded; try again when it is"}));
     }
     if (loader_.joinable()) loader_.join();
-    const auto load = [this, &engine, source, names, reply] {
+    const auto load = [this, &engine, source, names, ignored, reply] {
       HttpResponse response;
       try {
         auto card = engine.LoadAdapter(source, names);
-        response = card ? JsonResponse(CardJson(*card, true))
+        response = card ? JsonResponse(WithIgnored(CardJson(*card, true), ignored))
                         : ErrorResponse(LoadError(std::move(card.error())));
       } catch (const std::bad_alloc&) {
         response = ErrorResponse({Code::kUnavailable, "the system is out of memory; try again"});
@@ -204,7 +214,7 @@ Outcome AdapterHandlers::Unload(const Call& call) const {
   if (const Status gone = call.engine.UnloadAdapter(name); !gone) {
     return ErrorResponse(gone.error());
   }
-  return JsonResponse({{"success", true}, {"name", name}});
+  return JsonResponse(WithIgnored({{"success", true}, {"name", name}}, fields.Unread()));
 }
 
 }  // namespace
@@ -221,8 +231,8 @@ void AddAdapterRoutes(const KeyRing& keys, RouteTable* table) {
               .access = Access::kSums,
               .description = {.summary = "Sets the scales of requests that say nothing of "
                                          "adapters.",
-                              .properties = R"("id":{"type":"integer","minimum":0},
-                                  "scale":{"type":"number","minimum":-100,"maximum":100})",
+                              .properties = JoinedFields(
+                                  {R"("id":{"type":"integer","minimum":0})", AdapterScaleSchema()}),
                               .required = R"(["id","scale"])",
                               .takes_list = true}});
   table->Add({.path = "/v1/load_lora_adapter",

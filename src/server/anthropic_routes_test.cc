@@ -63,6 +63,21 @@ TEST_F(AnthropicRoutesTest, FieldsReachTheEngine) {
   EXPECT_FALSE(Start(kMessages, Asked()).requests[0].reports_progress);
 }
 
+TEST_F(AnthropicRoutesTest, ErrorsHaveTheFormThatTheirSchemaSays) {
+  HttpRequest request = RequestOf("GET", "/v1/messages/batches/x");
+  request.id = "r";
+  const Route* route = server_->table.FindPath("/v1/messages/batches/x");
+  ASSERT_NE(route, nullptr);
+  json body = json::parse(ErrorResponse({Code::kNotFound, "is not there", "path"}).body);
+  ASSERT_NE(route->errors->reshape, nullptr);
+  route->errors->reshape(request, 404, &body);
+  EXPECT_EQ(body["type"], "error");
+  EXPECT_EQ(body["request_id"], "r");
+  EXPECT_EQ(body["error"]["type"], "not_found_error");
+  const json schema = json::parse(route->errors->schema);
+  for (const json& name : schema["required"]) EXPECT_TRUE(body.contains(name)) << name;
+}
+
 TEST_F(AnthropicRoutesTest, NamesAreThoseOfTheRequest) {
   // What the prompt does not show: the template knows neither thoughts nor results' ids.
   const json body = Asked(R"({"messages":[{"role":"user","content":"a"},

@@ -53,6 +53,26 @@ std::string WhyNotErased(const Error& error) {
                                           : "the disk that has them fails";
 }
 
+// Says that no key names the tenant or group, which may be a slip of the pen; "": one does.
+std::string Unnamed(const Credentials& keys, const std::optional<std::string>& tenant,
+                    const std::optional<std::string>& group) {
+  const bool is_default = keys.num_tenants() == 0 && tenant == "default";
+  const auto is_of_group = [&](const auto& entry) {
+    return entry->rules.cache_owner == OwnerOfGroup(*group);
+  };
+  const char* kind = nullptr;
+  if (tenant && !is_default && !keys.Find(*tenant)) kind = "tenant";
+  if (group && std::ranges::none_of(keys.tenants(), is_of_group)) kind = "share group";
+  if (!kind) return {};
+  return fmt::format("no key names the {} \"{}\"", kind, kind[0] == 't' ? *tenant : *group);
+}
+
+// Tells whether something was there to erase. The store of a fleet does not say it.
+bool HasErased(const Erasure& erasure, size_t sessions) {
+  return erasure.remote || erasure.blocks > 0 || erasure.tokens > 0 || erasure.cursors > 0 ||
+         erasure.disk_blocks > 0 || sessions > 0;
+}
+
 // Names what an erase could not reach; "": nothing.
 std::string WhatStays(const std::string& sessions, uint32_t locked_stores) {
   if (locked_stores == 0) return sessions;
@@ -149,8 +169,8 @@ std::optional<HttpResponse> CacheEraser::CheckOther(const std::string& field,
                         .field = field});
 }
 
-// Without a query the caller's own cache is erased; ?tenant=T and ?share_group=G name others. The
-// file of --keys may lack them: what is stored stays when the file changes.
+// Erases the caller's own cache, or with ?tenant=T or ?share_group=G another one's. The file of
+// --keys may lack that name: what is stored stays when the file changes.
 Outcome CacheEraser::Erase(const Call& call) {
   if (auto unknown = UnknownQuery(call.request.target, {"tenant", "share_group"})) {
     return ErrorResponse({.code = Code::kInvalidArgument,
@@ -176,11 +196,12 @@ Outcome CacheEraser::Erase(const Call& call) {
   if (group) owners.push_back(OwnerOfGroup(*group));
   const bool has_disk = call.engine.DiskStats().has_value();
   const bool shows_sizes = keys->num_tenants() <= 1;
+  const std::string unnamed = Unnamed(*keys, tenant, group);
   std::string stays;
   const size_t sessions = tenant ? RemoveSessions(call.engine, *tenant, &stays) : 0;
   DropPrepared(tenant);
   if (group) stores_.texts.EraseAll();  // of any tenant in it
-  return LaterAnswer{[this, sessions, has_disk, shows_sizes, stays = std::move(stays),
+  return LaterAnswer{[this, sessions, has_disk, shows_sizes, stays = std::move(stays), unnamed,
                       owners = std::move(owners)](LaterAnswer::Reply reply) {
     queue_.EraseAll(owners, [=, reply = std::move(reply)](const Erasure& erasure) {
       const std::string kept = WhatStays(stays, erasure.locked_stores);
@@ -190,8 +211,15 @@ Outcome CacheEraser::Erase(const Call& call) {
              fmt::format("memory is erased, but this stays on the disk: {}{}{}", kept,
                          erasure.error ? "; " : "", erasure.error ? erasure.error->message : "")}));
       }
-      reply(erasure.error ? ErrorResponse(*erasure.error)
-                          : JsonResponse(ErasureJson(erasure, sessions, has_disk, shows_sizes)));
+      if (erasure.error) return reply(ErrorResponse(*erasure.error));
+      json body = ErasureJson(erasure, sessions, has_disk, shows_sizes);
+      if (!unnamed.empty()) {
+        const bool has_erased = HasErased(erasure, sessions);
+        body["erased"] = has_erased;
+        body["note"] = unnamed + (has_erased ? ": what was stored under that name before is erased"
+                                             : ", and nothing was stored under that name");
+      }
+      reply(JsonResponse(body));
     });
   }};
 }

@@ -47,7 +47,7 @@ json CacheJson(const EngineStats& stats, const char* mode) {
           {"worst_waste", stats.worst_waste}};
 }
 
-// Milliseconds of a step by its rows, and what each GiB of KV that they see adds.
+// Shows the milliseconds of a step by its rows, and what each GiB of KV that they see adds.
 json CostJson(const StepCostStats& cost) {
   constexpr double kMs = 1e-6, kGiB = 1 << 30;
   constexpr size_t kShown = 11;  // up to 1,024 rows: few steps are longer
@@ -99,6 +99,19 @@ json OwnJson(const TenantActivity& own, const char* mode) {
             {"reused_disk", own.reused_disk},
             {"reused_remote", own.reused_remote},
             {"generated", own.generated}}}};
+}
+
+json HourJson(const LastHour& hour) {
+  json minutes = json::array();
+  for (const auto& minute : hour.minutes) minutes.push_back({minute.prompt, minute.reused});
+  return {{"answers", hour.sums.answers},
+          {"prompt", hour.sums.prompt},
+          {"computed", hour.sums.computed},
+          {"reused_pool", hour.sums.reused_pool},
+          {"reused_partial", hour.sums.reused_partial},
+          {"reused_disk", hour.sums.reused_disk},
+          {"reused_remote", hour.sums.reused_remote},
+          {"minutes", std::move(minutes)}};
 }
 
 json DiskJson(const std::optional<TierStats>& disk) {
@@ -200,8 +213,13 @@ Outcome CacheHandlers::State(const Call& call) {
   const bool all = call.caller.is_admin || keys_.current()->num_tenants() <= 1;
   body["cache"] =
       all ? CacheJson(call.engine.Stats(), mode) : OwnJson(activity_.Of(call.tenant()), mode);
+  std::optional<std::string> tenant;
+  if (!all) tenant = call.tenant();
+  body["cache"]["last_hour"] = HourJson(activity_.HourOf(tenant));
   if (all) body["cache"]["disk"] = DiskJson(call.engine.DiskStats());
   if (all) body["cache"]["remote"] = RemoteJson(call.engine.RemoteState());
+  const SessionCounts kept = all ? sessions_.counts() : sessions_.ResponsesOf(call.tenant());
+  body["cache"]["responses"] = {{"stored", kept.responses}, {"bytes", kept.response_bytes}};
   // Why sessions are not kept there; it tells nothing about others.
   if (const auto why = sessions_.no_file()) body["cache"]["disk"]["no_sessions"] = why->message;
   if (all) body["cost"] = CostJson(call.engine.Stats().cost);
@@ -210,7 +228,7 @@ Outcome CacheHandlers::State(const Call& call) {
   return JsonResponse(body);
 }
 
-// The caller's own sequences; the operator's key shows all.
+// Lists the caller's own sequences; the operator's key shows all.
 Outcome CacheHandlers::Sequences(const Call& call) {
   std::optional<std::string> tenant;
   if (!call.caller.is_admin) tenant = call.tenant();
@@ -231,8 +249,14 @@ Outcome CacheHandlers::Tenants(const Call& call) {
   const auto row = [&](const TenantEntry& entry) {
     json tenant = TenantJson(entry, stats);
     if (!has_remote) return tenant;
-    const auto epoch = call.engine.RemoteEpochOf(entry.name);
-    tenant["remote_epoch"] = epoch ? json(*epoch) : json();
+    const auto epoch_of = [&](std::string_view owner) {
+      const auto epoch = call.engine.RemoteEpochOf(owner);
+      return epoch ? json(*epoch) : json();
+    };
+    tenant["remote_epoch"] = epoch_of(entry.name);
+    if (entry.rules.cache_owner) {
+      tenant["remote_group_epoch"] = epoch_of(*entry.rules.cache_owner);
+    }
     return tenant;
   };
   const auto keys = keys_.current();
@@ -288,8 +312,11 @@ void AddCacheRoutes(Engine& engine, const KeyRing& keys, const Activity& activit
                  "The plan of the memory, and the state of the cache."));
   table->Add(row("/v1/cache/sequences", "GET", &CacheHandlers::Sequences, Access::kKey,
                  "The caller's requests that wait or run."));
-  table->Add(row("/v1/cache/prefixes", "GET", &CacheHandlers::Prefixes, Access::kTenant,
-                 "What the cache holds of the caller's prompts, as trees."));
+  Route prefixes = row("/v1/cache/prefixes", "GET", &CacheHandlers::Prefixes, Access::kTenant,
+                       "What the cache holds of the caller's prompts, as trees.");
+  prefixes.description.parameters = {
+      {"limit", fmt::format(R"({{"type":"integer","minimum":1,"maximum":{}}})", kMostPrefixRuns)}};
+  table->Add(std::move(prefixes));
   Route erase = row("/v1/cache", "DELETE", &CacheHandlers::Erase, Access::kKey,
                     "Erases all that is cached for the caller, and the caller's sessions.");
   erase.work = Route::kPrepared;

@@ -64,6 +64,22 @@ TEST_F(CacheRoutesTest, AnErasureNamesATenantOrAGroup) {
   EXPECT_EQ(status("?tenant=t&share_group=g"), 200) << "without keys all callers may";
   EXPECT_EQ(engine_->erased, (std::vector<std::string>{"t", OwnerOfGroup("g")}));
   EXPECT_EQ(status("?tenant=%20"), 400);
+  for (const char* query : {"?tenent=t", "?tenant=t&all=1", "?id=t", "?Tenant=t"}) {
+    EXPECT_EQ(status(query), 400) << query << ": it may mean less than all of the caller";
+  }
+  EXPECT_EQ(engine_->erased.size(), 2u);
+  json erased = AskJson("DELETE", "/v1/cache?tenant=t");
+  EXPECT_EQ(erased["erased"], false);
+  EXPECT_EQ(erased["note"],
+            "no key names the tenant \"t\", and nothing was stored under that name");
+  erased = AskJson("DELETE", "/v1/cache?tenant=default");
+  EXPECT_EQ(erased["erased"], true) << "the caller's own";
+  EXPECT_FALSE(erased.contains("note"));
+  engine_->erasure.disk_blocks = 1;
+  erased = AskJson("DELETE", "/v1/cache?tenant=t");
+  EXPECT_EQ(erased["erased"], true);
+  EXPECT_EQ(erased["note"],
+            "no key names the tenant \"t\": what was stored under that name before is erased");
   caller_ = {.tenant = std::nullopt, .is_admin = true, .entry = nullptr};
   EXPECT_EQ(status(""), 403) << "the admin key has no tenant";
   ServerOptions options;
@@ -86,6 +102,10 @@ TEST_F(CacheRoutesTest, ACallerSeesItsOwnSumsAndSequences) {
   const json own = AskJson("GET", "/v1/cache")["cache"];
   EXPECT_FALSE(own.contains("blocks"));
   EXPECT_EQ(own["tokens"]["generated"], 2);
+  server_->activity.Add("other", {.prompt_tokens = 9}, 1);
+  EXPECT_EQ(AskJson("GET", "/v1/cache")["cache"]["last_hour"]["prompt"], 5);
+  EXPECT_EQ(own["last_hour"]["prompt"], 5);
+  EXPECT_EQ(own["last_hour"]["minutes"].size(), 60u);
   EXPECT_EQ(AskJson("GET", "/v1/cache/tenants")["data"].size(), 2u);
 }
 
@@ -99,6 +119,28 @@ TEST_F(CacheRoutesTest, TenantsHaveAnEpochInAFleet) {
   engine_->remote_epochs[tenants()[0]["tenant"].get<std::string>()] = 1700000000000;
   EXPECT_EQ(tenants()[0]["remote_epoch"], 1700000000000);
   EXPECT_TRUE(tenants()[1]["remote_epoch"].is_null()) << "it is not known yet";
+  EXPECT_FALSE(tenants()[0].contains("remote_group_epoch"));
+}
+
+TEST_F(CacheRoutesTest, TenantsHaveTheEpochOfTheirShareGroup) {
+  ServerOptions options;
+  options.keys.tenants = {{.name = "red", .share_group = "pair"}, {.name = "blue"}};
+  options.keys.tenants[0].rules.cache_owner = OwnerOfGroup("pair");
+  Restart(options);
+  engine_->remote.emplace();
+  engine_->remote_epochs = {{"red", 3}, {"blue", 4}};
+  const auto red = [&] {
+    const json body = AskJson("GET", "/v1/cache/tenants");
+    for (const json& row : body["data"]) {
+      if (row["tenant"] == "red") return row;
+      EXPECT_FALSE(row.contains("remote_group_epoch")) << row;
+    }
+    return json();
+  };
+  EXPECT_EQ(red()["remote_epoch"], 3);
+  EXPECT_TRUE(red()["remote_group_epoch"].is_null()) << "it is not known yet";
+  engine_->remote_epochs[OwnerOfGroup("pair")] = 7;
+  EXPECT_EQ(red()["remote_group_epoch"], 7);
 }
 
 TEST_F(CacheRoutesTest, APrefixShowsTheTextThatAnOwnSessionHasRead) {
@@ -116,6 +158,22 @@ TEST_F(CacheRoutesTest, APrefixShowsTheTextThatAnOwnSessionHasRead) {
   EXPECT_EQ(runs[1]["text"], "d") << "the session has not read more";
   caller_ = {.tenant = "other", .entry = nullptr};
   EXPECT_TRUE(AskJson("GET", "/v1/cache/prefixes")["data"][0]["text"].is_null());
+}
+
+TEST_F(CacheRoutesTest, ALimitOfPrefixesIsANumberInItsRange) {
+  engine_->prefixes.runs = {{.begin = 0, .tokens = IdsOfBytes("abc")},
+                            {.parent = 0, .begin = 3, .tokens = IdsOfBytes("de")}};
+  const json one = AskJson("GET", "/v1/cache/prefixes?limit=1");
+  EXPECT_EQ(one["data"].size(), 1u);
+  EXPECT_EQ(one["has_more"], true);
+  const json two = AskJson("GET", "/v1/cache/prefixes?limit=512");
+  EXPECT_EQ(two["data"].size(), 2u);
+  EXPECT_EQ(two["has_more"], false);
+  for (const char* limit : {"0", "-1", "513", "99999999999999999999", "x", ""}) {
+    const json refused =
+        AskJson("GET", std::string("/v1/cache/prefixes?limit=") + limit, nullptr, 400);
+    EXPECT_EQ(refused["error"]["param"], "limit") << limit;
+  }
 }
 
 // A session that was edited a thousand times has read its beginning a thousand times.

@@ -10,13 +10,25 @@
 #include <string>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "http/http_text.h"
+#include "http/https_stream.h"
+#include "http/plain_stream.h"
 #include "http/request_reader.h"
 #include "http/response_writer.h"
 #include "server/connection_step.h"
 
 namespace kvasir {
 namespace {
+
+// Returns true once a second: what anyone who reaches the port can cause must not fill the log.
+bool IsFirstOfSecond() {
+  static std::atomic<uint64_t> next_ns = 0;
+  const uint64_t now = MonotonicNs();
+  uint64_t next = next_ns.load(std::memory_order_relaxed);
+  return now >= next && next_ns.compare_exchange_strong(next, now + 1'000'000'000);
+}
 
 namespace asio = boost::asio;
 using ErrorCode = boost::system::error_code;
@@ -25,14 +37,14 @@ constexpr size_t kMaxLingerBytes = 64 << 20;  // dropped after an early answer
 constexpr uint32_t kWriteTimeoutMs = 60000;
 constexpr uint32_t kLingerTimeoutMs = 5000;
 
-// States: idle -> reading -> busy (its Exchange finds and sends the answer) -> idle, or ->
-// lingering (drops what the client still sends, so that it can read the answer) -> closed. One read
-// at a time is pending: while busy, it notices when the client disconnects, and then the generation
-// is cancelled. Bytes of the next request that come meanwhile wait in the reader, and the watch
-// ends. A client is disconnected when a write takes kWriteTimeoutMs, or when its exchange says so.
-// An exception in a handler ends only this connection (RunStep); Close never throws. The server may
-// close the connection to make room until its request has been read, and while its client reads
-// nothing of an answer. One strand.
+// States: (greeting, where TLS begins ->) idle -> reading -> busy (its Exchange finds and sends the
+// answer) -> idle, or -> lingering (drops what the client still sends, so that it can read the
+// answer) -> closed. One read at a time is pending: while busy, it notices when the client
+// disconnects, and then the generation is cancelled. Bytes of the next request that come meanwhile
+// wait in the reader, and the watch ends. A client is disconnected when a write takes
+// kWriteTimeoutMs, or when its exchange says so. An exception in a handler ends only this
+// connection (RunStep); Close never throws. The server may close the connection to make room until
+// its request has been read, and while its client reads nothing of an answer. One strand.
 class Connection : public ConnectionHandle,
                    public ExchangeHost,
                    public std::enable_shared_from_this<Connection> {
@@ -41,17 +53,21 @@ class Connection : public ConnectionHandle,
       : strand_(socket.get_executor()),
         socket_(std::move(socket)),
         timer_(strand_),
-        parts_(parts) {}
+        parts_(parts),
+        tls_(parts.options.tls
+                 ? std::make_unique<HttpsStream>(socket_, parts.options.tls->certificate())
+                 : nullptr) {}
 
   void Start() {
-    asio::post(strand_,
-               [self = shared_from_this()] { self->RunStep([&] { self->AwaitRequest(); }); });
+    asio::post(strand_, [self = shared_from_this()] {
+      self->RunStep([&] { self->tls_ ? self->BeginTls() : self->AwaitRequest(); });
+    });
   }
 
   void Finish() override {
     asio::post(strand_, [self = shared_from_this()] {
       self->finishing_ = true;
-      if (self->state_ == State::kIdle || self->state_ == State::kReading) self->Close();
+      if (self->state_ < State::kBusy) self->Close();
     });
   }
 
@@ -70,7 +86,7 @@ class Connection : public ConnectionHandle,
   }
 
  private:
-  enum class State { kIdle, kReading, kBusy, kLingering, kClosed };
+  enum class State { kGreeting, kIdle, kReading, kBusy, kLingering, kClosed };
 
   // Runs a handler; an exception ends the connection.
   template <typename Handler>
@@ -132,6 +148,29 @@ class Connection : public ConnectionHandle,
     Close();
   }
 
+  // --- TLS
+
+  // Begins TLS. The client has as long as for the head of a request.
+  void BeginTls() {
+    if (finishing_) return Close();
+    state_ = State::kGreeting;
+    parts_.connections.Set(this, Waits::kForRest);
+    SetDeadline(parts_.options.read_timeout_ms);
+    tls_->Handshake(Then([this](ErrorCode ec, size_t) { OnTls(ec); }));
+  }
+
+  void OnTls(ErrorCode ec) {
+    if (state_ == State::kClosed) return;
+    if (!ec) return AwaitRequest();
+    if (ec != asio::error::eof) {  // a client that only looks whether the port is open says nothing
+      Log(IsFirstOfSecond() ? LogLevel::kInfo : LogLevel::kDebug, "a client could not begin TLS",
+          LogField("client", PeerAddress()), LogField("reason", tls_->fault()));
+    }
+    Close();
+  }
+
+  ByteStream& stream() { return tls_ ? static_cast<ByteStream&>(*tls_) : plain_; }
+
   // --- reading
 
   void AwaitRequest() {
@@ -183,6 +222,10 @@ class Connection : public ConnectionHandle,
     if (state_ == State::kClosed) return;
     if (ec) return Refuse(ec);
     RequestHead head = reader_.Head();
+    if (tls_ && tls_->is_plain()) {
+      head.refusal =
+          Error{Code::kInvalidArgument, "this port speaks https; begin the address with https://"};
+    }
     const bool is_whole = head.whole;
     if (auto refusal = exchange_->TakeHead(std::move(head))) {
       state_ = State::kBusy;
@@ -213,7 +256,7 @@ class Connection : public ConnectionHandle,
     exchange_->Dispatch();
   }
 
-  // An unreadable request ends the connection, with an answer if the client may still see it.
+  // Ends the connection after an unreadable request, with an answer if the client may still see it.
   void Refuse(ErrorCode ec) {
     std::optional<Error> error = ReadError(ec, exchange_->max_body_bytes());
     if (late_) error = Error{Code::kDeadlineExceeded, "did not arrive in time", "request"};
@@ -264,11 +307,12 @@ class Connection : public ConnectionHandle,
 
   // --- ending
 
-  // Closing with unread bytes would reset the connection and lose the answer.
+  // Reads on for a time: closing with unread bytes would reset the connection and lose the answer.
   void Linger() {
     state_ = State::kLingering;
     parts_.connections.Set(this, Waits::kForRequest);
     ErrorCode ignored;
+    if (tls_) tls_->EndSending();
     socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
     SetDeadline(kLingerTimeoutMs);
     reader_.DropBytes();
@@ -280,6 +324,7 @@ class Connection : public ConnectionHandle,
   void Close() noexcept override {
     if (state_ == State::kClosed) return;
     const bool is_answering = state_ == State::kBusy;
+    if (tls_ && state_ == State::kIdle) tls_->EndSending();
     state_ = State::kClosed;
     if (exchange_) exchange_->Cut(is_answering);
     RunQuietly([&] { timer_.cancel(); });
@@ -292,14 +337,16 @@ class Connection : public ConnectionHandle,
   asio::ip::tcp::socket socket_;
   asio::steady_timer timer_;
   const ConnectionParts parts_;
+  const std::unique_ptr<HttpsStream> tls_;  // null: plain HTTP
+  PlainStream plain_{socket_};
 
   State state_ = State::kIdle;
   bool finishing_ = false;    // the server is stopping
   bool late_ = false;         // the deadline of the request that is being read has passed
   bool half_closed_ = false;  // the client sends nothing more, but may still read
   size_t lingered_bytes_ = 0;
-  RequestReader reader_{socket_};
-  ResponseWriter writer_{socket_};
+  RequestReader reader_{stream()};
+  ResponseWriter writer_{stream()};
   std::shared_ptr<Exchange> exchange_;  // from the first byte of a request until it is answered
 };
 

@@ -127,7 +127,7 @@ class ConnectionDiskTest : public testing::Test {
     sockets_.Send(method + " " + target + " HTTP/1.1\r\nHost: x\r\nContent-Length: " +
                   std::to_string(body.size()) + "\r\n\r\n" + body);
   }
-  // The status and body of the next answer, which is not in chunks.
+  // Returns the status and body of the next answer, which is not in chunks.
   std::pair<int, std::string> Receive() {
     std::string head;
     while (!head.ends_with("\r\n\r\n")) {
@@ -150,7 +150,7 @@ class ConnectionDiskTest : public testing::Test {
   void SendGenerate(const std::string& session) {
     Send("POST", session + "/generate", R"({"grammar":"root ::= \"a\""})");
   }
-  // The client resets its connection, and the server has noticed.
+  // Resets the connection from the client's end, and waits until the server has noticed.
   void HangUp() {
     sockets_.client.set_option(boost::asio::socket_base::linger(true, 0));
     sockets_.client.close();

@@ -16,7 +16,7 @@ using nlohmann::json;
 class EmbeddingRoutesTest : public RoutesTest {
  protected:
   void SetUp() override { MakeSmall(TinyTokenizerJson()); }
-  // A model whose hidden states have four numbers.
+  // Makes a model whose hidden states have four numbers.
   void MakeSmall(const std::string& tokenizer_json) {
     Make({}, tokenizer_json);
     engine_->mutable_card().hidden_size = 4;
@@ -154,6 +154,9 @@ TEST_F(EmbeddingRoutesTest, WhatIsHeldCoversTextsAndEmbeddings) {
   const std::vector<std::string> texts(100, std::string(50, 'a'));
   const GenerationStart start = Start("/v1/embeddings", {{"input", texts}});
   EXPECT_GT(start.answer_bytes, 100 * (50 * sizeof(TokenId) + 4 * sizeof(float)));
+  const std::string salt(200, 's');  // each request has it
+  const GenerationStart salted = Start("/v1/embeddings", {{"input", texts}, {"cache_salt", salt}});
+  EXPECT_GE(salted.answer_bytes, start.answer_bytes + 100 * salt.size());
 }
 
 }  // namespace

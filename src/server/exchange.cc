@@ -66,7 +66,7 @@ std::optional<HttpResponse> Exchange::TakeHead(RequestHead head) {
   }
   if (head.whole) return std::nullopt;
   max_body_bytes_ = parts_.service.MaxBodyBytes(request_);
-  if (body_memory_.Hold(head.body_bytes.value_or(max_body_bytes_))) return std::nullopt;
+  if (memory_.body.Hold(head.body_bytes.value_or(max_body_bytes_))) return std::nullopt;
   keep_alive_ = false;
   parts_.service.CountRejection(RejectReason::kMemory);
   return ErrorResponse({Code::kUnavailable, "too many large requests are being read; try again"});
@@ -154,7 +154,7 @@ void Exchange::Reply(Prepared prepared) {
   Outcome& outcome = prepared.outcome;
   awaiting_ = false;
   std::string().swap(request_.body);  // an assignment would keep its memory
-  body_memory_.Hold(0);
+  memory_.body.Hold(0);
   turn_.reset();  // an outcome that still needs it has it
   if (auto* response = std::get_if<HttpResponse>(&outcome)) return Respond(std::move(*response));
   if (auto* start = std::get_if<GenerationStart>(&outcome)) {
@@ -188,7 +188,7 @@ void Exchange::Generate(GenerationStart start, QuotaShare share) {
   answer_ = AnswerOf(std::move(start));
   // Its key may have been removed while it was prepared.
   if (parts_.service.TenantOf(request_) != answer_->tenant()) return OnAnswerError(KeyRevoked());
-  if (!answer_memory_.Hold(bytes)) {
+  if (!memory_.answer.Hold(bytes)) {
     return OnAnswerError(
         {Code::kExhausted, fmt::format("running and unsent answers leave no room for an "
                                        "answer of {} bytes; try again later",
@@ -218,7 +218,7 @@ void Exchange::Run(SlowWork kind, const std::string& tenant, size_t bytes,
 void Exchange::OnAnswer(const std::string& text) {
   if (!answer_) return;
   const WrittenAnswer& written = answer_->written();
-  if (!written.streams() && !answer_memory_.HoldMore(written.held_bytes())) {
+  if (!written.streams() && !memory_.answer.HoldMore(written.held_bytes())) {
     CancelAnswer();
     return Respond(NoRoomToAnswer());
   }
@@ -317,7 +317,7 @@ void Exchange::Respond(HttpResponse response) {
   ResponseWriter::Gather(&response);
   if (!response.rest) told_.reset();
   const uint64_t bytes = response.rest ? response.rest_bytes : response.body.size();
-  if (!answer_memory_.Hold(bytes) && !(response.is_metrics && metrics_memory_.Hold(bytes))) {
+  if (!memory_.answer.Hold(bytes) && !(response.is_metrics && memory_.metrics.Hold(bytes))) {
     response = NoRoomToAnswer();
     parts_.service.ShapeError(request_, &response);
   }
@@ -336,7 +336,7 @@ void Exchange::Send() {
 // Holds memory for the unsent bytes of a stream.
 bool Exchange::HoldUnsent() {
   const uint64_t bytes = writer_.held_bytes();
-  return bytes <= kMaxUnsentBytes && answer_memory_.Hold(answer_->written().held_bytes() + bytes);
+  return bytes <= kMaxUnsentBytes && memory_.answer.Hold(answer_->written().held_bytes() + bytes);
 }
 
 void Exchange::OnSent() {
@@ -361,15 +361,15 @@ void Exchange::Cut(bool is_answering) noexcept {
   RunQuietly([&] { CancelAnswer(); });  // if this fails, they end by themselves
   RunQuietly([&] { turn_.reset(); });
   RunQuietly([&] { ping_.cancel(); });
-  body_memory_.Hold(0);
+  memory_.body.Hold(0);
   DropAnswer();
 }
 
 void Exchange::DropAnswer() {
   writer_.DropParts();
   told_.reset();
-  answer_memory_.Hold(0);
-  metrics_memory_.Hold(0);
+  memory_.answer.Hold(0);
+  memory_.metrics.Hold(0);
 }
 
 void Exchange::WriteLog(std::string_view remark) {

@@ -105,6 +105,15 @@ class Exchange : public AnswerClient, public std::enable_shared_from_this<Exchan
     Outcome outcome;
   };
 
+  // What it holds of the memory of all connections.
+  struct Memory {
+    explicit Memory(ConnectionSet& connections)
+        : body(connections.bodies()),
+          answer(connections.answers()),
+          metrics(connections.metrics()) {}
+    HeldBytes body, answer, metrics;
+  };
+
   // Runs a step on the strand; an exception ends the connection.
   template <typename Step>
   void RunStep(Step&& step) noexcept;
@@ -142,9 +151,7 @@ class Exchange : public AnswerClient, public std::enable_shared_from_this<Exchan
   bool keep_alive_ = false;
   uint64_t max_body_bytes_ = 0;
   std::optional<RequestLog> log_;
-  HeldBytes body_memory_{parts_.connections.bodies()};
-  HeldBytes answer_memory_{parts_.connections.answers()};
-  HeldBytes metrics_memory_{parts_.connections.metrics()};
+  Memory memory_{parts_.connections};
 
   bool awaiting_ = false;          // waits for the pool or the engine
   bool begun_ = false;             // the headers of a stream were sent

@@ -120,7 +120,7 @@ class FakeEngine : public Engine {
   const ModelCard& card() const override { return card_; }
   const EngineOptions& options() const override { return options_; }
   EngineOptions& mutable_options() { return options_; }
-  // As one with a disk tier: its folder and its secret lie under `parent`.
+  // Shows a disk tier: its folder and its secret lie under `parent`.
   void HaveDisk(const std::filesystem::path& parent) {
     const std::string state = parent / "state";
     KV_CHECK(LoadOrCreateSecret(state).has_value());
@@ -199,7 +199,7 @@ inline HttpResponse AskService(Service& service, const HttpRequest& request) {
   return answer;
 }
 
-// A byte-level tokenizer of the 256 bytes and two markers: id = byte.
+// Returns a byte-level tokenizer of the 256 bytes and two markers: id = byte.
 inline std::string TinyTokenizerJson() {
   std::string vocab;
   for (int byte = 0; byte < 256; ++byte) {

@@ -1,6 +1,7 @@
 #include "server/forgets.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -24,22 +25,41 @@ ForgetScope ScopeOf(const Call& call, const SessionStore& sessions) {
 
 namespace {
 
-// Answers with `body` and what was erased, or with why the disk still has the session.
+// Returns the error of an erase that left blocks somewhere although the session is changed: clients
+// ask again after a 5xx, and would change it once more.
+HttpResponse BlocksStay(Error error) {
+  error.message =
+      "the session is changed and erased from memory, so do not repeat the call; but: " +
+      error.message;
+  HttpResponse response = ErrorResponse(error);
+  response.headers = {{"x-should-retry", "false"}};
+  return response;
+}
+
+// Whether an answer says what left the disk: records of a path are the caller's own. Those of an
+// erase of all are said to one tenant alone (DELETE /v1/cache).
+enum class DiskSums : uint8_t { kShown, kHidden };
+
+// Answers with `body` and what was erased, or with why the disk still has the session (`kept`).
 ErasureSink Answering(const std::shared_ptr<SessionStore::Turn>& turn, nlohmann::json body,
-                      const Status& on_disk, LaterAnswer::Reply reply) {
-  return [turn, body = std::move(body), on_disk, reply = std::move(reply)](const Erasure& sum) {
-    if (!on_disk) {
+                      const Status& kept, DiskSums disk, LaterAnswer::Reply reply) {
+  return [turn, body = std::move(body), kept, disk, reply = std::move(reply)](const Erasure& sum) {
+    if (!kept) {
       turn->End();
       return reply(ErrorResponse({Code::kUnavailable,
                                   "memory is erased, but the session stays on "
                                   "the disk as it was; ask again: " +
-                                      on_disk.error().message}));
+                                      kept.error().message}));
     }
-    if (sum.error) return reply(ErrorResponse(*sum.error));
+    if (sum.error) return reply(BlocksStay(*sum.error));
     nlohmann::json with = body;
     with["erased_blocks"] = sum.blocks;
     with["erased_tokens"] = sum.tokens;
     with["kept_shared"] = sum.kept_shared;
+    if (disk == DiskSums::kShown) {
+      with["disk_blocks"] = sum.disk_blocks;
+      with["disk_bytes"] = sum.disk_bytes;
+    }
     turn->End();  // before the client can call again
     reply(JsonResponse(with));
   };
@@ -51,7 +71,8 @@ LaterAnswer ForgetAnswer(const Call& call, std::vector<ForgetRequest> requests, 
                          const Status& on_disk) {
   return {[&engine = call.engine, turn = call.turn, requests = std::move(requests),
            body = std::move(body), on_disk](LaterAnswer::Reply reply) mutable {
-    ErasureSink answer = Answering(turn, std::move(body), on_disk, std::move(reply));
+    const DiskSums disk = engine.DiskStats() ? DiskSums::kShown : DiskSums::kHidden;
+    ErasureSink answer = Answering(turn, std::move(body), on_disk, disk, std::move(reply));
     if (requests.empty()) return answer(Erasure());
     std::vector<ErasureSink> sinks = SinksOfSum(requests.size(), std::move(answer));
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -66,7 +87,8 @@ LaterAnswer EraseAnswer(const Call& call, nlohmann::json body, const Status& on_
   return {[&engine = call.engine, turn = call.turn, owners = std::move(owners),
            body = std::move(body), on_disk](LaterAnswer::Reply reply) mutable {
     std::vector<ErasureSink> sinks =
-        SinksOfSum(owners.size(), Answering(turn, std::move(body), on_disk, std::move(reply)));
+        SinksOfSum(owners.size(),
+                   Answering(turn, std::move(body), on_disk, DiskSums::kHidden, std::move(reply)));
     for (size_t i = 0; i < owners.size(); ++i) engine.Erase(owners[i], std::move(sinks[i]));
   }};
 }
@@ -74,9 +96,10 @@ LaterAnswer EraseAnswer(const Call& call, nlohmann::json body, const Status& on_
 Outcome DeleteKept(const Call& call, const SessionStore& sessions, KeptTexts& texts,
                    const char* object) {
   const auto entry = call.turn->Read();
-  if (!entry && entry.error().code == Code::kExhausted) {
-    return DeleteUnreadKept(call, texts, object);
-  }
+  // Its memory is not there, or a newer version wrote it: what it has read is on its paths alone.
+  const bool is_unread = !entry && (entry.error().code == Code::kExhausted ||
+                                    entry.error().code == Code::kUnsupported);
+  if (is_unread) return DeleteUnreadKept(call, texts, object);
   // A damaged session does not know what it has read; it can be deleted all the same.
   if (!entry && entry.error().code != Code::kCorruption) return ErrorResponse(entry.error());
   std::vector<ForgetRequest> requests;
@@ -88,7 +111,8 @@ Outcome DeleteKept(const Call& call, const SessionStore& sessions, KeptTexts& te
                       {{"id", call.turn->id()}, {"object", object}, {"deleted", true}}, removed);
 }
 
-// It may be gone already: the memory may have ended after that.
+// Deletes a chat that could not be read. It may be gone already: the memory may have ended after
+// that.
 Outcome DeleteUnreadKept(const Call& call, KeptTexts& texts, const char* object) {
   Status removed = call.turn->Remove();
   if (!removed && removed.error().code == Code::kNotFound) removed = {};

@@ -15,6 +15,7 @@
 #include "base/sizes.h"
 #include "http/errors.h"
 #include "http/request_memory.h"
+#include "kvasir/request_bytes.h"
 
 namespace kvasir {
 namespace {
@@ -29,7 +30,8 @@ std::string FingerprintOf(const Engine& engine) {
   return "fp_" + ToHex(Sha256Of(whole)).substr(0, 12);
 }
 
-// The same of an answer that is computed with adapters; `adapters`: Receipt::adapter_digest.
+// Returns the fingerprint of an answer that is computed with adapters; `adapters`:
+// Receipt::adapter_digest.
 std::string FingerprintWith(const std::string& plain, const std::string& adapters) {
   if (adapters.empty()) return plain;
   return "fp_" + ToHex(Sha256Of(plain + adapters)).substr(0, 12);
@@ -39,7 +41,7 @@ std::string FingerprintWith(const std::string& plain, const std::string& adapter
 uint64_t BytesOf(std::span<const GenerateRequest> requests) {
   uint64_t bytes = 0;
   for (const GenerateRequest& one : requests) {
-    bytes += sizeof(one) + one.prompt.capacity() * sizeof(TokenId);
+    bytes += sizeof(one) + AllocatedBytes(one);
   }
   return bytes;
 }
@@ -96,6 +98,7 @@ Outcome GenerationStarter::Start(Result<GenerationCall> call, const Call& from,
                                  std::string prompt_field) {
   if (!call) return ErrorResponse(call.error());
   GenerationStart start;
+  start.heads = from.heads;
   for (GenerateRequest& request : call->requests) {
     if (const Status chosen = engine_.ChooseAdapters(request); !chosen) {
       return ErrorResponse(chosen.error());
@@ -112,7 +115,7 @@ Outcome GenerationStarter::Start(Result<GenerationCall> call, const Call& from,
   std::optional<uint32_t> slot;
   if (has_slot) slot = call->slot;
   start.requests = std::move(call->requests);
-  start.lines = std::move(call->lines);
+  start.head = std::move(call->head);
   start.at_once = call->at_once;
   start.prompt_field = std::move(prompt_field);
   start.tenant = from.tenant();
@@ -165,9 +168,9 @@ void GenerationStarter::Follow(std::shared_ptr<AskedChat> chat, const HeadSpace&
   GenerateRequest& request = start->requests.front();
   const bool shares =
       engine_.options().cache_mode == CacheMode::kPrefix && request.reuse != Reuse::kNothing;
-  const bool explains = has_answers || !start->lines.empty();
+  const bool explains = has_answers || !start->head.lines.empty();
   if (!shares || !(explains || prepares)) return;
-  chat->NoteLines(std::move(start->lines), request.cache_salt, heads);
+  chat->NoteHead(std::move(start->head), request, heads, start->answer->answer());
   request.caller_explains = explains;
   if (prepares) chat->PrepareAfter(request);
   // A prepared answer is kept too.
@@ -177,24 +180,23 @@ void GenerationStarter::Follow(std::shared_ptr<AskedChat> chat, const HeadSpace&
   start->chat = std::move(chat);
 }
 
-void GenerationStarter::FollowChat(const std::string& body, const Call& from,
-                                   TurnPreparer& preparer, Outcome* outcome) const {
-  auto* start = std::get_if<GenerationStart>(outcome);
-  if (!start || body.size() > AskedChat::kMaxBodyBytes) return;
+void GenerationStarter::FollowChat(std::string body, const Call& from, TurnPreparer& preparer,
+                                   GenerationStart* start) const {
+  if (body.empty() || body.size() > AskedChat::kMaxBodyBytes) return;
   const bool has_answers = body.find("\"assistant\"") != body.npos;
   const GenerateRequest& request = start->requests.front();
   const bool prepares = from.options.prepare && request.n == 1 && request.max_tokens > 0 &&
                         !request.spans;  // the next turn does not begin with its tokens
-  Follow(std::make_shared<AskedChat>(body, from.model, preparer), from.heads, has_answers, prepares,
-         start);
+  Follow(std::make_shared<AskedChat>(std::move(body), from.model, preparer), from.heads,
+         has_answers, prepares, start);
 }
 
-Outcome GenerationStarter::StartChat(ParseChat parse, const Call& from, std::string prompt_field,
+Outcome GenerationStarter::StartChat(Result<GenerationCall> call, std::string chat,
+                                     const Call& from, std::string prompt_field,
                                      TurnPreparer& preparer) {
-  std::string chat;
-  auto parsed = parse(from.request.body, from.own_model(), &chat);
-  Outcome outcome = Start(std::move(parsed), from, std::move(prompt_field));
-  FollowChat(chat, from, preparer, &outcome);
+  Outcome outcome = Start(std::move(call), from, std::move(prompt_field));
+  auto* start = std::get_if<GenerationStart>(&outcome);
+  if (start) FollowChat(std::move(chat), from, preparer, start);
   return outcome;
 }
 

@@ -26,25 +26,23 @@ class GenerationStarter {
   GenerationStarter(const ServerOptions& options, const Engine& engine, const ModelView& model,
                     Slots& slots, std::shared_ptr<SpanExporter> spans);
 
-  // A GenerationStart, or the error's answer. `prompt_field`: what the request calls its prompt.
+  // Returns a GenerationStart, or the error's answer. `prompt_field`: what the request calls its
+  // prompt.
   Outcome Start(Result<GenerationCall> call, const Call& from, std::string prompt_field);
   // Keeps the chat until its answer has come, if something follows from it: it explains a miss by
   // its answers or by the lines of other chats, or prepares the next turn. `heads`: the tenant's.
   void Follow(std::shared_ptr<AskedChat> chat, const HeadSpace& heads, bool has_answers,
               bool prepares, GenerationStart* start) const;
-  // Keeps a chat completion, by its body, unless `outcome` is an error. The others must outlive it.
-  void FollowChat(const std::string& body, const Call& from, TurnPreparer& preparer,
-                  Outcome* outcome) const;
-  // Starts a chat of another protocol, and keeps it as a chat completion. `parse` sets *chat to
-  // that.
-  using ParseChat = Result<GenerationCall> (*)(std::string_view body, const ModelView& model,
-                                               std::string* chat);
-  Outcome StartChat(ParseChat parse, const Call& from, std::string prompt_field,
-                    TurnPreparer& preparer);
+  // Starts a chat, and keeps it as the chat completion `chat`; "": it is not one.
+  Outcome StartChat(Result<GenerationCall> call, std::string chat, const Call& from,
+                    std::string prompt_field, TurnPreparer& preparer);
   // Sets the smallest of the times that the body, the header and the operator allow.
   void LimitTime(const HttpRequest& head, GenerateRequest* request) const;
 
  private:
+  // Keeps a chat completion, by its body. The others must outlive it.
+  void FollowChat(std::string body, const Call& from, TurnPreparer& preparer,
+                  GenerationStart* start) const;
   Status Trace(std::string_view traceparent, const std::string& id, GenerateRequest& request) const;
   void NoteUnseen(std::span<const std::string> names);
 

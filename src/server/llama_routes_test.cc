@@ -30,7 +30,7 @@ class LlamaRoutesTest : public RoutesTest {
 
 using Ids = std::vector<TokenId>;
 
-// One token of one choice, which ends the request.
+// Makes an event with the one token of one choice, which ends the request.
 Event OnlyToken(TokenId id, std::string text, FinishReason reason) {
   Event event;
   event.tokens.push_back({id, text});

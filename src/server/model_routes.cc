@@ -18,7 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-// As OpenAI's and as Anthropic's API have it: both read the members that they know.
+// Lists a model as OpenAI's and as Anthropic's API have it: both clients read the members that they
+// know.
 json ModelEntry(const std::string& name, const std::vector<std::string>& names,
                 const std::vector<std::string>& tags, const ModelCard& card, int64_t created) {
   return {{"id", name},
@@ -43,7 +44,7 @@ json ModelEntry(const std::string& name, const std::vector<std::string>& names,
             {"n_params", card.parameters}}}};
 }
 
-// An adapter that requests name as a model, as vLLM shows it.
+// Lists an adapter that requests name as a model, as vLLM shows it.
 json AdapterEntry(const AdapterCard& adapter, const Call& call, int64_t created) {
   json entry =
       ModelEntry(adapter.name, {adapter.name}, call.options.tags, call.engine.card(), created);

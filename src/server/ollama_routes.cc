@@ -32,7 +32,7 @@ json DetailsOf(const ModelCard& card) {
           {"quantization_level", card.dtype}};
 }
 
-// The model as /api/tags and /api/ps list it.
+// Lists the model as /api/tags and /api/ps have it.
 json OllamaEntry(const Call& call, std::string_view name, const std::string& since) {
   const ModelCard& card = call.engine.card();
   const std::string full = std::string(name) + ":latest";
@@ -52,13 +52,16 @@ Outcome ShowModel(const Call& call) {
   fields.Text("model", &name);
   if (!fields.Has("model")) fields.Text("name", &name);
   if (fields.error()) return ErrorResponse(*fields.error());
-  const auto known = CheckModel(std::string(WithoutLatest(name)), call.model);
+  const auto known = CheckModel(name, call.model);
   if (!known) return ErrorResponse(known.error());
   const ModelCard& card = call.engine.card();
-  json capabilities = {"completion"};
   const ChatTemplate* chat_template = call.model.chat_template;
-  if (call.model.calls) capabilities.push_back("tools");
-  if (call.model.think) capabilities.push_back("thinking");
+  json capabilities = json::array();
+  if (!card.decoder_start) capabilities.push_back("completion");
+  if (chat_template && call.model.calls && chat_template->form().shows_tools) {
+    capabilities.push_back("tools");
+  }
+  if (chat_template && call.model.think) capabilities.push_back("thinking");
   if (call.model.tokenizer && CheckInfill(call.model)) capabilities.push_back("insert");
   // Only a model that is made for it: Ollama's command line uses such a model for nothing else.
   if (card.pooling && call.model.no_embeddings.empty()) capabilities.push_back("embedding");
@@ -88,24 +91,25 @@ HttpResponse LoadAnswer(GenerationCall parsed, const Call& call) {
   return response;
 }
 
+using ParseOllama = Result<GenerationCall> (*)(std::string_view body, const ModelView& model,
+                                               std::string* chat);
+
 Route OllamaAnswer(std::string_view path, const char* summary, std::string properties,
-                   const char* required, GenerationStarter::ParseChat parse,
-                   const char* prompt_field, GenerationStarter& generations,
-                   TurnPreparer& preparer) {
+                   const char* required, ParseOllama parse, const char* prompt_field,
+                   GenerationStarter& generations, TurnPreparer& preparer) {
   return {.path = path,
           .method = "POST",
           .handler = [parse, prompt_field, &generations, &preparer](const Call& call) -> Outcome {
             std::string chat;
             auto parsed = parse(call.request.body, call.own_model(), &chat);
             if (parsed && parsed->requests.empty()) return LoadAnswer(std::move(*parsed), call);
-            Outcome outcome = generations.Start(std::move(parsed), call, prompt_field);
-            if (!chat.empty()) generations.FollowChat(chat, call, preparer, &outcome);
-            return outcome;
+            return generations.StartChat(std::move(parsed), std::move(chat), call, prompt_field,
+                                         preparer);
           },
           .access = Access::kTenant,
           .work = Route::kGeneration,
           .for_model = Route::kTextModel,
-          .errors = Route::kPlainErrors,
+          .errors = &kPlainErrors,
           .description = {.summary = summary,
                           .properties = std::move(properties),
                           .required = required,
@@ -127,7 +131,7 @@ Route OllamaEmbedding(std::string_view path, const char* input, ParseEmbed parse
           .access = Access::kTenant,
           .work = Route::kGeneration,
           .for_model = Route::kTextModel,
-          .errors = Route::kPlainErrors,
+          .errors = &kPlainErrors,
           .description = {.summary = "Embeds texts, as Ollama does.",
                           .properties = fmt::format(
                               R"("model":{{"type":"string"}},"{}":{{"type":["string","array"]}},
@@ -139,6 +143,9 @@ Route OllamaEmbedding(std::string_view path, const char* input, ParseEmbed parse
 }  // namespace
 
 void AddOllamaRoutes(GenerationStarter& generations, TurnPreparer& preparer, RouteTable* table) {
+  table->AddUnknown({.prefix = "/api",
+                     .errors = &kPlainErrors,
+                     .hint = "; OpenAI's API is at /v1, such as /v1/chat/completions"});
   table->Add(OllamaAnswer("/api/chat", "Answers a chat, as Ollama does.", OllamaSchema(),
                           R"(["messages"])", ParseOllamaChat, "messages", generations, preparer));
   table->Add(OllamaAnswer("/api/generate", "Answers a text, as Ollama does.", OllamaSchema(),
@@ -153,7 +160,7 @@ void AddOllamaRoutes(GenerationStarter& generations, TurnPreparer& preparer, Rou
                 }
                 return JsonResponse({{"models", std::move(models)}});
               },
-              .errors = Route::kPlainErrors,
+              .errors = &kPlainErrors,
               .description = {.summary = "The names of the model, as Ollama lists them."}});
   table->Add({.path = "/api/ps",
               .method = "GET",
@@ -164,13 +171,13 @@ void AddOllamaRoutes(GenerationStarter& generations, TurnPreparer& preparer, Rou
                 entry["context_length"] = call.engine.card().ctx_size;
                 return JsonResponse({{"models", json::array({std::move(entry)})}});
               },
-              .errors = Route::kPlainErrors,
+              .errors = &kPlainErrors,
               .description = {.summary = "The model that is loaded, as Ollama lists it."}});
   table->Add({.path = "/api/show",
               .method = "POST",
               .handler = ShowModel,
               .work = Route::kPrepared,
-              .errors = Route::kPlainErrors,
+              .errors = &kPlainErrors,
               .description = {.summary = "What the model is and can do, as Ollama says it.",
                               .properties = R"("model":{"type":"string"},"name":{"type":"string"})",
                               .required = "[]"}});
@@ -179,7 +186,7 @@ void AddOllamaRoutes(GenerationStarter& generations, TurnPreparer& preparer, Rou
               .handler = [](const Call& call) -> Outcome {
                 return JsonResponse({{"version", call.options.version}});
               },
-              .errors = Route::kPlainErrors,
+              .errors = &kPlainErrors,
               .description = {.summary = "The version of the server."}});
   table->Add(OllamaEmbedding("/api/embed", "input", ParseOllamaEmbed, generations));
   table->Add(OllamaEmbedding("/api/embeddings", "prompt", ParseOllamaEmbeddings, generations));
@@ -187,14 +194,15 @@ void AddOllamaRoutes(GenerationStarter& generations, TurnPreparer& preparer, Rou
     table->Add({.path = path,
                 .method = "",
                 .handler = [](const Call& call) -> Outcome {
-                  return ErrorResponse(
+                  HttpResponse response = ErrorResponse(
                       {Code::kUnsupported,
                        fmt::format("{} is not available: a server has one model, which it is "
                                    "started with",
-                                   call.path),
-                       "api"});
+                                   call.path)});
+                  response.status = 501;
+                  return response;
                 },
-                .errors = Route::kPlainErrors});
+                .errors = &kPlainErrors});
   }
 }
 

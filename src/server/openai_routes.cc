@@ -25,10 +25,8 @@ class OpenAiHandlers {
 
   Outcome Chat(const Call& call) {
     const std::string& body = call.request.body;
-    Outcome outcome =
-        generations_.Start(ParseChatRequest(body, call.own_model()), call, "messages");
-    generations_.FollowChat(body, call, preparer_, &outcome);
-    return outcome;
+    return generations_.StartChat(ParseChatRequest(body, call.own_model()), body, call, "messages",
+                                  preparer_);
   }
 
   Outcome Complete(const Call& call) {
@@ -69,6 +67,7 @@ void AddOpenAiRoutes(GenerationStarter& generations, TurnPreparer& preparer, Rou
               .handler = CountChat,
               .access = Access::kTenant,
               .work = Route::kPrepared,
+              .for_model = Route::kTextModel,
               .description = {.summary = "How many tokens the prompt of a chat has.",
                               .properties = MessagesSchema(),
                               .required = R"(["messages"])"}};

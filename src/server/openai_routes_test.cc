@@ -80,6 +80,23 @@ TEST_F(OpenAiRoutesTest, WrongFieldsOfDraftsAreNamed) {
   EXPECT_EQ(Start("/v1/completions", flat).requests[0].draft_max, kMaxDraft);
 }
 
+TEST_F(OpenAiRoutesTest, ALimitOfDraftsThatIsGivenTwiceMustBeTheSame) {
+  const auto body = [](int flat, int inner) {
+    return json{{"prompt", "a"}, {"speculative.n_max", flat}, {"speculative", {{"n_max", inner}}}};
+  };
+  EXPECT_EQ(Start("/v1/completions", body(3, 3)).requests[0].draft_max, 3u);
+  EXPECT_EQ(Start("/v1/completions", body(0, 0)).requests[0].draft_max, 0u);
+  for (const auto& [flat, inner] : {std::pair(3, 4), std::pair(0, 1), std::pair(98, 99)}) {
+    const json error = ErrorOf("/v1/completions", body(flat, inner));
+    EXPECT_EQ(error["param"], "speculative.n_max");
+    EXPECT_EQ(
+        error["message"],
+        fmt::format("speculative.n_max: is {}, and in the object `speculative` it is {}; give "
+                    "it once",
+                    flat, inner));
+  }
+}
+
 TEST_F(OpenAiRoutesTest, AnUnknownModelsErrorSaysWhatIsRight) {
   const HttpResponse answer =
       AskText("POST", "/v1/completions", R"({"prompt":"a","model":"gpt-4o"})");
@@ -105,7 +122,8 @@ TEST_F(OpenAiRoutesTest, WhatEveryPromptCarriesIsBounded) {
   json body = {{"prompt", "a"}};
   for (int i = 0; i < 1000; ++i) body["unknown" + std::string(i, 'x')] = i;
   const std::vector<std::string> ignored = Start("/v1/completions", body).requests[0].ignored;
-  EXPECT_EQ(ignored.size(), 64u);
+  ASSERT_EQ(ignored.size(), 65u);
+  EXPECT_EQ(ignored.back(), "and 936 more");
   for (const std::string& name : ignored) EXPECT_LE(name.size(), 64u);
 }
 

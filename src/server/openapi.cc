@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/ascii.h"
 #include "server/request_schema.h"
 
 namespace kvasir {
@@ -105,10 +105,7 @@ ordered_json Operation(const Route& route) {
   if (described.has_page) done["content"]["text/html"] = ordered_json::object();
   if (described.streams) done["content"][described.stream_type] = ordered_json::object();
   operation["responses"] = {{described.status, std::move(done)}};
-  static constexpr const char* kErrors[] = {
-      "#/components/schemas/Error", "#/components/schemas/PlainError",
-      "#/components/schemas/AnthropicError", "#/components/schemas/Error"};
-  const char* error = kErrors[route.errors];
+  const std::string error = fmt::format("#/components/schemas/{}", route.errors->name);
   operation["responses"]["4XX"] = AnswerOf("refused", error);
   operation["responses"]["5XX"] = AnswerOf("not now, or failed", error);
   return operation;
@@ -120,31 +117,15 @@ std::string OpenApiText(const RouteTable& table, const std::string& version) {
   ordered_json paths = ordered_json::object();
   for (const Route& route : table.all()) {
     if (route.description.summary == nullptr) continue;
-    std::string method(route.method);
-    std::ranges::transform(method, method.begin(), [](char c) { return std::tolower(c); });
-    paths[ShownPath(route)][method] = Operation(route);
+    paths[ShownPath(route)][LowerAscii(route.method)] = Operation(route);
   }
-  const ordered_json error = {
-      {"type", "object"},
-      {"required", {"error"}},
-      {"properties",
-       {{"error",
-         {{"type", "object"},
-          {"required", {"message", "type", "param", "code"}},
-          {"properties", {{"message", {{"type", "string"}}}, {"code", {{"type", "string"}}}}}}}}}};
   ordered_json schemas = ordered_json::object();
   schemas["Object"] = {{"type", "object"}};
   schemas["Answers"] = {{"type", {"object", "array"}}, {"items", {{"type", "object"}}}};
-  schemas["Error"] = error;
-  schemas["PlainError"] = {{"type", "object"},
-                           {"required", {"error"}},
-                           {"properties", {{"error", {{"type", "string"}}}}}};
-  schemas["AnthropicError"] = {
-      {"type", "object"},
-      {"required", {"type", "error", "request_id"}},
-      {"properties",
-       {{"type", {{"const", "error"}}},
-        {"error", {{"type", "object"}, {"required", {"type", "message"}}}}}}};
+  for (const Route& route : table.all()) {
+    if (route.description.summary == nullptr || schemas.contains(route.errors->name)) continue;
+    schemas[route.errors->name] = ordered_json::parse(route.errors->schema);
+  }
   schemas["Session"] = {{"type", "object"},
                         {"required", {"id", "object", "created", "model", "messages", "tokens"}},
                         {"properties",
@@ -152,6 +133,8 @@ std::string OpenApiText(const RouteTable& table, const std::string& version) {
                           {"object", {{"const", "session"}}},
                           {"created", {{"type", "integer"}}},
                           {"model", {{"type", "string"}}},
+                          {"title", {{"type", {"string", "null"}}}},
+                          {"origin", {{"type", "string"}}},
                           {"messages", {{"type", {"integer", "array"}}}},
                           {"tokens", {{"type", {"integer", "null"}}}}}}};
   ordered_json body = {{"openapi", "3.1.0"},

@@ -20,7 +20,7 @@ TEST_F(OpenApiTest, ARouteIsDescribedByWhatItsProtocolSays) {
   server_->table.Add({.path = "/a/{id}/{index}",
                       .method = "POST",
                       .handler = {},
-                      .errors = Route::kPlainErrors,
+                      .errors = &kPlainErrors,
                       .description = {.summary = "Does it.",
                                       .properties = R"("x":{"type":"string"},"y":{"enum":[1]})",
                                       .required = R"(["x"])",

@@ -5,6 +5,7 @@
 
 namespace kvasir {
 
-extern const std::string_view kPageHtml, kPageCss, kPageJs, kPageSvg;
+extern const std::string_view kPageHtml, kPageCss, kPageJs, kPageCacheJs, kPageMarkdownJs,
+    kPagePartsJs, kPageReceiptsJs, kPageSvg;
 
 }  // namespace kvasir

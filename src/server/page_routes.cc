@@ -13,10 +13,10 @@ HttpResponse FileResponse(std::string_view text, std::string content_type) {
   HttpResponse response;
   response.content_type = std::move(content_type);
   response.body = text;
-  // Nothing from elsewhere, no script in the text, and no other page around this one.
+  // Nothing from elsewhere, no script in the text, no text as HTML, no other page around this one.
   response.headers = {{"Content-Security-Policy",
                        "default-src 'self'; base-uri 'none'; form-action 'self'; "
-                       "frame-ancestors 'none'"},
+                       "frame-ancestors 'none'; require-trusted-types-for 'script'"},
                       {"X-Content-Type-Options", "nosniff"},
                       {"Referrer-Policy", "no-referrer"},
                       {"Cache-Control", "no-cache"}};
@@ -27,13 +27,17 @@ struct PageFile {
   const char* path;
   const std::string_view& text;  // not yet there when this table is
   const char* media_type;
-  bool is_text;
-  const char* summary;
+  bool is_text = true;
+  const char* summary = "A part of the page at / for browsers.";
 };
 
 const PageFile kPageFiles[] = {
     {"/page.css", kPageCss, "text/css", true, "How the page at / for browsers looks."},
     {"/page.js", kPageJs, "text/javascript", true, "What the page at / for browsers does."},
+    {"/page-cache.js", kPageCacheJs, "text/javascript"},
+    {"/page-markdown.js", kPageMarkdownJs, "text/javascript"},
+    {"/page-parts.js", kPagePartsJs, "text/javascript"},
+    {"/page-receipts.js", kPageReceiptsJs, "text/javascript"},
     {"/page.svg", kPageSvg, "image/svg+xml", false, "The icon of the page at / for browsers."},
 };
 

@@ -1,5 +1,7 @@
 #include "server/prefix_list.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -8,6 +10,8 @@
 #include <vector>
 
 #include "base/parts.h"
+#include "base/sizes.h"
+#include "http/errors.h"
 #include "text/tokenizer.h"
 
 namespace kvasir {
@@ -27,8 +31,9 @@ struct ShownRun {
 };
 
 // Finds the runs that the sessions' prompts go through. A prompt is compared from its first token
-// on, so that only a caller that knows all of a run's beginning sees it. What was read last comes
-// first; the paths beyond kComparedIds are left out.
+// on, so that only a caller that knows all of a run's beginning sees it, and up to the first
+// message that its session took back. What was read last comes first; the paths beyond kComparedIds
+// are left out.
 std::vector<ShownRun> ShownRunsOf(const PrefixList& list,
                                   const std::vector<SessionStore::Entry>& sessions) {
   std::vector<std::vector<uint32_t>> children(list.runs.size() + 1);
@@ -40,11 +45,13 @@ std::vector<ShownRun> ShownRunsOf(const PrefixList& list,
   size_t ids_left = kComparedIds;
   for (const SessionStore::Entry& entry : sessions) {
     const SessionPaths& paths = entry.state->paths;
+    const std::vector<uint32_t> ends = ContainedTokens(*entry.state);
     for (size_t p = paths.size(); p-- > 0;) {
       const size_t num_ids = paths[p]->shared + paths[p]->ids.size();
       if (num_ids > ids_left) return shown;
       ids_left -= num_ids;
-      const std::vector<TokenId> ids = IdsOf(paths, p);
+      std::vector<TokenId> ids = IdsOf(paths, p);
+      ids.resize(ends[p]);
       std::vector<uint32_t> next = children[0];
       while (!next.empty()) {
         const uint32_t i = next.back();
@@ -101,10 +108,21 @@ Parts PrefixesText(PrefixList list, std::vector<SessionStore::Entry> sessions,
 }  // namespace
 
 Outcome ListPrefixes(const Call& call, SessionStore& sessions) {
+  const std::optional<std::string> asked = QueryValue(call.request.target, "limit");
+  const std::optional<uint64_t> limit = asked ? ParseUint(*asked) : kMostPrefixRuns;
+  if (!limit || *limit == 0 || *limit > kMostPrefixRuns) {
+    return ErrorResponse({Code::kInvalidArgument,
+                          fmt::format("is not a number between 1 and {}", kMostPrefixRuns),
+                          "limit"});
+  }
   return LaterAnswer{[&engine = call.engine, tokenizer = call.model.tokenizer,
-                      owner = call.cache_owner(),
+                      owner = call.cache_owner(), most = static_cast<size_t>(*limit),
                       shown = sessions.Loaded(call.tenant(), kSessions)](LaterAnswer::Reply reply) {
-    engine.ListPrefixes(owner, [tokenizer, shown, reply](PrefixList list) {
+    engine.ListPrefixes(owner, [tokenizer, shown, most, reply](PrefixList list) {
+      if (list.runs.size() > most) {  // a run comes after its parent
+        list.runs.resize(most);
+        list.has_more = true;
+      }
       HttpResponse response;
       for (const PrefixRun& run : list.runs) {
         response.rest_bytes += sizeof(run) + sizeof(ShownRun) + run.tokens.size() * sizeof(TokenId);

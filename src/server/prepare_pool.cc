@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/start_thread.h"
+#include "base/wipe_stack.h"
 #include "http/request_memory.h"
 
 namespace kvasir {
@@ -85,6 +86,8 @@ void PreparePool::Work(bool takes_large) {
       if (!task) return;
     }
     (*task)(*quota);
+    task.reset();
+    WipeUnusedStack();
   }
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMaxTarget = 200;
 
-// A path without its query, which may have private text, and without control characters.
+// Returns a path without its query, which may have private text, and without control characters.
 std::string LoggedPath(std::string_view target) {
   std::string text(target.substr(0, std::min(target.find('?'), kMaxTarget)));
   std::replace_if(

@@ -4,6 +4,9 @@
 #include <fmt/ranges.h>
 
 #include "api/request_limits.h"
+#include "base/chat_roles.h"
+#include "kvasir/adapters.h"
+#include "kvasir/prompt_spans.h"
 #include "kvasir/sampling_ranges.h"
 
 namespace kvasir {
@@ -22,7 +25,8 @@ constexpr const char* kLineFields =
     R"("drop_lines":{"type":"array","items":{"enum":["date","tokens-left","id","billing"]}},
     "move_lines":{"type":"array","items":{"enum":["date","tokens-left","id","billing"]}})";
 constexpr const char* kCacheFields =
-    R"("prompt_cache_options":{"type":"object","properties":{"ttl":{"enum":["30m","12h"]}}},
+    R"("prompt_cache_options":{"type":"object","properties":{"ttl":{"enum":["30m","12h"]},
+    "prewarm":{"type":"boolean"},"comparison_response_id":{"type":"string"}}},
     "prompt_cache_retention":{"enum":["in_memory","in-memory","24h"]})";
 constexpr const char* kTemplateFields =
     R"("chat_template_kwargs":{"type":"object"},"chat_template_name":{"type":"string"},
@@ -34,26 +38,41 @@ constexpr const char* kToolsField =
     "anyOf":[{"required":["function"]},{"required":["name"]}],
     "properties":{"name":{"type":"string","minLength":1},"function":{"type":"object","required":["name"],
     "properties":{"name":{"type":"string","minLength":1}}}}}})";
-constexpr const char* kMessagesField =
-    R"("messages":{"type":"array","minItems":1,"items":{"type":"object","required":["role"],
-    "properties":{"role":{"enum":["system","developer","user","assistant","tool"]},
+
+std::string MessagesField() {
+  return R"("messages":{"type":"array","minItems":1,"items":{"type":"object","required":["role"],
+    "properties":{"role":)" +
+         RoleSchema() + R"(,
     "content":{"type":["string","array","null"]},"reasoning_content":{},
     "tool_calls":{"type":["array","null"],"items":{"type":"object"}},"tool_call_id":{}}}})";
-// The last fields of SamplingSchema.
-constexpr const char* kUnlimited =
+}
+
+std::string CacheField() {
+  return fmt::format(R"("cache":{{"type":"object","properties":{{"disk":{{"type":"boolean"}},
+    "remote":{{"type":"boolean"}},
+    "retention":{{"type":["string","object"],"properties":{{"policy":{{"type":"string"}}}}}},
+    "spans":{{"type":"array","maxItems":{},"items":{{"type":"array","minItems":2,"maxItems":2,
+    "items":{{"type":"integer","minimum":0}}}}}},{},
+    "span_head":{{"type":"integer","minimum":0}}}}}})",
+                     kMaxSpans, Integer("seam", 0, kMaxSeamTokens));
+}
+
+std::string AdaptersField() {
+  return R"("lora":{"type":"array","items":{"type":"object","required":["id","scale"],
+    "properties":{"id":{"type":"integer","minimum":0},)" +
+         AdapterScaleSchema() + "}}}";
+}
+
+// The last fields of SamplingSchema, before and after those of the cache and of adapters.
+constexpr const char* kRunFields =
     R"("stream":{"type":"boolean"},"stream_options":{"type":"object"},
     "speculative":{"type":"object","properties":{"n_max":{"type":"integer","minimum":0}}},
     "speculative.n_max":{"type":"integer","minimum":0},
     "prediction":{"type":"object","required":["type","content"],"properties":
     {"type":{"enum":["content"]},"content":{"type":["string","array"]}}},
-    "priority":{"type":"integer"},"cache_prompt":{"type":"boolean"},
-    "cache":{"type":"object","properties":{"disk":{"type":"boolean"},"remote":{"type":"boolean"},
-    "retention":{"type":["string","object"],"properties":{"policy":{"type":"string"}}},
-    "spans":{"type":"array","maxItems":64,"items":{"type":"array","minItems":2,"maxItems":2,
-    "items":{"type":"integer","minimum":0}}},"seam":{"type":"integer","minimum":0,"maximum":256},
-    "span_head":{"type":"integer","minimum":0}}},"lora":{"type":"array","items":{"type":"object",
-    "required":["id","scale"],"properties":{"id":{"type":"integer","minimum":0},
-    "scale":{"type":"number","minimum":-100,"maximum":100}}}},"user":{"type":"string"},"model":{"type":"string"},
+    "priority":{"type":"integer"},"cache_prompt":{"type":"boolean"})";
+constexpr const char* kUnlimited =
+    R"("user":{"type":"string"},"model":{"type":"string"},
     "skip_special_tokens":{"type":"boolean"},"return_token_ids":{"type":"boolean"},
     "return_tokens":{"type":"boolean"},"timings_per_token":{"type":"boolean"},
     "return_progress":{"type":"boolean"},"verbose":{"type":"boolean"},
@@ -68,6 +87,14 @@ constexpr const char* kUnlimited =
 
 std::string JoinedFields(std::initializer_list<std::string_view> schemas) {
   return fmt::format("{}", fmt::join(schemas, ","));
+}
+
+std::string RoleSchema() {
+  return fmt::format(R"({{"enum":["{}"]}})", fmt::join(kChatRoles, "\",\""));
+}
+
+std::string AdapterScaleSchema() {
+  return Number("scale", {.least = -kMaxAdapterScale, .most = kMaxAdapterScale});
 }
 
 std::string SamplingSchema() {
@@ -101,6 +128,9 @@ std::string SamplingSchema() {
       Integer("timeout_ms", 1, kMaxTimeoutMs),
       fmt::format(R"("cache_salt":{{"type":"string","minLength":1,"maxLength":{}}})",
                   kMaxSaltBytes),
+      kRunFields,
+      CacheField(),
+      AdaptersField(),
       kUnlimited,
   });
 }
@@ -117,7 +147,7 @@ std::string AnswerSchema() {
 }
 
 std::string MessagesSchema() {
-  return JoinedFields({kMessagesField, kToolsField, kTemplateFields, kLineFields, kCacheFields});
+  return JoinedFields({MessagesField(), kToolsField, kTemplateFields, kLineFields, kCacheFields});
 }
 
 std::string AnthropicPromptSchema() {
@@ -142,7 +172,8 @@ std::string AnthropicAnswerSchema() {
       "disable_parallel_tool_use":{"type":"boolean"}}},
       "output_config":{"type":"object","properties":{"format":{"type":"object",
       "required":["type","schema"],"properties":{"type":{"enum":["json_schema"]},
-      "schema":{"type":"object"}}}}},"metadata":{"type":"object"})",
+      "schema":{"type":"object"}}}}},"metadata":{"type":"object"},
+      "diagnostics":{"type":"object","properties":{"previous_message_id":{"type":["string","null"]}}})",
       Number("temperature", kTemperatureRange),
       R"("top_k":{"type":"integer","minimum":-1})",
       Number("top_p", kProbabilityRange),
@@ -166,6 +197,7 @@ std::string ResponsesSchema() {
       "include":{"type":"array","items":{"type":"string","minLength":1}},
       "chat_template_kwargs":{"type":"object"},"chat_template_name":{"type":"string"})",
       kLineFields,
+      kCacheFields,
       Number("temperature", kTemperatureRange),
       Number("top_p", kProbabilityRange),
   });
@@ -178,6 +210,7 @@ std::string OllamaSchema() {
       "properties":{"role":{"enum":["system","user","assistant","tool"]},
       "content":{"type":"string"},"thinking":{"type":"string"}}}},
       "stream":{"type":"boolean"},"format":{"type":["string","object"]},"raw":{"type":"boolean"},
+      "think":{"enum":[true,false,"low","medium","high"]},
       "options":{"type":"object"})",
       kToolsField,
       kLineFields,

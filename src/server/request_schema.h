@@ -20,6 +20,8 @@ std::string OllamaSchema();           // a body of /api/chat or /api/generate
 std::string EmbeddingSchema();        // a body of /v1/embeddings
 std::string AnyPromptSchema();        // a prompt in each of llama.cpp's forms
 std::string SpecialsSchema();         // special tokens in texts
+std::string RoleSchema();             // the role of a message: not a property but its schema
+std::string AdapterScaleSchema();     // `scale` of an adapter
 // Joins several of them.
 std::string JoinedFields(std::initializer_list<std::string_view> schemas);
 

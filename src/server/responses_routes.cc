@@ -12,6 +12,8 @@
 
 #include "api/response_keeper.h"
 #include "api/responses_request.h"
+#include "api/responses_writer.h"
+#include "base/json_writer.h"
 #include "base/result.h"
 #include "base/sizes.h"
 #include "http/errors.h"
@@ -23,6 +25,15 @@ namespace kvasir {
 namespace {
 
 constexpr size_t kMostItems = 100;
+
+void SetResponsesCode(const HttpRequest&, int, nlohmann::json* body) {
+  nlohmann::json& error = body->at("error");
+  error["code"] = ResponsesErrorCode(error);
+}
+
+// OpenAI's form, with the codes of its Responses.
+constexpr ErrorShape kResponsesErrors{
+    .name = kOpenAiErrors.name, .schema = kOpenAiErrors.schema, .reshape = SetResponsesCode};
 
 class ResponseHandlers {
  public:
@@ -61,8 +72,8 @@ Outcome ResponseHandlers::Create(const Call& call) {
   const uint64_t removals = from_.responses.Removals(call.tenant());
   auto parsed = ParseResponsesRequest(call.request.body, call.own_model(), FinderOf(call));
   if (!parsed) return ErrorResponse(parsed.error());
-  Outcome outcome = from_.generations.Start(std::move(parsed->call), call, "input");
-  from_.generations.FollowChat(parsed->chat, call, from_.preparer, &outcome);
+  Outcome outcome = from_.generations.StartChat(std::move(parsed->call), std::move(parsed->chat),
+                                                call, "input", from_.preparer);
   auto* start = std::get_if<GenerationStart>(&outcome);
   if (!start || !parsed->to_store) return outcome;
   start->answer->KeepIn(
@@ -86,20 +97,16 @@ Result<bool> ReadFlag(const Call& call, const char* name) {
   return FailField(Code::kInvalidArgument, name, "is neither true nor false");
 }
 
-// `ids` are those of the prompt and the answer, which the cache has.
+// Yields a stored response; `ids` are those of the prompt and the answer, which the cache has.
 Parts ResponseText(std::shared_ptr<const SessionState> state, bool with_ids) {
-  std::string text = state->response->json;
-  if (with_ids && !state->paths.empty()) {
-    text.back() = ',';
-    text += "\"ids\":[";
-    bool is_first = true;
-    for (const TokenId id : IdsOf(state->paths, state->paths.size() - 1)) {
-      text += (is_first ? "" : ",") + std::to_string(id);
-      is_first = false;
-    }
-    text += "]}";
+  if (!with_ids || state->paths.empty()) {
+    co_yield state->response->json;
+    co_return;
   }
-  co_yield text;
+  const auto ids = IdsOf(state->paths, state->paths.size() - 1);
+  co_yield BeginObject(state->response->json) + "\"ids\":";
+  co_yield ListParts(ids);
+  co_yield "}";
 }
 
 Outcome ResponseHandlers::Show(const Call& call) {
@@ -156,7 +163,7 @@ void AddResponsesRoutes(const ResponseSources& from, RouteTable* table) {
                      .for_model = Route::kTextModel,
                      .files = Route::kSessionFile,
                      .reads = Route::kPreviousResponse,
-                     .errors = Route::kResponsesErrors,
+                     .errors = &kResponsesErrors,
                      .description = {.summary = "Answers a chat, as OpenAI's Responses do.",
                                      .properties = ResponsesSchema(),
                                      .required = R"(["input"])",
@@ -168,9 +175,10 @@ void AddResponsesRoutes(const ResponseSources& from, RouteTable* table) {
               .handler = std::bind_front(&ResponseHandlers::Count, own),
               .access = Access::kTenant,
               .work = Route::kPrepared,
+              .for_model = Route::kTextModel,
               .files = Route::kSessionFile,
               .reads = Route::kPreviousResponse,
-              .errors = Route::kResponsesErrors,
+              .errors = &kResponsesErrors,
               .description = {.summary = "How many tokens the prompt of a response has.",
                               .properties = ResponsesSchema(),
                               .required = R"(["input"])"}});
@@ -183,7 +191,7 @@ void AddResponsesRoutes(const ResponseSources& from, RouteTable* table) {
                   .names = SessionKind::kResponse,
                   .files = Route::kSessionFile,
                   .reads = Route::kOneSession,
-                  .errors = Route::kResponsesErrors,
+                  .errors = &kResponsesErrors,
                   .description = {.summary = "A stored response.",
                                   .parameters = {{"id", id}, {"ids", R"({"type":"boolean"})"}}}};
   table->Add(one);

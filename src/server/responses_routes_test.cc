@@ -23,8 +23,9 @@ class ResponsesRoutesTest : public RoutesTest {
     AddResponsesRoutes(
         {server_->generations, server_->preparer, server_->responses, server_->texts},
         &server_->table);
-    AddSessionRoutes({server_->generations, server_->preparer, server_->sessions, server_->texts},
-                     &server_->table);
+    AddSessionRoutes(
+        {server_->generations, server_->preparer, server_->keys, server_->sessions, server_->texts},
+        &server_->table);
   }
   void SetUp() override {
     Make({});
@@ -167,6 +168,44 @@ TEST_F(ResponsesRoutesTest, AnEraseOfAllIsAlsoOfWhatIsBeingAnswered) {
       Start(kResponses, {{"input", "c"}, {"previous_response_id", first["id"]}});
   ASSERT_TRUE(server_->sessions.RemoveAll("default"));
   EXPECT_EQ(json::parse(Answer(start, "d"))["store"], false);
+  EXPECT_EQ(server_->sessions.counts().responses, 0u);
+}
+
+TEST_F(ResponsesRoutesTest, MarksAreKeptOfWhatIsStoredToo) {
+  json body = json::parse(R"({"instructions":"s","input":[{"role":"user","content":[
+      {"type":"input_text","text":"a","prompt_cache_breakpoint":{"mode":"explicit"}}]},
+      {"role":"user","content":"b"}],"prompt_cache_options":{"ttl":"12h","other":1}})");
+  const auto keeps_of = [](const GenerationStart& start) {
+    const GenerateRequest& request = start.requests[0];
+    EXPECT_EQ(request.ignored, std::vector<std::string>{"prompt_cache_options.other"});
+    std::vector<std::pair<uint32_t, uint32_t>> keeps;
+    for (const auto& keep : request.keeps) keeps.emplace_back(keep.tokens, keep.ttl_s);
+    return keeps;
+  };
+  GenerationStart start = Start(kResponses, body);
+  const auto stored = keeps_of(start);
+  ASSERT_EQ(stored.size(), 1u);
+  EXPECT_EQ(stored[0], std::pair(start.requests[0].message_ends[1], 43200u));
+  const json made = json::parse(Answer(start, "c"));
+  EXPECT_EQ(made["store"], true);
+  body["store"] = false;
+  EXPECT_EQ(keeps_of(Start(kResponses, body)), stored);
+  // What goes on from it has other marks.
+  const json next =
+      json::parse(R"([{"role":"user","content":"d","prompt_cache_breakpoint":true}])");
+  const GenerationStart second =
+      Start(kResponses, {{"input", next}, {"previous_response_id", made["id"]}});
+  ASSERT_EQ(second.requests[0].keeps.size(), 1u);
+  EXPECT_EQ(second.requests[0].keeps[0].tokens, second.requests[0].message_ends.back());
+}
+
+TEST_F(ResponsesRoutesTest, APrewarmIsNotStored) {
+  const json body = {{"input", "a"}, {"prompt_cache_options", {{"prewarm", true}}}};
+  GenerationStart start = Start(kResponses, body);
+  EXPECT_EQ(start.requests[0].max_tokens, 0u);
+  const json made = json::parse(Answer(start, ""));
+  EXPECT_EQ(made["store"], false);
+  EXPECT_EQ(made["max_output_tokens"], nullptr);
   EXPECT_EQ(server_->sessions.counts().responses, 0u);
 }
 

@@ -65,4 +65,12 @@ const Route* RouteTable::FindPath(std::string_view path) const {
   return found == routes_.end() ? nullptr : &*found;
 }
 
+const UnknownPaths* RouteTable::FindUnknown(std::string_view path) const {
+  const auto found = std::ranges::find_if(unknown_, [&](const UnknownPaths& paths) {
+    if (!path.starts_with(paths.prefix)) return false;
+    return path.size() == paths.prefix.size() || path[paths.prefix.size()] == '/';
+  });
+  return found == unknown_.end() ? nullptr : &*found;
+}
+
 }  // namespace kvasir

@@ -11,6 +11,7 @@
 
 #include "http/http_message.h"
 #include "server/call.h"
+#include "server/error_shape.h"
 #include "server/outcome.h"
 
 namespace kvasir {
@@ -71,18 +72,29 @@ struct Route {
   enum Files { kNoFiles, kSessionFile, kOtherFiles };
   Files files = kNoFiles;
   // The sessions with whose text its work grows: none; that of the path; all of the tenant's, as a
-  // forget compares it with the others; those that a list reads; the response that a body goes on
-  // from.
-  enum Reads { kNoSession, kOneSession, kAllSessions, kListedSessions, kPreviousResponse };
+  // forget compares it with the others; the same where the body has the field `forget`; those that
+  // a list reads; the response that a body goes on from.
+  enum Reads {
+    kNoSession,
+    kOneSession,
+    kAllSessions,
+    kAllIfForgets,
+    kListedSessions,
+    kPreviousResponse
+  };
   Reads reads = kNoSession;
   bool is_page = false;  // only for browsers, which prefer it to the path's other route
-  // The form of errors: OpenAI's; {"error": "text"}, as clients of LibreTranslate read it;
-  // Anthropic's; OpenAI's with the codes of its Responses.
-  enum Errors { kOpenAiErrors, kPlainErrors, kAnthropicErrors, kResponsesErrors };
-  Errors errors = kOpenAiErrors;
+  const ErrorShape* errors = &kOpenAiErrors;
   // Reads the key in a body, where the request's head may lack it; nullptr: keys are in heads.
   std::string (*key_in_body)(std::string_view body, std::string_view content_type) = nullptr;
   Description description = {};
+};
+
+// Paths below a protocol's prefix that no route takes, and how they are refused.
+struct UnknownPaths {
+  std::string_view prefix;  // "/api": that path, and all below it
+  const ErrorShape* errors;
+  const char* hint;  // follows "unknown path /api/x"
 };
 
 // Returns the same route at another path.
@@ -102,6 +114,7 @@ class RouteTable {
   RouteTable& operator=(const RouteTable&) = delete;
 
   void Add(Route route);
+  void AddUnknown(const UnknownPaths& paths) { unknown_.push_back(paths); }
   // Tells whether a route takes the path. A path that some route has word for word is not for
   // patterns.
   bool Takes(const Route& route, std::string_view path) const;
@@ -109,10 +122,13 @@ class RouteTable {
   const Route* Find(const HttpRequest& request) const;
   // Finds the first route of the path, whatever the method, except pages; nullptr: unknown path.
   const Route* FindPath(std::string_view path) const;
+  // Finds how a path is refused that no route takes; nullptr: no protocol says it.
+  const UnknownPaths* FindUnknown(std::string_view path) const;
   std::span<const Route> all() const { return routes_; }  // except pages
 
  private:
   std::vector<Route> routes_, pages_;
+  std::vector<UnknownPaths> unknown_;
   std::set<std::string_view> plain_;  // paths without a pattern
 };
 

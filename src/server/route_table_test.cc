@@ -35,6 +35,19 @@ TEST(RouteTable, TheFirstRouteOfPathAndMethodAnswers) {
   EXPECT_EQ(table.Find(RequestOf("GET", "/c/e")), &table.all()[3]);
 }
 
+TEST(RouteTable, AProtocolSaysHowUnknownPathsBelowItsPrefixAreRefused) {
+  RouteTable table;
+  EXPECT_EQ(table.FindUnknown("/api"), nullptr);
+  table.AddUnknown({.prefix = "/api", .errors = &kPlainErrors, .hint = "; ask below /v1"});
+  for (const char* path : {"/api", "/api/x", "/api/x/y"}) {
+    ASSERT_NE(table.FindUnknown(path), nullptr) << path;
+    EXPECT_EQ(table.FindUnknown(path)->errors, &kPlainErrors);
+  }
+  for (const char* path : {"/apis", "/v1/api", "/", ""}) {
+    EXPECT_EQ(table.FindUnknown(path), nullptr) << path;
+  }
+}
+
 TEST(RouteTable, OnlyBrowsersGetPages) {
   RouteTable table;
   table.Add({.path = "/", .method = "GET", .handler = {}});

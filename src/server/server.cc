@@ -14,21 +14,24 @@
 #include <chrono>
 #include <csignal>
 #include <exception>
-#include <functional>
 #include <memory>
-#include <semaphore>
 #include <thread>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/result.h"
+#include "base/service_notify.h"
+#include "base/sizes.h"
 #include "base/start_thread.h"
 #include "base/until_done.h"
+#include "base/wipe_stack.h"
 #include "http/event_loop.h"
 #include "http/request_memory.h"
 #include "server/acceptor.h"
 #include "server/option_check.h"
 #include "server/service.h"
+#include "server/shutdown.h"
+#include "server/watchdog.h"
 
 namespace kvasir {
 namespace {
@@ -37,9 +40,7 @@ namespace asio = boost::asio;
 using ErrorCode = boost::system::error_code;
 
 constexpr auto kSweepSessions = std::chrono::seconds(60), kAskForFile = std::chrono::seconds(1);
-constexpr int kMaxDrains = 2;                 // one for each signal
-constexpr uint64_t kStopS = 1;                // for the server to stop after a second signal
-constexpr uint64_t kFlushNs = 5'000'000'000;  // for clients to read their last bytes
+constexpr uint32_t kHandlersAtOnce = 16;  // before what they leave on the stack is zeroed
 
 // Runs the threads of a server and handles signals. Its handlers run on one strand.
 class Server {
@@ -53,8 +54,6 @@ class Server {
         large_quota_(memory.prepare_large_bytes),
         connections_(memory.large_bodies_bytes, memory.answers_bytes, memory.metrics_bytes),
         strand_(asio::make_strand(io_)),
-        flush_(strand_),
-        drain_(strand_),
         sweep_(strand_),
         signals_(strand_) {}
 
@@ -72,11 +71,12 @@ class Server {
     ErrorCode ec;
     signals_.add(SIGINT, ec);
     if (!ec) signals_.add(SIGTERM, ec);
-    // SIGHUP reloads the keys. Without a file of keys it ends the server like the others, except
-    // under nohup, where the server must continue without a terminal.
+    // SIGHUP reloads the keys and the certificate. Without such files it ends the server like the
+    // others, except under a service manager, and under nohup, where it must continue without a
+    // terminal.
     struct sigaction hangup = {};
     const bool ignored = sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
-    if (!ec && (!ignored || options_.keys_path)) signals_.add(SIGHUP, ec);
+    if (!ec && (!ignored || HasFiles())) signals_.add(SIGHUP, ec);
     if (ec) return Fail(Code::kIoError, "cannot handle signals: {}", ec.message());
     // Starts all threads before the first request, because the system may refuse one later.
     Status started = prepare_.Start();
@@ -89,38 +89,44 @@ class Server {
         acceptor_.Start();
         AwaitSweep();
         LogStart();
+        notify_.Send("READY=1\nSTATUS=serving " + engine_.card().id);
+        watchdog_.Start();
       });
       RunHandlers();
     }
     io_.stop();
-    signals_taken_.release(kMaxDrains);
+    shutdown_.EndWaiting();
     for (std::thread& thread : threads_) thread.join();
     KV_TRY(started);
-    if (num_signals_ > 1) return Fail(Code::kCancelled, "stopped by a second signal");
+    if (shutdown_.has_second_signal()) return Fail(Code::kCancelled, "stopped by a second signal");
     return {};
   }
 
  private:
-  // Starts the second of kIoThreads, and a thread for each call of Drain, which blocks: a second
-  // call cancels the requests that the first one waits for.
+  // Starts the second of kIoThreads, and a thread for each drain of the engine, which blocks.
   Status StartThreads() {
     const auto start = [this](auto body) -> Status {
       KV_ASSIGN(std::thread thread, StartThread("server", body));
       threads_.push_back(std::move(thread));
       return {};
     };
-    threads_.reserve(kIoThreads - 1 + kMaxDrains);
+    threads_.reserve(kIoThreads - 1 + Shutdown::kMaxDrains);
     for (uint32_t i = 1; i < kIoThreads; ++i) KV_TRY(start([this] { RunHandlers(); }));
-    for (int i = 0; i < kMaxDrains; ++i) KV_TRY(start([this] { DrainWhenTold(); }));
+    for (int i = 0; i < Shutdown::kMaxDrains; ++i) {
+      KV_TRY(start([this] { shutdown_.DrainWhenTold(); }));
+    }
     return {};
   }
 
-  // Handlers of connections catch their own exceptions. An exception from a library between them
-  // ends its read or write; that connection then ends at its deadline.
+  // Runs handlers until the end. Those of connections catch their own exceptions. An exception from
+  // a library between them ends its read or write; that connection then ends at its deadline.
   void RunHandlers() noexcept {
     for (;;) {
       try {
-        io_.run();
+        while (io_.run_one() > 0) {
+          for (uint32_t i = 1; i < kHandlersAtOnce && io_.poll_one() > 0;) ++i;
+          WipeUnusedStack();
+        }
         return;
       } catch (const std::exception& e) {
         Log(LogLevel::kError, "a connection ended", LogField("reason", e.what()));
@@ -132,13 +138,13 @@ class Server {
 
   void LogStart() {
     if (!IsLogged(LogLevel::kInfo)) return;
-    LogText(fmt::format("{}accepts  up to {} connections, bodies up to {} KiB\n{}",
-                        options_.summary, options_.max_connections, options_.max_body_bytes >> 10,
-                        acceptor_.Lines()));
+    LogText(fmt::format("{}accepts  up to {}, bodies up to {} KiB\n{}", options_.summary,
+                        CountText(options_.max_connections, "connection"),
+                        options_.max_body_bytes >> 10, acceptor_.Lines()));
   }
 
-  // Sessions end when their time is over, even if no client calls. One sweep at a time: a slow disk
-  // may hold one up for longer than the time between two.
+  // Ends sessions whose time is over, even if no client calls. One sweep at a time: a slow disk may
+  // hold one up for longer than the time between two.
   void AwaitSweep() {
     UntilDone([this] {
       sweep_.expires_after(service_->waits_for_session_file() ? kAskForFile : kSweepSessions);
@@ -157,11 +163,40 @@ class Server {
     UntilDone([this] {
       signals_.async_wait([this](ErrorCode ec, int signal) {
         if (ec) return;
-        const bool reload = signal == SIGHUP && options_.keys_path;
-        reload ? ReloadKeys() : OnSignal();
+        // A service manager's reload must never end the server.
+        const bool reload = signal == SIGHUP && (HasFiles() || notify_.is_on());
+        reload ? Reload() : shutdown_.OnSignal(signal);
         AwaitSignal();
       });
     });
+  }
+
+  void Reload() {
+    if (shutdown_.has_begun()) return ReloadFiles();  // it stops: it must not say that it is ready
+    notify_.Send(fmt::format("RELOADING=1\nMONOTONIC_USEC={}", MonotonicNs() / 1000));
+    ReloadFiles();
+    notify_.Send("READY=1");
+  }
+
+  bool HasFiles() const { return options_.keys_path || options_.tls; }
+
+  void ReloadFiles() {
+    if (options_.tls) ReloadCertificate();
+    if (options_.keys_path) ReloadKeys();
+    if (HasFiles()) return;
+    Log(LogLevel::kInfo, "SIGHUP reloads the files of --keys and --tls-cert; this server has none");
+  }
+
+  // Reads the certificate anew; connections that are open keep the one that they began with.
+  void ReloadCertificate() {
+    const Status reloaded = options_.tls->Reload();
+    if (!reloaded) {
+      return Log(LogLevel::kWarning, "the certificate was not reloaded; the old one stays",
+                 LogField("reason", reloaded.error().text()));
+    }
+    Log(LogLevel::kInfo, "the certificate was reloaded",
+        LogField("file", options_.tls->certificate_path()),
+        LogField("certificate", options_.tls->Text()));
   }
 
   void ReloadKeys() {
@@ -172,71 +207,6 @@ class Server {
     }
     connections_.CheckKeys();
     Log(LogLevel::kInfo, "the keys were reloaded", LogField("file", *options_.keys_path));
-  }
-
-  void OnSignal() {
-    if (++num_signals_ > kMaxDrains) return;
-    service_->EndReadiness();
-    Log(LogLevel::kInfo, num_signals_ == 1
-                             ? "finishing running requests; a second signal stops at once"
-                             : "stopping");
-    if (num_signals_ > 1) {
-      Drain();
-      if (options_.on_overdue) After(kStopS, options_.on_overdue);  // such as by a long step
-      return;
-    }
-    After(options_.drain_delay_s, [this] { Drain(); });
-  }
-
-  // The first call waits for what runs, for a time; the second one cancels it.
-  void Drain() {
-    if (num_drains_ == kMaxDrains) return;
-    service_->BeginDrain();
-    signals_taken_.release();
-    if (++num_drains_ == 1 && num_signals_ > 1) {  // a second signal came during the delay
-      ++num_drains_;
-      signals_taken_.release();
-    }
-    if (num_drains_ > 1 || options_.drain_timeout_s == 0) return;
-    After(options_.drain_timeout_s, [this] {
-      Log(LogLevel::kWarning, "what still runs is cancelled: --drain-timeout-s has passed");
-      Drain();
-    });
-  }
-
-  void After(uint64_t seconds, std::function<void()> then) {
-    UntilDone([&] {
-      drain_.expires_after(std::chrono::seconds(seconds));
-      drain_.async_wait([then](ErrorCode ec) {
-        if (!ec) then();
-      });
-    });
-  }
-
-  void DrainWhenTold() noexcept {
-    signals_taken_.acquire();
-    if (io_.stopped()) return;
-    engine_.Drain();
-    UntilDone([this] { asio::post(strand_, [this] { Flush(); }); });
-  }
-
-  // Waits for connections that still write; all generations have had their last event.
-  void Flush() {
-    if (!acceptor_.is_open()) return;
-    acceptor_.Close();
-    give_up_ns_ = MonotonicNs() + kFlushNs;
-    AwaitFlush();
-  }
-
-  void AwaitFlush() {
-    connections_.FinishAll();
-    if (connections_.size() == 0 || MonotonicNs() > give_up_ns_) return io_.stop();
-    UntilDone([this] {
-      flush_.expires_after(std::chrono::milliseconds(10));
-      flush_.async_wait([this](ErrorCode ec) {
-        if (!ec) AwaitFlush();
-      });
-    });
   }
 
   const ServerOptions& options_;
@@ -252,11 +222,11 @@ class Server {
   const ConnectionParts parts_{*service_, options_, connections_, prepare_, grammars_, disk_};
   Acceptor::Strand strand_;
   Acceptor acceptor_{io_, strand_, parts_};
-  asio::steady_timer flush_, drain_, sweep_;
-  uint64_t give_up_ns_ = 0;
+  const ServiceNotify notify_;
+  Watchdog watchdog_{notify_, engine_, strand_};
+  Shutdown shutdown_{io_, strand_, parts_, acceptor_, notify_};
+  asio::steady_timer sweep_;
   asio::signal_set signals_;
-  int num_signals_ = 0, num_drains_ = 0;
-  std::counting_semaphore<2 * kMaxDrains> signals_taken_{0};
   std::vector<std::thread> threads_;
 };
 
@@ -278,8 +248,8 @@ Status RunServer(const ServerOptions& given, Engine& engine) {
   mallopt(M_MMAP_THRESHOLD, 256 << 10);
   mallopt(M_TRIM_THRESHOLD, 256 << 10);
   static_assert(kWaitingShare == 20);  // the twentieth that Divide leaves
-  const RequestMemory memory =
-      Divide(engine.options().request_memory_bytes, given.max_body_bytes, given.max_connections);
+  const RequestMemory memory = Divide(engine.options().request_memory_bytes, given.max_body_bytes,
+                                      given.max_connections, given.tls ? kTlsBytes : 0);
   ServerOptions options = given;
   options.max_body_bytes = memory.max_body_bytes;
   options.max_connections = std::min(memory.max_connections, ConnectionsForFiles());

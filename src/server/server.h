@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,8 +12,10 @@
 
 #include "access/keys_file.h"
 #include "chat/answer_parser.h"
+#include "http/tls_files.h"
 #include "kvasir/engine.h"
 #include "kvasir/status.h"
+#include "observe/trace_pair.h"
 
 namespace kvasir {
 
@@ -39,6 +42,7 @@ struct RequestDefaults {
 struct ServerOptions {
   std::vector<std::string> hosts = {"127.0.0.1"};  // listens at each
   uint16_t port = 8080;                            // of all; 0: the system chooses one
+  std::shared_ptr<TlsFiles> tls;                   // null: plain HTTP
   // More names of the model; the first is the id listed first. "*" is not listed: with it, any name
   // means the model.
   std::vector<std::string> aliases;
@@ -64,6 +68,8 @@ struct ServerOptions {
   // Where spans of requests are sent (observe/span_exporter.h), and which share of the requests
   // that come without a trace. Absent: none are made.
   std::optional<std::string> otlp_traces_endpoint;
+  std::string otel_service_name = "kvasir";
+  std::vector<TracePair> otlp_headers, otel_attributes;  // of each POST; of the server
   double trace_sample = 1;
   // Both are limited further by the engine's request_memory_bytes (http/request_memory.h).
   uint64_t max_body_bytes = uint64_t{8} << 20;  // a larger body gets 413; a million token ids fit
@@ -101,8 +107,9 @@ struct ServerOptions {
 // Serves until SIGINT or SIGTERM. The first one drains: /ready says 503, after drain_delay_s new
 // requests get 503, running ones finish or are cancelled after drain_timeout_s, then it returns
 // success. A second one cancels running requests and returns kCancelled (exit 130).
-// SIGHUP reads keys_path again. Without one it works like SIGTERM, unless the process already
-// ignored it (nohup): then it stays ignored.
+// SIGHUP reads keys_path and the files of `tls` again. Without these it works like SIGTERM, unless
+// the process already ignored it (nohup): then it stays ignored. Under a service manager it never
+// ends the server.
 // kInvalidArgument: options cannot be used (server/option_check.h); kIoError: the address is taken.
 // One call at a time in a process (it owns the signals while it runs).
 Status RunServer(const ServerOptions& options, Engine& engine);

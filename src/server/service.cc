@@ -20,7 +20,7 @@ namespace {
 constexpr uint64_t kTrimBytes = 4 << 20;
 constexpr uint64_t kPieceShare = 4;  // pieces of text have a quarter of the sessions' memory
 
-// Memory of what the slots have, which is that of sessions.
+// Returns the memory of what the slots hold, a part of that of sessions.
 uint64_t SlotsBytes(const ServerOptions& options, const Engine& engine) {
   if (!options.slot_save_path) return 0;
   return uint64_t{engine.options().parallel} * engine.card().ctx_size * sizeof(TokenId);
@@ -57,7 +57,7 @@ SessionLimits SessionLimitsOf(const ServerOptions& options, const Engine& engine
 
 namespace {
 
-// An adapter that has a name of the model could not be chosen.
+// Refuses an adapter with a name of the model: it could not be chosen.
 Status CheckAdapterNames(const Engine& engine, const std::vector<std::string>& names) {
   for (const AdapterCard& card : engine.Adapters()) {
     if (!card.is_model || std::ranges::find(names, card.name) == names.end()) continue;
@@ -78,8 +78,10 @@ Result<std::unique_ptr<Service>> Service::Make(const ServerOptions& options, Eng
   KV_TRY(FillRandom(random));
   std::shared_ptr<SpanExporter> spans;
   if (options.otlp_traces_endpoint) {
-    KV_ASSIGN(const CollectorAddress address, ParseCollectorAddress(*options.otlp_traces_endpoint));
-    KV_ASSIGN(spans, SpanExporter::Start(address, options.version));
+    KV_ASSIGN(CollectorAddress address, ParseCollectorAddress(*options.otlp_traces_endpoint));
+    address.headers = options.otlp_headers;
+    KV_ASSIGN(spans, SpanExporter::Start(address, {options.otel_service_name, options.version,
+                                                   options.otel_attributes}));
   }
   std::unique_ptr<Service> service(new Service(options, engine, std::move(model),
                                                std::bit_cast<uint64_t>(random), std::move(spans)));
@@ -174,6 +176,10 @@ size_t Service::WorkBytes(const HttpRequest& request) {
     const bool goes_on = request.body.find("\"previous_response_id\"") != std::string::npos;
     return goes_on ? std::max(bytes, kUnknown) : bytes;
   }
+  if (route->reads == Route::kAllIfForgets &&
+      request.body.find("\"forget\"") == std::string::npos) {
+    return bytes;
+  }
   const auto caller = keys_.CallerOf(request);
   if (!caller || !caller->tenant) return bytes;
   if (route->reads == Route::kListedSessions) {
@@ -182,7 +188,7 @@ size_t Service::WorkBytes(const HttpRequest& request) {
   const std::string_view id = SegmentOf(PathOf(request.target), 2);
   const auto entry = StoreOf(*route).FindLoaded(*caller->tenant, id);
   if (!entry) return sessions_.file() ? std::max(bytes, kUnknown) : bytes;
-  if (route->reads == Route::kAllSessions) {
+  if (route->reads == Route::kAllSessions || route->reads == Route::kAllIfForgets) {
     return bytes + sessions_.BytesOf(*caller->tenant).value_or(kUnknown);
   }
   size_t text = 0;
@@ -218,14 +224,18 @@ Outcome Service::Prepare(const HttpRequest& request, MemoryQuota& quota, QuotaSh
   bool never_fits = false;
   auto outcome =
       Metered(quota, share, &never_fits, [&] { return Dispatch(request, turn, Uses::kHandler); });
-  const Route* route = outcome ? nullptr : routes_.Find(request);
+  if (outcome) return std::move(*outcome);
+  const Route* route = routes_.Find(request);
   if (route != nullptr && route->when_spent) {
-    bool again = false;
-    outcome =
-        Metered(quota, share, &again, [&] { return Dispatch(request, turn, Uses::kWhenSpent); });
+    // Memory that other calls have comes back, and then the handler takes no more than was asked:
+    // unless it has removed its session before the memory ended.
+    const auto again = AwaitTurn(request, [] {});
+    const bool is_gone = !again && again.error().code != Code::kExhausted;
+    if (never_fits || is_gone) {
+      return Guarded([&] { return Dispatch(request, turn, Uses::kWhenSpent); });
+    }
   }
-  if (!outcome) return ErrorResponse(SpentError(never_fits, quota));
-  return std::move(*outcome);
+  return ErrorResponse(SpentError(never_fits, quota));
 }
 
 Outcome Service::Handle(const HttpRequest& request, const SessionTurn& turn) {

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "api/anthropic_writer.h"
-#include "api/responses_writer.h"
 #include "base/json_writer.h"
 #include "base/sizes.h"
 #include "http/errors.h"
@@ -91,10 +89,15 @@ HttpResponse Service::NoSuchRoute(const HttpRequest& head) const {
   std::string allowed;
   for (const Route& route : routes_.all()) {
     if (!routes_.Takes(route, path)) continue;
+    // /v1/responses/compact names no response.
+    const bool is_one = route.names == SessionKind::kResponse;
+    if (is_one && KindOfId(SegmentOf(path, 2)) != SessionKind::kResponse) continue;
     allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", route.method);
   }
   if (allowed.empty()) {
-    return ErrorResponse(NotFound(fmt::format("unknown path {}; GET / lists all paths", path)));
+    const UnknownPaths* const unknown = routes_.FindUnknown(path);
+    return ErrorResponse(NotFound(fmt::format("unknown path {}{}; GET / lists all paths", path,
+                                              unknown != nullptr ? unknown->hint : "")));
   }
   HttpResponse response =
       ErrorResponse({Code::kUnsupported,
@@ -157,9 +160,9 @@ std::optional<HttpResponse> Service::CheckKind(const Route& route) const {
   if (route.for_model == Route::kAnyModel) return {};
   if (translates == (route.for_model == Route::kTranslator)) return {};
   return ErrorResponse({Code::kInvalidArgument,
-                        translates
-                            ? "this model translates; use POST /v1/translations"
-                            : "this model does not translate; use POST /v1/chat/completions"});
+                        translates ? "this one translates; use POST /v1/translations"
+                                   : "this one does not translate; use POST /v1/chat/completions",
+                        "model"});
 }
 
 bool Service::AwaitsKey(const HttpRequest& head) const {
@@ -177,23 +180,16 @@ std::optional<HttpResponse> Service::TakeKey(HttpRequest* request) const {
 
 void Service::ShapeError(const HttpRequest& request, HttpResponse* response) const {
   if (!response->refusal) return;
-  const Route* route = routes_.FindPath(PathOf(request.target));
-  // Paths that are not there, of Ollama's own (/api), have the shape that its clients read.
-  const auto errors = route != nullptr                              ? route->errors
-                      : PathOf(request.target).starts_with("/api/") ? Route::kPlainErrors
-                                                                    : Route::kOpenAiErrors;
-  if (errors == Route::kOpenAiErrors) return;
-  nlohmann::json body = nlohmann::json::parse(response->body, nullptr, false);
-  nlohmann::json& error = body.at("error");
-  if (errors == Route::kPlainErrors) {
-    error = nlohmann::json(error.at("message"));
-  } else if (errors == Route::kResponsesErrors) {
-    error["code"] = ResponsesErrorCode(error);
-  } else {
-    error = AnthropicError(error, response->status);
-    body["type"] = "error";
-    body["request_id"] = request.id;
+  const std::string_view path = PathOf(request.target);
+  const ErrorShape* errors = &kOpenAiErrors;
+  if (const Route* route = routes_.FindPath(path)) {
+    errors = route->errors;
+  } else if (const UnknownPaths* unknown = routes_.FindUnknown(path)) {
+    errors = unknown->errors;
   }
+  if (errors->reshape == nullptr) return;
+  nlohmann::json body = nlohmann::json::parse(response->body, nullptr, false);
+  errors->reshape(request, response->status, &body);
   response->body = Dump(body);
 }
 

@@ -28,7 +28,7 @@ Status Service::AddRoutes() {
   AddEmbeddingRoutes(generations_, &routes_);
   KV_TRY(AddTranslationRoutes(engine_, generations_, &routes_));
   AddLlamaRoutes(options_, generations_, &routes_);
-  AddSessionRoutes({generations_, preparer_, sessions_, texts_}, &routes_);
+  AddSessionRoutes({generations_, preparer_, keys_, sessions_, texts_}, &routes_);
   AddModelRoutes(&routes_);
   AddAdapterRoutes(keys_, &routes_);
   AddCacheRoutes(engine_, keys_, activity_, {sessions_, texts_, slots_, preparer_}, &routes_);

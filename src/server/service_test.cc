@@ -90,6 +90,11 @@ TEST_F(ServiceTest, AHeadIsRefusedBeforeItsBodyIsRead) {
   EXPECT_EQ(service_->CheckHead(post, (uint64_t{8} << 20) + 1)->status, 413);
   EXPECT_EQ(service_->CheckHead(RequestOf("GET", "/v1/completions"), 0)->status, 405);
   EXPECT_EQ(service_->CheckHead(RequestOf("GET", "/no"), 0)->status, 404);
+  const auto compact = service_->CheckHead(RequestOf("POST", "/v1/responses/compact"), 0);
+  EXPECT_EQ(compact->status, 404) << "no response has this id";
+  EXPECT_NE(compact->body.find("unknown path /v1/responses/compact"), std::string::npos);
+  const std::string one = "/v1/responses/resp_" + std::string(32, '0');
+  EXPECT_EQ(service_->CheckHead(RequestOf("POST", one), 0)->status, 405);
   service_->BeginDrain();
   EXPECT_EQ(service_->CheckHead(post, 5)->status, 503);
   EXPECT_EQ(Ask("GET", "/ready").status, 503);
@@ -162,6 +167,39 @@ TEST_F(ServiceTest, ADeleteIsNotRefusedForItsMemory) {
   EXPECT_EQ(told["erased_tokens"], 7);
   EXPECT_EQ(engine_->erased, std::vector<std::string>{"default"});
   EXPECT_EQ(json::parse(Ask("GET", "/v1/sessions").body)["data"], json::array());
+}
+
+// Memory that other calls have comes back, so a delete waits for it and takes what was asked.
+TEST_F(ServiceTest, ADeleteForWhichOthersLeaveNoMemoryTakesNothing) {
+  engine_->mutable_card().ctx_size = engine_->mutable_card().max_positions = 1 << 23;
+  service_ = *Service::Make({}, *engine_);
+  const json message = {{"role", "user"}, {"content", std::string(256 << 10, 'a')}};
+  const json body = {{"messages", {message}}};
+  const std::string id = json::parse(Ask("POST", "/v1/sessions", body.dump()).body)["id"];
+  const HttpRequest erase = RequestOf("DELETE", "/v1/sessions/" + id);
+  MemoryQuota quota(64 << 20);
+  QuotaShare others(quota), share;
+  const auto answer = [&] {
+    const auto turn = service_->AwaitTurn(erase, [] {});
+    Outcome outcome = service_->Prepare(erase, quota, &share, *turn);
+    if (auto* now = std::get_if<HttpResponse>(&outcome)) return std::move(*now);
+    HttpResponse later;
+    std::get<LaterAnswer>(outcome).begin([&](HttpResponse got) { later = std::move(got); });
+    return later;
+  };
+  ASSERT_TRUE(others.Resize((64 << 20) - (128 << 10)));
+  const HttpResponse refused = answer();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_NE(refused.body.find("try again"), std::string::npos);
+  EXPECT_EQ(Ask("GET", "/v1/sessions/" + id).status, 200);
+  EXPECT_TRUE(engine_->erased.empty());
+  EXPECT_TRUE(engine_->forgotten.empty());
+  others.Resize(0);
+  const HttpResponse deleted = answer();
+  EXPECT_EQ(deleted.status, 200) << deleted.body;
+  EXPECT_FALSE(json::parse(deleted.body).contains("cache_erased"));
+  EXPECT_TRUE(engine_->erased.empty());
+  EXPECT_EQ(engine_->forgotten.size(), 1u);
 }
 
 }  // namespace

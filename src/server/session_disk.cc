@@ -10,15 +10,15 @@
 namespace kvasir {
 namespace {
 
-// Logs how many sessions of the file the secret does not open.
+// Logs how many sessions of the file the secret does not unseal.
 void TellUnreadable(SessionFile& file, const std::string& folder) {
   const auto rows = file.List();
   const auto count =
       rows ? std::ranges::count_if(*rows, [](const auto& row) { return !row.is_readable(); }) : 0;
   if (count == 0) return;
   Log(LogLevel::kWarning,
-      "sessions that the secret of this state folder does not open stay as they are; the secret "
-      "that made them opens them, and 'kvasir sessions rm --unreadable' removes them",
+      "sessions that the secret of this state folder does not unseal stay as they are; the secret "
+      "that made them unseals them, and 'kvasir sessions rm --unreadable' removes them",
       LogField("sessions", count), LogField("folder", folder));
 }
 

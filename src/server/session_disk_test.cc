@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/secret.h"
 #include "http/request_memory.h"
 #include "kvasir/session_file.h"
 #include "server/fake_engine_for_test.h"
@@ -28,7 +29,7 @@ class SessionDiskTest : public testing::Test {
     std::filesystem::remove_all(parent_);
   }
 
-  // A server that was started anew.
+  // Starts the server anew.
   void Restart(const ServerOptions& options = {}) {
     service_.reset();
     service_ = *Service::Make(options, engine_);
@@ -124,6 +125,27 @@ TEST_F(SessionDiskTest, AFileThatAnotherProcessHasIsOpenedBySweepLater) {
   disk.Sweep();
   EXPECT_FALSE(disk.waits());
   EXPECT_NE(sessions.file(), nullptr);
+}
+
+// What another secret has made may be any tenant's.
+TEST_F(SessionDiskTest, AListSaysHowManyRowsItDoesNotShow) {
+  Restart();
+  Ask("POST", "/v1/sessions", 201);
+  const json whole = Ask("GET", "/v1/sessions");
+  EXPECT_EQ(whole["data"].size(), 1u);
+  for (const char* name : {"damaged", "newer", "unreadable"}) EXPECT_EQ(whole[name], 0) << name;
+  service_.reset();
+  std::filesystem::remove_all(parent_ / "state");
+  ASSERT_TRUE(LoadOrCreateSecret(parent_ / "state"));
+  ServerOptions options;
+  options.api_keys = {"a"};
+  for (const bool is_alone : {true, false}) {
+    if (!is_alone) options.api_keys.emplace_back("b");
+    Restart(options);
+    const json list = Ask("GET", "/v1/sessions", 200, "a");
+    EXPECT_EQ(list["data"], json::array());
+    EXPECT_EQ(list.value("unreadable", -1), is_alone ? 1 : -1);
+  }
 }
 
 // One that is in the file alone is as long as it may be: the lane of small requests must not read

@@ -22,7 +22,7 @@ void AddMembers(std::string_view object, ordered_json* to) {
 ordered_json MessageJson(const SessionMessage& message, size_t index,
                          std::optional<uint32_t> tokens) {
   ordered_json segments = ordered_json::array();
-  for (const SessionSegment& segment : message.more().segments) {
+  for (const MessageSegment& segment : message.more().segments) {
     segments.push_back({{"name", segment.name}, {"begin", segment.begin}, {"end", segment.end}});
   }
   ordered_json body = {{"index", index},
@@ -40,9 +40,12 @@ ordered_json MessageJson(const SessionMessage& message, size_t index,
 ordered_json SessionJson(const SessionStore::Entry& entry) {
   const SessionState& state = *entry.state;
   const SessionSetup& setup = *state.setup;
+  const std::string title = entry.title.empty() ? TitleOf(state) : entry.title;
   ordered_json body = {{"id", entry.id},
                        {"object", "session"},
                        {"created", entry.created_s},
+                       {"title", title.empty() ? ordered_json() : ordered_json(title)},
+                       {"origin", setup.origin},
                        {"model", setup.model},
                        {"messages", entry.num_messages},
                        {"tokens", state.tokens ? ordered_json(*state.tokens) : ordered_json()},
@@ -69,23 +72,34 @@ HttpResponse SessionResponse(const SessionStore::Entry& entry,
   return response;
 }
 
+HttpResponse SessionList(const SessionStore::Page& page, std::optional<uint64_t> unreadable) {
+  ordered_json data = ordered_json::array(), first, last;
+  for (const SessionStore::Entry& entry : page.entries) data.push_back(SessionJson(entry));
+  if (!page.entries.empty()) {
+    first = page.entries.front().id;
+    last = page.entries.back().id;
+  }
+  ordered_json list = {{"object", "list"},   {"data", std::move(data)},   {"first_id", first},
+                       {"last_id", last},    {"has_more", page.has_more}, {"damaged", page.damaged},
+                       {"newer", page.newer}};
+  if (unreadable) list["unreadable"] = *unreadable;
+  HttpResponse response;
+  response.body = Dump(list);
+  return response;
+}
+
 Parts WholeSession(SessionStore::Entry entry, std::optional<ChatPrompt> prompt, bool with_ids) {
   ordered_json head = SessionJson(entry);
   head.erase("messages");
   if (with_ids) head.erase("ids");
   head["tokens"] = prompt ? ordered_json(prompt->ids.size()) : ordered_json();
-  std::string out = Dump(head);
-  out.pop_back();
+  co_yield BeginObject(head);
   if (with_ids && prompt) {
-    out += ",\"ids\":[";
-    for (size_t i = 0; i < prompt->ids.size(); ++i) {
-      if (i > 0) out += ',';
-      out += std::to_string(prompt->ids[i]);
-      if (out.size() >= kPartBytes) co_yield out;
-    }
-    out += ']';
+    co_yield "\"ids\":";
+    co_yield ListParts(prompt->ids);
+    co_yield ",";
   }
-  out += ",\"messages\":[";
+  co_yield "\"messages\":[";
   const auto& messages = entry.state->messages;
   uint32_t begin = 0;
   for (size_t i = 0; i < messages.size(); ++i) {
@@ -94,12 +108,10 @@ Parts WholeSession(SessionStore::Entry entry, std::optional<ChatPrompt> prompt, 
       tokens = prompt->message_ends[i] - begin;
       begin = prompt->message_ends[i];
     }
-    if (i > 0) out += ',';
-    out += Dump(MessageJson(*messages[i], i, tokens));
-    if (out.size() >= kPartBytes) co_yield out;
+    if (i > 0) co_yield ",";
+    co_yield Dump(MessageJson(*messages[i], i, tokens));
   }
-  out += "]}";
-  co_yield out;
+  co_yield "]}";
 }
 
 }  // namespace kvasir

@@ -8,12 +8,14 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "api/request_limits.h"
 #include "api/session_body.h"
+#include "api/session_forget.h"
+#include "api/session_places.h"
 #include "api/session_prompt.h"
-#include "base/json_writer.h"
 #include "base/result.h"
 #include "base/sizes.h"
 #include "http/errors.h"
@@ -26,44 +28,7 @@
 namespace kvasir {
 namespace {
 
-using nlohmann::ordered_json;
-
 constexpr size_t kListed = 20, kMostListed = 100;
-
-// Reads the number of messages that a body names; without one it is `all`.
-Result<uint64_t> ReadCount(std::string_view body, std::optional<uint64_t> all,
-                           std::vector<std::string>* ignored) {
-  KV_ASSIGN(const JsonBody parsed, ParseBody(body.empty() && all ? "{}" : body));
-  JsonFields fields(parsed.fields);
-  const auto count = fields.Integer("messages", 0, INT64_MAX);
-  if (!count && !all) fields.Fail("messages", "is missing: how many messages stay");
-  if (fields.error()) return tl::unexpected(*fields.error());
-  *ignored = fields.Unread();
-  return count ? static_cast<uint64_t>(*count) : *all;
-}
-
-// Reads the part that a body of forget names.
-Result<SessionPart> ReadPart(std::string_view body, const SessionState& state) {
-  KV_ASSIGN(const JsonBody parsed, ParseBody(body));
-  JsonFields fields(parsed.fields);
-  std::string segment;
-  fields.String("segment", &segment);
-  const auto index = fields.Integer("index", 0, INT64_MAX);
-  uint32_t begin = 0, end = 0;
-  fields.Unsigned("begin", 0, UINT32_MAX, &begin);
-  fields.Unsigned("end", 0, UINT32_MAX, &end);
-  const bool has_begin = fields.Has("begin"), has_end = fields.Has("end");
-  if (fields.Has("segment") && (index || has_begin || has_end)) {
-    fields.Fail("segment", "stands alone: give it, or an index with begin and end or without");
-  }
-  if (!fields.Has("segment") && !index) fields.Fail("index", "is missing; or give a segment");
-  if (has_begin != has_end) fields.Fail(has_begin ? "end" : "begin", "is missing");
-  if (fields.error()) return tl::unexpected(*fields.error());
-  if (fields.Has("segment")) return FindSegment(state, segment);
-  SessionPart part{static_cast<size_t>(*index), begin, std::nullopt};
-  if (has_end) part.end = end;
-  return part;
-}
 
 // Replaces the state of the call's session and answers with it.
 Outcome Become(const Call& call, Result<SessionState> state,
@@ -78,7 +43,10 @@ Outcome Become(const Call& call, Result<SessionState> state,
 class SessionHandlers {
  public:
   explicit SessionHandlers(const SessionSources& from)
-      : sessions_(from.sessions), texts_(from.texts), generator_(from.generations, from.preparer) {}
+      : keys_(from.keys),
+        sessions_(from.sessions),
+        texts_(from.texts),
+        generator_(from.generations, from.preparer) {}
 
   Outcome Create(const Call& call);
   Outcome List(const Call& call);
@@ -94,6 +62,12 @@ class SessionHandlers {
   Outcome Forget(const Call& call);
 
  private:
+  Outcome Erase(const Call& call, Forgetting forgetting, nlohmann::json body);
+  Outcome BecomeErased(const Call& call, const SessionStore::Entry& entry,
+                       Result<SessionState> changed, const MessageRange& messages,
+                       const std::vector<std::string>& ignored);
+
+  const KeyRing& keys_;
   SessionStore& sessions_;
   KeptTexts& texts_;
   SessionGenerator generator_;
@@ -136,20 +110,9 @@ Outcome SessionHandlers::List(const Call& call) {
   const std::optional<std::string> after = QueryValue(call.request.target, "after");
   const auto page = sessions_.List(call.tenant(), after, *limit);
   if (!page) return ErrorResponse(page.error());
-  ordered_json data = ordered_json::array();
-  for (const SessionStore::Entry& entry : page->entries) data.push_back(SessionJson(entry));
-  const auto id_of = [&](const auto& entries, bool first) {
-    return entries.empty() ? ordered_json()
-                           : ordered_json(first ? entries.front().id : entries.back().id);
-  };
-  HttpResponse response;
-  const ordered_json list = {{"object", "list"},
-                             {"data", std::move(data)},
-                             {"first_id", id_of(page->entries, true)},
-                             {"last_id", id_of(page->entries, false)},
-                             {"has_more", page->has_more}};
-  response.body = Dump(list);
-  return response;
+  std::optional<uint64_t> unreadable;  // with several keys, another one's may be among them
+  if (keys_.current()->num_tenants() <= 1) unreadable = sessions_.counts().unreadable;
+  return SessionList(*page, unreadable);
 }
 
 Outcome SessionHandlers::Show(const Call& call) {
@@ -194,25 +157,23 @@ Outcome SessionHandlers::AppendTo(const Call& call) {
 Outcome SessionHandlers::EditMessage(const Call& call) {
   const auto entry = call.turn->Read();
   if (!entry) return ErrorResponse(entry.error());
-  const auto index = ParseUint(std::string(SegmentOf(call.path, 4)));
+  const auto index = ReadIndex(SegmentOf(call.path, 4), *entry->state);
+  if (!index) return ErrorResponse(index.error());
   const auto& messages = entry->state->messages;
-  if (!index || *index >= messages.size()) {
-    return ErrorResponse(
-        {Code::kInvalidArgument,
-         fmt::format("the session has {} messages; the first has index 0", messages.size()),
-         "index"});
-  }
   auto body = ParseBody(call.request.body);
   if (!body) return ErrorResponse(body.error());
   JsonFields fields(body->fields);
-  bool keep_later = false;
+  bool keep_later = false, forget = false;
   fields.Bool("keep_later", &keep_later);
+  fields.Bool("forget", &forget);
   if (fields.error()) return ErrorResponse(*fields.error());
   auto message = ReadContent(fields, messages[*index]->role, call.model, &body->tree);
   if (!message) return ErrorResponse(message.error());
   const LaterMessages later = keep_later ? LaterMessages::kStay : LaterMessages::kGo;
-  return Become(call, Edit(call.turn->store(), *entry->state, *index, std::move(*message), later),
-                fields.Unread());
+  auto changed = Edit(call.turn->store(), *entry->state, *index, std::move(*message), later);
+  if (!forget) return Become(call, std::move(changed), fields.Unread());
+  const MessageRange replaced{*index, keep_later ? *index + 1 : messages.size()};
+  return BecomeErased(call, *entry, std::move(changed), replaced, fields.Unread());
 }
 
 Outcome SessionHandlers::EditSystem(const Call& call) {
@@ -221,49 +182,90 @@ Outcome SessionHandlers::EditSystem(const Call& call) {
   auto body = ParseBody(call.request.body);
   if (!body) return ErrorResponse(body.error());
   JsonFields fields(body->fields);
+  bool forget = false;
+  fields.Bool("forget", &forget);
+  if (fields.error()) return ErrorResponse(*fields.error());
   auto message = ReadContent(fields, "system", call.model, &body->tree);
   if (!message) return ErrorResponse(message.error());
-  return Become(call, SetSystem(call.turn->store(), *entry->state, std::move(*message)),
-                fields.Unread());
+  auto changed = SetSystem(call.turn->store(), *entry->state, std::move(*message));
+  if (!forget) return Become(call, std::move(changed), fields.Unread());
+  const MessageRange replaced{0, entry->state->has_system() ? size_t{1} : 0};
+  return BecomeErased(call, *entry, std::move(changed), replaced, fields.Unread());
 }
 
 Outcome SessionHandlers::TruncateOne(const Call& call) {
   const auto entry = call.turn->Read();
   if (!entry) return ErrorResponse(entry.error());
   std::vector<std::string> ignored;
-  const auto count = ReadCount(call.request.body, std::nullopt, &ignored);
+  bool forget = false;
+  const auto count = ReadCount(call.request.body, std::nullopt, &forget, &ignored);
   if (!count) return ErrorResponse(count.error());
-  return Become(call, Truncate(*entry->state, *count), ignored);
+  auto changed = Truncate(*entry->state, *count);
+  if (!forget || !changed) return Become(call, std::move(changed), ignored);
+  const MessageRange gone{*count, entry->state->messages.size()};
+  return BecomeErased(call, *entry, std::move(changed), gone, ignored);
 }
 
 Outcome SessionHandlers::Fork(const Call& call) {
+  const uint64_t removals = sessions_.Removals(call.tenant());
   const auto entry = call.turn->Read();
   if (!entry) return ErrorResponse(entry.error());
   std::vector<std::string> ignored;
-  const auto count = ReadCount(call.request.body, entry->state->messages.size(), &ignored);
+  const auto count = ReadCount(call.request.body, entry->state->messages.size(), nullptr, &ignored);
   if (!count) return ErrorResponse(count.error());
   auto state = ForkOf(call.turn->store(), *entry->state, *count);
   if (!state) return ErrorResponse(state.error());
-  const auto made = sessions_.Create(call.tenant(), std::move(*state));
+  const auto made = sessions_.Create(call.tenant(), std::move(*state), removals);
   return made ? SessionResponse(*made, ignored, 201) : ErrorResponse(made.error());
+}
+
+// Replaces the state of the call's session and erases what that has no more; `body` and the sums
+// are the answer.
+Outcome SessionHandlers::Erase(const Call& call, Forgetting forgetting, nlohmann::json body) {
+  const Status replaced =
+      call.turn->Replace(std::move(forgetting.state), SessionStore::Turn::Durable::kNowIfKept);
+  // If the disk still has it, it leaves memory, and the same call can be made again.
+  if (!replaced && !call.turn->LeaveMemory()) return ErrorResponse(replaced.error());
+  texts_.Erase(call.tenant());
+  body["durable"] = call.turn->on_disk();
+  return ForgetAnswer(call, std::move(forgetting.requests), std::move(body), replaced);
+}
+
+// Does the same for a change that takes messages back or replaces them, and answers with the
+// session and the sums.
+Outcome SessionHandlers::BecomeErased(const Call& call, const SessionStore::Entry& entry,
+                                      Result<SessionState> changed, const MessageRange& messages,
+                                      const std::vector<std::string>& ignored) {
+  if (!changed) return ErrorResponse(changed.error());
+  Forgetting forgetting = ForgetMessages(call.turn->store(), *entry.state, std::move(*changed),
+                                         messages, ScopeOf(call, sessions_));
+  SessionStore::Entry shown = entry;
+  shown.num_messages = forgetting.state.messages.size();
+  shown.state = std::make_shared<const SessionState>(forgetting.state);
+  nlohmann::json body = SessionJson(shown);
+  shown.state = nullptr;
+  body["ignored"] = ignored;
+  return Erase(call, std::move(forgetting), std::move(body));
 }
 
 Outcome SessionHandlers::Forget(const Call& call) {
   const auto entry = call.turn->Read();
   if (!entry) return ErrorResponse(entry.error());
   const SessionState& state = *entry->state;
-  const auto part = ReadPart(call.request.body, state);
-  if (!part) return ErrorResponse(part.error());
-  auto forgetting = ForgetPart(call.turn->store(), state, *part, ScopeOf(call, sessions_));
+  const auto named = ReadForget(call.request.body, state);
+  if (!named) return ErrorResponse(named.error());
+  SessionStore& store = call.turn->store();
+  const ForgetScope scope = ScopeOf(call, sessions_);
+  const auto* messages = std::get_if<MessageRange>(&*named);
+  Result<Forgetting> forgetting =
+      messages != nullptr
+          ? ForgetMessages(store, state, RemoveMessages(state, *messages), *messages, scope)
+          : ForgetPart(store, state, std::get<SessionPart>(*named), scope);
   if (!forgetting) return ErrorResponse(forgetting.error());
-  const size_t messages = forgetting->state.messages.size();
-  const Status replaced = call.turn->Replace(std::move(forgetting->state));
-  // If the disk still has it, it leaves memory, and the same call can be made again.
-  if (!replaced && !call.turn->LeaveMemory()) return ErrorResponse(replaced.error());
-  texts_.Erase(call.tenant());
-  return ForgetAnswer(call, std::move(forgetting->requests),
-                      {{"id", entry->id}, {"object", "session.forgotten"}, {"messages", messages}},
-                      replaced);
+  nlohmann::json body = {{"id", entry->id},
+                         {"object", "session.forgotten"},
+                         {"messages", forgetting->state.messages.size()}};
+  return Erase(call, std::move(*forgetting), std::move(body));
 }
 
 Outcome SessionHandlers::Delete(const Call& call) {
@@ -278,11 +280,14 @@ Outcome SessionHandlers::DeleteUnread(const Call& call) {
 
 constexpr const char* kContentSchema = R"("content":{"type":["string","array"]})";
 constexpr const char* kCountSchema = R"("messages":{"type":"integer","minimum":0})";
+constexpr const char* kEraseSchema = R"("forget":{"type":"boolean"})";
 constexpr const char* kForgetSchema =
-    R"("index":{"type":"integer","minimum":0},"begin":{"type":"integer","minimum":0},
-    "end":{"type":"integer","minimum":1},"segment":{"type":"string"})";
+    R"("last":{"type":"integer","minimum":1},"index":{"type":"integer"},
+    "begin":{"type":"integer","minimum":0},"end":{"type":"integer","minimum":1},
+    "from":{"type":"integer"},"to":{"type":"integer"},"segment":{"type":"string"})";
 constexpr const char* kSetupSchema =
     R"("model":{"type":"string"},"system":{"type":"string"},
+    "origin":{"type":"string","minLength":1,"maxLength":64},
     "tools":{"type":"array","items":{"type":"object"}},
     "chat_template_kwargs":{"type":"object"},"chat_template_name":{"type":"string"},
     "drop_lines":{"type":"array","items":{"enum":["date","tokens-left","id","billing"]}},
@@ -305,9 +310,9 @@ std::string SegmentsSchema() {
 std::string SessionMessages(int least) {
   return fmt::format(
       R"("messages":{{"type":"array","minItems":{},"items":{{"type":"object","required":["role"],
-      "properties":{{"role":{{"enum":["system","developer","user","assistant","tool"]}},
+      "properties":{{"role":{},
       "content":{{"type":["string","array","null"]}},{}}}}}}})",
-      least, SegmentsSchema());
+      least, RoleSchema(), SegmentsSchema());
 }
 
 // Adds routes that have the same needs.
@@ -317,7 +322,7 @@ class SessionRows {
       : own_(std::move(own)), table_(table) {}
 
   using Handler = Outcome (SessionHandlers::*)(const Call&);
-  // A path below a session's. Calls that change it wait for their turn.
+  // Adds a path below a session's. Calls that change the session wait for their turn.
   void Add(std::string_view path, std::string_view method, Handler handler, Description description,
            const std::function<void(Route*)>& set = {}) {
     Route row{.path = path,
@@ -342,12 +347,54 @@ class SessionRows {
   RouteTable* const table_;
 };
 
+// Adds the calls that change what a session says, generate apart.
+void AddChangeRoutes(SessionRows& rows) {
+  const std::string content = JoinedFields({kContentSchema, SegmentsSchema()});
+  const char* const session = "Session";
+  const auto may_forget = [](Route* row) { row->reads = Route::kAllIfForgets; };
+  rows.Add("/v1/sessions/{id}/messages", "POST", &SessionHandlers::AppendTo,
+           {.summary = "Appends messages.",
+            .properties = SessionMessages(1),
+            .required = R"(["messages"])",
+            .answer = session});
+  rows.Add(
+      "/v1/sessions/{id}/messages/{index}", "PUT", &SessionHandlers::EditMessage,
+      {.summary = "Edits a message.",
+       .properties = JoinedFields({content, R"("keep_later":{"type":"boolean"})", kEraseSchema}),
+       .required = R"(["content"])",
+       .parameters = {{"index", R"({"type":"integer"})"}},
+       .answer = session},
+      may_forget);
+  rows.Add("/v1/sessions/{id}/system", "PUT", &SessionHandlers::EditSystem,
+           {.summary = "Sets the system message.",
+            .properties = JoinedFields({content, kEraseSchema}),
+            .required = R"(["content"])",
+            .answer = session},
+           may_forget);
+  rows.Add("/v1/sessions/{id}/fork", "POST", &SessionHandlers::Fork,
+           {.summary = "Makes a session with the first messages.",
+            .properties = kCountSchema,
+            .status = "201",
+            .answer = session});
+  rows.Add("/v1/sessions/{id}/truncate", "POST", &SessionHandlers::TruncateOne,
+           {.summary = "Keeps the first messages.",
+            .properties = JoinedFields({kCountSchema, kEraseSchema}),
+            .required = R"(["messages"])",
+            .answer = session},
+           may_forget);
+  rows.Add("/v1/sessions/{id}/forget", "POST", &SessionHandlers::Forget,
+           {.summary = "Forgets turns, messages or a part of a message.",
+            .properties = kForgetSchema,
+            .required = R"({"anyOf":[{"required":["last"]},{"required":["index"]},
+                {"required":["from"]},{"required":["segment"]}]})"},
+           [](Route* row) { row->reads = Route::kAllSessions; });
+}
+
 }  // namespace
 
 void AddSessionRoutes(const SessionSources& from, RouteTable* table) {
   const auto own = std::make_shared<SessionHandlers>(from);
   SessionRows rows(own, table);
-  const std::string content = JoinedFields({kContentSchema, SegmentsSchema()});
   const char* const session = "Session";
   rows.Add("/v1/sessions", "POST", &SessionHandlers::Create,
            {.summary = "Makes a session.",
@@ -371,22 +418,7 @@ void AddSessionRoutes(const SessionSources& from, RouteTable* table) {
              row->reads = Route::kAllSessions;
              row->when_spent = std::bind_front(&SessionHandlers::DeleteUnread, own);
            });
-  rows.Add("/v1/sessions/{id}/messages", "POST", &SessionHandlers::AppendTo,
-           {.summary = "Appends messages.",
-            .properties = SessionMessages(1),
-            .required = R"(["messages"])",
-            .answer = session});
-  rows.Add("/v1/sessions/{id}/messages/{index}", "PUT", &SessionHandlers::EditMessage,
-           {.summary = "Edits a message.",
-            .properties = JoinedFields({content, R"("keep_later":{"type":"boolean"})"}),
-            .required = R"(["content"])",
-            .parameters = {{"index", R"({"type":"integer","minimum":0})"}},
-            .answer = session});
-  rows.Add("/v1/sessions/{id}/system", "PUT", &SessionHandlers::EditSystem,
-           {.summary = "Sets the system message.",
-            .properties = content,
-            .required = R"(["content"])",
-            .answer = session});
+  AddChangeRoutes(rows);
   rows.Add("/v1/sessions/{id}/generate", "POST", &SessionHandlers::Generate,
            {.summary = "Generates the next answer.",
             .properties = JoinedFields({SessionMessages(0), SamplingSchema(), AnswerSchema(),
@@ -397,21 +429,6 @@ void AddSessionRoutes(const SessionSources& from, RouteTable* table) {
              row->for_model = Route::kTextModel;
              row->reads = Route::kOneSession;
            });
-  rows.Add("/v1/sessions/{id}/fork", "POST", &SessionHandlers::Fork,
-           {.summary = "Makes a session with the first messages.",
-            .properties = kCountSchema,
-            .status = "201",
-            .answer = session});
-  rows.Add("/v1/sessions/{id}/truncate", "POST", &SessionHandlers::TruncateOne,
-           {.summary = "Keeps the first messages.",
-            .properties = kCountSchema,
-            .required = R"(["messages"])",
-            .answer = session});
-  rows.Add("/v1/sessions/{id}/forget", "POST", &SessionHandlers::Forget,
-           {.summary = "Forgets a message or a part of it.",
-            .properties = kForgetSchema,
-            .required = R"({"anyOf":[{"required":["index"]},{"required":["segment"]}]})"},
-           [](Route* row) { row->reads = Route::kAllSessions; });
 }
 
 }  // namespace kvasir

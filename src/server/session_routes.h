@@ -1,6 +1,7 @@
 // /v1/sessions: conversations that are edited, forked and forgotten.
 #pragma once
 
+#include "access/key_ring.h"
 #include "api/turn_preparer.h"
 #include "kvasir/session.h"
 #include "server/generation_starter.h"
@@ -13,6 +14,7 @@ namespace kvasir {
 struct SessionSources {
   GenerationStarter& generations;
   TurnPreparer& preparer;
+  const KeyRing& keys;
   SessionStore& sessions;
   KeptTexts& texts;
 };

@@ -18,8 +18,9 @@ using nlohmann::json;
 class SessionRoutesTest : public RoutesTest {
  protected:
   void AddRoutes() override {
-    AddSessionRoutes({server_->generations, server_->preparer, server_->sessions, server_->texts},
-                     &server_->table);
+    AddSessionRoutes(
+        {server_->generations, server_->preparer, server_->keys, server_->sessions, server_->texts},
+        &server_->table);
   }
   std::string Create(const json& body = {{"messages", {{{"role", "user"}, {"content", "a"}}}}}) {
     const json made = AskJson("POST", "/v1/sessions", body, 201);
@@ -96,7 +97,105 @@ TEST_F(SessionRoutesTest, WhatIsForgottenLeavesTheCacheAndEndsTheTurn) {
   EXPECT_EQ(forgotten["messages"], 1);
   EXPECT_EQ(forgotten["erased_tokens"], 4 * engine_->forgotten.size());
   EXPECT_GE(engine_->forgotten.size(), 1u);
+  EXPECT_FALSE(forgotten.contains("disk_blocks")) << "the server has no disk";
   EXPECT_EQ(AskJson("GET", path)["messages"].size(), 1u);
+}
+
+TEST_F(SessionRoutesTest, WhatLeftTheDiskAloneIsSaid) {
+  engine_->disk = TierStats{};
+  engine_->erasure.disk_blocks = 3;
+  engine_->erasure.disk_bytes = 50;
+  const auto check = [&](const json& answer) {
+    const auto requests = engine_->forgotten.size();
+    EXPECT_GE(requests, 1u);
+    EXPECT_EQ(answer["erased_blocks"], 0);
+    EXPECT_EQ(answer["disk_blocks"], 3 * requests);
+    EXPECT_EQ(answer["disk_bytes"], 50 * requests);
+    engine_->forgotten.clear();
+  };
+  const std::string path =
+      Create({{"messages",
+               {{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", "b"}}}}});
+  check(AskJson("POST", path + "/truncate", {{"messages", 1}, {"forget", true}}));
+  check(AskJson("DELETE", path));
+}
+
+TEST_F(SessionRoutesTest, TurnsAndRangesAreForgottenAndTheFormsAreNamed) {
+  engine_->mutable_card().ctx_size = engine_->mutable_card().max_positions = 1 << 10;
+  engine_->mutable_plan().groups.emplace_back();  // of all tokens
+  Restart({});
+  json messages = json::array();
+  for (const char* text : {"a", "b", "c", "d"}) {
+    messages.push_back({{"role", "user"}, {"content", text}});
+    messages.push_back({{"role", "assistant"}, {"content", text}});
+  }
+  const std::string path = Create({{"messages", messages}});
+  const auto left = [&](const json& body) {
+    EXPECT_EQ(AskJson("POST", path + "/forget", body)["object"], "session.forgotten");
+    const json whole = AskJson("GET", path);
+    std::string text;
+    for (const json& message : whole["messages"]) {
+      text += message["content"].get<std::string>();
+    }
+    return text;
+  };
+  EXPECT_EQ(left({{"last", 1}}), "aabbcc");
+  EXPECT_EQ(left({{"from", 1}, {"to", 2}}), "abcc");
+  EXPECT_EQ(left({{"index", -1}}), "abc");
+  EXPECT_EQ(left({{"from", -2}}), "a");
+  for (const json& body : {json(), json::object(), json{{"to", 1}}}) {  // json(): no bytes
+    const std::string message = ErrorOf(path + "/forget", body)["message"];
+    for (const char* form : {R"({"last": 1})", R"({"index": -1})", R"({"from": 3, "to": 4})"}) {
+      EXPECT_NE(message.find(form), message.npos) << message;
+    }
+  }
+  EXPECT_EQ(ErrorOf(path + "/forget", {{"last", 2}})["param"], "last");
+  EXPECT_EQ(ErrorOf(path + "/forget", {{"last", 1}, {"index", 0}})["param"], "last");
+}
+
+TEST_F(SessionRoutesTest, AnIndexOfAnEditMayCountFromTheEnd) {
+  const std::string path =
+      Create({{"messages",
+               {{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", "b"}}}}});
+  AskJson("PUT", path + "/messages/-1", {{"content", "c"}});
+  AskJson("PUT", path + "/messages/-2", {{"content", "d"}, {"keep_later", true}});
+  const json messages = AskJson("GET", path)["messages"];
+  EXPECT_EQ(messages[0]["content"], "d");
+  EXPECT_EQ(messages[1]["content"], "c");
+  const auto error = [&](const std::string& index) {
+    return AskJson("PUT", path + "/messages/" + index, {{"content", "e"}}, 400)["error"];
+  };
+  EXPECT_EQ(error("-3")["param"], "index");
+  EXPECT_EQ(error("-3")["message"],
+            "index: -3 names no message; the session has 2 messages: 0 to 1, or from its end -1 to "
+            "-2");
+  EXPECT_EQ(error("2")["message"], error("-3")["message"].get<std::string>().replace(7, 2, "2"));
+  EXPECT_EQ(error("x")["message"],
+            "index: 'x' is not the index of a message; the session has 2 messages: 0 to 1, or from "
+            "its end -1 to -2");
+  EXPECT_EQ(ErrorOf(path + "/forget", {{"last", 0}})["message"],
+            "last: 0 is not an integer of at least 1");
+}
+
+TEST_F(SessionRoutesTest, WhatATruncateOrAnEditTakesBackIsErasedIfItIsAsked) {
+  const auto make = [&] {
+    return Create(
+        {{"messages",
+          {{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", "b"}}}}});
+  };
+  const auto erased = [&](const char* method, const std::string& target, json body, bool forget) {
+    engine_->forgotten.clear();
+    if (forget) body["forget"] = true;
+    const json answer = AskJson(method, target, body);
+    EXPECT_EQ(answer["object"], "session");
+    EXPECT_EQ(answer["messages"], 1);
+    EXPECT_EQ(answer.contains("erased_blocks"), forget);
+    return !engine_->forgotten.empty();
+  };
+  for (const bool forget : {false, true}) {
+    EXPECT_EQ(erased("POST", make() + "/truncate", {{"messages", 1}}, forget), forget);
+    EXPECT_EQ(erased("PUT", make() + "/messages/0", {{"content", "c"}}, forget), forget);
+  }
 }
 
 // A tenant that leaves its share group leaves what its sessions have read in the group's cache.
@@ -142,6 +241,10 @@ TEST_F(SessionRoutesTest, ADeleteForgetsInTheCacheInWhichAPromptWasBegun) {
   ASSERT_EQ(engine_->forgotten.size(), 2u);
   EXPECT_EQ(engine_->forgotten[0].owner, "group");
   EXPECT_EQ(engine_->forgotten[1].owner, "default") << "where the next prompt would be read";
+  for (const ForgetRequest& request : engine_->forgotten) {
+    EXPECT_EQ(request.first, 0u);
+    EXPECT_EQ(request.ids.at(request.last), 'a') << "the end of the message, not of the prompt";
+  }
 }
 
 // What others pay for a delete is bounded: of long sessions that were never read it is enough to

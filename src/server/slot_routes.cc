@@ -47,7 +47,7 @@ bool Runs(const SequenceState& state) {
   return std::ranges::find(kIdle, state.state) == std::end(kIdle);
 }
 
-// The states that run come first; slots without one are idle.
+// Lists the slots: first the states that run; the other slots are idle.
 json SlotsJson(std::vector<SequenceState> states, uint32_t num_slots, uint32_t ctx_size) {
   std::erase_if(states, [](const SequenceState& state) { return !Runs(state); });
   json slots = json::array();
@@ -87,7 +87,7 @@ class SlotHandlers {
   Slots& slots_;
 };
 
-// The caller's own runs; the operator's key shows all.
+// Lists the caller's own runs; the operator's key shows all.
 Outcome SlotHandlers::List(const Call& call) {
   if (!call.options.has_slots) {
     return ErrorResponse(

@@ -118,11 +118,15 @@ Outcome StateHandlers::Metrics(const Call& call) {
                    .sessions = sessions.sessions,
                    .session_bytes = sessions.bytes,
                    .sessions_expired = sessions.expired,
+                   .stored_responses = sessions.responses,
+                   .stored_response_bytes = sessions.response_bytes,
                    .process = ReadProcessUsage(),
                    .adapters = call.engine.Adapters(),
                    .disk = call.engine.DiskStats(),
                    .remote = call.engine.RemoteState(),
+                   .events = call.engine.EventStats(),
                    .read_limit = call.options.read_limit};
+  if (call.options.tls) view.tls_ends_unix_s = call.options.tls->ends_unix_s();
   if (from_.spans) view.spans = from_.spans->counts();
   const KeyRing::Reloads reloads = from_.keys.reloads();
   view.reloads_done = reloads.done;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/chat_tokens.h"
 #include "api/logprobs_json.h"
 #include "api/openai_request.h"
 #include "http/errors.h"
@@ -43,7 +44,7 @@ Parts TokensText(std::string out, std::vector<TokenId> ids, const Tokenizer* pie
   co_yield out;
 }
 
-// An object whose keys all have the same text.
+// Yields an object whose keys all have the same text.
 Parts SameText(std::vector<std::string> keys, std::string text) {
   std::string out;
   for (const std::string& key : keys) {
@@ -65,10 +66,8 @@ HttpResponse TextResponse(std::vector<std::string> keys, std::string text) {
   return response;
 }
 
-Outcome Tokenize(const Call& call) {
-  const auto body = ParseBody(call.request.body);
-  if (!body) return ErrorResponse(body.error());
-  JsonFields fields(body->fields);
+// Returns the ids of the text that a body has under llama.cpp's name or vLLM's.
+Result<std::vector<TokenId>> TextTokens(JsonFields& fields, const ModelView& model) {
   const char* name = fields.Has("content") || !fields.Has("prompt") ? "content" : "prompt";
   std::string_view text;
   fields.Text("prompt", &text);
@@ -78,13 +77,23 @@ Outcome Tokenize(const Call& call) {
   EncodeOptions options;
   options.add_special = name == std::string_view("prompt");
   options.max_tokens = kMaxTokens;
-  bool with_pieces = false;
   fields.Bool("add_special_tokens", &options.add_special);
   fields.Bool("add_special", &options.add_special);
   fields.Bool("parse_special", &options.parse_special);
+  if (fields.error()) return tl::unexpected(*fields.error());
+  return EncodeText(text, name, options, model);
+}
+
+Outcome Tokenize(const Call& call) {
+  auto body = ParseBody(call.request.body, kChatIds);
+  if (!body) return ErrorResponse(body.error());
+  JsonFields fields(body->fields);
+  bool with_pieces = false;
   fields.Bool("with_pieces", &with_pieces);
   if (fields.error()) return ErrorResponse(*fields.error());
-  auto ids = EncodeText(text, name, options, call.model);
+  // vLLM's form of a chat: the prompt that /v1/chat/completions makes of the same body.
+  const bool is_chat = fields.Has("messages") && !fields.Has("content") && !fields.Has("prompt");
+  auto ids = is_chat ? ChatTokens(fields, &body->tree, call.model) : TextTokens(fields, call.model);
   if (!ids) return ErrorResponse(ids.error());
   ids->shrink_to_fit();
   HttpResponse response;
@@ -131,11 +140,13 @@ void AddTextRoutes(RouteTable* table) {
             .handler = Tokenize,
             .access = Access::kTenant,
             .work = Route::kPrepared};
-  row.description = {.summary = "Text to token ids.",
+  row.description = {.summary = "Text, or the messages of a chat, to token ids.",
                      .properties = R"("content":{"type":"string"},"prompt":{"type":"string"},
                      "add_special":{"type":"boolean"},"add_special_tokens":{"type":"boolean"},
-                     "parse_special":{"type":"boolean"},"with_pieces":{"type":"boolean"})",
-                     .required = R"({"anyOf":[{"required":["content"]},{"required":["prompt"]}]})"};
+                     "parse_special":{"type":"boolean"},"with_pieces":{"type":"boolean"},)" +
+                                   MessagesSchema(),
+                     .required = R"({"anyOf":[{"required":["content"]},{"required":["prompt"]},
+                     {"required":["messages"]}]})"};
   table->Add(row);
   row.handler = Detokenize;
   row.description = {

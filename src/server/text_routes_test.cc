@@ -38,5 +38,27 @@ TEST_F(TextRoutesTest, TextBecomesTokensAndTextAgain) {
   EXPECT_EQ(ErrorOf("/detokenize", {{"tokens", {300}}})["param"], "tokens");
 }
 
+// As routers ask for them, in vLLM's form.
+TEST_F(TextRoutesTest, AChatBecomesTheTokensOfItsPrompt) {
+  const json body = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}},
+                     {"tools", {{{"name", "f"}}}},
+                     {"add_generation_prompt", true},
+                     {"chat_template_kwargs", {{"who", "bob"}}}};
+  const std::string text = AskJson("POST", "/apply-template", body)["prompt"];
+  const json tokens = AskJson("POST", "/tokenize", body);
+  EXPECT_EQ(tokens["count"], tokens["tokens"].size());
+  EXPECT_EQ(AskJson("POST", "/detokenize", {{"tokens", tokens["tokens"]}})["content"], text);
+  json open = body;
+  open["add_generation_prompt"] = false;
+  EXPECT_NE(AskJson("POST", "/tokenize", open)["tokens"], tokens["tokens"]);
+  json wrong = body;
+  wrong["messages"][0]["role"] = "king";
+  EXPECT_EQ(ErrorOf("/tokenize", wrong)["param"], "messages[0].role");
+  // A text beside it is what is asked for, as before.
+  json both = body;
+  both["content"] = "ab";
+  EXPECT_EQ(AskJson("POST", "/tokenize", both)["count"], 2);
+}
+
 }  // namespace
 }  // namespace kvasir

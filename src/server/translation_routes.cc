@@ -140,7 +140,7 @@ Status AddTranslationRoutes(const Engine& engine, GenerationStarter& generations
                      .streams = true};
   table->Add(row);
 
-  row.errors = Route::kPlainErrors;
+  row.errors = &kPlainErrors;
   const std::string alternatives = fmt::format(
       R"("alternatives":{{"type":"integer","minimum":0,"maximum":{}}},"api_key":{{"type":"string"}})",
       kMaxBeams - 1);
@@ -157,7 +157,7 @@ Status AddTranslationRoutes(const Engine& engine, GenerationStarter& generations
               .handler = std::bind_front(&TranslationHandlers::ListLanguages, own),
               .access = Access::kOpen,
               .for_model = Route::kTranslator,
-              .errors = Route::kPlainErrors,
+              .errors = &kPlainErrors,
               .description = {.summary = "The languages of the model, as LibreTranslate says them.",
                               .answer = "Answers"}});
   return {};

@@ -29,7 +29,7 @@ TEST_F(TranslationRoutesTest, RowsSayThatTheyNeedATranslator) {
   }
   const Route* libre = server_->table.FindPath("/translate");
   ASSERT_NE(libre, nullptr);
-  EXPECT_EQ(libre->errors, Route::kPlainErrors);
+  EXPECT_EQ(libre->errors, &kPlainErrors);
   EXPECT_EQ(libre->key_in_body(R"({"api_key":"k"})", "application/json"), "k");
 }
 

@@ -48,15 +48,16 @@ std::optional<std::vector<std::byte>> SealRow(const OwnerKey& owner, std::string
   return sealed;
 }
 
-std::optional<std::vector<std::byte>> OpenRow(const OwnerKey& owner, std::string_view id,
-                                              uint64_t number, std::span<const std::byte> sealed) {
+std::optional<std::vector<std::byte>> UnsealRow(const OwnerKey& owner, std::string_view id,
+                                                uint64_t number,
+                                                std::span<const std::byte> sealed) {
   if (sealed.size() < kRowSealBytes) return std::nullopt;
   const RowKey key(owner, sealed.first<kSaltBytes>());
   AesTag tag;
   std::memcpy(tag.data(), sealed.data() + sealed.size() - tag.size(), tag.size());
   std::vector<std::byte> plain(sealed.size() - kRowSealBytes);
   const auto bytes = sealed.subspan(kSaltBytes, plain.size());
-  if (!AesGcmOpen(key.key, 0, BoundTo(owner, id, number), bytes, plain, tag)) return std::nullopt;
+  if (!AesGcmUnseal(key.key, 0, BoundTo(owner, id, number), bytes, plain, tag)) return std::nullopt;
   return plain;
 }
 

@@ -29,8 +29,8 @@ inline constexpr size_t kRowSealBytes = sizeof(RecordSalt) + sizeof(AesTag);
 std::optional<std::vector<std::byte>> SealRow(const OwnerKey& owner, std::string_view id,
                                               uint64_t number, const RecordSalt& salt,
                                               std::span<const std::byte> plain);
-// Opens a row. Absent: damaged, or of another owner, id or number.
-std::optional<std::vector<std::byte>> OpenRow(const OwnerKey& owner, std::string_view id,
-                                              uint64_t number, std::span<const std::byte> sealed);
+// Unseals a row. Absent: damaged, or of another owner, id or number.
+std::optional<std::vector<std::byte>> UnsealRow(const OwnerKey& owner, std::string_view id,
+                                                uint64_t number, std::span<const std::byte> sealed);
 
 }  // namespace kvasir

@@ -20,6 +20,18 @@ constexpr uint64_t kLogBytes = uint64_t{1} << 20;  // a longer log moves into th
 constexpr int kVacuums = 16;  // of a scrub, each of as many pages as kRowsSpareBytes has room for
 constexpr uint64_t kVacuumPages = 32;
 
+// Tells whether the file may not grow by what is being written. SQLite's error is the same where
+// the device refuses a write.
+bool IsAtItsLimit(sqlite3* database, const RowsRoom& room) {
+  const auto number = [&](const char* sql) {
+    RowStatement statement(database, sql);
+    return statement.Step() == SQLITE_ROW ? statement.Int(0) : 0;
+  };
+  const int64_t left = number("PRAGMA max_page_count") - number("PRAGMA page_count") +
+                       number("PRAGMA freelist_count");
+  return left * static_cast<int64_t>(kRowsPage) < static_cast<int64_t>(room.needed_bytes());
+}
+
 }  // namespace
 
 RowsDatabase::~RowsDatabase() { sqlite3_close(database_); }
@@ -171,7 +183,8 @@ Result<uint64_t> RowsDatabase::Number(const char* sql) {
 tl::unexpected<Error> RowsDatabase::Failed(std::string_view what) const {
   const int code = sqlite3_errcode(database_) & 0xff;
   const bool may_lack_room = code == SQLITE_FULL || code == SQLITE_IOERR || code == SQLITE_CANTOPEN;
-  if (may_lack_room && room_.IsDeviceFull()) return room_.NoRoomOnDevice();
+  const bool is_refused = code == SQLITE_FULL && !IsAtItsLimit(database_, room_);
+  if (is_refused || (may_lack_room && room_.IsDeviceFull())) return room_.NoRoomOnDevice();
   const std::string text =
       fmt::format("{}/{} {}: {}", options_.folder, kRowsName, what, sqlite3_errmsg(database_));
   switch (code) {

@@ -67,6 +67,11 @@ Result<OpenedFile> RowsRoom::Take(uint64_t bytes, For what, const std::function<
       }
     }
     if (tries == kRoomTries) {
+      if (!lock) {
+        return Fail(Code::kUnavailable,
+                    "another process has held the lock of {} for 3 s; try again soon",
+                    options_.folder);
+      }
       return Fail(what == For::kErasing ? Code::kUnavailable : Code::kExhausted,
                   "the disk folder may have {} bytes (--disk-cap), and this change needs up to {} "
                   "more than it has left; try again soon",
@@ -106,10 +111,16 @@ bool RowsRoom::IsDeviceFull() const {
 }
 
 tl::unexpected<Error> RowsRoom::NoRoomOnDevice() const {
+  const Code code = is_open_ ? Code::kUnavailable : Code::kExhausted;
   const IoResult<SpaceFacts> space = storage_.Space(root_);
+  // The device may keep them for others, or have no place for one more file.
+  if (space && space->free_bytes >= needed_bytes_) {
+    return Fail(code,
+                "no room on the device that keeps sessions: it refused a write, of up to {} bytes",
+                needed_bytes_);
+  }
   return Fail(
-      is_open_ ? Code::kUnavailable : Code::kExhausted,
-      "no room on the device that keeps sessions: this needs up to {} bytes, and {} are free",
+      code, "no room on the device that keeps sessions: this needs up to {} bytes, and {} are free",
       needed_bytes_, space ? space->free_bytes : 0);
 }
 

@@ -32,7 +32,7 @@ StoreId RowsStoreOf(const Secret& secret) {
 
 Error DamagedRow(std::string_view id) {
   return {Code::kCorruption,
-          fmt::format("the session {} is damaged in sessions.db, and cannot be opened", id)};
+          fmt::format("the session {} is damaged in sessions.db, and cannot be unsealed", id)};
 }
 
 }  // namespace
@@ -58,7 +58,7 @@ Result<std::unique_ptr<SealedRows>> SealedRows::Open(const SealedRowsOptions& op
   KV_TRY(rows->OpenFiles());
   Status opened = rows->OpenDatabase();
   if (!opened && opened.error().code == Code::kCorruption && !options.only_looks) {
-    // An erase of an owner covers what is set aside: its key, which opens the rows there, goes.
+    // An erase of an owner covers what is set aside: its key, which unseals the rows there, goes.
     {
       const MutexLock lock(rows->mutex_);
       KV_TRY(rows->database_.SetAside());
@@ -234,7 +234,7 @@ uint64_t SealedRows::BytesOfRow(std::string_view id) {
 }
 
 // Checks that the owner may have a row of so many bytes instead of the old one. No share is kept
-// for rows that no key opens. O(log owners); O(rows) after rows were removed without their sizes.
+// for rows that no key unseals. O(log owners); O(rows) after rows were removed without their sizes.
 Status SealedRows::CheckShare(const Digest& owner, uint64_t old_bytes, uint64_t new_bytes) {
   {
     const MutexLock lock(weights_mutex_);
@@ -265,9 +265,11 @@ Status SealedRows::ReadShares() {
 }
 
 Status SealedRows::Put(const Digest& owner, std::string_view id, uint64_t number, int64_t used_s,
-                       std::span<const std::byte> plain, Old old) {
+                       std::span<const std::byte> plain, Old old,
+                       const std::function<bool()>& may) {
   const MutexLock lock(mutex_);
   KV_TRY(CheckPlace());
+  if (may && !may()) return Fail(Code::kCancelled, "the session {} was erased meanwhile", id);
   const uint64_t old_bytes = BytesOfRow(id);
   const uint64_t new_bytes = plain.size() + kRowSealBytes;
   KV_TRY(CheckShare(owner, old_bytes, new_bytes));
@@ -318,8 +320,8 @@ Result<std::vector<std::byte>> SealedRows::Get(const Digest& owner, std::string_
   if (step == SQLITE_DONE || !known) return Fail(Code::kNotFound, "there is no session {}", id);
   OwnerKey key = keys_.KeyOf(*known);
   const bool is_owner = std::ranges::equal(find.Blob(0), RowOwnerBytes(key.namespace_id));
-  auto plain =
-      is_owner ? OpenRow(key, id, static_cast<uint64_t>(find.Int(1)), find.Blob(2)) : std::nullopt;
+  auto plain = is_owner ? UnsealRow(key, id, static_cast<uint64_t>(find.Int(1)), find.Blob(2))
+                        : std::nullopt;
   WipeKeys({&key, 1});
   if (!is_owner) return Fail(Code::kNotFound, "there is no session {}", id);
   if (!plain) return tl::unexpected(DamagedRow(id));

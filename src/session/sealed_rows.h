@@ -23,13 +23,21 @@
 namespace kvasir {
 
 // What is known of a row without its key. Only `id` and `number` are authenticated, and only when
-// the row is opened.
+// the row is unsealed.
 struct RowFacts {
   std::string id;
-  Digest owner{};       // zero: no key of its owner opens
+  Digest owner{};       // zero: no key of its owner unseals it
   uint64_t number = 0;  // of its last change
   int64_t used_s = 0;   // since 1970
   uint64_t bytes = 0;   // as it was written, without its seal
+};
+
+// A row to add, with number 1.
+struct NewRow {
+  Digest owner{};
+  std::string id;
+  int64_t used_s = 0;                // since 1970
+  std::span<const std::byte> plain;  // until the next one is asked for
 };
 
 // The open file: its process alone has it, by DIR/sessions.lock. Each call is durable when it
@@ -43,7 +51,7 @@ struct RowFacts {
 class SealedRows {
  public:
   // Makes the file where it is missing. `storage` must outlive it. An erase that a crash ended goes
-  // on. Rows that no key opens stay as they are: another secret may have made them.
+  // on. Rows that no key unseals stay as they are: another secret may have made them.
   static Result<std::unique_ptr<SealedRows>> Open(const SealedRowsOptions& options,
                                                   Storage& storage);
   // Removes an owner's key where the file itself cannot be opened. Errors: those of Open.
@@ -56,11 +64,19 @@ class SealedRows {
   // O(rows).
   Result<std::vector<RowFacts>> List();
   enum class Old : uint8_t { kStays, kScrubbed };  // kScrubbed: its bytes leave the files too
-  // Puts a row: number 1 adds one; others replace the row of the number before. kNotFound: the
-  // owner has no such row. kInvalidArgument: the row to add is there already. O(bytes).
+  // Puts a row: number 1 adds one; others replace the row of the number before. `may`: called
+  // first; while it runs, and until the row is there, no other call is. kCancelled: it says no.
+  // kNotFound: the owner has no such row. kInvalidArgument: the row to add is there already.
+  // O(bytes).
   Status Put(const Digest& owner, std::string_view id, uint64_t number, int64_t used_s,
-             std::span<const std::byte> plain, Old old);
-  // Returns the bytes of Put. kNotFound: the owner has no such row. kCorruption: it does not open.
+             std::span<const std::byte> plain, Old old, const std::function<bool()>& may = {});
+  // Adds the rows that `next` gives until it gives none: all of them, or after an error (also one
+  // of `next`) none. `bytes`, `rows`: how much that is at most. kInvalidArgument: a row is there
+  // already. O(bytes).
+  using NextRow = std::function<Result<std::optional<NewRow>>()>;
+  Status AddAll(uint64_t bytes, uint64_t rows, const NextRow& next);
+  // Returns the bytes of Put. kNotFound: the owner has no such row. kCorruption: it cannot be
+  // unsealed.
   Result<std::vector<std::byte>> Get(const Digest& owner, std::string_view id);
   Status Touch(std::string_view id, int64_t used_s);
   // Removes a row, scrubbed. Removing what is not there is no error.
@@ -69,7 +85,7 @@ class SealedRows {
   Result<std::vector<std::string>> RemoveUnused(int64_t least_used_s);
   // Removes the owner's key, which no row of it survives, and then its rows.
   Status RemoveOwner(const Digest& owner);
-  // Removes all rows and key files that the secret does not open, and files of rows that were set
+  // Removes all rows and key files that the secret does not unseal, and files of rows that were set
   // aside. Returns how many rows of this file.
   Result<uint64_t> RemoveUnreadable();
   // Returns what the file and its log may take, and what they take.
@@ -78,7 +94,7 @@ class SealedRows {
   // Sets how its pages are divided among owners from now on. Waits for nothing.
   void SetWeights(const Shares::Weights& weights);
   bool IsThere();  // its folder and it are where they were
-  // Called with how many bytes of the cap file and log may need, before they grow.
+  // Sets what is called with how many bytes of the cap file and log may need, before they grow.
   void set_on_need(std::function<void(uint64_t bytes)> on_need);
 
  private:
@@ -93,6 +109,8 @@ class SealedRows {
   Result<std::vector<std::string>> IdsOf(RowStatement& rows, OwnerKeyIs which) KV_REQUIRES(mutex_);
   Status RemoveRows(std::span<const std::string> ids) KV_REQUIRES(mutex_);
   Status RemoveRow(std::string_view id) KV_REQUIRES(mutex_);
+  Status AddRows(uint64_t bytes, const NextRow& next, std::vector<Digest>* new_owners)
+      KV_REQUIRES(mutex_);
   Result<OwnerId> OwnerFor(const Digest& owner) KV_REQUIRES(mutex_);
   OwnerTag TagOf(OwnerId owner) const KV_REQUIRES(mutex_);
   Status PutRow(OwnerId owner, std::string_view id, uint64_t number, int64_t used_s,
@@ -125,11 +143,12 @@ class SealedRows {
   std::optional<Shares::Weights> new_weights_ KV_GUARDED_BY(weights_mutex_);
 };
 
-// What fsck says of the file: each row that does not open, and what SQLite finds. Absent: there is
-// no file.
+// What fsck says of the file: each row that cannot be unsealed, and what SQLite finds. Absent: the
+// file is missing.
 struct RowsCheck {
   uint64_t rows = 0, bytes = 0;
-  uint64_t unreadable = 0;  // rows that no key of this secret opens
+  uint64_t responses = 0;   // of the rows: stored responses
+  uint64_t unreadable = 0;  // rows that no key of this secret unseals
   std::vector<std::string> damaged;
   std::optional<std::string> skipped;
 };

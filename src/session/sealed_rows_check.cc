@@ -4,6 +4,7 @@
 
 #include "base/result.h"
 #include "base/system_error.h"
+#include "kvasir/session.h"
 #include "session/sealed_rows.h"
 #include "tier/store_files.h"
 
@@ -35,10 +36,11 @@ Result<std::optional<RowsCheck>> CheckRows(const SealedRowsOptions& options, Sto
       continue;
     }
     if (!(*rows)->Get(facts.owner, facts.id)) {
-      check.damaged.push_back(fmt::format("{}: does not open", facts.id));
+      check.damaged.push_back(fmt::format("{}: cannot be unsealed", facts.id));
       continue;
     }
     ++check.rows;
+    if (KindOfId(facts.id) == SessionKind::kResponse) ++check.responses;
     check.bytes += facts.bytes;
   }
   return std::optional(std::move(check));

@@ -1,4 +1,4 @@
-// SealedRows: what removes rows, and the keys that open them.
+// SealedRows: what removes rows, and the keys that unseal them.
 #include <algorithm>
 #include <utility>
 
@@ -100,7 +100,7 @@ Status SealedRows::RemoveOwner(const Digest& owner) {
 // Removes also the rows of owners whose key went before, and who ask again.
 Status SealedRows::RemoveKeyAndRows(const Digest& owner, std::optional<OwnerId> known,
                                     const OwnerTag& tag) {
-  // Also where it does not open: the rows that it is of are to be erased too.
+  // Also where it cannot be unsealed: the rows that it is of are to be erased too.
   const auto removed =
       RemoveKeyFile(storage_, keys_folder_.id(), KeyFileName(options_.secret, owner));
   if (!removed) {

@@ -104,7 +104,7 @@ void RegisterDyingFiles() {
   sqlite3_vfs_register(&dying, 0);
 }
 
-// What a process does, and tells of each call that returned. Never returns.
+// Does what a process does, and tells of each call that returned. Never returns.
 [[noreturn]] void Change(const SealedRowsOptions& options, int calls, int out) {
   RegisterDyingFiles();
   RealStorage storage;
@@ -215,6 +215,24 @@ TEST_F(SealedRowsFaults, AnEraseThatFailedIsDoneByTheNextTry) {
     EXPECT_EQ(TextOf(rows->Get(kOther, "sess_stays")), "yours");
   }
   EXPECT_GT(failed, 5);
+}
+
+// A device without a place for one more file: the system says that bytes are free.
+TEST_F(SealedRowsFaults, ADeviceThatRefusesAWriteIsNoFullFile) {
+  const auto rows = Open();
+  ASSERT_TRUE(rows->Put(kMira, "sess_1", 1, 1, Bytes("one"), Old::kStays));
+  fails_write = [] { return SQLITE_FULL; };
+  const Status put = rows->Put(kMira, "sess_2", 1, 1, Bytes("two"), Old::kStays);
+  const Status removed = rows->Remove(kMira, "sess_1");
+  fails_write = nullptr;
+  for (const Status& one : {put, removed}) {
+    ASSERT_FALSE(one);
+    EXPECT_EQ(one.error().code, Code::kUnavailable);
+    EXPECT_NE(one.error().message.find("it refused a write"), std::string::npos)
+        << one.error().message;
+  }
+  EXPECT_EQ(rows->List()->size(), 1u);
+  EXPECT_TRUE(rows->Remove(kMira, "sess_1"));
 }
 
 // What was kept for erases is the only room of the device.

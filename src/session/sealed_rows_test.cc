@@ -217,7 +217,7 @@ TEST_F(SealedRowsTest, KeepsWhatAnotherSecretMadeUntilItIsRemovedByName) {
 
 // Half of a key file, one of a newer version, a folder: a new key does not take its place, and an
 // erase of the owner takes it along.
-TEST_F(SealedRowsTest, SetsAKeyAsideThatDoesNotOpen) {
+TEST_F(SealedRowsTest, SetsAKeyAsideThatCannotBeUnsealed) {
   for (const int kind : {0, 1, 2}) {
     fs::remove_all(rows_.folder);
     {
@@ -382,7 +382,7 @@ TEST_F(SealedRowsTest, CheckNamesDamagedRows) {
   }
   sqlite3* database = nullptr;
   ASSERT_EQ(sqlite3_open(PathOf("sessions.db").c_str(), &database), SQLITE_OK);
-  // A row of one number does not open under another one: an older row cannot come back so.
+  // A row of one number cannot be unsealed under another one: an older row cannot come back so.
   ASSERT_EQ(sqlite3_exec(database, "UPDATE sessions SET number=2 WHERE id='sess_bad'", nullptr,
                          nullptr, nullptr),
             SQLITE_OK);

@@ -4,31 +4,32 @@
 #include <span>
 #include <unordered_set>
 
+#include "base/check.h"
 #include "base/result.h"
+#include "base/sizes.h"
 #include "base/utf8.h"
-#include "base/wipe.h"
 #include "kvasir/session.h"
 
 namespace kvasir {
 namespace {
 
-// A copy whose messages will differ: what is known of the whole is not known any more.
+// Copies a state whose messages will differ: what is known of the whole is not known any more.
 SessionState Changed(const SessionState& state) {
   SessionState changed = state;
   changed.tokens.reset();
   return changed;
 }
 
-// Fewer messages are left than were dropped: prompts begin at the beginning again.
+// Makes prompts begin at the beginning again when fewer messages are left than were dropped.
 void KeepDropped(SessionState* state) {
   if (state->first_shown() >= state->messages.size()) state->dropped = 0;
 }
 
-// Each segment's name stands for one place of the session.
+// Checks that each segment's name stands for one place of the session.
 Status CheckNames(const SessionState& state) {
   std::unordered_set<std::string_view> names;
   for (const auto& message : state.messages) {
-    for (const SessionSegment& segment : message->more().segments) {
+    for (const MessageSegment& segment : message->more().segments) {
       if (!names.insert(segment.name).second) {
         return FailField(Code::kInvalidArgument, "segments",
                          "two segments of the session have the name \"{}\"", segment.name);
@@ -40,28 +41,19 @@ Status CheckNames(const SessionState& state) {
 
 Status CheckIndex(const SessionState& state, size_t index) {
   if (index < state.messages.size()) return {};
-  return FailField(Code::kInvalidArgument, "index", "{} is outside the {} messages of the session",
-                   index, state.messages.size());
+  return FailField(Code::kInvalidArgument, "index", "{} is outside the {} of the session", index,
+                   CountText(state.messages.size(), "message"));
 }
 
-SessionMessage CopyOf(const SessionMessage& message) {
-  SessionMessage copy;
-  copy.number = message.number;
-  copy.role = message.role;
-  copy.content = message.content;
-  copy.SetMore(message.more().WithoutWritten());
-  return copy;
-}
-
-// Segments after code points [begin, end) were taken out.
-std::vector<SessionSegment> Without(std::span<const SessionSegment> segments, uint32_t begin,
+// Returns the segments of a text from which code points [begin, end) were taken out.
+std::vector<MessageSegment> Without(std::span<const MessageSegment> segments, uint32_t begin,
                                     uint32_t end) {
   const auto moved = [&](uint32_t point) {
     return point <= begin ? point : std::max(begin, point - std::min(point, end - begin));
   };
-  std::vector<SessionSegment> left;
-  for (const SessionSegment& segment : segments) {
-    SessionSegment one{segment.name, moved(segment.begin), moved(segment.end)};
+  std::vector<MessageSegment> left;
+  for (const MessageSegment& segment : segments) {
+    MessageSegment one{segment.name, moved(segment.begin), moved(segment.end)};
     if (one.begin < one.end) left.push_back(std::move(one));
   }
   return left;
@@ -160,7 +152,7 @@ Result<SessionPaths> AddPath(SessionStore& store, const SessionPaths& paths,
 
 namespace {
 
-// How many ids of each path are left.
+// Counts the ids that are left of each path.
 std::vector<uint32_t> EndsWithout(const SessionPaths& paths,
                                   std::span<const ForgottenPath> forgotten) {
   std::vector<uint32_t> ends;
@@ -266,9 +258,8 @@ Result<SessionState> SetSystem(SessionStore& store, const SessionState& state,
 
 Result<SessionState> Truncate(const SessionState& state, uint64_t num_messages) {
   if (num_messages > state.messages.size()) {
-    return FailField(Code::kInvalidArgument, "messages",
-                     "{} are more than the {} messages of the session", num_messages,
-                     state.messages.size());
+    return FailField(Code::kInvalidArgument, "messages", "{} is more than the {} of the session",
+                     num_messages, CountText(state.messages.size(), "message"));
   }
   if (num_messages == state.messages.size()) return state;
   SessionState changed = Changed(state);
@@ -285,9 +276,35 @@ Result<SessionState> ForkOf(SessionStore& store, const SessionState& state, uint
   return fork;
 }
 
+SessionState RemoveMessages(const SessionState& state, const MessageRange& range) {
+  KV_CHECK(range.begin <= range.end && range.end <= state.messages.size());
+  SessionState changed = Changed(state);
+  const size_t first = state.has_system() ? 1 : 0;
+  const auto dropped_before = [&](size_t index) {
+    return std::clamp(index, first, first + state.dropped) - first;
+  };
+  changed.dropped -= static_cast<uint32_t>(dropped_before(range.end) - dropped_before(range.begin));
+  const auto begin = changed.messages.begin();
+  changed.messages.erase(begin + static_cast<ptrdiff_t>(range.begin),
+                         begin + static_cast<ptrdiff_t>(range.end));
+  KeepDropped(&changed);
+  return changed;
+}
+
+Result<MessageRange> LastTurns(const SessionState& state, uint64_t turns) {
+  const size_t end = state.messages.size();
+  uint64_t found = 0;
+  for (size_t i = end; i-- > 0 && found < turns;) {
+    if (state.messages[i]->role == "user" && ++found == turns) return MessageRange{i, end};
+  }
+  return FailField(Code::kInvalidArgument, "last",
+                   "{} is more than the {} of the session; each begins with a message of the user",
+                   turns, CountText(found, "turn"));
+}
+
 Result<SessionPart> FindSegment(const SessionState& state, std::string_view name) {
   for (size_t i = 0; i < state.messages.size(); ++i) {
-    for (const SessionSegment& segment : state.messages[i]->more().segments) {
+    for (const MessageSegment& segment : state.messages[i]->more().segments) {
       if (segment.name == name) return SessionPart{i, segment.begin, segment.end};
     }
   }
@@ -297,14 +314,8 @@ Result<SessionPart> FindSegment(const SessionState& state, std::string_view name
 Result<SessionState> Remove(SessionStore& store, const SessionState& state,
                             const SessionPart& part) {
   KV_TRY(CheckIndex(state, part.index));
+  if (!part.end) return RemoveMessages(state, {part.index, part.index + 1});
   SessionState changed = Changed(state);
-  if (!part.end) {
-    const size_t first = state.has_system() ? 1 : 0;
-    if (part.index >= first && part.index < first + state.dropped) --changed.dropped;
-    changed.messages.erase(changed.messages.begin() + static_cast<ptrdiff_t>(part.index));
-    KeepDropped(&changed);
-    return changed;
-  }
   const SessionMessage& message = *state.messages[part.index];
   if (part.begin >= *part.end) {
     return FailField(Code::kInvalidArgument, "end", "{} is not after begin, {}", *part.end,
@@ -316,10 +327,11 @@ Result<SessionState> Remove(SessionStore& store, const SessionState& state,
                      part.index);
   }
   const size_t begin = *ByteOfCodePoint(message.content, part.begin);
-  SessionMessage copy = CopyOf(message);
-  Wipe(&copy.content);  // a short text would take its place and leave its end
-  copy.content = message.content.substr(0, begin) + message.content.substr(*end);
-  copy.content.shrink_to_fit();
+  SessionMessage copy;
+  copy.number = message.number;
+  copy.role = message.role;
+  copy.content.reserve(message.content.size() - (*end - begin));
+  copy.content.append(message.content, 0, begin).append(message.content, *end);
   SessionMessage::More more = message.more().WithoutWritten();
   more.segments = Without(more.segments, part.begin, *part.end);
   copy.SetMore(std::move(more));
@@ -328,11 +340,11 @@ Result<SessionState> Remove(SessionStore& store, const SessionState& state,
   return changed;
 }
 
-Result<std::vector<SessionSegment>> OrderSegments(std::vector<SessionSegment> segments,
+Result<std::vector<MessageSegment>> OrderSegments(std::vector<MessageSegment> segments,
                                                   std::string_view content) {
-  std::ranges::stable_sort(segments, {}, &SessionSegment::begin);
+  std::ranges::stable_sort(segments, {}, &MessageSegment::begin);
   uint32_t last_end = 0;
-  for (const SessionSegment& segment : segments) {
+  for (const MessageSegment& segment : segments) {
     if (segment.begin >= segment.end || !ByteOfCodePoint(content, segment.end)) {
       return FailField(Code::kInvalidArgument, "segments",
                        "\"{}\" is [{}, {}), which is not a part of its message's content",

@@ -1,5 +1,7 @@
 #include "kvasir/session_file.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -8,8 +10,7 @@
 #include "base/hex.h"
 #include "base/log.h"
 #include "base/result.h"
-#include "base/secret.h"
-#include "base/user_folders.h"
+#include "base/secret_place.h"
 #include "base/wipe.h"
 #include "kvasir/engine.h"
 #include "session/sealed_rows.h"
@@ -24,18 +25,12 @@ struct WipedText {
 };
 
 Result<SealedRowsOptions> RowsOptionsOf(const SessionFileOptions& options) {
-  const std::filesystem::path state = StateDir(options.state_dir);
-  std::error_code error;
-  if (state.empty() || !std::filesystem::exists(state / "secret", error)) {
-    return Fail(Code::kNotFound, "the state folder {} has no secret, so no session is readable",
-                state.string());
-  }
-  KV_ASSIGN(const Secret secret, LoadOrCreateSecret(state.string()));
+  KV_ASSIGN(const Secret secret, SecretAt(options.secret));
   return SealedRowsOptions{
       .folder = options.folder, .cap_bytes = options.cap_bytes, .secret = secret};
 }
 
-// What a caller may know of a failed call: not where the disk is and what is wrong with it.
+// Hides what a caller may not know of a failed call: where the disk is and what is wrong with it.
 template <typename T>
 T WithoutDisk(T result) {
   if (result) return result;
@@ -56,7 +51,14 @@ bool HasForeignIds(const SessionState& state, uint32_t vocab_size) {
          });
 }
 
-// The text of a session without the ids of another tokenizer.
+// Says of a row that a newer version wrote what would read it.
+Error OfNewer(std::string_view id, const Error& error) {
+  return {Code::kUnsupported,
+          fmt::format("the session {} {}: it stays as it is, and that one or a newer one opens it",
+                      id, error.message)};
+}
+
+// Returns the text of a session without the ids of another tokenizer.
 Result<SessionState> TextOf(SessionStore& store, const SessionState& state) {
   SessionState text = state;
   text.paths.clear();
@@ -85,12 +87,13 @@ bool IsSessionId(std::string_view id) {
 
 SessionFileOptions SessionFileOptionsOf(Engine& engine) {
   const TierStats disk = engine.DiskStats().value();
-  SessionFileOptions options{.folder = disk.folder,
-                             .ttl_hours = engine.options().disk->ttl_hours,
-                             .state_dir = engine.options().state_dir,
-                             .identity = {engine.card().content, engine.plan().kv_format},
-                             .vocab_size = engine.card().vocab_size,
-                             .on_need = [&engine](uint64_t bytes) { engine.ReserveDisk(bytes); }};
+  SessionFileOptions options{
+      .folder = disk.folder,
+      .ttl_hours = engine.options().disk->ttl_hours,
+      .secret = {.state_dir = engine.options().state_dir, .file = engine.options().secret_file},
+      .identity = {engine.card().content, engine.plan().kv_format},
+      .vocab_size = engine.card().vocab_size,
+      .on_need = [&engine](uint64_t bytes) { engine.ReserveDisk(bytes); }};
   if (disk.cap_bytes > 0) options.cap_bytes = disk.cap_bytes;
   return options;
 }
@@ -132,13 +135,14 @@ Result<std::vector<SessionFile::Row>> SessionFile::List() {
   return list;
 }
 
-Status SessionFile::Write(const SessionRecord& record, uint64_t number, Scrub scrub) {
+Status SessionFile::Write(const SessionRecord& record, uint64_t number, Scrub scrub,
+                          const std::function<bool()>& may) {
   SessionRecord kept = record;
   kept.identity = impl_->options.identity;
   const WipedText json{ToJson(kept)};
   const auto old = scrub == Scrub::kYes ? SealedRows::Old::kScrubbed : SealedRows::Old::kStays;
   return WithoutDisk(impl_->rows->Put(SessionOwnerOf(record.tenant), record.id, number, UnixS(),
-                                      std::as_bytes(std::span(json.text)), old));
+                                      std::as_bytes(std::span(json.text)), old, may));
 }
 
 Result<SessionRecord> SessionFile::ReadAsItIs(SessionStore& store, const SessionOwner& owner,
@@ -150,6 +154,9 @@ Result<SessionRecord> SessionFile::ReadAsItIs(SessionStore& store, const Session
   const bool is_sound = record && record->id == id && SessionOwnerOf(record->tenant) == owner &&
                         (record->identity.content != impl_->options.identity.content ||
                          !HasForeignIds(record->state, impl_->options.vocab_size));
+  if (!record && record.error().code == Code::kUnsupported) {
+    return tl::unexpected(OfNewer(id, record.error()));
+  }
   if (!is_sound && (record || record.error().code == Code::kInvalidArgument)) {
     return Fail(Code::kCorruption, "the session {} in {} makes no sense{}{}", id,
                 impl_->options.folder, record ? "" : ": ", record ? "" : record.error().message);
@@ -174,6 +181,9 @@ Result<SessionHead> SessionFile::ReadHead(const SessionOwner& owner, std::string
   KV_ASSIGN(std::vector<std::byte> bytes, WithoutDisk(impl_->rows->Get(owner, id)));
   auto head = ParseSessionHead({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   Wipe(&bytes);
+  if (!head && head.error().code == Code::kUnsupported) {
+    return tl::unexpected(OfNewer(id, head.error()));
+  }
   if (!head || head->id != id || SessionOwnerOf(head->tenant) != owner) {
     return Fail(Code::kCorruption, "the session {} in {} makes no sense{}{}", id,
                 impl_->options.folder, head ? "" : ": ", head ? "" : head.error().message);
@@ -219,8 +229,12 @@ Result<std::optional<SessionFileCheck>> CheckSessionFile(const SessionFileOption
   KV_ASSIGN(auto checked, CheckRows(rows, storage));
   std::optional<SessionFileCheck> check;
   if (checked) {
-    check = {checked->rows, checked->bytes, checked->unreadable, std::move(checked->damaged),
-             std::move(checked->skipped)};
+    check = {.sessions = checked->rows - checked->responses,
+             .responses = checked->responses,
+             .bytes = checked->bytes,
+             .unreadable = checked->unreadable,
+             .damaged = std::move(checked->damaged),
+             .skipped = std::move(checked->skipped)};
   }
   return check;
 }

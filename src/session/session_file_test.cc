@@ -306,7 +306,10 @@ TEST_F(SessionFileTest, ADamagedRowCostsItsSession) {
   EXPECT_NE((*check)->damaged[0].find(bad), std::string::npos);
   const auto store = OpenStore();
   EXPECT_EQ(store->Find("t", bad).error().code, Code::kCorruption);
-  EXPECT_EQ(store->List("t", std::nullopt, 10)->entries.size(), 1u);
+  const auto page = *store->List("t", std::nullopt, 10);
+  EXPECT_EQ(page.entries.size(), 1u);
+  EXPECT_EQ(page.damaged, 1u);
+  EXPECT_EQ(store->List("other", std::nullopt, 10)->damaged, 0u);
   EXPECT_EQ(Shown(*store, good), "good|");
   EXPECT_TRUE((*store->Queue("t", bad, [] {}))->Remove());
 }
@@ -380,11 +383,11 @@ TEST_F(SessionFileTest, RefusesRecordsThatMakeNoSense) {
   SessionStore store{SessionLimits()};
   const SessionState state = *Append(store, FreshState(store), OneSaid("user", "hello"));
   const SessionRecord record{.id = "sess_1", .tenant = "t", .created_s = 5, .state = state};
-  const std::string whole = ToJson(record);
+  std::string whole = ToJson(record);
   ASSERT_TRUE(ParseSessionRecord(store, whole));
   EXPECT_EQ(ParseSessionRecord(store, whole)->created_s, 5);
   const std::vector<std::pair<std::string, std::string>> changes = {
-      {"\"kvasir_session\":1", "\"kvasir_session\":2"},
+      {"\"kvasir_session\":1", "\"kvasir_session\":0"},
       {"\"role\":\"user\"", "\"role\":\"root\""},
       {"\"dropped\":0", "\"dropped\":7"},
       {"\"dropped\":0", "\"dropped\":-1"},
@@ -407,6 +410,8 @@ TEST_F(SessionFileTest, RefusesRecordsThatMakeNoSense) {
     ASSERT_FALSE(parsed) << to;
     EXPECT_EQ(parsed.error().code, Code::kInvalidArgument) << to;
   }
+  whole.replace(whole.find("\"kvasir_session\":1"), 18, "\"kvasir_session\":2");
+  EXPECT_EQ(ParseSessionRecord(store, whole).error().code, Code::kUnsupported) << "a newer version";
 }
 
 // Calls of a process that is killed at any instant: each that returned is there, and of the one

@@ -44,10 +44,10 @@ class SessionFolderTest : public testing::Test {
     parent_ = mkdtemp(pattern.data());
     options_ = {.folder = parent_ / "kv",
                 .cap_bytes = uint64_t{64} << 20,
-                .state_dir = parent_ / "state",
+                .secret = {.state_dir = parent_ / "state", .file = {}},
                 .identity = {"model-1", "f16"},
                 .vocab_size = 1000};
-    (void)LoadOrCreateSecret(*options_.state_dir);
+    (void)LoadOrCreateSecret(*options_.secret.state_dir);
   }
   ~SessionFolderTest() override { std::filesystem::remove_all(parent_); }
 

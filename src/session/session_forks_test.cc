@@ -64,6 +64,26 @@ TEST(SessionForks, ForksThatForgetStayWithinTheMemory) {
 }
 
 // A list of a hundred sessions must not read a hundred conversations.
+TEST_F(SessionForksTest, AreNotMadeOfWhatWasErasedMeanwhile) {
+  for (const bool has_file : {false, true}) {
+    auto store = has_file ? OpenStore() : std::make_unique<SessionStore>(SessionLimits());
+    const std::string id = store->Create("t", FreshState(*store))->id;
+    const uint64_t removals = store->Removals("t");
+    {
+      const auto turn = TurnOfFork(*store, id);
+      auto fork = ForkOf(turn->store(), *turn->Read()->state, 0);
+      ASSERT_TRUE(store->RemoveAll("t"));
+      const auto made = store->Create("t", std::move(*fork), removals);
+      ASSERT_FALSE(made);
+      EXPECT_EQ(made.error().code, Code::kNotFound);
+    }
+    EXPECT_EQ(store->counts().sessions, 0u);
+    EXPECT_EQ(store->counts().bytes, 0u);
+    if (has_file) EXPECT_TRUE(store->file()->List()->empty());
+    EXPECT_TRUE(store->Create("t", FreshState(*store), store->Removals("t")));
+  }
+}
+
 TEST_F(SessionForksTest, AListReadsNothingBehindTheHeadOfASession) {
   SessionStore store{SessionLimits()};
   SessionSetup setup;
@@ -84,13 +104,13 @@ TEST_F(SessionForksTest, AListReadsNothingBehindTheHeadOfASession) {
     EXPECT_EQ(head->num_messages, 1u);
   };
   expect(ParseSessionHead(json));
-  expect(ParseSessionHead(json.substr(0, json.find("hello"))));
+  expect(ParseSessionHead(json.substr(0, json.rfind("hello"))));
   // An older version did not write their number.
   std::string older = json;
   const std::string number = R"("num_messages":1,)";
   older.erase(older.find(number), number.size());
   expect(ParseSessionHead(older));
-  EXPECT_FALSE(ParseSessionHead(older.substr(0, older.find("hello"))));
+  EXPECT_FALSE(ParseSessionHead(older.substr(0, older.rfind("hello"))));
   EXPECT_FALSE(ParseSessionHead("[]"));
 }
 

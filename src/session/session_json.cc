@@ -1,4 +1,6 @@
 // The JSON of a session (docs/formats/sessions.md).
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
@@ -6,6 +8,7 @@
 #include "base/chat_roles.h"
 #include "base/json_writer.h"
 #include "base/result.h"
+#include "base/sizes.h"
 #include "base/wipe.h"
 #include "kvasir/session_file.h"
 
@@ -23,7 +26,7 @@ ordered_json JsonOf(const SessionMessage& message) {
                        {"content", message.content}};
   const SessionMessage::More& more = message.more();
   if (!more.fields.empty()) body["fields"] = more.fields;
-  for (const SessionSegment& segment : more.segments) {
+  for (const MessageSegment& segment : more.segments) {
     body["segments"].push_back(
         {{"name", segment.name}, {"begin", segment.begin}, {"end", segment.end}});
   }
@@ -65,7 +68,7 @@ class SessionRecordReader {
     if (ok() && value) *to = value->get<std::string>();
     return *this;
   }
-  // A text that is "" or a JSON object.
+  // Reads a text that is "" or a JSON object.
   SessionRecordReader& Object(const char* name, std::string* to) {
     Text(name, to);
     if (!ok() || to->empty()) return *this;
@@ -113,6 +116,16 @@ class SessionRecordReader {
     if (ok()) error_ = {Code::kInvalidArgument, fmt::format("session: {}{} {}", place_, name, why)};
     return *this;
   }
+  // Refuses a record of a version that this one does not know.
+  SessionRecordReader& OfNewer(uint64_t version) {
+    if (ok()) {
+      error_ = {Code::kUnsupported,
+                fmt::format("is of version {} of its format, which a newer Kvasir wrote; this one "
+                            "reads version {}",
+                            version, kRecordVersion)};
+    }
+    return *this;
+  }
   template <typename Number>
   static bool Fits(const ordered_json& value) {
     return value.is_number_unsigned() &&
@@ -157,7 +170,7 @@ Status ReadMessage(const ordered_json& json, const std::string& place, Numbers& 
   reader.Flag("generated", &message->generated).Ids("ids", &message->ids);
   reader.Count("ids_bytes", &message->ids_bytes).Text("written", &more.written);
   reader.Array("segments", [&](const ordered_json& one, const std::string& at) {
-    SessionSegment segment;
+    MessageSegment segment;
     SessionRecordReader inner(one, at + ".");
     inner.Text("name", &segment.name).Count("begin", &segment.begin).Count("end", &segment.end);
     more.segments.push_back(std::move(segment));
@@ -229,9 +242,11 @@ std::string ToJson(const SessionRecord& record) {
                        {"fields", setup.fields},
                        {"sampling", setup.sampling},
                        {"metadata", setup.metadata},
+                       {"origin", setup.origin},
                        {"dropped", state.dropped},
                        {"tokens", state.tokens ? ordered_json(*state.tokens) : ordered_json()},
                        {"num_messages", state.messages.size()},
+                       {"title", TitleOf(state)},
                        {"messages", ordered_json::array()},
                        {"paths", ordered_json::array()}};
   for (const auto& message : state.messages) body["messages"].push_back(JsonOf(*message));
@@ -250,6 +265,7 @@ void ReadHeadOf(const ordered_json& body, SessionRecordReader& reader, SessionHe
   uint64_t version = 0, created = 0;
   uint32_t tokens = 0;
   reader.Count("kvasir_session", &version);
+  if (version > kRecordVersion) reader.OfNewer(version);
   if (version != kRecordVersion) reader.Wrong("kvasir_session", "is not 1, the version it reads");
   reader.Text("id", &head->id).Text("tenant", &head->tenant).Count("created", &created);
   reader.Text("content", &head->identity.content).Text("kv_format", &head->identity.kv_format);
@@ -257,6 +273,7 @@ void ReadHeadOf(const ordered_json& body, SessionRecordReader& reader, SessionHe
   reader.Flag("drops_oldest", &setup.drops_oldest).Flag("prepare", &setup.prepare);
   reader.Flag("exact_ids", &setup.exact_ids).Object("fields", &setup.fields);
   reader.Object("sampling", &setup.sampling).Object("metadata", &setup.metadata);
+  reader.Text("origin", &setup.origin).Text("title", &head->title);
   reader.Count("num_messages", &head->num_messages).Count("tokens", &tokens);
   head->created_s = static_cast<int64_t>(std::min<uint64_t>(created, INT64_MAX));
   if (body.contains("tokens") && !body["tokens"].is_null()) head->tokens = tokens;
@@ -316,9 +333,9 @@ Result<SessionRecord> ParseSessionRecord(SessionStore& store, std::string_view j
   state.tokens = head.tokens;
   if (state.dropped > 0 && state.first_shown() >= state.messages.size()) {
     return Fail(Code::kInvalidArgument,
-                "session: `dropped` is {}, but it has {} messages; at least one must stay beside "
+                "session: `dropped` is {}, but it has {}; at least one must stay beside "
                 "the system message",
-                state.dropped, state.messages.size());
+                state.dropped, CountText(state.messages.size(), "message"));
   }
   KV_ASSIGN(state.setup, store.Keep(std::move(head.setup)));
   if (!response.json.empty()) {

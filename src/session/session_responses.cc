@@ -7,12 +7,13 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/result.h"
+#include "base/sizes.h"
 #include "session/session_store_impl.h"
 
 namespace kvasir {
 
-// The table forgets them first, so that no call finds one of which half is gone. One that stays in
-// the file is found again after a restart: it is the tenant's, which has not deleted it.
+// Removes responses from the table first, so that no call finds one of which half is gone. One that
+// stays in the file is found again after a restart: it is the tenant's, which has not deleted it.
 bool SessionStore::Impl::EvictResponses(const SessionOwner& owner, size_t most) {
   std::vector<std::string> with_row;  // ids
   std::shared_ptr<SessionFile> now;
@@ -43,8 +44,29 @@ bool SessionStore::Impl::EvictResponses(const SessionOwner& owner, size_t most) 
 
 uint64_t SessionStore::Removals(std::string_view tenant) const {
   const MutexLock lock(impl_->mutex);
-  const auto it = impl_->removals.find(SessionOwnerOf(tenant));
-  return it == impl_->removals.end() ? 0 : it->second;
+  return impl_->RemovalsOf(SessionOwnerOf(tenant));
+}
+
+// Tells whether the owner removed this response while, or just before, what goes on from it is
+// answered; true also where so many were removed that it is not known any more.
+bool SessionStore::Impl::WasRemoved(const SessionOwner& owner, std::string_view response) const {
+  const auto found = removed_responses.find(owner);
+  if (response.empty() || found == removed_responses.end()) return false;
+  return found->second.has_left ||
+         std::ranges::find(found->second.ids, response) != found->second.ids.end();
+}
+
+void SessionStore::Impl::NoteRemoved(const StoredSession& response) {
+  Removed& removed = removed_responses[response.owner];
+  if (removed.ids.size() == kMostRemoved) {
+    removed.ids.pop_front();
+    removed.has_left = IsAnswering(response.owner);
+  }
+  removed.ids.push_back(response.id);
+}
+
+bool SessionStore::Impl::IsAnswering(const SessionOwner& owner) const {
+  return std::ranges::any_of(running, [&](const auto& one) { return one.second->owner == owner; });
 }
 
 namespace {
@@ -66,8 +88,8 @@ class ResponsePlace {
     Shares& places = impl_.response_places;
     is_taken_ = places.Take(owner_, 1);
     if (is_taken_) return {};
-    return Fail(Code::kExhausted, "you have {} responses, and {} (--responses)",
-                places.used_by(owner_), MayHave(places, owner_));
+    return Fail(Code::kExhausted, "you have {}, and {} (--responses)",
+                CountText(places.used_by(owner_), "response"), MayHave(places, owner_));
   }
   void Leave() { is_taken_ = false; }
 
@@ -84,46 +106,57 @@ struct EntryBytes {
 
 }  // namespace
 
-// Tells whether all of the tenant's were removed meanwhile, or the one that it goes on from.
-bool SessionStore::Impl::WasRemoved(const StoredSession& response, uint64_t removals_before,
-                                    std::string_view previous) const {
-  const auto now = removals.find(response.owner);
-  if ((now == removals.end() ? 0 : now->second) != removals_before) return true;
-  return std::ranges::any_of(removed_responses, [&](const auto& one) {
-    return one.first == response.owner && one.second == previous;
-  });
-}
+namespace {
 
-// Puts a response into the table, unless it WasRemoved.
-bool SessionStore::Impl::AddUnlessRemoved(std::shared_ptr<StoredSession> response,
-                                          uint64_t removals_before, std::string_view previous) {
-  const MutexLock lock(mutex);
-  if (WasRemoved(*response, removals_before, previous)) return false;
-  {
-    const MutexLock memory_lock(memory->mutex);
-    memory->shares.Add(response->owner, kStoredSessionBytes);
-    memory->responses.Add(response->owner, kStoredSessionBytes);
-  }
-  Add(std::move(response));
-  return true;
-}
-
-Status SessionStore::Store(std::string_view tenant, std::string id, uint64_t removals,
-                           const MakeState& make, std::string_view previous) {
+// Makes a response that no table has.
+std::shared_ptr<StoredSession> NewResponse(std::string_view tenant, std::string id) {
   auto response = std::make_shared<StoredSession>();
   response->id = std::move(id);
   response->tenant = tenant;
   response->owner = SessionOwnerOf(tenant);
   response->kind = SessionKind::kResponse;
   response->created_s = UnixS();
+  response->removed = true;
+  return response;
+}
+
+}  // namespace
+
+std::shared_ptr<SessionStore::Turn> SessionStore::Announce(std::string_view tenant,
+                                                           std::string id) {
+  const std::shared_ptr<StoredSession> response = NewResponse(tenant, std::move(id));
+  const Share share{response->owner, response->kind};
+  auto place = std::make_shared<Turn::Place>(impl_, share, Counts::kNot);
+  place->session = response;
+  const MutexLock lock(impl_->mutex);
+  if (!impl_->IsAnswering(response->owner)) {
+    const auto removed = impl_->removed_responses.find(response->owner);
+    if (removed != impl_->removed_responses.end()) removed->second.has_left = false;
+  }
+  response->queue.push_back(&place->waiting);
+  impl_->running[response->id] = response;
+  return std::shared_ptr<Turn>(new Turn(std::move(place)));
+}
+
+// Writes the row only while the tenant's removals are `removals`: an erase of all of the tenant
+// counts itself before it takes the rows, so no row is left that is written later.
+Status SessionStore::Store(std::string_view tenant, std::string id, uint64_t removals,
+                           const MakeState& make, std::string_view previous) {
   Sweep();
   Impl& impl = *impl_;
-  const SessionOwner& owner = response->owner;
+  const SessionOwner owner = SessionOwnerOf(tenant);
+  std::shared_ptr<StoredSession> response;
+  {
+    const MutexLock lock(impl.mutex);
+    response = impl.FindRunning(owner, id);
+  }
+  if (!response) response = NewResponse(tenant, std::move(id));
   ResponsePlace place(impl, owner);
   KV_TRY(impl.Evicting(owner, [&] { return place.Take(); }));
   SessionStore own(impl_, {owner, SessionKind::kResponse});
   std::shared_ptr<const EntryBytes> entry;
-  KV_ASSIGN(response->state, impl.Evicting(owner, [&] {
+  std::shared_ptr<const SessionState> stored;
+  KV_ASSIGN(stored, impl.Evicting(owner, [&] {
     return impl.MakingRoom(owner, [&]() -> Result<std::shared_ptr<const SessionState>> {
       entry = nullptr;
       KV_ASSIGN(entry, own.Keep(EntryBytes()));
@@ -131,29 +164,39 @@ Status SessionStore::Store(std::string_view tenant, std::string id, uint64_t rem
       return own.Keep(std::move(state));
     });
   }));
-  const std::shared_ptr<SessionFile> to = response->state->setup->on_disk ? file() : nullptr;
-  const SessionRecord record{.id = response->id,
-                             .tenant = response->tenant,
-                             .created_s = response->created_s,
-                             .identity = {},
-                             .state = *response->state};
-  const auto was_removed =
-      Fail(Code::kCancelled, "it was removed, or what it goes on from, while it was made");
+  const auto may = [&] {
+    const MutexLock lock(impl.mutex);
+    return impl.RemovalsOf(owner) == removals && !impl.WasRemoved(owner, previous);
+  };
+  const std::shared_ptr<SessionFile> to = stored->setup->on_disk ? file() : nullptr;
+  if (to) {
+    const SessionRecord record{.id = response->id,
+                               .tenant = response->tenant,
+                               .created_s = response->created_s,
+                               .identity = {},
+                               .state = *stored};
+    KV_TRY(
+        impl.Evicting(owner, [&] { return to->Write(record, 1, SessionFile::Scrub::kNo, may); }));
+  }
   {
     const MutexLock lock(impl.mutex);
-    if (impl.WasRemoved(*response, removals, previous)) return was_removed;
+    // With a row it was stored before what it goes on from was removed.
+    if (impl.RemovalsOf(owner) == removals && (to || !impl.WasRemoved(owner, previous))) {
+      response->state = std::move(stored);
+      response->row_number = to ? 1 : 0;
+      {
+        const MutexLock memory_lock(impl.memory->mutex);
+        impl.memory->shares.Add(owner, kStoredSessionBytes);
+        impl.memory->responses.Add(owner, kStoredSessionBytes);
+      }
+      impl.Add(std::move(response));
+      place.Leave();
+      return {};
+    }
   }
-  if (to) {
-    KV_TRY(impl.Evicting(owner, [&] { return to->Write(record, 1, SessionFile::Scrub::kNo); }));
-    response->row_number = 1;
-  }
-  if (impl.AddUnlessRemoved(std::move(response), removals, previous)) {
-    place.Leave();
-    return {};
-  }
-  // The row may have been written after the others were erased.
-  if (to) KV_TRY(to->Remove(SessionOwnerOf(tenant), record.id));
-  return was_removed;
+  // The erase takes the row, unless it had another file.
+  if (to) KV_TRY(to->Remove(owner, response->id));
+  return Fail(Code::kCancelled, "what it says, or goes on from, was removed");
 }
 
 }  // namespace kvasir

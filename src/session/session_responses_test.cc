@@ -1,7 +1,9 @@
 // Stored responses in a SessionStore: apart from sessions, and in each other's way alone.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/own_clock.h"
@@ -163,6 +165,68 @@ TEST(SessionResponses, AreNotStoredAfterTheOneBeforeThemWasRemoved) {
   EXPECT_TRUE(responses.Store("u", IdOf(5), 0, make, IdOf(1))) << "another tenant's id";
 }
 
+TEST(SessionResponses, WhatWasRemovedBeforeThemIsKnownHoweverManyGo) {
+  SessionStore store({.max_responses = 900});
+  SessionStore responses = store.Responses();
+  const auto make = [](SessionStore& own) -> Result<SessionState> { return FreshState(own); };
+  const auto remove = [&](const char* tenant, int id) {
+    ASSERT_TRUE(responses.Store(tenant, IdOf(id), 0, make));
+    ASSERT_TRUE((*responses.Queue(tenant, IdOf(id), [] {}))->Remove());
+  };
+  auto running = responses.Announce("t", IdOf(1));
+  remove("t", 2);
+  for (int id = 1000; id < 1200; ++id) remove("u", id);
+  EXPECT_EQ(responses.Store("t", IdOf(1), 0, make, IdOf(2)).error().code, Code::kCancelled)
+      << "another tenant's do not count";
+  for (int id = 2000; id < 2200; ++id) remove("t", id);
+  EXPECT_EQ(responses.Store("t", IdOf(1), 0, make, IdOf(2)).error().code, Code::kCancelled);
+  EXPECT_TRUE(responses.Store("t", IdOf(3), 0, make));
+  running = nullptr;
+  running = responses.Announce("t", IdOf(4));
+  EXPECT_TRUE(responses.Store("t", IdOf(4), 0, make, IdOf(3))) << "nothing that it names has gone";
+}
+
+TEST(SessionResponses, ACallForARunningOneComesAfterItsAnswer) {
+  SessionStore store({.max_responses = 9});
+  SessionStore responses = store.Responses();
+  const std::string unknown = responses.Find("t", IdOf(9)).error().text();
+  auto running = responses.Announce("t", IdOf(1));
+  EXPECT_FALSE(Has(responses, IdOf(1)));
+  EXPECT_EQ(responses.Queue("other", IdOf(1), [] {}).error().text(), unknown);
+  bool has_come = false;
+  auto turn = *responses.Queue("t", IdOf(1), [&] { has_come = true; });
+  ASSERT_TRUE(StoreText(responses, IdOf(1), "a"));
+  EXPECT_TRUE(Has(responses, IdOf(1)));
+  EXPECT_FALSE(has_come || turn->has_come());
+  running = nullptr;
+  EXPECT_TRUE(has_come && turn->has_come());
+  EXPECT_TRUE(turn->Read() && turn->Remove());
+  EXPECT_FALSE(Has(responses, IdOf(1)));
+  // One that is not stored after all.
+  running = responses.Announce("t", IdOf(2));
+  turn = *responses.Queue("t", IdOf(2), [] {});
+  running = nullptr;
+  EXPECT_EQ(turn->Read().error().text(), unknown);
+  EXPECT_EQ(turn->Remove().error().text(), unknown);
+  turn = nullptr;
+  EXPECT_FALSE(responses.Queue("t", IdOf(2), [] {}));
+  EXPECT_EQ(store.counts().bytes, 0u);
+}
+
+TEST(SessionResponses, AreCountedApart) {
+  SessionStore store({.max_responses = 9});
+  SessionStore responses = store.Responses();
+  ASSERT_TRUE(store.Create("t", FreshState(store)));
+  ASSERT_TRUE(StoreText(responses, IdOf(1), std::string(5000, 'x')));
+  ASSERT_TRUE(StoreText(responses, IdOf(2), "a", "u"));
+  const SessionCounts all = store.counts(), own = store.ResponsesOf("t");
+  EXPECT_EQ(all.responses, 2u);
+  EXPECT_EQ(own.responses, 1u);
+  EXPECT_GT(own.response_bytes, 5000u);
+  EXPECT_EQ(all.response_bytes, own.response_bytes + store.ResponsesOf("u").response_bytes);
+  EXPECT_GT(all.bytes, all.response_bytes);
+}
+
 TEST(SessionResponses, PathsOfAChainAreFewAndHaveEveryId) {
   SessionStore store{SessionLimits()};
   SessionPaths paths;
@@ -225,6 +289,10 @@ TEST_F(KeptResponsesTest, OutliveTheStoreAndLeaveTheFileForNewerOnes) {
   EXPECT_EQ(listed->sessions, 1u);
   ASSERT_EQ(listed->readable.size(), 1u);
   EXPECT_EQ(listed->readable.front().id, session);
+  const auto checked = CheckSessionFile(options_);
+  ASSERT_TRUE(checked && *checked);
+  EXPECT_EQ((*checked)->sessions, 1u);
+  EXPECT_EQ((*checked)->responses, 1u);
   {
     const auto none = OpenStore();
     EXPECT_EQ(none->counts().responses, 0u) << "it is for sessions alone";
@@ -241,6 +309,38 @@ TEST_F(KeptResponsesTest, OneThatWasDeletedIsNotInTheFile) {
   ASSERT_TRUE((*responses.Queue("t", IdOf(1), [] {}))->Remove());
   EXPECT_TRUE(store->file()->List()->empty());
   EXPECT_FALSE(Has(responses, IdOf(1)));
+}
+
+// After an erase of all has returned, the file must not even for a moment get what was stored
+// meanwhile: the process may end there. A long text takes a while to be written as JSON.
+TEST_F(KeptResponsesTest, NothingIsWrittenAfterAnEraseOfAll) {
+  std::atomic<bool> is_erased = false;
+  std::atomic<int> written_late = 0;
+  options_.cap_bytes = uint64_t{1} << 30;
+  options_.on_need = [&](uint64_t) { written_late += is_erased; };  // before a row is written
+  const auto store = OpenStore({.max_responses = 1000, .memory_bytes = uint64_t{1} << 30});
+  SessionStore responses = store->Responses();
+  for (int i = 0; i < 8; ++i) {
+    std::atomic<bool> is_made = false;
+    is_erased = false;
+    const uint64_t removals = responses.Removals("t");
+    std::thread storing([&] {
+      const auto make = [&](SessionStore& own) -> Result<SessionState> {
+        auto state = Append(own, FreshState(own), OneSaid("user", std::string(4 << 20, 'x')));
+        is_made = true;
+        return state;
+      };
+      (void)responses.Store("t", IdOf(i), removals, make);
+    });
+    while (!is_made) std::this_thread::yield();
+    ASSERT_TRUE(store->RemoveAll("t"));
+    is_erased = true;
+    EXPECT_TRUE(store->file()->List()->empty());
+    storing.join();
+    EXPECT_FALSE(Has(responses, IdOf(i)));
+    EXPECT_TRUE(store->file()->List()->empty());
+  }
+  EXPECT_EQ(written_late, 0);
 }
 
 TEST_F(KeptResponsesTest, TheFileMakesRoomToo) {

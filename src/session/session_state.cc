@@ -1,4 +1,5 @@
 // The parts of a session's state: how many bytes they hold, and that they are wiped.
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <utility>
@@ -23,7 +24,7 @@ uint64_t HeapBytes(const std::string& text) {
 
 SessionMessage::More::~More() {
   for (std::string* text : {&fields, &written}) Wipe(text);
-  for (SessionSegment& segment : segments) Wipe(&segment.name);
+  for (MessageSegment& segment : segments) Wipe(&segment.name);
 }
 
 SessionMessage::More SessionMessage::More::WithoutWritten() const {
@@ -58,18 +59,18 @@ uint64_t SessionMessage::HeldBytes() const {
                    ids.capacity() * sizeof(TokenId);
   if (!more_) return bytes;
   bytes += sizeof(*more_) + HeapBytes(more_->fields) + HeapBytes(more_->written) +
-           more_->segments.capacity() * sizeof(SessionSegment);
-  for (const SessionSegment& segment : more_->segments) bytes += HeapBytes(segment.name);
+           more_->segments.capacity() * sizeof(MessageSegment);
+  for (const MessageSegment& segment : more_->segments) bytes += HeapBytes(segment.name);
   return bytes;
 }
 
 SessionSetup::~SessionSetup() {
-  for (std::string* text : {&fields, &sampling, &metadata}) Wipe(text);
+  for (std::string* text : {&fields, &sampling, &metadata, &origin}) Wipe(text);
 }
 
 uint64_t SessionSetup::HeldBytes() const {
   return kSharedBytes + sizeof(*this) + model.capacity() + fields.capacity() + sampling.capacity() +
-         metadata.capacity();
+         metadata.capacity() + HeapBytes(origin);
 }
 
 ResponseBody::~ResponseBody() { Wipe(&json); }
@@ -82,6 +83,27 @@ uint64_t SessionPath::HeldBytes() const {
   return kSharedBytes + sizeof(*this) + ids.capacity() * sizeof(TokenId) +
          begins.capacity() * sizeof(begins[0]) + (space.owner ? HeapBytes(*space.owner) : 0) +
          (space.salt ? HeapBytes(*space.salt) : 0) + HeapBytes(space.adapters);
+}
+
+std::string TitleOf(const SessionState& state) {
+  constexpr size_t kMostCharacters = 60;
+  const auto first = std::ranges::find_if(
+      state.messages, [](const auto& message) { return message->role == "user"; });
+  if (first == state.messages.end()) return {};
+  std::string title;
+  size_t characters = 0, word_end = 0;
+  for (const char byte : (*first)->content) {
+    const bool is_space = byte == ' ' || (byte >= '\t' && byte <= '\r');
+    if (is_space && title.size() == word_end) continue;  // one space between words, none before
+    if ((byte & 0xC0) != 0x80 && characters++ == kMostCharacters) {
+      if (!is_space && word_end > 0) title.resize(word_end - 1);
+      return title + "\u2026";
+    }
+    title += is_space ? ' ' : byte;
+    if (is_space) word_end = title.size();
+  }
+  if (title.ends_with(' ')) title.pop_back();
+  return title;
 }
 
 uint64_t SessionState::HeldBytes() const {

@@ -8,6 +8,7 @@
 #include "base/hex.h"
 #include "base/random_bytes.h"
 #include "base/result.h"
+#include "base/sizes.h"
 #include "session/session_store_impl.h"
 
 namespace kvasir {
@@ -111,7 +112,8 @@ Error SessionStore::NoMemory() const {
                       memory.shares.used_by(share_.owner), MayHave(memory.shares, share_.owner))};
 }
 
-Result<SessionStore::Entry> SessionStore::Create(std::string_view tenant, SessionState state) {
+Result<SessionStore::Entry> SessionStore::Create(std::string_view tenant, SessionState state,
+                                                 std::optional<uint64_t> removals) {
   std::array<uint8_t, 16> random;
   KV_TRY(FillRandom(random));
   auto session = std::make_shared<StoredSession>();
@@ -130,8 +132,9 @@ Result<SessionStore::Entry> SessionStore::Create(std::string_view tenant, Sessio
     }
     Shares& places = impl_->places;
     if (!places.Take(session->owner, 1)) {
-      return Fail(Code::kExhausted, "you have {} sessions, and {} (--sessions); delete one first",
-                  places.used_by(session->owner), MayHave(places, session->owner));
+      return Fail(Code::kExhausted, "you have {}, and {} (--sessions); delete one first",
+                  CountText(places.used_by(session->owner), "session"),
+                  MayHave(places, session->owner));
     }
     if (!own.TakeBytes(kStoredSessionBytes, Room::kWithinLimit)) {
       places.Give(session->owner, 1);
@@ -139,16 +142,24 @@ Result<SessionStore::Entry> SessionStore::Create(std::string_view tenant, Sessio
     }
     if (session->state->setup->on_disk) file = impl_->file;
   }
+  const auto was_erased = [&]() KV_REQUIRES(impl_->mutex) {
+    return removals && impl_->RemovalsOf(session->owner) != *removals;
+  };
   Status written;
   if (file) {
+    const auto may = [&] {
+      const MutexLock lock(impl_->mutex);
+      return !was_erased();
+    };
     written = file->Write({.id = session->id,
                            .tenant = session->tenant,
                            .created_s = session->created_s,
                            .state = *session->state},
-                          1, SessionFile::Scrub::kNo);
+                          1, SessionFile::Scrub::kNo, may);
     session->row_number = 1;
   }
   const MutexLock lock(impl_->mutex);
+  if (was_erased()) written = tl::unexpected(NoSession(session->kind));  // its row too
   if (!written) {
     impl_->memory->Give(session->owner, session->kind, kStoredSessionBytes);
     impl_->places.Give(session->owner, 1);
@@ -214,13 +225,18 @@ Result<SessionStore::Page> SessionStore::List(std::string_view tenant,
   for (Entry& entry : page.entries) {
     if (entry.state) continue;
     auto head = file->ReadHead(owner, entry.id);
-    if (!head) continue;
+    if (!head) {
+      page.damaged += head.error().code == Code::kCorruption;
+      page.newer += head.error().code == Code::kUnsupported;
+      continue;
+    }
     SessionState shown;
     shown.setup = std::make_shared<const SessionSetup>(std::move(head->setup));
     shown.tokens = head->tokens;
     entry.state = std::make_shared<const SessionState>(std::move(shown));
     entry.created_s = head->created_s;
     entry.num_messages = head->num_messages;
+    entry.title = std::move(head->title);
   }
   std::erase_if(page.entries, [](const Entry& entry) { return !entry.state; });
   return page;
@@ -315,7 +331,18 @@ SessionCounts SessionStore::counts() const {
   return {.sessions = impl_->by_id.size() - impl_->num_responses,
           .responses = impl_->num_responses,
           .bytes = impl_->memory->shares.used(),
-          .expired = impl_->expired};
+          .response_bytes = impl_->memory->responses.used(),
+          .expired = impl_->expired,
+          .unreadable = impl_->unreadable};
+}
+
+SessionCounts SessionStore::ResponsesOf(std::string_view tenant) const {
+  const SessionOwner owner = SessionOwnerOf(tenant);
+  const MutexLock lock(impl_->mutex);
+  const MutexLock memory_lock(impl_->memory->mutex);
+  const auto own = impl_->responses.find(owner);
+  return {.responses = own == impl_->responses.end() ? 0 : own->second.size(),
+          .response_bytes = impl_->memory->responses.used_by(owner)};
 }
 
 const SessionLimits& SessionStore::limits() const { return impl_->limits; }

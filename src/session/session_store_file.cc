@@ -82,6 +82,9 @@ Status SessionStore::UseFile(std::shared_ptr<SessionFile> file) {
     if (session->row_number == 0 && !session->state) lost.push_back(session.get());
   }
   for (StoredSession* one : lost) impl_->Remove(*one, &dead);
+  impl_->unreadable = static_cast<uint64_t>(std::ranges::count_if(rows, [](const auto& row) {
+    return !row.is_readable() && KindOfId(row.id) == SessionKind::kSession;
+  }));
   file->SetWeights(impl_->weights);
   impl_->file = std::move(file);
   impl_->no_file.reset();

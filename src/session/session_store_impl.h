@@ -71,7 +71,7 @@ struct StoredSession {
   std::list<StoredSession*>::iterator by_use;  // if it has a state
   std::list<StoredSession*>::iterator by_age;  // of a response
   std::vector<WaitingCall*> queue;  // the first one has its turn; of kMaxSessionQueue + 1
-  bool removed = false;
+  bool removed = false;             // the table has it no more, or not yet
 };
 
 // A session's own bytes: its places in the three tables, and what the heap adds.
@@ -102,6 +102,13 @@ struct SessionStore::Impl : std::enable_shared_from_this<Impl> {
     return is_own ? it->second : nullptr;
   }
 
+  // Finds a response that is being answered. Null: the owner has not begun it.
+  std::shared_ptr<StoredSession> FindRunning(const SessionOwner& owner, std::string_view id) const
+      KV_REQUIRES(mutex) {
+    const auto it = running.find(id);
+    return it != running.end() && it->second->owner == owner ? it->second : nullptr;
+  }
+
   void Use(StoredSession& session, Counts counts = Counts::kAsUse) KV_REQUIRES(mutex) {
     if (counts == Counts::kNot) return;
     session.used_ns = MonotonicNs();
@@ -112,6 +119,7 @@ struct SessionStore::Impl : std::enable_shared_from_this<Impl> {
   }
 
   void Add(std::shared_ptr<StoredSession> session) KV_REQUIRES(mutex) {
+    session->removed = false;
     session->number = next_number++;
     session->used_ns = MonotonicNs();
     if (session->state) session->by_use = by_use.insert(by_use.end(), session.get());
@@ -163,10 +171,14 @@ struct SessionStore::Impl : std::enable_shared_from_this<Impl> {
   // Removes the owner's idle responses that were used longest ago, at most so many. False: there
   // was none. Disk.
   bool EvictResponses(const SessionOwner& owner, size_t most);
-  bool WasRemoved(const StoredSession& response, uint64_t removals_before,
-                  std::string_view previous) const KV_REQUIRES(mutex);
-  bool AddUnlessRemoved(std::shared_ptr<StoredSession> response, uint64_t removals_before,
-                        std::string_view previous);
+  uint64_t RemovalsOf(const SessionOwner& owner) const KV_REQUIRES(mutex) {
+    const auto it = removals.find(owner);
+    return it == removals.end() ? 0 : it->second;
+  }
+  bool WasRemoved(const SessionOwner& owner, std::string_view response) const KV_REQUIRES(mutex);
+  void NoteRemoved(const StoredSession& response) KV_REQUIRES(mutex);
+  // Tells whether a response of the owner is being answered. O(those that are).
+  bool IsAnswering(const SessionOwner& owner) const KV_REQUIRES(mutex);
   // Runs a step, and again with fewer of the owner's responses while it is kExhausted. Disk.
   template <typename Step>
   auto Evicting(const SessionOwner& owner, const Step& step) {
@@ -242,14 +254,21 @@ struct SessionStore::Impl : std::enable_shared_from_this<Impl> {
   uint64_t num_responses KV_GUARDED_BY(mutex) = 0;
   // Calls of RemoveAll.
   std::map<SessionOwner, uint64_t> removals KV_GUARDED_BY(mutex);
-  // Responses that their owners removed lately: what goes on from one may still be answered.
-  static constexpr size_t kMostRemoved = 1024;
-  std::deque<std::pair<SessionOwner, std::string>> removed_responses KV_GUARDED_BY(mutex);
+  // Responses that are being answered, by their ids.
+  std::map<std::string, std::shared_ptr<StoredSession>, std::less<>> running KV_GUARDED_BY(mutex);
+  // The responses that each owner removed last: what goes on from one may still be answered.
+  static constexpr size_t kMostRemoved = 128;
+  struct Removed {
+    std::deque<std::string> ids;
+    bool has_left = false;  // one has left `ids` while a response of the owner was being answered
+  };
+  std::map<SessionOwner, Removed> removed_responses KV_GUARDED_BY(mutex);
   Shares places KV_GUARDED_BY(mutex);  // with those of sessions that are being created
   Shares response_places KV_GUARDED_BY(mutex);
   Shares::Weights weights KV_GUARDED_BY(mutex);
   uint64_t next_number KV_GUARDED_BY(mutex) = 0;
   uint64_t expired KV_GUARDED_BY(mutex) = 0;
+  uint64_t unreadable KV_GUARDED_BY(mutex) = 0;  // sessions of `file` without a key
 };
 
 // A turn's place in the queue of its session.

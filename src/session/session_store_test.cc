@@ -419,7 +419,7 @@ struct Twin {
 
 class SessionModelTest : public testing::Test {
  protected:
-  // A prompt as a template would write it: ids of a message are its letters, and a 1000 between.
+  // Renders a prompt as a template would: ids of a message are its letters, and a 1000 between.
   static std::vector<TokenId> Render(const SessionState& state,
                                      std::vector<SessionPath::Begin>* begins) {
     std::vector<TokenId> ids;

@@ -26,6 +26,9 @@ Result<std::shared_ptr<SessionStore::Turn>> SessionStore::Queue(std::string_view
   const std::shared_ptr<Turn> turn(new Turn(place));
   const MutexLock lock(impl_->mutex);
   std::shared_ptr<StoredSession> session = impl_->Find(share_.kind, tenant, id);
+  if (!session && share_.kind == SessionKind::kResponse) {
+    session = impl_->FindRunning(share.owner, id);
+  }
   if (!session || session->queue.size() > kMaxSessionQueue) {
     turn->place_ = nullptr;
     if (!session) return tl::unexpected(impl_->Missing(share_.kind));
@@ -33,7 +36,7 @@ Result<std::shared_ptr<SessionStore::Turn>> SessionStore::Queue(std::string_view
                 "{} calls of this session wait already, and at most {} may; try again later",
                 kMaxSessionQueue, kMaxSessionQueue);
   }
-  impl_->Use(*session, counts);
+  if (!session->removed) impl_->Use(*session, counts);
   session->queue.push_back(&place->waiting);
   place->session = std::move(session);
   return turn;
@@ -106,24 +109,33 @@ Status SessionStore::Turn::Replace(SessionState state, Durable durable) {
   KV_ASSIGN(std::shared_ptr<const SessionState> kept, place_->view.Keep(std::move(state), room));
   Status fits = impl.MakingRoom(session.owner, [&] { return place_->view.Settle(freed_bytes); });
   std::shared_ptr<SessionFile> file;
-  uint64_t row_number = 0;
+  uint64_t row_number = 0, removals = 0;
   {
     const MutexLock lock(impl.mutex);
     if (session.removed) return tl::unexpected(NoSession(session.kind));
+    removals = impl.RemovalsOf(session.owner);
     const bool is_kept = session.row_number > 0 || kept->setup->on_disk;
-    if (is_kept && durable == Durable::kNow) file = impl.file;
+    if (is_kept && durable != Durable::kLater) file = impl.file;
     row_number = session.row_number + 1;
   }
   if (!fits && !file) return fits;
   if (file) {
+    // Where an erase of all has taken no row of it, it must not get its first one.
+    const auto may = [&] {
+      const MutexLock lock(impl.mutex);
+      return row_number > 1 || impl.RemovalsOf(session.owner) == removals;
+    };
     const Status written = file->Write({.id = session.id,
                                         .tenant = session.tenant,
                                         .created_s = session.created_s,
                                         .state = *kept},
-                                       row_number, scrub);
-    if (!written && written.error().code == Code::kNotFound)
-      return tl::unexpected(NoSession(session.kind));
-    KV_TRY(written);
+                                       row_number, scrub, may);
+    const bool is_gone = !written && (written.error().code == Code::kNotFound ||
+                                      written.error().code == Code::kCancelled);
+    if (is_gone) return tl::unexpected(NoSession(session.kind));
+    const bool may_have_none = fits && row_number == 1 && durable == Durable::kNowIfKept;
+    if (!may_have_none) KV_TRY(written);
+    if (!written) file = nullptr;
   }
   std::vector<std::shared_ptr<const void>> dead;  // ends without the mutex
   {
@@ -162,10 +174,7 @@ Status SessionStore::Turn::Remove() {
   const MutexLock lock(impl.mutex);
   if (session.removed) return tl::unexpected(NoSession(session.kind));
   if (erased) {
-    if (session.kind == SessionKind::kResponse) {
-      if (impl.removed_responses.size() == Impl::kMostRemoved) impl.removed_responses.pop_front();
-      impl.removed_responses.emplace_back(session.owner, session.id);
-    }
+    if (session.kind == SessionKind::kResponse) impl.NoteRemoved(session);
     impl.Remove(session, &dead);
   } else if (session.state) {
     impl.Unload(session, &dead);
@@ -193,6 +202,7 @@ void SessionStore::Turn::End() {
     StoredSession& session = *place->session;
     const bool had_turn = session.queue.front() == &place->waiting;
     std::erase(session.queue, &place->waiting);
+    if (had_turn) place->store->running.erase(session.id);
     if (!session.removed) place->store->Use(session, place->counts);
     if (had_turn && !session.queue.empty()) next = std::move(session.queue.front()->on_turn);
   }

@@ -11,8 +11,8 @@ KV_INLINE V16 WithSignOf(V16 x, V16 magnitude) {
   return SelectLess(x, Zero(), Sub(Zero(), magnitude), magnitude);
 }
 
-// tanh x, relative error below 2e-7; NaN stays NaN. |x| <= 0.625: x + x z p(z) with z = x x, p
-// fitted to a relative error of 5e-9; beyond: 1 - 2 / (e^2|x| + 1) with the sign of x.
+// Computes tanh x, relative error below 2e-7; NaN stays NaN. |x| <= 0.625: x + x z p(z) with z = x
+// x, p fitted to a relative error of 5e-9; beyond: 1 - 2 / (e^2|x| + 1) with the sign of x.
 KV_INLINE V16 Tanh(V16 x) {
   const V16 magnitude = Magnitude(x), z = Mul(x, x);
   V16 p = Set(-5.7049783601537e-3f);
@@ -26,8 +26,9 @@ KV_INLINE V16 Tanh(V16 x) {
   return SelectLess(Set(0.625f), magnitude, WithSignOf(x, high), low);
 }
 
-// erf x, relative error below 3e-7; NaN stays NaN. |x| <= 1: x p(x x), p fitted to a relative error
-// of 1.2e-9. Beyond: 1 - e^(-x x) q(t), t = 1 / (1 + |x| / 2), q fitted to erfc(x) e^(x x) on
+// Computes erf x, relative error below 3e-7; NaN stays NaN. |x| <= 1: x p(x x), p fitted to a
+// relative error of 1.2e-9. Beyond: 1 - e^(-x x) q(t), t = 1 / (1 + |x| / 2), q fitted to erfc(x)
+// e^(x x) on
 // [1, 4]; from 4 on, where erfc is below 2e-8, it is 1. The sign is that of x.
 KV_INLINE V16 Erf(V16 x) {
   const V16 magnitude = Magnitude(x), z = Mul(x, x);

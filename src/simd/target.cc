@@ -72,7 +72,7 @@ std::vector<Target> DetectTargets() {
   return targets;
 }
 
-// Whether this build has no kernels for it (cmake/kvasir.cmake: KVASIR_KERNELS).
+// Returns whether this build has no kernels for it (cmake/kvasir.cmake: KVASIR_KERNELS).
 bool IsLeftOut(Target target) {
   std::string_view names = KVASIR_LEFT_OUT;
   while (!names.empty()) {

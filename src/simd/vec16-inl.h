@@ -39,7 +39,7 @@ KV_INLINE V16 Div(V16 a, V16 b) { return {_mm512_div_ps(a.v, b.v)}; }
 KV_INLINE V16 Max(V16 a, V16 b) { return {_mm512_max_ps(a.v, b.v)}; }  // a > b ? a : b
 KV_INLINE V16 Min(V16 a, V16 b) { return {_mm512_min_ps(a.v, b.v)}; }  // a < b ? a : b
 KV_INLINE V16 RoundEven(V16 a) { return {_mm512_roundscale_ps(a.v, 0)}; }
-// 2^n for integral n in [-126, 127].
+// Returns 2^n for integral n in [-126, 127].
 KV_INLINE V16 Pow2(V16 n) {
   const __m512i e = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(e, 23))};
@@ -48,7 +48,7 @@ KV_INLINE V16 Pow2(V16 n) {
 KV_INLINE V16 SelectLess(V16 a, V16 b, V16 yes, V16 no) {
   return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), no.v, yes.v)};
 }
-// Lanes of a where the bit is set, else lanes of b.
+// Returns lanes of a where the bit is set, else lanes of b.
 KV_INLINE V16 SelectLanes(uint32_t bits, V16 a, V16 b) {
   return {_mm512_mask_blend_ps(static_cast<__mmask16>(bits), b.v, a.v)};
 }
@@ -333,8 +333,9 @@ KV_INLINE void StoreFirst(uint32_t n, float* p, V16 a) {
   for (uint32_t i = 0; i < n; ++i) p[i] = lanes[i];
 }
 
-// e^x, relative error below 2e-7 on [-87.3, 88.7]; +0 below -87.3, +inf above 88.722839. Range
-// reduction x = n ln2 + r (Cody and Waite, 1980), |r| <= ln2/2, then the Taylor series to r^7.
+// Computes e^x, relative error below 2e-7 on [-87.3, 88.7]; +0 below -87.3, +inf above 88.722839.
+// Range reduction x = n ln2 + r (Cody and Waite, 1980), |r| <= ln2/2, then the Taylor series to
+// r^7.
 KV_INLINE V16 ExpOfRest(V16 clamped, V16 n) {  // e^(clamped - n ln2)
   V16 r = Fma(n, Set(-0.693359375f), clamped);
   r = Fma(n, Set(2.12194440e-4f), r);

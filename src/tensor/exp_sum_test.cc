@@ -12,7 +12,7 @@
 namespace kvasir {
 namespace {
 
-// e^x as simd/vec16-inl.h defines it, lane by lane.
+// Computes e^x as simd/vec16-inl.h defines it, lane by lane.
 float ReferenceExp(float x) {
   if (x < -87.3f) return 0;
   const float n = std::nearbyint(x * 1.44269504088896341f);

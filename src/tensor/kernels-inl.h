@@ -5,6 +5,7 @@
 #include "simd/tanh16-inl.h"
 #include "simd/vec16-inl.h"
 #include "tensor/kernels.h"
+#include "tensor/store_sums-inl.h"
 
 namespace kvasir::KVASIR_TARGET_NS {
 namespace {
@@ -49,16 +50,6 @@ KV_INLINE void AddColumns(const float* x, size_t x_stride, const std::byte* w, s
   }
 }
 
-// bias, accumulation and the store of one row's panel.
-KV_INLINE void StoreOutputs(const MatMulArgs& a, uint32_t row, uint32_t panel, V16 sum) {
-  const uint32_t output = panel * kPanelOutputs;
-  const uint32_t n = a.outputs - output < kPanelOutputs ? a.outputs - output : kPanelOutputs;
-  float* y = a.y + row * a.y_stride + output;
-  if (a.bias != nullptr) sum = Add(sum, LoadFirst(n, a.bias + output));
-  if (a.accumulate) sum = Add(LoadFirst(n, y), sum);
-  StoreFirst(n, y, sum);
-}
-
 template <class Weight, int kRows, int kPanels>
 KV_INLINE void Block(const MatMulArgs& a, uint32_t row, uint32_t panel) {
   const size_t panel_bytes = size_t{a.k} * kPanelOutputs * Weight::kBytes;
@@ -69,7 +60,7 @@ KV_INLINE void Block(const MatMulArgs& a, uint32_t row, uint32_t panel) {
   AddColumns<Weight, kRows, kPanels, true>(a.x + row * a.x_stride, a.x_stride,
                                            a.w + panel * panel_bytes, panel_bytes, a.k, sum);
   for (int p = 0; p < kPanels; ++p) {
-    for (int r = 0; r < kRows; ++r) StoreOutputs(a, row + r, panel + p, sum[r][p]);
+    for (int r = 0; r < kRows; ++r) StoreSums(a, row + r, panel + p, sum[r][p]);
   }
 }
 
@@ -82,7 +73,7 @@ void RowBlock(const MatMulArgs& a, uint32_t row) {
   for (; panel < a.panel_end; ++panel) Block<Weight, kRows, 1>(a, row, panel);
 }
 
-// Rows [row, row + rows) with rows <= kRows: starts with the largest block.
+// Multiplies rows [row, row + rows) with rows <= kRows: starts with the largest block.
 template <class Weight, int kRows>
 void Rows(const MatMulArgs& a, uint32_t row, uint32_t rows) {
   if (rows == kRows) return RowBlock<Weight, kRows>(a, row);
@@ -138,12 +129,12 @@ void WideBlock(const MatMulArgs& a, uint32_t row, uint32_t rows, uint32_t panel)
     }
   }
   for (uint32_t r = 0; r < rows; ++r) {
-    for (int p = 0; p < kPanels; ++p) StoreOutputs(a, row + r, panel + p, Load(sums[r][p]));
+    for (int p = 0; p < kPanels; ++p) StoreSums(a, row + r, panel + p, Load(sums[r][p]));
   }
 }
 
-// Panels in the outer loop, rows in the inner one, so that a few panels stay in the cache for all
-// rows.
+// Multiplies with panels in the outer loop and rows in the inner one, so that a few panels stay in
+// the cache for all rows.
 template <class Weight>
 void MatMulOf(const MatMulArgs& a) {
   constexpr int kPanels = PanelsFor(kMaxRows);
@@ -206,7 +197,7 @@ void RmsNorm(const float* x, const float* w, float eps, uint32_t n, float* y, bo
   }
 }
 
-// Lanes of f(v) summed by the tree; lanes beyond n are not added to.
+// Returns lanes of f(v) summed by the tree; lanes beyond n are not added to.
 template <class Fn>
 KV_INLINE float SumOver(uint32_t n, const float* x, Fn add) {
   V16 lanes = Zero();
@@ -260,7 +251,7 @@ void Rope(float* x, uint32_t heads, uint32_t head_dim, uint32_t rotated, const f
   }
 }
 
-// Sylvester's order: H(2n) = [H H; H -H].
+// Transforms in Sylvester's order: H(2n) = [H H; H -H].
 void Hadamard(float* x, uint32_t heads, uint32_t head_dim) {
   const uint32_t n = HadamardSize(head_dim);
   for (float* end = x + size_t{heads} * head_dim; x < end; x += n) {

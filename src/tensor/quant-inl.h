@@ -4,6 +4,7 @@
 
 #include "tensor/quant.h"
 #include "tensor/quant_ops-inl.h"
+#include "tensor/store_sums-inl.h"
 
 namespace kvasir::KVASIR_TARGET_NS {
 namespace {
@@ -168,16 +169,6 @@ KV_INLINE float RowScale(const std::byte* row, uint64_t at, uint64_t group) {
   return reinterpret_cast<const float*>(row + at)[group];
 }
 
-// bias, accumulation and the store of one row's panel.
-KV_INLINE void StoreSums(const MatMulArgs& a, uint32_t row, uint32_t panel, V16 sum) {
-  const uint32_t output = panel * kPanelOutputs;
-  const uint32_t n = a.outputs - output < kPanelOutputs ? a.outputs - output : kPanelOutputs;
-  float* y = a.y + row * a.y_stride + output;
-  if (a.bias != nullptr) sum = Add(sum, LoadFirst(n, a.bias + output));
-  if (a.accumulate) sum = Add(LoadFirst(n, y), sum);
-  StoreFirst(n, y, sum);
-}
-
 // Prefetches: with few rows memory is the limit, and hardware prefetching hardly works on some
 // machines. So this prefetches a later unit in parts, group by group: first into L2, then into L1.
 // Measured on two cores of a Sapphire Rapids, Q4_0: 96% of the bandwidth of plain reading, against
@@ -209,8 +200,8 @@ KV_INLINE void Join(const GroupDots<S, kRows, kPanels>& dots, int p, const Scale
   }
 }
 
-// Rows [row, row + kRows) of one panel, directly from the packed weights. Repeats the last row for
-// rows beyond it.
+// Multiplies rows [row, row + kRows) of one panel, directly from the packed weights. Repeats the
+// last row for rows beyond it.
 template <class S, int kRows>
 void MultiplyPacked(const MatMulArgs& a, uint32_t row, uint32_t panel) {
   const ActivationLayout layout(a.k);

@@ -96,7 +96,7 @@ void AddSliceByLanes(const MatMulArgs& a, const ActivationLayout& layout,
   }
 }
 
-// Rows [row, row + count), at most kSlicedRows, of all panels.
+// Multiplies rows [row, row + count), at most kSlicedRows, of all panels.
 template <class S>
 void MultiplySliced(const MatMulArgs& a, uint32_t row, uint32_t count) {
   const ActivationLayout layout(a.k);

@@ -36,7 +36,7 @@ AlignedBytes Allocate(size_t bytes, int fill) {
 
 enum class Numbers { kOrdinary, kWide, kExtreme };
 
-// A number with an exponent within +-12, so that another order of a sum gives other bits.
+// Draws a number with an exponent within +-12, so that another order of a sum gives other bits.
 float Wide(Random& random) {
   const float x = static_cast<float>(random.Uniform() * 2 - 1);
   return std::ldexp(x, static_cast<int>(random.Below(25)) - 12);

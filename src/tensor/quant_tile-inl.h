@@ -143,7 +143,7 @@ class TileSums {
   alignas(64) int32_t dots_[2][S::kSums][kTileRows][16];  // of a slot
 };
 
-// Rows [row, row + count), whole blocks, of at most kTilePanels panels from `panel` on.
+// Multiplies rows [row, row + count), whole blocks, of at most kTilePanels panels from `panel` on.
 template <class S, class Tiles>
 void MultiplyTiled(const MatMulArgs& a, uint32_t row, uint32_t count, uint32_t panel,
                    uint32_t panels) {

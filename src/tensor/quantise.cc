@@ -32,7 +32,7 @@ V Set(float x) { return V{} + x; }
 V Magnitude(V x) { return std::bit_cast<V>(std::bit_cast<Bits>(x) & 0x7fffffffu); }
 V Min(V a, V b) { return a < b ? a : b; }
 V Max(V a, V b) { return a > b ? a : b; }
-// To the nearest whole number, ties to even. REQUIRES: |x| < 2^22.
+// Rounds to the nearest whole number, ties to even. REQUIRES: |x| < 2^22.
 V RoundEven(V x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
 Ints ToInts(V x) { return __builtin_convertvector(x, Ints); }  // towards zero
 // 0 where x is 0 or so small that 1/x is not finite.
@@ -40,7 +40,7 @@ V InverseOrZero(V x) {
   const V inverse = 1.0f / x;
   return Magnitude(x) < 0x1p-126f ? V{} : inverse;
 }
-// To the nearest f16, ties to even, saturating: FromF16(ToF16(x)).
+// Rounds to the nearest f16, ties to even, saturating: FromF16(ToF16(x)).
 V RoundToHalf(V x) {
   const Bits bits = std::bit_cast<Bits>(x);
   const Bits sign = bits & 0x80000000u, magnitude = bits & 0x7fffffffu;
@@ -76,8 +76,8 @@ void Try(const Numbers& x, CodeRange range, V d, V m, Fit& fit) {
   fit.error = better ? error : fit.error;
 }
 
-// Least squares of d and m, rounded to f16, for the codes of (x - low) * inverse + first. Where all
-// codes are equal d and m stay.
+// Computes the least squares of d and m, rounded to f16, for the codes of (x - low) * inverse +
+// first. Where all codes are equal d and m stay.
 void LeastSquares(const Numbers& x, CodeRange range, V inverse, V low, float first, V& d, V& m) {
   V sum_c{}, sum_cc{}, sum_x{}, sum_cx{};
   for (uint32_t i = 0; i < x.columns; ++i) {

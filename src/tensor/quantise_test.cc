@@ -18,7 +18,8 @@ struct Group {
   float x[kGroup][kPanelOutputs];
 };
 
-// Near normal; lanes have deviations from 2^-20 to 2^10 and means of up to five of them.
+// Draws near normal numbers; lanes have deviations from 2^-20 to 2^10 and means of up to five of
+// them.
 Group NearNormalGroup(Random& random) {
   Group group;
   for (uint32_t lane = 0; lane < kPanelOutputs; ++lane) {
@@ -40,7 +41,7 @@ std::vector<WeightGroup> Quantised(WeightFormat format, const Group& group,
   return groups;
 }
 
-// Sum of squared errors of a lane.
+// Returns the sum of squared errors of a lane.
 double ErrorOf(WeightFormat format, const WeightGroup& group, const Group& numbers, uint32_t lane) {
   float widened[kGroup];
   WidenGroup(format, group, widened);
@@ -51,7 +52,7 @@ double ErrorOf(WeightFormat format, const WeightGroup& group, const Group& numbe
   return error;
 }
 
-// ggml's quantize_row_q8_0_ref and quantize_row_q4_0_ref.
+// Does what ggml's quantize_row_q8_0_ref and quantize_row_q4_0_ref do.
 WeightGroup Reference(WeightFormat format, const Group& group, uint32_t lane) {
   WeightGroup out{};
   float largest = 0, number = 0;

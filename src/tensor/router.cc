@@ -9,7 +9,7 @@
 namespace kvasir {
 namespace {
 
-// The indices of the largest logits, ascending.
+// Chooses the indices of the largest logits, ascending.
 void ChooseLargest(std::span<const float> logits, std::span<uint32_t> chosen) {
   size_t held = 0;  // chosen[0, held) by falling logit, then by index
   for (uint32_t i = 0; i < logits.size(); ++i) {

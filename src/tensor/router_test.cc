@@ -24,7 +24,7 @@ Routed RouteOf(Routing routing, const std::vector<float>& logits, size_t k) {
   return routed;
 }
 
-// The same in double, by sorting all.
+// Computes the same in double, by sorting all.
 std::vector<double> InDouble(Routing routing, const std::vector<float>& logits,
                              std::vector<uint32_t>& chosen) {
   std::vector<uint32_t> order(logits.size());

@@ -227,7 +227,8 @@ double Exact(Activation act, double x) {
   return x;
 }
 
-// What 1 + Tanh and 1 + Erf lose to cancellation left of 0 is an absolute error of the product.
+// Returns the absolute error of the product that 1 + Tanh and 1 + Erf lose to cancellation left of
+// 0.
 double ErrorBound(Activation act, double x, double exact) {
   const bool gelu = act == Activation::kGeluTanh || act == Activation::kGelu;
   return 5e-7 * std::fabs(exact) + (gelu ? 1.2e-7 * std::fabs(x) : 1e-36);

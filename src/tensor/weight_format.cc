@@ -27,7 +27,7 @@ uint16_t GetHalf(const std::byte* at) {
   std::memcpy(&h, at, 2);
   return h;
 }
-// Four bytes, one of each column of a quad. `row` counts the group's vectors of 64 bytes.
+// Puts four bytes, one of each column of a quad. `row` counts the group's vectors of 64 bytes.
 void PutQuad(std::byte* codes, uint32_t row, uint32_t quad) {
   std::memcpy(codes + row * 64, &quad, 4);
 }

@@ -105,10 +105,10 @@ constexpr WeightLayout LayoutOf(WeightFormat format) {
 inline constexpr int8_t kIq4NlLevels[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                             1,    13,   25,  38,  53,  69,  89,  113};
 
-// Bytes of a number of an unquantised format.
+// Returns the bytes of a number of an unquantised format.
 constexpr uint32_t BytesOf(WeightFormat format) { return format == WeightFormat::kF32 ? 4 : 2; }
 
-// Bytes of a panel of k columns.
+// Returns the bytes of a panel of k columns.
 constexpr uint64_t PanelBytes(WeightFormat format, uint32_t k) {
   const WeightLayout layout = LayoutOf(format);
   if (!layout.quantised()) return uint64_t{k} * kPanelOutputs * BytesOf(format);

@@ -284,7 +284,7 @@ class FakeRunner : public Runner {
     return all;
   }
 
-  // Layers whose tokens have 64 bytes each, in blocks of one layer.
+  // Makes a layout of layers whose tokens have 64 bytes each, in blocks of one layer.
   static KvLayout LayoutOf(const Options& options) {
     const size_t num_layers = options.windows.size();
     BlockShape shape{.block_tokens = options.block_tokens,
@@ -344,7 +344,7 @@ class FakeRunner : public Runner {
     return !sequence.runs.empty() || sequence.begin > 0 ||
            (sequence.window > 0 && position >= sequence.window);
   }
-  // A hash of what a row of a bounded sequence sees before its own token.
+  // Returns a hash of what a row of a bounded sequence sees before its own token.
   uint64_t SeenBefore(const StepSequence& sequence, uint32_t group, uint32_t position) const {
     uint64_t seen = kSeed;
     for (const StepRun& run : sequence.runs) {

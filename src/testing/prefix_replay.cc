@@ -10,7 +10,7 @@ constexpr uint32_t kBlockTokens = 16;
 // A token that no block has. It follows each prompt, because Match never reuses the last token.
 constexpr TokenId kLastToken = -1;
 
-// A block of 1 KiB, which is never written.
+// Describes a block of 1 KiB, which is never written.
 BlockLayout SmallLayout() {
   return BlockLayout(BlockShape{.block_tokens = kBlockTokens,
                                 .num_layers = 1,
@@ -36,7 +36,7 @@ Result<PrefixReplay> ReplayPrefixes(std::span<const std::vector<uint32_t>> promp
                          .secret = {1},
                          .eviction = &eviction};
   KV_ASSIGN(const auto cache, KvCache::Create(std::move(options)));
-  const NamespaceId ns = cache->OpenNamespace("replay", {});
+  const NamespaceId ns = cache->EnterNamespace("replay", {});
   PrefixReplay replay;
   for (const std::vector<uint32_t>& prompt : prompts) {
     std::vector<TokenId> tokens;

@@ -1,4 +1,4 @@
-// PrefixReplay: what prompts of a trace would find in a KvCache, without a model.
+// PrefixReplay: what prompts of a recording would find in a KvCache, without a model.
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,7 @@ constexpr uint32_t kMaxIdleSteps = 1000;
 uint32_t LongestOf(std::span<const SimulatedRequest> requests) {
   uint32_t longest = 1;
   for (const SimulatedRequest& request : requests) {
-    longest = std::max(longest, request.trace.input_tokens + request.max_tokens);
+    longest = std::max(longest, request.recorded.input_tokens + request.max_tokens);
   }
   return longest;
 }
@@ -185,9 +185,9 @@ class Simulation {
     if (answer.refused) return;
     GenerateRequest spec;
     spec.tenant = "tenant " + std::to_string(request.tenant);
-    spec.prompt = PromptOf(request.trace, kPromptVocab);
+    spec.prompt = PromptOf(request.recorded, kPromptVocab);
     spec.sampling.temperature = 0;
-    const uint32_t length = request.trace.output_tokens;
+    const uint32_t length = request.recorded.output_tokens;
     spec.max_tokens = length == 0 ? 0 : request.max_tokens;
     KV_CHECK(std::min(length, spec.max_tokens) <= kVocab);
     if (length < spec.max_tokens) {
@@ -299,7 +299,7 @@ Percentiles TtftMs(const std::vector<SimulatedAnswer>& answers, std::optional<ui
 Percentiles SimulationResult::ttft_ms() const { return TtftMs(answers, std::nullopt); }
 Percentiles SimulationResult::ttft_ms(uint32_t tenant) const { return TtftMs(answers, tenant); }
 
-std::vector<SimulatedRequest> SampleRequests(std::span<const TraceRequest> trace,
+std::vector<SimulatedRequest> SampleRequests(std::span<const RecordedRequest> recording,
                                              const SampleOptions& options) {
   Random random(options.seed);
   std::vector<SimulatedRequest> requests;
@@ -309,9 +309,9 @@ std::vector<SimulatedRequest> SampleRequests(std::span<const TraceRequest> trace
     if (options.per_s > 0) at_s -= std::log(1 - random.Uniform()) / options.per_s;
     SimulatedRequest request{.arrival_ns = static_cast<uint64_t>(at_s * 1e9),
                              .tenant = options.tenant,
-                             .trace = trace[random.Below(trace.size())],
+                             .recorded = recording[random.Below(recording.size())],
                              .max_tokens = options.max_tokens};
-    for (uint32_t& block : request.trace.block_ids) block = next_block++;
+    for (uint32_t& block : request.recorded.block_ids) block = next_block++;
     requests.push_back(std::move(request));
   }
   return requests;

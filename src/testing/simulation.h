@@ -11,7 +11,7 @@
 #include "base/percentile.h"
 #include "kvasir/engine_stats.h"
 #include "schedule/scheduler.h"
-#include "testing/trace.h"
+#include "testing/recording.h"
 
 namespace kvasir {
 
@@ -28,8 +28,8 @@ inline constexpr MachineModel kGpuMachine{.step_ns = 3e6, .row_ns = 40e3, .seen_
 struct SimulatedRequest {
   uint64_t arrival_ns = 0;
   uint32_t tenant = 0;
-  TraceRequest trace;       // its timestamp does not count
-  uint32_t max_tokens = 0;  // what the request asks for; the trace says where its answer ends
+  RecordedRequest recorded;  // its timestamp does not count
+  uint32_t max_tokens = 0;   // what the request asks for; the recording says where its answer ends
 };
 
 // Whether drafted tokens are those of the answer: none is drafted; all are; none is; three of four
@@ -80,8 +80,8 @@ struct SimulationResult {
 SimulationResult Simulate(std::span<const SimulatedRequest> requests,
                           const SimulationOptions& options);
 
-// `count` requests with lengths drawn from the trace, prompts that share nothing, and arrivals at
-// `per_s` by a Poisson process (0: all at once). The same seed gives the same requests.
+// `count` requests with lengths drawn from the recording, prompts that share nothing, and arrivals
+// at `per_s` by a Poisson process (0: all at once). The same seed gives the same requests.
 struct SampleOptions {
   uint32_t count = 0;
   double per_s = 0;
@@ -89,7 +89,7 @@ struct SampleOptions {
   uint32_t max_tokens = 0;
   uint64_t seed = 1;
 };
-std::vector<SimulatedRequest> SampleRequests(std::span<const TraceRequest> trace,
+std::vector<SimulatedRequest> SampleRequests(std::span<const RecordedRequest> recording,
                                              const SampleOptions& options);
 // Returns both by time of arrival.
 std::vector<SimulatedRequest> Merge(std::vector<SimulatedRequest> a,

@@ -12,21 +12,21 @@ namespace {
 
 constexpr uint32_t kMaxTokens = 1000;
 
-// Lengths like those of conversations: most are short, some are long (log-normal).
-std::vector<TraceRequest> Conversations(uint32_t count) {
+// Draws lengths like those of conversations: most are short, some are long (log-normal).
+std::vector<RecordedRequest> Conversations(uint32_t count) {
   Random random(7);
   const auto draw = [&](double median, double most) {
     const double normal =
         std::sqrt(-2 * std::log(1 - random.Uniform())) * std::cos(6.2831853 * random.Uniform());
     return static_cast<uint32_t>(std::clamp(median * std::exp(normal), 1.0, most));
   };
-  std::vector<TraceRequest> trace(count);
-  for (TraceRequest& request : trace) {
+  std::vector<RecordedRequest> recording(count);
+  for (RecordedRequest& request : recording) {
     request.input_tokens = draw(300, 2000);
     request.output_tokens = draw(100, 900);
     request.block_ids.resize(4);
   }
-  return trace;
+  return recording;
 }
 
 SimulationOptions Saturated(uint32_t parallel, uint32_t num_blocks) {
@@ -36,10 +36,10 @@ SimulationOptions Saturated(uint32_t parallel, uint32_t num_blocks) {
 }
 
 TEST(Simulation, TheSameSeedGivesTheSamePlans) {
-  const auto trace = Conversations(200);
+  const auto recording = Conversations(200);
   const auto run = [&](uint64_t seed) {
-    const auto requests =
-        SampleRequests(trace, {.count = 60, .per_s = 2, .max_tokens = kMaxTokens, .seed = seed});
+    const auto requests = SampleRequests(
+        recording, {.count = 60, .per_s = 2, .max_tokens = kMaxTokens, .seed = seed});
     SimulationOptions options = Saturated(8, 200);
     options.concurrency = 0;
     return Simulate(requests, options);
@@ -50,13 +50,13 @@ TEST(Simulation, TheSameSeedGivesTheSamePlans) {
   EXPECT_NE(first.digest, other.digest);
 }
 
-TEST(Simulation, AnswersEndWhereTheTraceSays) {
-  const auto trace = Conversations(50);
-  const auto requests = SampleRequests(trace, {.count = 50, .max_tokens = 300});
+TEST(Simulation, AnswersEndWhereTheRecordingSays) {
+  const auto recording = Conversations(50);
+  const auto requests = SampleRequests(recording, {.count = 50, .max_tokens = 300});
   const auto result = Simulate(requests, Saturated(4, 400));
   ASSERT_EQ(result.answers.size(), 50u);
   for (size_t i = 0; i < requests.size(); ++i) {
-    EXPECT_EQ(result.answers[i].tokens, std::min(requests[i].trace.output_tokens, 300u));
+    EXPECT_EQ(result.answers[i].tokens, std::min(requests[i].recorded.output_tokens, 300u));
     EXPECT_GT(result.answers[i].end_ns, 0u);
   }
   EXPECT_EQ(result.refusals(), 0u);
@@ -65,7 +65,7 @@ TEST(Simulation, AnswersEndWhereTheTraceSays) {
 // One request alone: times are those of the formula.
 TEST(Simulation, TimePassesByTheMachinesFormula) {
   const std::vector<SimulatedRequest> requests = {
-      {.trace = {.input_tokens = 10, .output_tokens = 3, .block_ids = {1}}, .max_tokens = 8}};
+      {.recorded = {.input_tokens = 10, .output_tokens = 3, .block_ids = {1}}, .max_tokens = 8}};
   SimulationOptions options = Saturated(1, 8);
   options.machine = {.step_ns = 1000, .row_ns = 10, .seen_ns = 1};
   const auto result = Simulate(requests, options);
@@ -79,7 +79,7 @@ TEST(Simulation, SharedBlocksAreFound) {
   std::vector<SimulatedRequest> requests;
   for (uint32_t i = 0; i < 4; ++i) {
     requests.push_back(
-        {.trace = {.input_tokens = 1024 + i, .output_tokens = 2, .block_ids = {1, 2, 10 + i}},
+        {.recorded = {.input_tokens = 1024 + i, .output_tokens = 2, .block_ids = {1, 2, 10 + i}},
          .max_tokens = 8});
   }
   const auto result = Simulate(requests, Saturated(2, 400));
@@ -87,8 +87,8 @@ TEST(Simulation, SharedBlocksAreFound) {
 }
 
 TEST(Simulation, DraftsPayWhereTheyAreRightAndCostNothingWhereTheyAreWrong) {
-  const auto trace = Conversations(100);
-  const auto requests = SampleRequests(trace, {.count = 60, .max_tokens = kMaxTokens});
+  const auto recording = Conversations(100);
+  const auto requests = SampleRequests(recording, {.count = 60, .max_tokens = kMaxTokens});
   const auto run = [&](SimulatedDrafts drafts, uint32_t parallel, Speculate speculate) {
     SimulationOptions options = Saturated(parallel, 200);  // with 8 at once some are preempted
     options.scheduler.logit_rows = 32;
@@ -98,7 +98,7 @@ TEST(Simulation, DraftsPayWhereTheyAreRightAndCostNothingWhereTheyAreWrong) {
     for (size_t i = 0; i < requests.size(); ++i) {
       EXPECT_EQ(result.answers[i].refused, result.answers[i].tokens == 0);
       if (result.answers[i].refused) continue;
-      EXPECT_EQ(result.answers[i].tokens, requests[i].trace.output_tokens)
+      EXPECT_EQ(result.answers[i].tokens, requests[i].recorded.output_tokens)
           << static_cast<int>(drafts) << " " << parallel << " " << i;
     }
     return result;
@@ -129,8 +129,8 @@ TEST(Simulation, AFullQueueRefuses) {
 }
 
 TEST(Simulation, ExpectedAnswersFillThePool) {
-  const auto trace = Conversations(300);
-  const auto requests = SampleRequests(trace, {.count = 200, .max_tokens = kMaxTokens});
+  const auto recording = Conversations(300);
+  const auto requests = SampleRequests(recording, {.count = 200, .max_tokens = kMaxTokens});
   const auto run = [&](Admission admission, double headroom) {
     SimulationOptions options = Saturated(16, 16 * 600 / 16 / 2);
     options.scheduler.admission = admission;
@@ -149,7 +149,7 @@ TEST(Simulation, ExpectedAnswersFillThePool) {
 TEST(Simulation, TenantsThatAlwaysWaitGetEqualService) {
   const auto chats = SampleRequests(Conversations(300), {.count = 400, .max_tokens = kMaxTokens});
   auto prompts = SampleRequests(Conversations(300), {.count = 400, .tenant = 1, .max_tokens = 10});
-  for (SimulatedRequest& request : prompts) request.trace.output_tokens = 5;
+  for (SimulatedRequest& request : prompts) request.recorded.output_tokens = 5;
   SimulationOptions options = Saturated(8, 8 * 600 / 16);
   options.until_ns = 120'000'000'000;
   const auto result = Simulate(Merge(chats, prompts), options);
@@ -162,19 +162,19 @@ TEST(Simulation, TenantsThatAlwaysWaitGetEqualService) {
 // A tenant that asks for a quarter of the machine, beside one that asks for as much or for 10 times
 // that. Found in such a run: the second one's requests were preempted, and no request could start.
 TEST(Simulation, AFloodDoesNotDelayItsNeighbourMuch) {
-  const auto trace = Conversations(300);
+  const auto recording = Conversations(300);
   const SimulationOptions saturated = Saturated(8, 8 * 600 / 16);
   const auto all =
-      Simulate(SampleRequests(trace, {.count = 200, .max_tokens = kMaxTokens}), saturated);
+      Simulate(SampleRequests(recording, {.count = 200, .max_tokens = kMaxTokens}), saturated);
   const double capacity = 200 / (static_cast<double>(all.virtual_ns) * 1e-9);
   const auto p95_beside = [&](double load) {
     const auto quiet =
-        SampleRequests(trace, {.count = 300, .per_s = capacity / 4, .max_tokens = kMaxTokens});
-    const auto flood = SampleRequests(trace, {.count = static_cast<uint32_t>(1200 * load),
-                                              .per_s = capacity * load,
-                                              .tenant = 1,
-                                              .max_tokens = kMaxTokens,
-                                              .seed = 2});
+        SampleRequests(recording, {.count = 300, .per_s = capacity / 4, .max_tokens = kMaxTokens});
+    const auto flood = SampleRequests(recording, {.count = static_cast<uint32_t>(1200 * load),
+                                                  .per_s = capacity * load,
+                                                  .tenant = 1,
+                                                  .max_tokens = kMaxTokens,
+                                                  .seed = 2});
     SimulationOptions options = saturated;
     options.concurrency = 0;
     options.until_ns = static_cast<uint64_t>(1200 / capacity * 1e9);
@@ -186,10 +186,10 @@ TEST(Simulation, AFloodDoesNotDelayItsNeighbourMuch) {
 // A tenant used the machine alone, then none did. The tenant that comes next, it or another one,
 // has saved nothing up.
 TEST(Simulation, WhoUsedAnIdleMachineOwesNothing) {
-  const auto trace = Conversations(300);
+  const auto recording = Conversations(300);
   const auto flood = [&](uint32_t tenant, uint64_t arrival_ns) {
     auto requests =
-        SampleRequests(trace, {.count = 100, .tenant = tenant, .max_tokens = kMaxTokens});
+        SampleRequests(recording, {.count = 100, .tenant = tenant, .max_tokens = kMaxTokens});
     for (SimulatedRequest& request : requests) request.arrival_ns = arrival_ns;
     return requests;
   };

@@ -20,7 +20,7 @@ inline FakeRunner::Options SmallRunnerOptions() {
           .max_rows = kSmallRows,
           .windows = {0}};
 }
-// 64 blocks for it.
+// Makes a cache of 64 blocks for it.
 inline std::unique_ptr<KvCache> SmallCache(const FakeRunner& runner) {
   return *KvCache::Create({.layout = runner.layout(),
                            .budget_bytes = 1 << 24,
@@ -31,7 +31,7 @@ inline std::unique_ptr<KvCache> SmallCache(const FakeRunner& runner) {
                            .step_tokens = kSmallRows});
 }
 
-// Prompts with different first tokens share no block.
+// Makes a prompt; those with different first tokens share no block.
 inline std::vector<TokenId> SmallPrompt(uint32_t tokens, TokenId first = 1) {
   std::vector<TokenId> prompt(tokens);
   for (uint32_t i = 0; i < tokens; ++i) {

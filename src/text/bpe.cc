@@ -142,8 +142,8 @@ Status Bpe::Encode(std::string_view word, Special special, size_t max_ids,
   return {};
 }
 
-// A character that no piece is becomes its bytes, else the unknown token; a run of such characters
-// becomes one.
+// Cuts a word by score. A character that is not a piece becomes its bytes, else the unknown token;
+// a run of such characters becomes one.
 Status Bpe::CutByScore(std::string_view word, size_t max_ids, std::vector<TokenId>* ids) const {
   bool after_unknown = false;
   KV_TRY(unigram_->Cut(word, [&](std::string_view part, const Unigram::Piece* piece) {
@@ -269,7 +269,8 @@ void Bpe::MergeShort(std::span<TokenId> symbols, Special special, std::vector<To
   ids->resize(ids->size() - (symbols.size() - count));
 }
 
-// A heap of candidate merges over a linked list; a candidate is stale when its pair has changed.
+// Merges with a heap of candidates over a linked list; a candidate is stale when its pair has
+// changed.
 void Bpe::MergeLong(std::span<const TokenId> symbols, Special special,
                     std::vector<TokenId>* ids) const {
   struct Candidate {

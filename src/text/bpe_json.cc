@@ -76,7 +76,8 @@ Status Bpe::ParseVocab(const nlohmann::json& vocab) {
   return {};
 }
 
-// "a b". Some files have tokens with spaces: then the one split whose parts are tokens counts.
+// Splits "a b". Some files have tokens with spaces: then the one split whose parts are tokens
+// counts.
 std::optional<std::pair<std::string_view, std::string_view>> Bpe::SplitMerge(
     std::string_view merge) const {
   std::pair<std::string_view, std::string_view> found;

@@ -27,7 +27,7 @@ Bpe MustParse(const json& model) {
   return std::move(*bpe);
 }
 
-// A model whose tokens have ids in their order.
+// Makes a model whose tokens have ids in their order.
 json Model(const Texts& tokens, const Texts& merges, const json& options = json::object()) {
   json model = {{"type", "BPE"}, {"vocab", json::object()}, {"merges", merges}};
   for (size_t i = 0; i < tokens.size(); ++i) model["vocab"][tokens[i]] = i;
@@ -179,7 +179,7 @@ TEST(Bpe, RefusesWhatItCannotEncodeWith) {
   EXPECT_TRUE(Bpe::Parse(with({{"dropout", 0.0}, {"unk_token", nullptr}})));
 }
 
-// The definition: look for the lowest rank, leftmost first, join, and begin again.
+// Encodes by the definition: look for the lowest rank, leftmost first, join, and begin again.
 Texts EncodeByDefinition(Texts symbols,
                          const std::map<std::pair<std::string, std::string>, int>& rank,
                          const std::set<std::string>& never) {

@@ -9,7 +9,7 @@
 namespace kvasir {
 namespace {
 
-// Rank of each token by its score: 0 for the highest; equal scores have equal ranks.
+// Ranks each token by its score: 0 for the highest; equal scores have equal ranks.
 std::vector<uint32_t> RanksByScore(const std::vector<VocabularyToken>& tokens) {
   std::vector<uint32_t> order(tokens.size());
   for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -60,7 +60,7 @@ Result<Bpe> Bpe::Make(const Vocabulary& vocabulary) {
   return bpe;
 }
 
-// The normal tokens are the pieces.
+// Takes the normal tokens as pieces.
 void Bpe::TakePieces(const Vocabulary& vocabulary) {
   std::vector<Unigram::Piece> pieces;
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {

@@ -15,7 +15,7 @@ uint32_t U32(std::string_view bytes, size_t at) {
   return value;
 }
 
-// Darts-clone's unit: a label and where its children begin, or a value (kLeaf is set).
+// Reads Darts-clone's unit: a label and where its children begin, or a value (kLeaf is set).
 bool HasLeaf(uint32_t unit) { return (unit >> 8 & 1) != 0; }
 uint32_t LabelOf(uint32_t unit) { return unit & (kLeaf | 0xFF); }
 uint32_t OffsetOf(uint32_t unit) { return unit >> 10 << ((unit & 0x200) >> 6); }

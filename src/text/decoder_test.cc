@@ -21,7 +21,7 @@ Decoder MustParseDecoder(const std::string& text) {
   return std::move(*decoder);
 }
 
-// What each token makes certain, and last what Finish adds.
+// Returns what each token makes certain, and last what Finish adds.
 Texts Steps(const Decoder& decoder, const Texts& tokens) {
   DecoderRun run = decoder.Start();
   Texts steps;
@@ -65,7 +65,7 @@ std::string Strip(const std::string& content, int start, int stop) {
   return json{{"type", "Strip"}, {"content", content}, {"start", start}, {"stop", stop}}.dump();
 }
 
-// Llama 2's, as its tokenizer.json has it.
+// Returns Llama 2's, as its tokenizer.json has it.
 std::string Llama() {
   return Sequence({Replace("▁", " "), kByteFallback, kFuse, Strip(" ", 1, 0)});
 }

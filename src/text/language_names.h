@@ -7,8 +7,8 @@
 
 namespace kvasir {
 
-// "French"; "Kashmiri (Devanagari)" where another language of the model comes first with its ISO
-// code; the code itself where no name is known. O(names).
+// Returns "French"; "Kashmiri (Devanagari)" where another language of the model comes first with
+// its ISO code; the code itself where no name is known. O(names).
 std::string EnglishName(const Language& language);
 
 }  // namespace kvasir

@@ -14,7 +14,8 @@
 namespace kvasir {
 namespace {
 
-// Language and script: "zho" and "Hant" of zho_Hant, "zh" and "Hant" of zh-Hant, "fr" and "" of fr.
+// Splits into language and script: "zho" and "Hant" of zho_Hant, "zh" and "Hant" of zh-Hant, "fr"
+// and "" of fr.
 std::pair<std::string_view, std::string_view> SplitScript(std::string_view code) {
   const size_t at = code.find_first_of("_-");
   if (at == code.npos) return {code, {}};

@@ -43,7 +43,7 @@ class Languages {
   std::vector<Language> all_;
 };
 
-// Ids of a source: the text's pieces, by tokenizer.sources(), in their frame. No text becomes a
+// Encodes a source: the text's pieces, by tokenizer.sources(), in their frame. No text becomes a
 // special token or a language. Errors as Tokenizer::Encode; kExhausted: more than max_tokens.
 Result<std::vector<TokenId>> EncodeSource(const Tokenizer& tokenizer, std::string_view text,
                                           const SourceFrame& frame, size_t max_tokens);

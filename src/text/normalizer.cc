@@ -43,8 +43,8 @@ class Rewriter {
     const bool literal = flags.find('\1') != flags.npos;
     target_->literal.append(target_->text.size() - size, literal ? '\1' : '\0');
   }
-  // Users' and the template's text never merge into one character: end of the bytes from `begin`
-  // that one side wrote.
+  // Returns the end of the bytes from `begin` that one side wrote: users' and the template's text
+  // never merge into one character.
   size_t EndOfSide(size_t begin) const {
     if (source_.literal.empty()) return source_.text.size();
     const char other = source_.literal[begin] != 0 ? '\0' : '\1';
@@ -276,8 +276,8 @@ Status CheckLength(const char* field, const std::string& text) {
               text.size(), kMaxGrowth);
 }
 
-// As text, which a tokenizer.json has: base64. As bytes, which only PartsOf writes: of a
-// SentencePiece model.
+// Parses a charsmap: as text, which a tokenizer.json has (base64), or as bytes, which only PartsOf
+// writes, of a SentencePiece model.
 Result<Step> ParseCharsmap(const nlohmann::json& value) {
   constexpr const char* kName = "precompiled_charsmap";
   const auto found = value.find(kName);

@@ -8,7 +8,8 @@
 namespace kvasir {
 namespace {
 
-// A piece as bytes: its flags, how many runs of literal flags it has, where each ends, its text.
+// Writes a piece as bytes: its flags, how many runs of literal flags it has, where each ends, its
+// text.
 std::string KeyOf(const Piece& piece) {
   std::string key;
   key.reserve(32 + piece.text.size());
@@ -51,7 +52,7 @@ struct PieceStore::Entry : ByUse, OfTenant {
 };
 
 struct PieceStore::Tenant {
-  uint64_t number = 0;  // no other has it
+  uint64_t number = 0;  // from 1; no other has it
   bool is_erased = false;
   LruList<Entry, OfTenant> entries;
 };
@@ -62,13 +63,9 @@ PieceStore::~PieceStore() { EraseAll(); }
 
 PieceSpace PieceStore::SpaceOf(std::string_view tenant) {
   const MutexLock lock(mutex_);
-  auto found = tenants_.find(tenant);
-  if (found == tenants_.end()) {
-    auto made = std::make_shared<Tenant>();
-    made->number = next_number_++;
-    found = tenants_.emplace(tenant, std::move(made)).first;
-  }
-  return {this, found->second};
+  const std::shared_ptr<Tenant> part = tenants_.Of(tenant);
+  if (part->number == 0) part->number = ++last_number_;
+  return {this, part};
 }
 
 std::optional<ReadsBack> PieceStore::Find(const Tenant& tenant, std::string_view key,
@@ -117,23 +114,18 @@ void PieceStore::Remove(Entry& entry) {
   by_hash_.erase(by_hash_.find(entry.hash));
 }
 
-void PieceStore::EraseOf(Tenant& tenant) {
-  tenant.is_erased = true;
+void PieceStore::Clear(Tenant& tenant) {
   while (!tenant.entries.empty()) Remove(tenant.entries.front());
 }
 
 void PieceStore::Erase(std::string_view tenant) {
   const MutexLock lock(mutex_);
-  const auto found = tenants_.find(tenant);
-  if (found == tenants_.end()) return;
-  EraseOf(*found->second);
-  tenants_.erase(found);
+  if (const auto part = tenants_.Take(tenant)) Clear(*part);
 }
 
 void PieceStore::EraseAll() {
   const MutexLock lock(mutex_);
-  for (auto& [name, tenant] : tenants_) EraseOf(*tenant);
-  tenants_.clear();
+  while (const auto part = tenants_.TakeAny()) Clear(*part);
 }
 
 PieceCounts PieceStore::counts() const {

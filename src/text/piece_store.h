@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,6 +14,7 @@
 #include "base/lru_list.h"
 #include "base/mutex.h"
 #include "base/polynomial_hash.h"
+#include "base/tenant_parts.h"
 #include "kvasir/types.h"
 #include "text/normalizer.h"
 #include "text/tokenizer.h"
@@ -67,15 +67,15 @@ class PieceStore {
                                 std::vector<TokenId>* ids);
   void Keep(Tenant& tenant, std::string key, std::span<const TokenId> ids, ReadsBack reads_back);
   void Remove(Entry& entry) KV_REQUIRES(mutex_);
-  void EraseOf(Tenant& tenant) KV_REQUIRES(mutex_);
+  void Clear(Tenant& tenant) KV_REQUIRES(mutex_);
 
   const uint64_t max_bytes_;
   const PolynomialHash hash_;
   mutable Mutex mutex_;
   std::unordered_map<uint64_t, std::unique_ptr<Entry>> by_hash_ KV_GUARDED_BY(mutex_);
   LruList<Entry, ByUse> by_use_ KV_GUARDED_BY(mutex_);
-  std::map<std::string, std::shared_ptr<Tenant>, std::less<>> tenants_ KV_GUARDED_BY(mutex_);
-  uint64_t next_number_ KV_GUARDED_BY(mutex_) = 0;
+  TenantParts<Tenant> tenants_ KV_GUARDED_BY(mutex_);
+  uint64_t last_number_ KV_GUARDED_BY(mutex_) = 0;  // of tenants
   PieceCounts counts_ KV_GUARDED_BY(mutex_);
 };
 

@@ -21,7 +21,7 @@ Status AppendId(const nlohmann::json& id, std::vector<TokenId>* ids) {
   return {};
 }
 
-// The ids of {"SpecialToken": {"id": name}}.
+// Appends the ids of {"SpecialToken": {"id": name}}.
 Status AppendSpecial(const nlohmann::json& token, const nlohmann::json& value,
                      std::vector<TokenId>* ids) {
   const auto specials = value.find("special_tokens");
@@ -58,7 +58,7 @@ Result<PostProcessor> ParseTemplate(const nlohmann::json& value) {
   return processor;
 }
 
-// Bert and Roberta: {"cls": [text, id], "sep": [text, id]}.
+// Parses those of Bert and Roberta: {"cls": [text, id], "sep": [text, id]}.
 Result<PostProcessor> ParseClsSep(const nlohmann::json& value) {
   PostProcessor processor;
   for (const char* name : {"cls", "sep"}) {

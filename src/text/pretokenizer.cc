@@ -230,7 +230,8 @@ class SequenceStep : public PreTokenizer {
                 kMaxGrowth);
   }
 
-  // Steps [first, ...). Each cutting step hands on what it found some thousand words at a time.
+  // Runs steps [first, ...). Each cutting step hands on what it found some thousand words at a
+  // time.
   Status BatchesFrom(size_t first, Growth& growth, Words words, const BatchSink& sink) const {
     const CuttingStep* cut = nullptr;
     for (; first < steps_.size(); ++first) {

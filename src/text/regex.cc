@@ -50,7 +50,7 @@ struct Scratch {
   }
 };
 
-// A report of a running search: the way since the last one, forth or back, is its work.
+// Takes a report of a running search: the way since the last one, forth or back, is its work.
 int OnReport(pcre2_callout_block* report, void* scratch_of_thread) {
   auto& scratch = *static_cast<Scratch*>(scratch_of_thread);
   const size_t at = report->current_position;

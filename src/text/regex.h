@@ -23,7 +23,7 @@ class Regex {
  public:
   // kUnsupported for syntax that cannot be translated, kCorruption for a wrong pattern.
   static Result<Regex> Compile(std::string_view pattern);
-  // \w+|[^\w\s]+ with \w and \s of Rust's regex: the pre-tokenizer Whitespace.
+  // Returns \w+|[^\w\s]+ with \w and \s of Rust's regex: the pre-tokenizer Whitespace.
   static const Regex& RustWords();
 
   Regex(Regex&&) noexcept;

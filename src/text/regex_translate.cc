@@ -2,8 +2,9 @@
 // compared over all code points.
 #include <algorithm>
 #include <array>
-#include <cctype>
 
+#include "base/ascii.h"
+#include "base/hex.h"
 #include "base/result.h"
 #include "text/regex.h"
 
@@ -101,7 +102,7 @@ class Translator {
     pos_ += 2;
   }
 
-  // \b between \w and not \w, with Oniguruma's \w.
+  // Writes \b between \w and not \w, with Oniguruma's \w.
   void WordBoundary(bool negated) {
     const std::string word = "[" + std::string(kWordSet) + "]";
     const std::string left = "(?<=" + word + ")", no_left = "(?<!" + word + ")";
@@ -113,7 +114,7 @@ class Translator {
 
   Status Escape() {
     const char c = Peek(1);
-    const bool upper = c >= 'A' && c <= 'Z';
+    const bool upper = LowerAscii(c) != c;
     if (c == 's' || (c == 'S' && !in_class_)) return Set(kSpaceSet, upper), Status();
     if (c == 'w' || (c == 'W' && !in_class_)) return Set(kWordSet, upper), Status();
     if (c == 'h' || (c == 'H' && !in_class_)) return Set(kHexSet, upper), Status();
@@ -135,12 +136,12 @@ class Translator {
       pos_ += 2;
       return {};
     }
-    if (std::isalpha(static_cast<unsigned char>(c))) {
+    if (IsAsciiLetter(c)) {
       const std::string_view same = in_class_ ? "dDnrtfaex" : "dDnrtfaexAzZGK";
       if (same.find(c) == std::string_view::npos) {
         return Unsupported(fmt::format("the escape \\{}", c));
       }
-    } else if (std::isdigit(static_cast<unsigned char>(c)) && c != '0') {
+    } else if (IsAsciiDigit(c) && c != '0') {
       return Unsupported("a back reference");
     } else if (c == '\0' || static_cast<unsigned char>(c) >= 0x80) {
       out_ += c == '\0' ? R"(\\)" : "";  // an escaped non-ASCII character is itself
@@ -153,8 +154,9 @@ class Translator {
 
   Status FourDigits() {
     const std::string_view digits = in_.substr(std::min(in_.size(), pos_ + 2), 4);
-    if (digits.size() < 4 || !std::all_of(digits.begin(), digits.end(),
-                                          [](unsigned char d) { return std::isxdigit(d); })) {
+    if (digits.size() < 4 || !std::all_of(digits.begin(), digits.end(), [](char d) {
+          return HexDigit(d, HexCase::kAny).has_value();
+        })) {
       return Unsupported("a broken \\u");
     }
     out_ += fmt::format("\\x{{{}}}", digits);
@@ -162,7 +164,7 @@ class Translator {
     return {};
   }
 
-  // PCRE2 reads a script name as Script_Extensions, Oniguruma as Script.
+  // Writes a property. PCRE2 reads a script name as Script_Extensions, Oniguruma as Script.
   Status Property() {
     const size_t end = in_.find('}', pos_);
     if (Peek(2) != '{' || end == std::string_view::npos)
@@ -174,7 +176,7 @@ class Translator {
       name.remove_prefix(1);
     }
     if (name.empty() || !std::all_of(name.begin(), name.end(),
-                                     [](unsigned char c) { return std::isalnum(c) || c == '_'; })) {
+                                     [](char c) { return IsAsciiAlnum(c) || c == '_'; })) {
       return Unsupported("a property of an unknown kind");
     }
     std::string pcre = "sc:" + std::string(name);
@@ -207,15 +209,15 @@ class Translator {
     return {};
   }
 
-  // {n,m}: here {,m} counts from 0, {n,m}+ is not possessive and {n}? is an option.
+  // Writes {n,m}: here {,m} counts from 0, {n,m}+ is not possessive and {n}? is an option.
   Status Interval() {
     size_t end = pos_ + 1;
-    while (end < in_.size() && std::isdigit(static_cast<unsigned char>(in_[end]))) ++end;
+    while (end < in_.size() && IsAsciiDigit(in_[end])) ++end;
     const bool has_low = end > pos_ + 1;
     const bool has_comma = end < in_.size() && in_[end] == ',';
     const size_t high = has_comma ? end + 1 : end;
     end = high;
-    while (end < in_.size() && std::isdigit(static_cast<unsigned char>(in_[end]))) ++end;
+    while (end < in_.size() && IsAsciiDigit(in_[end])) ++end;
     const bool has_high = end > high;
     if (end == in_.size() || in_[end] != '}' || (!has_low && !(has_comma && has_high))) {
       out_ += "\\{";  // no interval: a brace

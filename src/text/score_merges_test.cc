@@ -29,7 +29,7 @@ Merges Sorted(const ScoreMerges& found) {
   return merges;
 }
 
-// Every place of every token, looked up on both sides.
+// Looks up every place of every token, on both sides.
 Merges Naive(const Vocabulary& vocabulary) {
   std::map<std::string, TokenId> ids;
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {

@@ -36,7 +36,7 @@ char32_t CharOrNul(std::string_view text, size_t pos) {
   return pos < text.size() ? NextChar(text, &pos) : U'\0';
 }
 
-// The end of the characters from `pos` on of which `is` holds.
+// Returns the end of the characters from `pos` on of which `is` holds.
 template <typename Is>
 size_t Skip(std::string_view text, size_t pos, const Is& is) {
   while (pos < text.size()) {

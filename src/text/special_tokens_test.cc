@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-// Letters, and two tokens of three: "<e>" is special, "<t>" is not.
+// Makes a file of letters and two tokens of three: "<e>" is special, "<t>" is not.
 json File() {
   json file;
   file["model"] = {

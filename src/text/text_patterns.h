@@ -25,7 +25,7 @@ struct TextPattern {
 const TextPattern* FindTextPattern(std::string_view name);
 // Returns all names, for messages: "default, gpt-2, ...".
 std::string TextPatternNames();
-// As "pre_tokenizer" of a tokenizer.json.
+// Writes it as "pre_tokenizer" of a tokenizer.json.
 nlohmann::json PreTokenizerJson(const TextPattern& pattern);
 
 }  // namespace kvasir

@@ -13,8 +13,8 @@ namespace {
 
 using Ids = std::vector<TokenId>;
 
-// Each byte of ASCII text is a token, and neighbours in one word always merge: two tokens mean that
-// the text was cut between them.
+// Counts words. Each byte of ASCII text is a token, and neighbours in one word always merge: two
+// tokens mean that the text was cut between them.
 size_t CountWords(const std::string& pre, const std::string& text) {
   Vocabulary vocabulary;
   vocabulary.file = "v";

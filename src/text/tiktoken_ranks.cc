@@ -67,8 +67,8 @@ std::string_view PatternOf(std::string_view architecture, std::string_view stem)
   return "";
 }
 
-// The special tokens, whose ids follow the ranks, as tiktoken and the families have them. They are
-// in the code of a family, not in the file.
+// Adds the special tokens, whose ids follow the ranks, as tiktoken and the families have them. They
+// are in the code of a family, not in the file.
 void AddSpecials(Vocabulary& vocabulary) {
   const auto add = [&](std::string text) {
     vocabulary.tokens.push_back({std::move(text), TokenKind::kControl});

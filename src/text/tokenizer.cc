@@ -254,7 +254,7 @@ Bpe::Special SpecialOf(const EncodeOptions& options) {
                                                           : Bpe::Special::kProtected;
 }
 
-// Text between two tokens of the first kind.
+// Encodes text between two tokens of the first kind.
 Status BpeTokenizer::EncodePiece(const MarkedText& all, const AddedTokens::Part& part,
                                  const EncodeOptions& options, LiteralRule& rule,
                                  std::vector<TokenId>* ids, ReadsBack* reads_back) const {
@@ -275,7 +275,7 @@ Status BpeTokenizer::EncodePiece(const MarkedText& all, const AddedTokens::Part&
   return EncodeOnce(piece, options, ids, reads_back, encode);
 }
 
-// The text is normalised, then split at tokens of the second kind.
+// Normalises text, then splits it at tokens of the second kind.
 Status BpeTokenizer::EncodeText(MarkedText text, TextStart start, const EncodeOptions& options,
                                 LiteralRule& rule, std::vector<TokenId>* ids) const {
   const auto parse = options.parse_special ? ParseSpecial::kYes : ParseSpecial::kNo;

@@ -108,7 +108,7 @@ class Tokenizer {
 
   virtual uint32_t vocab_size() const = 0;  // largest id + 1
   virtual std::optional<TokenId> IdOf(std::string_view token) const = 0;
-  // As in the vocabulary; "" if the id has no token.
+  // Returns a token's text as in the vocabulary; "" if the id has no token.
   virtual std::string_view TokenText(TokenId id) const = 0;
   virtual bool IsSpecial(TokenId id) const = 0;
   virtual std::optional<TokenId> bos() const = 0;

@@ -11,7 +11,7 @@
 namespace kvasir {
 namespace {
 
-// A token is a string or, in older files, an object with its content.
+// Reads a token: a string or, in older files, an object with its content.
 Result<std::optional<std::string>> TokenField(const nlohmann::json& config, const char* name) {
   auto it = config.find(name);
   if (it == config.end() || it->is_null()) return std::nullopt;
@@ -47,8 +47,8 @@ Result<nlohmann::json> ParseOptional(std::string_view text, const char* name) {
   return ParseJsonObject(text, name);
 }
 
-// The keys of `others` that `config` lacks. When config has "bos_token", even as null, neither its
-// text nor its id is taken from `others`; the same holds for EOS.
+// Returns the keys of `others` that `config` lacks. When config has "bos_token", even as null,
+// neither its text nor its id is taken from `others`; the same holds for EOS.
 nlohmann::json Additions(const nlohmann::json& config, const nlohmann::json& others) {
   nlohmann::json added = nlohmann::json::object();
   for (const std::string token : {"bos_token", "eos_token"}) {

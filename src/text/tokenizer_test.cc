@@ -37,7 +37,7 @@ json Special(std::string_view content, int id) {
   return {{"id", id}, {"content", content}, {"special", true}, {"normalized", false}};
 }
 
-// Letters, and merges that build the text of a special token out of them.
+// Makes a file of letters, and of merges that build the text of a special token out of them.
 json ForgeFile() {
   json file;
   file["model"] = {{"type", "BPE"},
@@ -291,7 +291,7 @@ TEST(Tokenizer, PatternsThatWalkOverTheTextAgainAndAgainEndSoon) {
   }
 }
 
-// Each step puts a space before every word, and cuts there: words double.
+// Makes a file each of whose steps puts a space before every word, and cuts there: words double.
 json DoublingFile(int steps) {
   json file = ForgeFile();
   json list = json::array();
@@ -369,7 +369,7 @@ TEST(Tokenizer, TakesBosAndEosFromTheConfig) {
   EXPECT_NE(tokenizer->digest(), MakeFromFile(ForgeFile())->digest());
 }
 
-// <0xXX> tokens with ids 0..255, then "▁a".
+// Makes <0xXX> tokens with ids 0..255, then "▁a".
 std::unique_ptr<Tokenizer> MakeByteFallback() {
   json vocab;
   for (int byte = 0; byte < 256; ++byte) vocab[fmt::format("<0x{:02X}>", byte)] = byte;

@@ -26,7 +26,7 @@ using nlohmann::json;
 
 const std::string kSpace = "\xE2\x96\x81";
 
-// A table that turns A into b and fi (U+FB01) into f i, as Darts-clone lays it out.
+// Returns a table that turns A into b and fi (U+FB01) into f i, as Darts-clone lays it out.
 std::string SmallCharsmap() {
   std::vector<uint32_t> trie(512, 0);
   const auto child = [&](uint32_t base, uint8_t byte, uint32_t next, bool leaf) {
@@ -96,7 +96,7 @@ VocabularyToken Normal(const std::string& text, float score) {
   return {.text = text, .kind = TokenKind::kNormal, .score = score};
 }
 
-// "a", "b" and "ab", with a table.
+// Returns "a", "b" and "ab", with a table.
 Vocabulary SmallPieces() {
   Vocabulary pieces;
   pieces.kind = VocabularyKind::kSentencePiece;

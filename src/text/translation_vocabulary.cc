@@ -19,7 +19,7 @@ constexpr size_t kMaxPadding = 128;  // of a matrix of embeddings: ids that no t
 constexpr uint64_t kMaxMadeUp = 65536;
 constexpr const char* kFetch = "fetch both files again, from one model";
 
-// By id, each of [0, size) once.
+// Returns the tokens by id, each of [0, size) once.
 Result<std::vector<VocabularyToken>> TokensOf(const json& vocab, const std::string& path) {
   std::vector<VocabularyToken> tokens(vocab.size());
   for (const auto& entry : vocab.items()) {
@@ -47,7 +47,7 @@ std::optional<TokenId> Find(const Vocabulary& vocabulary, std::string_view text)
   return static_cast<TokenId>(found - vocabulary.tokens.begin());
 }
 
-// The special tokens that both kinds have. kCorruption: one is missing.
+// Marks the special tokens that both kinds have. kCorruption: one is missing.
 Status MarkSpecials(Vocabulary* vocabulary, const std::string& path) {
   for (const char* text : {"<s>", "<pad>", "</s>", "<unk>"}) {
     const auto id = Find(*vocabulary, text);
@@ -88,7 +88,7 @@ Result<std::vector<VocabularyToken>> TakePieces(const Vocabulary& pieces, Vocabu
               missing.front().text.substr(0, 40), kFetch);
 }
 
-// After the model's `num_ids` tokens, so that they only help merging.
+// Appends after the model's `num_ids` tokens, so that they only help merging.
 void AppendMissing(const std::vector<VocabularyToken>& missing, size_t num_ids,
                    Vocabulary* vocabulary) {
   if (missing.empty()) return;

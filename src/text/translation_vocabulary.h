@@ -19,16 +19,16 @@ struct M2mFiles {
   std::string_view tokenizer_config_json;
 };
 
-// M2M-100: ids by vocab.json, then a token `__en__` for each language in a fixed order, then
-// num_madeup_words ids without a token. `pieces`: what ParseSentencePiece yields. A piece that
-// vocab.json lacks becomes the unknown token. vocab_size: the model's. kCorruption: vocab.json is
-// damaged, gives an id twice or not at all, lacks a special token or more than one in 16 pieces, or
-// its size does not go with vocab_size; the message says how to mend it.
+// Makes M2M-100's vocabulary: ids by vocab.json, then a token `__en__` for each language in a fixed
+// order, then num_madeup_words ids without a token. `pieces`: what ParseSentencePiece yields. A
+// piece that vocab.json lacks becomes the unknown token. vocab_size: the model's. kCorruption:
+// vocab.json is damaged, gives an id twice or not at all, lacks a special token or more than one in
+// 16 pieces, or its size does not go with vocab_size; the message says how to mend it.
 Result<Vocabulary> M2mVocabulary(Vocabulary pieces, const M2mFiles& files, size_t vocab_size);
 
-// NLLB-200: <s>, <pad>, </s>, <unk>, the pieces in their order, the languages in a fixed order,
-// <mask>. kCorruption: the first pieces are not <unk>, <s> and </s>, or there are more ids than
-// vocab_size, or 128 fewer.
+// Makes NLLB-200's vocabulary: <s>, <pad>, </s>, <unk>, the pieces in their order, the languages in
+// a fixed order, <mask>. kCorruption: the first pieces are not <unk>, <s> and </s>, or there are
+// more ids than vocab_size, or 128 fewer.
 Result<Vocabulary> NllbVocabulary(Vocabulary pieces, size_t vocab_size);
 
 struct Ct2Tokens {
@@ -37,10 +37,10 @@ struct Ct2Tokens {
   std::string unk, bos, eos;
 };
 
-// CTranslate2: the tokens of a model, and the SentencePiece model that cuts texts into them.
-// Languages of M2M-100 and NLLB-200 among them are special. A piece that is not a token becomes the
-// unknown one. kCorruption: unk or eos is not a token, or more than one in 16 pieces is not;
-// CheckVocabulary finds the rest.
+// Makes CTranslate2's vocabulary: the tokens of a model, and the SentencePiece model that cuts
+// texts into them. Languages of M2M-100 and NLLB-200 among them are special. A piece that is not a
+// token becomes the unknown one. kCorruption: unk or eos is not a token, or more than one in 16
+// pieces is not; CheckVocabulary finds the rest.
 Result<Vocabulary> Ct2Vocabulary(Vocabulary pieces, const Ct2Tokens& tokens);
 
 }  // namespace kvasir

@@ -13,8 +13,8 @@ namespace {
 
 int CombiningClass(utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
-// Canonical ordering: runs of marks sorted by class. (utf8proc_decompose does it in quadratic time,
-// which a prompt of a million accents would find.)
+// Orders marks canonically: sorts runs of them by class. (utf8proc_decompose does it in quadratic
+// time, which a prompt of a million accents would find.)
 void OrderMarks(std::vector<utf8proc_int32_t>* chars) {
   auto begin = chars->begin();
   while (begin != chars->end()) {

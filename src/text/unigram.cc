@@ -37,8 +37,8 @@ Unigram::Unigram(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {
   }
 }
 
-// Pieces of the range whose byte at `depth` is `byte`. REQUIRES: all are equal before it, and a
-// piece that ends there is not in the range.
+// Returns the pieces of the range whose byte at `depth` is `byte`. REQUIRES: all are equal before
+// it, and a piece that ends there is not in the range.
 Unigram::Range Unigram::Narrow(Range range, size_t depth, uint8_t byte) const {
   const auto begin = pieces_.begin() + range.first, end = pieces_.begin() + range.second;
   const auto byte_of = [&](const Piece& piece) { return ByteAt(piece, depth); };

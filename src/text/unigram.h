@@ -25,9 +25,9 @@ class Unigram {
   // REQUIRES: the texts differ and outlive this.
   explicit Unigram(std::vector<Piece> pieces);
 
-  // fn(part, piece) for each part of the text in order, until it returns false; piece: nullptr for
-  // a character that no piece is. kInvalidArgument: 2^20 bytes or more in which every character is
-  // inside of some piece. O(bytes * longest piece * log(pieces)).
+  // Calls fn(part, piece) for each part of the text in order, until it returns false; piece:
+  // nullptr for a character that no piece is. kInvalidArgument: 2^20 bytes or more in which every
+  // character is inside of some piece. O(bytes * longest piece * log(pieces)).
   Status Cut(std::string_view text,
              const std::function<bool(std::string_view part, const Piece* piece)>& fn) const;
 

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMaxPieceBytes = 1024;  // merging by score looks at each place in a token
 constexpr const char* kVocabularyFix = "put the model's tokenizer.json beside the file";
 
-// Text of a token for a message: short and printable.
+// Shows the text of a token in a message: short and printable.
 std::string Shown(std::string_view text) {
   std::string shown;
   AppendLossyUtf8(text.substr(0, 40), &shown);

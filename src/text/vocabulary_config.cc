@@ -41,7 +41,7 @@ Status Place(uint64_t id, VocabularyToken token, const char* file, Vocabulary* v
   return {};
 }
 
-// {"32000": {"content": ..., "special": ..., "rstrip": ...}}
+// Reads {"32000": {"content": ..., "special": ..., "rstrip": ...}}
 Status PlaceDecoder(const json& config, Vocabulary* vocabulary) {
   const auto found = config.find("added_tokens_decoder");
   if (found == config.end() || !found->is_object()) return {};
@@ -64,7 +64,7 @@ Status PlaceDecoder(const json& config, Vocabulary* vocabulary) {
   return {};
 }
 
-// {"<|im_start|>": 32000}, which old folders have instead.
+// Reads {"<|im_start|>": 32000}, which old folders have instead.
 Status PlaceAdded(const json& added, Vocabulary* vocabulary) {
   constexpr const char* kFile = "added_tokens.json";
   for (const auto& entry : added.items()) {
@@ -84,7 +84,7 @@ Status PlaceAdded(const json& added, Vocabulary* vocabulary) {
   return {};
 }
 
-// The id of config[name], which is a text, an object with its content, or null (no id).
+// Reads the id of config[name], which is a text, an object with its content, or null (no id).
 Status ReadSpecial(const json& config, const char* file, const char* name,
                    const Vocabulary& vocabulary, std::optional<TokenId>* id) {
   const auto found = config.find(name);

@@ -175,7 +175,7 @@ TEST(SentencePieceModel, GivesTheIdsOfSentencePiece) {
   EXPECT_EQ(count, 60u);
 }
 
-// "a", "b", " ", "ab", and a byte that is no character.
+// "a", "b", " ", "ab", and a byte that is not a character.
 const char* const kRanks = "YQ== 0\nYg== 1\nIA== 2\nYWI= 3\n/w== 4\n";
 
 TEST(TiktokenRanks, HaveThePatternAndTheSpecialTokensOfTheFamily) {
@@ -191,7 +191,7 @@ TEST(TiktokenRanks, HaveThePatternAndTheSpecialTokensOfTheFamily) {
   EXPECT_EQ(ParseTiktoken(kRanks, "dir/qwen.tiktoken", "else")->pre, "qwen2");
 }
 
-// Each rank in base64 (three bytes of it), but the one of `gap`.
+// Writes each rank in base64 (three bytes of it), but the one of `gap`.
 std::string Ranks(uint32_t count, uint32_t gap) {
   constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

@@ -16,7 +16,7 @@ json Replace(const char* from, const char* to) {
   return {{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
 }
 
-// Tokens that are searched for in the text before it is cut into words.
+// Returns the tokens that are searched for in the text before it is cut into words.
 json AddedTokensOf(const Vocabulary& vocabulary) {
   json added = json::array();
   for (const VocabularyToken& token : vocabulary.tokens) {

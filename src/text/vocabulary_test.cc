@@ -22,7 +22,7 @@ std::unique_ptr<Tokenizer> MakeFrom(const Vocabulary& vocabulary) {
   return tokenizer ? std::move(*tokenizer) : nullptr;
 }
 
-// A SentencePiece vocabulary without a space prefix and BOS.
+// Makes a SentencePiece vocabulary without a space prefix and BOS.
 Vocabulary Pieces(std::vector<VocabularyToken> tokens) {
   Vocabulary vocabulary;
   vocabulary.kind = VocabularyKind::kSentencePiece;

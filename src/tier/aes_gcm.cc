@@ -10,7 +10,7 @@
 namespace kvasir {
 namespace {
 
-enum class Direction : uint8_t { kOpen, kSeal };
+enum class Direction : uint8_t { kUnseal, kSeal };
 
 // A context that keeps its cipher: OpenSSL 3 looks the cipher up, with allocations, each time that
 // it is named.
@@ -36,8 +36,8 @@ class Context {
 
 // Returns this thread's context; makes it anew where memory was refused before.
 EVP_CIPHER_CTX* ContextFor(Direction direction) {
-  thread_local Context seal(Direction::kSeal), open(Direction::kOpen);
-  Context& context = direction == Direction::kSeal ? seal : open;
+  thread_local Context seal(Direction::kSeal), unseal(Direction::kUnseal);
+  Context& context = direction == Direction::kSeal ? seal : unseal;
   if (context.get() == nullptr) context = Context(direction);
   return context.get();
 }
@@ -46,7 +46,7 @@ const unsigned char* In(std::span<const std::byte> bytes) {
   return reinterpret_cast<const unsigned char*>(bytes.data());
 }
 
-// Everything up to the tag.
+// Does everything up to the tag.
 bool Run(EVP_CIPHER_CTX* context, const AesKey& key, uint64_t number,
          std::span<const std::byte> authenticated, std::span<const std::byte> in,
          std::span<std::byte> out) {
@@ -78,16 +78,16 @@ bool AesGcmSeal(const AesKey& key, uint64_t number, std::span<const std::byte> a
          EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_GET_TAG, 16, tag->data()) == 1;
 }
 
-bool AesGcmOpen(const AesKey& key, uint64_t number, std::span<const std::byte> authenticated,
-                std::span<const std::byte> sealed, std::span<std::byte> out, const AesTag& tag) {
-  return AesGcmOpen(key, number, authenticated, sealed, out, {}, tag);
+bool AesGcmUnseal(const AesKey& key, uint64_t number, std::span<const std::byte> authenticated,
+                  std::span<const std::byte> sealed, std::span<std::byte> out, const AesTag& tag) {
+  return AesGcmUnseal(key, number, authenticated, sealed, out, {}, tag);
 }
 
-bool AesGcmOpen(const AesKey& key, uint64_t number, std::span<const std::byte> authenticated,
-                std::span<const std::byte> sealed, std::span<std::byte> first,
-                std::span<std::byte> second, const AesTag& tag) {
+bool AesGcmUnseal(const AesKey& key, uint64_t number, std::span<const std::byte> authenticated,
+                  std::span<const std::byte> sealed, std::span<std::byte> first,
+                  std::span<std::byte> second, const AesTag& tag) {
   KV_CHECK(sealed.size() == first.size() + second.size());
-  EVP_CIPHER_CTX* context = ContextFor(Direction::kOpen);
+  EVP_CIPHER_CTX* context = ContextFor(Direction::kUnseal);
   unsigned char rest[16];
   int length = 0;
   if (!Run(context, key, number, authenticated, sealed.first(first.size()), first)) return false;

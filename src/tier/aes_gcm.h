@@ -26,12 +26,12 @@ using AesTag = std::array<uint8_t, 16>;
 bool AesGcmSeal(const AesKey& key, uint64_t number, std::span<const std::byte> authenticated,
                 std::span<const std::byte> plain, std::span<std::byte> out, AesTag* tag);
 
-// Decrypts. False: these are not the bytes that were sealed, and `out` has no meaning.
-bool AesGcmOpen(const AesKey& key, uint64_t number, std::span<const std::byte> authenticated,
-                std::span<const std::byte> sealed, std::span<std::byte> out, const AesTag& tag);
-// Decrypts the same into two places, one after the other.
-bool AesGcmOpen(const AesKey& key, uint64_t number, std::span<const std::byte> authenticated,
-                std::span<const std::byte> sealed, std::span<std::byte> first,
-                std::span<std::byte> second, const AesTag& tag);
+// Unseals. False: these are not the bytes that were sealed, and `out` has no meaning.
+bool AesGcmUnseal(const AesKey& key, uint64_t number, std::span<const std::byte> authenticated,
+                  std::span<const std::byte> sealed, std::span<std::byte> out, const AesTag& tag);
+// Unseals the same into two places, one after the other.
+bool AesGcmUnseal(const AesKey& key, uint64_t number, std::span<const std::byte> authenticated,
+                  std::span<const std::byte> sealed, std::span<std::byte> first,
+                  std::span<std::byte> second, const AesTag& tag);
 
 }  // namespace kvasir

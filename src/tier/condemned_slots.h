@@ -11,7 +11,8 @@ namespace kvasir {
 
 // What happens to segments in which a sync has failed: a later one says nothing any more.
 enum class AbandonedSegments : uint8_t {
-  // Their files go, records and all. Those with records of owners whose keys do not open stay, and
+  // Their files go, records and all. Those with records of owners whose keys cannot be unsealed
+  // stay, and
   // the call fails with EIO where a slot of them is condemned.
   kRemoved,
   kLeft,  // they stay as they are
@@ -25,8 +26,8 @@ class CondemnedSlots {
   // Zeros all condemned slots, of every owner, and makes that durable. What fails is counted, and
   // stays condemned.
   IoStatus ZeroAll(AbandonedSegments abandoned);
-  // Condemns the slots of records without a key, once each key file that is left opens: then no
-  // key can claim them.
+  // Condemns the slots of records without a key, once each key file that is left can be unsealed:
+  // then no key can claim them.
   IoStatus CondemnOrphans();
   bool HasUnreadKeys() const;
 

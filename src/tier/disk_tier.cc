@@ -88,7 +88,7 @@ void DiskTier::Touch(const RecordName& name) {
   }
 }
 
-bool DiskTier::OpenOwner(const Digest& owner) {
+bool DiskTier::ReadyOwner(const Digest& owner) {
   MutexLock lock(store_.mutex);
   // Where the store is not open, BeginWrite makes the key when it is.
   return store_.state.now != TierStats::State::kOn || store_.leaving.IsErasing(owner) ||
@@ -113,8 +113,8 @@ void DiskTier::CountDropped(WriteRefusal why, uint32_t) {
 std::optional<ReadId> DiskTier::BeginRead(const RecordName& name) { return reader_.Begin(name); }
 bool DiskTier::HasReadRoom() const { return reader_.HasRoom(); }
 ReadState DiskTier::StateOf(ReadId read) const { return reader_.StateOf(read); }
-bool DiskTier::Open(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const {
-  return reader_.Open(read, facts, payload);
+bool DiskTier::Unseal(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const {
+  return reader_.Unseal(read, facts, payload);
 }
 void DiskTier::EndRead(ReadId read, ReadEnd end) { reader_.End(read, end); }
 
@@ -227,7 +227,7 @@ bool DiskTier::ReaderStep() {
   return true;
 }
 
-// The last thing that a thread does.
+// Ends a thread: the last thing that it does.
 void DiskTier::EndThread() {
   bool destroys;
   {

@@ -61,7 +61,7 @@ class DiskTier : public Tier {
 
   bool Has(const RecordName& name) const override;
   void Touch(const RecordName& name) override;
-  bool OpenOwner(const Digest& owner) override;
+  bool ReadyOwner(const Digest& owner) override;
   tl::expected<WriteId, WriteRefusal> BeginWrite(const RecordFacts& facts) override;
   void Seal(WriteId write, std::span<const std::byte> payload) override;
   void EndWrite(WriteId write) override;
@@ -69,7 +69,7 @@ class DiskTier : public Tier {
   std::optional<ReadId> BeginRead(const RecordName& name) override;
   bool HasReadRoom() const override;
   ReadState StateOf(ReadId read) const override;
-  bool Open(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const override;
+  bool Unseal(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const override;
   void EndRead(ReadId read, ReadEnd end) override;
   void set_on_progress(std::function<void()> on_progress) override;
   void Flush(std::function<void(Result<TierFlushed>)> done) override;

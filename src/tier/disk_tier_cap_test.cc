@@ -26,8 +26,8 @@ void FillAudit(SimStorage& storage, uint64_t bytes) {
   ASSERT_TRUE(storage.SyncFolder(root.id()));
 }
 
-// A tier with as many owners, each with a key file, and the whole cap in use; then half of the
-// owners are erased. Whether the cap was exceeded at any call.
+// Returns whether a tier exceeds its cap at any call: with as many owners, each with a key file,
+// and the whole cap in use; then half of the owners are erased.
 bool ExceedsCap(uint32_t owners, uint32_t segments, uint64_t audit_bytes = kMaxAuditBytes - 1) {
   SetLogLevel(LogLevel::kError);
   SimStorage storage(owners);

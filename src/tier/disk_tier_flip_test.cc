@@ -67,7 +67,7 @@ class TierFlips : public testing::Test {
     return disk_.FactsOf(OpenIn(disk_, Store(), folder, name))->bytes;
   }
 
-  // The records that are read back, with the byte at `at` of the file changed.
+  // Reads the records back, with the byte at `at` of the file changed.
   std::vector<Read> After(const std::string& folder, const std::string& name, uint64_t at,
                           std::byte change) {
     SimStorage disk(disk_, 2);
@@ -97,7 +97,7 @@ TEST_F(TierFlips, EachBitOfAHeaderIsAMissOfItsRecordAndThoseAfterIt) {
   for (uint64_t bit = 0; bit < shape.record.header_bytes() * 8; ++bit) {
     const auto reads =
         After("", SegmentFileName(0), shape.header_at(1) + bit / 8, std::byte(1 << bit % 8));
-    EXPECT_EQ(reads[0], Read::kOpened) << "bit " << bit;
+    EXPECT_EQ(reads[0], Read::kRight) << "bit " << bit;
     EXPECT_EQ(reads[1], Read::kNotThere) << "bit " << bit;
     EXPECT_EQ(reads[2], Read::kNotThere) << "bit " << bit;
   }
@@ -115,9 +115,9 @@ TEST_F(TierFlips, EachByteOfAPayloadIsAMissOfItsRecordAlone) {
   const SegmentShape shape = ShapeOfSegment(options_.shape, kFlipSegment);
   for (uint64_t i = 0; i < kSmallPayload; ++i) {
     const auto reads = After("", SegmentFileName(0), shape.payload_at(1) + i, std::byte{0x20});
-    EXPECT_EQ(reads[0], Read::kOpened) << "byte " << i;
+    EXPECT_EQ(reads[0], Read::kRight) << "byte " << i;
     EXPECT_EQ(reads[1], Read::kDamaged) << "byte " << i;
-    EXPECT_EQ(reads[2], Read::kOpened) << "byte " << i;
+    EXPECT_EQ(reads[2], Read::kRight) << "byte " << i;
   }
 }
 
@@ -126,7 +126,7 @@ TEST_F(TierFlips, EachHourOfUseChangesNothing) {
   for (uint64_t bit = 0; bit < 32 * kRecords; ++bit) {
     for (const Read read :
          After("", SegmentFileName(0), shape.hour_at(0) + bit / 8, std::byte(1 << bit % 8))) {
-      EXPECT_EQ(read, Read::kOpened) << "bit " << bit;
+      EXPECT_EQ(read, Read::kRight) << "bit " << bit;
     }
   }
 }
@@ -148,7 +148,7 @@ TEST_F(TierFlips, EachByteOfAboutJsonIsAMissOrNoChange) {
     for (const std::byte change :
          {std::byte{0x01}, std::byte{0x08}, std::byte{0x20}, std::byte{0x80}}) {
       for (const Read read : After("", std::string(kAboutFileName), i, change)) {
-        EXPECT_TRUE(read == Read::kOpened || IsMiss(read)) << "byte " << i;
+        EXPECT_TRUE(read == Read::kRight || IsMiss(read)) << "byte " << i;
       }
     }
   }

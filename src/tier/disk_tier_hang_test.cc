@@ -54,7 +54,7 @@ TEST_F(DiskTierHang, AClosedTierLeavesWhatItStored) {
   EXPECT_TRUE(Close(milliseconds(20'000)));
   Open();
   TierDriver driver(*tier_);
-  EXPECT_EQ(driver.ReadBack(Record(0, 0)), Read::kOpened);
+  EXPECT_EQ(driver.ReadBack(Record(0, 0)), Read::kRight);
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, DiskTierHang,
@@ -99,7 +99,7 @@ TEST_P(DiskTierHang, CloseDoesNotWaitForACallThatDoesNotReturn) {
   EXPECT_EQ(*calls, calls_before);
   Open();
   TierDriver again(*tier_);
-  EXPECT_EQ(again.ReadBack(Record(0, 0)), Read::kOpened);
+  EXPECT_EQ(again.ReadBack(Record(0, 0)), Read::kRight);
 }
 
 TEST_F(DiskTierHang, ACallbackThatThrowsIsCalledAgain) {
@@ -111,7 +111,7 @@ TEST_F(DiskTierHang, ACallbackThatThrowsIsCalledAgain) {
     ++progress_calls;
     throw std::bad_alloc();
   });
-  ASSERT_TRUE(tier_->OpenOwner(Record(0, 0).facts.owner));
+  ASSERT_TRUE(tier_->ReadyOwner(Record(0, 0).facts.owner));
   const auto write = tier_->BeginWrite(Record(0, 0).Facts());
   ASSERT_TRUE(write);
   tier_->Seal(*write, Record(0, 0).payload);
@@ -164,7 +164,7 @@ TEST_F(DiskTierHang, ThreeSlowReadsInAMinuteMakeItBrokenHoweverManyWait) {
   gate_->PassTime(61);
   tier_->RunPending();
   EXPECT_EQ(tier_->Stats().state, TierStats::State::kOn);
-  EXPECT_EQ(driver.ReadBack(Record(0, 0)), Read::kOpened);
+  EXPECT_EQ(driver.ReadBack(Record(0, 0)), Read::kRight);
 }
 
 TEST_F(DiskTierHang, SlowReadsThatLieFurtherApartAreOnlyCounted) {
@@ -175,7 +175,7 @@ TEST_F(DiskTierHang, SlowReadsThatLieFurtherApartAreOnlyCounted) {
   ASSERT_TRUE(driver.Flush());
   gate_->read_ns = 3'000'000'000;
   for (uint32_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(driver.ReadBack(Record(0, 0)), Read::kOpened);
+    EXPECT_EQ(driver.ReadBack(Record(0, 0)), Read::kRight);
     gate_->PassTime(30);
     tier_->RunPending();
   }
@@ -206,7 +206,7 @@ TEST_F(DiskTierHang, AReadThatDoesNotReturnMakesItBrokenUntilItDoes) {
   EXPECT_TRUE(is_broken());
   gate_->Block(Blocked::kNothing);
   EXPECT_TRUE(driver.WaitUntil([&] { return !is_broken(); }));
-  EXPECT_EQ(driver.ReadBack(Record(0, 0)), Read::kOpened);
+  EXPECT_EQ(driver.ReadBack(Record(0, 0)), Read::kRight);
 }
 
 }  // namespace

@@ -108,12 +108,12 @@ TEST_F(DiskTierKill, WhatAFlushReportedIsFoundAndNothingElseIsServed) {
     TierDriver driver(**tier);
     for (const auto& [begin, end] : promised) {
       for (uint32_t number = begin; number < end; ++number) {
-        ASSERT_EQ(driver.ReadBack(KillRecord(number)), Read::kOpened) << number;
+        ASSERT_EQ(driver.ReadBack(KillRecord(number)), Read::kRight) << number;
       }
     }
     for (uint32_t number = stored; number < stored + 200; ++number) {
       const Read read = driver.ReadBack(KillRecord(number));
-      EXPECT_TRUE(read == Read::kOpened || read == Read::kNotThere) << number;
+      EXPECT_TRUE(read == Read::kRight || read == Read::kNotThere) << number;
     }
     first = (stored + 200 + kChain) / kChain * kChain;  // a chain that has no record yet
     if ((kill + 1) % kKillsOfAFolder != 0) continue;

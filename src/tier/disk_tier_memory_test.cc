@@ -19,8 +19,8 @@ class DiskTierMemory : public TierFolderTest {
  protected:
   DiskTierMemory() { options_.threads = 0; }
 
-  // In memory that is left out of dumps, which is all that the tier has of records. (Sanitizers
-  // have terabytes of it.)
+  // Looks in memory that is left out of dumps, which is all that the tier has of records.
+  // (Sanitizers have terabytes of it.)
   static bool IsInMemory(std::span<const std::byte> bytes) {
     for (const auto& [begin, end] : RangesWithFlags({"dd", "wr"})) {
       const auto* first = reinterpret_cast<const std::byte*>(begin);
@@ -46,6 +46,12 @@ class DiskTierMemory : public TierFolderTest {
 };
 
 TEST_F(DiskTierMemory, IsNotInDumpsAndItsKeysAreLocked) {
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+  GTEST_SKIP()
+      << "skipped: ThreadSanitizer's own memory is left out of dumps too, and comes and goes";
+#endif
+#endif
   const uint64_t before = BytesWithFlags({"dd"});
   [[maybe_unused]] const uint64_t locked_before = BytesWithFlags({"dd", "lo"});
   const auto tier = DiskTier::Open(options_, storage_);
@@ -75,7 +81,7 @@ TEST_F(DiskTierMemory, HasTheTokensOfARecordOnlyWhileItIsWrittenAndItsKeyAsLongA
   ASSERT_TRUE(driver.Flush());
   EXPECT_FALSE(HasTokens(record));
   EXPECT_TRUE(HasKey(record));
-  EXPECT_EQ(driver.ReadBack(record), Read::kOpened);
+  EXPECT_EQ(driver.ReadBack(record), Read::kRight);
   EXPECT_FALSE(HasTokens(record));
   ASSERT_TRUE(driver.Erase(record.facts.owner));
   EXPECT_FALSE(HasKey(record));

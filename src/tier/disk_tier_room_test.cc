@@ -119,11 +119,11 @@ TEST_F(DiskTierRoom, WhatWasNotUsedForTheTtlIsPunched) {
   tier_->Touch(Record(1).facts.name);
   Pass(kHourS);
   EXPECT_FALSE(Has(0));
-  EXPECT_EQ(driver_->ReadBack(Record(1)), Read::kOpened) << "it was used since";
+  EXPECT_EQ(driver_->ReadBack(Record(1)), Read::kRight) << "it was used since";
   EXPECT_EQ(tier_->Stats().evicted_ttl, 1u);
   EXPECT_EQ(SlotsInUse(), 1u);
   Start();
-  EXPECT_EQ(driver_->ReadBack(Record(1)), Read::kOpened) << "the hour of its use was written";
+  EXPECT_EQ(driver_->ReadBack(Record(1)), Read::kRight) << "the hour of its use was written";
 }
 
 TEST_F(DiskTierRoom, AStartPunchesWhatExpiredMeanwhile) {
@@ -271,7 +271,7 @@ TEST_F(DiskTierRoom, ADiskThatFillsUpGetsSegmentsBack) {
     uint32_t opened = 0;
     for (uint32_t i = 0; i < 450; ++i) {
       if (!Has(i)) continue;
-      EXPECT_EQ(driver_->ReadBack(Record(i)), Read::kOpened) << i;
+      EXPECT_EQ(driver_->ReadBack(Record(i)), Read::kRight) << i;
       ++opened;
     }
     return opened;

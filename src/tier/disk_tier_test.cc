@@ -71,7 +71,7 @@ TEST_F(DiskTierTest, FindsAfterACloseWhatItStoredBefore) {
     EXPECT_LE(flushed->blocks, round == 0 ? 20u : 0u);
     for (uint32_t i = 0; i < 20; ++i) {
       EXPECT_TRUE(tier->Has(Record(0, i).facts.name)) << i;
-      EXPECT_EQ(driver.ReadBack(Record(0, i)), Read::kOpened) << i;
+      EXPECT_EQ(driver.ReadBack(Record(0, i)), Read::kRight) << i;
     }
     EXPECT_TRUE(tier->CheckInvariants());
     const TierStats stats = tier->Stats();
@@ -97,7 +97,7 @@ TEST_F(DiskTierTest, FindsAfterAnExitRightAfterFlushWhatWasFlushed) {
   const auto tier = OpenTier();
   TierDriver driver(*tier);
   for (uint32_t i = 0; i < 30; ++i) {
-    EXPECT_EQ(driver.ReadBack(Record(1, i)), Read::kOpened) << i;
+    EXPECT_EQ(driver.ReadBack(Record(1, i)), Read::kRight) << i;
   }
 }
 
@@ -196,7 +196,7 @@ TEST_F(DiskTierTest, NothingOfAnErasedOwnerIsLeftAndOthersStay) {
   TierDriver driver(*tier);
   for (uint32_t i = 0; i < 8; ++i) {
     EXPECT_FALSE(tier->Has(Record(0, i, 0).facts.name));
-    EXPECT_EQ(driver.ReadBack(Record(1, i, 1)), Read::kOpened);
+    EXPECT_EQ(driver.ReadBack(Record(1, i, 1)), Read::kRight);
   }
 }
 
@@ -230,7 +230,7 @@ TEST_F(DiskTierTest, AnEraseLeavesAndCountsTheStoresOfServersThatRun) {
   const auto erased = other_driver.Erase(TestRecord::Owner(0));
   ASSERT_TRUE(erased);
   EXPECT_EQ(erased->locked_stores, 1u);
-  EXPECT_EQ(driver.ReadBack(Record(0, 0)), Read::kOpened);
+  EXPECT_EQ(driver.ReadBack(Record(0, 0)), Read::kRight);
 }
 
 TEST_F(DiskTierTest, AnEraseThatBrokeOffIsFinishedByTheNextStart) {
@@ -268,7 +268,7 @@ TEST_F(DiskTierTest, WaitsForAStoreThatAnotherHasAndTakesItOver) {
   first.reset();
   ASSERT_TRUE(
       second_driver.WaitUntil([&] { return second->Stats().state == TierStats::State::kOn; }));
-  EXPECT_EQ(second_driver.ReadBack(Record(0, 0)), Read::kOpened);
+  EXPECT_EQ(second_driver.ReadBack(Record(0, 0)), Read::kRight);
 }
 
 TEST_F(DiskTierTest, KeepsTheCapAndEvictsTheColdestLeavesFirst) {
@@ -390,10 +390,10 @@ TEST_F(DiskTierTest, NoDamageOfAFileIsServed) {
     TierDriver driver(*tier, [&] { tier->RunPending(); });
     for (uint32_t i = 0; i < kRecords; ++i) {
       const Read read = driver.ReadBack(Record(i, 0));
-      EXPECT_TRUE(read == Read::kOpened || read == Read::kNotThere || read == Read::kDamaged)
+      EXPECT_TRUE(read == Read::kRight || read == Read::kNotThere || read == Read::kDamaged)
           << path << " at " << at << ": record " << i;
       const bool is_hit = path != segment || at < shape.header_at(0) || i == 1;
-      EXPECT_EQ(read == Read::kOpened, !is_hit) << path << " at " << at << ": record " << i;
+      EXPECT_EQ(read == Read::kRight, !is_hit) << path << " at " << at << ": record " << i;
     }
   }
 }
@@ -416,10 +416,10 @@ TEST_F(DiskTierTest, ARecordInAnotherSlotOrAnotherSegmentIsNotFound) {
                 bytes.substr(shape.payload_at(0), shape.record.stride_bytes()));
   bytes.replace(shape.header_at(0), 512, std::string(512, '\0'));
   std::ofstream(path, std::ios::binary) << bytes;
-  for (const Fault fault : {Fault::kNone, Fault::kUncheckedSlot}) {
+  for (const Fault fault : {Fault::kNone, Fault::kStaleSlot}) {
     InjectFault(fault);
     const auto tier = OpenTier();
-    EXPECT_EQ(tier->Has(Record(0, 0).facts.name), fault == Fault::kUncheckedSlot);
+    EXPECT_EQ(tier->Has(Record(0, 0).facts.name), fault == Fault::kStaleSlot);
     EXPECT_TRUE(tier->Has(Record(1, 0).facts.name));
   }
   // Puts the same bytes into a segment of another generation.
@@ -461,7 +461,7 @@ TEST_F(DiskTierTest, ForeignAndBrokenFilesDoNoHarm) {
   const auto tier = OpenTier();
   ASSERT_NE(tier, nullptr);
   TierDriver driver(*tier);
-  EXPECT_EQ(driver.ReadBack(Record(0, 0)), Read::kOpened);
+  EXPECT_EQ(driver.ReadBack(Record(0, 0)), Read::kRight);
   ASSERT_TRUE(driver.Write(Record(0, 1)));
   ASSERT_TRUE(driver.Flush());
   EXPECT_EQ(BytesOf(StoreFolder() / "notes.txt"), "mine");

@@ -52,7 +52,7 @@ class DiskTierUnread : public TierFolderTest {
     kept_ = parent_ / "kept";
     fs::copy_file(KeyOf(0), kept_);
   }
-  // Now another secret's key lies there.
+  // Puts another secret's key there.
   void MakeForeign() {
     const Secret other{9, 9, 9};
     const auto file =
@@ -64,19 +64,19 @@ class DiskTierUnread : public TierFolderTest {
                static_cast<std::streamsize>(file->size()));
   }
   void MakeRight() { fs::copy_file(kept_, KeyOf(0), fs::copy_options::overwrite_existing); }
-  // How many of so many records open.
+  // Counts how many of so many records open.
   template <typename RecordAt>
-  uint32_t NumOpened(uint32_t count, const RecordAt& record_at) {
+  uint32_t NumRead(uint32_t count, const RecordAt& record_at) {
     const auto tier = OpenTier();
     TierDriver driver(*tier);
-    uint32_t opened = 0;
-    for (uint32_t i = 0; i < count; ++i) opened += driver.ReadBack(record_at(i)) == Read::kOpened;
-    return opened;
+    uint32_t num = 0;
+    for (uint32_t i = 0; i < count; ++i) num += driver.ReadBack(record_at(i)) == Read::kRight;
+    return num;
   }
   uint32_t Hits(uint32_t chain, uint32_t owner) {
-    return NumOpened(kEach, [&](uint32_t i) { return Record(chain, i, owner); });
+    return NumRead(kEach, [&](uint32_t i) { return Record(chain, i, owner); });
   }
-  // The record's name as the header has it, anywhere in the folder's segments.
+  // Finds the record's name as the header has it, anywhere in the folder's segments.
   bool IsOnDisk(const TestRecord& record) const {
     const std::string name(reinterpret_cast<const char*>(record.facts.name.key.data()),
                            record.facts.name.key.size());
@@ -103,7 +103,7 @@ TEST_F(DiskTierUnread, StaysWhereAnotherForgets) {
     ASSERT_TRUE(forgotten) << forgotten.error().message;
     EXPECT_EQ(forgotten->blocks, kEach - 4);
     for (uint32_t i = 0; i < kEach; ++i) {
-      EXPECT_EQ(driver.ReadBack(Record(kTheirs, i, 1)), i < 4 ? Read::kOpened : Read::kNotThere)
+      EXPECT_EQ(driver.ReadBack(Record(kTheirs, i, 1)), i < 4 ? Read::kRight : Read::kNotThere)
           << i;
       EXPECT_EQ(IsOnDisk(Record(kTheirs, i, 1)), i < 4) << i;
     }
@@ -213,8 +213,8 @@ TEST_F(DiskTierUnread, AnOwnersOwnEraseAndForgetTakeIt) {
       const auto done = forgets ? driver.Forget(TierDriver::ForgetOf(Record(kOurs, 4, 0), 3))
                                 : driver.Erase(TestRecord::Owner(0));
       ASSERT_TRUE(done) << done.error().message;
-      EXPECT_EQ(driver.ReadBack(Record(kMore, 0, 0)), forgets ? Read::kOpened : Read::kNotThere);
-      EXPECT_EQ(driver.ReadBack(Record(kTheirs, 0, 1)), Read::kOpened);
+      EXPECT_EQ(driver.ReadBack(Record(kMore, 0, 0)), forgets ? Read::kRight : Read::kNotThere);
+      EXPECT_EQ(driver.ReadBack(Record(kTheirs, 0, 1)), Read::kRight);
       EXPECT_FALSE(fs::exists(KeyOf(0).string() + ".aside-1"));
       for (uint32_t i = 0; i < kEach; ++i) EXPECT_FALSE(IsOnDisk(Record(kOurs, i, 0))) << i;
       EXPECT_TRUE(tier->CheckInvariants());
@@ -364,7 +364,7 @@ TEST_F(DiskTierUnread, AForgetLeavesSegmentsOfAnotherVersionAndNamesThem) {
         << forgotten.error().message;
     EXPECT_FALSE(fs::exists(segment(10)));
     for (uint32_t i = 0; i < kEach; ++i) {
-      EXPECT_EQ(driver.ReadBack(Record(kTheirs, i, 1)), i < 4 ? Read::kOpened : Read::kNotThere);
+      EXPECT_EQ(driver.ReadBack(Record(kTheirs, i, 1)), i < 4 ? Read::kRight : Read::kNotThere);
     }
     ASSERT_TRUE(driver.Write(Record(kMore, 0, 1))) << "nothing of it is tried again";
     ASSERT_TRUE(driver.Flush());
@@ -438,6 +438,34 @@ TEST_F(DiskTierUnread, AnEraseTakesEachKeyThatWasSetAside) {
   EXPECT_TRUE(fs::exists(other));
 }
 
+// A folder in the place of an owner's key: it is set aside with what it holds, and an erase takes
+// the new key.
+TEST_F(DiskTierUnread, AFolderInAKeysPlaceIsSetAside) {
+  Fill();
+  const fs::path key = KeyOf(0), aside = key.string() + ".aside-1";
+  fs::remove(key);
+  fs::create_directory(key);
+  std::ofstream(key / "note") << "mine";
+  {
+    const auto tier = OpenTier();
+    EXPECT_EQ(tier->Stats().state, TierStats::State::kOn) << tier->Stats().reason;
+    TierDriver driver(*tier);
+    EXPECT_EQ(driver.ReadBack(Record(kOurs, 0, 0)), Read::kNotThere);
+    EXPECT_EQ(driver.ReadBack(Record(kTheirs, 0, 1)), Read::kRight) << "its neighbour";
+    ASSERT_TRUE(driver.Write(Record(kMore, 0, 0)));
+    ASSERT_TRUE(driver.Flush());
+    EXPECT_TRUE(fs::is_regular_file(key));
+    EXPECT_TRUE(fs::is_regular_file(aside / "note"));
+  }
+  const auto tier = OpenTier();
+  TierDriver driver(*tier);
+  EXPECT_EQ(driver.ReadBack(Record(kMore, 0, 0)), Read::kRight);
+  const auto erased = driver.Erase(TestRecord::Owner(0));
+  ASSERT_TRUE(erased) << erased.error().message;
+  EXPECT_FALSE(fs::exists(key));
+  EXPECT_TRUE(fs::is_regular_file(aside / "note")) << "a folder has no key of this tier";
+}
+
 // At least half of the room is for what can be read.
 TEST_F(DiskTierUnread, LeavesForRoomBeforeWhatCanBeRead) {
   constexpr uint32_t kMany = 400;  // of either owner: more than half of the room
@@ -454,8 +482,7 @@ TEST_F(DiskTierUnread, LeavesForRoomBeforeWhatCanBeRead) {
     EXPECT_TRUE(tier->CheckInvariants());
   };
   const auto count = [&](uint32_t owner) {
-    return NumOpened(kMany,
-                     [&](uint32_t i) { return Record(kMore + kMany * owner + i, 0, owner); });
+    return NumRead(kMany, [&](uint32_t i) { return Record(kMore + kMany * owner + i, 0, owner); });
   };
   write(0);
   const uint32_t room = count(0);

@@ -121,7 +121,7 @@ IoStatus ZeroSlotsIn(Storage& storage, FileId folder, const Secret& secret, cons
     if (!segment) continue;
     const IoResult<OpenedFile> file =
         Own(storage, storage.OpenFile(folder, name, OpenMode::kWrite));
-    if (!file && IsNoFile(file.error())) continue;  // without its key nothing opens there
+    if (!file && IsNoFile(file.error())) continue;  // without its key nothing can be unsealed there
     if (!file) return IoFailed(file.error());
     const auto head = ReadHead(storage, file->id(), head_key, id, *segment);
     if (!head) return IoFailed(head.error());
@@ -173,7 +173,7 @@ IoStatus EraseOwner(Storage& storage, FileId folder, FileId keys, const Secret& 
 
 namespace {
 
-// The entry is not a store: it is gone, a file, or a link.
+// Tells whether the entry is not a store: it is gone, a file, or a link.
 bool IsNoStore(int error) { return error == ENOENT || error == ENOTDIR || error == ELOOP; }
 
 IoStatus EraseInStore(Storage& storage, FileId root, const std::string& store, const Secret& secret,

@@ -40,8 +40,8 @@ struct StoresErased {
   uint32_t locked_stores = 0;  // that have the owner's key and belong to others that run
 };
 // Erases in one store, which the caller has locked: the key file and the owner's slots, then also
-// all slots whose headers name a namespace without a key file, unless some key file does not open:
-// they may be its.
+// all slots whose headers name a namespace without a key file, unless some key file cannot be
+// unsealed: they may be its.
 IoStatus EraseOwner(Storage& storage, FileId folder, FileId keys, const Secret& secret,
                     const StoreId& store, const std::string& key_file_name, StoresErased* erased);
 enum class EraseScope : uint8_t {
@@ -49,7 +49,7 @@ enum class EraseScope : uint8_t {
   kAllStores,      // all: the key may be gone already
 };
 // Removes an owner's key file from all stores except `except_store`, and zeros the slots there that
-// no key opens any more.
+// no key unseals any more.
 IoResult<StoresErased> EraseInStores(Storage& storage, FileId root, const Secret& secret,
                                      const std::string& key_file_name,
                                      const std::string& except_store, EraseScope scope);

@@ -38,7 +38,7 @@ std::optional<ForgetIntent> DecodeForgetIntent(const Secret& secret, const Store
 // Writes the file of a store's folder. Durable when it returns, as the two below.
 IoStatus WriteForgetIntent(Storage& storage, FileId folder, const Secret& secret,
                            const StoreId& store, const ForgetIntent& intent);
-// Reads the intent. Absent: the folder has no intent, or one that does not open.
+// Reads the intent. Absent: the folder has no intent, or one that cannot be unsealed.
 IoResult<std::optional<ForgetIntent>> ReadForgetIntent(Storage& storage, FileId folder,
                                                        const Secret& secret, const StoreId& store);
 IoStatus RemoveForgetIntent(Storage& storage, FileId folder);

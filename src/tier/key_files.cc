@@ -28,7 +28,7 @@ IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Se
       if (file.error() == ENOENT || IsNoFile(file.error())) continue;
       return IoFailed(file.error());
     }
-    auto key = OpenKeyFile(secret, store, name, std::as_bytes(std::span(*file)));
+    auto key = UnsealKeyFile(secret, store, name, std::as_bytes(std::span(*file)));
     if (!key) continue;
     if (KeyFileName(secret, key->owner) == name) loaded.push_back(*key);
     WipeKeys({&*key, 1});
@@ -38,16 +38,16 @@ IoResult<std::vector<OwnerKey>> LoadKeys(Storage& storage, FileId keys, const Se
 
 namespace {
 
-// Returns whether the file is a key file that this secret opens. An error of the device is
+// Returns whether the file is a key file that this secret unseals. An error of the device is
 // returned: it says nothing about the file.
-IoResult<bool> KeyFileOpens(Storage& storage, FileId keys, const Secret& secret,
-                            const StoreId& store, const std::string& name) {
+IoResult<bool> CanUnsealKeyFile(Storage& storage, FileId keys, const Secret& secret,
+                                const StoreId& store, const std::string& name) {
   const IoResult<std::string> file = ReadSmallFile(storage, keys, name, kKeyFileBytes);
   if (!file) {
     if (file.error() == ENOENT || IsNoFile(file.error())) return false;
     return IoFailed(file.error());
   }
-  auto key = OpenKeyFile(secret, store, name, std::as_bytes(std::span(*file)));
+  auto key = UnsealKeyFile(secret, store, name, std::as_bytes(std::span(*file)));
   if (key) WipeKeys({&*key, 1});
   return key.has_value();
 }
@@ -63,9 +63,9 @@ IoResult<std::vector<std::string>> UnreadKeys(Storage& storage, FileId keys, con
     const bool is_aside = NameBeforeAside(name).has_value();
     if (!is_aside) {
       if (!IsKeyFileName(name)) continue;
-      const IoResult<bool> opens = KeyFileOpens(storage, keys, secret, store, name);
-      if (!opens) return IoFailed(opens.error());
-      if (*opens) continue;
+      const IoResult<bool> unseals = CanUnsealKeyFile(storage, keys, secret, store, name);
+      if (!unseals) return IoFailed(unseals.error());
+      if (*unseals) continue;
     }
     unread.push_back(name);
   }
@@ -87,9 +87,9 @@ IoStatus RemoveUnreadKeys(Storage& storage, FileId keys, const Secret& secret,
 IoStatus WriteKeyFile(Storage& storage, FileId keys, const Secret& secret, const StoreId& store,
                       const OwnerKey& key) {
   const std::string old = KeyFileName(secret, key.owner);
-  const IoResult<bool> opens = KeyFileOpens(storage, keys, secret, store, old);
-  if (!opens) return IoFailed(opens.error());
-  if (storage.FactsOf(keys, old) && !*opens) {
+  const IoResult<bool> unseals = CanUnsealKeyFile(storage, keys, secret, store, old);
+  if (!unseals) return IoFailed(unseals.error());
+  if (storage.FactsOf(keys, old) && !*unseals) {
     if (const auto aside = SetAside(storage, keys, old); !aside) return IoFailed(aside.error());
   }
   RecordSalt salt;
@@ -117,10 +117,10 @@ IoResult<bool> RemoveKeyFile(Storage& storage, FileId keys, const std::string& n
 
 IoStatus RemoveUnreadKeysOf(Storage& storage, FileId keys, const Secret& secret,
                             const StoreId& store, const std::string& name) {
-  const IoResult<bool> opens = KeyFileOpens(storage, keys, secret, store, name);
-  if (!opens) return IoFailed(opens.error());
+  const IoResult<bool> unseals = CanUnsealKeyFile(storage, keys, secret, store, name);
+  if (!unseals) return IoFailed(unseals.error());
   const IoResult<bool> removed =
-      *opens ? RemoveAsidesOf(storage, keys, name) : RemoveKeyFile(storage, keys, name);
+      *unseals ? RemoveAsidesOf(storage, keys, name) : RemoveKeyFile(storage, keys, name);
   return removed ? storage.SyncFolder(keys) : IoFailed(removed.error());
 }
 

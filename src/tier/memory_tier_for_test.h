@@ -24,6 +24,7 @@ struct MemoryTierOptions {
   uint64_t bytes_per_s = 0;  // of reads; 0: no limit
   // By the number of the read that reaches the tier's thread, from 0.
   std::optional<uint64_t> fails_at, damaged_at, stalls_at;
+  uint64_t num_fail = 1;  // reads from `fails_at` on
   std::chrono::nanoseconds stall{0};
   bool refuses_writes = false;  // kOff
 };
@@ -54,7 +55,7 @@ class MemoryTier : public Tier {
     const auto found = records_.find(KeyOf(name));
     if (found != records_.end()) found->second.used = ++clock_;
   }
-  bool OpenOwner(const Digest&) override { return true; }
+  bool ReadyOwner(const Digest&) override { return true; }
 
   tl::expected<WriteId, WriteRefusal> BeginWrite(const RecordFacts& facts) override {
     MutexLock lock(mutex_);
@@ -137,7 +138,7 @@ class MemoryTier : public Tier {
     if (use == Use::kReading) return ReadState::kReading;
     return use == Use::kArrived ? ReadState::kArrived : ReadState::kFailed;
   }
-  bool Open(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const override {
+  bool Unseal(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const override {
     MutexLock lock(mutex_);
     const Buffer& in = buffers_[static_cast<size_t>(read)];
     if (in.use != Use::kArrived || in.is_damaged) return false;
@@ -379,7 +380,8 @@ class MemoryTier : public Tier {
       return;
     }
     const uint64_t number = num_reads_++;
-    const bool fails = number == options_.fails_at;
+    const bool fails = options_.fails_at && number >= *options_.fails_at &&
+                       number < *options_.fails_at + options_.num_fail;
     if (fails) {
       ++stats_.fault_read;
       if (found != records_.end()) records_.erase(found);

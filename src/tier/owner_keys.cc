@@ -69,8 +69,8 @@ std::optional<KeyFileBytes> SealKeyFile(const Secret& secret, const StoreId& sto
   return file;
 }
 
-std::optional<OwnerKey> OpenKeyFile(const Secret& secret, const StoreId& store,
-                                    std::string_view name, std::span<const std::byte> bytes) {
+std::optional<OwnerKey> UnsealKeyFile(const Secret& secret, const StoreId& store,
+                                      std::string_view name, std::span<const std::byte> bytes) {
   if (bytes.size() != kKeyFileBytes || name.size() != kNameBytes) return std::nullopt;
   uint32_t version = 0, zero = 0;
   std::memcpy(&version, bytes.data() + 8, sizeof(version));
@@ -85,10 +85,10 @@ std::optional<OwnerKey> OpenKeyFile(const Secret& secret, const StoreId& store,
   std::memcpy(tag.data(), bytes.data() + kClearBytes + kSealedBytes, tag.size());
   AesKey sealing = SealingKey(secret, salt);
   std::byte plain[kSealedBytes];
-  const bool opened = AesGcmOpen(sealing, 0, AuthenticatedOf(bytes, store, name),
-                                 bytes.subspan(kClearBytes, kSealedBytes), plain, tag);
+  const bool is_unsealed = AesGcmUnseal(sealing, 0, AuthenticatedOf(bytes, store, name),
+                                        bytes.subspan(kClearBytes, kSealedBytes), plain, tag);
   std::optional<OwnerKey> key;
-  if (opened) {
+  if (is_unsealed) {
     key.emplace();
     std::memcpy(key->key.data(), plain, 32);
     std::memcpy(key->namespace_id.data(), plain + 32, 16);

@@ -34,9 +34,9 @@ std::string KeyFileName(const Secret& secret, const Digest& owner);
 // Seals a key file. Absent: no memory.
 std::optional<KeyFileBytes> SealKeyFile(const Secret& secret, const StoreId& store,
                                         const OwnerKey& key, const RecordSalt& salt);
-// Opens a key file. Absent: damaged, of another store, secret or name.
-std::optional<OwnerKey> OpenKeyFile(const Secret& secret, const StoreId& store,
-                                    std::string_view name, std::span<const std::byte> bytes);
+// Unseals a key file. Absent: damaged, of another store, secret or name.
+std::optional<OwnerKey> UnsealKeyFile(const Secret& secret, const StoreId& store,
+                                      std::string_view name, std::span<const std::byte> bytes);
 
 void WipeKeys(std::span<OwnerKey> keys);
 
@@ -73,7 +73,7 @@ class OwnerKeys {
   // Returns whether its file is known to be on the disk.
   bool has_file(OwnerId id) const { return at(id).has_file; }
   void set_has_file(OwnerId id) { at(id).has_file = true; }
-  // Records and writes that need the key.
+  // Counts records and writes that need the key.
   void AddUse(OwnerId id) { ++at(id).uses; }
   void EndUse(OwnerId id) {
     if (--at(id).uses == 0 && at(id).leaves) Release(id);

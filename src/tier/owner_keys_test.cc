@@ -16,27 +16,27 @@ OwnerKey SomeKey(uint64_t seed) {
   return key;
 }
 
-TEST(OwnerKeys, AFileOpensOnlyUnderItsSecretStoreAndNameAndWithAllItsBytes) {
+TEST(OwnerKeys, AFileIsUnsealedOnlyUnderItsSecretStoreAndNameAndWithAllItsBytes) {
   const Secret secret{1}, other{2};
   const StoreId store{3}, other_store{4};
   const OwnerKey key = SomeKey(5);
   const std::string name = KeyFileName(secret, key.owner);
   const auto file = SealKeyFile(secret, store, key, RecordSalt{6});
   ASSERT_TRUE(file);
-  const auto opened = OpenKeyFile(secret, store, name, *file);
+  const auto opened = UnsealKeyFile(secret, store, name, *file);
   ASSERT_TRUE(opened);
   EXPECT_EQ(opened->key, key.key);
   EXPECT_EQ(opened->owner, key.owner);
   EXPECT_EQ(opened->namespace_id, key.namespace_id);
-  EXPECT_FALSE(OpenKeyFile(other, store, name, *file));
-  EXPECT_FALSE(OpenKeyFile(secret, other_store, name, *file));
-  EXPECT_FALSE(OpenKeyFile(secret, store, KeyFileName(secret, Digest{9}), *file));
-  EXPECT_FALSE(OpenKeyFile(secret, store, name, std::span(*file).first(135)));
-  EXPECT_FALSE(OpenKeyFile(secret, store, name, {}));
+  EXPECT_FALSE(UnsealKeyFile(other, store, name, *file));
+  EXPECT_FALSE(UnsealKeyFile(secret, other_store, name, *file));
+  EXPECT_FALSE(UnsealKeyFile(secret, store, KeyFileName(secret, Digest{9}), *file));
+  EXPECT_FALSE(UnsealKeyFile(secret, store, name, std::span(*file).first(135)));
+  EXPECT_FALSE(UnsealKeyFile(secret, store, name, {}));
   for (size_t bit = 0; bit < file->size() * 8; ++bit) {
     KeyFileBytes flipped = *file;
     flipped[bit / 8] ^= std::byte(1 << bit % 8);
-    EXPECT_FALSE(OpenKeyFile(secret, store, name, flipped)) << "bit " << bit;
+    EXPECT_FALSE(UnsealKeyFile(secret, store, name, flipped)) << "bit " << bit;
   }
 }
 

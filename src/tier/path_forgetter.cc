@@ -97,7 +97,7 @@ std::vector<RecordName> PathForgetter::FirstForgotten(const ForgetFacts& facts) 
       const RecordBuffer& one = store_.buffers.at(i);
       if (!one.is_write() || one.owner != *owner || one.parent != facts.parent) continue;
       const std::span<std::byte> tokens = store_.buffers.TokensOf(i);
-      if (is_below(store_.records.at(one.entry)) && BeginsWith(tokens, facts.tokens)) {
+      if (is_below(store_.records.at(*one.entry)) && BeginsWith(tokens, facts.tokens)) {
         firsts.push_back(one.name);
       }
     }
@@ -131,10 +131,10 @@ bool PathForgetter::Begins(const SlotRef& slot, const RecordName& name, const Ow
   if (!is_read || !record || record->name != name) return true;
   std::vector<std::byte> tokens(uint64_t{4} * shape.record.block_tokens);
   AesKey record_key = RecordKeyOf(key.key, record->salt);
-  const bool opens =
-      OpenHeader(record_key, record->placings, shape.record.block_tokens, header, tokens);
+  const bool is_unsealed =
+      UnsealHeader(record_key, record->placings, shape.record.block_tokens, header, tokens);
   const bool begins =
-      !opens || (record->parent == facts.parent && BeginsWith(tokens, facts.tokens));
+      !is_unsealed || (record->parent == facts.parent && BeginsWith(tokens, facts.tokens));
   OPENSSL_cleanse(record_key.data(), record_key.size());
   OPENSSL_cleanse(tokens.data(), tokens.size());
   return begins;
@@ -234,7 +234,7 @@ IoStatus PathForgetter::Finish() {
   const auto intent = ReadForgetIntent(store_.storage, folder, store_.options.secret, store_.id);
   if (!intent) return IoFailed(intent.error());
   if (!*intent) {
-    // One that does not open, of a newer version or damaged, must not be overwritten.
+    // One that cannot be unsealed, of a newer version or damaged, must not be overwritten.
     if (!store_.storage.FactsOf(folder, "forget")) return {};
     const auto aside = SetAside(store_.storage, folder, "forget");
     return aside ? IoStatus() : IoFailed(aside.error());

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "base/arena.h"
@@ -21,14 +22,13 @@ struct RecordBuffer {
   bool is_cancelled = false;  // erased, or the store is not open any more
   bool is_erased = false;
   bool is_bad = false;  // could not be sealed
-  bool has_entry = false, has_owner = false;
+  bool has_owner = false;
   bool has_slot = false;
   uint8_t placings = 0;
-  EntryId entry{};
+  std::optional<EntryId> entry;  // of the index; absent: it is free or was cancelled
   RecordName name;
   BlockKey parent{};
-  bool has_after = false;
-  RecordName after;
+  std::optional<RecordName> after;  // absent: it begins a chain
   OwnerId owner{};
   SlotRef slot;
   RecordPlace place;
@@ -40,11 +40,11 @@ struct RecordBuffer {
   AesTag payload_tag{};
 
   // Returns whether the index has the record.
-  bool is_read() const { return use != Use::kFree && has_entry && !has_owner; }
-  bool is_write() const { return use != Use::kFree && has_entry && has_owner; }
+  bool is_read() const { return use != Use::kFree && entry && !has_owner; }
+  bool is_write() const { return use != Use::kFree && entry && has_owner; }
   void Cancel() {
     is_cancelled = is_erased = true;
-    has_entry = false;
+    entry.reset();
   }
 };
 

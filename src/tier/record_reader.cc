@@ -39,7 +39,7 @@ std::optional<ReadId> RecordReader::Begin(const RecordName& name) {
       RecordBuffer& shared = store_.buffers.at(i);
       const bool is_same = (shared.use == RecordBuffer::Use::kReading ||
                             shared.use == RecordBuffer::Use::kArrived) &&
-                           shared.has_entry && shared.entry == *entry;
+                           shared.entry == entry;
       if (!is_same || shared.is_cancelled) continue;
       ++shared.refs;
       return ReadId{i};
@@ -49,8 +49,7 @@ std::optional<ReadId> RecordReader::Begin(const RecordName& name) {
     const SegmentTable::Segment& segment = store_.segments.at(record.slot.segment);
     RecordBuffer& in = store_.buffers.at(*index);
     in.use = RecordBuffer::Use::kReading;
-    in.has_entry = true;
-    in.entry = *entry;
+    in.entry = entry;
     in.name = name;
     in.owner = record.owner;
     in.slot = record.slot;
@@ -82,7 +81,8 @@ ReadState RecordReader::StateOf(ReadId read) const {
   return in.use == RecordBuffer::Use::kArrived ? ReadState::kArrived : ReadState::kReading;
 }
 
-bool RecordReader::Open(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const {
+bool RecordReader::Unseal(ReadId read, const RecordFacts& facts,
+                          std::span<std::byte> payload) const {
   const auto index = static_cast<uint32_t>(read);
   OwnerKey key;
   RecordPlace place;
@@ -101,7 +101,7 @@ bool RecordReader::Open(ReadId read, const RecordFacts& facts, std::span<std::by
   const auto is_place_right = [&](const RecordPlace& found) {
     RecordPlace compared = found;
     if (FaultActive(Fault::kUncheckedGeneration)) compared.generation = place.generation;
-    if (FaultActive(Fault::kUncheckedSlot)) compared.slot = place.slot;
+    if (FaultActive(Fault::kStaleSlot)) compared.slot = place.slot;
     return compared == place;
   };
   bool is_right = record && is_place_right(record->place) && record->name == facts.name &&
@@ -112,7 +112,7 @@ bool RecordReader::Open(ReadId read, const RecordFacts& facts, std::span<std::by
                   facts.tokens.size() == store_.options.shape.block_tokens;
   if (is_right) {
     AesKey record_key = RecordKeyOf(key.key, record->salt);
-    // The tokens are opened where the payload will be, or in place where they need more room: no
+    // The tokens are unsealed where the payload will be, or in place where they need more room: no
     // other thread uses the header.
     const uint64_t token_bytes = facts.tokens.size_bytes();
     alignas(8) std::byte on_stack[1024];
@@ -125,11 +125,11 @@ bool RecordReader::Open(ReadId read, const RecordFacts& facts, std::span<std::by
       elsewhere.resize(token_bytes);  // blocks of over 256 tokens and fewer bytes than their ids
       tokens = elsewhere;
     }
-    is_right = OpenHeader(record_key, record->placings, store_.options.shape.block_tokens, header,
-                          tokens) &&
+    is_right = UnsealHeader(record_key, record->placings, store_.options.shape.block_tokens, header,
+                            tokens) &&
                std::memcmp(tokens.data(), facts.tokens.data(), token_bytes) == 0 &&
-               OpenPayload(record_key, store_.buffers.PayloadOf(index).first(payload.size()),
-                           record->payload_tag, payload);
+               UnsealPayload(record_key, store_.buffers.PayloadOf(index).first(payload.size()),
+                             record->payload_tag, payload);
     OPENSSL_cleanse(record_key.data(), record_key.size());
     OPENSSL_cleanse(on_stack, sizeof(on_stack));
     OPENSSL_cleanse(elsewhere.data(), elsewhere.size());
@@ -150,17 +150,17 @@ void RecordReader::End(ReadId read, ReadEnd end) {
   RecordBuffer& in = store_.buffers.at(index);
   KV_CHECK(in.refs > 0);
   --in.refs;
-  if (end == ReadEnd::kOpened) ++store_.figures.hits;
-  if (end == ReadEnd::kDamaged && in.has_entry && !in.is_cancelled) {
+  if (end == ReadEnd::kUsed) ++store_.figures.hits;
+  if (end == ReadEnd::kDamaged && in.entry && !in.is_cancelled) {
     ++store_.figures.stats.fault_damaged;
     store_.EndReader(in);
-    store_.DropRecord(in.entry);
-    in.has_entry = false;
+    store_.DropRecord(*in.entry);
+    in.entry.reset();
     in.is_cancelled = true;
   }
   // One that is being read is freed by the reader.
   if (in.refs > 0 || in.use == RecordBuffer::Use::kReading) return;
-  if (in.has_entry) store_.EndReader(in);
+  if (in.entry) store_.EndReader(in);
   store_.FreeBufferOf(index);
 }
 
@@ -208,14 +208,14 @@ void RecordReader::EndRun(std::span<const bool> is_bad) {
     RecordBuffer& in = store_.buffers.at(index);
     in.use =
         is_bad[i] || in.is_cancelled ? RecordBuffer::Use::kFailed : RecordBuffer::Use::kArrived;
-    if (is_bad[i] && in.has_entry) {
+    if (is_bad[i] && in.entry) {
       // What does not read leaves at once; it is computed, and may be written again.
       store_.EndReader(in);
-      store_.DropRecord(in.entry);
-      in.has_entry = false;
+      store_.DropRecord(*in.entry);
+      in.entry.reset();
     }
     if (in.refs > 0) continue;
-    if (in.has_entry) store_.EndReader(in);
+    if (in.entry) store_.EndReader(in);
     store_.FreeBufferOf(index);
   }
   run_.clear();
@@ -231,7 +231,7 @@ std::vector<uint32_t>& RecordReader::GatherRun() {
       (void)store_.queues.reads.PopFront();
       in.use = RecordBuffer::Use::kFailed;
       if (in.refs > 0) continue;  // EndRead frees it
-      if (in.has_entry) store_.EndReader(in);
+      if (in.entry) store_.EndReader(in);
       store_.FreeBufferOf(index);
       continue;
     }

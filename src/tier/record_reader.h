@@ -1,4 +1,4 @@
-// RecordReader: brings records from the disk into buffers, and opens them.
+// RecordReader: brings records from the disk into buffers, and unseals them.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class RecordReader {
   std::optional<ReadId> Begin(const RecordName& name);
   bool HasRoom() const;
   ReadState StateOf(ReadId read) const;
-  bool Open(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const;
+  bool Unseal(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const;
   void End(ReadId read, ReadEnd end);
 
   // Reads the next records that are wanted and lie side by side. False: none is wanted. The

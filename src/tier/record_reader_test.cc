@@ -11,12 +11,12 @@ namespace {
 
 class RecordReaderTest : public OpenStoreTest {
  protected:
-  // The bytes of the record. Empty: they could not be read or opened.
+  // Reads the bytes of the record. Empty: they could not be read or opened.
   std::vector<std::byte> Read(const TestRecord& record, ReadId read) {
     std::vector<std::byte> payload(kSmallPayload);
-    const bool opens = reader_.Open(read, record.Facts(), payload);
-    reader_.End(read, opens ? ReadEnd::kOpened : ReadEnd::kDamaged);
-    return opens ? payload : std::vector<std::byte>();
+    const bool is_unsealed = reader_.Unseal(read, record.Facts(), payload);
+    reader_.End(read, is_unsealed ? ReadEnd::kUsed : ReadEnd::kDamaged);
+    return is_unsealed ? payload : std::vector<std::byte>();
   }
   void Damage(const SlotRef& slot) {
     const OpenedFile file(storage_,
@@ -116,7 +116,7 @@ TEST_F(RecordReaderTest, WhatDoesNotReadLeaves) {
   EXPECT_TRUE(IsSound());
 }
 
-TEST_F(RecordReaderTest, OpensNothingForAnotherOwnerOrText) {
+TEST_F(RecordReaderTest, UnsealsNothingForAnotherOwnerOrText) {
   AddSegment(0);
   PutRecord(Small(0));
   const auto read = reader_.Begin(Small(0).facts.name);
@@ -126,14 +126,14 @@ TEST_F(RecordReaderTest, OpensNothingForAnotherOwnerOrText) {
   const TestRecord record = Small(0), other = Small(1);
   RecordFacts facts = record.Facts();
   facts.owner = TestRecord::Owner(1);
-  EXPECT_FALSE(reader_.Open(*read, facts, payload));
+  EXPECT_FALSE(reader_.Unseal(*read, facts, payload));
   facts = record.Facts();
   facts.tokens = other.tokens;
-  EXPECT_FALSE(reader_.Open(*read, facts, payload));
+  EXPECT_FALSE(reader_.Unseal(*read, facts, payload));
   facts = record.Facts();
-  EXPECT_TRUE(reader_.Open(*read, facts, payload));
+  EXPECT_TRUE(reader_.Unseal(*read, facts, payload));
   EXPECT_EQ(payload, record.payload);
-  reader_.End(*read, ReadEnd::kOpened);
+  reader_.End(*read, ReadEnd::kUsed);
 }
 
 }  // namespace

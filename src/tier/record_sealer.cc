@@ -64,12 +64,11 @@ tl::expected<WriteId, WriteRefusal> RecordSealer::Begin(const RecordFacts& facts
   store_.keys.AddUse(*owner);
   store_.keys.AddUse(*owner);  // the record's, and the buffer's
   out.use = RecordBuffer::Use::kSealing;
-  out.has_entry = out.has_owner = true;
+  out.has_owner = true;
   out.entry = *entry;
   out.name = facts.name;
   out.parent = facts.parent;
-  out.has_after = facts.after.has_value();
-  if (facts.after) out.after = *facts.after;
+  out.after = facts.after;
   out.owner = *owner;
   store_.buffers.at(*index) = out;
   ++store_.queues.num_writes;

@@ -79,8 +79,8 @@ void RecordWriter::GatherGroup() {
     const uint32_t index = store_.queues.writes.PopFront();
     RecordBuffer& out = store_.buffers.at(index);
     std::optional<EntryId> on;
-    if (out.has_after) on = store_.records.Find(out.after);
-    const bool is_lost = out.has_after && !on && !FaultActive(Fault::kChildWithoutParent);
+    if (out.after) on = store_.records.Find(*out.after);
+    const bool is_lost = out.after && !on && !FaultActive(Fault::kChildWithoutParent);
     if (out.is_cancelled || is_lost) {
       store_.queues.queued_bytes -= store_.options.shape.slot_bytes();
       store_.EndFailedWrite(index);
@@ -88,7 +88,7 @@ void RecordWriter::GatherGroup() {
     }
     const bool is_stored = !on || store_.records.at(*on).state == RecordIndex::State::kStored;
     const bool is_in_group = on && std::ranges::any_of(group_, [&](uint32_t g) {
-                               return store_.buffers.at(g).entry == *on;
+                               return store_.buffers.at(g).entry == on;
                              });
     const bool may_go = is_stored || is_in_group || FaultActive(Fault::kChildWithoutParent);
     std::optional<SlotRef> slot;
@@ -209,7 +209,7 @@ IoStatus RecordWriter::WriteRecord(uint32_t index, FileId file) {
               .namespace_id = key.namespace_id,
               .identity = store_.options.identity,
               .parent = out.parent,
-              .after = out.has_after ? std::optional(out.after) : std::nullopt,
+              .after = out.after,
               .payload_bytes = static_cast<uint32_t>(store_.options.shape.payload_bytes),
               .hour = store_.clock.NowHour(),
               .salt = out.salt,
@@ -279,10 +279,10 @@ void RecordWriter::EndGroup() {
       continue;
     }
     const bool is_anchored =
-        store_.records.IsAnchored(out.entry) || FaultActive(Fault::kChildWithoutParent);
+        store_.records.IsAnchored(*out.entry) || FaultActive(Fault::kChildWithoutParent);
     if (is_synced && is_anchored) {
-      store_.records.SetStored(out.entry, out.slot);
-      store_.segments.SetEntry(out.slot, out.entry);
+      store_.records.SetStored(*out.entry, out.slot);
+      store_.segments.SetEntry(out.slot, *out.entry);
       ++store_.figures.stats.blocks;
       store_.keys.EndUse(out.owner);
       store_.FreeBufferOf(index);

@@ -40,9 +40,9 @@ class RecordWriterTest : public OpenStoreTest {
     while (reader.Step()) {
     }
     std::vector<std::byte> payload(kSmallPayload);
-    const bool opens = reader.Open(*read, record.Facts(), payload);
-    reader.End(*read, ReadEnd::kOpened);
-    return opens ? payload : std::vector<std::byte>();
+    const bool is_unsealed = reader.Unseal(*read, record.Facts(), payload);
+    reader.End(*read, ReadEnd::kUsed);
+    return is_unsealed ? payload : std::vector<std::byte>();
   }
 
   SegmentFiles segments_{*store_};
@@ -152,7 +152,7 @@ TEST_F(RecordWriterTest, AFlushSaysWhatCouldNotBeStored) {
   EXPECT_TRUE(flushes_.Answer()) << "and is called again";
   ASSERT_TRUE(answer && !*answer);
   EXPECT_EQ(answer->error().code, Code::kUnavailable);
-  EXPECT_NE(answer->error().message.find("1 blocks"), std::string::npos) << answer->error().message;
+  EXPECT_NE(answer->error().message.find("1 block "), std::string::npos) << answer->error().message;
   calls = 1;
   answer.reset();
   flushes_.Add(done);

@@ -243,10 +243,10 @@ bool SealPayload(const AesKey& record_key, std::span<const std::byte> payload,
                  std::span<std::byte> out, AesTag* tag) {
   return AesGcmSeal(record_key, 0, {}, payload, out, tag);
 }
-bool OpenPayload(const AesKey& record_key, std::span<const std::byte> sealed, const AesTag& tag,
-                 std::span<std::byte> out) {
-  const bool same = AesGcmOpen(record_key, 0, {}, sealed, out, tag);
-  return same || FaultActive(Fault::kUncheckedPayloadTag);
+bool UnsealPayload(const AesKey& record_key, std::span<const std::byte> sealed, const AesTag& tag,
+                   std::span<std::byte> out) {
+  const bool same = AesGcmUnseal(record_key, 0, {}, sealed, out, tag);
+  return same || FaultActive(Fault::kSkippedTag);
 }
 
 bool SealHeader(const AesKey& record_key, const RecordPublic& record, uint32_t block_tokens,
@@ -266,16 +266,17 @@ bool SealHeader(const AesKey& record_key, const RecordPublic& record, uint32_t b
   return true;
 }
 
-bool OpenHeader(const AesKey& record_key, uint8_t placings, uint32_t block_tokens,
-                std::span<const std::byte> header, std::span<std::byte> tokens) {
+bool UnsealHeader(const AesKey& record_key, uint8_t placings, uint32_t block_tokens,
+                  std::span<const std::byte> header, std::span<std::byte> tokens) {
   const uint64_t token_bytes = uint64_t{4} * block_tokens;
   const uint64_t end = kPublicBytes + token_bytes + sizeof(AesTag);
   const bool rest_is_zero =
       std::ranges::all_of(header.subspan(end), [](std::byte b) { return b == std::byte{}; });
   AesTag tag;
   std::memcpy(tag.data(), header.data() + kPublicBytes + token_bytes, tag.size());
-  return rest_is_zero && AesGcmOpen(record_key, 1 + uint64_t{placings}, header.first(kPublicBytes),
-                                    header.subspan(kPublicBytes, token_bytes), tokens, tag);
+  return rest_is_zero &&
+         AesGcmUnseal(record_key, 1 + uint64_t{placings}, header.first(kPublicBytes),
+                      header.subspan(kPublicBytes, token_bytes), tokens, tag);
 }
 
 }  // namespace kvasir

@@ -49,9 +49,9 @@ struct SegmentShape {
   bool operator==(const SegmentShape&) const = default;
 };
 
-// A segment of this many bytes, with as many slots as fit.
+// Describes a segment of this many bytes, with as many slots as fit.
 SegmentShape ShapeOfSegment(const RecordShape& record, uint64_t segment_bytes);
-// A power of two of about cap/64, from 1 to 64 MiB; more where that is needed for 16 slots.
+// Returns a power of two of about cap/64, from 1 to 64 MiB; more where that is needed for 16 slots.
 uint64_t SegmentBytesFor(const RecordShape& record, uint64_t cap_bytes);
 
 // Returns whether these are the first bytes of a segment of another version.
@@ -113,15 +113,15 @@ AesKey RecordKeyOf(const HmacKey& owner_key, const RecordSalt& salt);  // with i
 // Seals. The payload has nonce 0. False only where OpenSSL has no memory.
 bool SealPayload(const AesKey& record_key, std::span<const std::byte> payload,
                  std::span<std::byte> out, AesTag* tag);
-bool OpenPayload(const AesKey& record_key, std::span<const std::byte> sealed, const AesTag& tag,
-                 std::span<std::byte> out);
+bool UnsealPayload(const AesKey& record_key, std::span<const std::byte> sealed, const AesTag& tag,
+                   std::span<std::byte> out);
 
 // `header`: header_bytes() of them. SealHeader writes the public part, encrypts the tokens that
-// follow it under nonce 1 + placings, and adds the tag and zeros. OpenHeader is false where the
+// follow it under nonce 1 + placings, and adds the tag and zeros. UnsealHeader is false where the
 // header is not what was sealed; `tokens` gets 4 x block_tokens bytes.
 bool SealHeader(const AesKey& record_key, const RecordPublic& record, uint32_t block_tokens,
                 std::span<const std::byte> tokens, std::span<std::byte> header);
-bool OpenHeader(const AesKey& record_key, uint8_t placings, uint32_t block_tokens,
-                std::span<const std::byte> header, std::span<std::byte> tokens);
+bool UnsealHeader(const AesKey& record_key, uint8_t placings, uint32_t block_tokens,
+                  std::span<const std::byte> header, std::span<std::byte> tokens);
 
 }  // namespace kvasir

@@ -35,7 +35,7 @@ class SegmentFiles {
   // Removes abandoned segments whose last record has left.
   void RemoveAbandoned();
   // Removes a file of ours whose segment cannot be read: damaged, of another version or of another
-  // shape. Or a segment in which the records that no key opens outnumber the others.
+  // shape. Or a segment in which the records that no key unseals outnumber the others.
   bool RemoveUnusable();
   // Removes damaged files, which the next start might read. Those of another version or shape have
   // blocks of others too, which another build reads: they stay. Not durable yet.

@@ -6,7 +6,7 @@
 
 namespace kvasir {
 
-// A segment has 16 slots or more.
+// Makes a table for segments of 16 slots or more.
 SegmentTable::SegmentTable(Arena& arena, uint32_t max_slots)
     : max_slots_(max_slots),
       max_segments_(max_slots / 16 + 1),

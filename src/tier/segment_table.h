@@ -12,10 +12,10 @@
 namespace kvasir {
 
 // Slots are free, taken (by a record or a write), condemned: their bytes must become zeros before
-// they are taken again, or unread: they hold a record of an owner whose key does not open, and stay
-// as they are until the segment leaves. A slot remembers whose bytes it may hold, also when it is
-// free, so that an erase finds them, and whether this process knows them to be zeros. All memory is
-// taken at construction. Thread-compatible.
+// they are taken again, or unread: they hold a record of an owner whose key cannot be unsealed, and
+// stay as they are until the segment leaves. A slot remembers whose bytes it may hold, also when it
+// is free, so that an erase finds them, and whether this process knows them to be zeros. All memory
+// is taken at construction. Thread-compatible.
 class SegmentTable {
  public:
   struct Segment {

@@ -106,12 +106,12 @@ TEST(Segment, NoBitOfAHeaderMayChange) {
   std::vector<std::byte> header(kShape.header_bytes(), std::byte{0xAA}), tokens(64), read(64);
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = std::byte(i);
   ASSERT_TRUE(SealHeader(key, record, 16, tokens, header));
-  ASSERT_TRUE(OpenHeader(key, record.placings, 16, header, read));
+  ASSERT_TRUE(UnsealHeader(key, record.placings, 16, header, read));
   EXPECT_EQ(read, tokens);
-  EXPECT_FALSE(OpenHeader(key, record.placings + 1, 16, header, read));
+  EXPECT_FALSE(UnsealHeader(key, record.placings + 1, 16, header, read));
   for (size_t bit = 0; bit < header.size() * 8; ++bit) {
     header[bit / 8] ^= std::byte(1 << bit % 8);
-    EXPECT_FALSE(OpenHeader(key, record.placings, 16, header, read)) << "bit " << bit;
+    EXPECT_FALSE(UnsealHeader(key, record.placings, 16, header, read)) << "bit " << bit;
     header[bit / 8] ^= std::byte(1 << bit % 8);
   }
 }
@@ -122,16 +122,16 @@ TEST(Segment, NoByteOfAPayloadMayChange) {
   for (size_t i = 0; i < payload.size(); ++i) payload[i] = std::byte(i * 7);
   AesTag tag;
   ASSERT_TRUE(SealPayload(key, payload, sealed, &tag));
-  ASSERT_TRUE(OpenPayload(key, sealed, tag, read));
+  ASSERT_TRUE(UnsealPayload(key, sealed, tag, read));
   EXPECT_EQ(read, payload);
   for (size_t i = 0; i < sealed.size(); ++i) {
     sealed[i] ^= std::byte{0x10};
-    EXPECT_FALSE(OpenPayload(key, sealed, tag, read)) << "byte " << i;
+    EXPECT_FALSE(UnsealPayload(key, sealed, tag, read)) << "byte " << i;
     sealed[i] ^= std::byte{0x10};
   }
   sealed[0] ^= std::byte{1};
-  InjectFault(Fault::kUncheckedPayloadTag);
-  EXPECT_TRUE(OpenPayload(key, sealed, tag, read));
+  InjectFault(Fault::kSkippedTag);
+  EXPECT_TRUE(UnsealPayload(key, sealed, tag, read));
   InjectFault(Fault::kNone);
 }
 

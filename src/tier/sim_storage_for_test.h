@@ -35,7 +35,7 @@ class SimStorage : public Storage {
   explicit SimStorage(uint64_t seed) : random_(seed), root_(std::make_shared<Node>()) {
     root_->is_folder = true;
   }
-  // A copy of the disk, without open files.
+  // Copies the disk, without open files.
   SimStorage(const SimStorage& other, uint64_t seed) : SimStorage(seed) {
     root_ = Copy(*other.root_);
     unix_s_ = other.unix_s_;

@@ -99,7 +99,7 @@ class World {
     });
     tier_->RunPending();
   }
-  // The text begins `num_before` records before.
+  // Forgets a text that begins `num_before` records before.
   void Forget(uint32_t chain, uint32_t number, uint64_t num_tokens, uint32_t num_before = 0) {
     if (tier_ == nullptr) return;
     tier_->Forget(TierDriver::ForgetOf(SimRecord(chain, number), num_tokens, num_before),
@@ -114,7 +114,7 @@ class World {
       written_s_.erase({chain, i});
     }
   }
-  // An erased record may be there again when it was written again.
+  // Tells whether a record is erased: it may be there again when it was written again.
   bool IsErased(Key key) const { return erased_.contains(key) && !written_s_.contains(key); }
 
   std::set<Key> Stored() const {
@@ -127,7 +127,7 @@ class World {
     }
     return stored;
   }
-  // What is wrong now, with an open tier. `stored` must be found, except what has expired.
+  // Says what is wrong now, with an open tier. `stored` must be found, except what has expired.
   std::optional<std::string> Wrong(const std::set<Key>& stored, bool must_find) {
     const auto say = [](const char* what, Key key) {
       return std::string(what) + ": chain " + std::to_string(key.first) + " record " +
@@ -140,14 +140,14 @@ class World {
         const bool has = tier_->Has(SimRecord(chain, i).facts.name);
         if (has && IsErased(key)) return say("an erased record is there", key);
         const Read read = driver_->ReadBack(SimRecord(chain, i));
-        if (read == Read::kOpened) opened_.insert(key);
+        if (read == Read::kRight) opened_.insert(key);
         if (read == Read::kWrong) return say("wrong bytes were served", key);
         const auto written = written_s_.find(key);
         const bool may_expire =
             written == written_s_.end() ||
             storage_.UnixS() - written->second > static_cast<int64_t>(kTtlHours) * kHour;
-        if (must_find && stored.contains(key) && !may_expire && read != Read::kOpened) {
-          return say(has ? "a stored record does not open" : "a stored record is lost", key);
+        if (must_find && stored.contains(key) && !may_expire && read != Read::kRight) {
+          return say(has ? "a stored record cannot be unsealed" : "a stored record is lost", key);
         }
       }
     }
@@ -191,7 +191,7 @@ class World {
   std::optional<TierDriver> driver_;
 };
 
-// Put, reuse, evict, expire, erase, forget; segments and keys are made on the way.
+// Runs through put, reuse, evict, expire, erase, forget; segments and keys are made on the way.
 void FixedHistory(World& world) {
   if (!world.Open()) return;
   const auto pass = [&](int64_t seconds) {
@@ -308,7 +308,7 @@ std::optional<std::string> WrongAfter(uint64_t call, uint64_t seed, uint64_t rec
   return std::nullopt;
 }
 
-// The first thing that is wrong in all stops of the fixed history.
+// Returns the first thing that is wrong in all stops of the fixed history.
 std::optional<std::string> FirstWrongStop(uint64_t seed, uint64_t recovery, uint64_t* calls) {
   for (uint64_t call = 0;; ++call) {
     bool ended = false;
@@ -318,7 +318,7 @@ std::optional<std::string> FirstWrongStop(uint64_t seed, uint64_t recovery, uint
   }
 }
 
-// A random history of a seed, with crashes and faults. `media`: what is read may be damaged.
+// Runs a random history of a seed, with crashes and faults. `media`: what is read may be damaged.
 std::optional<std::string> WrongInRandom(uint64_t seed, bool media) {
   Random random(Mix64(seed));
   SimStorage storage(seed);
@@ -453,7 +453,7 @@ class TierMutant : public testing::TestWithParam<Fault> {
 };
 INSTANTIATE_TEST_SUITE_P(Each, TierMutant,
                          testing::Values(Fault::kStoredBeforeSync, Fault::kBelievedSync,
-                                         Fault::kUnsyncedKeyFolder, Fault::kUncheckedPayloadTag,
+                                         Fault::kUnsyncedKeyFolder, Fault::kSkippedTag,
                                          Fault::kErasedBeforeSync, Fault::kForgottenBeforeSync,
                                          Fault::kKeptCopies, Fault::kCapAfterGrowth,
                                          Fault::kChildWithoutParent));
@@ -462,7 +462,7 @@ constexpr uint64_t kFirstSeed = 6'100;  // shortly before the first that shows k
 
 TEST_P(TierMutant, IsFound) {
   InjectFault(GetParam());
-  const bool media = GetParam() == Fault::kUncheckedPayloadTag || GetParam() == Fault::kKeptCopies;
+  const bool media = GetParam() == Fault::kSkippedTag || GetParam() == Fault::kKeptCopies;
   uint64_t calls = 0;
   std::optional<std::string> wrong;
   if (!media) wrong = FirstWrongStop(1, 1000, &calls);

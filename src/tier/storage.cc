@@ -31,7 +31,7 @@ constexpr std::array<std::byte, 64 * 1024> kZeros{};
 
 int Fd(FileId file) { return static_cast<int>(file); }
 
-// A call that a signal interrupted is made again.
+// Makes a call again that a signal interrupted.
 template <typename Call>
 auto Retried(Call&& call) {
   for (;;) {
@@ -92,7 +92,7 @@ IoStatus AddTree(int folder, std::string_view whole_prefix, int depth, TreeFacts
   return {};
 }
 
-// Local file systems whose fdatasync is a promise. By statfs(2)'s numbers.
+// Tells whether it is a local file system whose fdatasync is a promise, by statfs(2)'s numbers.
 bool IsDurable(int64_t type) {
   constexpr int64_t kKnown[] = {0xEF53,     0x58465342, 0x9123683E, 0xF2F52010,
                                 0x2FC12FC1, 0xCA451A4E, 0x3153464A};  // ext, XFS, Btrfs, F2FS, ZFS,
@@ -100,7 +100,7 @@ bool IsDurable(int64_t type) {
   return std::ranges::find(kKnown, type & 0xFFFFFFFF) != std::end(kKnown);
 }
 
-// Random, because servers that share a folder may write the same file at once.
+// Returns a random name, because servers that share a folder may write the same file at once.
 IoResult<std::string> DraftOf(Storage& storage, const std::string& name) {
   std::array<uint8_t, 8> unique;
   if (!storage.FillRandom(unique)) return IoFailed(EIO);

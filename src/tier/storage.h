@@ -150,7 +150,7 @@ IoResult<std::string> ReadSmallFile(Storage& storage, FileId folder, const std::
 // Returns whether opening or reading a file failed because something of another kind has its name.
 bool IsNoFile(int error);
 enum class FileSync : uint8_t { kSynced, kUnsynced };
-// A file that gets its name when it is complete: draft, sync, rename, sync of the folder.
+// Writes a file that gets its name when it is complete: draft, sync, rename, sync of the folder.
 IoStatus PublishFile(Storage& storage, FileId folder, const std::string& name,
                      std::string_view bytes, FileSync sync);
 // Returns whether a file of this name is a draft of PublishFile that a crash may have left.

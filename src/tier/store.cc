@@ -155,7 +155,7 @@ bool Store::Evict(EvictCause cause) {
 }
 
 void Store::EndReader(RecordBuffer& read) {
-  records.EndReader(read.entry);
+  records.EndReader(*read.entry);
   segments.EndReader(read.slot);
 }
 
@@ -164,7 +164,7 @@ void Store::ForgetReadsOf(EntryId entry) {
     RecordBuffer& one = buffers.at(i);
     if (!one.is_read() || one.entry != entry) continue;
     EndReader(one);
-    one.has_entry = false;
+    one.entry.reset();
   }
 }
 
@@ -201,8 +201,8 @@ void Store::EndFailedWrite(uint32_t index) {
   if (out.has_slot) {
     segments.Condemn(out.slot);  // its bytes, or others' from before, may be on the disk
   }
-  if (out.has_entry) {
-    records.Remove(out.entry);
+  if (out.entry) {
+    records.Remove(*out.entry);
     keys.EndUse(out.owner);
   }
   if (out.has_owner) keys.EndUse(out.owner);
@@ -220,7 +220,8 @@ void Store::Leave(std::string reason) {
     RecordBuffer& one = buffers.at(i);
     if (one.use == Use::kFree) continue;
     one.is_cancelled = true;
-    one.has_entry = one.has_owner = one.has_slot = false;
+    one.entry.reset();
+    one.has_owner = one.has_slot = false;
     if (one.use == Use::kQueued || one.use == Use::kWriting) {
       ++figures.stats.dropped_failed;
       FreeBufferOf(i);

@@ -30,7 +30,7 @@ struct StoreState {
   uint64_t missing_bytes = 0;
   bool is_durable = true;
   uint64_t cap_bytes = 0;
-  // Some key file does not open: a record without a key may be somebody's.
+  // Some key file cannot be unsealed: a record without a key may be somebody's.
   bool has_unread_keys = false;
   bool wants_help = false;                  // segments wait to be scanned
   bool must_leave = false;                  // too many errors: the writer leaves the store
@@ -47,8 +47,8 @@ struct StoreFigures {
   ErrorWindow errors;
   int last_error = 0;  // its errno; 0: there was none
 
-  // Returns the speed of reading and opening one after the other, or what was measured before this
-  // start.
+  // Returns the speed of reading and unsealing one after the other, or what was measured before
+  // this start.
   double load_bytes_per_s() const;
 };
 
@@ -131,7 +131,7 @@ struct Store {
   // Counts an error of the disk, by its errno. After too many the store is left, by the writer,
   // when it has finished what it does. Takes the mutex.
   void CountError(uint64_t TierStats::*counter, int error);
-  // ", last error: No such file or directory"; empty before the first.
+  // Returns ", last error: No such file or directory"; empty before the first.
   std::string LastErrorText() const KV_REQUIRES(mutex);
   // Returns whether index and slots agree; for tests. O(n).
   bool CheckInvariants() const KV_REQUIRES(mutex);

@@ -84,14 +84,17 @@ class StoreChecker {
         head_key_(HeadKeyOf(secret)),
         check_(*check) {}
 
-  Status Run(const Secret& secret) {
+  Status Run(const Secret& secret, const DiskCheckProgress& progress) {
     auto folder = Own(storage_, storage_.OpenFolder(store_.folder.id(), "keys"));
     if (!folder) return Failed(folder.error(), store_.name + "/keys");
     const auto keys = LoadKeys(storage_, folder->id(), secret, id_);
     if (!keys) return Failed(keys.error(), store_.name + "/keys");
     for (const OwnerKey& key : *keys) keys_[key.namespace_id] = key.key;
     const std::vector<uint32_t> segments = SegmentsOf(storage_, store_.folder.id());
-    for (const uint32_t segment : segments) CheckSegment(segment);
+    for (size_t i = 0; i < segments.size(); ++i) {
+      CheckSegment(segments[i]);
+      if (progress) progress(store_.name, i + 1, segments.size());
+    }
     if (num_heads_ == 0 && keys_.empty() && !segments.empty()) {
       check_.damaged.clear();
       check_.skipped = "it belongs to another secret";
@@ -135,14 +138,14 @@ class StoreChecker {
         .store = id_, .segment = head.segment, .slot = slot, .generation = head.generation};
     const AesKey record_key = RecordKeyOf(key->second, record->salt);
     std::vector<std::byte> tokens(size_t{4} * head.shape.record.block_tokens);
-    if (record->place != place ||
-        !OpenHeader(record_key, record->placings, head.shape.record.block_tokens, header, tokens)) {
+    if (record->place != place || !UnsealHeader(record_key, record->placings,
+                                                head.shape.record.block_tokens, header, tokens)) {
       return Damaged(head.segment, fmt::format("slot {}: header", slot));
     }
     std::vector<std::byte> payload(head.shape.record.payload_bytes);
     if (record->payload_bytes != payload.size() ||
         !ReadAll(storage_, file, payload, head.shape.payload_at(slot)) ||
-        !OpenPayload(record_key, payload, record->payload_tag, payload)) {
+        !UnsealPayload(record_key, payload, record->payload_tag, payload)) {
       return Damaged(head.segment, fmt::format("slot {}: payload", slot));
     }
     ++check_.blocks;
@@ -191,7 +194,8 @@ Result<std::vector<StoreListing>> ListStores(Storage& storage, const std::string
 }
 
 Result<std::vector<StoreCheck>> CheckStores(Storage& storage, const std::string& path,
-                                            const Secret& secret) {
+                                            const Secret& secret,
+                                            const DiskCheckProgress& progress) {
   KV_ASSIGN(const OpenStores all, OpenAll(storage, path));
   std::vector<StoreCheck> checks;
   for (const OpenStore& store : all.stores) {
@@ -206,7 +210,7 @@ Result<std::vector<StoreCheck>> CheckStores(Storage& storage, const std::string&
     } else if (!*locked) {
       check.skipped = "another process uses it";
     } else {
-      KV_TRY(StoreChecker(storage, store, secret, &check).Run(secret));
+      KV_TRY(StoreChecker(storage, store, secret, &check).Run(secret, progress));
     }
     checks.push_back(std::move(check));
   }

@@ -5,6 +5,7 @@
 
 #include "base/secret.h"
 #include "kvasir/disk.h"
+#include "kvasir/disk_check.h"
 #include "tier/storage.h"
 
 namespace kvasir {
@@ -13,9 +14,10 @@ namespace kvasir {
 // files say, and changes nothing. kNotFound: there is no such folder.
 Result<std::vector<StoreListing>> ListStores(Storage& storage, const std::string& path);
 
-// Opens every record of the stores of this secret. A store that another process uses is skipped,
+// Unseals every record of the stores of this secret. A store that another process uses is skipped,
 // and one of another secret too. Changes nothing. O(bytes of all records).
 Result<std::vector<StoreCheck>> CheckStores(Storage& storage, const std::string& path,
-                                            const Secret& secret);
+                                            const Secret& secret,
+                                            const DiskCheckProgress& progress = {});
 
 }  // namespace kvasir

@@ -186,22 +186,5 @@ TEST_F(StoreErasesTest, AnswersAllWhenItIsClosed) {
   EXPECT_TRUE(answer_ && !*answer_) << "and none is taken any more";
 }
 
-TEST_F(StoreErasesTest, RemovesAbandonedSegmentsOrLeavesThem) {
-  AddSegment(0);
-  PutRecord(Small(0));
-  const SlotRef slot = *SlotOf(Small(0));
-  {
-    MutexLock lock(store_->mutex);
-    store_->DropRecord(*store_->records.Find(Small(0).facts.name));
-    store_->segments.Condemn(slot);
-    store_->segments.Abandon(0);
-  }
-  EXPECT_TRUE(condemned_.ZeroAll(AbandonedSegments::kLeft));
-  EXPECT_TRUE(HasSegmentFile(0));
-  EXPECT_FALSE(IsZeroOnDisk(slot));
-  EXPECT_TRUE(condemned_.ZeroAll(AbandonedSegments::kRemoved));
-  EXPECT_FALSE(HasSegmentFile(0));
-}
-
 }  // namespace
 }  // namespace kvasir

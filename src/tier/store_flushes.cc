@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/result.h"
+#include "base/sizes.h"
 
 namespace kvasir {
 
@@ -59,8 +60,9 @@ Result<TierFlushed> StoreFlushes::AnswerTo(const Job& job) const {
                 is_on ? state.full_reason : state.reason);
   }
   if (stats.dropped_failed > job.dropped) {
-    return Fail(Code::kUnavailable, "disk tier: {}: {} blocks could not be stored{}",
-                store_.options.folder, stats.dropped_failed - job.dropped, store_.LastErrorText());
+    return Fail(Code::kUnavailable, "disk tier: {}: {} could not be stored{}",
+                store_.options.folder, CountText(stats.dropped_failed - job.dropped, "block"),
+                store_.LastErrorText());
   }
   return TierFlushed{.durable = state.is_durable,
                      .blocks = stats.blocks - job.blocks,

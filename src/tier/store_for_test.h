@@ -36,7 +36,7 @@ class OpenStoreTest : public testing::Test {
     OpenFiles();
   }
 
-  // A store that knows nothing yet of what is on the disk.
+  // Makes a store that knows nothing yet of what is on the disk.
   void MakeStore() {
     store_.reset();
     auto made = Store::Create(options_, storage_);
@@ -56,7 +56,7 @@ class OpenStoreTest : public testing::Test {
   }
   FileId folder() const { return store_->writing_files->folder.id(); }
 
-  // A segment with free slots, on the disk and in the table.
+  // Adds a segment with free slots, on the disk and in the table.
   uint32_t AddSegment(uint32_t number) {
     const SegmentHead head{.shape = ShapeOfSegment(options_.shape, kSegmentBytes),
                            .store = store_->id,
@@ -77,7 +77,7 @@ class OpenStoreTest : public testing::Test {
     return storage_.FactsOf(folder(), SegmentFileName(number)).has_value();
   }
 
-  // A stored record: on the disk, in its slot and in the index.
+  // Puts a stored record on the disk, in its slot and in the index.
   EntryId PutRecord(const TestRecord& record) {
     MutexLock lock(store_->mutex);
     const OwnerId owner = *store_->OwnerOf(record.facts.owner);

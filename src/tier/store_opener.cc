@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/result.h"
 #include "base/system_error.h"
+#include "tier/set_aside.h"
 #include "tier/unread_files.h"
 
 namespace kvasir {
@@ -61,20 +62,24 @@ Status StoreOpener::Open() {
   return {};
 }
 
-// Logs, once, what stays as it is because this secret does not open it.
+// Logs, once, what stays as it is because this secret does not unseal it.
 void StoreOpener::LogUnread() {
   if (std::exchange(has_logged_unread_, true)) return;
   const auto unread =
       ListUnread(store_.storage, store_.writing_files->root.id(), store_.options.secret);
   const auto segments = std::ranges::count_if(
       segments_.unusable(), [](const SegmentFiles::Unusable& one) { return one.opens_elsewhere; });
-  if (!unread || (unread->empty() && segments == 0)) return;
+  if (!unread) return;
+  // What was set aside was said when it was, and no secret unseals it.
+  const auto names = std::ranges::count_if(
+      unread->names, [](const std::string& name) { return !NameBeforeAside(name); });
+  if (unread->stores.empty() && unread->keys.empty() && names == 0 && segments == 0) return;
   Log(LogLevel::kWarning,
-      "disk tier: what the secret of this state folder does not open stays as it is; the secret "
-      "that made it opens it (or a newer Kvasir, if that made it), and 'kvasir fsck "
+      "disk tier: what the secret of this state folder does not unseal stays as it is; the secret "
+      "that made it unseals it (or a newer Kvasir, if that made it), and 'kvasir fsck "
       "--remove-unreadable' removes it",
       LogField("folder", store_.options.folder), LogField("stores", unread->stores.size()),
-      LogField("keys", unread->keys.size()), LogField("names", unread->names.size()),
+      LogField("keys", unread->keys.size()), LogField("names", names),
       LogField("segments", segments), LogField("bytes", unread->bytes));
 }
 

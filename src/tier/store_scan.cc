@@ -192,19 +192,19 @@ void StoreScan::ScanRecord(const ScannedSlot& one, std::span<std::byte> tokens,
   if (!record || !FindOwner(*record, one.slot, owner)) return;
   RecordPlace found = record->place;
   if (FaultActive(Fault::kUncheckedGeneration)) found.generation = one.place.generation;
-  if (FaultActive(Fault::kUncheckedSlot)) found.slot = one.place.slot;
+  if (FaultActive(Fault::kStaleSlot)) found.slot = one.place.slot;
   AesKey record_key = RecordKeyOf(*owner->sealing, record->salt);
   const RecordShape& shape = store_.options.shape;
-  const bool opens =
+  const bool is_unsealed =
       found == one.place && record->identity == store_.options.identity &&
       record->payload_bytes == shape.payload_bytes &&
-      OpenHeader(record_key, record->placings, shape.block_tokens, one.header, tokens);
+      UnsealHeader(record_key, record->placings, shape.block_tokens, one.header, tokens);
   OPENSSL_cleanse(record_key.data(), record_key.size());
   OPENSSL_cleanse(tokens.data(), tokens.size());
   // A record that was written twice: its first writing may have failed. The payload decides.
-  const bool is_placed = Place(one, *record, *owner->id, opens, Payload::kUnread);
-  if (!is_placed && PayloadOpens(one.slot, *record, owner->key)) {
-    (void)Place(one, *record, *owner->id, opens, Payload::kOpens);
+  const bool is_placed = Place(one, *record, *owner->id, is_unsealed, Payload::kUnread);
+  if (!is_placed && CanUnsealPayload(one.slot, *record, owner->key)) {
+    (void)Place(one, *record, *owner->id, is_unsealed, Payload::kUnsealed);
   }
 }
 
@@ -226,13 +226,13 @@ bool StoreScan::FindOwner(const RecordPublic& record, SlotRef slot, ScannedOwner
 
 // Puts the record into its slot and the index. False: the index has one of the same name in another
 // slot, and only the payload tells which of them is whole.
-bool StoreScan::Place(const ScannedSlot& one, const RecordPublic& record, OwnerId owner, bool opens,
-                      Payload payload) {
+bool StoreScan::Place(const ScannedSlot& one, const RecordPublic& record, OwnerId owner,
+                      bool is_unsealed, Payload payload) {
   MutexLock lock(store_.mutex);
   // Absent: an erase has begun since.
   if (store_.keys.FindNamespace(record.namespace_id) != owner) return true;
   store_.segments.set_owner(one.slot, owner);
-  if (!opens) return true;
+  if (!is_unsealed) return true;
   const uint32_t latest = store_.clock.latest_hour();
   const uint32_t used = std::max(record.hour, one.hour <= latest ? one.hour : 0);
   const uint64_t order = uint64_t{std::min(used, latest)} << 32;
@@ -257,7 +257,7 @@ bool StoreScan::Place(const ScannedSlot& one, const RecordPublic& record, OwnerI
   return true;
 }
 
-bool StoreScan::PayloadOpens(SlotRef slot, const RecordPublic& record, const OwnerKey& key) {
+bool StoreScan::CanUnsealPayload(SlotRef slot, const RecordPublic& record, const OwnerKey& key) {
   SegmentShape shape;
   {
     MutexLock lock(store_.mutex);
@@ -271,10 +271,10 @@ bool StoreScan::PayloadOpens(SlotRef slot, const RecordPublic& record, const Own
   std::vector<std::byte> payload(shape.record.payload_bytes);
   if (!ReadAll(store_.storage, file->id(), payload, shape.payload_at(slot.slot))) return false;
   AesKey record_key = RecordKeyOf(key.key, record.salt);
-  const bool opens = OpenPayload(record_key, payload, record.payload_tag, payload);
+  const bool is_unsealed = UnsealPayload(record_key, payload, record.payload_tag, payload);
   OPENSSL_cleanse(record_key.data(), record_key.size());
   OPENSSL_cleanse(payload.data(), payload.size());
-  return opens;
+  return is_unsealed;
 }
 
 // Frees the records that depend, over any number of links, on one that is missing.

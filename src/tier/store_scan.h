@@ -44,7 +44,7 @@ class StoreScan {
     std::span<const std::byte> header;
   };
   // What the record's payload is known to do.
-  enum class Payload : uint8_t { kUnread, kOpens };
+  enum class Payload : uint8_t { kUnread, kUnsealed };
 
   Status ReadKeys();
   Status AddSegments();
@@ -52,17 +52,17 @@ class StoreScan {
   IoStatus ScanSegment(uint32_t segment, std::span<std::byte> scratch);
   void ScanRecord(const ScannedSlot& one, std::span<std::byte> tokens, ScannedOwner* owner);
   bool FindOwner(const RecordPublic& record, SlotRef slot, ScannedOwner* owner);
-  bool Place(const ScannedSlot& one, const RecordPublic& record, OwnerId owner, bool opens,
+  bool Place(const ScannedSlot& one, const RecordPublic& record, OwnerId owner, bool is_unsealed,
              Payload payload);
-  bool PayloadOpens(SlotRef slot, const RecordPublic& record, const OwnerKey& key);
+  bool CanUnsealPayload(SlotRef slot, const RecordPublic& record, const OwnerKey& key);
   void DropOrphans() KV_REQUIRES(store_.mutex);
 
   Store& store_;
   SegmentFiles& segments_;
   StoreNotes& notes_;
   std::condition_variable ended_;
-  // Returns the namespaces of keys that open and that the store has no use for: with unread keys,
-  // records of theirs are known to have no owner.
+  // Returns the namespaces of keys that could be unsealed and that the store has no use for: with
+  // unread keys, records of theirs are known to have no owner.
   std::vector<OwnerTag> free_namespaces_ KV_GUARDED_BY(store_.mutex);
   uint32_t next_ KV_GUARDED_BY(store_.mutex) = 0, end_ KV_GUARDED_BY(store_.mutex) = 0;
   uint32_t num_helpers_ KV_GUARDED_BY(store_.mutex) = 0;

@@ -12,7 +12,7 @@ class StoreScanTest : public OpenStoreTest {
  protected:
   StoreScanTest() { SetLogLevel(LogLevel::kError); }
 
-  // What a new process finds on the disk.
+  // Scans, in a new process's store, what it finds on the disk.
   Status Rescan() {
     MakeStore();
     OpenFiles();

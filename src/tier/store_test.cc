@@ -27,12 +27,12 @@ class StoreTest : public testing::Test {
     store_ = std::move(*made);
   }
 
-  // A segment of free slots.
+  // Adds a segment of free slots.
   void AddSegment() KV_REQUIRES(store_->mutex) {
     const SegmentHead head{.shape = ShapeOfSegment(options_.shape, 64 * 1024)};
     ASSERT_TRUE(store_->segments.Add(head));
   }
-  // A stored record, the way in which the writer makes one.
+  // Adds a stored record, the way in which the writer makes one.
   EntryId AddRecord(uint32_t number, uint32_t owner) KV_REQUIRES(store_->mutex) {
     const auto id = store_->OwnerOf(TestRecord::Owner(owner));
     const auto entry = store_->records.Add(TestRecord::Name(0, number), *id, std::nullopt,
@@ -43,13 +43,12 @@ class StoreTest : public testing::Test {
     store_->segments.SetEntry(*slot, *entry);
     return *entry;
   }
-  // A buffer that reads the record, the way in which the reader takes one.
+  // Takes a buffer that reads the record, the way in which the reader takes one.
   uint32_t BeginRead(EntryId entry) KV_REQUIRES(store_->mutex) {
     const uint32_t index = *store_->FreeBuffer();
     const RecordIndex::Record& record = store_->records.at(entry);
     RecordBuffer& in = store_->buffers.at(index);
     in = {.use = RecordBuffer::Use::kReading,
-          .has_entry = true,
           .entry = entry,
           .owner = record.owner,
           .slot = record.slot,
@@ -200,7 +199,7 @@ TEST(UseClock, NeverGoesBack) {
   EXPECT_EQ(clock.NowHour(), hour + 9);
 }
 
-TEST(StoreFigures, LoadsAsFastAsReadingAndOpeningOneAfterTheOther) {
+TEST(StoreFigures, LoadsAsFastAsReadingAndUnsealingOneAfterTheOther) {
   StoreFigures figures;
   figures.kept_bytes_per_s = 5;
   EXPECT_EQ(figures.load_bytes_per_s(), 5) << "nothing was measured yet";

@@ -85,9 +85,9 @@ struct LookFor {
   bool is_chain = true;
 };
 enum class ReadEnd : uint8_t {
-  kOpened,   // its bytes were used
+  kUsed,     // its bytes were used
   kNotUsed,  // another read brought the block, or it is not wanted any more
-  kDamaged,  // Open refused it: it leaves the tier
+  kDamaged,  // Unseal refused it: it leaves the tier
 };
 enum class WriteRefusal : uint8_t {
   kKnown,     // the record is stored or on its way
@@ -97,7 +97,7 @@ enum class WriteRefusal : uint8_t {
 };
 
 // One thread, the engine's, calls everything that is not marked; no such call waits for I/O, and
-// none but OpenOwner and Look allocates. The tier has its own threads. They never touch the pool
+// none but ReadyOwner and Look allocates. The tier has its own threads. They never touch the pool
 // and see payloads only sealed; where a record will lie is known late, so they seal its header.
 //
 // A record is *stored* once it would be found after a crash. Has() is true only for stored records.
@@ -118,7 +118,7 @@ class Tier {
   virtual bool Look(LookFor, std::function<void()>) { return false; }
   // Returns how long Look usually takes, in nanoseconds. Thread-safe.
   virtual uint64_t LookNs() const { return 0; }
-  // Returns the speed of reading and opening; 0: not known.
+  // Returns the speed of reading and unsealing; 0: not known.
   virtual double LoadBytesPerS(TierKind) const { return Stats().load_bytes_per_s; }
   // Marks it as used now. Call it for a prefix from its last block to its first, so that those
   // before are never colder than those after.
@@ -127,10 +127,10 @@ class Tier {
   // Gets the owner's key ready, in memory; its file is written before the first record that needs
   // it is stored. False: no room for another owner, nothing of it can be written. After an erase
   // BeginWrite does it again by itself; until that erase has succeeded it refuses (kOff).
-  virtual bool OpenOwner(const Digest& owner) = 0;
+  virtual bool ReadyOwner(const Digest& owner) = 0;
 
   // Begins to write: BeginWrite takes a buffer, Seal fills it (any thread, each id once), EndWrite
-  // hands it over. REQUIRES: OpenOwner(facts.owner) was true.
+  // hands it over. REQUIRES: ReadyOwner(facts.owner) was true.
   virtual tl::expected<WriteId, WriteRefusal> BeginWrite(const RecordFacts& facts) = 0;
   virtual void Seal(WriteId write, std::span<const std::byte> payload) = 0;
   virtual void EndWrite(WriteId write) = 0;
@@ -143,15 +143,16 @@ class Tier {
   virtual std::optional<ReadId> BeginRead(const RecordName& name) = 0;
   virtual bool HasReadRoom() const = 0;
   virtual ReadState StateOf(ReadId read) const = 0;
-  // Decrypts (on any thread) an arrived record into `payload`, if its header and payload are what
+  // Unseals (on any thread) an arrived record into `payload`, if its header and payload are what
   // was sealed for exactly these facts (name, parent, owner, tokens) at exactly this place. False:
   // they are not; the payload's bytes have no meaning then. The caller still calls EndRead.
-  virtual bool Open(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const = 0;
+  virtual bool Unseal(ReadId read, const RecordFacts& facts,
+                      std::span<std::byte> payload) const = 0;
   // Ends a read. Every BeginRead has one EndRead, whatever the state; kReading too.
   virtual void EndRead(ReadId read, ReadEnd end) = 0;
 
-  // Called by a thread of the tier when reads have arrived or failed, or writes have freed buffers.
-  // Set once, before the first call of anything else.
+  // Sets what a thread of the tier calls when reads have arrived or failed, or writes have freed
+  // buffers. Set once, before the first call of anything else.
   virtual void set_on_progress(std::function<void()> on_progress) = 0;
 
   // Calls `done` on a thread of the tier; thread-safe.

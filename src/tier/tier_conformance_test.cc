@@ -1,11 +1,12 @@
-// What every Tier does: DiskTier, with threads and without, RemoteTier on a Redis server, both
-// together, and the memory tier of tests.
+// What every Tier does: DiskTier, with threads and without, RemoteTier on Redis (raw, compressed,
+// TLS, a cluster) and on S3, disk and remote together, and the memory tier of tests.
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
-#include "remote/redis_server_for_test.h"
+#include "remote/remote_store_for_test.h"
 #include "remote/remote_tier.h"
 #include "tier/disk_tier.h"
 #include "tier/memory_tier_for_test.h"
@@ -19,7 +20,13 @@ using Read = TierDriver::Read;
 constexpr uint32_t kTierTokens = 16;
 constexpr uint64_t kTierPayload = 5000;
 
-enum class Kind { kDisk, kDiskOnCaller, kMemory, kRemote, kPair };
+enum class Kind { kDisk, kDiskOnCaller, kMemory, kRemote, kCompressed, kTls, kCluster, kS3, kPair };
+
+std::vector<Kind> KindsOfThisRun() {
+  if (S3Url() != nullptr) return {Kind::kS3};
+  return {Kind::kDisk,       Kind::kDiskOnCaller, Kind::kMemory,  Kind::kRemote,
+          Kind::kCompressed, Kind::kTls,          Kind::kCluster, Kind::kPair};
+}
 
 class TierConformance : public testing::TestWithParam<Kind> {
  protected:
@@ -31,8 +38,9 @@ class TierConformance : public testing::TestWithParam<Kind> {
       return;
     }
     if (is_remote()) {
+      if (is_forget()) return;  // which SetUp skips
       OpenRemote();
-      if (GetParam() == Kind::kRemote || remote_ == nullptr) return;
+      if (GetParam() != Kind::kPair || remote_ == nullptr) return;
     }
     std::string pattern = testing::TempDir() + "/kvasir-conformance-XXXXXX";
     folder_ = mkdtemp(pattern.data());
@@ -54,17 +62,31 @@ class TierConformance : public testing::TestWithParam<Kind> {
         *tier_, on_caller ? std::function<void()>([one] { one->RunPending(); }) : nullptr);
     if (is_remote()) OpenOwners();
   }
-  static bool is_remote() { return GetParam() == Kind::kRemote || GetParam() == Kind::kPair; }
+  static bool is_remote() { return GetParam() >= Kind::kRemote; }
+  static bool is_compressed() { return GetParam() == Kind::kCompressed; }
+  static bool is_forget() {
+    const std::string name = testing::UnitTest::GetInstance()->current_test_info()->name();
+    return name.starts_with("AForget");
+  }
+  static bool is_s3() { return GetParam() == Kind::kS3; }
+  static bool is_cluster() { return GetParam() == Kind::kCluster; }
   void OpenRemote() {
-    redis_ = RedisServer::Start();
-    if (redis_ == nullptr) return;
-    auto remote =
-        RemoteTier::Open({.address = redis_->address(),
-                          .memory_bytes = kBuffers * 8192,
-                          .fleet = TestRecord::Filled(77),
-                          .identity = TestRecord::Filled(78),
-                          .shape = {.block_tokens = kTierTokens, .payload_bytes = kTierPayload},
-                          .stall_ns = 5'000'000'000});
+    store_ = is_cluster()               ? RemoteStoreForTest::Cluster()
+             : is_s3()                  ? RemoteStoreForTest::S3()
+             : GetParam() == Kind::kTls ? RemoteStoreForTest::Tls()
+                                        : RemoteStoreForTest::Redis();
+    if (!store_.is_there()) return;
+    auto remote = RemoteTier::Open(
+        {.address = store_.address,
+         .tls = store_.tls,
+         .s3 = store_.s3,
+         .memory_bytes = kBuffers * 8192,
+         .fleet = TestRecord::Filled(77),
+         .identity = TestRecord::Filled(78),
+         .shape = {.block_tokens = kTierTokens, .payload_bytes = kTierPayload},
+         .num_codecs = is_compressed() ? 1u : 0u,
+         .compresses = is_compressed() ? CompressWhen::kAlways : CompressWhen::kNever,
+         .stall_ns = 5'000'000'000});
     EXPECT_TRUE(remote) << remote.error().message;
     remote_ = std::move(*remote);
     if (GetParam() == Kind::kPair) return;
@@ -77,15 +99,14 @@ class TierConformance : public testing::TestWithParam<Kind> {
     const Tier& far = remote_ ? *remote_ : *tier_;
     ASSERT_TRUE(driver_->WaitUntil([&] { return far.Stats().state == TierStats::State::kOn; }));
     for (uint32_t owner = 0; owner < 2; ++owner) {
-      ASSERT_TRUE(tier_->OpenOwner(TestRecord::Owner(owner)));
+      ASSERT_TRUE(tier_->ReadyOwner(TestRecord::Owner(owner)));
       driver_->Look(Record(0, 0, owner));
     }
   }
   void SetUp() override {
-    if (is_remote() && redis_ == nullptr) KV_NEEDS("/usr/bin/redis-server");
     if (!is_remote()) return;
-    const std::string name = testing::UnitTest::GetInstance()->current_test_info()->name();
-    if (name.starts_with("AForget")) GTEST_SKIP() << "a store forgets by name: remote_tier_test";
+    if (is_forget()) GTEST_SKIP() << "a store forgets by name: remote_tier_test";
+    if (!store_.is_there()) KV_NEEDS("/usr/bin/redis-server");
   }
   ~TierConformance() override {
     tier_.reset();
@@ -94,30 +115,35 @@ class TierConformance : public testing::TestWithParam<Kind> {
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
   static TestRecord Record(uint32_t chain, uint32_t number, uint32_t owner = 0) {
-    return TestRecord(chain, number, owner, kTierTokens, kTierPayload);
+    TestRecord record(chain, number, owner, kTierTokens, kTierPayload);
+    for (size_t i = 1; is_compressed() && i < record.payload.size(); i += 2) {
+      record.payload[i] &= std::byte{3};  // as exponents, most bits are alike
+    }
+    return record;
   }
 
   static constexpr uint32_t kBuffers = 64;
   std::string folder_;
   RealStorage storage_;
-  std::unique_ptr<RedisServer> redis_;
+  RemoteStoreForTest store_;
   std::unique_ptr<Tier> tier_, disk_;
   std::unique_ptr<RemoteTier> remote_;
   std::unique_ptr<TierDriver> driver_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Each, TierConformance,
-                         testing::Values(Kind::kDisk, Kind::kDiskOnCaller, Kind::kMemory,
-                                         Kind::kRemote, Kind::kPair));
+INSTANTIATE_TEST_SUITE_P(Each, TierConformance, testing::ValuesIn(KindsOfThisRun()));
 
 TEST_P(TierConformance, GivesBackWhatWasStored) {
   for (uint32_t i = 0; i < 12; ++i) ASSERT_TRUE(driver_->Write(Record(0, i)));
   const auto flushed = driver_->Flush();
   ASSERT_TRUE(flushed);
   EXPECT_LE(flushed->blocks, 12u);  // some may be stored before it is asked for
+  if (is_compressed()) {
+    EXPECT_EQ(tier_->Stats().written_bytes, 12u * 4096);
+  }
   for (uint32_t i = 0; i < 12; ++i) {
     EXPECT_TRUE(tier_->Has(Record(0, i).facts.name));
-    EXPECT_EQ(driver_->ReadBack(Record(0, i)), Read::kOpened) << i;
+    EXPECT_EQ(driver_->ReadBack(Record(0, i)), Read::kRight) << i;
   }
   EXPECT_FALSE(tier_->Has(Record(1, 0).facts.name));
   EXPECT_EQ(driver_->ReadBack(Record(1, 0)), Read::kNotThere);
@@ -131,32 +157,32 @@ TEST_P(TierConformance, RefusesARecordThatItHasAndOneWhoseParentItHasNot) {
   EXPECT_EQ(driver_->Write(Record(0, 0)).error(), WriteRefusal::kKnown);
 }
 
-TEST_P(TierConformance, OpensARecordOnlyForItsFacts) {
+TEST_P(TierConformance, UnsealsARecordOnlyForItsFacts) {
   const TestRecord record = Record(0, 0);
   ASSERT_TRUE(driver_->Write(record));
   ASSERT_TRUE(driver_->Flush());
-  ASSERT_TRUE(tier_->OpenOwner(TestRecord::Owner(1)));
+  ASSERT_TRUE(tier_->ReadyOwner(TestRecord::Owner(1)));
   const auto read = tier_->BeginRead(record.facts.name);
   ASSERT_TRUE(read);
   ASSERT_TRUE(driver_->WaitUntil([&] { return tier_->StateOf(*read) == ReadState::kArrived; }));
   std::vector<std::byte> payload(kTierPayload);
   RecordFacts facts = record.Facts();
   facts.parent[0] ^= 1;
-  EXPECT_FALSE(tier_->Open(*read, facts, payload));
+  EXPECT_FALSE(tier_->Unseal(*read, facts, payload));
   facts = record.Facts();
   facts.owner = TestRecord::Owner(1);
-  EXPECT_FALSE(tier_->Open(*read, facts, payload));
+  EXPECT_FALSE(tier_->Unseal(*read, facts, payload));
   facts = record.Facts();
   facts.name.part = 1;
-  EXPECT_FALSE(tier_->Open(*read, facts, payload));
+  EXPECT_FALSE(tier_->Unseal(*read, facts, payload));
   std::vector<TokenId> tokens = record.tokens;
   tokens.back() ^= 1;
   facts = record.Facts();
   facts.tokens = tokens;
-  EXPECT_FALSE(tier_->Open(*read, facts, payload));
-  EXPECT_TRUE(tier_->Open(*read, record.Facts(), payload));
+  EXPECT_FALSE(tier_->Unseal(*read, facts, payload));
+  EXPECT_TRUE(tier_->Unseal(*read, record.Facts(), payload));
   EXPECT_EQ(payload, record.payload);
-  tier_->EndRead(*read, ReadEnd::kOpened);
+  tier_->EndRead(*read, ReadEnd::kUsed);
 }
 
 TEST_P(TierConformance, TwoReadersOfARecordShareItsRead) {
@@ -170,8 +196,8 @@ TEST_P(TierConformance, TwoReadersOfARecordShareItsRead) {
   ASSERT_TRUE(driver_->WaitUntil([&] { return tier_->StateOf(*one) == ReadState::kArrived; }));
   tier_->EndRead(*one, ReadEnd::kNotUsed);
   std::vector<std::byte> payload(kTierPayload);
-  EXPECT_TRUE(tier_->Open(*other, record.Facts(), payload));
-  tier_->EndRead(*other, ReadEnd::kOpened);
+  EXPECT_TRUE(tier_->Unseal(*other, record.Facts(), payload));
+  tier_->EndRead(*other, ReadEnd::kUsed);
 }
 
 TEST_P(TierConformance, ADamagedRecordLeavesAndThoseAfterItStillServe) {
@@ -184,10 +210,10 @@ TEST_P(TierConformance, ADamagedRecordLeavesAndThoseAfterItStillServe) {
   EXPECT_EQ(tier_->Has(Record(0, 1).facts.name), GetParam() == Kind::kPair) << "of the other one";
   const auto& stats = remote_ && GetParam() == Kind::kPair ? *disk_ : *tier_;
   EXPECT_EQ(stats.Stats().fault_damaged, 1u);
-  EXPECT_EQ(driver_->ReadBack(Record(0, 2)), Read::kOpened);
+  EXPECT_EQ(driver_->ReadBack(Record(0, 2)), Read::kRight);
   ASSERT_TRUE(driver_->Write(Record(0, 1)));
   ASSERT_TRUE(driver_->Flush());
-  EXPECT_EQ(driver_->ReadBack(Record(0, 1)), Read::kOpened);
+  EXPECT_EQ(driver_->ReadBack(Record(0, 1)), Read::kRight);
 }
 
 TEST_P(TierConformance, AReadMayEndBeforeItsBytesCome) {
@@ -201,7 +227,7 @@ TEST_P(TierConformance, AReadMayEndBeforeItsBytesCome) {
     for (const ReadId read : reads) tier_->EndRead(read, ReadEnd::kNotUsed);
     ASSERT_TRUE(driver_->WaitUntil([&] { return tier_->HasReadRoom(); }));
   }
-  for (uint32_t i = 0; i < 10; ++i) EXPECT_EQ(driver_->ReadBack(Record(0, i)), Read::kOpened);
+  for (uint32_t i = 0; i < 10; ++i) EXPECT_EQ(driver_->ReadBack(Record(0, i)), Read::kRight);
 }
 
 TEST_P(TierConformance, AnOwnersEraseLeavesTheOthers) {
@@ -222,17 +248,17 @@ TEST_P(TierConformance, AnOwnersEraseLeavesTheOthers) {
   EXPECT_LE(erased->blocks, 9u);
   EXPECT_EQ(tier_->StateOf(*read), ReadState::kErased) << "it was not damaged";
   std::vector<std::byte> payload(kTierPayload);
-  EXPECT_FALSE(tier_->Open(*read, Record(0, 3, 0).Facts(), payload));
+  EXPECT_FALSE(tier_->Unseal(*read, Record(0, 3, 0).Facts(), payload));
   tier_->EndRead(*read, ReadEnd::kNotUsed);
   for (uint32_t i = 0; i < 8; ++i) {
-    EXPECT_EQ(driver_->ReadBack(Record(1, i, 1)), Read::kOpened) << i;
+    EXPECT_EQ(driver_->ReadBack(Record(1, i, 1)), Read::kRight) << i;
   }
   ASSERT_TRUE(driver_->Write(Record(0, 0, 0)));  // the owner may go on
   ASSERT_TRUE(driver_->Flush());
-  EXPECT_EQ(driver_->ReadBack(Record(0, 0, 0)), Read::kOpened);
+  EXPECT_EQ(driver_->ReadBack(Record(0, 0, 0)), Read::kRight);
 }
 
-// A record that comes after `before` and has the first tokens of another one.
+// Makes a record that comes after `before` and has the first tokens of another one.
 TestRecord Branch(uint32_t number, const TestRecord& before, const TestRecord& like,
                   size_t num_equal) {
   TestRecord branch(99, number, 0, kTierTokens, kTierPayload);
@@ -260,19 +286,19 @@ TEST_P(TierConformance, AForgetTakesWhatBeginsWithTheTokensAndAllBelowIt) {
   EXPECT_EQ(forgotten->blocks, 6u);
   EXPECT_EQ(tier_->StateOf(*read), ReadState::kErased) << "it was not damaged";
   std::vector<std::byte> payload(kTierPayload);
-  EXPECT_FALSE(tier_->Open(*read, Record(0, 3).Facts(), payload));
+  EXPECT_FALSE(tier_->Unseal(*read, Record(0, 3).Facts(), payload));
   tier_->EndRead(*read, ReadEnd::kNotUsed);
-  for (uint32_t i = 0; i < 2; ++i) EXPECT_EQ(driver_->ReadBack(Record(0, i)), Read::kOpened);
+  for (uint32_t i = 0; i < 2; ++i) EXPECT_EQ(driver_->ReadBack(Record(0, i)), Read::kRight);
   for (uint32_t i = 2; i < 6; ++i) EXPECT_FALSE(tier_->Has(Record(0, i).facts.name)) << i;
   EXPECT_FALSE(tier_->Has(near.facts.name));
   EXPECT_FALSE(tier_->Has(below.facts.name));
-  EXPECT_EQ(driver_->ReadBack(far), Read::kOpened);
+  EXPECT_EQ(driver_->ReadBack(far), Read::kRight);
   ASSERT_TRUE(driver_->Flush());
-  for (uint32_t i = 0; i < 2; ++i) EXPECT_EQ(driver_->ReadBack(Record(1, i)), Read::kOpened) << i;
-  EXPECT_EQ(driver_->ReadBack(Record(2, 0, 1)), Read::kOpened);
+  for (uint32_t i = 0; i < 2; ++i) EXPECT_EQ(driver_->ReadBack(Record(1, i)), Read::kRight) << i;
+  EXPECT_EQ(driver_->ReadBack(Record(2, 0, 1)), Read::kRight);
   for (uint32_t i = 2; i < 6; ++i) ASSERT_TRUE(driver_->Write(Record(0, i)));  // it may come again
   ASSERT_TRUE(driver_->Flush());
-  for (uint32_t i = 0; i < 6; ++i) EXPECT_EQ(driver_->ReadBack(Record(0, i)), Read::kOpened);
+  for (uint32_t i = 0; i < 6; ++i) EXPECT_EQ(driver_->ReadBack(Record(0, i)), Read::kRight);
 }
 
 // What waits to be written is forgotten by the same rule, and nothing else of the tenant is.
@@ -295,16 +321,16 @@ TEST_P(TierConformance, AForgetLeavesOtherWritesOnTheirWay) {
     ASSERT_TRUE(driver_->Flush());
     for (uint32_t i = 0; i < 6; ++i) {
       // Another prompt parts after 1; 2 is needed by nothing.
-      EXPECT_EQ(driver_->ReadBack(Record(chain, i)), i < 2 ? Read::kOpened : Read::kNotThere) << i;
+      EXPECT_EQ(driver_->ReadBack(Record(chain, i)), i < 2 ? Read::kRight : Read::kNotThere) << i;
     }
-    EXPECT_EQ(driver_->ReadBack(parts), Read::kOpened);
+    EXPECT_EQ(driver_->ReadBack(parts), Read::kRight);
     for (uint32_t i = 0; i < 3; ++i) {
-      EXPECT_EQ(driver_->ReadBack(Record(chain + 2, i)), Read::kOpened) << i;
-      EXPECT_EQ(driver_->ReadBack(Record(chain + 3, i, 1)), Read::kOpened) << i;
+      EXPECT_EQ(driver_->ReadBack(Record(chain + 2, i)), Read::kRight) << i;
+      EXPECT_EQ(driver_->ReadBack(Record(chain + 3, i, 1)), Read::kRight) << i;
     }
     for (uint32_t i = 2; i < 6; ++i) ASSERT_TRUE(driver_->Write(Record(chain, i)));
     ASSERT_TRUE(driver_->Flush());
-    EXPECT_EQ(driver_->ReadBack(Record(chain, 5)), Read::kOpened) << "it may come again";
+    EXPECT_EQ(driver_->ReadBack(Record(chain, 5)), Read::kRight) << "it may come again";
   }
 }
 
@@ -321,7 +347,7 @@ TEST_P(TierConformance, AForgetKeepsTheKeptBlocksAndTakesFirstBlocks) {
   for (uint32_t i = 0; i < 6; ++i) EXPECT_EQ(tier_->Has(Record(0, i).facts.name), i < 3) << i;
   ASSERT_TRUE(driver_->Forget(TierDriver::ForgetOf(Record(0, 0), 1)));
   for (uint32_t i = 0; i < 3; ++i) EXPECT_FALSE(tier_->Has(Record(0, i).facts.name)) << i;
-  EXPECT_EQ(driver_->ReadBack(Record(1, 0)), Read::kOpened);
+  EXPECT_EQ(driver_->ReadBack(Record(1, 0)), Read::kRight);
 }
 
 TEST_P(TierConformance, AForgetGoesBackToWhatOthersNeed) {
@@ -334,7 +360,7 @@ TEST_P(TierConformance, AForgetGoesBackToWhatOthersNeed) {
   ASSERT_TRUE(forgotten) << forgotten.error().message;
   EXPECT_EQ(forgotten->blocks, 4u);
   for (uint32_t i = 0; i < 8; ++i) EXPECT_EQ(tier_->Has(Record(0, i).facts.name), i < 4) << i;
-  EXPECT_EQ(driver_->ReadBack(parts), Read::kOpened);
+  EXPECT_EQ(driver_->ReadBack(parts), Read::kRight);
   // Nothing but the text itself is left of it, and nothing of its end: record 3 is kept, 2 is not.
   ForgetFacts facts = TierDriver::ForgetOf(parts, 6);
   ASSERT_TRUE(driver_->Forget(facts));
@@ -446,7 +472,7 @@ TEST_P(TierConformance, AForgetWithoutChainsTakesAllOfTheOwner) {
   facts.kept = TierDriver::Keys({Record(0, 0).facts.name.key});
   ASSERT_TRUE(driver_->Forget(facts));
   for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(tier_->Has(Record(0, i).facts.name), i == 0) << i;
-  EXPECT_EQ(driver_->ReadBack(Record(1, 0, 1)), Read::kOpened);
+  EXPECT_EQ(driver_->ReadBack(Record(1, 0, 1)), Read::kRight);
 }
 
 TEST_P(TierConformance, HalfOfTheBuffersAreLeftToReads) {

@@ -92,7 +92,7 @@ class TierDriver {
   tl::expected<void, WriteRefusal> Write(const TestRecord& record, bool used_again = false) {
     RecordFacts facts = record.Facts();
     facts.used_again = used_again;
-    if (!tier_.OpenOwner(facts.owner)) return tl::unexpected(WriteRefusal::kOff);
+    if (!tier_.ReadyOwner(facts.owner)) return tl::unexpected(WriteRefusal::kOff);
     // An error only where no store takes it.
     tl::expected<void, WriteRefusal> written;
     bool any = false;
@@ -146,8 +146,8 @@ class TierDriver {
     return Answer<TierErased>([&](auto done) { tier_.Forget(facts, std::move(done)); });
   }
 
-  enum class Read { kOpened, kNotThere, kFailed, kDamaged, kWrong };
-  // kWrong: it opened, with other bytes than were written.
+  enum class Read { kRight, kNotThere, kFailed, kDamaged, kWrong };
+  // kWrong: it was unsealed, with other bytes than were written.
   Read ReadBack(const TestRecord& record) {
     Look(record);
     const auto read = tier_.BeginRead(record.facts.name);
@@ -161,10 +161,10 @@ class TierDriver {
       return Read::kFailed;
     }
     std::vector<std::byte> payload(record.payload.size());
-    const bool opened = tier_.Open(*read, record.Facts(), payload);
-    tier_.EndRead(*read, opened ? ReadEnd::kOpened : ReadEnd::kDamaged);
-    if (!opened) return Read::kDamaged;
-    return payload == record.payload ? Read::kOpened : Read::kWrong;
+    const bool is_unsealed = tier_.Unseal(*read, record.Facts(), payload);
+    tier_.EndRead(*read, is_unsealed ? ReadEnd::kUsed : ReadEnd::kDamaged);
+    if (!is_unsealed) return Read::kDamaged;
+    return payload == record.payload ? Read::kRight : Read::kWrong;
   }
 
  private:

@@ -31,6 +31,10 @@ class JoinedAnswer {
       join_(**first_, *answer);
     } else if (*first_) {
       first_ = std::move(answer);
+    } else if (!answer) {
+      Error& both = first_->error();
+      both.message += "; " + answer.error().message;
+      if (both.cause != answer.error().cause) both.cause.reset();
     }
     done_(std::move(*first_));
   }
@@ -84,9 +88,9 @@ void JoinErased(TierErased& sum, const TierErased& other) {
 
 }  // namespace
 
-bool TierPair::OpenOwner(const Digest& owner) {
-  const bool has_disk = disk_.OpenOwner(owner);
-  return remote_.OpenOwner(owner) || has_disk;
+bool TierPair::ReadyOwner(const Digest& owner) {
+  const bool has_disk = disk_.ReadyOwner(owner);
+  return remote_.ReadyOwner(owner) || has_disk;
 }
 
 bool TierPair::Look(LookFor what, std::function<void()> done) {

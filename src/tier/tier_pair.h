@@ -30,7 +30,7 @@ class TierPair : public Tier {
     disk_.Touch(name);
     remote_.Touch(name);
   }
-  bool OpenOwner(const Digest& owner) override;
+  bool ReadyOwner(const Digest& owner) override;
   tl::expected<WriteId, WriteRefusal> BeginWrite(const RecordFacts& facts) override;
   void Seal(WriteId write, std::span<const std::byte> payload) override {
     Of(write).Seal(Inner(write), payload);
@@ -42,8 +42,8 @@ class TierPair : public Tier {
   std::optional<ReadId> BeginRead(const RecordName& name) override;
   bool HasReadRoom() const override { return disk_.HasReadRoom() && remote_.HasReadRoom(); }
   ReadState StateOf(ReadId read) const override { return Of(read).StateOf(Inner(read)); }
-  bool Open(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const override {
-    return Of(read).Open(Inner(read), facts, payload);
+  bool Unseal(ReadId read, const RecordFacts& facts, std::span<std::byte> payload) const override {
+    return Of(read).Unseal(Inner(read), facts, payload);
   }
   void EndRead(ReadId read, ReadEnd end) override { Of(read).EndRead(Inner(read), end); }
   void set_on_progress(std::function<void()> on_progress) override {

@@ -88,6 +88,25 @@ TEST_F(TierPairTest, AnErrorOfOneIsTheAnswer) {
   }
 }
 
+// What stays on the disk is said too where the store never erases anything.
+TEST_F(TierPairTest, ErrorsOfBothAreTheAnswer) {
+  const Error of_disk{Code::kUnavailable, "the disk fails"};
+  Error of_remote{Code::kUnavailable, "the store is only read"};
+  of_remote.cause = Cause::kReadOnly;
+  for (const bool disk_first : {true, false}) {
+    answers_.clear();
+    pair_.Erase(TestRecord::Owner(0), Keep());
+    if (disk_first) disk_.erased(tl::unexpected(of_disk));
+    remote_.erased(tl::unexpected(of_remote));
+    if (!disk_first) disk_.erased(tl::unexpected(of_disk));
+    ASSERT_EQ(answers_.size(), 1u);
+    ASSERT_FALSE(answers_[0]);
+    EXPECT_EQ(answers_[0].error().message, disk_first ? "the disk fails; the store is only read"
+                                                      : "the store is only read; the disk fails");
+    EXPECT_FALSE(answers_[0].error().cause) << "the disk may be asked again";
+  }
+}
+
 TEST_F(TierPairTest, AFlushFailsWhereOneDoes) {
   int told = 0;
   pair_.Flush([&](Result<TierFlushed> flushed) {

@@ -16,16 +16,17 @@
 namespace kvasir {
 namespace {
 
-// Its rows may open all the same, once it is mended.
+// Tells whether it is a session store put aside: its rows may be readable all the same, once it is
+// mended.
 bool IsAsideOfRows(const std::string& name) {
   const std::optional<std::string> before = NameBeforeAside(name);
   return before && before->starts_with(kRowsName);
 }
 
-// Returns whether a segment or a key of the store opens. A folder without either has nothing to
-// open.
-IoResult<bool> StoreOpens(Storage& storage, FileId folder, const Secret& secret,
-                          const StoreId& store, uint64_t* bytes) {
+// Returns whether the secret unseals a segment or a key of the store. A folder without either has
+// nothing to unseal.
+IoResult<bool> CanUnsealStore(Storage& storage, FileId folder, const Secret& secret,
+                              const StoreId& store, uint64_t* bytes) {
   const IoResult<std::vector<std::string>> names = storage.List(folder);
   if (!names) return IoFailed(names.error());
   const HmacKey head_key = HeadKeyOf(secret);
@@ -53,7 +54,7 @@ IoResult<bool> StoreOpens(Storage& storage, FileId folder, const Secret& secret,
   return !has_segments && (!unread || unread->empty());
 }
 
-// Links, and segments of another version. Damaged ones are fsck's to report.
+// Lists links, and segments of another version. Damaged ones are fsck's to report.
 IoResult<std::vector<std::string>> UnreadSegments(Storage& storage, FileId folder) {
   IoResult<std::vector<std::string>> names = storage.List(folder);
   if (!names) return names;
@@ -104,9 +105,9 @@ IoResult<UnreadFiles> ListUnread(Storage& storage, FileId root, const Secret& se
     const IoResult<OpenedFile> folder = Own(storage, storage.OpenFolder(root, name));
     if (!folder) continue;
     uint64_t bytes = 0;
-    const IoResult<bool> opens = StoreOpens(storage, folder->id(), secret, *store, &bytes);
-    if (!opens) continue;
-    if (!*opens) {
+    const IoResult<bool> unseals = CanUnsealStore(storage, folder->id(), secret, *store, &bytes);
+    if (!unseals) continue;
+    if (!*unseals) {
       unread.stores.push_back(name);
       unread.bytes += bytes;
       continue;

@@ -1,4 +1,4 @@
-// UnreadFiles: what lies in a tier's folder and does not open under a secret.
+// UnreadFiles: what lies in a tier's folder and a secret does not unseal.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace kvasir {
 
-// What this secret does not open: stores without a segment or a key of it, keys of other stores,
+// What this secret does not unseal: stores without a segment or a key of it, keys of other stores,
 // intents of erases, and what was set aside. Not the file of SealedRows, set aside or not, nor
 // stores that are locked.
 struct UnreadFiles {

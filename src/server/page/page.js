@@ -1,119 +1,182 @@
-"use strict";
-// The page of `kvasir serve`: chats over /v1/sessions, and a view of the cache. What models and users
-// write is only ever set as textContent.
+// The page of `kvasir serve`: conversations over /v1/sessions. What models and users write is only ever set as text.
+import {$, act, button, call, copyText, count, element, GONE, hasKey, keep, kept, request, setKey, setOnUnauthorized,
+  showError, showNote} from "./page-parts.js";
+import {watchCache} from "./page-cache.js";
+import {Rendered} from "./page-markdown.js";
+import {copyReceipts, dropReceipts, keepReceipt, moveReceipts, receiptsOf, receiptView} from "./page-receipts.js";
 
-const $ = (id) => document.getElementById(id);
-const KEY = "kvasir-key";
-const MISSES = {
-  cold: "nothing of it was known",
-  diverged: "the text differs from here on",
-  evicted: "what comes next was evicted for lack of room",
-  disabled: "the cache was not used",
-  pool_full: "requests that run use all blocks",
-  window: "the model's window was not kept up to here",
-  identity_changed: "it was computed by another model or format",
-  rope_changed: "the length crossed the model's rotation limit",
-  template_rewrote: "the template writes an old turn otherwise",
-  retokenized: "the same text has other tokens",
-  overtaken: "computing was quicker than loading",
-  unreadable: "the disk could not be read",
-  remote_down: "the store of the fleet stopped to answer",
+const SETTINGS = "kvasir-settings";
+const MOST_LISTED = 300;
+const NAMES = {user: "You", assistant: "Answer", tool: "Result of a tool", system: "System text", developer: "System text"};
+
+let current = null;    // the id of the session, null for an empty conversation
+let messages = [];     // of it, as the server has them
+let running = null;    // an AbortController while an answer comes
+let follows = true;    // the end of the conversation stays in view
+let place = 0;         // else this place of it
+let next_system = "";  // of the next conversation that is made
+let opens = 0;         // calls of openSession
+
+// What goes on after an `await` names its conversation: another may be open by then.
+const session = (id, rest = "") => "v1/sessions/" + id + rest;
+
+// --- the place in the conversation
+
+const scroll = $("scroll");
+scroll.onscroll = () => {
+  if (scroll.hidden) return;
+  place = scroll.scrollTop;
+  follows = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 8;
+  $("to-end").hidden = follows;
 };
-
-let current = null;        // the session's id
-let running = null;        // an AbortController while an answer comes
-const receipts = new Map();  // "id/index": the receipt of an answer of this visit
-
-function element(tag, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(tag), properties);
-  made.append(...children);
-  return made;
+scroll.onwheel = (event) => {
+  if (event.deltaY < 0) follows = false;
+};
+function toEnd(always) {
+  follows ||= always;
+  if (follows) scroll.scrollTop = scroll.scrollHeight;
 }
+$("to-end").onclick = () => toEnd(true);
+new ResizeObserver(() => toEnd(false)).observe(scroll);
 
-function showError(text) {
-  $("error").textContent = text;
-  $("error").hidden = !text;
-}
+// --- the list of conversations
 
-async function request(method, path, body, signal) {
-  const headers = {};
-  const key = sessionStorage.getItem(KEY);
-  if (key) headers.Authorization = "Bearer " + key;
-  if (body !== undefined) headers["Content-Type"] = "application/json";
-  const response = await fetch(path, {method, headers, signal, body: body ? JSON.stringify(body) : undefined});
-  if (response.ok) return response;
-  let message = response.status + " " + response.statusText;
-  try {
-    message = (await response.json()).error.message;
-  } catch { /* not JSON */ }
-  if (response.status === 401) showKeyForm(true);
-  throw new Error(message);
-}
+const isOwn = (entry) => entry.origin === "page" || entry.origin === "chat";
+const titleOf = (entry) => entry.title || new Date(entry.created * 1000).toLocaleString();
+let last_list = "";
 
-const call = async (method, path, body) => (await request(method, path, body)).json();
-const session = (rest = "", id = current) => "v1/sessions/" + id + rest;
-
-// Runs what a button asks for; shows what goes wrong.
-function act(work) {
-  return async (event) => {
-    event?.preventDefault();
-    showError("");
-    try {
-      await work(event);
-    } catch (error) {
-      if (error.name !== "AbortError") showError(error.message);
-    }
-  };
-}
-
-// Runs what makes the page longer, and shows its end where the end was shown before.
-function keepEnd(grow) {
-  const root = document.documentElement;
-  const at_end = innerHeight + scrollY >= root.scrollHeight - 40;
-  grow();
-  if (at_end) scrollTo(0, root.scrollHeight);
-}
-
-function showKeyForm(open) {
-  $("key-form").hidden = !open;
-  $("show-key").setAttribute("aria-expanded", open);
-  if (open) $("key").focus();
-}
-
-// --- conversations
-
-// Never words of the conversation: a forget would leave them there.
-function titleOf(entry) {
-  return new Date(entry.created * 1000).toLocaleString();
+function sessionView(entry) {
+  const open = button(titleOf(entry), "", () => openSession(entry.id));
+  open.title = new Date(entry.created * 1000).toLocaleString();
+  if (entry.id === current) open.setAttribute("aria-current", "true");
+  const remove = button("×", "Delete conversation " + titleOf(entry), async () => {
+    if (!confirm("Delete this conversation, and what the cache holds of it?")) return;
+    const opened = opens;
+    if (entry.id === current) running?.abort();
+    await call("DELETE", session(entry.id));
+    dropReceipts(entry.id);
+    if (entry.id === current && opens === opened) await openSession(null);
+    await listSessions();
+  });
+  return element("li", {}, open, remove);
 }
 
 async function listSessions() {
-  const {data} = await call("GET", "v1/sessions?limit=50");
-  $("sessions").replaceChildren(...data.map((entry) => {
-    const open = element("button", {textContent: titleOf(entry) + " (" + entry.messages + ")"});
-    open.setAttribute("aria-current", entry.id === current);
-    open.onclick = act(() => openSession(entry.id));
-    const remove = element("button", {textContent: "Delete"});
-    remove.setAttribute("aria-label", "Delete conversation " + titleOf(entry));
-    remove.onclick = act(async () => {
-      if (!confirm("Delete this conversation, and what the cache holds of it?")) return;
-      await call("DELETE", session("", entry.id));
-      if (entry.id === current) await openSession(null);
-      await listSessions();
-    });
-    return element("li", {}, open, remove);
-  }));
-  return data;
+  const data = [];
+  let has_more = true;
+  while (has_more && data.length < MOST_LISTED) {
+    const after = data.length ? "&after=" + data.at(-1).id : "";
+    const page = await call("GET", "v1/sessions?limit=100" + after);
+    data.push(...page.data);
+    has_more = page.has_more && page.data.length > 0;
+  }
+  const text = JSON.stringify([current, data.map((entry) => [entry.id, entry.title, entry.messages])]);
+  if (text === last_list) return;  // what is focused stays so
+  last_list = text;
+  const others = data.filter((entry) => !isOwn(entry));
+  $("sessions").replaceChildren(...data.filter(isOwn).map(sessionView));
+  $("program-sessions").replaceChildren(...others.map(sessionView));
+  $("programs").hidden = others.length === 0;
+  $("programs").firstElementChild.textContent = "Made by programs (" + others.length + ")";
 }
 
-async function openSession(id) {
+// --- one conversation
+
+async function openSession(id, from_address = false) {
+  const opened = ++opens;
   running?.abort();
+  const found = id && await call("GET", session(id)).catch((error) => {
+    if (error.message !== GONE) throw error;
+  });
+  if (opens !== opened) return;
+  running?.abort();  // begun meanwhile
+  const is_gone = id && !found;
+  if (is_gone) id = null;
+  if (id !== current) $("settings").close();  // it shows the one before
+  messages = found?.messages || [];
   current = id;
-  const shown = id ? await call("GET", session()) : {messages: []};
-  const first = shown.messages[0];
-  $("system").value = first && first.role === "system" ? first.content : "";
+  history[from_address ? "replaceState" : "pushState"](null, "", id ? "#" + id : location.pathname);
+  show("chat");
+  showMenu(false);
+  showMessages();
+  toEnd(true);
   await listSessions();
-  keepEnd(() => $("messages").replaceChildren(...shown.messages.filter((m) => m.role !== "system").map(messageView)));
+  if (is_gone) throw new Error(GONE);
+}
+
+// Reads and shows a conversation anew; false: another is open.
+async function readAgain(id) {
+  const now = current === id && (await call("GET", session(id))).messages;
+  if (current !== id) return false;
+  messages = now;
+  showMessages();
+  return true;
+}
+
+const systemText = () => messages[0] && NAMES[messages[0].role] === NAMES.system ? messages[0].content : "";
+
+function showMessages() {
+  const receipts = current ? receiptsOf(current) : {};
+  $("welcome").hidden = messages.length > 0;
+  $("messages").replaceChildren(...messages.map((message) => messageView(message, receipts[message.index])));
+}
+
+function foldView(summary, ...children) {
+  return element("details", {className: "fold"}, element("summary", {textContent: summary}), ...children);
+}
+
+const callView = ({name, arguments: text}) => foldView("Call of " + name, element("p", {textContent: text}));
+
+// A message as the page shows it; `parts` of the article are what a stream fills.
+function messageView(message, receipt) {
+  const article = element("article", {className: message.role},
+      element("h2", {className: "unseen", textContent: NAMES[message.role] || message.role}));
+  const body = element("div", {className: "body"});
+  const parts = article.parts = {body};
+  if (message.reasoning_content) article.append(foldView("Thoughts", element("p", {textContent: message.reasoning_content})));
+  if (message.role === "assistant") {
+    parts.text = new Rendered(body);
+    if (message.content) parts.text.append(message.content, true);
+    article.append(body);
+  } else if (message.role === "user") {
+    body.textContent = message.content;
+    article.append(body);
+  } else {
+    body.textContent = message.content;
+    article.append(foldView(NAMES[message.role], body, actionsView(message, article)));
+  }
+  for (const one of message.tool_calls || []) article.append(callView(one.function));
+  if (receipt) article.append(receiptView(receipt));
+  if (message.index !== undefined && !article.querySelector(".actions")) article.append(actionsView(message, article));
+  return article;
+}
+
+function actionsView(message, article) {
+  const {index} = message;
+  const action = (name, work) => button(name, name + " message " + index, work);
+  const row = element("div", {className: "actions"});
+  row.append(button("Copy", "Copy message " + index, (event) => copyText(message.content, event.target)));
+  if (message.role === "assistant" && index === messages.length - 1) row.append(action("Regenerate", regenerate));
+  row.append(action("Edit", () => editMessage(message, article)), action("Fork", async () => {
+    const id = current, opened = opens;
+    const made = await call("POST", session(id, "/fork"), {messages: index + 1});
+    copyReceipts(id, made.id, index + 1);
+    if (opens !== opened) return listSessions();
+    await openSession(made.id);
+    if (current !== made.id) return;
+    showNote("This is a copy of the conversation up to here.");
+    $("text").focus();
+  }), action("Forget", async () => {
+    if (!confirm("Take this message out, and erase what the cache holds of it and of all after it?")) return;
+    const id = current;
+    const gone = await call("POST", session(id, "/forget"), {index});
+    moveReceipts(id, index);
+    if (await readAgain(id)) focusOn(index);
+    await listSessions();
+    if (current !== id) return;
+    showNote("Forgotten: erased " + count(gone.erased_blocks, "block") + " with " + count(gone.erased_tokens, "token") + ".");
+  }));
+  return row;
 }
 
 // Where somebody goes on by keyboard after the messages were shown anew.
@@ -121,95 +184,39 @@ function focusOn(index) {
   ($("messages").querySelector("[aria-label='Edit message " + index + "']") || $("text")).focus();
 }
 
-async function makeSession() {
-  const system = $("system").value.trim();
-  const made = await call("POST", "v1/sessions", system && {system});
-  current = made.id;
-}
-
-function actionButton(name, message, work) {
-  const button = element("button", {type: "button", textContent: name});
-  button.setAttribute("aria-label", name + " message " + message.index);
-  button.onclick = act(work);
-  return button;
-}
-
-function thoughtView(text, open = false) {
-  return element("details", {className: "thought", open}, element("summary", {textContent: "Thoughts"}),
-      element("p", {textContent: text}));
-}
-
-function messageView(message) {
-  const calls = (message.tool_calls || []).map((c) => c.function.name + "(" + c.function.arguments + ")");
-  const text = element("p", {className: "text", textContent: [message.content || [], calls].flat().join("\n")});
-  const thoughts = message.reasoning_content ? [thoughtView(message.reasoning_content)] : [];
-  const article = element("article", {className: message.role},
-      element("h3", {textContent: message.role + " " + message.index}), ...thoughts, text);
-  article.setAttribute("aria-label", message.role + ", message " + message.index);
-  const receipt = receipts.get(current + "/" + message.index);
-  if (receipt) article.append(...receiptView(receipt));
-  article.append(element("div", {className: "actions"},
-      actionButton("Edit", message, () => editMessage(message, article, text)),
-      actionButton("Fork", message, async () => {
-        const made = await call("POST", session("/fork"), {messages: message.index + 1});
-        await openSession(made.id);
-        $("text").focus();
-      }),
-      actionButton("Forget", message, async () => {
-        if (!confirm("Take this message out, and erase what the cache holds of it and of all after it?")) return;
-        const gone = await call("POST", session("/forget"), {index: message.index});
-        await openSession(current);
-        focusOn(message.index);
-        showError("Forgotten: " + gone.erased_blocks + " blocks with " + gone.erased_tokens + " tokens are erased.");
-      })));
-  return article;
-}
-
-function editMessage(message, article, text) {
-  const area = element("textarea", {value: message.content, rows: 4});
+function editMessage(message, article) {
+  const area = element("textarea", {value: message.content, rows: Math.min(12, message.content.split("\n").length + 1)});
   area.setAttribute("aria-label", "New text of message " + message.index);
-  const form = element("form", {}, area, element("button", {textContent: "Save"}),
-      element("button", {type: "button", textContent: "Cancel", onclick: () => {
-        form.replaceWith(text);
+  const {body} = article.parts;
+  const form = element("form", {className: "edit"}, area, element("div", {className: "row"},
+      button("Cancel", "", () => {
+        form.replaceWith(body);
         focusOn(message.index);
-      }}));
+      }), element("button", {className: "main", textContent: message.role === "user" ? "Send" : "Save"})));
   form.onsubmit = act(async () => {
-    await call("PUT", session("/messages/" + message.index), {content: area.value});
-    await openSession(current);
-    if (message.role === "user") await generate({});
+    const id = current, is_question = message.role === "user";
+    await call("PUT", session(id, "/messages/" + message.index), {content: area.value, keep_later: !is_question});
+    dropReceipts(id, message.index + (is_question ? 0 : 1));
+    if (!await readAgain(id)) return;
     focusOn(message.index);
+    if (is_question) await generate({});
   });
-  text.replaceWith(form);
+  area.onkeydown = (event) => {
+    if (event.key === "Escape") form.querySelector("button").click();
+  };
+  body.replaceWith(form);
   area.focus();
 }
 
-// --- receipts
-
-function receiptView(receipt) {
-  const parts = [["pool", receipt.reused.pool], ["partial", receipt.reused.partial], ["disk", receipt.reused.disk],
-    ["remote", receipt.reused.remote], ["computed", receipt.computed]].filter(([, tokens]) => tokens > 0);
-  const words = parts.map(([name, tokens]) => tokens + (name === "computed" ? " computed" : " from " + name)).join(", ");
-  const bar = barView(element("div", {className: "bar"}), parts, receipt.prompt_tokens);
-  bar.setAttribute("role", "img");
-  bar.setAttribute("aria-label", "Prompt of " + receipt.prompt_tokens + " tokens: " + words);
-  const line = ["prompt of " + receipt.prompt_tokens + " tokens: " + words,
-    "first token after " + Math.round(receipt.ttft_ms) + " ms"];
-  if (receipt.tpot_ms > 0) line.push((1000 / receipt.tpot_ms).toFixed(1) + " tokens/s");
-  if (receipt.miss) {
-    const {at_token, message_index, reason} = receipt.miss;
-    const place = message_index === null ? "" : " (message " + message_index + ")";
-    line.push("not reused from token " + at_token + place + ": " + (MISSES[reason] || reason));
-  }
-  return [bar, element("p", {className: "receipt", textContent: line.join("; ")})];
-}
-
-function barView(bar, parts, total) {
-  bar.replaceChildren(...parts.map(([name, amount]) => {
-    const part = element("span", {className: name, title: name + ": " + amount});
-    part.style.width = 100 * amount / total + "%";
-    return part;
-  }));
-  return bar;
+async function regenerate() {
+  const id = current, index = messages.length - 1;
+  await call("POST", session(id, "/truncate"), {messages: index});
+  dropReceipts(id, index);
+  if (current !== id) return;
+  messages = messages.slice(0, index);  // one read anew lacks it already
+  $("messages").children[index]?.remove();
+  $("text").focus();
+  await generate({});
 }
 
 // --- answers
@@ -229,72 +236,169 @@ async function readEvents(response, take) {
 }
 
 // Shows how much of a long prompt is computed, until the first token is there.
-async function watchPrompt(state) {
-  for (const start = performance.now(); !state.begun; await new Promise((go) => setTimeout(go, 300))) {
+async function watchPrompt(answer) {
+  for (const start = performance.now(); !answer.begun; await new Promise((go) => setTimeout(go, 300))) {
     if (performance.now() - start < 500) continue;
     const {data} = await call("GET", "v1/cache/sequences");
     const own = data.find((sequence) => sequence.state !== "decode" && sequence.tokens > 0);
-    if (!own || state.begun) continue;
+    if (!own || answer.begun) continue;
     $("progress").hidden = false;
     $("progress-text").textContent = own.state + ": " + own.computed + " of " + own.tokens + " tokens";
     $("progress-bar").value = own.computed / own.tokens;
   }
 }
 
-async function generate(body) {
-  const state = {begun: false};
-  const controller = running = new AbortController();
-  const text = element("p", {className: "text"});
-  const article = element("article", {className: "assistant"}, element("h3", {textContent: "assistant"}), text);
-  $("messages").append(article);
-  $("messages").setAttribute("aria-busy", "true");
-  $("stop").hidden = false;
-  scrollTo(0, document.documentElement.scrollHeight);
-  watchPrompt(state).catch(() => {});
+// An answer that comes: what it has said is drawn once a frame, and takes a fifth of the time at most.
+class ComingAnswer {
+  constructor() {
+    this.article = messageView({role: "assistant", content: ""});
+    this.article.classList.add("coming");
+    this.text = this.thought = "";
+    this.begun = this.waits = false;
+    this.calls = [];
+  }
+
+  take({content, reasoning_content, tool_calls}) {
+    if (!content && !reasoning_content && !tool_calls) return;
+    this.begun = true;
+    $("progress").hidden = true;
+    this.text += content || "";
+    this.thought += reasoning_content || "";
+    for (const {index, function: one} of tool_calls || []) {
+      const made = this.calls[index] ||= {name: "", arguments: ""};
+      made.name += one?.name || "";
+      made.arguments += one?.arguments || "";
+    }
+    if (this.waits) return;
+    this.waits = true;
+    setTimeout(() => requestAnimationFrame(() => this.draw()), this.rest_ms || 0);
+  }
+
+  draw(is_end = false) {
+    this.waits = false;
+    const start = performance.now();
+    const {parts} = this.article;
+    if (this.thought) {
+      if (!parts.thought) {
+        parts.thought = document.createTextNode("");
+        parts.fold = foldView("Thinking …", element("p", {}, parts.thought));
+        parts.body.before(parts.fold);
+      }
+      parts.thought.appendData(this.thought);
+      this.thought = "";
+    }
+    if (parts.fold && (this.text || is_end)) parts.fold.firstChild.textContent = "Thoughts";
+    if (this.text || is_end) parts.text.append(this.text, is_end);
+    this.text = "";
+    for (const one of this.calls) {
+      if (!one.view) this.article.append(one.view = callView(one));
+      one.view.lastChild.textContent = one.arguments;
+    }
+    toEnd(false);
+    const took_ms = performance.now() - start;
+    this.rest_ms = took_ms > 8 ? 4 * took_ms : 0;
+  }
+}
+
+function setRunning(controller) {
+  running = controller;
+  $("stop").hidden = !controller;
+  $("send").hidden = Boolean(controller);
+  $("messages").setAttribute("aria-busy", Boolean(controller));
+}
+
+// `asked`: the article of a question that the server does not have yet.
+async function generate(body, asked = null) {
+  const controller = new AbortController();
+  setRunning(controller);
+  const answer = new ComingAnswer();
   const id = current;
+  let receipt = null;
+  $("messages").append(answer.article);
+  toEnd(true);
+  watchPrompt(answer).catch(() => {});
   try {
-    const response = await request("POST", session("/generate"), {...body, stream: true, keep_partial: true},
+    const settings = kept(SETTINGS, {});
+    const response = await request("POST", session(id, "/generate"), {...settings, ...body, stream: true, keep_partial: true},
         controller.signal);
     await readEvents(response, (event) => {
       if (event.error) throw new Error(event.error.message);
-      const {content, reasoning_content} = event.choices?.[0]?.delta || {};
-      if (content || reasoning_content) {
-        state.begun = true;
-        $("progress").hidden = true;
-        keepEnd(() => {
-          if (reasoning_content && !article.querySelector("details")) text.before(thoughtView("", true));
-          article.querySelector("details p")?.append(reasoning_content || "");
-          text.append(content || "");
-        });
-      }
-      if (event.kvasir) receipts.set(id + "/" + event.session.index, event.kvasir);
+      answer.take(event.choices?.[0]?.delta || {});
+      if (!event.kvasir) return;
+      receipt = event.kvasir;
+      keepReceipt(id, event.session.index, receipt);
     });
   } finally {
-    state.begun = true;
-    $("progress").hidden = $("stop").hidden = true;
-    $("messages").setAttribute("aria-busy", "false");
-    if (running === controller) running = null;
-    // The server keeps what came before a stop, once it has seen the hang-up.
-    if (controller.signal.aborted) await new Promise((go) => setTimeout(go, 300));
-    if (current === id) await openSession(id);
+    answer.begun = true;
+    $("progress").hidden = true;
+    if (running === controller) setRunning(null);
+    if (current === id) await endAnswer(answer, asked, receipt, controller.signal.aborted);
+    listSessions().catch(() => {});
   }
+}
+
+// Shows what the server has kept of an answer, in the place of what was shown while it came.
+async function endAnswer(answer, asked, receipt, was_stopped) {
+  answer.article.classList.remove("coming");
+  answer.draw(true);
+  const id = current, before = messages.length;
+  let now = [];
+  // The server keeps what came before a stop once it has seen the hang-up.
+  for (let tries = was_stopped && answer.article.parts.text.text ? 20 : 1; tries > 0; --tries) {
+    now = (await call("GET", session(id))).messages;
+    if (current !== id) return;
+    if (now.length > before || tries === 1) break;
+    await new Promise((go) => setTimeout(go, 50));
+  }
+  messages = now;
+  if (!answer.article.isConnected) return showMessages();  // shown anew meanwhile
+  const added = messages.length - before;
+  if (added !== (asked ? 2 : 1)) {
+    if (asked && added < 1 && !$("text").value) $("text").value = asked.parts.body.textContent;
+    return showMessages();
+  }
+  if (asked) asked.append(actionsView(messages.at(-2), asked));
+  for (const old of $("messages").querySelectorAll("[aria-label^=Regenerate]")) old.remove();
+  if (receipt) answer.article.append(receiptView(receipt));
+  answer.article.append(actionsView(messages.at(-1), answer.article));
+  toEnd(false);
 }
 
 $("say").onsubmit = act(async () => {
   const text = $("text").value;
   if (!text.trim() || running) return;
-  if (!current) await makeSession();
   $("text").value = "";
-  $("messages").append(element("article", {className: "user"}, element("h3", {textContent: "user"}),
-      element("p", {className: "text", textContent: text})));
-  try {
-    await generate({messages: [{role: "user", content: text}]});
-  } catch (error) {
-    if (error.name !== "AbortError" && !$("text").value) $("text").value = text;
-    throw error;
+  fitText();
+  if (!current) {
+    const opened = opens;
+    const giveBack = () => $("text").value ||= text;
+    let made;
+    try {
+      made = await call("POST", "v1/sessions", {origin: "page", ...next_system && {system: next_system}});
+    } catch (error) {
+      giveBack();
+      throw error;
+    }
+    if (current || opens !== opened) {
+      giveBack();
+      await call("DELETE", session(made.id));
+      return listSessions();
+    }
+    current = made.id;
+    history.pushState(null, "", "#" + current);
+    if (!await readAgain(made.id)) return giveBack();
   }
+  $("welcome").hidden = true;
+  const asked = messageView({role: "user", content: text});
+  $("messages").append(asked);
+  await generate({messages: [{role: "user", content: text}]}, asked);
 });
 
+function fitText() {
+  $("text").style.height = "auto";
+  $("text").style.height = $("text").scrollHeight + "px";
+}
+$("text").oninput = fitText;
 $("text").onkeydown = (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
@@ -302,92 +406,95 @@ $("text").onkeydown = (event) => {
   }
 };
 document.onkeydown = (event) => {
-  if (event.key === "Escape") running?.abort();
+  if (event.key !== "Escape" || $("settings").open) return;
+  running?.abort();
+  showMenu(false);
 };
-$("stop").onclick = () => running?.abort();
+$("stop").onclick = () => {
+  running?.abort();
+  $("text").focus();
+};
+$("close-error").onclick = () => {
+  showError("");
+  $("text").focus();
+};
+$("messages").onclick = (event) => {
+  if (!event.target.classList.contains("copy")) return;
+  act(() => copyText(event.target.closest(".code").lastChild.textContent, event.target))();
+};
+
+// --- views and settings
+
+function showMenu(is_open) {
+  document.querySelector("main").inert = is_open;
+  document.body.classList.toggle("menu", is_open);
+  $("menu").setAttribute("aria-expanded", is_open);
+}
+$("menu").onclick = () => showMenu(!document.body.classList.contains("menu"));
+
+function show(view) {
+  for (const name of ["scroll", "say", "text-help"]) $(name).hidden = view !== "chat";
+  $("to-end").hidden = follows || view !== "chat";
+  scroll.scrollTop = place;
+  toEnd(false);
+  $("cache").hidden = view !== "cache";
+  $("show-cache").setAttribute("aria-pressed", view === "cache");
+  watchCache(view === "cache");
+}
+$("show-cache").onclick = () => show($("cache").hidden ? "cache" : "chat");
+
 $("new").onclick = act(async () => {
+  next_system = "";
   await openSession(null);
   $("text").focus();
 });
-$("system-form").onsubmit = act(async () => {
-  if (!current) return;
-  await call("PUT", session("/system"), {content: $("system").value});
-  await openSession(current);
-});
-$("show-key").onclick = () => showKeyForm($("key-form").hidden);
-$("key-form").onsubmit = act(async () => {
-  sessionStorage.setItem(KEY, $("key").value);
+
+function openSettings(focus = $("system")) {
+  const {temperature, max_tokens} = kept(SETTINGS, {});
+  $("system").value = current ? systemText() : next_system;
+  $("temperature").value = temperature ?? "";
+  $("max-tokens").value = max_tokens ?? "";
+  $("settings-error").hidden = true;
+  $("key").placeholder = hasKey() ? "one is in use" : "";
+  if (!$("settings").open) $("settings").showModal();
+  focus.focus();
+}
+$("show-settings").onclick = () => openSettings();
+$("cancel").onclick = () => $("settings").close();
+$("settings-form").onsubmit = async (event) => {
+  event.preventDefault();
+  const number = (name) => $(name).value === "" ? undefined : Number($(name).value);
+  keep(SETTINGS, {temperature: number("temperature"), max_tokens: number("max-tokens")});
+  const had_key = $("key").value !== "";
+  if (had_key) setKey($("key").value);
   $("key").value = "";
-  showKeyForm(false);
-  await start();
-});
-
-// --- the cache
-
-const samples = [];  // blocks that were evicted between two looks
-let evicted = null, watching = null;
-
-async function showCache() {
-  const state = await call("GET", "v1/cache");
-  const blocks = state.cache.blocks;
-  const total = blocks.pinned + blocks.idle + blocks.free;
-  const parts = [["pinned", blocks.pinned, "used by requests"], ["idle", blocks.idle, "kept for later prompts"],
-    ["free", blocks.free, "free"]];
-  barView($("blocks"), parts, total || 1);
-  $("blocks").setAttribute("aria-label", parts.map(([, amount, words]) => amount + " blocks " + words).join(", "));
-  $("blocks-list").replaceChildren(...parts.map(([name, amount, words]) =>
-      element("li", {}, element("i", {className: name}), amount + " " + words)));
-  if (evicted !== null) samples.push(Math.max(0, blocks.evicted - evicted));
-  evicted = blocks.evicted;
-  if (samples.length > 100) samples.shift();
-  const most = Math.max(1, ...samples);
-  $("evictions").replaceChildren(...samples.map((amount, i) => {
-    const bar = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-    const height = 58 * amount / most;
-    for (const [name, value] of Object.entries({x: i * 3, y: 60 - height, width: 2, height})) bar.setAttribute(name, value);
-    return bar;
-  }));
-  const text = blocks.evicted + " blocks were evicted since the start; at most " + (samples.length ? most : 0) +
-      " between two looks, two seconds apart";
-  $("evictions-text").textContent = text;
-  $("evictions").setAttribute("aria-label", text);
-  const {data, has_more} = await call("GET", "v1/cache/prefixes");
-  $("prefixes").replaceChildren(prefixTree(data), ...(has_more ? [element("p", {textContent: "and more"})] : []));
-}
-
-function prefixTree(runs) {
-  const lists = runs.map(() => element("ul"));
-  const top = element("ul");
-  for (const run of runs) {
-    const words = run.tokens + " tokens, " + run.hits + (run.hits === 1 ? " hit" : " hits") +
-        (run.used_blocks > 0 ? ", in use" : "");
-    const item = element("li", {}, words);
-    if (run.text !== null) item.append(" ", element("code", {textContent: run.text}));
-    item.append(lists[run.index]);
-    (run.parent === null ? top : lists[run.parent]).append(item);
+  const id = current;
+  try {
+    if (!id) {
+      next_system = $("system").value.trim();
+    } else if ($("system").value !== systemText()) {
+      await call("PUT", session(id, "/system"), {content: $("system").value});
+      dropReceipts(id);
+      await readAgain(id);
+    }
+    $("settings").close();
+    if (had_key) await start();
+    $("text").focus();
+  } catch (error) {
+    $("settings-error").textContent = error.message;
+    $("settings-error").hidden = false;
   }
-  for (const list of lists) if (!list.children.length) list.remove();
-  return runs.length ? top : element("p", {textContent: "Nothing yet."});
-}
+};
+setOnUnauthorized(() => openSettings($("key")));
 
-function show(view) {
-  for (const name of ["chat", "cache"]) {
-    $(name).hidden = name !== view;
-    $("show-" + name).setAttribute("aria-pressed", name === view);
-  }
-  clearInterval(watching);
-  if (view !== "cache") return;
-  const look = act(showCache);
-  look();
-  watching = setInterval(look, 2000);
-}
-$("show-chat").onclick = () => show("chat");
-$("show-cache").onclick = () => show("cache");
+const fromAddress = () => /^#(sess_[0-9a-f]{32})$/.exec(location.hash)?.[1] || null;
+onpopstate = act(() => openSession(fromAddress(), true));
 
 const start = act(async () => {
   const models = await call("GET", "v1/models");
   $("model").textContent = models.data[0].id;
-  const sessions = await listSessions();
-  if (sessions.length) await openSession(sessions[0].id);
+  const id = fromAddress();
+  await (id ? openSession(id, true).finally(listSessions) : listSessions());
 });
 start();
+$("text").focus();

@@ -1,0 +1,175 @@
+#include "api/session_forget.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "api/session_for_test.h"
+
+namespace kvasir {
+namespace {
+
+class SessionForgetTest : public ByteSessionTest {
+ protected:
+  using Texts = std::vector<std::string>;
+
+  // Shows each request as "before[forgotten]after", with the salt before it.
+  static Texts Shown(const std::vector<ForgetRequest>& requests) {
+    Texts shown;
+    for (const ForgetRequest& request : requests) {
+      std::string text = Text(request.ids);
+      EXPECT_LE(request.first, request.last);
+      EXPECT_LT(request.last, text.size());
+      text.insert(request.last + 1, "]").insert(request.first, "[");
+      shown.push_back(request.cache_salt.value_or("") + text);
+    }
+    return shown;
+  }
+  Texts PathsOf(const SessionState& state) const {
+    Texts texts;
+    for (size_t i = 0; i < state.paths.size(); ++i) texts.push_back(Text(IdsOf(state.paths, i)));
+    return texts;
+  }
+  // Forgets messages [begin, end).
+  Forgetting Forget(const SessionState& state, size_t begin, size_t end) {
+    const MessageRange range{begin, end};
+    return ForgetMessages(store_, state, RemoveMessages(state, range), range, scope_);
+  }
+  // Forgets code points [begin, end) of a message.
+  Result<Forgetting> ForgetPoints(const SessionState& state, size_t index, uint32_t begin,
+                                  uint32_t end) {
+    return ForgetPart(store_, state, {index, begin, end}, scope_);
+  }
+
+  ForgetScope scope_{.model = model_, .cache_owner = "o", .others = {}};
+};
+
+TEST_F(SessionForgetTest, AMessageIsForgottenWithoutWhatTheTemplateWrites) {
+  SessionState state = Session({{"user", "ab"}, {"assistant", "cd"}, {"user", "ef"}});
+  EXPECT_EQ(Shown(Forget(state, 1, 2).requests), Texts{"ab;[cd];ef;"}) << "it was not read yet";
+  Read(&state);
+  const auto paths_left = [&](size_t begin, size_t end, const char* request) {
+    const Forgetting forgetting = Forget(state, begin, end);
+    EXPECT_EQ(Shown(forgetting.requests), Texts{request});
+    EXPECT_EQ(forgetting.state.messages.size(), 3 - (end - begin));
+    return PathsOf(forgetting.state);
+  };
+  EXPECT_EQ(paths_left(0, 1, "[ab];cd;ef;"), Texts{});
+  EXPECT_EQ(paths_left(1, 2, "ab;[cd];ef;"), Texts{"ab;"});
+  EXPECT_EQ(paths_left(2, 3, "ab;cd;[ef];"), Texts{"ab;cd;"});
+  EXPECT_EQ(paths_left(0, 3, "[ab];cd;ef;"), Texts{}) << "what comes after it goes with it";
+}
+
+TEST_F(SessionForgetTest, NoMessagesAskForNothing) {
+  SessionState state = Session({{"user", "ab"}});
+  Read(&state);
+  for (const size_t at : {0u, 1u}) {
+    const Forgetting forgetting = Forget(state, at, at);
+    EXPECT_TRUE(forgetting.requests.empty());
+    EXPECT_EQ(PathsOf(forgetting.state), Texts{"ab;"});
+  }
+}
+
+TEST_F(SessionForgetTest, EachNamespaceInWhichItWasReadIsAsked) {
+  SessionState state = Session({{"user", "ab"}});
+  Read(&state, {.owner = "o", .salt = "s:"});
+  Read(&state, {.owner = "p", .salt = {}, .adapters = "d"});
+  const Forgetting forgetting = Forget(state, 0, 1);
+  EXPECT_EQ(Shown(forgetting.requests), (Texts{"s:[ab];", "[ab];", "[ab];"}));
+  ASSERT_EQ(forgetting.requests.size(), 3u);
+  EXPECT_EQ(forgetting.requests[1].owner, "p");
+  EXPECT_EQ(forgetting.requests[1].adapters, "d");
+  EXPECT_EQ(forgetting.requests[2].owner, "o") << "where the next prompt would be read";
+  EXPECT_EQ(PathsOf(forgetting.state), Texts{});
+}
+
+TEST_F(SessionForgetTest, AnOlderTextOfTheMessageGoesToo) {
+  SessionState state = Session({{"user", "ab"}, {"user", "XYZ"}});
+  Read(&state);
+  state = *Edit(store_, state, 1, Said("", "cd"), LaterMessages::kStay);
+  const Forgetting forgetting = Forget(state, 1, 2);
+  EXPECT_EQ(Shown(forgetting.requests), (Texts{"ab;[XYZ];", "ab;[cd];"}));
+  EXPECT_EQ(PathsOf(forgetting.state), Texts{"ab;"});
+}
+
+TEST_F(SessionForgetTest, AMessageThatThePromptLeavesOutIsForgottenWhereItWasRead) {
+  SessionState state =
+      Session({{"system", "s"}, {"user", "ab"}, {"assistant", "cd"}, {"user", "ef"}});
+  state.dropped = 2;
+  EXPECT_EQ(Shown(Forget(state, 1, 2).requests), Texts{}) << "it was never read";
+  EXPECT_EQ(Shown(Forget(state, 1, 4).requests), Texts{"s;[ef];"});
+  state.dropped = 0;
+  Read(&state);
+  state.dropped = 2;
+  EXPECT_EQ(Shown(Forget(state, 1, 2).requests), Texts{"s;[ab;]cd;ef;"})
+      << "where its text ends is not known any more";
+}
+
+TEST_F(SessionForgetTest, APartIsItsCodePoints) {
+  SessionState state = Session({{"user", "a\xC3\xA9xy"}, {"user", "z"}});
+  Read(&state);
+  const auto forgotten = ForgetPoints(state, 0, 1, 3);  // é and x
+  ASSERT_TRUE(forgotten) << forgotten.error().text();
+  EXPECT_EQ(Shown(forgotten->requests), Texts{"a[\xC3\xA9x]y;z;"});
+  EXPECT_EQ(forgotten->state.messages[0]->content, "ay");
+  EXPECT_EQ(PathsOf(forgotten->state), Texts{"a"});
+  const auto last = ForgetPoints(state, 1, 0, 1);
+  ASSERT_TRUE(last);
+  EXPECT_EQ(Shown(last->requests), Texts{"a\xC3\xA9xy;[z];"});
+  EXPECT_EQ(last->state.messages[1]->content, "");
+}
+
+TEST_F(SessionForgetTest, APartOutsideTheSessionIsRefused) {
+  const SessionState state = Session({{"user", "ab"}});
+  const auto field = [&](size_t index, uint32_t begin, uint32_t end) {
+    const auto forgotten = ForgetPoints(state, index, begin, end);
+    if (forgotten) return std::string("it is taken");
+    EXPECT_EQ(forgotten.error().code, Code::kInvalidArgument);
+    return *forgotten.error().field;
+  };
+  EXPECT_EQ(field(1, 0, 1), "index");
+  EXPECT_EQ(field(0, 1, 1), "end");
+  EXPECT_EQ(field(0, 1, 3), "end");
+  EXPECT_EQ(field(0, 0, 2), "it is taken");
+}
+
+// What comes before the first message that somebody said, such as a system message, may be that of
+// other sessions too: the engine keeps it where they have it.
+TEST_F(SessionForgetTest, AWholeSessionIsForgottenUpToTheEndOfItsFirstSaidMessage) {
+  EXPECT_TRUE(ForgetAll(Session({}), scope_).empty());
+  EXPECT_EQ(Shown(ForgetAll(Session({{"system", "s"}}), scope_)), Texts{"[s;]"});
+  EXPECT_EQ(Shown(ForgetAll(Session({{"user", "ab"}}), scope_)), Texts{"[ab];"});
+  SessionState state =
+      Session({{"system", "s"}, {"developer", "d"}, {"user", "ab"}, {"assistant", "c"}});
+  Read(&state, {}, "more");
+  EXPECT_EQ(Shown(ForgetAll(state, scope_)), Texts{"[s;d;ab];c;more"});
+  state.messages.erase(state.messages.begin() + 2);  // the question, whose path stays
+  EXPECT_EQ(Shown(ForgetAll(state, scope_)), (Texts{"[s;d;ab];c;more", "[s;d;c];"}));
+}
+
+TEST_F(SessionForgetTest, OthersThatSayTheSameAreNamedToTheEngine) {
+  SessionState state = Session({{"system", "s"}, {"user", "ab"}});
+  Read(&state);
+  SessionState other = Session({{"system", "s"}, {"user", "ac"}});
+  Read(&other);
+  scope_.others.push_back(std::make_shared<const SessionState>(other));
+  const std::vector<ForgetRequest> requests = ForgetAll(state, scope_);
+  ASSERT_EQ(requests.size(), 1u);
+  ASSERT_EQ(requests[0].kept.size(), 1u);
+  EXPECT_EQ(Text(requests[0].kept[0]), "s;a");
+}
+
+TEST_F(SessionForgetTest, APromptOfNoSessionIsForgottenWhole) {
+  for (const char* text : {"a", "ab;c"}) {
+    const ForgetRequest request = ForgetPrompt(Ids(text), {.owner = {}, .salt = "s"}, scope_);
+    EXPECT_EQ(Shown({request}), Texts{"s[" + std::string(text) + "]"});
+    EXPECT_EQ(request.owner, "o");
+    EXPECT_TRUE(request.kept.empty());
+  }
+}
+
+}  // namespace
+}  // namespace kvasir

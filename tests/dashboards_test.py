@@ -1,0 +1,224 @@
+"""Each expression of share/grafana and share/prometheus, run by a real Prometheus that scrapes a server under load."""
+import json
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+import urllib.parse
+import urllib.request
+
+from server_harness import BINARY, ROOT, WAIT_S, Server, listening_port
+
+DASHBOARD = json.loads((ROOT / "share/grafana/kvasir.json").read_text())
+ALERTS = ROOT / "share/prometheus/alerts.yml"
+ADMIN = "operator-key"
+
+
+def silent_port(test):
+    """A port at which no program listens, as long as the test runs."""
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    test.addClassCleanup(bound.close)
+    return bound.getsockname()[1]
+
+
+class Prometheus:
+    """Debian's, which scrapes a server each second; alerts wait for nothing."""
+
+    def __init__(self, home, target):
+        rules = re.sub(r"(?m)^ *for: .*\n", "", ALERTS.read_text()).replace("[5m]", "[10s]").replace("[10m]", "[10s]")
+        (home / "alerts.yml").write_text(rules)
+        (home / "prometheus.yml").write_text(json.dumps({
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"}, "rule_files": ["alerts.yml"],
+            "scrape_configs": [{"job_name": "kvasir", "authorization": {"credentials": ADMIN},
+                                "static_configs": [{"targets": [target]}]}]}))
+        self.process = subprocess.Popen(
+            ["prometheus", f"--config.file={home}/prometheus.yml", f"--storage.tsdb.path={home}/data",
+             "--web.listen-address=127.0.0.1:0"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.log = []
+        threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True).start()
+        self.port = self.wait_for(lambda: listening_port(self.process.pid))
+
+    def get(self, path, **query):
+        url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(query)}"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            if error.code == 503:
+                return None  # it listens, and reads its data
+            raise AssertionError(f"{query}: {error.read().decode()}") from None
+        except OSError:
+            return None  # it starts
+
+    def values(self, expression):
+        data = self.get("query", query=expression)
+        return data["result"] if data else []
+
+    def firing(self):
+        data = self.get("alerts")
+        return {alert["labels"]["alertname"] for alert in data["alerts"]} if data else set()
+
+    def wait_for(self, what):
+        end = time.monotonic() + WAIT_S
+        while not (found := what()):
+            if time.monotonic() > end:
+                raise AssertionError("".join(self.log[-5:]) or "Prometheus has no such value")
+            time.sleep(0.2)
+        return found
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(WAIT_S)
+        self.process.stderr.close()
+
+
+@unittest.skipUnless(shutil.which("prometheus"), "needs prometheus")
+class Dashboards(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.home = pathlib.Path(tempfile.mkdtemp(prefix="dashboards-"))
+        cls.addClassCleanup(shutil.rmtree, cls.home, ignore_errors=True)
+        keys = cls.home / "keys"
+        keys.write_text("alpha\nbeta\n")
+        cache = ("--cache-dir", str(cls.home / "cache"))
+        # The limit that the bandwidth used is a share of: with so small a cache the server does not measure it itself.
+        subprocess.run([BINARY, "bench", "-p", "0", "-n", "1", "--repeats", "1", "--speed-only", *cache], check=True,
+                       stdout=subprocess.DEVNULL, timeout=WAIT_S)
+        cls.server = Server(*cache, "--api-key-file", str(keys), "--admin-key", ADMIN, "--disk", str(cls.home / "kv"),
+                            "--kv-memory", "1MiB", "--max-queued", "2", "--parallel", "2", "--remote",
+                            f"redis://127.0.0.1:{silent_port(cls)}", "--fleet-secret", cls.fleet_secret(), "--disk-reserve", "0")
+        cls.addClassCleanup(cls.server.stop)
+        cls.prometheus = Prometheus(cls.home, f"127.0.0.1:{cls.server.port}")
+        cls.addClassCleanup(cls.prometheus.stop)
+        cls.stopped = threading.Event()
+        cls.clients = [threading.Thread(target=cls.load, args=(i,)) for i in range(6)]
+        for client in cls.clients:
+            client.start()
+        cls.addClassCleanup(cls.stop_load)
+        cls.prometheus.wait_for(lambda: cls.prometheus.values("rate(vllm:generation_tokens_total[10s]) > 0"))
+
+    @classmethod
+    def fleet_secret(cls):
+        path = cls.home / "fleet"
+        path.write_bytes(bytes(range(32)))
+        path.chmod(0o600)
+        return str(path)
+
+    @classmethod
+    def load(cls, number):
+        """Prompts that repeat and prompts that are new, of two tenants, more at once than the queue takes."""
+        turn = 0
+        while not cls.stopped.is_set():
+            turn += 1
+            head = [5 + number % 3] * 40 + [(turn // 3 * 7 + k) % 900 + 5 for k in range(400)]
+            cls.server.request("POST", "/v1/completions", {"prompt": head, "max_tokens": 12, "ignore_eos": True},
+                               {"Authorization": f"Bearer {'alpha' if number % 2 else 'beta'}"})
+
+    @classmethod
+    def stop_load(cls):
+        cls.stopped.set()
+        for client in cls.clients:
+            client.join()
+
+    def test_each_panel_has_data(self):
+        panels = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+        self.assertGreater(len(panels), 25)
+        for panel in panels:
+            for target in panel["targets"]:
+                expression = target["expr"].replace("$__rate_interval", "10s").replace("$job", ".*")
+                with self.subTest(panel=panel["title"], expression=expression):
+                    self.prometheus.wait_for(lambda: self.prometheus.values(expression))
+
+    def test_the_bandwidth_used_is_that_of_the_load(self):
+        limit = float(self.prometheus.wait_for(lambda: self.prometheus.values(
+            "kvasir_read_limit_bytes_per_second"))[0]["value"][1])
+        self.assertGreater(limit, 1e8)
+        kept = (self.home / "cache/limits").read_text().split("\n")[2].split()
+        self.assertEqual(limit, float(kept[1]))  # as bench measured it
+        used = float(self.prometheus.wait_for(lambda: self.prometheus.values("kvasir_mbu_ratio > 0"))[0]["value"][1])
+        self.assertLess(used, 100)  # it may be above 1: the small model stays in the CPU's caches
+
+    def test_the_dashboard_is_of_grafanas_schema(self):
+        self.assertEqual((DASHBOARD["schemaVersion"], DASHBOARD["uid"], DASHBOARD["title"]), (39, "kvasir", "Kvasir"))
+        ids, places = set(), []
+        for panel in DASHBOARD["panels"]:
+            self.assertNotIn(panel["id"], ids)
+            ids.add(panel["id"])
+            place = panel["gridPos"]
+            self.assertLessEqual(place["x"] + place["w"], 24)
+            for other in places:  # no panel lies on another one
+                self.assertTrue(place["x"] >= other["x"] + other["w"] or other["x"] >= place["x"] + place["w"] or
+                                place["y"] >= other["y"] + other["h"] or other["y"] >= place["y"] + place["h"], panel["title"])
+            places.append(place)
+            if panel["type"] == "row":
+                continue
+            self.assertEqual(panel["type"], "timeseries")
+            self.assertTrue(panel["description"].endswith("."))
+            self.assertEqual({target["refId"] for target in panel["targets"]},
+                             set("ABCDEF"[:len(panel["targets"])]))
+            for target in panel["targets"]:
+                self.assertIn('{job=~"$job"', target["expr"])
+        self.assertEqual([variable["name"] for variable in DASHBOARD["templating"]["list"]], ["datasource", "job"])
+
+    def test_faults_fire_alerts(self):
+        self.prometheus.wait_for(lambda: "KvasirTierOff" in self.prometheus.firing())  # no Redis is there
+        self.prometheus.wait_for(lambda: "KvasirRefusesRequests" in self.prometheus.firing())  # two may wait
+        self.assertNotIn("KvasirDown", self.prometheus.firing())
+        self.assertNotIn("KvasirPassesItsPlan", self.prometheus.firing())
+        with tempfile.TemporaryDirectory() as home:
+            gone = Prometheus(pathlib.Path(home), f"127.0.0.1:{silent_port(type(self))}")
+            try:
+                gone.wait_for(lambda: "KvasirDown" in gone.firing())
+            finally:
+                gone.stop()
+
+    def test_every_alert_fires_on_its_series_and_not_before(self):
+        """promtool: counters in steps of 1 a minute and the like, for each rule; the ones above are real."""
+        series = {  # expression's series: values that fire, values that do not
+            "KvasirDown": (['up{job="kvasir",instance="a"}'], ["0x40"], ["1x40"]),
+            "KvasirTierOff": (['kvasir_tier_on{tier="disk",instance="a"}'], ["0x40"], ["1x40"]),
+            "KvasirTierDropsBlocks": (['kvasir_tier_dropped_blocks_total{tier="disk",cause="x",instance="a"}'],
+                                      ["0+120x40"], ["0+30x40"]),
+            "KvasirRefusesRequests": (['kvasir_rejected_requests_total{reason="x",instance="a"}',
+                                       'kvasir_requests_total{outcome="ok",instance="a"}'],
+                                      ["0+10x40", "0+100x40"], ["0+1x40", "0+100x40"]),
+            "KvasirWaitsLong": (['kvasir_oldest_wait_seconds{instance="a"}'], ["31x40"], ["29x40"]),
+            "KvasirFirstTokenIsSlow": ([f'vllm:time_to_first_token_seconds_bucket{{le="{le}",instance="a"}}'
+                                        for le in ("20", "40", "+Inf")],
+                                       ["0+80x40", "0+100x40", "0+100x40"], ["0+99x40", "0+100x40", "0+100x40"]),
+            "KvasirPoolIsTooSmall": (['kvasir_recomputed_tokens_total{cause="evicted",instance="a"}',
+                                      'vllm:prompt_tokens_total{instance="a"}'],
+                                     ["0+30x40", "0+100x40"], ["0+10x40", "0+100x40"]),
+            "KvasirPreempts": (['kvasir_preemptions_total{cause="x",instance="a"}'], ["0+7x40"], ["0+5x40"]),
+            "KvasirLineCostsTurns": (['kvasir_volatile_tokens_total{instance="a"}',
+                                      'vllm:prompt_tokens_total{instance="a"}'],
+                                     ["0+40x40", "0+100x40"], ["0+20x40", "0+100x40"]),
+            "KvasirPassesItsPlan": (['process_resident_memory_bytes{instance="a"}',
+                                     'kvasir_planned_memory_bytes{instance="a"}'], ["101x40", "100x40"],
+                                    ["100x40", "100x40"]),
+            "KvasirCertificateEndsSoon": (['kvasir_tls_certificate_expiration_timestamp_seconds{instance="a"}'],
+                                          ["1209660x40"], ["1212000x40"]),  # 14 days are 1209600 s, and it is 2340 s
+            "KvasirNumbersNotFinite": (['vllm:corrupted_requests_total{instance="a"}'], ["0+1x40"], ["3x40"])}
+        self.assertEqual(set(re.findall(r"alert: (\w+)", ALERTS.read_text())), set(series))
+        for fires, which in ((True, 1), (False, 2)):
+            for name, row in series.items():
+                with self.subTest(name, fires=fires), tempfile.TemporaryDirectory() as home:
+                    values = [{"series": one, "values": value.replace("x40", "+0x40") if "+" not in value else value}
+                              for one, value in zip(row[0], row[which])]
+                    path = pathlib.Path(home) / "test.yml"
+                    path.write_text(json.dumps({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [{
+                        "interval": "1m", "input_series": values, "promql_expr_test": [{
+                            "expr": f'count(ALERTS{{alertname="{name}",alertstate="firing"}})', "eval_time": "39m",
+                            "exp_samples": [{"labels": "{}", "value": 1}] if fires else []}]}]}))
+                    result = subprocess.run(["promtool", "test", "rules", str(path)], capture_output=True, text=True)
+                    self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
