@@ -6,7 +6,8 @@ if(NOT DEFINED KVASIR_CCACHE)
   set(KVASIR_CCACHE "${ccache}" CACHE INTERNAL "the ccache of this build folder, or ccache-NOTFOUND")
 endif()
 if(KVASIR_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${KVASIR_CCACHE})
+  # The second: of a file that reads precompiled headers (below).
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${KVASIR_CCACHE})
 endif()
 
 add_library(kvasir_flags INTERFACE)
@@ -47,6 +48,19 @@ endif()
 if(KVASIR_TESTS)
   find_package(GTest REQUIRED)
   include(GoogleTest)
+endif()
+
+# With a sanitizer nothing is optimised of tests and of what does not compute, so reading headers is most of what the
+# compiler does: these are compiled once, for all files of -O0 (`access_test`: 3.2 s of CPU, 6.8 without).
+if(KVASIR_SANITIZE AND KVASIR_TESTS)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/headers.cc CONTENT "// Precompiled headers: cmake/kvasir.cmake.\n")
+  add_library(kvasir_headers OBJECT ${PROJECT_BINARY_DIR}/headers.cc)
+  target_link_libraries(kvasir_headers PRIVATE kvasir_flags GTest::gtest)
+  target_compile_options(kvasir_headers PRIVATE -O0)
+  target_precompile_headers(kvasir_headers PRIVATE <gtest/gtest.h> <nlohmann/json.hpp> <fmt/format.h> <fmt/ranges.h>
+    <algorithm> <array> <atomic> <chrono> <cmath> <condition_variable> <cstdint> <deque> <filesystem> <fstream>
+    <functional> <future> <map> <memory> <optional> <random> <set> <span> <sstream> <string> <string_view> <thread>
+    <unordered_map> <utility> <vector>)
 endif()
 
 # Sources of these folders, and the tests of each folder, are compiled joined: they nearly all read the same
@@ -103,6 +117,7 @@ function(kvasir_test name)
   # A test's own code runs once or is a plain reference: optimising it takes longer than it saves.
   if(KVASIR_SANITIZE)
     target_compile_options(${name} PRIVATE -O0)
+    target_precompile_headers(${name} REUSE_FROM kvasir_headers)
   else()
     target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()
@@ -150,6 +165,9 @@ function(kvasir_library name)
       target_compile_options(kvasir_${name} PRIVATE $<$<CONFIG:Release>:${level}>)
       if(KVASIR_SANITIZE AND NOT name STREQUAL jinja)  # whose tests parse megabytes
         target_compile_options(kvasir_${name} PRIVATE -O0)  # instrumenting less code takes less time
+        if(TARGET kvasir_headers)
+          target_precompile_headers(kvasir_${name} REUSE_FROM kvasir_headers)
+        endif()
       endif()
     endif()
   else()

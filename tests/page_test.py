@@ -111,7 +111,9 @@ class PageTest(BrowserTest):
             self.ask(page, "What is the code of the green safe?")
             expect(page.get_by_role("button", name="Regenerate")).to_have_count(1)
             before = page.locator("article.assistant .body").nth(1).inner_text()
-            page.get_by_role("button", name="Regenerate message 4").click()
+            with page.expect_response(lambda response: response.url.endswith("/generate")) as generated:
+                page.get_by_role("button", name="Regenerate message 4").click()
+            generated.value.finished()
             expect(page.locator("article.assistant .receipt").nth(1)).to_contain_text("from memory")
             expect(page.get_by_role("button", name="Regenerate message 4")).to_be_visible()
             expect(page.locator("article")).to_have_count(5)

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import threading
@@ -25,6 +26,18 @@ SLOW = bool(os.environ.get("KVASIR_SLOW"))  # the long half of a test, and what 
 def most_s(seconds):
     """A limit of what a test measures: where it runs alone, in slow. Beside others it is WAIT_S."""
     return seconds if SLOW else WAIT_S
+
+
+def slowness():
+    """How many times the CPU time of this machine is that for which limits of it are written, at least 1."""
+    took_s = []
+    for _ in range(5):
+        begin = time.process_time()
+        text = json.dumps({str(i): [i, i / 7, str(i)] for i in range(2000)})
+        for _ in range(5):
+            text = json.dumps(json.loads(text))
+        took_s.append(time.process_time() - begin)
+    return max(1, statistics.median(took_s) / 0.015)
 
 
 def binary():

@@ -53,23 +53,23 @@ class Rates(unittest.TestCase):
             self.assertFalse([name for name in headers if name.startswith("x-ratelimit")])
 
     def test_who_hangs_up_pays_and_what_is_cached_is_free(self):
-        file = KeysFile({"a": tenant("a", tokens_per_minute=100000)})
+        # So few that what is paid back while a machine is slow is less than what an answer takes.
+        file = KeysFile({"a": tenant("a", tokens_per_minute=600)})
         with file.folder, Server("--keys", str(file.path)) as server:
             def remaining():
                 headers = server.request("GET", "/v1/models", headers={"x-api-key": "a"})[1]
-                return int(headers.get("x-ratelimit-remaining-tokens", 100000))
+                return int(headers["x-ratelimit-remaining-tokens"])
 
             body = {"prompt": list(range(5, 505)), "max_tokens": 1}
             for _ in range(20):
                 server.post("/v1/completions", body, {"x-api-key": "a"})
-            self.assertGreater(remaining(), 100000 - 1500)  # 500 + 20, not 20 * 501
-            before = remaining()
+            self.assertGreater(remaining(), 0)  # 500 + 20, not 20 * 501
             with server.open() as s:
                 s.sendall(post({**LONG, "stream": True}, b"x-api-key: a"))
                 got = b""
-                while got.count(b"data: ") < 50:
+                while got.count(b"data: ") < 500:
                     got += s.recv(65536)
-            server.until("it is charged", lambda: remaining() < before)
+            server.until("it is charged", lambda: remaining() == 0)
 
 
 class Times(WithServer):

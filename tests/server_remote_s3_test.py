@@ -42,6 +42,10 @@ class OnS3(Fleet):
     def check(self, server, ids, flags=(), **more):
         return super().check(server, ids, flags=(*FLAGS, *flags), **more)
 
+    def found(self, ids, remote, **more):
+        # It computes slowly: moto may answer later than a quick one would wait.
+        return super().found(ids, remote, environment={"KVASIR_TARGET": "scalar"}, **more)
+
     def write(self, ids):
         """A machine reads a prompt, and shares it."""
         for left in reversed(range(self.ATTEMPTS)):

@@ -40,6 +40,19 @@ class Summary(unittest.TestCase):
         self.assertEqual(sorted(line.strip() for line in skipped),
                          ["Suite.Skips", "skips", "skips_within: Some.test_x (needs y)"])
 
+    def test_what_passed_alone_is_named(self):
+        def entry(name, end):
+            return f"1/2 Testing: {name}\n1/2 Test: {name}\nCommand: x\n{end}\n"
+
+        with tempfile.TemporaryDirectory() as folder:
+            first, alone = pathlib.Path(folder) / "tests-a.log", pathlib.Path(folder) / "tests-a-alone.log"
+            first.write_text("".join(entry(name, "Test Failed.") for name in ("late", "wrong")) + entry("x", "Test Passed."))
+            alone.write_text(entry("late", "Test Passed.") + entry("wrong", "Test Failed."))
+            said = subprocess.run([sys.executable, ROOT / "tools/test_summary.py", alone, first],
+                                  check=True, capture_output=True, text=True).stdout
+        self.assertEqual(said.splitlines(), ["passed 2, failed 1, skipped 0", "failed:", "  wrong",
+                                             "failed beside others, passed alone:", "  late"])
+
 
 class Skips(unittest.TestCase):
     def test_a_script_names_what_it_skips(self):

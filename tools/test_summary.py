@@ -2,6 +2,8 @@
 """Sums up what ctest printed: how many tests passed, failed and were skipped, and which those were.
 
 usage: test_summary.py LOG...        ctest's LastTest.log of each run
+
+A log NAME-alone.log is of what failed in NAME.log and ran once more, alone.
 """
 import pathlib
 import re
@@ -18,6 +20,8 @@ INSIDE = re.compile(r"^skipped within: (.+)$", re.MULTILINE)  # tests/run.py's
 def main():
     passed, failed, skipped = 0, [], []
     for log in sys.argv[1:]:
+        if log.endswith("-alone.log"):
+            continue
         for name, output in ENTRY.findall(pathlib.Path(log).read_text(errors="replace")):
             tests = GTEST.findall(output)
             if tests:  # of a binary of gtest, which may hold many
@@ -32,8 +36,12 @@ def main():
             else:
                 passed += 1
                 skipped += [f"{name}: {inside}" for inside in INSIDE.findall(output)]
+    alone = {name for log in sys.argv[1:] if log.endswith("-alone.log")
+             for name, output in ENTRY.findall(pathlib.Path(log).read_text(errors="replace")) if not FAILED.search(output)}
+    passed += len(alone & set(failed))
+    failed = [name for name in failed if name not in alone]
     print(f"passed {passed}, failed {len(failed)}, skipped {len(skipped)}")
-    for title, names in (("failed", failed), ("skipped", skipped)):
+    for title, names in (("failed", failed), ("failed beside others, passed alone", sorted(alone)), ("skipped", skipped)):
         if names:
             print(f"{title}:\n  " + "\n  ".join(names))
 

@@ -160,6 +160,27 @@ TEST_F(RecordWriterTest, AFlushSaysWhatCouldNotBeStored) {
   ASSERT_TRUE(answer && !*answer);
 }
 
+TEST_F(RecordWriterTest, WhatFailedBeforeAFlushIsToldOnceToAllThatWait) {
+  {
+    MutexLock lock(store_->mutex);
+    store_->figures.stats.dropped_failed = 2;
+  }
+  std::vector<bool> is_stored;
+  const auto done = [&](const Result<TierFlushed>& flushed) {
+    is_stored.push_back(flushed.has_value());
+  };
+  const auto answer = [&] {
+    flushes_.FindAnswers();
+    EXPECT_TRUE(flushes_.Answer());
+  };
+  flushes_.Add(done);
+  flushes_.Add(done);
+  answer();
+  flushes_.Add(done);
+  answer();
+  EXPECT_EQ(is_stored, (std::vector<bool>{false, false, true}));
+}
+
 TEST_F(RecordWriterTest, DropsItsGroupWithTheStore) {
   ASSERT_FALSE(Hand(Small(0)));
   {

@@ -18,7 +18,7 @@ void StoreFlushes::Add(std::function<void(Result<TierFlushed>)> done) {
       job.front().number = store_.queues.last_write;
       job.front().blocks = stats.blocks;
       job.front().bytes = stats.written_bytes;
-      job.front().dropped = stats.dropped_failed;
+      job.front().failed = told_failed_;
       jobs_.splice(jobs_.end(), job);
       ++store_.queues.num_flushes;
       store_.writer_has_news = true;
@@ -46,7 +46,9 @@ void StoreFlushes::FindAnswers() {
   }
   const bool is_on = store_.state.now == TierStats::State::kOn;
   for (Job& job : jobs_) {
-    if (!job.answer && (!is_on || oldest > job.number)) job.answer = AnswerTo(job);
+    if (job.answer || (is_on && oldest <= job.number)) continue;
+    job.answer = AnswerTo(job);
+    told_failed_ = store_.figures.stats.dropped_failed;
   }
 }
 
@@ -59,9 +61,9 @@ Result<TierFlushed> StoreFlushes::AnswerTo(const Job& job) const {
     return Fail(Code::kUnavailable, "disk tier: {}: {}", store_.options.folder,
                 is_on ? state.full_reason : state.reason);
   }
-  if (stats.dropped_failed > job.dropped) {
+  if (stats.dropped_failed > job.failed) {
     return Fail(Code::kUnavailable, "disk tier: {}: {} could not be stored{}",
-                store_.options.folder, CountText(stats.dropped_failed - job.dropped, "block"),
+                store_.options.folder, CountText(stats.dropped_failed - job.failed, "block"),
                 store_.LastErrorText());
   }
   return TierFlushed{.durable = state.is_durable,

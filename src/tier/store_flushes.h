@@ -29,7 +29,7 @@ class StoreFlushes {
  private:
   struct Job {
     uint64_t number = 0;  // of the last write that it waits for
-    uint64_t blocks = 0, bytes = 0, dropped = 0;
+    uint64_t blocks = 0, bytes = 0, failed = 0;
     std::function<void(Result<TierFlushed>)> done;
     std::optional<Result<TierFlushed>> answer = {};  // absent: not known yet
   };
@@ -39,6 +39,9 @@ class StoreFlushes {
   Store& store_;
   // A list, so that a job moves without memory: none may be lost.
   std::list<Job> jobs_ KV_GUARDED_BY(store_.mutex);
+  // Failed writes that an answer has told of. A flush tells of those since, also of those from
+  // before it began.
+  uint64_t told_failed_ KV_GUARDED_BY(store_.mutex) = 0;
 };
 
 }  // namespace kvasir

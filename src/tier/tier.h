@@ -156,7 +156,8 @@ class Tier {
   virtual void set_on_progress(std::function<void()> on_progress) = 0;
 
   // Calls `done` on a thread of the tier; thread-safe.
-  // Answers when all that was handed over before is stored. kUnavailable: it cannot be.
+  // Answers when all that was handed over before is stored. kUnavailable: it cannot be, or some
+  // of it has failed since the last answer.
   virtual void Flush(std::function<void(Result<TierFlushed>)> done) = 0;
   // Answers when no record of the owner can be read any more, whatever happens to the machine. The
   // records are gone from Has when the call returns; writes and reads under way come to nothing.
