@@ -380,6 +380,51 @@ def fleet_row(bench):
             f"hit tokens of three servers {how} ({three:.3f}) / of one ({alone:.3f})")
 
 
+def measures(bench, only):
+    """Yields the rows of each measure when it is done."""
+    if only & {"load", "proxy", "trouble"}:
+        bench.prompts, bench.names = bench.read_by_a(bench.redis)
+        seconds = first_tokens(bench, bench.redis.url, bench.prompts)
+        cold = seconds["cold"]
+    if "load" in only:
+        gets = [bench.get(i) for i in range(bench.rounds)]
+        get, size = statistics.median(s for s, _ in gets), gets[0][1]
+        opening = size / decrypted_bytes_per_second()
+        most = seconds["pool"] + 1.3 * (get + opening) + 0.01
+        payload = bench.kv_bytes * (PROMPT - NEW)
+        yield [
+            ("pool_ms", seconds["pool"] * 1e3, None, "", f"{PROMPT} tokens, all but {NEW} resident"),
+            ("get_ms", get * 1e3, None, "", f"{size / MIB:.0f} MiB by a plain client, {size / get / 1e9:.2f} GB/s"),
+            ("open_ms", opening * 1e3, None, "", "so many bytes decrypted by two processes"),
+            ("remote_ms", seconds["remote"] * 1e3, seconds["remote"] <= most, f"<= {most * 1e3:.1f}",
+             f"pool + 1.3 x (get + open) + 10 ms; {seconds.get('remote missed', 0)} of {bench.rounds} missed"),
+            ("times_faster", cold / seconds["remote"], cold >= 20 * seconds["remote"], ">= 20", "cold / remote"),
+            ("wire_ratio", size / payload, size <= 1.02 * payload, "<= 1.02", "bytes of values / of KV")]
+    if "proxy" in only:
+        proxy = Proxy(bench.redis.port, speed=125e6, delay=0.005)
+        slow = first_tokens(bench, proxy.url, bench.prompts, cold=False)["remote"]
+        proxy.close()
+        yield [("proxy_ratio", slow / cold, slow <= 0.25 * cold, "<= 0.25", "1 Gbit/s and 5 ms: remote / cold")]
+    for kv_format, most in (("bf16", 0.75), ("f16", 0.92)) if "codec" in only else ():
+        proxy = Proxy(bench.redis.port, speed=125e6, delay=0.005)
+        ratio, size = coded_ratios(bench, proxy.url, kv_format)
+        proxy.close()
+        yield [(f"{kv_format}_ratio", ratio, ratio <= most, f"<= {most}",
+                f"TTFT through the same: compressed / raw; bytes {size:.2f}")]
+    if "s3" in only and s3_server.is_installed():
+        yield s3_rows(bench)
+    for kind in ("stop", "break", "drip") if "trouble" in only else ():
+        yield trouble_rows(bench, kind)
+    if "idle" in only:
+        ratio = idle_ratio(bench)
+        yield [("idle_ratio", ratio, ratio >= 0.98, ">= 0.98", "tokens/s with a store / without")]
+    if "events" in only:
+        ratio = events_ratio(bench)
+        yield [("events_ratio", ratio, ratio >= 0.995, ">= 0.995", "tokens/s with KV events / without")]
+    if "fleet" in only:
+        yield [fleet_row(bench)]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("kvasir", nargs="?", default=os.environ.get("KVASIR_BINARY", ROOT / "build/release/kvasir"))
@@ -388,54 +433,18 @@ def main():
     parser.add_argument("--only", default="load,proxy,codec,s3,trouble,idle,events,fleet", help="some of the measures")
     parser.add_argument("--json", action="store_true", help="one object instead of lines")
     arguments = parser.parse_args()
-    only = arguments.only.split(",")
     bench, rows = Bench(arguments), []
     try:
-        if set(only) & {"load", "proxy", "trouble"}:
-            bench.prompts, bench.names = bench.read_by_a(bench.redis)
-            seconds = first_tokens(bench, bench.redis.url, bench.prompts)
-            cold = seconds["cold"]
-        if "load" in only:
-            gets = [bench.get(i) for i in range(bench.rounds)]
-            get, size = statistics.median(s for s, _ in gets), gets[0][1]
-            opening = size / decrypted_bytes_per_second()
-            most = seconds["pool"] + 1.3 * (get + opening) + 0.01
-            payload = bench.kv_bytes * (PROMPT - NEW)
-            rows += [
-                ("pool_ms", seconds["pool"] * 1e3, None, "", f"{PROMPT} tokens, all but {NEW} resident"),
-                ("get_ms", get * 1e3, None, "", f"{size / MIB:.0f} MiB by a plain client, {size / get / 1e9:.2f} GB/s"),
-                ("open_ms", opening * 1e3, None, "", "so many bytes decrypted by two processes"),
-                ("remote_ms", seconds["remote"] * 1e3, seconds["remote"] <= most, f"<= {most * 1e3:.1f}",
-                 f"pool + 1.3 x (get + open) + 10 ms; {seconds.get('remote missed', 0)} of {bench.rounds} missed"),
-                ("times_faster", cold / seconds["remote"], cold >= 20 * seconds["remote"], ">= 20", "cold / remote"),
-                ("wire_ratio", size / payload, size <= 1.02 * payload, "<= 1.02", "bytes of values / of KV")]
-        if "proxy" in only:
-            proxy = Proxy(bench.redis.port, speed=125e6, delay=0.005)
-            slow = first_tokens(bench, proxy.url, bench.prompts, cold=False)["remote"]
-            proxy.close()
-            rows.append(("proxy_ratio", slow / cold, slow <= 0.25 * cold, "<= 0.25", "1 Gbit/s and 5 ms: remote / cold"))
-        for kv_format, most in (("bf16", 0.75), ("f16", 0.92)) if "codec" in only else ():
-            proxy = Proxy(bench.redis.port, speed=125e6, delay=0.005)
-            ratio, size = coded_ratios(bench, proxy.url, kv_format)
-            proxy.close()
-            rows.append((f"{kv_format}_ratio", ratio, ratio <= most, f"<= {most}",
-                         f"TTFT through the same: compressed / raw; bytes {size:.2f}"))
-        if "s3" in only and s3_server.is_installed():
-            rows += s3_rows(bench)
-        for kind in ("stop", "break", "drip") if "trouble" in only else ():
-            rows += trouble_rows(bench, kind)
-        if "idle" in only:
-            ratio = idle_ratio(bench)
-            rows.append(("idle_ratio", ratio, ratio >= 0.98, ">= 0.98", "tokens/s with a store / without"))
-        if "events" in only:
-            ratio = events_ratio(bench)
-            rows.append(("events_ratio", ratio, ratio >= 0.995, ">= 0.995", "tokens/s with KV events / without"))
-        if "fleet" in only:
-            rows.append(fleet_row(bench))
+        for some in measures(bench, set(arguments.only.split(","))):
+            rows += some
+            if not arguments.json:
+                show(some, False)
+                sys.stdout.flush()
     finally:
         bench.redis.stop()
         shutil.rmtree(bench.home, ignore_errors=True)
-    show(rows, arguments.json)
+    if arguments.json:
+        show(rows, True)
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ TEST(EngineBeams, OnlyAForkThatIsWrittenCopiesATail) {
 TEST(EngineBeams, GoOnWithFewerBeamsAndWithMoreAgain) {
   const auto engine = LoadEngine(BeamOptionsOf());
   Reference reference;
-  for (uint32_t seed = 0; seed < 8; ++seed) {
+  for (uint32_t seed = 0; seed < Rounds(8u, 2u); ++seed) {
     GenerateRequest request = Beams(BeamSource(9, seed), 16, 120);
     request.no_repeat_ngram_size = 1;  // the 71 tokens are used up
     request.min_tokens = seed * 10;

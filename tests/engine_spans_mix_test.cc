@@ -35,7 +35,9 @@ TEST(SpansMix, AdaptersHaveSeparateSpans) {
       LogitRows others, rows;
       const Receipt before = ask(documents, all[i], Reuse::kBlocks, others);
       // (Later the oldest namespace may have made room for another one.)
-      if (time == std::string_view("first")) EXPECT_EQ(before.cached_tokens(), 0u) << i;
+      if (time == std::string_view("first")) {
+        EXPECT_EQ(before.cached_tokens(), 0u) << i;
+      }
       const Receipt receipt = ask(turned, all[i], Reuse::kBlocks, rows);
       EXPECT_EQ(receipt.spans->computed_tokens, 0u) << i;
       EXPECT_GT(receipt.spans->reused_tokens, 60u) << i;
@@ -195,7 +197,9 @@ TEST(SpansMix, AnErasureOrAForgetAtAnyStepChangesNoBit) {
       });
       EXPECT_FALSE(answer.error);
       erased.get_future().wait();
-      if (!forgets) EXPECT_EQ(engine->Stats().idle_blocks, 0u) << steps;
+      if (!forgets) {
+        EXPECT_EQ(engine->Stats().idle_blocks, 0u) << steps;
+      }
       Documents again = kStepped;
       again.order = {1};
       GenerateRequest asked = again.Ask(2);

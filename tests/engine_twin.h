@@ -47,13 +47,13 @@ class TwinRun {
     disturb_ = std::move(disturb);
     return *this;
   }
-
+  // Makes that from now on all compute many times slower.
+  void OnScalar() { targets_ = {Target::kScalar}; }
   // Makes that from now on each round has a draft model: the same one, with a small cache.
   TwinRun& WithDraftModel() {
     has_draft_model_ = true;
     return *this;
   }
-
   // Runs rounds with random options until `rows` rows are compared.
   const TwinCounts& Compare(uint64_t rows) {
     while (counts_.rows < rows && !testing::Test::HasFailure()) Round();
@@ -131,8 +131,7 @@ class TwinRun {
     }
     SetAdapters(options);
     twin_options.adapters = options.adapters;
-    const std::vector<Target> targets = SupportedTargets();
-    options.target = NameOf(targets[random_.Below(targets.size())]);
+    options.target = NameOf(targets_[random_.Below(targets_.size())]);
     options.threads = 1 + static_cast<uint32_t>(random_.Below(2));
     options.block_tokens =
         block_tokens_.value_or(16 * (1 + static_cast<uint32_t>(random_.Below(3))));
@@ -148,7 +147,7 @@ class TwinRun {
     auto engine = LoadEngine(options);
     const auto twin = LoadEngine(twin_options);
     EngineOptions others = options;
-    others.target = NameOf(targets[shares_.Below(targets.size())]);
+    others.target = NameOf(targets_[shares_.Below(targets_.size())]);
     const auto other = store_ ? LoadEngine(others) : nullptr;
     const auto load_adapters = [&] {
       for (Engine* each : {engine.get(), twin.get(), other.get()}) {
@@ -472,6 +471,7 @@ class TwinRun {
   static bool FaultsActive() { return !FaultActive(Fault::kNone); }
 
   uint32_t max_tokens_ = 384;  // of a sequence
+  std::vector<Target> targets_ = SupportedTargets();
   bool on_disk_ = false;
   bool has_draft_model_ = false;
   std::optional<RemoteOptions> store_;

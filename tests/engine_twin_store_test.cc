@@ -57,16 +57,17 @@ TEST(EngineTwin, NoAnswerIsChangedByAStoreThatMachinesShare) {
   remote.compression = RemoteCompression::kZstd;  // f16 too, however fast the store is
   run.OnStore(remote, [&](Random& random) { Disturb(store, random); }).Compare(kStoreRows * 3 / 4);
   // A prompt of the tiny model is often computed before a store has answered, and where the machine
-  // is busy a store seems late and is left alone: then more rounds follow.
+  // is busy a store seems late and is left alone: then more rounds follow, which compute slowly.
   const std::string demo = *DemoOptions().model;
   const TwinCounts& counts = run.CompareFolder(demo, kStoreRows);
-  for (int more = 1; counts.remote_tokens < kStoreRows / 100 && more < 8; ++more) {
-    run.CompareFolder(demo, counts.rows + kStoreRows / 8);
+  run.OnScalar();
+  for (int more = 0; counts.remote_tokens < kStoreRows / 100 && more < Rounds(12, 3); ++more) {
+    run.CompareFolder(demo, counts.rows + 1);
   }
   PrintTwin(counts);
   EXPECT_GE(counts.rows, kStoreRows);
   EXPECT_EQ(counts.differ, 0u);
-  if (counts.remote_tokens == 0) GTEST_SKIP() << "the machine is too busy: nothing was shared";
+  EXPECT_GT(counts.remote_tokens, 0u);
 }
 
 }  // namespace

@@ -9,6 +9,8 @@ if setarch "$(uname -m)" -R true 2>/dev/null; then without_aslr=(setarch "$(unam
 # The kernels of these targets are compiled without a sanitizer (cmake/kvasir.cmake): those of one narrow
 # and one wide target are checked, and touch the same memory. The release build runs all of them.
 skipped='*/scalar:*/avxvnni:*/avx512:*/amx:*/amxsoft'
+# The release build also sees that the twins find faults.
+skipped+=':*Twin.Sees*'
 # Which thread touches what does not depend on the target; these tests run in one thread.
 if [ "$preset" = tsan ]; then
   skipped+=':*/avx512vnni:TierSimulation*:*TierMutant*:TierFlips*:SealedRowsTest*:*KeepsTheCapAndEvicts*:RecordIndex*'

@@ -326,7 +326,7 @@ TEST(Protocols, GiveAConversationTheSamePrompt) {
       {std::string(kStrict), true},
       {ReadFile(cases / "arguments-items.jinja"), false},
       {ReadFile(cases / "calls-when-null.jinja"), false}};
-  constexpr uint32_t kRounds = Rounds(400, 40);
+  constexpr uint32_t kRounds = Rounds(400, 15);
   size_t compared = 0, with_calls = 0, chained = 0;
   for (const auto& [source, joins] : sources) {
     SCOPED_TRACE(source);

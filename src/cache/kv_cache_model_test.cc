@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/own_clock.h"
+#include "base/rounds_for_test.h"
 #include "cache/cache_driver_for_test.h"
 
 namespace kvasir {
@@ -519,25 +520,26 @@ TEST_P(KvCacheModel, ServesRightBytesAndFindsWhatItsTwinFinds) {
 std::vector<Params> AllParams() {
   std::vector<Params> all;
   for (const EvictionChoice& choice : EvictionChoices()) {
-    for (uint32_t seed = 1; seed <= 20; ++seed) {
+    for (uint32_t seed = 1; seed <= Rounds(20u, 2u); ++seed) {
       all.push_back({seed, 6 + 2 * (seed % 5), choice.name});
     }
   }
-  for (uint32_t seed = 101; seed <= 104; ++seed) all.push_back({seed, 4000, "lru"});
+  for (uint32_t seed = 101; seed <= Rounds(104u, 101u); ++seed) all.push_back({seed, 4000, "lru"});
   // Full and window layers; window layers alone, of two widths; kinds of several groups.
   for (const std::vector<uint32_t>& windows :
        {std::vector<uint32_t>{0, 20}, {17, 40, 17}, {1}, {0, 0, 0, 33, 33}, {0, 16, 48, 31}}) {
     const auto groups = static_cast<uint32_t>(windows.size());
-    for (uint32_t seed = 201; seed <= 210; ++seed) {
+    for (uint32_t seed = 201; seed <= Rounds(210u, 203u); ++seed) {
       all.push_back(
           {seed, (9 + 2 * (seed % 5)) * groups, seed % 3 == 0 ? "s3fifo" : "lru", windows});
     }
-    for (uint32_t seed = 301; seed <= 303; ++seed) all.push_back({seed, 6000, "lru", windows});
+    for (uint32_t seed = 301; seed <= Rounds(303u, 301u); ++seed)
+      all.push_back({seed, 6000, "lru", windows});
   }
   // Windows around the edges of blocks of 16 and of 32 tokens.
   for (const uint32_t block_tokens : {16u, 32u}) {
     for (const uint32_t window : {17u, 48u, 64u}) {
-      for (uint32_t seed = 601; seed <= 606; ++seed) {
+      for (uint32_t seed = Rounds(601u, 604u); seed <= 606; ++seed) {
         const uint32_t num_blocks = seed == 606 ? 6000 : 2 * (7 + 2 * (seed % 5));
         all.push_back({.seed = seed,
                        .num_blocks = num_blocks,
@@ -552,12 +554,12 @@ std::vector<Params> AllParams() {
   for (const std::vector<uint32_t>& windows :
        {std::vector<uint32_t>{0, kCross}, {0, 20, kCross}, {17, kCross, kCross}, {0}, {0, 33}}) {
     const auto groups = static_cast<uint32_t>(windows.size());
-    for (uint32_t seed = 401; seed <= 412; ++seed) {
+    for (uint32_t seed = 401; seed <= Rounds(412u, 404u); ++seed) {
       const uint64_t mask = seed % 4 == 0 ? 0 : ~uint64_t{0};
       all.push_back({seed, (9 + 3 * (seed % 5)) * groups, seed % 3 == 0 ? "s3fifo" : "lru", windows,
                      true, mask});
     }
-    for (uint32_t seed = 501; seed <= 503; ++seed) {
+    for (uint32_t seed = 501; seed <= Rounds(503u, 501u); ++seed) {
       all.push_back({seed, 6000, "lru", windows, true});
     }
   }

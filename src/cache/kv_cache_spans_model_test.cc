@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/rounds_for_test.h"
 #include "cache/cache_driver_for_test.h"
 #include "policy/span_plan.h"
 
@@ -258,10 +259,10 @@ TEST_P(KvSpansModel, WhatIsReservedCanBeTakenAndReadsRightBytes) {
 
 std::vector<SpanParams> AllSpanParams() {
   std::vector<SpanParams> all;
-  for (uint32_t seed = 1; seed <= 30; ++seed) {
+  for (uint32_t seed = 1; seed <= Rounds(30u, 8u); ++seed) {
     all.push_back({seed, 24 + 4 * (seed % 8), 1 + seed % 2});
   }
-  for (uint32_t seed = 101; seed <= 104; ++seed) all.push_back({seed, 4000, 1});
+  for (uint32_t seed = 101; seed <= Rounds(104u, 101u); ++seed) all.push_back({seed, 4000, 1});
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, KvSpansModel, testing::ValuesIn(AllSpanParams()),

@@ -139,7 +139,9 @@ class Texts {
 TEST(KeptPieces, GiveTheIdsOfTheWholeTextWithEveryTokenizerAtHand) {
   const std::string prose = Prose();
   size_t tokenizers = 0, skipped = 0, texts = 0;
+  size_t number = 0;
   for (const fs::path& path : TokenizersAtHand()) {
+    if (number++ % Rounds(1u, 3u) != 0) continue;
     const auto tokenizer = LoadTokenizer(path);
     if (!tokenizer) {
       ++skipped;
@@ -165,7 +167,7 @@ TEST(KeptPieces, GiveTheIdsOfTheWholeTextWithEveryTokenizerAtHand) {
     EXPECT_GT(store.counts().found, Rounds(100u, 8u)) << path;
   }
   std::printf("%zu tokenizers, %zu texts; %zu files were skipped\n", tokenizers, texts, skipped);
-  EXPECT_GE(tokenizers, 2u);
+  EXPECT_GE(tokenizers, Rounds(2u, 1u));
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace kvasir {
 // Commands have one name each and are sent one after the other, without waiting for replies.
 // It is a cluster where the server says so when it is asked, or sends a command elsewhere (MOVED):
 // then the client has a connection to each master. A command that is sent elsewhere (MOVED; ASK, by
-// a slot on its way) is followed up to five times: slots may move again meanwhile.
+// a slot on its way) is followed up to twenty times: slots may move again meanwhile.
 class RedisClient : public StoreClient {
  public:
   // `tls`: where the address wants it.

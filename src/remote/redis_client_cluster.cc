@@ -13,7 +13,10 @@
 namespace kvasir {
 namespace {
 
-constexpr uint8_t kMostMoves = 5;              // of a request; in a row, of Watch
+// Redirections of a request; in a row, of Watch. After a slot has moved, nodes send requests to and
+// fro until each has heard of it: those after the first few wait a little.
+constexpr uint8_t kMostMoves = 20, kQuickMoves = 4;
+constexpr std::chrono::milliseconds kMoveWait{10};
 constexpr int64_t kMostNames = 100'000;        // of a page of SCAN, which asks for 1,000
 constexpr uint32_t kMostRounds = 3;            // of SCAN over all masters
 constexpr uint64_t kMovingNs = 2'000'000'000;  // how long Watch waits for a slot on its way
@@ -46,6 +49,8 @@ Result<uint8_t> RedisClient::Follow(const RedisRedirect& redirect, uint8_t from)
 Result<bool> RedisClient::SendOn(Flying one, const StoreReply& reply, const Waits& waits) {
   const std::optional<RedisRedirect> redirect = ParseRedirect(reply.words);
   if (!redirect || one.moves >= kMostMoves) return false;
+  if (one.moves >= kQuickMoves) std::this_thread::sleep_for(kMoveWait);
+  if (!waits()) return Closed({Code::kCancelled, "the store takes too long"});
   KV_ASSIGN(one.node, Follow(*redirect, one.node));
   one.asks = redirect->is_ask;
   ++one.moves;
@@ -112,9 +117,10 @@ Result<StoreReply> RedisClient::Watch(const std::string& name, std::span<std::by
     // A transaction cannot follow a slot that is on its way: it waits until that has arrived.
     if (redirect->is_ask) {
       moves = 0;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      std::this_thread::sleep_for(kMoveWait);
       if (!waits()) return Closed({Code::kCancelled, "the store takes too long"});
     } else {
+      if (moves >= kQuickMoves) std::this_thread::sleep_for(kMoveWait);
       KV_TRY(Follow(*redirect, number));
       ++moves;
     }

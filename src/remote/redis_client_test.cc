@@ -207,11 +207,11 @@ TEST(RedisClient, ARequestThatGoesRoundIsRefused) {
   const StoreReply reply = asking.Ask({.what = What::kGet, .name = "n", .into = into});
   EXPECT_TRUE(reply.is_refused());
   EXPECT_EQ(reply.words.substr(0, 5), "MOVED");
-  EXPECT_LE(one.Count("GET") + other.Count("GET"), 6u);
+  EXPECT_LE(one.Count("GET") + other.Count("GET"), 21u);
   EXPECT_TRUE(asking.client.is_open());
 }
 
-TEST(RedisClient, AnAskIsFollowedFiveTimes) {
+TEST(RedisClient, AnAskIsFollowedTwentyTimes) {
   RedisFake one, other;
   const auto asks = [](const RedisFake& to) {
     return [&](const RedisFake::Words& words) -> std::optional<std::string> {
@@ -225,9 +225,9 @@ TEST(RedisClient, AnAskIsFollowedFiveTimes) {
   Asking asking(one.address());
   const StoreReply reply = asking.Ask({.what = What::kFind, .name = "n"});
   EXPECT_TRUE(reply.is_refused());
-  EXPECT_EQ(one.Count("EXISTS"), 3u);
-  EXPECT_EQ(other.Count("EXISTS"), 3u);
-  EXPECT_EQ(one.Count("ASKING") + other.Count("ASKING"), 5u);
+  EXPECT_EQ(one.Count("EXISTS"), 11u);
+  EXPECT_EQ(other.Count("EXISTS"), 10u);
+  EXPECT_EQ(one.Count("ASKING") + other.Count("ASKING"), 20u);
   other.Answer([](const RedisFake::Words& words) -> std::optional<std::string> {
     return words[0] == "ASKING" ? std::optional<std::string>("+OK\r\n") : std::nullopt;
   });

@@ -107,7 +107,7 @@ class AnswerGate {
 
 TEST_F(RemoteTierOnFake, AFlushSaysThatBlocksWereLost) {
   Open();
-  AnswerGate gate;  // a flush tells of what is lost after it was asked for
+  AnswerGate gate;
   std::atomic<bool> hangs_up = true;
   fake_.Answer([&](const FakeWords& words) -> std::optional<std::string> {
     if (words[0] != "SET" || !hangs_up.exchange(false)) return std::nullopt;
@@ -127,6 +127,20 @@ TEST_F(RemoteTierOnFake, AFlushSaysThatBlocksWereLost) {
   EXPECT_EQ(tier_->Remote().state, RemoteStats::State::kOn) << "one error turns nothing off";
   ASSERT_TRUE(driver_->Write(FaultRecord(0, 0)));
   EXPECT_TRUE(driver_->Flush()) << "what is lost counts once";
+  fake_.Answer({});
+}
+
+TEST_F(RemoteTierOnFake, AFlushSaysThatBlocksWereLostBeforeIt) {
+  Open();
+  std::atomic<bool> hangs_up = true;
+  fake_.Answer([&](const FakeWords& words) {
+    return words[0] == "SET" && hangs_up.exchange(false) ? std::optional(RedisFake::kHangUp)
+                                                         : std::nullopt;
+  });
+  ASSERT_TRUE(driver_->Write(FaultRecord(0, 0)));
+  ASSERT_TRUE(driver_->WaitUntil([&] { return tier_->Remote().dropped_failed > 0; }));
+  EXPECT_FALSE(driver_->Flush());
+  EXPECT_TRUE(driver_->Flush()) << "once";
   fake_.Answer({});
 }
 

@@ -116,6 +116,7 @@ TEST_F(RemoteTierOnS3, AStoreThatWantsLessTurnsNothingOffAtOnce) {
   ASSERT_TRUE(driver_->WaitUntil([&] { return tier_->Remote().fault_io == 1; }));
   EXPECT_EQ(state(), RemoteStats::State::kOn);
   ASSERT_TRUE(driver_->Write(FaultRecord(0, 1)));
+  EXPECT_FALSE(driver_->Flush()) << "it tells of what was lost";
   EXPECT_TRUE(driver_->Flush());
   num_slow_ = 1'000'000;
   for (uint32_t i = 2; i < 40 && state() == RemoteStats::State::kOn; ++i) {

@@ -113,7 +113,7 @@ void RemoteWriter::Flush(std::function<void(Result<TierFlushed>)> done) {
     flushes_.push_back({.number = store_.queues.last_write,
                         .stored_before = store_.figures.stats.written_blocks,
                         .bytes_before = store_.figures.stats.written_bytes,
-                        .failed_before = store_.queues.num_failed,
+                        .failed = told_failed_,
                         .done = std::move(done)});
   }
   store_.writer_wake.notify_one();
@@ -144,6 +144,7 @@ void RemoteWriter::Loop() {
   }
   DropQueued();
   AnswerFlushes();
+  NoteWaiting();
   std::deque<Removal> left;
   uint64_t day = 0, today_bytes = 0;
   {
@@ -155,7 +156,6 @@ void RemoteWriter::Loop() {
   }
   note_.Settle(day, today_bytes);
   for (const Removal& removal : left) {
-    Note(removal);
     if (removal.done) removal.done(Fail(Code::kUnavailable, "remote tier: the process ends"));
   }
 }
@@ -277,8 +277,8 @@ void RemoteWriter::AnswerFlushes() {
       if (store_.state.now != RemoteStore::State::kOn) {
         answer = Fail(Code::kUnavailable, "remote tier: {}: {}", ToString(store_.state.now),
                       store_.state.reason);
-      } else if (const uint64_t failed = store_.queues.num_failed - flush.failed_before;
-                 failed > 0) {
+      } else if (const uint64_t failed = store_.queues.num_failed - flush.failed; failed > 0) {
+        told_failed_ = store_.queues.num_failed;
         answer = Fail(Code::kUnavailable, "remote tier: {} did not reach the store",
                       CountText(failed, "block"));
       } else {

@@ -21,8 +21,8 @@ namespace kvasir {
 // runs Loop.
 class RemoteWriter {
  public:
-  // Keys of blocks that forgets hold which wait, 2 MiB of them. With more, a forget becomes an
-  // erase, which holds none.
+  // Keys of blocks that forgets hold which wait, 2 MiB of them with the forgets. With more, a
+  // forget becomes an erase, which holds none.
   static constexpr size_t kMostKeys = 65'536;
 
   // Goes on with the day's count where this machine's last process left it.
@@ -40,7 +40,7 @@ class RemoteWriter {
  private:
   static constexpr uint64_t kUnsentBytes = uint64_t{4} << 20;  // of a batch
   struct Flushing {
-    uint64_t number = 0, stored_before = 0, bytes_before = 0, failed_before = 0;
+    uint64_t number = 0, stored_before = 0, bytes_before = 0, failed = 0;
     std::function<void(Result<TierFlushed>)> done;
   };
   using Done = std::function<void(Result<TierErased>)>;
@@ -52,9 +52,11 @@ class RemoteWriter {
     uint64_t due_ns = 0, start_ns = 0;
     uint64_t tried_ns = ~uint64_t{0};  // when the last try began, which failed
     uint64_t epoch = 0;                // that an erase has raised; 0: not yet
-    uint64_t removed = 0;              // records, to make room
+    uint64_t removed = 0;              // records, by an erase
+    bool is_noted = false;             // in RemovalNotes
     bool is_counted = false;           // in RemoteOwner's num_erases or num_forgets
   };
+  static constexpr size_t kKeysOfOne = sizeof(Removal) / sizeof(BlockKey);
   std::optional<WriteRefusal> Refusal(const RecordFacts& facts) KV_REQUIRES(store_.mutex);
   bool WaitForWork();
   bool Connect();
@@ -65,15 +67,16 @@ class RemoteWriter {
   // Returns whether a removal is to be tried: at once, each minute, and when the store is back.
   bool IsDue(const Removal& removal) const KV_REQUIRES(store_.mutex);
   void RemoveDue();
-  // Notes a removal that waits, or that none of its owner waits any more.
-  void Note(const Removal& removal);
+  void NoteWaiting();
+  // Removes the note where none of the owner waits any more.
   void NoteDone(const Digest& owner);
   Result<TierErased> EraseOwner(Removal& removal);
   Result<OwnerEpoch> RaiseEpoch(const Digest& owner);
   // Removes pages of an owner's names until the store, which is full, has room for a new epoch.
   Result<OwnerEpoch> MakeRoom(Removal& removal, Error full);
-  Result<uint64_t> RemoveNames(Removal& removal);
-  Result<TierErased> ForgetNames(const Removal& removal);
+  Status RemoveNames(Removal& removal);
+  TierErased ErasedBy(const Removal& removal, bool is_complete) const;
+  Result<TierErased> ForgetNames(Removal& removal);
   // Asks the same for each of the names, and returns for how many it was done.
   Result<uint64_t> AskEach(StoreRequest::What what, std::span<const std::string> names);
   void Add(Removal removal);
@@ -92,6 +95,8 @@ class RemoteWriter {
   uint64_t began_ns_ = 0;
   const StoreClient::Waits waits_ = store_.WaitsOf(began_ns_, usual_);
   std::deque<Flushing> flushes_ KV_GUARDED_BY(store_.mutex);
+  // Failed writes that an answer has told of, as in StoreFlushes.
+  uint64_t told_failed_ KV_GUARDED_BY(store_.mutex) = 0;
   std::deque<Removal> removals_ KV_GUARDED_BY(store_.mutex);
 };
 

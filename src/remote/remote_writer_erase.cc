@@ -65,7 +65,7 @@ void RemoteWriter::Queue(Removal removal) {
   size_t keys = removal.forget ? removal.forget->keys.size() : 0;
   for (const Removal& one : removals_) {
     if (one.owner == removal.owner && !one.forget) removal.forget.reset();  // that erases these too
-    if (one.forget) keys += one.forget->keys.size();
+    if (one.forget) keys += kKeysOfOne + one.forget->keys.size();
   }
   if (keys > kMostKeys) removal.forget.reset();
   if (!removal.forget) {
@@ -100,8 +100,17 @@ bool RemoteWriter::IsDue(const Removal& removal) const {
   return removal.done || removal.due_ns <= MonotonicNs() || removal.tried_ns < store_.state.on_ns;
 }
 
-void RemoteWriter::Note(const Removal& removal) {
-  notes_.Add(store_.keys.OwnerName(removal.owner), removal.owner);
+// Notes all that waits: what is asked for is done after a restart too, whatever ends the process.
+void RemoteWriter::NoteWaiting() {
+  if (store_.options.mode == RemoteMode::kRead) return;
+  std::vector<Digest> owners;
+  {
+    MutexLock lock(store_.mutex);
+    for (Removal& one : removals_) {
+      if (!std::exchange(one.is_noted, true)) owners.push_back(one.owner);
+    }
+  }
+  for (const Digest& owner : owners) notes_.Add(store_.keys.OwnerName(owner), owner);
 }
 
 void RemoteWriter::NoteDone(const Digest& owner) {
@@ -117,6 +126,7 @@ void RemoteWriter::NoteDone(const Digest& owner) {
 // minute, when the store is back, and after a restart.
 void RemoteWriter::RemoveDue() {
   for (;;) {
+    NoteWaiting();
     Removal removal;
     {
       MutexLock lock(store_.mutex);
@@ -162,7 +172,6 @@ void RemoteWriter::RemoveDue() {
     if (erased && !reads_only) NoteDone(removal.owner);
     const auto done = std::exchange(removal.done, nullptr);
     if (!erased && !reads_only) {
-      Note(removal);
       removal.due_ns = MonotonicNs() + store_.options.again_ns;
       MutexLock lock(store_.mutex);
       const bool joins = std::ranges::any_of(
@@ -214,11 +223,8 @@ Result<TierErased> RemoteWriter::EraseOwner(Removal& removal) {
     MutexLock lock(store_.mutex);
     if (const auto id = store_.owner_keys.Find(removal.owner)) store_.SetEpoch(*id, epoch);
   }
-  KV_ASSIGN(const uint64_t left, RemoveNames(removal));
-  const uint64_t records = removal.removed + left;
-  return TierErased{.blocks = records,
-                    .bytes = records * store_.options.value_bytes(),
-                    .remote = RemoteErased{removal.epoch, records, true}};
+  KV_TRY(RemoveNames(removal));
+  return ErasedBy(removal, true);
 }
 
 Result<OwnerEpoch> RemoteWriter::MakeRoom(Removal& removal, Error full) {
@@ -237,31 +243,35 @@ Result<OwnerEpoch> RemoteWriter::MakeRoom(Removal& removal, Error full) {
   return tl::unexpected(std::move(full));
 }
 
+TierErased RemoteWriter::ErasedBy(const Removal& removal, bool is_complete) const {
+  return {.blocks = removal.removed,
+          .bytes = removal.removed * store_.options.value_bytes(),
+          .remote = RemoteErased{removal.epoch, removal.removed, is_complete}};
+}
+
 // Removes all records of an owner. After answer_ns it answers, and goes on.
-Result<uint64_t> RemoteWriter::RemoveNames(Removal& removal) {
+Status RemoteWriter::RemoveNames(Removal& removal) {
   const std::string below = store_.keys.OwnerName(removal.owner) + "/";
   std::string page;
-  uint64_t records = 0;
   do {
     if (store_.is_stopping.load(std::memory_order_relaxed)) {
       return Fail(Code::kCancelled, "the process ends");
     }
+    NoteWaiting();
     began_ns_ = MonotonicNs();
     KV_ASSIGN(StorePage found, client_->List(below, page, waits_));
     KV_ASSIGN(const uint64_t removed, AskEach(What::kRemove, found.names));
-    records += removed;
+    removal.removed += removed;
     page = std::move(found.next);
     if (removal.done && MonotonicNs() > removal.start_ns + store_.options.answer_ns) {
       const auto done = std::exchange(removal.done, nullptr);
-      done(TierErased{.blocks = records,
-                      .bytes = records * store_.options.value_bytes(),
-                      .remote = RemoteErased{removal.epoch, records, false}});
+      done(ErasedBy(removal, false));
     }
   } while (!page.empty());
-  return records;
+  return {};
 }
 
-Result<TierErased> RemoteWriter::ForgetNames(const Removal& removal) {
+Result<TierErased> RemoteWriter::ForgetNames(Removal& removal) {
   const ForgetFacts& facts = *removal.forget;
   began_ns_ = MonotonicNs();
   KV_TRY(looker_.SyncOwner(*client_, removal.owner, waits_));
@@ -270,10 +280,13 @@ Result<TierErased> RemoteWriter::ForgetNames(const Removal& removal) {
   {
     MutexLock lock(store_.mutex);
     const auto id = store_.owner_keys.Find(removal.owner);
-    if (!id || store_.at(*id).epoch == 0) return TierErased{.remote = erased};
-    erased.epoch = store_.at(*id).epoch;
-    random = store_.owner_keys.key_of(*id);
+    if (id) {
+      erased.epoch = store_.at(*id).epoch;
+      random = store_.owner_keys.key_of(*id);
+    }
   }
+  // There is no place for the owner, or its kept epoch is damaged: its names are not known.
+  if (erased.epoch == 0) return EraseOwner(removal);
   // S3 answers a removal alike where there was nothing, so objects are counted before.
   const bool is_s3 = store_.options.address.s3.has_value();
   std::vector<std::string> names;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -114,6 +115,43 @@ TEST_F(RemoteWriterTest, AForgetThatFailedIsDoneByTheNextProcess) {
   Start();
   SetOn(true);
   EXPECT_TRUE(WaitUntil([this](RemoteStore&) { return !HasRecord() && Notes() == 0; }));
+}
+
+// Whatever ends the process, what it was asked for is done.
+TEST_F(RemoteWriterTest, WhatWaitsIsNotedBeforeItIsDone) {
+  std::atomic<uint32_t> first = 0, second = 0;
+  fake_.Answer([&](const FakeWords& words) -> std::optional<std::string> {
+    if (words[0] != "SCAN" || second != 0) return std::nullopt;
+    if (first == 0) {
+      first = Notes();
+      writer_->Erase(TestRecord::Owner(1), nullptr);
+      return "*2\r\n" + RedisFake::Bulk("1") + "*0\r\n";
+    }
+    second = Notes();
+    return std::nullopt;
+  });
+  SetOn(true);
+  EXPECT_EQ(Remove(), "");
+  EXPECT_EQ(first, 1u);
+  EXPECT_EQ(second, 2u) << "another one that waits meanwhile";
+  EXPECT_TRUE(WaitUntil([this](RemoteStore&) { return Notes() == 0; }));
+  fake_.Answer({});
+}
+
+// Its names are not known, so that all of the owner goes.
+TEST_F(RemoteWriterTest, AForgetOfAnOwnerWhoseEpochIsDamagedIsDoneToo) {
+  const std::string owner = store_->keys.OwnerName(TestRecord::Owner(1)), record = owner + "/x";
+  fake_.Put(record, "v");
+  fs::create_directories(store_->options.epochs);
+  const auto epoch = fs::path(store_->options.epochs) / fs::path(owner).filename();
+  std::ofstream(epoch) << "damaged";
+  SetOn(true);
+  ForgetFacts facts;
+  facts.owner = TestRecord::Owner(1);
+  EXPECT_EQ(Remove(facts), "");
+  EXPECT_FALSE(fake_.values().contains(record));
+  EXPECT_TRUE(HasRecord()) << "of another owner";
+  EXPECT_TRUE(store_->epochs.Read(owner).has_value()) << "it is noted anew";
 }
 
 TEST_F(RemoteWriterTest, OneThatSucceedsLeavesNoNote) {

@@ -271,7 +271,13 @@ Result<StorePage> S3Client::List(const std::string& below, const std::string& pa
     }
     found.names.push_back(name.substr(prefix.size()));
   }
-  if (list->is_cut && !found.names.empty()) found.next = found.names.back();
+  if (!list->is_cut) return found;
+  // The next page begins after the last name of this one.
+  if (found.names.empty()) {
+    return Closed(
+        {Code::kCorruption, "the store's list goes on, and its first part names nothing"});
+  }
+  found.next = found.names.back();
   return found;
 }
 

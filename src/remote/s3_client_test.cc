@@ -314,6 +314,16 @@ TEST_F(S3ClientOnFake, AListGoesOnWhereItWasCut) {
   EXPECT_EQ(foreign.error().code, Code::kCorruption);
 }
 
+TEST_F(S3ClientOnFake, AListThatGoesOnAndNamesNothingIsNotTheWholeOne) {
+  Start([](const S3Fake::Request&) {
+    return S3Fake::Response("200 OK",
+                            "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>");
+  });
+  const auto list = client_->List("n/", "", waits_);
+  ASSERT_FALSE(list);
+  EXPECT_EQ(list.error().code, Code::kCorruption);
+}
+
 TEST(S3Reply, WhatIsNoListIsRefused) {
   for (const char* xml :
        {"", "<Error/>", "<ListBucketResult>", "<ListBucketResult><Contents><Key>a",

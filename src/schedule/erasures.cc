@@ -151,8 +151,7 @@ bool Erasures::TakeTierAnswers(Erasing& erasing) {
       if (MonotonicNs() < erasing.deadline_ns) return false;
       erasing.erasure.error = {Code::kUnavailable,
                                "what is on the disk, or in a store that machines share, does not "
-                               "answer in time; the erase goes on when it does; after a restart "
-                               "ask for it again"};
+                               "answer in time; the erase goes on when it does"};
       erasing.tier.clear();
       return true;
     }

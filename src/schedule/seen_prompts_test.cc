@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/random.h"
+#include "base/rounds_for_test.h"
 
 namespace kvasir {
 namespace {
@@ -120,7 +121,7 @@ TEST(SeenPrompts, ForgetsWhatTheCacheHasNoRoomFor) {
 TEST(SeenPrompts, ForgetsTheOldestWhereThereIsNoPlace) {
   SeenPrompts seen(kMany);
   const auto one = [](TokenId i) { return SeenPrompts::Of(Key(), "a", {}, SeenPrompt(16, i)); };
-  constexpr uint32_t kPrompts = 4 * SeenPrompts::kPlaces;
+  constexpr uint32_t kPrompts = Rounds(4, 2) * SeenPrompts::kPlaces;
   for (uint32_t i = 0; i < kPrompts; ++i) seen.Add(one(static_cast<TokenId>(i)));
   EXPECT_EQ(seen.SeenTokens(one(kPrompts - 1)), 16u);
   uint32_t known = 0;

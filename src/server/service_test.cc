@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/rounds_for_test.h"
 #include "server/fake_engine_for_test.h"
 
 namespace kvasir {
@@ -145,15 +146,16 @@ TEST_F(ServiceTest, AModelWithoutATokenizerTakesIds) {
 TEST_F(ServiceTest, ADeleteIsNotRefusedForItsMemory) {
   engine_->mutable_card().ctx_size = engine_->mutable_card().max_positions = 1 << 23;
   service_ = *Service::Make({}, *engine_);
-  const json message = {{"role", "user"}, {"content", std::string(1 << 20, 'a')}};
+  constexpr size_t kText = Rounds(1 << 20, 1 << 18);
+  const json message = {{"role", "user"}, {"content", std::string(kText, 'a')}};
   const json body = {{"messages", {message, message, message, message}}};
   const std::string id = json::parse(Ask("POST", "/v1/sessions", body.dump()).body)["id"];
   const HttpRequest erase = RequestOf("DELETE", "/v1/sessions/" + id);
-  MemoryQuota quota(1 << 20);
+  MemoryQuota quota(kText);
   QuotaShare share;
   auto turn = service_->AwaitTurn(erase, [] {});
   ASSERT_TRUE(turn);
-  EXPECT_GT(service_->WorkBytes(erase), uint64_t{4} << 20);
+  EXPECT_GT(service_->WorkBytes(erase), 4 * kText);
   Outcome outcome = service_->Prepare(erase, quota, &share, *turn);
   auto* later = std::get_if<LaterAnswer>(&outcome);
   ASSERT_NE(later, nullptr) << std::get<HttpResponse>(outcome).body;

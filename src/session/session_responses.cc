@@ -35,7 +35,7 @@ bool SessionStore::Impl::EvictResponses(const SessionOwner& owner, size_t most) 
   }
   for (const std::string& id : with_row) {
     const Status gone = now ? now->Remove(owner, id) : Status();
-    if (gone || gone.error().code == Code::kNotFound) continue;
+    if (gone) continue;
     Log(LogLevel::kWarning, "a response that had to go for newer ones stays in the file",
         LogField("why", gone.error().message));
   }

@@ -48,12 +48,11 @@ void StoreFlushes::FindAnswers() {
   for (Job& job : jobs_) {
     if (job.answer || (is_on && oldest <= job.number)) continue;
     job.answer = AnswerTo(job);
-    told_failed_ = store_.figures.stats.dropped_failed;
   }
 }
 
 // Returns what to say once nothing that came before the flush is under way.
-Result<TierFlushed> StoreFlushes::AnswerTo(const Job& job) const {
+Result<TierFlushed> StoreFlushes::AnswerTo(const Job& job) {
   StoreState& state = store_.state;
   const TierStats& stats = store_.figures.stats;
   const bool is_on = state.now == TierStats::State::kOn;
@@ -62,6 +61,7 @@ Result<TierFlushed> StoreFlushes::AnswerTo(const Job& job) const {
                 is_on ? state.full_reason : state.reason);
   }
   if (stats.dropped_failed > job.failed) {
+    told_failed_ = stats.dropped_failed;
     return Fail(Code::kUnavailable, "disk tier: {}: {} could not be stored{}",
                 store_.options.folder, CountText(stats.dropped_failed - job.failed, "block"),
                 store_.LastErrorText());

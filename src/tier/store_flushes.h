@@ -33,7 +33,7 @@ class StoreFlushes {
     std::function<void(Result<TierFlushed>)> done;
     std::optional<Result<TierFlushed>> answer = {};  // absent: not known yet
   };
-  Result<TierFlushed> AnswerTo(const Job& job) const KV_REQUIRES(store_.mutex);
+  Result<TierFlushed> AnswerTo(const Job& job) KV_REQUIRES(store_.mutex);
   static bool Tell(Job& job);
 
   Store& store_;

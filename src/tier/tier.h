@@ -157,7 +157,7 @@ class Tier {
 
   // Calls `done` on a thread of the tier; thread-safe.
   // Answers when all that was handed over before is stored. kUnavailable: it cannot be, or some
-  // of it has failed since the last answer.
+  // of it has failed since an answer last told of that.
   virtual void Flush(std::function<void(Result<TierFlushed>)> done) = 0;
   // Answers when no record of the owner can be read any more, whatever happens to the machine. The
   // records are gone from Has when the call returns; writes and reads under way come to nothing.
