@@ -165,6 +165,34 @@ class Moves(WithBackup):
         self.assertEqual([self.call(server, "GET", paths[at]) for at in (0, 2)], [before[0], before[2]])
 
 
+    def test_commands_remove_no_session_that_was_not_used_for_long(self):
+        paths, _, _ = self.make_some()
+        database = sqlite3.connect(self.home / "kv/sessions.db")
+        with database:
+            database.execute("UPDATE sessions SET used = used - 30 * 86400")
+        database.close()
+        ids = sorted(path.rsplit("/", 1)[1] for path in paths[:2])
+
+        def listed(home):
+            words = ("sessions", "list", "--json", "--disk", home / "kv")
+            return sorted(one["id"] for one in json.loads(self.run_in(home, *words))["sessions"])
+
+        self.assertEqual(listed(self.home), ids)
+        self.backup()
+        self.restore()
+        self.assertEqual((listed(self.home), listed(self.other)), (ids, ids))
+
+    def test_a_damaged_file_is_an_error_and_stays(self):
+        self.make_some()
+        file = self.home / "kv/sessions.db"
+        file.write_bytes(bytes(100) + file.read_bytes()[100:])
+        before = files_of(self.home / "kv")
+        self.assertIn("sessions.db failed: file is not a database", self.backup(code=2))
+        self.assertFalse(self.file.exists())
+        self.assertEqual(files_of(self.home / "kv").keys(), before.keys())
+        self.assertEqual(file.read_bytes(), before["sessions.db"])
+
+
 class Running(WithBackup):
     """A backup while a server has the sessions open."""
 

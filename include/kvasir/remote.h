@@ -32,6 +32,9 @@ struct RemoteOptions {
   uint64_t ttl_hours = 24;  // since a record was written or read; a bucket has rules instead
   std::optional<uint64_t> daily_bytes;  // written in a day (UTC); absent: no limit
   RemoteCompression compression = RemoteCompression::kAuto;
+  // How long an operation may take beyond four times the usual before it is a stall: three in a
+  // minute, and the store is left alone for a while.
+  uint64_t stall_ms = 20;
 };
 
 // Counters and state of the remote tier; a snapshot. Bytes are those of whole values, as stored.

@@ -221,6 +221,7 @@ class SessionStore {
   };
   struct Page {
     std::vector<Entry> entries;
+    std::string first_id, last_id;  // also of those that are left out: the next page goes on there
     bool has_more = false;
     uint64_t damaged = 0, newer = 0;  // sessions that are left out; newer: of a newer version
   };

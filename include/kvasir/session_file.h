@@ -60,7 +60,7 @@ struct SessionFileOptions {
   std::string folder;  // DiskOptions::folder
   // The limit of everything in the folder; the file takes an eighth of it at most.
   uint64_t cap_bytes = uint64_t{20} << 30;
-  uint64_t ttl_hours = 168;          // sessions unused for so long leave the file
+  uint64_t ttl_hours = 0;            // sessions unused for so long leave the file; 0: none leaves
   SecretPlace secret;                // under which they are sealed
   SessionIdentity identity;          // of the model that reads them now
   uint32_t vocab_size = UINT32_MAX;  // a session with other ids is damaged

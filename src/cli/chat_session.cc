@@ -306,17 +306,20 @@ ForgetScope ChatSession::Scope() const {
 Result<Erasure> ChatSession::Erase(SessionStore::Turn& turn, Forgetting forgetting) {
   KV_TRY(turn.Replace(std::move(forgetting.state)));
   Erasure sum;
+  std::optional<Error> failed;  // the session has changed: what is left is asked for all the same
   for (ForgetRequest& request : forgetting.requests) {
     std::promise<Erasure> done;
     engine_.Forget(std::move(request), [&](const Erasure& erased) { done.set_value(erased); });
     const Erasure erased = done.get_future().get();
-    if (erased.error) return tl::unexpected(*erased.error);
+    if (erased.error && !failed) failed = erased.error;
     sum.blocks += erased.blocks;
     sum.tokens += erased.tokens;
     sum.disk_blocks += erased.disk_blocks;
     sum.kept_shared = std::max(sum.kept_shared, erased.kept_shared);
   }
-  return sum;
+  if (!failed) return sum;
+  failed->message = "the conversation is changed and erased from memory; but: " + failed->message;
+  return tl::unexpected(*std::move(failed));
 }
 
 Result<std::optional<std::string>> ChatSession::Reset() {

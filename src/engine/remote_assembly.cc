@@ -103,7 +103,8 @@ Result<std::optional<RemoteTierOptions>> RemoteOptionsFor(const Assembly& a,
                            .ttl_hours = options.remote->ttl_hours,
                            .daily_bytes = options.remote->daily_bytes,
                            .shape = {.block_tokens = a.cache.layout.block_tokens(),
-                                     .payload_bytes = a.cache.layout.block_bytes()}};
+                                     .payload_bytes = a.cache.layout.block_bytes()},
+                           .stall_ns = options.remote->stall_ms * 1'000'000};
   ChooseCompression(a.runner, options.remote->compression, &remote);
   KV_TRY(FillInStore(*options.remote, &remote));
   KV_TRY(RemoteTier::CheckMemory(remote));

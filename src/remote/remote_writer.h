@@ -56,7 +56,7 @@ class RemoteWriter {
     bool is_noted = false;             // in RemovalNotes
     bool is_counted = false;           // in RemoteOwner's num_erases or num_forgets
   };
-  static constexpr size_t kKeysOfOne = sizeof(Removal) / sizeof(BlockKey);
+  static constexpr size_t kKeysOfOne = 16;  // a removal without its keys takes the bytes of so many
   std::optional<WriteRefusal> Refusal(const RecordFacts& facts) KV_REQUIRES(store_.mutex);
   bool WaitForWork();
   bool Connect();

@@ -166,6 +166,16 @@ bool Service::WaitsForDisk(const HttpRequest& request) const {
   return engine_.DiskStats().has_value();
 }
 
+namespace {
+
+// Tells whether a body may have a field of this name, which JSON may also write with escapes.
+bool MayHave(const HttpRequest& request, std::string_view quoted_name) {
+  return request.body.find(quoted_name) != std::string::npos ||
+         request.body.find("\\u") != std::string::npos;
+}
+
+}  // namespace
+
 size_t Service::WorkBytes(const HttpRequest& request) {
   // A session that is in the file alone is read first, and may be long.
   constexpr size_t kUnknown = kSmallBodyBytes + 1;
@@ -173,13 +183,10 @@ size_t Service::WorkBytes(const HttpRequest& request) {
   const Route* route = routes_.Find(request);
   if (route == nullptr || route->reads == Route::kNoSession) return bytes;
   if (route->reads == Route::kPreviousResponse) {
-    const bool goes_on = request.body.find("\"previous_response_id\"") != std::string::npos;
+    const bool goes_on = MayHave(request, "\"previous_response_id\"");
     return goes_on ? std::max(bytes, kUnknown) : bytes;
   }
-  if (route->reads == Route::kAllIfForgets &&
-      request.body.find("\"forget\"") == std::string::npos) {
-    return bytes;
-  }
+  if (route->reads == Route::kAllIfForgets && !MayHave(request, "\"forget\"")) return bytes;
   const auto caller = keys_.CallerOf(request);
   if (!caller || !caller->tenant) return bytes;
   if (route->reads == Route::kListedSessions) {

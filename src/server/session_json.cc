@@ -75,9 +75,9 @@ HttpResponse SessionResponse(const SessionStore::Entry& entry,
 HttpResponse SessionList(const SessionStore::Page& page, std::optional<uint64_t> unreadable) {
   ordered_json data = ordered_json::array(), first, last;
   for (const SessionStore::Entry& entry : page.entries) data.push_back(SessionJson(entry));
-  if (!page.entries.empty()) {
-    first = page.entries.front().id;
-    last = page.entries.back().id;
+  if (!page.last_id.empty()) {
+    first = page.first_id;
+    last = page.last_id;
   }
   ordered_json list = {{"object", "list"},   {"data", std::move(data)},   {"first_id", first},
                        {"last_id", last},    {"has_more", page.has_more}, {"damaged", page.damaged},

@@ -81,23 +81,29 @@ Result<BackupManifest> ManifestOf(const std::string& line, const std::string& pa
   return manifest;
 }
 
-// Returns the rows that can be unsealed. The others are counted in `figures`.
-std::vector<RowFacts> UnsealableRows(SealedRows& open, std::vector<RowFacts> rows,
-                                     const BackupProgress& progress, BackupFigures* figures) {
+// Tells whether a restore would take the row: it can be unsealed, and is a session of this version.
+Status Check(SealedRows& open, const RowFacts& row) {
+  if (row.owner == Digest{}) return Fail(Code::kNotFound, "not readable with this secret");
+  KV_ASSIGN(std::vector<std::byte> plain, open.Get(row.owner, row.id));
+  SessionStore store(SessionLimits{.memory_bytes = UINT64_MAX});
+  const auto record = ParseSessionRecord(
+      store, std::string_view(reinterpret_cast<const char*>(plain.data()), plain.size()));
+  Wipe(&plain);
+  if (!record) return tl::unexpected(record.error());
+  return {};
+}
+
+// Returns the rows that a restore would take. The others are counted in `figures`.
+std::vector<RowFacts> SoundRows(SealedRows& open, std::vector<RowFacts> rows,
+                                const BackupProgress& progress, BackupFigures* figures) {
   const uint64_t all = rows.size();
   uint64_t done = 0;
   std::erase_if(rows, [&](const RowFacts& row) {
     if (progress) progress("reading", ++done, all);
-    auto plain = row.owner == Digest{} ? tl::unexpected(Error{Code::kNotFound,
-                                                              "not readable with "
-                                                              "this secret"})
-                                       : open.Get(row.owner, row.id);
-    if (plain) {
-      Wipe(&*plain);
-      return false;
-    }
+    const Status sound = Check(open, row);
+    if (sound) return false;
     ++figures->left_out;
-    figures->why = plain.error().message;
+    figures->why = sound.error().message;
     return true;
   });
   return rows;
@@ -120,10 +126,12 @@ Status AddRowsTo(SealedRows& open, const std::vector<RowFacts>& rows,
   return {};
 }
 
+// Opens the rows to be read. A damaged file is an error: it stays where it is.
 Result<std::unique_ptr<SealedRows>> OpenRows(const BackupPlace& place, const Secret& secret,
                                              Storage& storage) {
-  return SealedRows::Open({.folder = place.folder, .cap_bytes = place.cap_bytes, .secret = secret},
-                          storage);
+  return SealedRows::Open(
+      {.folder = place.folder, .cap_bytes = place.cap_bytes, .secret = secret, .sets_aside = false},
+      storage);
 }
 
 // Opens the rows, or a copy of them where another process has them open. The copy lies beside the
@@ -262,7 +270,7 @@ class RestoredRows {
     if (progress_) progress_(doing_, count_, manifest_.rows);
     return NewRow{.owner = SessionOwnerOf(record->tenant),
                   .id = record->id,
-                  .used_s = used->get<int64_t>(),
+                  .used_s = std::min(UnixS(), used->get<int64_t>() + since_s_),
                   .plain = std::as_bytes(std::span(line_.text))};
   }
   BackupFigures& figures() { return figures_; }
@@ -272,6 +280,8 @@ class RestoredRows {
   const BackupManifest& manifest_;
   const std::string& path_;
   const BackupProgress& progress_;
+  // Since the backup. No session was used meanwhile: else it might leave at the first start.
+  const int64_t since_s_ = std::max<int64_t>(0, UnixS() - manifest_.made_s);
   std::string_view doing_ = "checking";
   uint64_t count_ = 0;
   BackupLine line_;  // of the row that was given last
@@ -302,7 +312,7 @@ Result<BackupFigures> WriteBackup(const BackupPlace& from, const std::string& pa
   }
   BackupManifest manifest{.made_s = UnixS()};
   BackupFigures figures{.has_secret = secret == BackupSecret::kWith, .made_s = manifest.made_s};
-  if (open) rows = UnsealableRows(*open, std::move(rows), progress, &figures);
+  if (open) rows = SoundRows(*open, std::move(rows), progress, &figures);
   manifest.rows = rows.size();
   for (const RowFacts& row : rows) manifest.bytes += row.bytes;
   if (secret == BackupSecret::kWith) manifest.secret = own;

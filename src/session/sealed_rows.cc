@@ -57,7 +57,8 @@ Result<std::unique_ptr<SealedRows>> SealedRows::Open(const SealedRowsOptions& op
   std::unique_ptr<SealedRows> rows(new SealedRows(options, storage, std::move(keys)));
   KV_TRY(rows->OpenFiles());
   Status opened = rows->OpenDatabase();
-  if (!opened && opened.error().code == Code::kCorruption && !options.only_looks) {
+  if (!opened && opened.error().code == Code::kCorruption && options.sets_aside &&
+      !options.only_looks) {
     // An erase of an owner covers what is set aside: its key, which unseals the rows there, goes.
     {
       const MutexLock lock(rows->mutex_);

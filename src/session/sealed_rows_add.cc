@@ -13,7 +13,11 @@ Status SealedRows::AddAll(uint64_t bytes, uint64_t rows, const NextRow& next) {
   KV_TRY(CheckPlace());
   const uint64_t sealed_bytes = bytes + rows * (kRowSealBytes + kRowsPage);
   const uint64_t growth = RowsLogBytes(sealed_bytes) + sealed_bytes;
-  KV_ASSIGN(const OpenedFile room, TakeRoom(growth, RowsRoom::For::kStoring));
+  auto room = TakeRoom(growth, RowsRoom::For::kStoring);
+  if (!room && room.error().code == Code::kExhausted) {
+    room.error().message += "; a larger --disk-cap makes room";
+  }
+  if (!room) return tl::unexpected(std::move(room).error());
   KV_TRY(database_.Execute("BEGIN IMMEDIATE"));
   std::vector<Digest> new_owners;
   Status done = AddRows(bytes, next, &new_owners);

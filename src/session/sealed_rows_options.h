@@ -15,6 +15,8 @@ struct SealedRowsOptions {
   Secret secret{};
   // Rows and their log stay as they are: an erase that a crash ended does not go on.
   bool only_looks = false;
+  // A damaged file gets another name, and a new one is begun; else it is an error.
+  bool sets_aside = true;
   const char* vfs = nullptr;  // of SQLite, for tests
 };
 

@@ -211,6 +211,7 @@ void SessionFile::SetWeights(const std::map<SessionOwner, double>& weights) {
 bool SessionFile::IsThere() { return impl_->rows->IsThere(); }
 
 Result<std::vector<std::string>> SessionFile::RemoveOld() {
+  if (impl_->options.ttl_hours == 0) return std::vector<std::string>();
   return impl_->rows->RemoveUnused(UnixS() - static_cast<int64_t>(impl_->options.ttl_hours) * 3600);
 }
 

@@ -44,6 +44,7 @@ class SessionFolderTest : public testing::Test {
     parent_ = mkdtemp(pattern.data());
     options_ = {.folder = parent_ / "kv",
                 .cap_bytes = uint64_t{64} << 20,
+                .ttl_hours = 168,
                 .secret = {.state_dir = parent_ / "state", .file = {}},
                 .identity = {"model-1", "f16"},
                 .vocab_size = 1000};

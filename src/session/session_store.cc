@@ -238,6 +238,10 @@ Result<SessionStore::Page> SessionStore::List(std::string_view tenant,
     entry.num_messages = head->num_messages;
     entry.title = std::move(head->title);
   }
+  if (!page.entries.empty()) {
+    page.first_id = page.entries.front().id;
+    page.last_id = page.entries.back().id;
+  }
   std::erase_if(page.entries, [](const Entry& entry) { return !entry.state; });
   return page;
 }
