@@ -60,6 +60,8 @@ class RemoteRemoval : public RemoteTierOnFake {
 
   const std::string below_ =
       FleetKeys(TestRecord::Filled(77)).OwnerName(TestRecord::Owner(0)) + "/";
+  // Read by the fake's threads, also after a test's end.
+  std::atomic<bool> fails_ = false, has_failed_ = false;
   Mutex mutex_;
   std::condition_variable opened_;
   bool is_open_ KV_GUARDED_BY(mutex_) = false;
@@ -103,16 +105,15 @@ TEST_F(RemoteRemoval, OneThatFailsAfterItsAnswerIsTriedAgain) {
   Open(options);
   constexpr uint32_t kPages = 2;
   PutNames(kPages * kPageOfScan);
-  std::atomic<bool> has_failed = false;
   fake_.Answer([&](const FakeWords& words) -> std::optional<std::string> {
-    if (words[0] != "SCAN" || has_failed) return std::nullopt;
+    if (words[0] != "SCAN" || has_failed_) return std::nullopt;
     if (words[1] == "0") return Page(0, kPages);
-    has_failed = true;
+    has_failed_ = true;
     return RedisFake::kHangUp;
   });
   Erase();
   ASSERT_TRUE(driver_->WaitUntil([&] { return fake_.values().size() == 1; }));
-  EXPECT_TRUE(has_failed);
+  EXPECT_TRUE(has_failed_);
   EXPECT_GE(tier_->Remote().fault_io, 1u);
   ASSERT_EQ(answers().size(), 1u) << "it answers once";
   EXPECT_FALSE(answers()[0]->remote->complete);
@@ -123,9 +124,9 @@ TEST_F(RemoteRemoval, OneThatFailsSaysSoAndIsTriedAgain) {
   options.again_ns = 200'000'000;
   Open(options);
   PutNames(10);
-  std::atomic<bool> fails = true;
+  fails_ = true;
   fake_.Answer([&](const FakeWords& words) -> std::optional<std::string> {
-    return words[0] == "SCAN" && fails ? std::optional(RedisFake::kHangUp) : std::nullopt;
+    return words[0] == "SCAN" && fails_ ? std::optional(RedisFake::kHangUp) : std::nullopt;
   });
   Erase();
   ASSERT_TRUE(driver_->WaitUntil([&] { return !answers().empty(); }));
@@ -136,7 +137,7 @@ TEST_F(RemoteRemoval, OneThatFailsSaysSoAndIsTriedAgain) {
   EXPECT_FALSE(driver_->Write(FaultRecord(0, 0))) << "until it has succeeded";
   const uint32_t scans = fake_.Count("SCAN");
   ASSERT_TRUE(driver_->WaitUntil([&] { return fake_.Count("SCAN") > scans; })) << "and failed";
-  fails = false;
+  fails_ = false;
   ASSERT_TRUE(driver_->WaitUntil([&] { return fake_.values().size() == 1; }));
   ASSERT_TRUE(driver_->WaitUntil([&] { return driver_->Write(FaultRecord(0, 0)).has_value(); }));
   EXPECT_EQ(answers().size(), 1u);

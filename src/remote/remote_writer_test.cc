@@ -80,6 +80,7 @@ class RemoteWriterTest : public RemoteParts {
     return num;
   }
 
+  std::atomic<uint32_t> first_ = 0, second_ = 0;  // notes that the fake's threads have seen
   RemoteLooker looker_{*store_};
   std::optional<RemoteWriter> writer_;
   const OwnerId owner_ = HaveOwner();
@@ -119,21 +120,20 @@ TEST_F(RemoteWriterTest, AForgetThatFailedIsDoneByTheNextProcess) {
 
 // Whatever ends the process, what it was asked for is done.
 TEST_F(RemoteWriterTest, WhatWaitsIsNotedBeforeItIsDone) {
-  std::atomic<uint32_t> first = 0, second = 0;
   fake_.Answer([&](const FakeWords& words) -> std::optional<std::string> {
-    if (words[0] != "SCAN" || second != 0) return std::nullopt;
-    if (first == 0) {
-      first = Notes();
+    if (words[0] != "SCAN" || second_ != 0) return std::nullopt;
+    if (first_ == 0) {
+      first_ = Notes();
       writer_->Erase(TestRecord::Owner(1), nullptr);
       return "*2\r\n" + RedisFake::Bulk("1") + "*0\r\n";
     }
-    second = Notes();
+    second_ = Notes();
     return std::nullopt;
   });
   SetOn(true);
   EXPECT_EQ(Remove(), "");
-  EXPECT_EQ(first, 1u);
-  EXPECT_EQ(second, 2u) << "another one that waits meanwhile";
+  EXPECT_EQ(first_, 1u);
+  EXPECT_EQ(second_, 2u) << "another one that waits meanwhile";
   EXPECT_TRUE(WaitUntil([this](RemoteStore&) { return Notes() == 0; }));
   fake_.Answer({});
 }
