@@ -144,7 +144,6 @@ void RemoteWriter::Loop() {
   }
   DropQueued();
   AnswerFlushes();
-  NoteWaiting();
   std::deque<Removal> left;
   uint64_t day = 0, today_bytes = 0;
   {
@@ -156,6 +155,7 @@ void RemoteWriter::Loop() {
   }
   note_.Settle(day, today_bytes);
   for (const Removal& removal : left) {
+    notes_.Add(store_.keys.OwnerName(removal.owner), removal.owner);
     if (removal.done) removal.done(Fail(Code::kUnavailable, "remote tier: the process ends"));
   }
 }

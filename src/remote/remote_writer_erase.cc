@@ -102,7 +102,6 @@ bool RemoteWriter::IsDue(const Removal& removal) const {
 
 // Notes all that waits: what is asked for is done after a restart too, whatever ends the process.
 void RemoteWriter::NoteWaiting() {
-  if (store_.options.mode == RemoteMode::kRead) return;
   std::vector<Digest> owners;
   {
     MutexLock lock(store_.mutex);
