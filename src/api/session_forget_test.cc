@@ -122,6 +122,27 @@ TEST_F(SessionForgetTest, APartIsItsCodePoints) {
   EXPECT_EQ(last->state.messages[1]->content, "");
 }
 
+// Token 256 is "a" and the first byte of the part's first character.
+TEST_F(SessionForgetTest, ATokenThatEndsWithinTheFirstCharacterGoesToo) {
+  std::string json = TinyTokenizerJson();
+  json.replace(json.find("257"), 3, "258").replace(json.find("256"), 3, "257");
+  json.insert(json.find("},\"merges\":["), ",\"a\xC3\x83\":256");
+  json.insert(json.find("\"merges\":[") + 10, "\"a \xC3\x83\"");
+  const auto tokenizer = Tokenizer::Parse(json, kTinyTokenizerConfig);
+  ASSERT_TRUE(tokenizer) << tokenizer.error().text();
+  model_.tokenizer = tokenizer->get();
+  model_.vocab_size = 259;
+  SessionState state = Session({{"user", "xa\xC3\xA9y"}});
+  Read(&state);
+  ASSERT_EQ(IdsOf(state.paths, 0), (std::vector<TokenId>{'x', 256, 0xA9, 'y', ';'}));
+  const auto forgotten = ForgetPoints(state, 0, 2, 3);  // é
+  ASSERT_TRUE(forgotten) << forgotten.error().text();
+  ASSERT_EQ(forgotten->requests.size(), 1u);
+  EXPECT_EQ(forgotten->requests[0].first, 1u);
+  EXPECT_EQ(forgotten->requests[0].last, 2u);
+  EXPECT_EQ(PathsOf(forgotten->state), Texts{"x"});
+}
+
 TEST_F(SessionForgetTest, APartOutsideTheSessionIsRefused) {
   const SessionState state = Session({{"user", "ab"}});
   const auto field = [&](size_t index, uint32_t begin, uint32_t end) {

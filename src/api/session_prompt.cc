@@ -237,6 +237,15 @@ Result<SessionPrompt> WholePromptOf(const SessionState& state, const ModelView& 
   return PromptOf(state, Fitted{std::move(rendered), std::move(shown)});
 }
 
+namespace {
+
+// Tells whether the token begins with bytes that end a character of the tokens before.
+bool BeginsWithinCharacter(TokenId id, const Tokenizer& tokenizer) {
+  return TextStream(tokenizer, SpecialTokens::kShow).Append(id).starts_with("\xEF\xBF\xBD");
+}
+
+}  // namespace
+
 Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
                              std::optional<ContentBytes> part, const ModelView& model) {
   KV_ASSIGN(Fitted fitted, Fit(state, model));
@@ -266,6 +275,11 @@ Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
       if (added > 0) first = i + 1;
       if (bytes >= end) placed.last_token = std::min(placed.last_token, i);
       if (content_end && bytes >= *content_end) closing = std::min(closing, i + 1);
+    }
+    // A token of other text may end with the first bytes of the character.
+    if (placed.first_token > 0 && placed.first_token < ids.size() &&
+        BeginsWithinCharacter(ids[placed.first_token], *model.tokenizer)) {
+      --placed.first_token;
     }
     placed.last_token = std::max(placed.first_token, placed.last_token);
     const size_t message_end = fitted.rendered.prompt->message_ends[s];
