@@ -14,7 +14,7 @@
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kMaxNesting = 200;  // of parentheses
+constexpr uint32_t kMaxNesting = 200;  // of parentheses, and of repetitions
 
 bool IsNameChar(char c) { return IsAsciiAlnum(c) || c == '-' || c == '_'; }
 
@@ -139,8 +139,14 @@ Result<ExpressionId> GbnfParser::ParseSequence(uint32_t nesting) {
     KV_ASSIGN(const std::optional<ExpressionId> part, ParsePart(nesting));
     if (!part) break;
     parts.push_back(*part);
+    // So many make more nodes than there may be, unless most are empty texts.
+    if (source_->num_expressions() >= 2 * kMaxGrammarNodes) {
+      return Wrong("the grammar has {} parts; it must have less", 2 * kMaxGrammarNodes);
+    }
     SkipSpace(lines);
+    uint32_t repeated = 0;
     while (!AtEnd() && std::string_view("*+?{").find(text_[pos_]) != std::string_view::npos) {
+      if (++repeated > kMaxNesting) return Wrong("more than {} repetitions of a part", kMaxNesting);
       KV_ASSIGN(parts.back(), ParseRepeat(parts.back()));
       SkipSpace(lines);
     }

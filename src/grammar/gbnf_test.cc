@@ -109,6 +109,29 @@ TEST(Gbnf, RefusesWhatIsTooLarge) {
   EXPECT_NE(ErrorOf("root ::= ((\"a\"?){300}){30}").find("ways lead on"), std::string::npos);
 }
 
+TEST(Gbnf, RefusesLongChainsOfRepetitions) {
+  for (const std::string_view repeat : {"?", "*", "+", "{1}"}) {
+    std::string text = "root ::= \"a\"";
+    for (int i = 0; i < 200'000; ++i) text += repeat;
+    EXPECT_NE(ErrorOf(text).find("more than 200 repetitions"), std::string::npos) << repeat;
+  }
+  EXPECT_TRUE(Matches("root ::= \"a\"" + std::string(200, '?'), "a"));
+}
+
+TEST(Gbnf, RefusesMorePartsThanNodesCanBe) {
+  std::string text = "root ::= ";
+  for (uint32_t i = 0; i < 2 * kMaxGrammarNodes; ++i) text += ". "[i % 2];
+  EXPECT_NE(ErrorOf(text).find("larger than"), std::string::npos);
+  EXPECT_NE(ErrorOf(text + std::string(400'000, '.')).find("parts"), std::string::npos);
+}
+
+// Sets of 60,000 instructions that each lead to another one of as many took 12 GiB.
+TEST(Gbnf, GivesUpSetsThatGrowTogetherWhileTheyAreFew) {
+  std::string text = "root ::= ";
+  for (int i = 0; i < 60'000; ++i) text += fmt::format("\"{}\"? ", static_cast<char>('a' + i % 26));
+  EXPECT_NE(ErrorOf(text).find("ways lead on"), std::string::npos);
+}
+
 TEST(Gbnf, TakesNestedRepetitionsThatFit) {
   const std::string_view grammar = "root ::= ((\"a\"{9}){9}){9}";
   EXPECT_TRUE(Matches(grammar, std::string(729, 'a')));

@@ -3,12 +3,12 @@
 #include <map>
 #include <numeric>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
 #include "base/result.h"
 #include "grammar/grammar.h"
+#include "grammar/instruction_sets.h"
 #include "grammar/rule_code.h"
 #include "grammar/rule_order.h"
 
@@ -19,6 +19,8 @@ using Kind = RuleCode::Kind;
 
 // Instructions that are looked at so that a rule, and all of them, become deterministic, at most.
 constexpr uint64_t kRuleSteps = 1 << 22, kSteps = 1 << 24;
+// Instructions in all sets of a rule, at most: one by one, each but the ends becomes an edge.
+constexpr uint64_t kMaxInSets = 2 * kMaxGrammarEdges;
 
 // To find twins among more nodes would take longer than their masks.
 constexpr uint32_t kMaxTwinNodes = 1 << 16;
@@ -43,25 +45,34 @@ class GrammarCompiler {
  private:
   using Instructions = std::vector<uint32_t>;  // ascending
 
-  struct InstructionsHash {
-    size_t operator()(const Instructions& of) const {
-      uint64_t hash = 14695981039346656037ULL;
-      for (const uint32_t i : of) hash = (hash ^ i) * 1099511628211ULL;
-      return hash;
-    }
+  struct DraftCall {
+    uint32_t rule;
+    Grammar::NodeId to;  // where it returns
   };
-
   struct Draft {
-    std::vector<Grammar::Edge> edges;
-    std::vector<std::pair<uint32_t, Grammar::NodeId>> calls;  // rule, where it returns
+    uint32_t edges, calls;  // where its own begin; they end where the next draft's begin
     bool may_end = false;
     bool is_alive = false;  // the end can be reached
   };
   enum class Way : uint8_t { kDeterministic, kOneByOne };
 
   bool AddRule(uint32_t rule, Way way);
-  void AddEdges(const Instructions& set, Way way, Draft* draft);
-  void AddCalls(const Instructions& set, Way way, Draft* draft);
+  void AddEdges(std::span<const uint32_t> set, Way way);
+  void AddCalls(std::span<const uint32_t> set, Way way);
+  // Returns whether the current rule has become too large: then nodes are no longer looked for.
+  bool IsTooLarge() const {
+    return steps_ > max_steps_ || sets_.size() > max_nodes_ ||
+           sets_.num_instructions() > kMaxInSets ||
+           edges_.size() + calls_.size() > kMaxGrammarEdges;
+  }
+  std::span<const Grammar::Edge> edges(size_t draft) const {
+    const size_t end = draft + 1 < drafts_.size() ? drafts_[draft + 1].edges : edges_.size();
+    return std::span(edges_).subspan(drafts_[draft].edges, end - drafts_[draft].edges);
+  }
+  std::span<const DraftCall> calls(size_t draft) const {
+    const size_t end = draft + 1 < drafts_.size() ? drafts_[draft + 1].calls : calls_.size();
+    return std::span(calls_).subspan(drafts_[draft].calls, end - drafts_[draft].calls);
+  }
   // Returns the node of what can be read at these instructions.
   Grammar::NodeId NodeOf(std::span<const uint32_t> instructions);
   Grammar::NodeId NodeAt(uint32_t instruction);
@@ -74,17 +85,19 @@ class GrammarCompiler {
   const RuleCode& code_;
   const RuleOrder& order_;
   std::vector<Draft> drafts_;
-  std::vector<Instructions> sets_;  // of the rule's nodes, from first_ on
+  std::vector<Grammar::Edge> edges_;
+  std::vector<DraftCall> calls_;
+  InstructionSets sets_;  // of the rule's nodes, from first_ on
   uint32_t first_ = 0;
-  std::unordered_map<Instructions, Grammar::NodeId, InstructionsHash> node_of_set_;
   std::vector<std::optional<Grammar::NodeId>> node_of_;  // of a single instruction
   std::vector<uint32_t> seen_;                           // the round in which it was seen
   uint32_t round_ = 0;
   std::vector<std::optional<Grammar::NodeId>> start_;  // of the rules
-  uint64_t steps_ = 0, max_steps_ = 0, edges_ = 0;
+  uint64_t steps_ = 0, max_steps_ = 0, max_nodes_ = 0;
 };
 
 Grammar::NodeId GrammarCompiler::NodeOf(std::span<const uint32_t> instructions) {
+  if (IsTooLarge()) return first_;
   ++round_;
   Instructions found, open(instructions.begin(), instructions.end());
   while (!open.empty()) {
@@ -99,10 +112,7 @@ Grammar::NodeId GrammarCompiler::NodeOf(std::span<const uint32_t> instructions) 
     if (at.kind != Kind::kFork && at.kind != Kind::kFail) found.push_back(i);
   }
   std::sort(found.begin(), found.end());
-  const auto next = static_cast<Grammar::NodeId>(first_ + sets_.size());
-  const auto [place, is_new] = node_of_set_.try_emplace(found, next);
-  if (is_new) sets_.push_back(std::move(found));
-  return place->second;
+  return first_ + sets_.Add(found);
 }
 
 Grammar::NodeId GrammarCompiler::NodeAt(uint32_t instruction) {
@@ -110,17 +120,18 @@ Grammar::NodeId GrammarCompiler::NodeAt(uint32_t instruction) {
   return *node_of_[instruction];
 }
 
-void GrammarCompiler::AddEdges(const Instructions& set, Way way, Draft* draft) {
+void GrammarCompiler::AddEdges(std::span<const uint32_t> set, Way way) {
   std::array<bool, 257> cuts{};
   for (const uint32_t i : set) {
     const RuleCode::Instruction& at = code_.at(i);
     if (at.kind != Kind::kBytes) continue;
     cuts[at.first] = cuts[at.last + 1] = true;
-    if (way == Way::kOneByOne) draft->edges.push_back({at.first, at.last, NodeAt(at.to)});
+    if (way == Way::kOneByOne) edges_.push_back({at.first, at.last, NodeAt(at.to)});
   }
   if (way == Way::kOneByOne) return;
+  const size_t begin = edges_.size();
   Instructions to;
-  for (uint32_t first = 0, last; first < 256; first = last + 1) {
+  for (uint32_t first = 0, last; first < 256 && !IsTooLarge(); first = last + 1) {
     for (last = first; !cuts[last + 1] && last < 255;) ++last;
     to.clear();
     for (const uint32_t i : set) {
@@ -130,16 +141,15 @@ void GrammarCompiler::AddEdges(const Instructions& set, Way way, Draft* draft) {
     steps_ += set.size();
     if (to.empty()) continue;
     const Grammar::NodeId node = to.size() == 1 ? NodeAt(to[0]) : NodeOf(to);
-    if (!draft->edges.empty() && draft->edges.back().to == node &&
-        draft->edges.back().last + 1U == first) {
-      draft->edges.back().last = static_cast<uint8_t>(last);
+    if (edges_.size() > begin && edges_.back().to == node && edges_.back().last + 1U == first) {
+      edges_.back().last = static_cast<uint8_t>(last);
     } else {
-      draft->edges.push_back({static_cast<uint8_t>(first), static_cast<uint8_t>(last), node});
+      edges_.push_back({static_cast<uint8_t>(first), static_cast<uint8_t>(last), node});
     }
   }
 }
 
-void GrammarCompiler::AddCalls(const Instructions& set, Way way, Draft* draft) {
+void GrammarCompiler::AddCalls(std::span<const uint32_t> set, Way way) {
   std::vector<std::pair<uint32_t, uint32_t>> calls;  // rule, where it returns
   for (const uint32_t i : set) {
     const RuleCode::Instruction& at = code_.at(i);
@@ -151,12 +161,12 @@ void GrammarCompiler::AddCalls(const Instructions& set, Way way, Draft* draft) {
     const uint32_t rule = calls[i].first;
     for (to.clear(); i < calls.size() && calls[i].first == rule; ++i) {
       if (way == Way::kOneByOne) {
-        draft->calls.emplace_back(rule, NodeAt(calls[i].second));
+        calls_.push_back({rule, NodeAt(calls[i].second)});
       } else {
         to.push_back(calls[i].second);
       }
     }
-    if (!to.empty()) draft->calls.emplace_back(rule, to.size() == 1 ? NodeAt(to[0]) : NodeOf(to));
+    if (!to.empty()) calls_.push_back({rule, to.size() == 1 ? NodeAt(to[0]) : NodeOf(to)});
   }
 }
 
@@ -164,32 +174,29 @@ bool GrammarCompiler::AddRule(uint32_t rule, Way way) {
   const RuleCode::Span& span = code_.rule(rule);
   const uint64_t size = span.end - span.begin;
   first_ = static_cast<uint32_t>(drafts_.size());
-  const uint64_t edges_before = edges_;
+  const size_t edges_before = edges_.size(), calls_before = calls_.size();
   max_steps_ = way == Way::kDeterministic ? std::min(steps_ + kRuleSteps + 64 * size, kSteps)
                                           : steps_ + 4 * kMaxGrammarEdges;
-  const uint64_t max_nodes = way == Way::kDeterministic ? 64 + 4 * size : 2 * size;
-  sets_.clear();
-  node_of_set_.clear();
+  const uint64_t left = kMaxGrammarNodes - std::min(first_, kMaxGrammarNodes);
+  max_nodes_ = way == Way::kDeterministic ? std::min(64 + 4 * size, left) : 2 * size;
+  sets_ = {};
   std::fill(node_of_.begin() + span.begin, node_of_.begin() + span.end, std::nullopt);
   start_[rule] = NodeAt(span.start);
-  for (size_t i = 0; i < sets_.size(); ++i) {
-    const Instructions set = sets_[i];  // sets_ grows
-    Draft draft;
-    draft.may_end = !set.empty() && code_.at(set[0]).kind == Kind::kEnd;
-    AddEdges(set, way, &draft);
-    AddCalls(set, way, &draft);
-    edges_ += draft.edges.size() + draft.calls.size();
-    drafts_.push_back(std::move(draft));
-    if (steps_ > max_steps_ || sets_.size() > max_nodes || edges_ > kMaxGrammarEdges) {
-      drafts_.resize(first_);
-      edges_ = edges_before;
-      return false;
-    }
+  Instructions set;
+  for (uint32_t i = 0; i < sets_.size() && !IsTooLarge(); ++i) {
+    set.assign(sets_.at(i).begin(), sets_.at(i).end());  // sets_ grows
+    drafts_.push_back({static_cast<uint32_t>(edges_.size()), static_cast<uint32_t>(calls_.size()),
+                       !set.empty() && code_.at(set[0]).kind == Kind::kEnd});
+    AddEdges(set, way);
+    AddCalls(set, way);
   }
-  if (sets_.size() > 1024) {  // large ones would take memory that the next steps need
-    sets_ = {};
-    node_of_set_ = {};
+  if (IsTooLarge()) {
+    drafts_.resize(first_);
+    edges_.resize(edges_before);
+    calls_.resize(calls_before);
+    return false;
   }
+  sets_ = {};  // the next steps need its memory
   MarkAlive(first_);
   return true;
 }
@@ -198,8 +205,8 @@ void GrammarCompiler::MarkAlive(uint32_t begin) {
   const auto num = static_cast<uint32_t>(drafts_.size()) - begin;
   const auto for_each_way = [&](const auto& visit) {  // visit(from, to)
     for (uint32_t i = 0; i < num; ++i) {
-      for (const Grammar::Edge& edge : drafts_[begin + i].edges) visit(i, edge.to - begin);
-      for (const auto& call : drafts_[begin + i].calls) visit(i, call.second - begin);
+      for (const Grammar::Edge& edge : edges(begin + i)) visit(i, edge.to - begin);
+      for (const DraftCall& call : calls(begin + i)) visit(i, call.to - begin);
     }
   };
   // The nodes that lead to a node, side by side.
@@ -228,22 +235,28 @@ std::shared_ptr<const Grammar> GrammarCompiler::Finish(uint32_t root) {
     id_of[i] = num;
     if (drafts_[i].is_alive) ++num;
   }
+  node_of_ = {}, seen_ = {};
   grammar->nodes_.reserve(num + 1);
-  for (const Draft& draft : drafts_) {
-    if (!draft.is_alive) continue;
+  grammar->edges_.reserve(edges_.size());
+  grammar->calls_.reserve(calls_.size());
+  for (size_t i = 0; i < drafts_.size(); ++i) {
+    if (!drafts_[i].is_alive) continue;
     grammar->nodes_.push_back({static_cast<uint32_t>(grammar->edges_.size()),
-                               static_cast<uint32_t>(grammar->calls_.size()), draft.may_end});
-    for (const Grammar::Edge& edge : draft.edges) {
+                               static_cast<uint32_t>(grammar->calls_.size()), drafts_[i].may_end});
+    for (const Grammar::Edge& edge : edges(i)) {
       if (drafts_[edge.to].is_alive) {
         grammar->edges_.push_back({edge.first, edge.last, id_of[edge.to]});
       }
     }
-    for (const auto& [rule, to] : draft.calls) {
+    for (const auto& [rule, to] : calls(i)) {
       if (drafts_[to].is_alive) grammar->calls_.push_back({id_of[*start_[rule]], id_of[to]});
     }
   }
   grammar->nodes_.push_back({static_cast<uint32_t>(grammar->edges_.size()),
                              static_cast<uint32_t>(grammar->calls_.size())});
+  drafts_ = {}, edges_ = {}, calls_ = {};
+  grammar->edges_.shrink_to_fit();
+  grammar->calls_.shrink_to_fit();
   FindFirstBytes(grammar.get(), id_of);
   // A rule that is but a call of another needs no stack frame, nor time.
   std::vector<Grammar::NodeId> start_of(num);
@@ -259,9 +272,6 @@ std::shared_ptr<const Grammar> GrammarCompiler::Finish(uint32_t root) {
   }
   for (Grammar::Call& call : grammar->calls_) call.start = start_of[call.start];
   grammar->start_ = start_of[id_of[*start_[root]]];
-  grammar->edges_.shrink_to_fit();
-  grammar->calls_.shrink_to_fit();
-  drafts_ = {};
   grammar->twins_ = TwinsOf(*grammar);
   grammar->twins_.shrink_to_fit();
   return grammar;
@@ -354,9 +364,9 @@ Result<std::shared_ptr<const Grammar>> GrammarCompiler::Run(RuleId root) {
                   source_.rules()[rule].name, kMaxGrammarEdges);
     }
     for (size_t i = first_; i < drafts_.size(); ++i) {
-      for (const auto& call : drafts_[i].calls) {
-        if (!is_known[call.first]) open.push_back(call.first);
-        is_known[call.first] = true;
+      for (const DraftCall& call : calls(i)) {
+        if (!is_known[call.rule]) open.push_back(call.rule);
+        is_known[call.rule] = true;
       }
     }
   }

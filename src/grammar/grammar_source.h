@@ -89,6 +89,7 @@ class GrammarSource {
   const Expression& expression(ExpressionId id) const {
     return expressions_[static_cast<uint32_t>(id)];
   }
+  size_t num_expressions() const { return expressions_.size(); }
   std::string_view bytes(const Expression& of) const {
     return std::string_view(bytes_).substr(of.begin, of.end - of.begin);
   }
