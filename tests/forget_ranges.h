@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "api/session_forget.h"
 #include "base/begins_with.h"
 #include "base/random.h"
+#include "forgotten_text.h"
 #include "kvasir/session.h"
 
 namespace kvasir {
@@ -46,16 +48,47 @@ inline void CheckForgetsEach(SessionStore& store, const SessionState& state,
   }
 }
 
-// Takes random messages out, cuts the session or edits one of its messages. `edited`: what an edit
-// says. Returns which call it is, and what forgets it.
-inline std::pair<std::string, Forgetting> ForgetSome(Random& random, SessionStore& store,
-                                                     const SessionState& state,
-                                                     SessionMessage edited,
-                                                     const ForgetScope& scope) {
+// One forget: which call it is, what was asked, and what forgets it.
+struct SomeForget {
+  std::string kind;
+  AskedForget asked;
+  Forgetting forgetting;
+};
+
+// Takes a random part out of a message. Absent: the message has no text, or the model wrote bytes
+// in it that do not make a character.
+inline std::optional<SomeForget> ForgetSomePart(Random& random, SessionStore& store,
+                                                const SessionState& state, size_t index,
+                                                const ForgetScope& scope) {
+  const std::string& content = state.messages[index]->content;
+  uint32_t points = 0;
+  while (ByteOfCodePoint(content, points + 1)) ++points;
+  if (points == 0 || content.find("\uFFFD") != content.npos) return std::nullopt;
+  SessionPart part{.index = index, .begin = static_cast<uint32_t>(random.Below(points))};
+  // The token before may have the first byte of this letter.
+  const size_t letter = content.find("é");
+  if (letter != content.npos && random.Below(2) == 0) {
+    for (part.begin = 0; *ByteOfCodePoint(content, part.begin) < letter;) ++part.begin;
+  }
+  part.end = part.begin + 1 + static_cast<uint32_t>(random.Below(points - part.begin));
+  auto forgetting = ForgetPart(store, state, part, scope);
+  EXPECT_TRUE(forgetting) << forgetting.error().text();
+  const ContentBytes bytes{*ByteOfCodePoint(content, part.begin),
+                           *ByteOfCodePoint(content, *part.end)};
+  return SomeForget{"forget a part of a message", {{index, index + 1}, bytes}, *forgetting};
+}
+
+// Takes a random part out of a message or random messages out of the session, cuts it or edits one
+// of its messages. `edited`: what an edit says.
+inline SomeForget ForgetSome(Random& random, SessionStore& store, const SessionState& state,
+                             SessionMessage edited, const ForgetScope& scope) {
   std::string kind;
   const size_t size = state.messages.size();
   MessageRange messages{random.Below(size), size};
   SessionState changed = state;
+  if (random.Below(4) == 0) {
+    if (auto part = ForgetSomePart(random, store, state, messages.begin, scope)) return *part;
+  }
   switch (random.Below(3)) {
     case 0:
       kind = "forget a range";
@@ -75,7 +108,7 @@ inline std::pair<std::string, Forgetting> ForgetSome(Random& random, SessionStor
   }
   Forgetting forgetting = ForgetMessages(store, state, std::move(changed), messages, scope);
   CheckForgetsEach(store, state, messages, scope, forgetting.requests);
-  return {kind, std::move(forgetting)};
+  return {kind, {messages, std::nullopt}, std::move(forgetting)};
 }
 
 }  // namespace kvasir

@@ -60,6 +60,7 @@ class SessionTwin {
     while (counts_.erases < erases || counts_.histories < histories) {
       if (testing::Test::HasFailure()) break;
       Round();
+      if (counts_.pools % 100 == 0) PrintProgress();
     }
     return counts_;
   }
@@ -82,8 +83,14 @@ class SessionTwin {
     std::unique_ptr<Pending> pending;
   };
 
+  void PrintProgress() const {
+    std::printf("%llu erases so far\n", static_cast<unsigned long long>(counts_.erases));
+    std::fflush(stdout);
+  }
+
   void Round() {
     EngineOptions options = DemoOptions();
+    options.model = ModelThatSplitsCharacters();
     options.ctx_size = kContext;
     EngineOptions twin_options = options;
     twin_options.cache_mode = CacheMode::kSequence;
@@ -283,10 +290,14 @@ class SessionTwin {
     }
     ++counts_.changes[part.end ? "forget a part" : "forget"];
     const ForgetScope scope{view, kTenant, store.OthersOf(kTenant, id)};
+    AskedForget asked{.messages = {part.index, part.index + 1}, .part = {}};
+    if (part.end) {
+      asked.part = {*ByteOfCodePoint(content, part.begin), *ByteOfCodePoint(content, *part.end)};
+    }
+    NoteForgotten(id, ForgottenTexts(state, asked, scope).Take());
     auto forgetting = ForgetPart(store, state, part, scope);
     ASSERT_TRUE(forgetting) << forgetting.error().message;
     ASSERT_TRUE(turn->Replace(std::move(forgetting->state)));
-    NoteForgotten(id, forgetting->requests);
     for (ForgetRequest& request : forgetting->requests) {
       std::promise<Erasure> told;
       engine.Forget(std::move(request), [&](const Erasure& one) { told.set_value(one); });
@@ -336,18 +347,21 @@ class SessionTwin {
     const auto turn = TurnOf(store, id);
     const SessionState state = *turn->Read()->state;
     const ForgetScope scope{view, kTenant, store.OthersOf(kTenant, id)};
-    std::vector<ForgetRequest> requests;
+    std::vector<ForgetRequest> requests, rule;
+    bool notes_right = true;
     if (state.messages.empty() || random_.Below(2) == 0) {
       ++counts_.changes["delete"];
-      requests = ForgetAll(state, scope);
+      rule = requests = ForgetAll(state, scope);  // and HasRead
       ASSERT_TRUE(turn->Remove());
       std::erase(ids_, id);
     } else {
-      const auto [kind, forgetting] = ForgetSome(random_, store, state, Said("user"), scope);
-      ++counts_.changes[kind];
-      ASSERT_TRUE(turn->Replace(forgetting.state));
-      requests = forgetting.requests;
-      NoteForgotten(id, requests);
+      const SomeForget some = ForgetSome(random_, store, state, Said("user"), scope);
+      ++counts_.changes[some.kind];
+      ASSERT_TRUE(turn->Replace(some.forgetting.state));
+      requests = some.forgetting.requests;
+      rule = ForgottenTexts(state, some.asked, scope).Take();
+      notes_right = AreCut(rule, PathsOf(some.forgetting.state));
+      NoteForgotten(id, rule);
     }
     const Texts before = ResidentIn(engine);
     DiskRecords::Records stored;
@@ -370,16 +384,12 @@ class SessionTwin {
     ++counts_.erases;
     counts_.erased_histories += erased_.insert(id).second;
     const bool is_deleted = std::ranges::find(ids_, id) == ids_.end();
-    bool is_right = !is_deleted || !HasRead(id, requests, after);
-    if (on_disk_) CheckStored(engine, is_deleted ? id : "", requests, stored);
-    for (const ForgetRequest& request : requests) {
-      for (const auto& text : after) {
-        if (Common(text, request.ids) > request.last) is_right &= IsIn(request.kept, text);
-      }
-    }
+    bool is_right = notes_right && (!is_deleted || !HasRead(id, rule, after));
+    if (on_disk_) CheckStored(engine, is_deleted ? id : "", rule, stored);
+    is_right &= HasNone(rule, after);
     for (const auto& text : before) {
       bool begins_alike = false, parts = true;
-      for (const ForgetRequest& request : requests) {
+      for (const ForgetRequest& request : rule) {
         const size_t common = Common(text, request.ids);
         if (common > request.last) ++counts_.behind_texts;
         begins_alike |= common > request.first;
@@ -391,6 +401,32 @@ class SessionTwin {
       is_right &= IsIn(after, text);
     }
     counts_.wrong_erases += !is_right;
+  }
+
+  static Texts PathsOf(const SessionState& state) {
+    Texts paths;
+    for (size_t i = 0; i < state.paths.size(); ++i) paths.push_back(IdsOf(state.paths, i));
+    return paths;
+  }
+  // Tells whether no text has all of a forgotten text or ends in it, unless a live session has it.
+  static bool HasNone(std::span<const ForgetRequest> forgotten, const Texts& texts) {
+    return std::ranges::none_of(forgotten, [&](const ForgetRequest& one) {
+      return std::ranges::any_of(texts, [&](const auto& text) {
+        const size_t common = Common(text, one.ids);
+        const bool ends_there = common > one.first && common == text.size();
+        return (common > one.last || ends_there) && !IsIn(one.kept, text);
+      });
+    });
+  }
+
+  // Tells whether nothing of a forgotten text is left in a session's paths: they end before it.
+  static bool AreCut(std::vector<ForgetRequest> forgotten, const Texts& paths) {
+    Texts cut;
+    for (const ForgetRequest& one : forgotten) {
+      cut.emplace_back(one.ids.begin(), one.ids.begin() + one.first);
+    }
+    for (ForgetRequest& one : forgotten) one.kept = cut;
+    return HasNone(forgotten, paths);
   }
 
   // Tells whether a text has all that the session's prompts begin with, up to the end of the first
@@ -428,15 +464,17 @@ class SessionTwin {
     Flush(engine);  // nothing forgotten was on its way
     const DiskRecords::Records after = Stored();
     bool is_right = true;
+    std::set<BlockKey> goes_on;
+    for (const auto& [key, record] : after) {
+      if (record.before) goes_on.insert(*record.before);
+    }
     Texts texts;
     for (const auto& [key, record] : after) {
       const auto text = DiskRecords::TextOf(known_, key);
       if (!text) continue;  // what it was computed after was never on the disk
-      texts.push_back(*text);
-      for (const ForgetRequest& request : requests) {
-        if (Common(*text, request.ids) > request.last) is_right &= IsIn(request.kept, *text);
-      }
+      if (!goes_on.contains(key)) texts.push_back(*text);
     }
+    is_right &= HasNone(requests, texts);
     if (!deleted.empty()) is_right &= !HasRead(deleted, requests, texts);
     for (const auto& [key, record] : before) {
       const auto text = DiskRecords::TextOf(before, key);

@@ -29,8 +29,8 @@ TEST(SessionTwin, LogitsAreThoseOfThePlainIdsWithoutACache) {
   EXPECT_GT(counts.behind_texts, 100u);
   for (const char* kind :
        {"edit", "edit and keep", "truncate", "fork", "system", "forget", "forget a part",
-        "forget a range", "truncate and forget", "edit and forget", "drop turns", "context full",
-        "delete", "stop text", "hang up", "expire"}) {
+        "forget a part of a message", "forget a range", "truncate and forget", "edit and forget",
+        "drop turns", "context full", "delete", "stop text", "hang up", "expire"}) {
     EXPECT_TRUE(counts.changes.contains(kind)) << kind;
   }
 #endif

@@ -28,14 +28,15 @@ bool Covers(const ForgetRequest& one, const ForgetRequest& other) {
          Contains(other.ids, one);
 }
 
-struct TokenRange {
-  size_t first = 0, last = 0;  // both included
-};
+// Tells whether a path begins as the prompt that would come next, with all of the text.
+bool IsAsNow(Ids ids, const std::optional<PlacedPrompt>& now) {
+  return now && SharedLength(ids, Ids(now->prompt.chat.ids)) > now->last_token;
+}
 
 // Returns where the text stands in a path in which its message has the tokens [begin, end). `now`:
 // its place in the prompt that would come next.
 TokenRange TextOn(Ids ids, size_t begin, size_t end, const std::optional<PlacedPrompt>& now) {
-  if (now && SharedLength(ids, Ids(now->prompt.chat.ids)) > now->last_token) {
+  if (IsAsNow(ids, now)) {
     return {std::max(begin, now->first_token), std::max(begin, now->last_token)};
   }
   // An older text, of which only the place is known. What the template writes after it is not a
@@ -114,15 +115,33 @@ class PlacesNow {
   const std::optional<PlacedPrompt>& Of(size_t index) {
     const auto [found, is_new] = places_.try_emplace(index);
     if (!is_new) return found->second;
-    // What the template writes around the content is not forgotten: other prompts have it too.
-    std::optional<ContentBytes> bytes = part_;
-    const SessionMessage& message = *state_.messages[index];
-    if (!bytes && message.more().fields.empty()) bytes = {0, message.content.size()};
-    if (auto placed = PlaceOf(state_, index, bytes, model_)) found->second = std::move(*placed);
+    if (auto placed = PlaceOf(state_, index, BytesOf(*state_.messages[index]), model_)) {
+      found->second = std::move(*placed);
+    }
     return found->second;
+  }
+  // Returns where the text of a message stands in a path in which it has the tokens up to `end`.
+  TokenRange On(Ids ids, const SessionPath::Begin& begin, size_t end, size_t index) {
+    const std::optional<PlacedPrompt>& now = Of(index);
+    const SessionMessage& message = *state_.messages[index];
+    const std::optional<ContentBytes> bytes = BytesOf(message);
+    if (now && bytes && begin.version == message.version && !IsAsNow(ids, now)) {
+      // The same text after others. A prompt may part from the path after the part.
+      const Ids said = ids.subspan(begin.at, end - begin.at);
+      const auto found = FindText(said, message.content, *bytes, *model_.tokenizer);
+      if (found) return {begin.at + found->first, begin.at + found->last};
+    }
+    return TextOn(ids, begin.at, end, now);
   }
 
  private:
+  // Returns what is forgotten of a content: what the template writes around it is not, since other
+  // prompts have it too. Absent: the message has more than a content.
+  std::optional<ContentBytes> BytesOf(const SessionMessage& message) const {
+    if (part_ || !message.more().fields.empty()) return part_;
+    return ContentBytes{0, message.content.size()};
+  }
+
   const SessionState& state_;
   const std::optional<ContentBytes> part_;
   const ModelView& model_;
@@ -155,8 +174,7 @@ void AddRead(const SessionState& state, size_t path,
     first = begins[k].number;
     std::vector<TokenId> ids = IdsOf(state.paths, path);
     if (begins[k].at >= ids.size()) continue;  // nothing was read of it
-    const TokenRange text =
-        TextOn(ids, begins[k].at, EndOf(begins, k, ids.size()), places.Of(found->second));
+    const TokenRange text = places.On(ids, begins[k], EndOf(begins, k, ids.size()), found->second);
     asked->Add(std::move(ids), state.paths[path]->space, text);
   }
 }

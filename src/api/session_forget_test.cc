@@ -104,8 +104,7 @@ TEST_F(SessionForgetTest, AMessageThatThePromptLeavesOutIsForgottenWhereItWasRea
   state.dropped = 0;
   Read(&state);
   state.dropped = 2;
-  EXPECT_EQ(Shown(Forget(state, 1, 2).requests), Texts{"s;[ab;]cd;ef;"})
-      << "where its text ends is not known any more";
+  EXPECT_EQ(Shown(Forget(state, 1, 2).requests), Texts{"s;[ab];cd;ef;"});
 }
 
 TEST_F(SessionForgetTest, APartIsItsCodePoints) {
@@ -141,6 +140,17 @@ TEST_F(SessionForgetTest, ATokenThatEndsWithinTheFirstCharacterGoesToo) {
   EXPECT_EQ(forgotten->requests[0].first, 1u);
   EXPECT_EQ(forgotten->requests[0].last, 2u);
   EXPECT_EQ(PathsOf(forgotten->state), Texts{"x"});
+}
+
+// Else a prompt that parts from the older one after the part would keep it.
+TEST_F(SessionForgetTest, APartIsFoundAfterAnOlderTextToo) {
+  SessionState state = Session({{"user", "ab"}, {"assistant", "cdef"}});
+  Read(&state);
+  state = *Edit(store_, state, 0, Said("", "gh"), LaterMessages::kStay);
+  const auto forgotten = ForgetPoints(state, 1, 1, 2);
+  ASSERT_TRUE(forgotten) << forgotten.error().text();
+  EXPECT_EQ(Shown(forgotten->requests), (Texts{"ab;c[d]ef;", "gh;c[d]ef;"}));
+  EXPECT_EQ(PathsOf(forgotten->state), Texts{"ab;c"});
 }
 
 TEST_F(SessionForgetTest, APartOutsideTheSessionIsRefused) {

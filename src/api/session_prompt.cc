@@ -237,15 +237,6 @@ Result<SessionPrompt> WholePromptOf(const SessionState& state, const ModelView& 
   return PromptOf(state, Fitted{std::move(rendered), std::move(shown)});
 }
 
-namespace {
-
-// Tells whether the token begins with bytes that end a character of the tokens before.
-bool BeginsWithinCharacter(TokenId id, const Tokenizer& tokenizer) {
-  return TextStream(tokenizer, SpecialTokens::kShow).Append(id).starts_with("\xEF\xBF\xBD");
-}
-
-}  // namespace
-
 Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
                              std::optional<ContentBytes> part, const ModelView& model) {
   KV_ASSIGN(Fitted fitted, Fit(state, model));
@@ -264,24 +255,11 @@ Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
       end = *at + part->end;
       content_end = *at + content.size();
     }
-    // The token whose text reaches beyond the byte before; those with the last bytes. A character
-    // of several tokens is text when the last of them comes, and it begins with the first.
-    TextStream stream(*model.tokenizer, SpecialTokens::kShow);
-    size_t bytes = 0, closing = ids.size(), first = 0;
-    for (size_t i = 0; i < ids.size(); ++i) {
-      const size_t added = stream.Append(ids[i]).size();
-      bytes += added;
-      if (bytes > begin) placed.first_token = std::min(placed.first_token, first);
-      if (added > 0) first = i + 1;
-      if (bytes >= end) placed.last_token = std::min(placed.last_token, i);
-      if (content_end && bytes >= *content_end) closing = std::min(closing, i + 1);
-    }
-    // A token of other text may end with the first bytes of the character.
-    if (placed.first_token > 0 && placed.first_token < ids.size() &&
-        BeginsWithinCharacter(ids[placed.first_token], *model.tokenizer)) {
-      --placed.first_token;
-    }
-    placed.last_token = std::max(placed.first_token, placed.last_token);
+    const TokensText tokens(ids, SpecialTokens::kShow, *model.tokenizer);
+    const TokenRange found = tokens.Find({begin, end});
+    placed.first_token = found.first;
+    placed.last_token = found.last;
+    const size_t closing = content_end ? tokens.TokenWith(*content_end) + 1 : ids.size();
     const size_t message_end = fitted.rendered.prompt->message_ends[s];
     if (closing < message_end) {
       placed.closing.assign(ids.begin() + static_cast<ptrdiff_t>(closing),

@@ -1,11 +1,13 @@
 // The prompt that a session stands for.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "api/chat_prompt.h"
+#include "api/tokens_text.h"
 #include "kvasir/session.h"
 
 namespace kvasir {
@@ -40,10 +42,6 @@ Result<SessionPrompt> PromptOf(const SessionState& state, const ModelView& model
 // ModelView::max_text_tokens. O(text).
 Result<SessionPrompt> WholePromptOf(const SessionState& state, const ModelView& model);
 
-// Bytes [begin, end) of a message's content.
-struct ContentBytes {
-  size_t begin = 0, end = 0;
-};
 // The prompt of a session, and where a text stands in it: a part of a message's content, or all
 // that the template writes of the message.
 struct PlacedPrompt {

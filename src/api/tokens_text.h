@@ -1,0 +1,50 @@
+// TokensText: which of some tokens have a part of their text.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvasir/types.h"
+#include "text/tokenizer.h"
+
+namespace kvasir {
+
+// Bytes [begin, end) of a text.
+struct ContentBytes {
+  size_t begin = 0, end = 0;
+};
+struct TokenRange {
+  size_t first = 0, last = 0;  // both included
+};
+
+// The text of ids. Immutable.
+class TokensText {
+ public:
+  // `ids` and `tokenizer` must outlive it. O(ids).
+  TokensText(std::span<const TokenId> ids, SpecialTokens special, const Tokenizer& tokenizer);
+
+  const std::string& text() const { return text_; }
+  // Returns the token with which the text has so many bytes; the number of tokens: none. O(log
+  // ids).
+  size_t TokenWith(size_t bytes) const;
+  // Returns the token whose text reaches beyond the byte before, and the one with the last bytes.
+  // Both are the number of tokens where none has text of it. O(log ids).
+  TokenRange Find(const ContentBytes& bytes) const;
+
+ private:
+  const std::span<const TokenId> ids_;
+  const Tokenizer& tokenizer_;
+  std::string text_;
+  std::vector<size_t> ends_;  // of each token's share
+};
+
+// Returns the tokens that have text of a part of a content, where the ids stand for one message and
+// what a template writes around it. Absent: they do not have the content once. O(text).
+std::optional<TokenRange> FindText(std::span<const TokenId> ids, std::string_view content,
+                                   const ContentBytes& part, const Tokenizer& tokenizer);
+
+}  // namespace kvasir
