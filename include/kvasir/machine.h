@@ -52,11 +52,11 @@ MachineLimits MeasureLimits(std::optional<uint32_t> threads);
 // the system refuses them.
 std::optional<MachineLimits> MeasureReading(std::optional<uint32_t> threads, uint64_t most_bytes);
 
-// Keeps limits in the cache folder (EngineOptions::cache_dir). kNotFound: there is none; else the
-// errors of WriteAtomicFile.
+// Keeps limits in the cache folder (EngineOptions::cache_dir), beside those of other numbers of
+// threads. kNotFound: there is none; else the errors of WriteAtomicFile.
 Status KeepLimits(const std::optional<std::string>& cache_dir, const MachineLimits& limits);
-// Returns what KeepLimits kept last, if that was on a processor of this name and with so many
-// threads (absent: DefaultThreads()). A bad file is never an error.
+// Returns what KeepLimits kept last on a processor of this name with so many threads (absent:
+// DefaultThreads()). A bad file is never an error.
 std::optional<MachineLimits> KeptLimits(const std::optional<std::string>& cache_dir,
                                         std::optional<uint32_t> threads);
 

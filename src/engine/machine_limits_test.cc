@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -36,6 +37,19 @@ TEST_F(KeptLimitsTest, AreThereForTheSameNumberOfThreads) {
   EXPECT_EQ(kept->read_bytes_per_s, 2e10);
   EXPECT_EQ(kept->f32_flops_per_s, 3e11);
   EXPECT_FALSE(KeptLimits(folder_, 4));
+}
+
+// Two servers with different --threads measure once each.
+TEST_F(KeptLimitsTest, AreKeptForEachNumberOfThreads) {
+  ASSERT_TRUE(KeepLimits(folder_, {.read_bytes_per_s = 2e10, .threads = 4}));
+  ASSERT_TRUE(KeepLimits(folder_, {.read_bytes_per_s = 1e10, .threads = 2}));
+  ASSERT_TRUE(KeepLimits(folder_, {.read_bytes_per_s = 3e10, .threads = 4}));
+  const auto two = KeptLimits(folder_, 2), four = KeptLimits(folder_, 4);
+  ASSERT_TRUE(two && four);
+  EXPECT_EQ(two->read_bytes_per_s, 1e10);
+  EXPECT_EQ(four->read_bytes_per_s, 3e10);
+  std::ifstream file(fs::path(folder_) / "limits");
+  EXPECT_EQ(std::count(std::istreambuf_iterator<char>(file), {}, '\n'), 4);
 }
 
 // What a server measures itself when no bench has run: in memory that its plan has.
