@@ -1,5 +1,7 @@
 """A real redis-server for a test, and the few commands that tests send to it."""
 
+import contextlib
+import random
 import shutil
 import socket
 import subprocess
@@ -23,32 +25,58 @@ def certificates(folder, host="IP:127.0.0.1"):
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port for a program that needs its number before: the kernel gives it to none that asks for any."""
+    while True:
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("127.0.0.1", random.randrange(20000, 32768)))
+            return s.getsockname()[1]
+
+
+PORT = object()  # among the flags of Redis: a free port
+
+
+class DoesNotStart(RuntimeError):
+    pass
 
 
 class Redis:
-    """Keeps nothing on the disk; ends with stop()."""
+    """Keeps nothing on the disk; ends with stop(). `ports`: those of PORT among its flags."""
 
     binary = shutil.which("redis-server") or "/usr/bin/redis-server"
 
     def __init__(self, *flags):
         self.folder = tempfile.mkdtemp(prefix="kvasir-redis-")
-        self.port, self.flags = free_port(), flags
-        self.url = f"redis://127.0.0.1:{self.port}"
-        self.start()
+        for left in reversed(range(5)):  # another program may have taken a port
+            self.port, *self.ports = (free_port() for _ in range(1 + flags.count(PORT)))
+            given = iter(self.ports)
+            self.flags = [str(next(given)) if flag is PORT else flag for flag in flags]
+            self.url = f"redis://127.0.0.1:{self.port}"
+            try:
+                return self.start()
+            except DoesNotStart:
+                if not left:
+                    raise
 
     def start(self):
         self.process = subprocess.Popen(
             [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
              "--dir", self.folder, *self.flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(1000):
-            try:
-                return self.ask("PING")
-            except OSError:
-                time.sleep(0.01)
-        raise RuntimeError("redis-server does not start")
+            if self.is_up():
+                return
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.01)
+        self.process.kill()
+        self.process.wait()
+        raise DoesNotStart("redis-server does not start")
+
+    def is_up(self):
+        """Whether this process answers, which has bound all its ports then; another may have taken one."""
+        try:
+            return b"process_id:%d\r\n" % self.process.pid in self.ask("INFO", "server")
+        except (OSError, TypeError, ValueError):
+            return False
 
     def stop(self):
         self.process.kill()
@@ -81,15 +109,14 @@ class Cluster:
 
     def __init__(self):
         self.folder = tempfile.mkdtemp(prefix="kvasir-cluster-")
-        self.nodes, ports = [], []
+        self.nodes = []
         for i in range(3):
-            ports.append(free_port())
             self.nodes.append(Redis("--cluster-enabled", "yes", "--cluster-config-file", f"{self.folder}/{i}",
-                                    "--cluster-port", str(ports[i]), "--cluster-node-timeout", "5000"))
+                                    "--cluster-port", PORT, "--cluster-node-timeout", "5000"))
             self.nodes[i].ask("CLUSTER", "ADDSLOTSRANGE", 16384 * i // 3, 16384 * (i + 1) // 3 - 1)
             self.nodes[i].ask("CLUSTER", "SET-CONFIG-EPOCH", i + 1)
-        for node, port in zip(self.nodes[1:], ports[1:]):
-            self.nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", node.port, port)
+        for node in self.nodes[1:]:
+            self.nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", node.port, *node.ports)
         for _ in range(1000):
             states = [node.ask("CLUSTER", "INFO") for node in self.nodes]
             if all(b"cluster_state:ok" in s and b"slots_ok:16384" in s and b"nodes:3" in s for s in states):

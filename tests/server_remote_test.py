@@ -14,7 +14,7 @@ import unittest
 from disk_server import DiskServer, prompt, run, whole_blocks
 from fleet import Fleet, Together
 from needs import needs
-from redis_server import Redis, certificates, free_port
+from redis_server import PORT, Redis, certificates
 from server_harness import user
 
 
@@ -154,10 +154,9 @@ class Tls(Fleet):
     def setUp(self):
         super().setUp()
         self.redis.stop()
-        port = free_port()
-        self.redis = Redis("--tls-port", str(port), *certificates(self.home))
+        self.redis = Redis("--tls-port", PORT, *certificates(self.home))
         self.addCleanup(self.redis.stop)
-        self.redis.url = f"rediss://127.0.0.1:{port}"
+        self.redis.url = f"rediss://127.0.0.1:{self.redis.ports[0]}"
 
     def test_machines_share_through_a_store_that_they_verify(self):
         ids = prompt(60, 500)
@@ -239,6 +238,27 @@ class Foreign(Fleet):
         self.read(ids)
         server = self.machine("--kv-format", "int8")
         self.assertEqual(server.ask(ids)["kvasir"]["reused"]["remote"], 0)
+
+
+    def test_a_disk_has_separate_stores_for_a_fleet_and_for_none(self):
+        of_fleet, of_none = prompt(14, 500), prompt(15, 500)
+        folders = set()
+
+        def ask(server, ids, disk, is_new):
+            self.redis.ask("FLUSHALL")
+            receipt = self.check(server, ids, disk=disk)
+            self.assertEqual(receipt["reused"]["remote"], 0, receipt)
+            if is_new:
+                server.flush()
+            folders.update(path.parent.name for path in self.segments())
+            self.assertEqual(server.end(), 0)
+
+        for disk, is_new in ((0, True), (whole_blocks(of_fleet), False)):
+            ask(self.machine("--remote-mode", "read", home=self.home), of_fleet, disk, is_new)
+            ask(self.serve(), of_none, disk, is_new)
+        ask(self.machine("--remote-mode", "read", home=self.home), of_none, 0, False)
+        ask(self.serve(), of_fleet, 0, False)
+        self.assertEqual(len(folders), 2, folders)
 
 
 class Erasing(Fleet):
@@ -366,6 +386,14 @@ class Erasing(Fleet):
         self.redis.ask("FLUSHALL")
         reused = self.check(server, ids)["reused"]
         self.assertEqual((reused["pool"], reused["disk"], reused["remote"]), (0, 0, 0), reused)
+        # What other servers keep of it is said too.
+        server.flush()
+        other = self.machine("--kv-format", "int8", home=server.home)
+        other.ask(ids)
+        other.flush()
+        status, _, answer = server.request("DELETE", "/v1/cache")
+        self.assertEqual(status, 503, answer)
+        self.assertRegex(answer["error"]["message"], "a store that is open in other servers, .*--remote-mode read")
 
 
 class Trouble(Fleet):

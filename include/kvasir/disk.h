@@ -95,6 +95,7 @@ struct TierErased {
   uint64_t blocks = 0, bytes = 0;           // bytes of a fleet's store: as if not compressed
   uint32_t locked_stores = 0;               // of other processes that run: theirs stay
   std::optional<RemoteErased> remote = {};  // where there is a remote tier
+  std::optional<Error> error = {};          // why one of two tiers may still have some
 };
 
 }  // namespace kvasir

@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <cstdint>
@@ -76,6 +77,10 @@ class ConnectionThreads {
       Descriptor one(accept(listener_.fd(), nullptr, nullptr));
       if (!one) return;
       const int fd = one.fd();
+      // As Redis does. Else the second reply of a pipeline comes 40 ms later, which is as long as a
+      // request waits for a lookup.
+      const int on = 1;
+      setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
       MutexLock lock(mutex_);
       sockets_.push_back(std::move(one));
       threads_.emplace_back([this, fd] {

@@ -155,16 +155,14 @@ class RedisCluster {
   }
   bool Begin(const TestCertificates* tls) {
     std::array<std::byte, 4096> bulk;
-    std::vector<std::string> buses;
     for (size_t i = 0; i < kNodes; ++i) {
       const std::string number = std::to_string(i);
-      buses.push_back(std::to_string(RedisServer::FreePort()));
+      const char* const port = RedisServer::kPort;
       std::vector<std::string> flags = {
-          "--cluster-enabled", "yes",    "--cluster-config-file",  folder_ + "/" + number,
-          "--cluster-port",    buses[i], "--cluster-node-timeout", "5000"};
+          "--cluster-enabled", "yes", "--cluster-config-file",  folder_ + "/" + number,
+          "--cluster-port",    port,  "--cluster-node-timeout", "5000"};
       if (tls != nullptr) {
-        tls_ports_.push_back(RedisServer::FreePort());
-        const std::vector<std::string> more = {"--tls-port",         std::to_string(tls_ports_[i]),
+        const std::vector<std::string> more = {"--tls-port",         port,
                                                "--tls-cluster",      "yes",
                                                "--tls-cert-file",    tls->CertificateFile("server"),
                                                "--tls-key-file",     tls->KeyFile("server"),
@@ -174,6 +172,7 @@ class RedisCluster {
       }
       nodes_.push_back(RedisServer::Start(flags));
       if (nodes_[i] == nullptr) return false;
+      if (tls != nullptr) tls_ports_.push_back(nodes_[i]->ports()[1]);
       const auto id = nodes_[i]->Ask({"CLUSTER", "MYID"}, bulk);
       if (!id || id->kind != RedisReply::Kind::kBulk) return false;
       ids_.emplace_back(reinterpret_cast<const char*>(bulk.data()),
@@ -188,7 +187,8 @@ class RedisCluster {
     }
     for (size_t i = 1; i < kNodes; ++i) {
       const std::string port = std::to_string(nodes_[i]->address().port);
-      if (!IsOk(0, {"CLUSTER", "MEET", "127.0.0.1", port, buses[i]})) return false;
+      const std::string bus = std::to_string(nodes_[i]->ports()[0]);
+      if (!IsOk(0, {"CLUSTER", "MEET", "127.0.0.1", port, bus})) return false;
     }
     return WaitUntil([this] {
       for (size_t i = 0; i < kNodes; ++i) {

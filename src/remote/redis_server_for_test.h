@@ -29,10 +29,13 @@ namespace kvasir {
 // Keeps nothing on the disk. Ends with the object.
 class RedisServer {
  public:
+  // A word of Start's flags for which a free port stands; ports() has them in this order.
+  static constexpr const char* kPort = "PORT";
+
   // nullptr: redis-server is not installed, or does not start.
-  static std::unique_ptr<RedisServer> Start(std::vector<std::string> more = {}) {
-    for (int i = 0; i < 5; ++i) {
-      std::unique_ptr<RedisServer> one(new RedisServer(FreePort(), more));
+  static std::unique_ptr<RedisServer> Start(const std::vector<std::string>& more = {}) {
+    for (int i = 0; i < 5; ++i) {  // another program may take a port that was free
+      std::unique_ptr<RedisServer> one(new RedisServer(more));
       if (one->pid_ > 0 && one->WaitUntilUp()) return one;
     }
     return nullptr;
@@ -55,7 +58,7 @@ class RedisServer {
   // Sends one command, by a connection that is kept, and returns its reply.
   Result<RedisReply> Ask(std::initializer_list<std::string_view> words,
                          std::span<std::byte> bulk = {}) {
-    const RedisConnection::Waits waits = [] { return true; };
+    const RedisConnection::Waits waits = [this] { return IsRunning(); };
     if (!connection_.is_open()) {
       KV_ASSIGN(const SocketAddresses at, Resolve(address()));
       KV_TRY(connection_.Open(address(), at, "", waits));
@@ -63,7 +66,9 @@ class RedisServer {
     return connection_.Ask(words, bulk, waits);
   }
   RedisConnection& connection() { return connection_; }
+  const std::vector<uint16_t>& ports() const { return ports_; }
 
+ private:
   static uint16_t FreePort() {
     const Descriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in here{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
@@ -73,8 +78,10 @@ class RedisServer {
     return ntohs(here.sin_port);
   }
 
- private:
-  RedisServer(uint16_t port, std::vector<std::string> more) : port_(port), more_(std::move(more)) {
+  explicit RedisServer(std::vector<std::string> more) : more_(std::move(more)) {
+    for (std::string& word : more_) {
+      if (word == kPort) word = std::to_string(ports_.emplace_back(FreePort()));
+    }
     Spawn();
   }
   void Spawn() {
@@ -97,12 +104,12 @@ class RedisServer {
     argv.push_back(nullptr);
     if (posix_spawnp(&pid_, "redis-server", nullptr, nullptr, argv.data(), environ) != 0) pid_ = 0;
   }
+  bool IsRunning() {
+    if (pid_ > 0 && waitpid(pid_, nullptr, WNOHANG) != 0) pid_ = 0;
+    return pid_ > 0;
+  }
   bool WaitUntilUp() {
-    for (int i = 0; i < 1000; ++i) {
-      if (waitpid(pid_, nullptr, WNOHANG) != 0) {
-        pid_ = 0;
-        return false;
-      }
+    for (int i = 0; i < 1000 && IsRunning(); ++i) {
       connection_.Close();
       if (Ask({"PING"})) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -110,8 +117,9 @@ class RedisServer {
     return false;
   }
 
-  const uint16_t port_;
-  const std::vector<std::string> more_;
+  const uint16_t port_ = FreePort();
+  std::vector<uint16_t> ports_;
+  std::vector<std::string> more_;
   pid_t pid_ = 0;
   RedisConnection connection_;
 };

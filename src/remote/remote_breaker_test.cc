@@ -20,9 +20,11 @@ TEST(RemoteBreaker, WaitsLongerEachTimeAndForgets) {
     now += 1'000'000'000;
   }
   now += RemoteBreaker::kCalmNs;
-  breaker.Open(now, ~uint64_t{0});
-  EXPECT_GE(breaker.retry_ns() - now, RemoteBreaker::kFirstNs);
-  EXPECT_LT(breaker.retry_ns() - now, RemoteBreaker::kFirstNs * 11 / 10);
+  const uint64_t most_late = RemoteBreaker::kFirstNs / 10 - 1;
+  breaker.Open(now, 2 * (most_late + 1) + most_late);
+  EXPECT_EQ(breaker.retry_ns() - now, RemoteBreaker::kFirstNs + most_late);
+  breaker.Open(now, most_late);  // a tenth of a longer wait is longer
+  EXPECT_EQ(breaker.retry_ns() - now, 2 * RemoteBreaker::kFirstNs + most_late);
 }
 
 }  // namespace

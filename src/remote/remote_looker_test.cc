@@ -67,6 +67,32 @@ TEST_F(RemoteLookerTest, ConnectsMeasuresAndMakesAnOwnersObject) {
   EXPECT_GT(store_->figures.look_ns, 0);
 }
 
+TEST_F(RemoteLookerTest, LeavesTheStoreAloneUntilTheBreakerSays) {
+  Connect();
+  store_->TurnOff("the reader's error");
+  const uint32_t asked_before = fake_.Count("PING");
+  for (int i = 0; i < 3; ++i) {  // what it notes in between shows that it goes round
+    {
+      MutexLock lock(store_->mutex);
+      store_->erasures.notes.push_back({.owner = TestRecord::Owner(1), .epoch = 1});
+    }
+    store_->looker_wake.notify_all();
+    ASSERT_TRUE(WaitUntil([](RemoteStore& store)
+                              KV_REQUIRES(store.mutex) { return store.erasures.notes.empty(); }));
+  }
+  EXPECT_EQ(fake_.Count("PING"), asked_before);
+  {
+    MutexLock lock(store_->mutex);
+    EXPECT_EQ(store_->state.now, RemoteStats::State::kOff);
+    store_->state.breaker = RemoteBreaker();  // its time has come
+  }
+  store_->looker_wake.notify_all();
+  EXPECT_TRUE(WaitUntil([](RemoteStore& store) KV_REQUIRES(store.mutex) {
+    return store.state.now == RemoteStats::State::kOn;
+  }));
+  EXPECT_GT(fake_.Count("PING"), asked_before);
+}
+
 TEST_F(RemoteLookerTest, FindsTheEndOfAChainInTwoRounds) {
   Connect();
   const LookFor what = Asked(200);

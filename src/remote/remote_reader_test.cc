@@ -267,6 +267,7 @@ TEST_F(RemoteReaderTest, ReadsOfATierThatIsOffFail) {
   Run([this] { reader_.Loop(); });
   EXPECT_EQ(EndOf(*read), ReadState::kDown);
   EXPECT_EQ(fake_.Count("GET"), 0u);
+  EXPECT_EQ(fake_.Count("CLUSTER"), 0u) << "the looker alone tries whether it answers";
   reader_.End(*read, ReadEnd::kNotUsed);
 }
 

@@ -37,16 +37,15 @@ struct RemoteStoreForTest {
   static RemoteStoreForTest Tls() {
     TestCertificates certificates(testing::TempDir());
     certificates.Sign("server", "IP:127.0.0.1", 3600);
-    const uint16_t port = RedisServer::FreePort();
     RemoteStoreForTest store{
         .tls = *TlsContext::Create(certificates.ca_file()),
-        .redis = RedisServer::Start({"--tls-port", std::to_string(port), "--tls-cert-file",
+        .redis = RedisServer::Start({"--tls-port", RedisServer::kPort, "--tls-cert-file",
                                      certificates.CertificateFile("server"), "--tls-key-file",
                                      certificates.KeyFile("server"), "--tls-ca-cert-file",
                                      certificates.ca_file(), "--tls-auth-clients", "no"})};
     if (!store.redis) return store;
     store.address = store.redis->address();
-    store.address.port = port;
+    store.address.port = store.redis->ports()[0];
     store.address.has_tls = true;
     return store;
   }

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "base/clock.h"
 #include "tier/tier_driver_for_test.h"
 
 namespace kvasir {
@@ -29,6 +31,20 @@ TEST(RemoteStore, OneOutageOpensTheBreakerOnce) {
   (*store)->TurnOff("the writer's error");
   (*store)->TurnOff("the looker's error");
   EXPECT_EQ(retry_ns(), first);
+}
+
+TEST(RemoteStore, MachinesDoNotComeBackAtOnce) {
+  uint64_t most_late_ns = 0;
+  for (int i = 0; i < 8; ++i) {
+    auto store = RemoteStore::Create(SmallStore());
+    ASSERT_TRUE(store);
+    (*store)->TurnOff("an outage of all");
+    const uint64_t soonest_ns = MonotonicNs() + RemoteBreaker::kFirstNs;
+    MutexLock lock((*store)->mutex);
+    const uint64_t retry_ns = (*store)->state.breaker.retry_ns();
+    most_late_ns = std::max(most_late_ns, retry_ns - std::min(retry_ns, soonest_ns));
+  }
+  EXPECT_GT(most_late_ns, 0u);
 }
 
 TEST(RemoteStore, AnOwnersPlaceIsTakenInTurn) {

@@ -20,11 +20,11 @@ class RemoteTls : public testing::Test {
   // Starts a server with a certificate of this name, for this host.
   void Start(const std::string& alternative, long ends_in_s = 3600) {
     certificates_.Sign("server", alternative, ends_in_s);
-    port_ = RedisServer::FreePort();
-    server_ = RedisServer::Start({"--tls-port", std::to_string(port_), "--tls-cert-file",
+    server_ = RedisServer::Start({"--tls-port", RedisServer::kPort, "--tls-cert-file",
                                   certificates_.CertificateFile("server"), "--tls-key-file",
                                   certificates_.KeyFile("server"), "--tls-ca-cert-file",
                                   certificates_.ca_file(), "--tls-auth-clients", "no"});
+    if (server_ != nullptr) port_ = server_->ports()[0];
   }
   RemoteTierOptions Options(uint16_t port, const std::string& ca_file) {
     RemoteTierOptions options =

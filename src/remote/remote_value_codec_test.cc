@@ -1,6 +1,7 @@
 // Values whose payload is compressed.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "base/rounds_for_test.h"
 #include "remote/numbers_for_test.h"
 #include "remote/remote_value.h"
+#include "remote/value_swaps_for_test.h"
 #include "tier/tier_driver_for_test.h"
 
 namespace kvasir {
@@ -106,7 +108,7 @@ TEST_F(CodedValue, NeedsACodec) {
   EXPECT_TRUE(Opens(value_));
 }
 
-TEST_F(CodedValue, NothingForgedOrCutIsUnsealed) {
+TEST_F(CodedValue, NothingForgedOrSwappedIsUnsealed) {
   Random random(12);
   const std::vector<std::byte> raw = [&] {
     std::vector<std::byte> value(RawValueBytes(shape_));
@@ -117,11 +119,14 @@ TEST_F(CodedValue, NothingForgedOrCutIsUnsealed) {
     return value;
   }();
   ASSERT_TRUE(Opens(raw));
-  const int rounds = Rounds(100000, 5000);
+  const int rounds = Rounds(1000000, 5000);
+  constexpr uint64_t kForgeries = 5;
+  std::array<int, kForgeries + kNumValueSwaps> tried = {};
   uint32_t opened = 0;
-  for (int i = 0; i < rounds; ++i) {
+  for (int i = 0; i < rounds;) {
     std::vector<std::byte> value = value_;
-    switch (random.Below(5)) {
+    const uint64_t kind = random.Below(tried.size());
+    switch (kind) {
       case 0:  // bits
         for (uint64_t k = 0; k <= random.Below(3); ++k) {
           value[random.Below(value.size())] ^= std::byte(1u << random.Below(8));
@@ -137,14 +142,26 @@ TEST_F(CodedValue, NothingForgedOrCutIsUnsealed) {
         value.resize(raw.size());
         value[9] = std::byte(random.Below(3));
         break;
-      default:
+      case 4:
         value = raw;
         value[9] = std::byte(1 + random.Below(2));
         if (random.Below(2) == 0) value.resize(value_.size());
+        break;
+      default:
+        opened += OpensSwapped(ValueSwap(kind - kForgeries), random, Place(), record_.Facts(),
+                               value, payload_, &codecs_);
     }
-    if (value != value_ && Opens(value)) ++opened;
+    if (kind < kForgeries) {
+      if (value == value_) continue;  // not a forgery
+      opened += Opens(value);
+    }
+    ++tried[kind];
+    ++i;
   }
   EXPECT_EQ(opened, 0u) << "of " << rounds;
+  for (size_t kind = 0; kind < tried.size(); ++kind) {
+    EXPECT_GT(tried[kind], rounds / 12) << "of kind " << kind;
+  }
   EXPECT_TRUE(Opens(value_));
 }
 

@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <vector>
 
 #include "base/fault.h"
 #include "base/rounds_for_test.h"
 #include "remote/fleet_keys.h"
+#include "remote/value_swaps_for_test.h"
 #include "tier/tier_driver_for_test.h"
 
 namespace kvasir {
@@ -89,15 +91,18 @@ TEST_F(RemoteValue, IsUnsealedForNothingElse) {
   EXPECT_TRUE(Opens(value_, record_.Facts()));
 }
 
-TEST_F(RemoteValue, NothingForgedIsUnsealed) {
+TEST_F(RemoteValue, NothingForgedOrSwappedIsUnsealed) {
   Random random(11);
   const TestRecord other(0, 4, 0, kSmallTokens, kSmallPayload);
   const std::vector<std::byte> theirs = Seal(other, kName);
   const int rounds = Rounds(1000000, 20000);
+  constexpr uint64_t kForgeries = 4;
+  std::array<int, kForgeries + kNumValueSwaps> tried = {};
   uint32_t opened = 0;
-  for (int i = 0; i < rounds; ++i) {
+  for (int i = 0; i < rounds;) {
     std::vector<std::byte> value = value_;
-    switch (random.Below(4)) {
+    const uint64_t kind = random.Below(tried.size());
+    switch (kind) {
       case 0:  // bits
         for (uint64_t k = 0; k <= random.Below(3); ++k) {
           value[random.Below(value.size())] ^= std::byte(1u << random.Below(8));
@@ -112,12 +117,24 @@ TEST_F(RemoteValue, NothingForgedIsUnsealed) {
       case 2:
         value.resize(random.Below(value.size()));
         break;
-      default:
+      case 3:
         std::memcpy(value.data() + random.Below(value.size() - 8), "\0\0\0\0\0\0\0\0", 8);
+        break;
+      default:
+        opened += OpensSwapped(ValueSwap(kind - kForgeries), random, PlaceOf(kName),
+                               record_.Facts(), value, payload_, nullptr);
     }
-    if (value != value_ && Opens(value, record_.Facts())) ++opened;
+    if (kind < kForgeries) {
+      if (value == value_) continue;  // not a forgery
+      opened += Opens(value, record_.Facts());
+    }
+    ++tried[kind];
+    ++i;
   }
   EXPECT_EQ(opened, 0u) << "of " << rounds;
+  for (size_t kind = 0; kind < tried.size(); ++kind) {
+    EXPECT_GT(tried[kind], rounds / 10) << "of kind " << kind;
+  }
   EXPECT_TRUE(Opens(value_, record_.Facts()));
 }
 

@@ -92,6 +92,7 @@ TEST_F(RemoteWriterTest, AnEraseThatFailedIsDoneWhenTheStoreIsBack) {
             std::string::npos);
   EXPECT_EQ(Notes(), 1u);
   EXPECT_TRUE(HasRecord());
+  EXPECT_EQ(fake_.Count("CLUSTER"), 0u) << "the looker alone tries whether it answers";
   SetOn(true);
   EXPECT_TRUE(WaitUntil([this](RemoteStore&) { return !HasRecord() && Notes() == 0; }));
 }

@@ -167,6 +167,7 @@ bool Erasures::TakeTierAnswers(Erasing& erasing) {
         remote.records += erased->remote->records;
         remote.complete = remote.complete && erased->remote->complete;
       }
+      if (erased->error) erasing.erasure.error = erased->error;
     } else {
       erasing.erasure.error = erased.error();
     }

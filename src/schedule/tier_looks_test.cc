@@ -136,6 +136,43 @@ TEST(TierLooks, AStoreThatUsuallyTakesLongerIsNotAsked) {
   EXPECT_EQ(tier.num_looks(), 0u);
 }
 
+TEST(TierLooks, WhatSpareTimeReadsIsNotLookedFor) {
+  FarTier tier(FarOptions());
+  SchedulerProcess process({.tier = &tier});
+  const auto when_idle = [](GenerateRequest& spec) { spec.only_when_idle = true; };
+  EXPECT_EQ(process.Ask(RandomPrompt(30, 300), when_idle).receipt.computed, 300u);
+  EXPECT_EQ(tier.num_looks(), 0u);
+}
+
+TEST(TierLooks, WhoFollowsAnotherOneDoesNotAsk) {
+  FarTier tier(FarOptions());
+  SchedulerProcess process({.tier = &tier});
+  const auto prompt = RandomPrompt(31, 400);
+  SchedulerProcess::Answer leads, follows;
+  process.Enqueue(prompt, &leads);
+  process.Step();
+  EXPECT_EQ(tier.num_looks(), 1u);
+  ASSERT_FALSE(leads.is_done) << "it takes several steps";
+  process.Enqueue(Joined(prompt, RandomPrompt(32, 100)), &follows);
+  while (!follows.is_done) process.Step();
+  EXPECT_EQ(follows.receipt.reused_pool, 400u);
+  EXPECT_EQ(tier.num_looks(), 1u);
+}
+
+TEST(TierLooks, WhoGoesOnAfterAPreemptionDoesNotAsk) {
+  FarTier tier(FarOptions());
+  SchedulerProcess process({.tier = &tier, .max_blocks = 24});
+  for (uint64_t i = 0; i < 40; ++i) process.Ask(RandomPrompt(40 + i, 20));  // answers are short
+  EXPECT_EQ(tier.num_looks(), 0u);
+  const auto answers = [](GenerateRequest& spec) { spec.max_tokens = 200; };
+  SchedulerProcess::Answer one, two;
+  process.Enqueue(RandomPrompt(33, 150), &one, answers);
+  process.Enqueue(RandomPrompt(34, 150), &two, answers);
+  while (!one.is_done || !two.is_done) process.Step();
+  EXPECT_GT(one.receipt.preemptions + two.receipt.preemptions, 0u);
+  EXPECT_EQ(tier.num_looks(), 2u);
+}
+
 TEST(TierLooks, OthersPassARequestThatIsHeld) {
   FarTierOptions options = FarOptions();
   options.answers_after = milliseconds(1000);

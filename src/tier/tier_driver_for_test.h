@@ -119,8 +119,9 @@ class TierDriver {
   Result<TierFlushed> Flush() {
     return Answer<TierFlushed>([&](auto done) { tier_.Flush(std::move(done)); });
   }
+  // Returns an error too where one of two tiers has failed.
   Result<TierErased> Erase(const Digest& owner) {
-    return Answer<TierErased>([&](auto done) { tier_.Erase(owner, std::move(done)); });
+    return OfBoth(Answer<TierErased>([&](auto done) { tier_.Erase(owner, std::move(done)); }));
   }
 
   // Returns a forget of the record's first `num_tokens` tokens and all that follows. The forgotten
@@ -143,7 +144,7 @@ class TierDriver {
     return [keys = std::move(keys)] { return keys; };
   }
   Result<TierErased> Forget(const ForgetFacts& facts) {
-    return Answer<TierErased>([&](auto done) { tier_.Forget(facts, std::move(done)); });
+    return OfBoth(Answer<TierErased>([&](auto done) { tier_.Forget(facts, std::move(done)); }));
   }
 
   enum class Read { kRight, kNotThere, kFailed, kDamaged, kWrong };
@@ -168,6 +169,10 @@ class TierDriver {
   }
 
  private:
+  static Result<TierErased> OfBoth(Result<TierErased> erased) {
+    if (erased && erased->error) return tl::unexpected(*erased->error);
+    return erased;
+  }
   template <typename T, typename Ask>
   Result<T> Answer(Ask&& ask) {
     std::optional<Result<T>> answer;

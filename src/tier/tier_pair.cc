@@ -11,6 +11,13 @@
 namespace kvasir {
 namespace {
 
+// Returns the answer of two tiers of which one has failed.
+Result<TierFlushed> WithError(TierFlushed, Error error) { return tl::unexpected(std::move(error)); }
+Result<TierErased> WithError(TierErased erased, Error error) {
+  erased.error = std::move(error);
+  return erased;
+}
+
 // Joins the answers of two tiers. Thread-safe.
 template <typename T>
 class JoinedAnswer {
@@ -30,8 +37,10 @@ class JoinedAnswer {
     if (*first_ && answer) {
       join_(**first_, *answer);
     } else if (*first_) {
-      first_ = std::move(answer);
-    } else if (!answer) {
+      first_ = WithError(std::move(**first_), std::move(answer).error());
+    } else if (answer) {
+      first_ = WithError(std::move(*answer), std::move(*first_).error());
+    } else {
       Error& both = first_->error();
       both.message += "; " + answer.error().message;
       if (both.cause != answer.error().cause) both.cause.reset();

@@ -8,7 +8,8 @@
 namespace kvasir {
 
 // Reads from the disk what it has, and else from the store. A record is sealed for each (stores 0
-// and 1). Erase, Forget and Flush wait for both. Both must outlive it; their thread rules are its.
+// and 1). Erase, Forget and Flush wait for both; where one of them fails to erase, the answer says
+// why, and what the other one did. Both must outlive it; their thread rules are its.
 class TierPair : public Tier {
  public:
   TierPair(Tier& disk, Tier& remote) : disk_(disk), remote_(remote) {}

@@ -71,7 +71,8 @@ TEST_F(TierPairTest, AnEraseAnswersOnceWhenBothHave) {
   }
 }
 
-TEST_F(TierPairTest, AnErrorOfOneIsTheAnswer) {
+// Other servers' stores stay, whatever becomes of the fleet's.
+TEST_F(TierPairTest, AnErrorOfOneIsTheAnswerBesideWhatTheOtherDid) {
   for (int failing = 0; failing < 4; ++failing) {
     answers_.clear();
     pair_.Erase(TestRecord::Owner(0), Keep());
@@ -80,11 +81,13 @@ TEST_F(TierPairTest, AnErrorOfOneIsTheAnswer) {
     PartOfPair& bad = *parts[failing % 2];
     PartOfPair& good = *parts[1 - failing % 2];
     if (failing < 2) bad.erased(tl::unexpected(error));
-    good.erased(TierErased{});
+    good.erased(TierErased{.blocks = 7, .locked_stores = 2});
     if (failing >= 2) bad.erased(tl::unexpected(error));
     ASSERT_EQ(answers_.size(), 1u) << failing;
-    ASSERT_FALSE(answers_[0]) << failing;
-    EXPECT_EQ(answers_[0].error().message, "it fails");
+    ASSERT_TRUE(answers_[0] && answers_[0]->error) << failing;
+    EXPECT_EQ(answers_[0]->error->message, "it fails");
+    EXPECT_EQ(answers_[0]->blocks, 7u);
+    EXPECT_EQ(answers_[0]->locked_stores, 2u);
   }
 }
 
