@@ -162,6 +162,12 @@ class FlagsTest(CliTest):
         for host in ("", "a.example:80", "http://a.example", "a.example/", "*", "*.example", "a b", "a,b"):
             self.refused("--allowed-host", host, says="--allowed-host")
 
+    def test_the_longest_draft(self):
+        for number in ("33", "-1", "many"):
+            self.refused("--draft-max", number, says="--draft-max")
+            self.refused("--spec-draft-n-max", number, says="--spec-draft-n-max")
+        self.refused("--draft-max", "32", says="/no/such")
+
     def test_the_help_lists_them(self):
         text = self.ok("serve", "--help")
         for flag in ("--host", "--api-key ", "--api-key-file", "--admin-key", "--cors-origin", "--allowed-host",

@@ -67,6 +67,7 @@ using Choices = std::vector<AdapterChoice>;
 
 // What a random history did.
 struct AdapterHistory {
+  uint64_t requests = 0;
   uint64_t hits = 0;     // requests that found something
   uint64_t adapted = 0;  // requests with adapters
   uint64_t foreign = 0;  // rows with other bits than the same numbers give without a cache
@@ -116,6 +117,7 @@ inline AdapterHistory RunAdapterHistory(uint64_t seed, int steps) {
                    is_salted ? std::optional<std::string>("salt") : std::nullopt);
     const bool differs = !(row == known[key]);
     EXPECT_FALSE(differs) << "step " << step << ", " << key;
+    ++counts.requests;
     counts.foreign += differs;
     counts.hits += row.receipt.cached_tokens() > 0;
     counts.adapted += !list.empty();

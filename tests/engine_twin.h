@@ -3,30 +3,21 @@
 // the same bits, every choice the same tokens.
 #pragma once
 
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <future>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "base/fault.h"
 #include "base/random.h"
 #include "chat/answer_format.h"
 #include "engine_scenario.h"
+#include "engine_twin_counts.h"
 #include "simd/target.h"
 
 namespace kvasir {
-
-struct TwinCounts {
-  uint64_t rows = 0, differ = 0;  // rows of logits
-  uint64_t reused_tokens = 0, evicted_blocks = 0, cancelled = 0, cursor_hits = 0;
-  uint64_t window_misses = 0;  // prompts whose prefix was there, and its window not
-  uint64_t disk_tokens = 0, remote_tokens = 0, restarts = 0;
-  uint64_t formats = 0, adapted = 0, kept = 0;  // requests; adapters of requests; tokens of marks
-  DraftStats drafts;
-  uint64_t model_drafted = 0, model_accepted = 0;  // tokens of the draft model
-};
 
 class TwinRun {
  public:
@@ -47,8 +38,9 @@ class TwinRun {
     disturb_ = std::move(disturb);
     return *this;
   }
-  // Makes that from now on all compute many times slower.
-  void OnScalar() { targets_ = {Target::kScalar}; }
+  // Makes that from now on the first engine of a round alone writes to the store, under `writer`,
+  // and the other one only reads there, under `reader`.
+  void Across(Target writer, Target reader) { across_ = {writer, reader}; }
   // Makes that from now on each round has a draft model: the same one, with a small cache.
   TwinRun& WithDraftModel() {
     has_draft_model_ = true;
@@ -131,7 +123,7 @@ class TwinRun {
     }
     SetAdapters(options);
     twin_options.adapters = options.adapters;
-    options.target = NameOf(targets_[random_.Below(targets_.size())]);
+    options.target = NameOf(across_ ? across_->first : NextTarget(random_));
     options.threads = 1 + static_cast<uint32_t>(random_.Below(2));
     options.block_tokens =
         block_tokens_.value_or(16 * (1 + static_cast<uint32_t>(random_.Below(3))));
@@ -146,9 +138,8 @@ class TwinRun {
     options.remote = store_;
     auto engine = LoadEngine(options);
     const auto twin = LoadEngine(twin_options);
-    EngineOptions others = options;
-    others.target = NameOf(targets_[shares_.Below(targets_.size())]);
-    const auto other = store_ ? LoadEngine(others) : nullptr;
+    const EngineOptions others = OthersOf(options);
+    auto other = store_ ? LoadEngine(others) : nullptr;
     const auto load_adapters = [&] {
       for (Engine* each : {engine.get(), twin.get(), other.get()}) {
         if (each != nullptr) LoadAdapters(*each);
@@ -157,10 +148,12 @@ class TwinRun {
     load_adapters();
     conversations_.clear();
     for (uint32_t batch = 0; batch < num_batches && !testing::Test::HasFailure(); ++batch) {
+      const bool is_new = other && shares_.Below(3) == 0;
+      if (is_new) Replace(other, others, *engine);
       if (disturb_) disturb_(shares_);
-      RunBatch(other && shares_.Below(2) == 0 ? *other : *engine, *twin);
+      RunBatch(is_new || (other && shares_.Below(4) == 0) ? *other : *engine, *twin);
       if (other && shares_.Below(3) == 0) Share(*engine);
-      if (other && shares_.Below(20) == 0) other->Erase("tenant-1");
+      if (other && shares_.Below(20) == 0) (across_ ? *engine : *other).Erase("tenant-1");
       // An index that skips its comparisons has no invariants to check.
       if (random_.Below(8) == 0 && !FaultsActive()) engine->CheckInvariants();
       if (random_.Below(20) == 0) engine->Erase("tenant-0");
@@ -178,6 +171,30 @@ class TwinRun {
     }
     CheckEnd(*engine);
     if (other) CheckEnd(*other);
+  }
+
+  static Target NextTarget(Random& random) {
+    const std::vector<Target> targets = SupportedTargets();
+    return targets[random.Below(targets.size())];
+  }
+
+  // Returns what the engine that shares a store with the one of `options` is started with.
+  EngineOptions OthersOf(EngineOptions options) {
+    options.target = NameOf(across_ ? across_->second : NextTarget(shares_));
+    if (across_) options.remote->mode = RemoteMode::kRead;
+    return options;
+  }
+
+  // Puts a new machine in the place of the other one, when all that both have is in the store.
+  // It does not know yet how fast it computes, so that it waits for the store however busy it is.
+  void Replace(std::unique_ptr<Engine>& other, const EngineOptions& others, Engine& engine) {
+    Share(engine);
+    Share(*other);
+    CheckEnd(*other);
+    other.reset();
+    other = LoadEngine(others);
+    LoadAdapters(*other);
+    ++counts_.restarts;
   }
 
   // Finds a budget whose pool holds a few requests: index and cursors take a part of it.
@@ -202,13 +219,10 @@ class TwinRun {
   }
 
   void Count(Engine& engine) {
-    const EngineStats stats = engine.Stats();
-    counts_.evicted_blocks += stats.evicted_blocks;
-    counts_.cursor_hits += stats.cursor_hits;
-    counts_.disk_tokens += stats.reused_disk;
-    counts_.remote_tokens += stats.reused_remote;
-    counts_.drafts.drafted += stats.drafts.drafted;
-    counts_.drafts.accepted += stats.drafts.accepted;
+    counts_.Add(engine);
+    if (across_ && engine.target() != NameOf(across_->first)) {  // only that one writes
+      counts_.crossed_tokens += engine.Stats().reused_remote;
+    }
     if (!on_disk_) return;
     const TierStats disk = *engine.DiskStats();
     EXPECT_EQ(disk.state, TierStats::State::kOn) << disk.reason;
@@ -270,6 +284,8 @@ class TwinRun {
       if (!store_ && engine.tokenizer() != nullptr && random_.Below(2) == 0) {
         asked.request.format = NextFormat();
         ++counts_.formats;
+      } else if (engine.tokenizer() != nullptr && drafts_.Below(2) == 0) {
+        asked.request.stop = {std::string(1, static_cast<char>('a' + drafts_.Below(26))), "the "};
       }
       ChooseAdapters(asked.request);
       if (drafts_.Below(4) == 0) AddPrediction(twin, asked.request);
@@ -284,17 +300,10 @@ class TwinRun {
     }
     for (Asked& asked : batch) {
       const Answer& answer = asked.pending->Wait();
-      counts_.reused_tokens += answer.receipt.cached_tokens();
-      counts_.kept += answer.receipt.kept.value_or(0);
-      constexpr auto kModel = static_cast<size_t>(DraftSource::kModel);
-      counts_.model_drafted += answer.receipt.draft.drafted[kModel];
-      counts_.model_accepted += answer.receipt.draft.accepted[kModel];
-      const auto& miss = answer.receipt.miss;
-      if (miss && miss->reason == MissReason::kWindow) ++counts_.window_misses;
+      counts_.Add(answer);
       EXPECT_EQ(answer.receipt.cached_tokens() + answer.receipt.computed,
                 asked.request.prompt.size());
       CompareWithTwin(twin, asked, answer);
-      if (answer.choices[0].finish_reason == FinishReason::kCancelled) ++counts_.cancelled;
       Conversation& conversation = conversations_[asked.conversation];
       conversation.tokens = asked.request.prompt;
       const auto& tokens = answer.choices[random_.Below(asked.request.n)].tokens;
@@ -357,9 +366,10 @@ class TwinRun {
       request.prediction.erase(request.prediction.begin(),
                                request.prediction.begin() + static_cast<ptrdiff_t>(begin));
     }
-    const uint64_t wrong = drafts_.Below(3);  // none, one of 6, one of 3
+    const uint64_t wrong = drafts_.Below(4);  // none, one of 6, one of 3, all
     for (TokenId& id : request.prediction) {
-      if (wrong > 0 && drafts_.Below(9 - 3 * wrong) == 0) id = id == 0 ? 1 : id - 1;
+      const bool is_wrong = wrong == 3 || (wrong > 0 && drafts_.Below(9 - 3 * wrong) == 0);
+      if (is_wrong) id = id == 0 ? 1 : id - 1;
     }
   }
 
@@ -471,30 +481,18 @@ class TwinRun {
   static bool FaultsActive() { return !FaultActive(Fault::kNone); }
 
   uint32_t max_tokens_ = 384;  // of a sequence
-  std::vector<Target> targets_ = SupportedTargets();
   bool on_disk_ = false;
   bool has_draft_model_ = false;
   std::optional<RemoteOptions> store_;
   std::function<void(Random&)> disturb_;
-  std::optional<std::string> format_;     // absent: a random one for each round
-  uint64_t least_sequences_ = 1;          // of the whole context, that the pool holds
-  std::optional<uint32_t> block_tokens_;  // likewise
+  std::optional<std::pair<Target, Target>> across_;  // of the engine that writes, of the other one
+  std::optional<std::string> format_;                // absent: a random one for each round
+  uint64_t least_sequences_ = 1;                     // of the whole context, that the pool holds
+  std::optional<uint32_t> block_tokens_;             // likewise
   Random random_, drafts_, adapters_, shares_, marks_{shares_.Bits()};
   std::vector<uint64_t> adapter_seeds_;  // of the round's adapters; empty: it has none
   std::vector<Conversation> conversations_;
   TwinCounts counts_;
 };
-
-inline void PrintTwin(const TwinCounts& counts) {
-  const auto n = [](uint64_t number) { return static_cast<unsigned long long>(number); };
-  std::printf(
-      "rows %llu differ %llu (reused tokens %llu, cursor hits %llu, evicted blocks %llu, "
-      "cancelled %llu, window misses %llu, from disk %llu, from a store %llu, restarts %llu, "
-      "formats %llu, adapters %llu, tokens kept %llu, drafted tokens accepted %llu of %llu)\n",
-      n(counts.rows), n(counts.differ), n(counts.reused_tokens), n(counts.cursor_hits),
-      n(counts.evicted_blocks), n(counts.cancelled), n(counts.window_misses), n(counts.disk_tokens),
-      n(counts.remote_tokens), n(counts.restarts), n(counts.formats), n(counts.adapted),
-      n(counts.kept), n(counts.drafts.accepted), n(counts.drafts.drafted));
-}
 
 }  // namespace kvasir

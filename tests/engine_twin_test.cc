@@ -39,6 +39,8 @@ TEST(EngineTwin, NoAnswerIsChangedByTheCache) {
   EXPECT_GT(counts.formats, 0u);
   EXPECT_GT(counts.adapted, 0u);
   EXPECT_GT(counts.kept, 0u);
+  EXPECT_GT(counts.stopped, 0u);
+  EXPECT_GT(counts.preempted, 0u);
 #endif
 }
 

@@ -108,6 +108,22 @@ class AdaptersTest(unittest.TestCase):
         self.assertEqual(self.ask(lora=[{"id": 0, "scale": 0}])[1]["adapters"], [])
         self.assertIn("lora_requests_info", self.server.request("GET", "/metrics")[2])
 
+    def test_a_client_of_openai_picks_an_adapter(self):
+        try:
+            import openai
+        except ImportError:
+            self.skipTest("the client openai is not installed")
+        client = openai.OpenAI(base_url=self.server.url + "/v1", api_key="none")
+        self.assertIn("alpha", [model.id for model in client.models.list()])
+        more = {"ignore_eos": True, "return_token_ids": True, "cache_prompt": False}
+        base, tuned = (client.completions.create(model=name, prompt=IDS, max_tokens=12, temperature=0, extra_body=more)
+                       .choices[0].token_ids for name in ("tiny-gqa", "alpha"))
+        self.assertEqual(base, self.ask(cache_prompt=False)[0])
+        self.assertEqual(tuned, self.ask(model="alpha", cache_prompt=False)[0])
+        self.assertNotEqual(base, tuned)
+        with self.assertRaises(openai.NotFoundError):
+            client.completions.create(model="gamma", prompt=IDS)
+
     def test_wrong_lists_are_400_and_name_what_is_wrong(self):
         for lora, says in (({"id": 0}, "not a list"), ([{"scale": 1}], "id"), ([{"id": 0}], "scale"),
                            ([{"id": 99, "scale": 1}], "99"), ([{"id": 0, "scale": 101}], "101"),
@@ -137,6 +153,18 @@ class AdaptersTest(unittest.TestCase):
         self.post("/v1/unload_lora_adapter", {"lora_name": "beta"})
         self.post("/v1/unload_lora_adapter", {"lora_name": "beta"}, 404)
         self.post("/v1/completions", {"prompt": IDS, "model": "beta"}, 404)
+
+    def test_a_file_that_is_overwritten_after_the_load_changes_nothing(self):
+        folder = self.dir / "overwritten"
+        shutil.copytree(self.dir / "b", folder)
+        card = self.post("/v1/load_lora_adapter", {"lora_name": "kept", "lora_path": "overwritten"})
+        before = self.ask(model="kept", cache_prompt=False)[0]
+        (folder / "adapter_model.safetensors").write_bytes((self.dir / "c" / "adapter_model.safetensors").read_bytes())
+        self.assertEqual(self.ask(model="kept", cache_prompt=False)[0], before)
+        self.assertEqual(self.get("/lora-adapters")[-1]["digest"], card["digest"])
+        self.post("/v1/load_lora_adapter", {"lora_name": "kept", "lora_path": "overwritten", "load_inplace": True})
+        self.assertNotEqual(self.ask(model="kept", cache_prompt=False)[0], before)
+        self.post("/v1/unload_lora_adapter", {"lora_name": "kept"})
 
     def test_what_cannot_be_loaded_is_refused_and_leaves_nothing(self):
         before = self.get("/lora-adapters")
@@ -289,6 +317,10 @@ class AdaptersTest(unittest.TestCase):
             self.assertIn(says, done.stderr)
             plan = kvasir("plan", "--model", str(BASE), *flags)
             self.assertEqual((plan.returncode, plan.stderr.replace("kvasir plan", "kvasir run")), (2, done.stderr))
+        for command in ("run", "plan"):
+            done = kvasir(command, "--model", BASE.parent / "m2m100-tiny", "--lora", self.dir / "a")
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("adapters of encoder-decoder models are not supported", done.stderr)
         done = kvasir("serve", "--model", str(BASE), "--port", "0", "--alias", "x", "--lora", f"x={self.dir / 'a'}")
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn("taken", done.stderr)
@@ -302,6 +334,18 @@ class AdaptersTest(unittest.TestCase):
         plan = json.loads(kvasir("plan", "--json", "--model", str(BASE), "--lora", str(self.dir / "a")).stdout)
         self.assertGreater(plan["adapter_bytes"], 0)
         self.assertEqual(plan["adapter_bytes"], self.get("/lora-adapters")[0]["bytes"])
+
+    def test_an_evaluation_is_of_the_model_with_its_adapters(self):
+        ids = pathlib.Path(self.folder.name) / "ids"
+        ids.write_text(" ".join(map(str, IDS * 4)))
+
+        def perplexity(*flags):
+            done = kvasir("eval", "--json", "--model", BASE, "--ids", ids, "--formats", "f16", "--layers", "off",
+                          "--cache-dir", self.folder.name, *flags)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)["reference"]["perplexity"]["value"]
+        self.assertNotEqual(perplexity("--lora", self.dir / "a"), perplexity())
+        self.assertEqual(perplexity("--lora-scaled", f"{self.dir / 'a'}:0"), perplexity())
 
     def test_the_selftest_holds_with_an_adapter(self):
         result = kvasir("selftest", "--model", BASE, "--threads", "1", "--lora", self.dir / "a")

@@ -70,6 +70,20 @@ class DraftModel(unittest.TestCase):
         overwrite(self.draft / "model.safetensors")
         self.assertIn("draft/model.safetensors", json.dumps(self.ask(server, status=503)))
 
+    def test_the_first_token_that_differs_is_named(self):
+        file = self.draft / "tokenizer.json"
+        tokenizer = json.loads(file.read_text())
+        vocabulary = tokenizer["model"]["vocab"]
+        word, other = "elma", "amir"  # neither is a part of another token
+        first = vocabulary[word]
+        vocabulary[word], vocabulary[other] = vocabulary[other], vocabulary[word]
+        file.write_text(json.dumps(tokenizer))
+        result = subprocess.run([BINARY, "run", "--ids", "1,2", "--max-tokens", "1", "--draft-model", str(self.draft)],
+                                capture_output=True, text=True)
+        self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+        self.assertIn(f"--draft-model: its vocabulary is another one: token {first} is '{word}' in the model and '{other}' "
+                      "in the draft model", result.stderr)
+
     def test_another_vocabulary_and_what_drafts_nothing_are_refused(self):
         for flags, says in (((("--model", ROOT / "tests/data/tiny-qwen2"), ("--draft-model", DEMO)), "--draft-model: "),
                             ((("--draft-model", "/no/such"),), "no file or folder"),

@@ -5,9 +5,13 @@
 """
 
 import json
+import pathlib
+import tempfile
 import unittest
 
-from server_harness import Server
+from disk_server import WithHome
+from server_adapters_test import DEMO, write_adapter
+from server_harness import Server, user
 from server_keys_test import KeysFile, tenant
 
 PROMPT = "My name is Mira and I live in Oslo. I like tea, rain and old maps. What is my name, and where do I live?"
@@ -18,19 +22,25 @@ class WithDrafts(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.file = KeysFile({f"{name}-tenant": tenant(name) for name in ("alpha", "beta", "gamma")})
-        cls.server = Server("--keys", str(cls.file.path), "--speculate", "always")
+        cls.adapter = tempfile.TemporaryDirectory()
+        write_adapter(pathlib.Path(cls.adapter.name), 1, base=DEMO, largest=0.001)  # it changes no token here
+        cls.server = Server("--keys", str(cls.file.path), "--speculate", "always", "--lora", f"tuned={cls.adapter.name}")
 
     @classmethod
     def tearDownClass(cls):
         cls.server.stop()
         cls.file.folder.cleanup()
+        cls.adapter.cleanup()
 
     def ask(self, key="alpha", path="/v1/completions", **more):
         body = {"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True, **more}
         if path == "/v1/completions":
             body.setdefault("prompt", PROMPT)
-        status, _, answer = self.server.request("POST", path, body, {"x-api-key": key})
-        self.assertEqual(status, 200, answer)
+        return self.call(path, body, key=key)
+
+    def call(self, path, body, status=200, key="alpha"):
+        found, _, answer = self.server.request("POST", path, body, {"x-api-key": key})
+        self.assertEqual(found, status, answer)
         return answer
 
     def refused(self, field, **more):
@@ -101,11 +111,11 @@ class Speculation(WithDrafts):
         messages = [{"role": "user", "content": PROMPT}]
         plain = client.chat.completions.create(model="default", messages=messages, max_tokens=30, temperature=0)
         answer = client.chat.completions.create(
-            model="default", messages=messages, max_tokens=30, temperature=0,
+            model="default", messages=messages, max_tokens=30, temperature=0, extra_body={"cache_salt": "new"},
             prediction={"type": "content", "content": plain.choices[0].message.content})
         self.assertEqual(answer.choices[0].message.content, plain.choices[0].message.content)
         details = answer.usage.completion_tokens_details
-        self.assertGreaterEqual(details.accepted_prediction_tokens + details.rejected_prediction_tokens, 0)
+        self.assertGreater(details.accepted_prediction_tokens, 0)
 
 
 class Isolation(WithDrafts):
@@ -122,6 +132,43 @@ class Isolation(WithDrafts):
         self.assertEqual(self.ask("beta")["kvasir"]["draft"], first, "what was erased is not drafted")
         alone = self.ask("beta", cache_prompt=False)["kvasir"]["draft"]
         self.assertNotEqual(alone, second)
+
+    def test_nothing_of_other_adapters_is_drafted(self):
+        def draft(**more):
+            return self.ask(cache_salt="adapters", **more)["kvasir"]["draft"]
+
+        choices = ({}, {"model": "tuned"}, {"lora": [{"id": 0, "scale": 0.5}]})
+        first = [draft(**choice) for choice in choices]
+        self.assertEqual(first, [first[0]] * 3, "the same text, which none of them has said before")
+        for choice in choices:
+            self.assertGreater(draft(**choice)["accepted"], first[0]["accepted"] + TOKENS / 2)
+
+    def test_nothing_of_a_range_that_was_forgotten_is_drafted(self):
+        def draft():
+            return self.ask(path="/v1/chat/completions", messages=user(PROMPT))["kvasir"]["draft"]
+
+        sampling = {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True}
+        made = self.call("/v1/sessions", {"messages": user(PROMPT), "sampling": sampling}, 201)
+        path = f"/v1/sessions/{made['id']}"
+        first = self.call(path + "/generate", {})["kvasir"]["draft"]
+        self.assertGreater(draft()["accepted"], first["accepted"] + TOKENS / 2, "the session's answer")
+        self.call(path + "/forget", {"index": 0, "begin": 11, "end": 15})
+        self.assertEqual(draft(), first, "what came after the range is not drafted either")
+
+
+class Disk(WithHome):
+    def test_what_comes_from_the_disk_is_drafted(self):
+        body = {"prompt": (PROMPT + " ") * 4, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+        server = self.serve("--speculate", "always")
+        first = server.post("/v1/completions", body)
+        self.assertTrue(server.flush()["flushed"])
+        self.assertEqual(server.end(), 0)
+        again = self.serve("--speculate", "always").post("/v1/completions", body)
+        self.assertEqual(again["choices"], first["choices"])
+        self.assertGreater(again["kvasir"]["reused"]["disk"], len(PROMPT) / 4)
+        draft = again["kvasir"]["draft"]
+        self.assertGreater(draft["sources"]["memory"], 0)
+        self.assertEqual(draft, first["kvasir"]["draft"])
 
 
 class Metrics(unittest.TestCase):

@@ -157,6 +157,20 @@ TEST_F(AdapterStoreTest, WrongChoicesAndSourcesAreNamed) {
               "scale");
 }
 
+TEST(Namespaces, AnOwnerHasOneForEachListThatIsLoadedAtOnce) {
+  EngineOptions options;
+  options.max_tenants = 5;
+  options.adapters.max_loaded = 3;
+  EXPECT_EQ(IdentitiesFor(options, false), 1u) << "no adapter can be loaded";
+  EXPECT_EQ(IdentitiesFor(options, true), 2u) << "longrope has two rotations";
+  EXPECT_EQ(NamespacesFor(options, true), 10u);
+  options.adapters.loads_later = true;
+  EXPECT_EQ(IdentitiesFor(options, false), 4u) << "and the base model's";
+  EXPECT_EQ(IdentitiesFor(options, true), 8u);
+  EXPECT_EQ(NamespacesFor(options, false), 20u);
+  EXPECT_EQ(NamespacesFor(options, true), 40u);
+}
+
 // A plan says what a start would say, and packs nothing.
 TEST_F(AdapterStoreTest, AStartIsCheckedWithTheWordsOfTheStore) {
   const LoraAdapter adapter = SyntheticLora(config_, 8, 1);

@@ -139,6 +139,18 @@ TEST_F(DrafterTest, EndsWhereTheRotationChanges) {
   EXPECT_EQ(Fill({1, 2}, Rising(12, 10)).num_tokens, 0u);
 }
 
+TEST_F(DrafterTest, DraftsNothingForBeamsAndWithoutACache) {
+  Remember("alice", Rising(10, 32));
+  request_.spec.beams.emplace();
+  EXPECT_EQ(drafter_.LongestDraft(request_.spec), 0u);
+  EXPECT_EQ(Fill({1, 2}, Rising(12, 10)).num_tokens, 0u);
+  request_.spec.beams.reset();
+  EXPECT_EQ(Fill({1, 2}, Rising(12, 10)).num_tokens, 6u);
+  options_.cache_mode = CacheMode::kNone;
+  EXPECT_EQ(drafter_.LongestDraft(request_.spec), 0u);
+  EXPECT_EQ(Fill({1, 2}, Rising(12, 10)).num_tokens, 0u);
+}
+
 TEST_F(DrafterTest, TakesWhatItWalksOfAFormatFromTheBudgetOfTheStep) {
   Remember("alice", Rising(10, 32));
   format_ = *CompileGrammarText(FormatLanguage::kGbnf, "root ::= \"abababab\" [x-z]");

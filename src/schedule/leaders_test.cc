@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <utility>
+
 #include "schedule/request_answer.h"
 #include "testing/small_runner_for_test.h"
 
@@ -99,6 +102,22 @@ TEST_F(LeadersTest, OnlyRequestsThatShareACacheFollow) {
   const auto alone = Ask(4, SmallPrompt(64));
   alone->spec.reuse = Reuse::kNothing;
   EXPECT_FALSE(leaders_.Follow(*alone, 0));
+}
+
+TEST_F(LeadersTest, OnlyRequestsWithTheSameAdaptersFollow) {
+  const auto with = [](uint64_t id, uint8_t adapter) {
+    auto request = Ask(id, SmallPrompt(64));
+    auto set = std::make_shared<AdapterSet>();
+    set->digest[0] = adapter;
+    request->adapters = AdapterSeat(std::move(set));
+    return request;
+  };
+  Request& leader = Run(1, SmallPrompt(64));
+  EXPECT_FALSE(leaders_.Follow(*with(2, 1), 0)) << "the leader has none";
+  leader.adapters = std::move(with(3, 1)->adapters);
+  EXPECT_TRUE(leaders_.Follow(*with(4, 1), 0));
+  EXPECT_FALSE(leaders_.Follow(*with(5, 2), 0));
+  EXPECT_FALSE(leaders_.Follow(*Ask(6, SmallPrompt(64)), 0));
 }
 
 }  // namespace

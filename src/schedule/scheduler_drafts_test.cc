@@ -1,6 +1,7 @@
 // What the drafts of a request may depend on: its own tenant, never the traffic of others.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 
@@ -41,7 +42,9 @@ class DraftingScheduler {
                         tokens.push_back(runner_.NextToken(tokens));
                         draft.tokens[draft.num_tokens] = tokens.back();
                       }
-                    }}) {}
+                    }}) {
+    scheduler_.set_on_stats([this](const EngineStats& stats) { stats_ = stats; });
+  }
 
   // Enqueues a request; its last event is in `ended` when it has ended.
   void Begin(const char* tenant, std::vector<TokenId> prompt, uint32_t max_tokens, bool drafts,
@@ -68,6 +71,10 @@ class DraftingScheduler {
     scheduler_.Step();
     scheduler_.CheckInvariants();
   }
+  const EngineStats& stats() const { return stats_; }
+  double ServiceNs(const char* tenant) const {
+    return std::ranges::find(stats_.tenants, tenant, &TenantStats::name)->service_ns;
+  }
   DraftReceipt DraftsOf(const char* tenant, TokenId first, uint32_t max_tokens) {
     std::optional<Event> ended;
     Begin(tenant, SmallPrompt(20, first), max_tokens, true, &ended);
@@ -80,6 +87,7 @@ class DraftingScheduler {
   FakeRunner runner_;
   const std::unique_ptr<KvCache> cache_;
   Scheduler scheduler_;
+  EngineStats stats_;
   uint64_t last_id_ = 0;
 };
 
@@ -103,6 +111,22 @@ TEST(SchedulerDrafts, DoNotShowHowLongTheAnswersOfOtherTenantsWere) {
     EXPECT_EQ(DraftedOf(receipt), 5u * 12 + 3);
     EXPECT_EQ(receipt.drafted, receipt.accepted);
   }
+}
+
+TEST(SchedulerDrafts, AreChargedToTheirTenantAndCountAsNoSequence) {
+  DraftingScheduler drafting(256);
+  std::optional<Event> anna, ben;
+  drafting.Begin("anna", SmallPrompt(8, 1), 60, true, &anna);
+  drafting.Begin("ben", SmallPrompt(8, 2), 60, false, &ben);
+  while (drafting.stats().decode_rows < 2) drafting.Step();
+  const EngineStats before = drafting.stats();
+  const double of_anna = drafting.ServiceNs("anna"), of_ben = drafting.ServiceNs("ben");
+  drafting.Step();
+  EXPECT_EQ(drafting.stats().decode_rows - before.decode_rows, 2u);
+  EXPECT_EQ(drafting.stats().prefill_rows, before.prefill_rows);
+  EXPECT_EQ(drafting.stats().drafts.drafted - before.drafts.drafted, 12u);
+  EXPECT_NEAR((drafting.ServiceNs("anna") - of_anna) / (drafting.ServiceNs("ben") - of_ben), 13,
+              1e-6);
 }
 
 // Another tenant's prompt leaves 4 blocks to ben: his drafts end with their blocks, whatever was

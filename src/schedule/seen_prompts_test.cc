@@ -85,6 +85,22 @@ TEST(SeenPrompts, TheBoundaryOfOwnerAndSaltCounts) {
   EXPECT_EQ(seen.SeenTokens(SeenPrompts::Of(Key(), "a", "bc", SeenPrompt(300))), 0u);
 }
 
+TEST(SeenPrompts, OtherAdaptersHaveOtherPrompts) {
+  SeenPrompts seen(kMany);
+  const auto tokens = [&](std::optional<std::string_view> salt, const Digest& adapters) {
+    return seen.SeenTokens(SeenPrompts::Of(Key(), "a", salt, SeenPrompt(300), adapters));
+  };
+  const Digest none{}, one{1}, other{2};
+  seen.Add(SeenPrompts::Of(Key(), "a", {}, SeenPrompt(300), one));
+  EXPECT_EQ(tokens({}, one), 300u);
+  EXPECT_EQ(tokens({}, other), 0u);
+  EXPECT_EQ(tokens({}, none), 0u);
+  EXPECT_EQ(tokens("x", one), 0u);
+  seen.Add(SeenPrompts::Of(Key(), "a", {}, SeenPrompt(200)));
+  EXPECT_EQ(tokens({}, none), 192u);
+  EXPECT_EQ(tokens({}, other), 0u);
+}
+
 TEST(SeenPrompts, OtherKeysGiveOtherHashes) {
   const HmacKey other(std::vector<uint8_t>(32, 8));
   EXPECT_NE(SeenPrompts::Of(Key(), "a", {}, SeenPrompt(300)).hashes,

@@ -36,6 +36,21 @@ TEST(StepFigures, ARowsTimeIsThePromptsShareOfTheSteps) {
   EXPECT_TRUE(figures.cost().knows_anything());
 }
 
+TEST(StepFigures, RowsOfDraftsAreNeitherOfPromptsNorOfSequences) {
+  StepFigures figures(kFiguresContext);
+  figures.AddStep(
+      {.work = {.decode_rows = 4, .draft_rows = 8}, .num_rows = 12, .decode_rows = 4, .ns = 1200});
+  EXPECT_EQ(figures.stats().decode_rows, 4u);
+  EXPECT_EQ(figures.stats().prefill_rows, 0u);
+  EXPECT_EQ(figures.RowNs(), 0) << "a draft says nothing of prompts";
+  figures.AddStep({.work = {.prefill_rows = 10, .decode_rows = 4, .draft_rows = 6},
+                   .num_rows = 20,
+                   .decode_rows = 4,
+                   .ns = 2000});
+  EXPECT_EQ(figures.stats().prefill_rows, 10u);
+  EXPECT_EQ(figures.RowNs(), 100);
+}
+
 TEST(StepFigures, RecentRowsDecideTheSpeedOfPrompts) {
   StepFigures figures(kFiguresContext);
   constexpr uint32_t kRows = 60'000;
