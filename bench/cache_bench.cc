@@ -189,6 +189,7 @@ bool ForgetBesideKept() {
   constexpr size_t kPath = 32'000, kShared = 20'000, kTokens = 30'000, kSessions = 1000,
                    kHere = 400;
   constexpr uint32_t kLast = 100;
+  constexpr double kMostEngineMs = 20;
   Random random(5);
   auto cache = MakeCache(kPath + kHere * (kTokens - kShared) + 4096, 64);
   const NamespaceId ns = cache->EnterNamespace("bench", {});
@@ -227,13 +228,14 @@ bool ForgetBesideKept() {
     right &= forgotten.kept_shared == kShared / 16 + kHere * (kTokens - kShared) / 16;
     right &= keys == kShared / 16 + kSessions * (kTokens - kShared) / 16;
   }
+  const double worst_ms = std::ranges::max(engine_ms);
   fmt::print(
       "{{\"bench\": \"forget_beside_kept\", \"sessions\": {}, \"pool_blocks\": {}, "
       "\"caller_median_ms\": {:.3f}, \"engine_median_ms\": {:.3f}, \"engine_worst_ms\": {:.3f}, "
-      "\"writer_median_ms\": {:.3f}, \"target_engine_ms\": 20, \"right\": {}}}\n",
+      "\"writer_median_ms\": {:.3f}, \"target_engine_ms\": {}, \"right\": {}}}\n",
       kSessions, cache->plan().num_blocks, SpreadOf(caller_ms).median, SpreadOf(engine_ms).median,
-      std::ranges::max(engine_ms), SpreadOf(writer_ms).median, right);
-  return right;
+      worst_ms, SpreadOf(writer_ms).median, kMostEngineMs, right);
+  return right && worst_ms <= kMostEngineMs;
 }
 
 // 200 conversations of 1,500 tokens on average: four system prompts, several turns each, eight at

@@ -24,6 +24,8 @@ class LlamaServer(Server):
         self.command[self.command.index("--port") + 1] = str(self.address[1])
         self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(600):
+            if self.process.poll() is not None:
+                raise SystemExit(f"{' '.join(map(str, self.command))}: ended with status {self.process.returncode}")
             with contextlib.suppress(OSError):
                 connection = http.client.HTTPConnection(*self.address, timeout=5)
                 connection.request("GET", "/health")

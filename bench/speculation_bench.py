@@ -10,13 +10,14 @@ requests at temperature 0, one at a time, each in servers that run beside each o
   story       nothing of the answer stands anywhere
   again       the edits once more: the answer stands in the server's memory
 Kvasir runs with --speculate auto and off, llama-server with each --spec-type that it knows of none, ngram-simple,
-ngram-mod and ngram-cache, ik_llama.cpp's with none, ngram-mod of 16 tokens and suffix. A speed is tokens of all
-answers over the time from the first token to the last.
+ngram-mod and ngram-cache, ik_llama.cpp's of none, ngram-mod of 16 tokens and suffix. A speed is tokens of all answers
+over the time from the first token to the last.
 Exit status 1: an answer with drafts is not the one without.
 """
 import argparse
 import contextlib
 import json
+import re
 import statistics
 import subprocess
 import time
@@ -82,16 +83,21 @@ def answer(client, body):
     return "".join(text), tokens, (last or 0) - (first or 0)
 
 
+def known_kinds(program, *kinds):
+    """Returns those of the kinds that the program's help lists for --spec-type."""
+    said = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
+    lines = " ".join(re.findall(r"--spec-type.*?(?=\n\s*-|$)", said.stdout + said.stderr, re.DOTALL))
+    return [kind for kind in kinds if kind.split(":")[0] in lines]
+
+
 def servers(o):
     made = {f"kvasir {how}": Server(o.kvasir, "--model", o.model, "--threads", "2", "--speculate", how)
             for how in ("auto", "off")}
     if o.llama_server:
-        known = subprocess.run([o.llama_server, "--help"], capture_output=True, text=True, check=False).stdout
-        for kind in ("none", "ngram-simple", "ngram-mod", "ngram-cache"):
-            if kind in known:
-                made[f"llama-server {kind}"] = LlamaServer(o.llama_server, o.model, 1, 4096, ["--spec-type", kind])
+        for kind in known_kinds(o.llama_server, "none", "ngram-simple", "ngram-mod", "ngram-cache"):
+            made[f"llama-server {kind}"] = LlamaServer(o.llama_server, o.model, 1, 4096, ["--spec-type", kind])
     if o.ik_llama_server:
-        for kind in ("none", "ngram-mod:n_max=16", "suffix"):
+        for kind in known_kinds(o.ik_llama_server, "none", "ngram-mod:n_max=16", "suffix"):
             made[f"ik_llama {kind}"] = IkLlamaServer(o.ik_llama_server, o.model, 1, 4096, ["--spec-type", kind])
     return made
 
