@@ -152,7 +152,8 @@ void AdapterProduct::Add(uint32_t layer, AdapterInput input, const float* x, siz
 
 template <typename Fn>
 void AdapterProduct::ForItems(uint32_t items, uint64_t work, Fn&& fn) {
-  if (work >= kMinParallelWork) return pool_.Run(items, [&](uint32_t i, uint32_t) { fn(i); });
+  // Each number of an adapter is used by few rows: one core waits for memory.
+  if (work >= kMinParallelWork / 8) return pool_.Run(items, [&](uint32_t i, uint32_t) { fn(i); });
   for (uint32_t i = 0; i < items; ++i) fn(i);
 }
 

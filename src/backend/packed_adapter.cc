@@ -43,16 +43,23 @@ template <typename Narrow>
 void FillAdapterPanels(const std::vector<float>& rows, uint64_t columns, Narrow narrow,
                        std::byte* panels) {
   using Stored = decltype(narrow(0.0f));
-  constexpr uint64_t kTogether = 16;  // narrowed in vectors
+  constexpr uint64_t kTogether = 16;  // narrowed in vectors; their panel's lines are written once
   auto* to = reinterpret_cast<Stored*>(panels);
-  for (uint64_t row = 0; row * columns < rows.size(); ++row) {
-    const float* from = rows.data() + row * columns;
-    Stored* panel = to + row / kPanelOutputs * columns * kPanelOutputs + row % kPanelOutputs;
+  const uint64_t num_rows = rows.size() / columns;
+  for (uint64_t first = 0; first < num_rows;
+       first += kPanelOutputs, to += columns * kPanelOutputs) {
+    const uint64_t lanes = std::min<uint64_t>(kPanelOutputs, num_rows - first);
     for (uint64_t i = 0; i < columns; i += kTogether) {
-      Stored narrowed[kTogether];
+      Stored narrowed[kPanelOutputs][kTogether];
       const uint64_t n = std::min(kTogether, columns - i);
-      for (uint64_t j = 0; j < n; ++j) narrowed[j] = narrow(from[i + j]);
-      for (uint64_t j = 0; j < n; ++j) panel[(i + j) * kPanelOutputs] = narrowed[j];
+      for (uint64_t lane = 0; lane < lanes; ++lane) {
+        const float* from = rows.data() + (first + lane) * columns + i;
+        for (uint64_t j = 0; j < n; ++j) narrowed[lane][j] = narrow(from[j]);
+      }
+      for (uint64_t j = 0; j < n; ++j) {
+        Stored* line = to + (i + j) * kPanelOutputs;
+        for (uint64_t lane = 0; lane < lanes; ++lane) line[lane] = narrowed[lane][j];
+      }
     }
   }
 }
