@@ -267,6 +267,20 @@ class PageTest(BrowserTest):
                 expect(page.locator("article.assistant .body").last).to_be_in_viewport()
                 expect(page.locator("#send")).to_be_in_viewport()
 
+    def test_a_phone_shows_that_the_server_is_gone(self):
+        with Server(*SMALL) as own:
+            page = self.open(own.url, viewport={"width": 360, "height": 640}, has_touch=True)
+            self.begin(page, "word " * 300)
+            own.process.kill()
+            own.process.wait()
+            page.locator("#text").fill("Are you there?")
+            page.locator("#text").press("Enter")
+            expect(page.locator("#error-text")).to_contain_text("The server does not answer")
+            for name in ("#error", "#text", "#send"):
+                expect(page.locator(name)).to_be_in_viewport(ratio=1)
+            expect(page.locator("#text")).to_have_value("Are you there?")
+            expect(page.locator("article")).to_have_count(3)
+
     def test_thoughts_are_folded(self):
         template = ("{% for message in messages %}{{ '<|' + message.role + '|>' + message.content + '<|end|>' }}"
                     "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|><think>' }}{% endif %}{# </think> #}")

@@ -342,10 +342,19 @@ async function endAnswer(answer, asked, receipt, was_stopped) {
   answer.article.classList.remove("coming");
   answer.draw(true);
   const id = current, before = messages.length;
+  const showOld = (is_asked_again) => {
+    if (is_asked_again && !$("text").value) $("text").value = asked.parts.body.textContent;
+    showMessages();
+  };
   let now = [];
   // The server keeps what came before a stop once it has seen the hang-up.
   for (let tries = was_stopped && answer.article.parts.text.text ? 20 : 1; tries > 0; --tries) {
-    now = (await call("GET", session(id))).messages;
+    try {
+      now = (await call("GET", session(id))).messages;
+    } catch (error) {  // the server is gone: what came of the answer stays in view
+      if (current === id && !answer.article.parts.text.text) showOld(asked);
+      throw error;
+    }
     if (current !== id) return;
     if (now.length > before || tries === 1) break;
     await new Promise((go) => setTimeout(go, 50));
@@ -353,10 +362,7 @@ async function endAnswer(answer, asked, receipt, was_stopped) {
   messages = now;
   if (!answer.article.isConnected) return showMessages();  // shown anew meanwhile
   const added = messages.length - before;
-  if (added !== (asked ? 2 : 1)) {
-    if (asked && added < 1 && !$("text").value) $("text").value = asked.parts.body.textContent;
-    return showMessages();
-  }
+  if (added !== (asked ? 2 : 1)) return showOld(asked && added < 1);
   if (asked) asked.append(actionsView(messages.at(-2), asked));
   for (const old of $("messages").querySelectorAll("[aria-label^=Regenerate]")) old.remove();
   if (receipt) answer.article.append(receiptView(receipt));
