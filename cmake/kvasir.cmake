@@ -104,12 +104,15 @@ file(CONFIGURE OUTPUT ${KVASIR_SOURCE_PATHS}/source_paths.h CONTENT [[
 # are compiled as `kvasir` is, too. All others are compiled once, for asan.
 set(KVASIR_NUMBERS_FOLDERS simd format tensor attention backend model policy cache eval)
 
-# kvasir_test(NAME SOURCES... LIBS... LABEL fast|all|slow): one gtest binary; each test in ctest, with a
-# sanitizer each quarter of them.
+# kvasir_test(NAME SOURCES... LIBS... LABEL fast|all|slow TIMEOUT SECONDS): one gtest binary; each test in ctest,
+# with a sanitizer each quarter of them. TIMEOUT: of one test, else 900.
 function(kvasir_test name)
-  cmake_parse_arguments(T "" "LABEL" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(T "" "LABEL;TIMEOUT" "SOURCES;LIBS" ${ARGN})
   if(NOT T_LABEL)
     set(T_LABEL fast)
+  endif()
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 900)
   endif()
   if(T_LABEL STREQUAL fast AND KVASIR_TESTS STREQUAL quick)
     set(T_LABEL quick)
@@ -126,7 +129,7 @@ function(kvasir_test name)
     target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()
   if(NOT KVASIR_SANITIZE)
-    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS "${T_LABEL}" TIMEOUT 900)
+    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS "${T_LABEL}" TIMEOUT ${T_TIMEOUT})
     return()
   endif()
   # Not a process for each test: with a sanitizer it takes 60 ms to start and end, two minutes of CPU for all. Rooms

@@ -21,6 +21,7 @@ except ImportError as error:
     print(f"skipped: needs the Python package {error.name}")
     sys.exit(77)
 
+from needs import needs_package
 from server_harness import Server, WithServer
 
 PAGE = (pathlib.Path(__file__).resolve().parent.parent / "docs/agents.md").read_text()
@@ -45,11 +46,8 @@ class Page(WithServer):
     def test_the_anthropic_package(self):
         self.assertIn("blue drawer", self.run_shown("import anthropic")[0]["message"].content[0].text)
 
+    @needs_package("agents", "openai-agents")
     def test_the_openai_agents_package(self):
-        try:
-            import agents  # noqa: F401
-        except ImportError:
-            self.skipTest("needs the Python package openai-agents")
         self.assertIn("blue drawer", self.run_shown("from agents import")[1])
 
     def test_stored_responses(self):

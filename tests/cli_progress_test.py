@@ -11,14 +11,14 @@ import unittest
 import cli_support
 from cli_support import SMALL
 from disk_server import DiskServer, prompt
-from fault_shim import HANG, SHIM, Faults
+from fault_shim import HANG, Faults, needs_shim
 
 QUIET_S = 1  # nothing is shown before
 BAR = r"\r\x1b\[K\[#*-*\] "
 NEVER = 10**9
 
 
-@unittest.skipUnless(SHIM and os.path.isfile(SHIM), "needs KVASIR_FAULT_SHIM, a library that delays a call")
+@needs_shim
 class Bars(unittest.TestCase):
     def setUp(self):
         home = tempfile.TemporaryDirectory()

@@ -6,6 +6,8 @@ import os
 import struct
 import tempfile
 
+from needs import needs
+
 SHIM = os.environ.get("KVASIR_FAULT_SHIM", "")
 
 # Each kind of call, and the error of a system that is short of something.
@@ -32,6 +34,10 @@ KINDS = {
 }
 FOREVER = 0xFFFFFFFF
 HANG = 0xFFFF  # as an error: the call does not return while it is armed
+
+
+def needs_shim(test):
+    return needs(SHIM or "KVASIR_FAULT_SHIM, the library that CMake makes of fault_shim.c")(test)
 
 
 class Faults:

@@ -4,7 +4,6 @@
     hub_faults_test.py [KVASIR_BINARY] [unittest arguments]
 """
 import pathlib
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +14,7 @@ import unittest
 import cli_support
 from hub_server import COMMIT, Hub, etag_of
 from hub_support import GGUF, RUN, HubTest
+from needs import needs_programs
 
 
 # A libcurl that has one version, and takes every option but one.
@@ -33,7 +33,7 @@ void curl_slist_free_all(void* list) {}
 CAINFO, PROTOCOLS_STR = 10065, 10318
 
 
-@unittest.skipUnless(shutil.which("cc"), "needs a C compiler")
+@needs_programs("cc")
 class Library(HubTest):
     def fails_with(self, version, refused, *arguments, says, **environment):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,6 @@
 """Files beside the repository that a test reads."""
 
+import importlib.util
 import os
 import shutil
 import unittest
@@ -20,6 +21,15 @@ def needs_programs(*names):
     if missing and os.environ.get("CI"):
         raise FileNotFoundError(f"this test needs {', '.join(missing)}")
     return unittest.skipIf(missing, f"needs {', '.join(missing)}")
+
+
+def needs_package(module, package):
+    """The same for a Python package."""
+    if importlib.util.find_spec(module):
+        return lambda test: test
+    if os.environ.get("CI"):
+        raise FileNotFoundError(f"this test needs the Python package {package}")
+    return unittest.skip(f"needs the Python package {package}")
 
 
 def check_needs(test, path):

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""What docs/operations.md prints is run as printed: backup and restore, the rotation of the log. Other folders stand for
-those of the package, and small programs for `sudo` and `systemctl`; package_test.py has the real ones.
+"""What docs/operations.md prints is run as printed: the configuration, backup and restore, the rotation of the log. Other
+folders stand for those of the package, and small programs for `sudo` and `systemctl`; package_test.py has the real ones.
 
     operations_test.py [KVASIR_BINARY] [unittest arguments]
 """
 
 import gzip
 import http.client
+import json
 import os
 import pathlib
 import re
@@ -18,7 +19,7 @@ import unittest
 
 from needs import needs_programs
 from printed import commands, section, shown, typed_in, without_figures
-from server_harness import BINARY, WAIT_S, Server, user
+from server_harness import BINARY, ROOT, WAIT_S, Server, user
 
 PASSPHRASE = "correct horse battery staple"
 KNOWN = [("passphrase of the backup: ", PASSPHRASE)]  # what a command asks, and what is typed
@@ -105,6 +106,24 @@ class Backup(WithFolders):
         server = self.serve()
         self.assertEqual([server.get(path) for path in paths], before)
         server.post(paths[0] + "/generate", {"messages": user("And now?"), "max_tokens": 4})
+
+
+class Configuration(WithFolders):
+    def run_with(self, command, config):
+        path = self.home / "serve.json"
+        path.write_text(json.dumps(config))
+        done = subprocess.run([BINARY, command, "--config", path], env=self.environment, capture_output=True, text=True,
+                              timeout=WAIT_S)
+        return done.returncode, done.stderr.replace(str(path), "/etc/kvasir/serve.json")
+
+    def test_the_example_is_taken_and_errors_are_as_printed(self):
+        text = section("operations.md", "The configuration")
+        example = json.loads(re.search(r"```json\n(.*?)```", text, re.S)[1])
+        bundled = {"model": str(ROOT / "models/kvasir-demo"), "ctx-size": 2048}
+        self.assertEqual(self.run_with("plan", example | bundled), (0, ""))
+        wrong = {"kv-memroy": "4GiB"}, {"no-page": "true"}, {"port": "x"}
+        for config, line in zip(wrong, re.findall(r"kvasir serve: .*\n", text), strict=True):
+            self.assertEqual(self.run_with("serve", config), (2, line))
 
 
 @needs_programs("logrotate")

@@ -21,6 +21,7 @@ import unittest
 
 from certificates import Authority
 from disk_server import DiskServer
+from redis_server import free_port
 from server_harness import ROOT, WAIT_S, chunked_body, post_bytes, user
 
 MISSING = [name for name in ("nginx", "caddy") if not shutil.which(name)]
@@ -30,11 +31,6 @@ PAGE = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
 def configuration(name):
     """The block of the page that follows its name."""
     return re.search(rf"<!-- {name} -->\n```\w+\n(.*?)```", PAGE, re.S)[1]
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
 
 
 class WithProxy(unittest.TestCase):
@@ -47,7 +43,7 @@ class WithProxy(unittest.TestCase):
         self.authority = Authority(folder.name)
         self.files = self.authority.sign("chat", "DNS:chat.example")
         self.context = ssl.create_default_context(cafile=self.authority.ca)
-        self.port, self.first, self.second = free_port(), free_port(), free_port()
+        self.second = free_port()
 
     def adapted(self, text):
         for old, new in (("/etc/ssl/chat.crt", self.files[0]), ("/etc/ssl/chat.key", self.files[1]),
@@ -56,36 +52,43 @@ class WithProxy(unittest.TestCase):
             text = text.replace(old, new)
         return text
 
-    def start(self, *command):
-        # A file: a pipe that is not read fills, and the proxy waits.
+    def start(self, configure, *command):
+        """Starts a proxy at self.port, for which `configure` writes its file."""
         said = self.home / "said"
-        log = said.open("wb")
-        self.addCleanup(log.close)
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log,
-                                   env=os.environ | {"HOME": str(self.home), "XDG_DATA_HOME": str(self.home), "XDG_CONFIG_HOME": str(self.home)})
-        self.addCleanup(process.wait, WAIT_S)
-        self.addCleanup(process.terminate)
+        for left in reversed(range(3)):  # another program may have taken the port
+            self.port = free_port()
+            configure()
+            with said.open("wb") as log:  # a pipe that is not read fills, and the proxy waits
+                process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log,
+                                           env=os.environ | {"HOME": str(self.home), "XDG_DATA_HOME": str(self.home), "XDG_CONFIG_HOME": str(self.home)})
+            self.addCleanup(process.wait, WAIT_S)
+            self.addCleanup(process.terminate)
+            if self.comes_up(process):
+                return
+            self.assertTrue(left, said.read_text())
+
+    def comes_up(self, process):
+        """False: it has ended."""
         end = time.monotonic() + WAIT_S
-        while True:
+        while process.poll() is None:
             try:
-                return socket.create_connection(("127.0.0.1", self.port)).close()
+                self.connect(timeout_s=2).close()  # who has not its certificate is another program
+                return True
             except OSError:
-                self.assertIsNone(process.poll(), said.read_text())
                 self.assertLess(time.monotonic(), end)
                 time.sleep(0.02)
+        return False
 
-    def start_nginx(self):
+    def configure_nginx(self):
         site = self.adapted(configuration("nginx.conf")).replace("listen 443 ssl", f"listen 127.0.0.1:{self.port} ssl")
         temporary = "".join(f"{kind}_temp_path {self.home}/{kind};\n" for kind in
                             ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
         (self.home / "nginx.conf").write_text(f"daemon off; master_process off; pid {self.home}/nginx.pid; error_log stderr;\n"
                                               f"events {{}}\nhttp {{\naccess_log off;\n{temporary}{site}}}\n")
-        self.start("nginx", "-c", str(self.home / "nginx.conf"), "-p", str(self.home))
 
-    def start_caddy(self):
+    def configure_caddy(self):
         site = self.adapted(configuration("Caddyfile")).replace("chat.example {", f"chat.example:{self.port} {{", 1)
         (self.home / "Caddyfile").write_text("{\n    admin off\n    auto_https disable_redirects\n}\n" + site)
-        self.start("caddy", "run", "--config", str(self.home / "Caddyfile"), "--adapter", "caddyfile")
 
     def serve(self, port, *flags):
         class OnPort(DiskServer):
@@ -94,8 +97,8 @@ class WithProxy(unittest.TestCase):
         self.addCleanup(lambda: server.process.poll() is None and server.stop())
         return server
 
-    def connect(self):
-        plain = socket.create_connection(("127.0.0.1", self.port), timeout=WAIT_S)
+    def connect(self, timeout_s=WAIT_S):
+        plain = socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s)
         return self.context.wrap_socket(plain, server_hostname="chat.example")
 
     def ask(self, method, path, body=None):
@@ -153,14 +156,16 @@ class WithProxy(unittest.TestCase):
         following.until("the session", lambda: self.ask("GET", path)[0] == 200)
 
     def test_nginx(self):
-        first = self.serve(self.first)
-        self.start_nginx()
+        first = self.serve(0)
+        self.first = first.port
+        self.start(self.configure_nginx, "nginx", "-c", str(self.home / "nginx.conf"), "-p", str(self.home))
         self.check_streams()
         self.check_restart(first, lambda: self.serve(self.second))
 
     def test_caddy(self):
-        first = self.serve(self.first, "--drain-delay-s", "3")
-        self.start_caddy()
+        first = self.serve(0, "--drain-delay-s", "3")
+        self.first = first.port
+        self.start(self.configure_caddy, "caddy", "run", "--config", str(self.home / "Caddyfile"), "--adapter", "caddyfile")
         self.check_streams()
         self.check_restart(first, lambda: self.serve(self.second))
 

@@ -14,7 +14,7 @@ import subprocess
 import unittest
 
 from disk_server import BLOCK, HEAD, HEADER, CAP, WithHome, prompt, whole_blocks
-from fault_shim import FOREVER, SHIM, Faults
+from fault_shim import FOREVER, Faults, needs_shim
 
 
 class Damage(WithHome):
@@ -255,7 +255,7 @@ class WhileServing(WithHome):
             self.check(server, ids, disk=0)
             self.assertEqual(server.end(), 0)
 
-    @unittest.skipUnless(SHIM and os.path.isfile(SHIM), "skipped: KVASIR_FAULT_SHIM names no library")
+    @needs_shim
     def test_calls_of_the_system_fail(self):
         """A disk that turns read-only, is full or is broken, for as long as it takes."""
         for number, (kind, error) in enumerate((("write", errno.EROFS), ("write", errno.ENOSPC), ("write", errno.EIO),

@@ -2,17 +2,16 @@
 """kvasir serve --disk on a disk that does not answer: requests are answered, and the server ends."""
 
 import contextlib
-import os
 import signal
 import time
 import unittest
 
 from disk_server import WithHome, body, prompt, whole_blocks
-from fault_shim import FOREVER, HANG, SHIM, Faults
+from fault_shim import FOREVER, HANG, Faults, needs_shim
 from server_harness import post_bytes
 
 
-@unittest.skipUnless(SHIM and os.path.isfile(SHIM), "skipped: KVASIR_FAULT_SHIM names no library")
+@needs_shim
 class Hang(WithHome):
     @contextlib.contextmanager
     def hanging(self, kind):

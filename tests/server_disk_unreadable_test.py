@@ -6,6 +6,7 @@
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import struct
@@ -242,22 +243,22 @@ class Unreadable(WithHome):
             path.unlink(missing_ok=True)
             path.mkdir()
 
-        faults = {
-            "a flipped bit in the marker": lambda: tag.write_bytes(b"R" + tag.read_bytes()[1:]),
-            "no marker": tag.unlink,
-            "half of the marker": lambda: tag.write_bytes(tag.read_bytes()[:len(tag.read_bytes()) // 2]),
-            "the marker is a folder": lambda: as_folder(tag),
-            "somebody's file beside it": lambda: (tag.unlink(), (self.folder / "thesis.txt").write_text("x")),
-            "the lock is a link": lambda: link(self.folder / "lock"),
-            "the lock of sessions is a link": lambda: link(self.folder / "sessions.lock"),
-            "the lock of the store is a link": lambda: link(store / "lock"),
-            "the intent is a folder": lambda: as_folder(store / "forget"),
-            "the audit is a folder": lambda: as_folder(self.folder / "audit.jsonl"),
-            "a key is a folder": lambda: as_folder(self.folder / "keys" / key),
-            "the keys are a file": lambda: file(self.folder / "keys"),
-            "the store's keys are a file": lambda: file(store / "keys"),
+        faults = {  # and what is set aside
+            "a flipped bit in the marker": (lambda: tag.write_bytes(b"R" + tag.read_bytes()[1:]), tag.name),
+            "no marker": (tag.unlink, None),
+            "half of the marker": (lambda: tag.write_bytes(tag.read_bytes()[:len(tag.read_bytes()) // 2]), None),
+            "the marker is a folder": (lambda: as_folder(tag), tag.name),
+            "somebody's file beside it": (lambda: (tag.unlink(), (self.folder / "thesis.txt").write_text("x")), None),
+            "the lock is a link": (lambda: link(self.folder / "lock"), "lock"),
+            "the lock of sessions is a link": (lambda: link(self.folder / "sessions.lock"), "sessions.lock"),
+            "the lock of the store is a link": (lambda: link(store / "lock"), "lock"),
+            "the intent is a folder": (lambda: as_folder(store / "forget"), "forget"),
+            "the audit is a folder": (lambda: as_folder(self.folder / "audit.jsonl"), "audit.jsonl"),
+            "a key is a folder": (lambda: as_folder(self.folder / "keys" / key), key),
+            "the keys are a file": (lambda: file(self.folder / "keys"), "keys"),
+            "the store's keys are a file": (lambda: file(store / "keys"), "keys"),
         }
-        for what, damage in faults.items():
+        for what, (damage, name) in faults.items():
             with self.subTest(what):
                 damage()
                 server = self.serve()
@@ -269,6 +270,8 @@ class Unreadable(WithHome):
                 self.assertTrue(server.get("/v1/sessions/" + made)["durable"], server.log)
                 self.assertTrue(server.erase()["erased"])
                 self.assertEqual(server.end(), 0)
+                said = re.findall(r"was set aside, and stays there name=(\S+) now=(\S+)\.aside-\d+\n", "".join(server.log))
+                self.assertEqual(said, [(name, name)] if name else [], server.log)
                 server = self.serve()  # and what was set aside is said once
                 self.assertNotIn("set aside", "".join(server.log))
                 self.assertNotRegex("".join(server.log), "disk tier: what the secret .* does not unseal.* names=[1-9]")

@@ -22,6 +22,7 @@ except ImportError:
     print("skipped: needs the Python package openai")
     sys.exit(77)
 
+from needs import needs
 from server_harness import BINARY, ROOT, Server, WithServer
 
 GOLDEN = pathlib.Path(os.environ.get("KVASIR_SHARED", ROOT.parent / "shared")) / "goldens/qwen3"
@@ -142,7 +143,7 @@ def hidden_states(logits, model):
     return numpy.linalg.lstsq(head, logits.astype("f8").T, rcond=None)[0].T
 
 
-@unittest.skipUnless(GOLDEN.exists(), f"needs {GOLDEN}")
+@needs(GOLDEN)
 class AsTransformers(unittest.TestCase):
     """The logits of the goldens are those of transformers in float64."""
 

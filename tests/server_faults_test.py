@@ -22,7 +22,7 @@ import tempfile
 import time
 import unittest
 
-from fault_shim import FOREVER, KINDS, SHIM, Faults
+from fault_shim import FOREVER, KINDS, Faults, needs_shim
 from server_harness import BINARY, SLOW, listening_port, most_s
 
 HANG_S = 60  # reached only by what hangs
@@ -115,11 +115,10 @@ class Process:
         self.log.close()
 
 
+@needs_shim
 class WithFaults(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        if not pathlib.Path(SHIM).is_file():
-            raise unittest.SkipTest("skipped: KVASIR_FAULT_SHIM names no library")
         cls.folder = tempfile.mkdtemp()
         cls.faults = Faults()
         with contextlib.closing(Process(cls.faults, cls.folder)) as process:

@@ -49,6 +49,13 @@ def binary():
 BINARY = binary()
 
 
+def check_answer(test, got, right, what=None):
+    """Fails where an answer is wrong. That is not the clock's fault: no second try (`dev`, passes_alone)."""
+    if got != right:
+        print("WRONG ANSWER", flush=True)
+    test.assertEqual(got, right, what)
+
+
 def tcp_sockets(pid):
     """The TCP sockets of a process: (local port, peer's port, state as in /proc/net/tcp, bytes not yet read, inode)."""
     for line in pathlib.Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:

@@ -17,7 +17,7 @@ import time
 import unittest
 
 from disk_server import BLOCK, WithHome, run
-from fault_shim import FOREVER, HANG, SHIM, Faults
+from fault_shim import FOREVER, HANG, Faults, needs_shim
 from server_harness import post_bytes, sse, user
 
 FACT = "My name is Mira. I live in Oslo. My cat is called Pixel."
@@ -452,7 +452,7 @@ class Damage(WithSessions):
         self.call(server, "POST", path + "/messages", big)
 
 
-@unittest.skipUnless(SHIM and os.path.isfile(SHIM), "skipped: KVASIR_FAULT_SHIM names no library")
+@needs_shim
 class Faulty(WithSessions):
     def served(self, faults):
         return self.serve(environment={k: faults.environment[k] for k in ("LD_PRELOAD", "KVASIR_FAULTS")})

@@ -6,13 +6,12 @@
 import hashlib
 import json
 import pathlib
-import shutil
 import subprocess
 import tempfile
 import unittest
 import urllib.parse
 
-from needs import needs
+from needs import needs, needs_programs
 from server_harness import ROOT, Server
 
 SHARED = ROOT.parent / "shared/goldens/m2m100"
@@ -330,9 +329,8 @@ class Translations(unittest.TestCase):
             self.assertEqual((status, answer), (200, {"translatedText": ""}))
         self.assertLess(peak_kib() - before, 24 << 10)  # a tree of the first takes 75 MiB
 
+    @needs_programs("curl")
     def test_curl_sends_json_and_forms(self):
-        if not shutil.which("curl"):
-            self.skipTest("needs curl")
         wanted = self.libre({"q": PARTS[0], **PAIR})[2]
         forms = [argument for name, value in {"q": PARTS[0], **PAIR}.items()
                  for argument in ("--data-urlencode", f"{name}={value}")]

@@ -18,7 +18,9 @@ ALONE = ("engine_allocation_test", "engine_refusal_test")
 TOOLS = ("kvasir", "text_tool", "template_tool", "kv_tool", "disk_tool", "grammar_tool", "fault_shim")
 # What runs something else; the first that the name matches counts.
 TARGETS = ((r"_corpus$", ("fuzz_replay",)), (r"^tier\.", ("tier_test",)), (r"^scheduler\.", ("schedule_test",)),
-           (r"^python\.load_test$", (*TOOLS, "load")), (r"^(fuzz|numerics|style)\.|^kernels\.neon$", ("kvasir",)),
+           (r"^remote\.", ("remote_test",)), (r"^python\.load_test$", (*TOOLS, "load")),
+           (r"^python\.aws_signature_test$", ("aws_signature_tool",)), (r"^python\.s3_store_test$", ("tier_test",)),
+           (r"^(fuzz|numerics|style)\.|^kernels\.neon$", ("kvasir",)),
            ("", TOOLS))
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tools/neon.sh: builds the kernels, the sampler and their tests for aarch64 (NEON with dot products)
 # with Debian's cross compiler and runs them under qemu-user. Needs g++-aarch64-linux-gnu, qemu-user
-# and googletest (tools/packages/neon.txt); skips (exit 77) where one is missing.
+# and googletest (tools/packages/slow.txt); skips (exit 77) where one is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . tools/skip.sh

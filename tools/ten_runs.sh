@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tools/ten_runs.sh [NAME...]: runs `./dev test NAME...` ten times (RUNS=N: N times): one of ten runs beside
-# `stress-ng --vm`, the odd ones beside two busy loops. Prints a line for each run and which tests failed; what
-# a run printed stays in build/runs. Exits 1 where a run failed.
+# `stress-ng --vm`, the odd ones beside two busy loops. Prints a line for each run, which tests failed, and which failed
+# beside others and passed alone; what a run printed stays in build/runs. Exits 1 where a run failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ "${RUNS:-10}" -lt 10 ] || command -v stress-ng >/dev/null ||
@@ -13,7 +13,7 @@ stop_beside() {
 }
 trap stop_beside EXIT
 mkdir -p build/runs
-num_failed=0
+num_failed=0 num_by_chance=0
 for ((run = 1; run <= ${RUNS:-10}; ++run)); do
   what=alone log=build/runs/$run.log began=$SECONDS status=0
   if ((run % 10 == 0)); then
@@ -32,6 +32,9 @@ for ((run = 1; run <= ${RUNS:-10}; ++run)); do
     "$(grep '^passed [0-9]' "$log" || echo "no test ran ($log says why)")"
   [ "$status" = 0 ] || num_failed=$((num_failed + 1))
   awk '/^[^ ]/ { inside = /^failed:$/; next } inside' "$log"
+  by_chance=$(awk '/^[^ ]/ { inside = /^failed beside others, passed alone:$/; next } inside' "$log")
+  [ -z "$by_chance" ] || printf ' failed beside others, passed alone:\n%s\n' "$by_chance"
+  num_by_chance=$((num_by_chance + $(grep -c . <<<"$by_chance" || true)))
 done
-echo "runs that failed: $num_failed of ${RUNS:-10}"
+echo "runs that failed: $num_failed of ${RUNS:-10}; tests that failed beside others and passed alone: $num_by_chance"
 [ "$num_failed" = 0 ]

@@ -341,6 +341,14 @@ bool IsOwnRule(const std::string& where, const std::string& message) {
   });
 }
 
+TEST(ChatForms, EveryTemplateAtHandIsRead) {
+  Paths unread;
+  for (const auto& [where, source] : AllTemplates()) {
+    if (!ChatTemplate::Parse(source)) unread.push_back(fs::path(where).filename());
+  }
+  EXPECT_EQ(unread, Paths{});
+}
+
 TEST(ChatForms, EveryFormOfCallIsShownByEveryTemplateOrNamed) {
   const json arguments_of_call[] = {
       "{\"city\": \"Bergen0\"}", {{"city", "Bergen0"}}, "{\"a\":[1,{\"b\":\"Bergen0\"}]}",
