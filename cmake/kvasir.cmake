@@ -18,6 +18,13 @@ target_compile_options(kvasir_flags INTERFACE
   -ffp-contract=off -fno-math-errno -Wall -Wextra -Werror=return-type -Wno-missing-field-initializers)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   target_compile_options(kvasir_flags INTERFACE -Wno-restrict)  # GCC bug 105651: false positives
+  # Its collector begins at 1 GiB instead of 128 MiB: the largest joined files take 30 -> 27 s, and 2 GiB of memory.
+  cmake_host_system_information(RESULT memory_mib QUERY TOTAL_PHYSICAL_MEMORY)
+  cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
+  math(EXPR mib_each "${memory_mib} / ${cores}")
+  if(mib_each GREATER_EQUAL 4096)
+    target_compile_options(kvasir_flags INTERFACE --param=ggc-min-heapsize=1048576)
+  endif()
 endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
   target_compile_options(kvasir_flags INTERFACE -Werror=thread-safety)  # base/mutex.h
