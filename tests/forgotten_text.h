@@ -50,7 +50,7 @@ struct AskedForget {
 // are the tokens of its first and its last byte. `kept`: all that other sessions say.
 class ForgottenTexts {
  public:
-  // All must outlive it.
+  // Keeps them all by reference: they must outlive it.
   ForgottenTexts(const SessionState& state, const AskedForget& asked, const ForgetScope& scope)
       : state_(state),
         asked_(asked),

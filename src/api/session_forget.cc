@@ -125,7 +125,7 @@ class PlacesNow {
     const std::optional<PlacedPrompt>& now = Of(index);
     const SessionMessage& message = *state_.messages[index];
     const std::optional<ContentBytes> bytes = BytesOf(message);
-    if (now && bytes && begin.version == message.version && !IsAsNow(ids, now)) {
+    if (model_.tokenizer && bytes && begin.version == message.version && !IsAsNow(ids, now)) {
       // The same text after others. A prompt may part from the path after the part.
       const Ids said = ids.subspan(begin.at, end - begin.at);
       const auto found = FindText(said, message.content, *bytes, *model_.tokenizer);

@@ -153,6 +153,29 @@ TEST_F(SessionForgetTest, APartIsFoundAfterAnOlderTextToo) {
   EXPECT_EQ(PathsOf(forgotten->state), Texts{"ab;c"});
 }
 
+// The tokenizer composes characters: the text of the tokens is shorter than the chat.
+TEST_F(SessionForgetTest, ATextBehindOneThatIsNormalisedIsFound) {
+  std::string json = TinyTokenizerJson();
+  json.replace(json.find("null"), 4, R"({"type":"NFC"})");
+  const auto tokenizer = Tokenizer::Parse(json, kTinyTokenizerConfig);
+  ASSERT_TRUE(tokenizer) << tokenizer.error().text();
+  model_.tokenizer = tokenizer->get();
+  const auto with_marks =
+      ChatTemplate::Parse("{% for m in messages %}{{ m.content }}<|end|>{% endfor %}");
+  model_.chat_template = with_marks->get();
+  SessionState state =
+      Session({{"user", "e\u0301e\u0301e\u0301"}, {"user", "abcd"}, {"user", "z"}});
+  Read(&state);
+  const std::string end(1, static_cast<char>(257));
+  const std::string first = "\u00e9\u00e9\u00e9", last = end + "z" + end;
+  ASSERT_EQ(PathsOf(state), Texts{first + end + "abcd" + last});
+  EXPECT_EQ(Shown(Forget(state, 1, 2).requests), Texts{first + end + "[abcd]" + last});
+  const auto part = ForgetPoints(state, 1, 1, 3);
+  ASSERT_TRUE(part);
+  EXPECT_EQ(Shown(part->requests), Texts{first + end + "a[bc]d" + last});
+  EXPECT_EQ(Shown(Forget(state, 0, 1).requests), Texts{"[" + first + end + "]abcd" + last});
+}
+
 TEST_F(SessionForgetTest, APartOutsideTheSessionIsRefused) {
   const SessionState state = Session({{"user", "ab"}});
   const auto field = [&](size_t index, uint32_t begin, uint32_t end) {

@@ -237,33 +237,60 @@ Result<SessionPrompt> WholePromptOf(const SessionState& state, const ModelView& 
   return PromptOf(state, Fitted{std::move(rendered), std::move(shown)});
 }
 
+namespace {
+
+// Where a text stands in a prompt.
+struct Place {
+  TokenRange text;
+  size_t closing;  // the token after the content; absent content: the number of tokens
+};
+
+// Finds it by its bytes in the chat, which are those of the tokens' text.
+Place PlaceByBytes(const RenderedChat& chat, size_t s, std::string_view content,
+                   const std::optional<ContentBytes>& part, const TokensText& tokens) {
+  const auto at = part ? FindContent(chat, s, content) : std::nullopt;
+  const auto [begin, end] = BytesOf(chat, s);
+  if (!at) return {tokens.Find({begin, end}), tokens.size()};
+  return {tokens.Find({*at + part->begin, *at + part->end}),
+          tokens.TokenWith(*at + content.size()) + 1};
+}
+
+// Finds it in the tokens of its message, where the tokenizer changes texts (normalises, adds or
+// drops spaces).
+Place PlaceByText(const ChatPrompt& prompt, size_t s, std::string_view content,
+                  const std::optional<ContentBytes>& part, const Tokenizer& tokenizer) {
+  const size_t begin = prompt.message_begins[s], end = prompt.message_ends[s];
+  if (begin >= end) return {{prompt.ids.size(), prompt.ids.size()}, prompt.ids.size()};
+  const auto message = std::span(prompt.ids).subspan(begin, end - begin);
+  const auto found = part ? FindText(message, content, *part, tokenizer) : std::nullopt;
+  if (!found) return {{begin, end - 1}, prompt.ids.size()};
+  const auto whole = FindText(message, content, {0, content.size()}, tokenizer);
+  return {{begin + found->first, begin + found->last}, begin + whole->last + 1};
+}
+
+}  // namespace
+
 Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
                              std::optional<ContentBytes> part, const ModelView& model) {
   KV_ASSIGN(Fitted fitted, Fit(state, model));
   const auto& indexes = fitted.shown.indexes;
   const auto shown = std::ranges::find(indexes, index);
   const RenderedChat& chat = fitted.rendered.chat;
-  const std::vector<TokenId>& ids = fitted.rendered.prompt->ids;
-  PlacedPrompt placed{.prompt = {}, .first_token = ids.size(), .last_token = ids.size()};
+  const ChatPrompt& prompt = *fitted.rendered.prompt;
+  const size_t num_ids = prompt.ids.size();
+  PlacedPrompt placed{.prompt = {}, .first_token = num_ids, .last_token = num_ids};
   if (shown != indexes.end()) {
     const auto s = static_cast<size_t>(shown - indexes.begin());
     const std::string& content = state.messages[index]->content;
-    auto [begin, end] = BytesOf(chat, s);
-    std::optional<size_t> content_end;
-    if (const auto at = part ? FindContent(chat, s, content) : std::nullopt) {
-      begin = *at + part->begin;
-      end = *at + part->end;
-      content_end = *at + content.size();
-    }
-    const TokensText tokens(ids, SpecialTokens::kShow, *model.tokenizer);
-    const TokenRange found = tokens.Find({begin, end});
-    placed.first_token = found.first;
-    placed.last_token = found.last;
-    const size_t closing = content_end ? tokens.TokenWith(*content_end) + 1 : ids.size();
-    const size_t message_end = fitted.rendered.prompt->message_ends[s];
-    if (closing < message_end) {
-      placed.closing.assign(ids.begin() + static_cast<ptrdiff_t>(closing),
-                            ids.begin() + static_cast<ptrdiff_t>(message_end));
+    const TokensText tokens(prompt.ids, SpecialTokens::kShow, *model.tokenizer);
+    const Place place = tokens.text() == chat.text
+                            ? PlaceByBytes(chat, s, content, part, tokens)
+                            : PlaceByText(prompt, s, content, part, *model.tokenizer);
+    placed.first_token = place.text.first;
+    placed.last_token = place.text.last;
+    if (place.closing < prompt.message_ends[s]) {
+      placed.closing.assign(prompt.ids.begin() + static_cast<ptrdiff_t>(place.closing),
+                            prompt.ids.begin() + prompt.message_ends[s]);
     }
   }
   placed.prompt = PromptOf(state, std::move(fitted));

@@ -28,6 +28,7 @@ class TokensText {
   TokensText(std::span<const TokenId> ids, SpecialTokens special, const Tokenizer& tokenizer);
 
   const std::string& text() const { return text_; }
+  size_t size() const { return ids_.size(); }  // tokens
   // Returns the token with which the text has so many bytes; the number of tokens: none. O(log
   // ids).
   size_t TokenWith(size_t bytes) const;
@@ -36,6 +37,10 @@ class TokensText {
   TokenRange Find(const ContentBytes& bytes) const;
 
  private:
+  // Gives so many bytes to the tokens from `begin` on: a byte token has one of them, or the U+FFFD
+  // that it became.
+  void Share(size_t begin, size_t bytes);
+
   const std::span<const TokenId> ids_;
   const Tokenizer& tokenizer_;
   std::string text_;

@@ -1,0 +1,64 @@
+#include "api/tokens_text.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+namespace kvasir {
+namespace {
+
+// As Llama 2's: a character that is no token is one token for each byte.
+constexpr const char* kByteFallback = R"({
+  "added_tokens": [{"id": 6, "content": "<s>", "special": true}],
+  "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+  "decoder": {"type": "Sequence", "decoders": [
+    {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"},
+    {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+  "model": {"type": "BPE", "byte_fallback": true, "unk_token": "<unk>", "merges": [],
+            "vocab": {"<unk>": 0, "<0xC3>": 1, "<0xA9>": 2, "\u2581": 3, "a": 4, "x": 5}}})";
+constexpr TokenId kC3 = 1, kA9 = 2, kSpace = 3, kA = 4, kX = 5, kBegin = 6;
+
+class TokensTextTest : public testing::Test {
+ protected:
+  void ExpectAt(const std::vector<TokenId>& ids, const ContentBytes& bytes, size_t first,
+                size_t last) const {
+    for (const SpecialTokens special : {SpecialTokens::kSkip, SpecialTokens::kShow}) {
+      const size_t shown =
+          !ids.empty() && ids[0] == kBegin && special == SpecialTokens::kShow ? 3 : 0;
+      const TokensText tokens(ids, special, *tokenizer_);
+      const TokenRange found = tokens.Find({bytes.begin + shown, bytes.end + shown});
+      EXPECT_EQ(found.first, first) << tokens.text();
+      EXPECT_EQ(found.last, last) << tokens.text();
+    }
+  }
+  const std::unique_ptr<const Tokenizer> tokenizer_ = *Tokenizer::Parse(kByteFallback, "{}");
+};
+
+// Their text comes with the token after them, or with the end.
+TEST_F(TokensTextTest, ByteTokensHaveTheirBytes) {
+  ExpectAt({kA, kC3, kA9, kX}, {1, 3}, 1, 2);
+  ExpectAt({kA, kC3, kA9, kX}, {3, 4}, 3, 3);
+  ExpectAt({kA, kC3, kA9, kC3, kA9, kX}, {1, 3}, 1, 2);
+  ExpectAt({kA, kC3, kA9, kC3, kA9, kX}, {3, 5}, 3, 4);
+  ExpectAt({kA, kC3, kA9}, {1, 3}, 1, 2);
+  ExpectAt({kA, kC3, kA9, kSpace}, {1, 3}, 1, 2);
+}
+
+TEST_F(TokensTextTest, AMarkBeforeThemIsNotOfTheirText) {
+  ExpectAt({kBegin, kC3, kA9, kX}, {0, 2}, 1, 2);
+  ExpectAt({kBegin, kA, kX}, {0, 1}, 1, 1);
+}
+
+TEST_F(TokensTextTest, ATextIsFoundWhereItStandsOnce) {
+  const std::vector<TokenId> once = {kBegin, kA, kC3, kA9, kX}, twice = {kA, kX, kA, kX};
+  const auto found = FindText(once, "a\xC3\xA9x", {1, 3}, *tokenizer_);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->first, 2u);
+  EXPECT_EQ(found->last, 3u);
+  EXPECT_FALSE(FindText(twice, "ax", {0, 1}, *tokenizer_));
+  EXPECT_FALSE(FindText(once, "xx", {0, 1}, *tokenizer_));
+}
+
+}  // namespace
+}  // namespace kvasir
