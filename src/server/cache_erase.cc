@@ -206,10 +206,10 @@ Outcome CacheEraser::Erase(const Call& call) {
     queue_.EraseAll(owners, [=, reply = std::move(reply)](const Erasure& erasure) {
       const std::string kept = WhatStays(stays, erasure.locked_stores);
       if (!kept.empty()) {
-        return reply(ErrorResponse(
-            {Code::kUnavailable,
-             fmt::format("memory is erased, but this stays on the disk: {}{}{}", kept,
-                         erasure.error ? "; " : "", erasure.error ? erasure.error->message : "")}));
+        const std::string on_disk = fmt::format("this stays on the disk: {}", kept);
+        Error error = erasure.error.value_or(Error{Code::kUnavailable, "memory is erased"});
+        error.message += erasure.error ? "; and " + on_disk : ", but " + on_disk;
+        return reply(ErrorResponse(error));
       }
       if (erasure.error) return reply(ErrorResponse(*erasure.error));
       json body = ErasureJson(erasure, sessions, has_disk, shows_sizes);
