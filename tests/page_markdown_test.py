@@ -173,7 +173,7 @@ class Markdown(BrowserTest):
           await new Promise((go) => requestAnimationFrame(() => setTimeout(go)));
           return performance.now() - start;
         }""", key) for key in "abcde")
-        self.assertLess(took_ms, 25)
+        self.assertLess(took_ms, 100)  # 3 to 5; a page that lays all out anew takes 450
         self.assertEqual(self.said, [])
 
 

@@ -17,6 +17,7 @@ import unittest
 
 import numpy
 
+from needs import needs_package
 from server_harness import BINARY, ROOT, Server
 
 BASE = ROOT / "tests" / "data" / "tiny-gqa"
@@ -108,11 +109,9 @@ class AdaptersTest(unittest.TestCase):
         self.assertEqual(self.ask(lora=[{"id": 0, "scale": 0}])[1]["adapters"], [])
         self.assertIn("lora_requests_info", self.server.request("GET", "/metrics")[2])
 
+    @needs_package("openai", "openai")
     def test_a_client_of_openai_picks_an_adapter(self):
-        try:
-            import openai
-        except ImportError:
-            self.skipTest("the client openai is not installed")
+        import openai
         client = openai.OpenAI(base_url=self.server.url + "/v1", api_key="none")
         self.assertIn("alpha", [model.id for model in client.models.list()])
         more = {"ignore_eos": True, "return_token_ids": True, "cache_prompt": False}

@@ -11,6 +11,7 @@ import unittest
 
 from disk_server import WithHome
 from server_adapters_test import DEMO, write_adapter
+from needs import needs_package
 from server_harness import Server, user
 from server_keys_test import KeysFile, tenant
 
@@ -102,11 +103,9 @@ class Speculation(WithDrafts):
         self.refused("speculative", speculative=[])
         self.assertEqual(self.ask(speculative={"n_max": 3, "p_min": 0.5})["kvasir"]["ignored"], ["speculative.p_min"])
 
+    @needs_package("openai", "openai")
     def test_a_client_of_openai_sends_a_prediction(self):
-        try:
-            import openai
-        except ImportError:
-            self.skipTest("the client openai is not installed")
+        import openai
         client = openai.OpenAI(base_url=self.server.url + "/v1", api_key="alpha")
         messages = [{"role": "user", "content": PROMPT}]
         plain = client.chat.completions.create(model="default", messages=messages, max_tokens=30, temperature=0)

@@ -62,7 +62,7 @@ void PrintTable(const MemoryPlan& plan, uint64_t disk_cap_bytes) {
   PrintMore(plan);
   PrintBytes("total", plan.total_bytes, "");
   PrintBytes("process", plan.process_bytes,
-             "program, libraries, stacks, tokenizer, a grammar being compiled");
+             "program, libraries, stacks, tokenizer, two grammars being compiled");
   PrintBytes("load peak", plan.load_peak_bytes, "while the weights are packed");
   PrintBytes("mapped files", plan.mapped_bytes,
              "read in place; the system may drop and reread them");

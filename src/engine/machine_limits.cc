@@ -21,7 +21,6 @@ namespace fs = std::filesystem;
 // operations (0: not measured) a second.
 constexpr const char* kFirstLine = "kvasir-limits 1";
 constexpr double kMostPerSecond = 1e18;
-constexpr size_t kMostKept = 1024;  // numbers of threads
 
 fs::path PathIn(const fs::path& cache_dir) { return cache_dir / "limits"; }
 
@@ -45,8 +44,7 @@ std::map<uint32_t, MachineLimits> ReadLimits(const fs::path& path) {
   if (!std::getline(file, first) || !std::getline(file, processor)) return kept;
   if (first != kFirstLine || processor != ProcessorName()) return kept;
   MachineLimits one;
-  while (kept.size() < kMostKept &&
-         file >> one.threads >> one.read_bytes_per_s >> one.f32_flops_per_s) {
+  while (file >> one.threads >> one.read_bytes_per_s >> one.f32_flops_per_s) {
     const bool has_flops = one.f32_flops_per_s != 0;
     if (!IsSpeed(one.read_bytes_per_s) || (has_flops && !IsSpeed(one.f32_flops_per_s))) break;
     kept[one.threads] = one;

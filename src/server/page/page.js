@@ -344,6 +344,7 @@ async function endAnswer(answer, asked, receipt, was_stopped) {
   const id = current, before = messages.length;
   const showOld = (is_asked_again) => {
     if (is_asked_again && !$("text").value) $("text").value = asked.parts.body.textContent;
+    fitText();
     showMessages();
   };
   let now = [];
@@ -352,7 +353,7 @@ async function endAnswer(answer, asked, receipt, was_stopped) {
     try {
       now = (await call("GET", session(id))).messages;
     } catch (error) {  // the server is gone: what came of the answer stays in view
-      if (current === id && !answer.article.parts.text.text) showOld(asked);
+      if (current === id && !answer.article.parts.text.text && !answer.article.parts.thought) showOld(asked);
       throw error;
     }
     if (current !== id) return;
