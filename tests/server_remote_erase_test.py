@@ -198,7 +198,7 @@ class Late(Erase):
         self.redis.url = url
         self.assertTrue(self.on(server).erase()["remote"]["complete"])
 
-    def test_an_erase_that_fails_is_tried_again_after_a_minute(self):
+    def test_an_erase_that_fails_is_done_when_the_store_is_back(self):
         server = self.on(self.machine())
         self.fill(server, 1000)
         self.redis.process.send_signal(signal.SIGSTOP)
@@ -212,7 +212,7 @@ class Late(Erase):
         began_s = time.monotonic()
         server.until("all are removed", lambda: self.redis.ask("DBSIZE") == 1)
         print(f"tried again after {time.monotonic() - began_s:.1f} s")
-        self.assertGreater(time.monotonic() - began_s, 30)
+        self.assertLess(time.monotonic() - began_s, 55)  # each minute, and when the store answers again
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@
 namespace kvasir {
 namespace {
 
-// As Llama 2's: a character that is no token is one token for each byte.
+// As Llama 2's: a character that is not a token is one token for each byte.
 constexpr const char* kByteFallback = R"({
   "added_tokens": [{"id": 6, "content": "<s>", "special": true}],
   "normalizer": null, "pre_tokenizer": null, "post_processor": null,

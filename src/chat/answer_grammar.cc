@@ -78,6 +78,7 @@ Result<ExpressionId> AnswerGrammar::OfEachTool(Write write) {
   std::vector<ExpressionId> all;
   for (const AnswerFormat::Tool& tool : format_.tools) {
     KV_ASSIGN(all.emplace_back(), write(tool));
+    KV_TRY(source_.CheckSize());
   }
   return source_.Choice(all);
 }
@@ -92,6 +93,7 @@ Result<std::shared_ptr<const Grammar>> AnswerGrammar::Compile(AnswerPart part,
     KV_ASSIGN(const ExpressionId body, Body());
     answer = source_.Sequence({Mark(format_.think->close), Blanks(), body});
   }
+  KV_TRY(source_.CheckSize());
   source_.Define(rule, answer);
   KV_ASSIGN(auto grammar, Grammar::Compile(source_, rule));
   if (grammar->only_ends(grammar->start())) {

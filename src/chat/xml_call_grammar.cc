@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -57,18 +57,19 @@ Result<ExpressionId> XmlCallGrammar::Function(const AnswerFormat::Tool& tool) {
   if (ReliesOnSchema(format_, tool)) KV_TRY(CheckXml(tool, *parsed));
   const JsonValue* properties = parsed->Find("properties");
   const JsonValue* required = parsed->Find("required");
-  const auto is_required = [&](std::string_view key) {
-    return required && required->is_array() &&
-           std::ranges::any_of(required->items(), [&](const JsonValue& name) {
-             return name.is_string() && name.text() == key;
-           });
-  };
+  std::set<std::string_view> needed;
+  if (required && required->is_array()) {
+    for (const JsonValue& name : required->items()) {
+      if (name.is_string()) needed.insert(name.text());
+    }
+  }
   if (properties && properties->is_object()) {
     for (const auto& [key, unused] : properties->members()) {
       KV_ASSIGN(const ExpressionId value, Value(tool, *parsed, key));
       const ExpressionId parameter = source_.Sequence(
           {Literal("<parameter=" + std::string(key) + ">"), value, MarkBlanks(source_)});
-      parts.push_back(is_required(key) ? parameter : source_.Optional(parameter));
+      parts.push_back(needed.contains(key) ? parameter : source_.Optional(parameter));
+      KV_TRY(source_.CheckSize());
     }
   }
   parts.push_back(Literal("</function>"));

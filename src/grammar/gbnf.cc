@@ -126,6 +126,7 @@ Result<ExpressionId> GbnfParser::ParseChoice(uint32_t nesting) {
   while (true) {
     KV_ASSIGN(const ExpressionId sequence, ParseSequence(nesting));
     choices.push_back(sequence);
+    KV_TRY(source_->CheckSize());
     if (!Take("|")) break;
     SkipSpace(Lines::kMany);
   }
@@ -139,10 +140,7 @@ Result<ExpressionId> GbnfParser::ParseSequence(uint32_t nesting) {
     KV_ASSIGN(const std::optional<ExpressionId> part, ParsePart(nesting));
     if (!part) break;
     parts.push_back(*part);
-    // So many make more nodes than there may be, unless most are empty texts.
-    if (source_->num_expressions() >= 2 * kMaxGrammarNodes) {
-      return Wrong("the grammar has {} parts; it must have less", 2 * kMaxGrammarNodes);
-    }
+    KV_TRY(source_->CheckSize());
     SkipSpace(lines);
     uint32_t repeated = 0;
     while (!AtEnd() && std::string_view("*+?{").find(text_[pos_]) != std::string_view::npos) {

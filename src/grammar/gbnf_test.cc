@@ -123,6 +123,24 @@ TEST(Gbnf, RefusesMorePartsThanNodesCanBe) {
   for (uint32_t i = 0; i < 2 * kMaxGrammarNodes; ++i) text += ". "[i % 2];
   EXPECT_NE(ErrorOf(text).find("larger than"), std::string::npos);
   EXPECT_NE(ErrorOf(text + std::string(400'000, '.')).find("parts"), std::string::npos);
+  for (const std::string_view empty : {"|", "(|)", "\"\"?"}) {
+    text = "root ::= \"b\" ";
+    while (text.size() < 1'000'000) text += empty;
+    EXPECT_NE(ErrorOf(text).find("parts"), std::string::npos) << empty;
+  }
+}
+
+// Classes without a character lead nowhere, in whatever rule they stand.
+TEST(Gbnf, EmptyClassesOfSeveralRulesMatchNothing) {
+  const std::string_view two = "root ::= (\"a\" [] | \"b\") r\nr ::= \"c\" [] | \"d\"";
+  EXPECT_TRUE(Matches(two, "bd"));
+  EXPECT_FALSE(Matches(two, "ad"));
+  EXPECT_FALSE(Matches(two, "bc"));
+  // It is compiled again, node by node.
+  const std::string_view large = "root ::= \"x\" [] | (\"a\" | \"b\")* \"a\" (\"a\" | \"b\"){300}";
+  EXPECT_FALSE(Matches(large, "xbbbbb"));
+  EXPECT_FALSE(Matches(large, "x"));
+  EXPECT_TRUE(Matches(large, "a" + std::string(300, 'b')));
 }
 
 // Sets of 60,000 instructions that each lead to another one of as many took 12 GiB.

@@ -19,7 +19,8 @@ using Kind = RuleCode::Kind;
 
 // Instructions that are looked at so that a rule, and all of them, become deterministic, at most.
 constexpr uint64_t kRuleSteps = 1 << 22, kSteps = 1 << 24;
-// Instructions in all sets of a rule, at most: one by one, each but the ends becomes an edge.
+// Instructions in all sets of a rule, at most. Where nodes are made one by one, each instruction
+// becomes an edge (except the ends).
 constexpr uint64_t kMaxInSets = 2 * kMaxGrammarEdges;
 
 // To find twins among more nodes would take longer than their masks.
@@ -181,6 +182,7 @@ bool GrammarCompiler::AddRule(uint32_t rule, Way way) {
   max_nodes_ = way == Way::kDeterministic ? std::min(64 + 4 * size, left) : 2 * size;
   sets_ = {};
   std::fill(node_of_.begin() + span.begin, node_of_.begin() + span.end, std::nullopt);
+  node_of_[RuleCode::kNowhere].reset();  // it is in no rule's span
   start_[rule] = NodeAt(span.start);
   Instructions set;
   for (uint32_t i = 0; i < sets_.size() && !IsTooLarge(); ++i) {

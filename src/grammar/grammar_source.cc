@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/result.h"
+
 namespace kvasir {
 
 std::vector<CharRange> Complement(std::vector<CharRange> ranges) {
@@ -18,24 +20,49 @@ std::vector<CharRange> Complement(std::vector<CharRange> ranges) {
   return others;
 }
 
+Status GrammarSource::CheckSize() const {
+  if (!is_full_) return {};
+  return Fail(Code::kInvalidArgument,
+              "the grammar is larger than {} parts or {} MiB, or takes more than {} steps to make",
+              kMaxExpressions, kMaxKeptBytes >> 20, kMaxSteps);
+}
+
+Status GrammarSource::Spend(uint64_t steps) {
+  is_full_ = is_full_ || steps > kMaxSteps - steps_;
+  if (!is_full_) steps_ += steps;
+  return CheckSize();
+}
+
+// Returns whether so many bytes may be kept.
+bool GrammarSource::TakeRoom(size_t bytes) {
+  is_full_ = is_full_ || bytes > kMaxKeptBytes - kept_bytes_;
+  if (!is_full_) kept_bytes_ += bytes;
+  return !is_full_;
+}
+
 ExpressionId GrammarSource::Add(Expression expression) {
+  is_full_ = is_full_ || expressions_.size() >= kMaxExpressions;
+  if (!TakeRoom(sizeof(Expression))) return kNoRoom;
   expressions_.push_back(expression);
   return static_cast<ExpressionId>(expressions_.size() - 1);
 }
 
 ExpressionId GrammarSource::Literal(std::string_view bytes) {
+  if (!TakeRoom(bytes.size())) return kNoRoom;
   const auto begin = static_cast<uint32_t>(bytes_.size());
   bytes_ += bytes;
   return Add({Kind::kLiteral, begin, static_cast<uint32_t>(bytes_.size())});
 }
 
 ExpressionId GrammarSource::Class(std::vector<CharRange> ranges) {
+  if (!TakeRoom(ranges.size() * sizeof(CharRange))) return kNoRoom;
   const auto begin = static_cast<uint32_t>(ranges_.size());
   ranges_.insert(ranges_.end(), ranges.begin(), ranges.end());
   return Add({Kind::kClass, begin, static_cast<uint32_t>(ranges_.size())});
 }
 
 ExpressionId GrammarSource::AddParts(Kind kind, std::span<const ExpressionId> parts) {
+  if (!TakeRoom(parts.size() * sizeof(ListItem))) return kNoRoom;
   const auto begin = static_cast<uint32_t>(items_.size());
   for (const ExpressionId part : parts) items_.push_back({part, false});
   return Add({kind, begin, static_cast<uint32_t>(items_.size())});
@@ -71,6 +98,7 @@ ExpressionId GrammarSource::Call(RuleId rule) {
 
 ExpressionId GrammarSource::List(ExpressionId separator, std::span<const ListItem> items,
                                  ExpressionId after) {
+  if (!TakeRoom((items.size() + 1) * sizeof(ListItem))) return kNoRoom;
   const auto begin = static_cast<uint32_t>(items_.size());
   items_.insert(items_.end(), items.begin(), items.end());
   items_.push_back({after, false});
@@ -94,6 +122,8 @@ ExpressionId GrammarSource::Without(std::span<const std::string> marks) {
 }
 
 RuleId GrammarSource::AddRule(std::string name, std::string place) {
+  is_full_ = is_full_ || rules_.size() >= kMaxRules;
+  if (!TakeRoom(sizeof(Rule) + name.size() + place.size())) name.clear(), place.clear();
   rules_.push_back({std::move(name), std::nullopt, std::move(place)});
   return static_cast<RuleId>(rules_.size() - 1);
 }

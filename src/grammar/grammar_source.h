@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kvasir/status.h"
+
 namespace kvasir {
 
 // UTF-8 never has these bytes: in a token's text, they stand for special tokens. A mark is kMark
@@ -31,9 +33,18 @@ constexpr bool IsCharCode(uint32_t code) {
 std::vector<CharRange> Complement(std::vector<CharRange> ranges);
 
 // What the parsers of GBNF, regular expressions and JSON Schema make. An expression may be used in
-// several places. One thread at a time.
+// several places. What it keeps, and the work of making it, are limited: once it is full, it keeps
+// nothing more, and its ids stand for anything. Loops that add end soon after that, with CheckSize.
+// One thread at a time.
 class GrammarSource {
  public:
+  // More parts make more nodes than there may be, unless most are empty texts. (The memory for 2^19
+  // is there then.)
+  static constexpr size_t kMaxExpressions = 500'000, kMaxRules = 50'000;
+  static constexpr size_t kMaxKeptBytes = 24 << 20;
+  // Bytes, values and schemas that are looked at to make it, more than once or not.
+  static constexpr uint64_t kMaxSteps = 2'000'000;
+
   enum class Kind : uint8_t {
     kLiteral,
     kClass,
@@ -86,10 +97,16 @@ class GrammarSource {
   RuleId AddRule(std::string name, std::string place = {});
   void Define(RuleId rule, ExpressionId expression);
 
+  // kInvalidArgument once it is full.
+  Status CheckSize() const;
+  // Counts steps of work. Errors as CheckSize.
+  Status Spend(uint64_t steps);
+
   const Expression& expression(ExpressionId id) const {
     return expressions_[static_cast<uint32_t>(id)];
   }
   size_t num_expressions() const { return expressions_.size(); }
+  bool is_full() const { return is_full_; }
   std::string_view bytes(const Expression& of) const {
     return std::string_view(bytes_).substr(of.begin, of.end - of.begin);
   }
@@ -103,15 +120,21 @@ class GrammarSource {
   const Rule& rule(RuleId id) const { return rules_[static_cast<uint32_t>(id)]; }
 
  private:
+  bool TakeRoom(size_t bytes);
   ExpressionId Add(Expression expression);
   ExpressionId AddParts(Kind kind, std::span<const ExpressionId> parts);
   ExpressionId AddMarks(Kind kind, std::span<const std::string> marks);
 
-  std::vector<Expression> expressions_;
+  static constexpr ExpressionId kNoRoom{0};
+
+  std::vector<Expression> expressions_{{Kind::kLiteral}};  // the first is kNoRoom
   std::string bytes_;
   std::vector<CharRange> ranges_;
   std::vector<ListItem> items_;  // children of sequences and choices too
   std::vector<Rule> rules_;
+  size_t kept_bytes_ = 0;
+  uint64_t steps_ = 0;
+  bool is_full_ = false;
 };
 
 }  // namespace kvasir

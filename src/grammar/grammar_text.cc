@@ -21,6 +21,7 @@ Result<ExpressionId> AddTexts(const JsonValue& list, GrammarSource* source) {
     for (const JsonValue& item : list.items()) {
       if (!item.is_string()) return Fail(Code::kInvalidArgument, "a choice is not a string");
       choices.push_back(source->Literal(item.text()));
+      KV_TRY(source->CheckSize());
     }
   }
   if (choices.empty()) return Fail(Code::kInvalidArgument, "the list of choices is empty");
@@ -34,6 +35,10 @@ Result<ExpressionId> AddGrammarText(FormatLanguage language, std::string_view te
   if (language == FormatLanguage::kGbnf) return AddGbnf(text, json->source());
   if (language == FormatLanguage::kRegularExpression) {
     return AddRegularExpression(text, Extent::kWhole, AsItIs, json->source());
+  }
+  if (text.size() > kMaxGrammarBytes) {
+    return Fail(Code::kInvalidArgument, "the text has {} bytes (at most {})", text.size(),
+                kMaxGrammarBytes);
   }
   JsonTree tree;
   const auto value = tree.Parse(text);
@@ -53,6 +58,7 @@ Result<std::shared_ptr<const Grammar>> CompileGrammarText(FormatLanguage languag
   JsonText json(&source);
   const RuleId root = source.AddRule("answer");
   KV_ASSIGN(const ExpressionId expression, AddGrammarText(language, text, &json));
+  KV_TRY(source.CheckSize());
   source.Define(root, expression);
   return Grammar::Compile(source, root);
 }

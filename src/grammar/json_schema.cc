@@ -31,7 +31,7 @@ class SchemaCompiler {
   SchemaCompiler(const JsonValue& root, SchemaStrictness strictness, JsonText* json)
       : root_(root),
         strictness_(strictness),
-        document_(root),
+        document_(root, json->source()),
         source_(json->source()),
         json_(*json) {}
 
@@ -70,14 +70,14 @@ class SchemaCompiler {
   GrammarSource* const source_;
   JsonText& json_;
   std::map<const JsonValue*, RuleId> rules_;
-  std::deque<std::pair<RuleId, SchemaPlace>> open_;
+  std::deque<std::pair<RuleId, const JsonValue*>> open_;  // a rule's name is its path
 };
 
 ExpressionId SchemaCompiler::Call(const SchemaPlace& place) {
   const auto [found, is_new] = rules_.try_emplace(place.schema, RuleId{});
   if (is_new) {
     found->second = source_->AddRule(place.path);
-    open_.emplace_back(found->second, place);
+    open_.emplace_back(found->second, place.schema);
   }
   return source_->Call(found->second);
 }
@@ -90,8 +90,10 @@ Result<ExpressionId> SchemaCompiler::Compile(std::optional<std::string_view> pro
   }
   const ExpressionId values = Call(begin);
   while (!open_.empty()) {
-    const auto [rule, place] = std::move(open_.front());
+    const auto [rule, schema] = open_.front();
     open_.pop_front();
+    const SchemaPlace place{schema, source_->rule(rule).name};
+    KV_TRY(document_.Spend(1 + schema->size()));
     if (source_->rules().size() > kMaxGrammarRules) {
       return SchemaError(place.path, fmt::format("more than {} schemas", kMaxGrammarRules));
     }
@@ -144,6 +146,9 @@ Result<std::vector<SchemaPlace>> SchemaCompiler::Branches(const SchemaPlace& pla
   if (at.schema->kind() != JsonValue::Kind::kArray || at.schema->items().empty()) {
     return SchemaError(at.path, "a list of schemas is needed");
   }
+  if (at.schema->size() > kMaxGrammarRules) {
+    return SchemaError(at.path, fmt::format("more than {} schemas", kMaxGrammarRules));
+  }
   std::vector<SchemaPlace> branches;
   for (const JsonValue& branch : at.schema->items()) {
     branches.push_back(at.At(std::to_string(branches.size()), branch));
@@ -154,7 +159,8 @@ Result<std::vector<SchemaPlace>> SchemaCompiler::Branches(const SchemaPlace& pla
 Result<ExpressionId> SchemaCompiler::AllOf(const SchemaPlace& place) {
   KV_ASSIGN(std::vector<SchemaPlace> parts, Branches(place, "allOf"));
   const auto is_beside = [](std::string_view key) { return key != "allOf"; };
-  parts.push_back({merger_.Without(*place.schema, is_beside), place.path});
+  KV_ASSIGN(const JsonValue* const beside, merger_.Without(place, is_beside));
+  parts.push_back({beside, place.path});
   KV_ASSIGN(const SchemaPlace merged, merger_.Merge(parts, place.path));
   return Call(merged);
 }
@@ -164,8 +170,8 @@ Result<ExpressionId> SchemaCompiler::AnyOf(const SchemaPlace& place, std::string
   if (keyword == "oneOf") {
     KV_TRY(document_.CheckDisjoint(branches, place.path + "/oneOf"));
   }
-  const JsonValue* const beside = merger_.Without(
-      *place.schema, [&](std::string_view key) { return key != keyword && !IsAnnotation(key); });
+  const auto is_beside = [&](std::string_view key) { return key != keyword && !IsAnnotation(key); };
+  KV_ASSIGN(const JsonValue* const beside, merger_.Without(place, is_beside));
   std::vector<ExpressionId> choices;
   if (beside->size() == 0) {
     for (const SchemaPlace& branch : branches) choices.push_back(Call(branch));
@@ -185,11 +191,18 @@ Result<ExpressionId> SchemaCompiler::Constants(const SchemaPlace& place) {
   std::vector<ExpressionId> choices;
   const JsonValue* const constant = place.schema->Find("const");
   const JsonValue* const all = place.schema->Find("enum");
+  KV_TRY(document_.Spend(all == nullptr ? 0 : all->size()));
+  std::optional<std::string> only;
+  if (constant != nullptr && all != nullptr) only = SortedTextOf(*constant);
   const auto add = [&](const JsonValue& value) -> Status {
     if (types && (TypeOf(value) & *types) == 0) return {};
-    if (constant != nullptr && SortedTextOf(value) != SortedTextOf(*constant)) return {};
+    if (only) {
+      const std::string text = SortedTextOf(value);
+      KV_TRY(document_.Spend(text.size()));
+      if (text != *only) return {};
+    }
     choices.push_back(json_.Constant(value));
-    return {};
+    return source_->CheckSize();
   };
   if (all == nullptr) {
     KV_TRY(add(*constant));
@@ -248,6 +261,7 @@ Result<ExpressionId> SchemaCompiler::Object(const SchemaPlace& place) {
     if (required->kind() != JsonValue::Kind::kArray) {
       return SchemaError(place.path + "/required", "a list of names is needed");
     }
+    KV_TRY(document_.Spend(required->size()));
     for (const JsonValue& name : required->items()) {
       if (!name.is_string()) return SchemaError(place.path + "/required", "a name is not a string");
       needed.push_back(name.text());
@@ -262,6 +276,7 @@ Result<ExpressionId> SchemaCompiler::Object(const SchemaPlace& place) {
   std::vector<GrammarSource::ListItem> items;
   if (properties != nullptr) {
     const SchemaPlace at = place.At("properties", *properties);
+    KV_TRY(document_.Spend(properties->size()));
     for (const auto& member : properties->members()) {
       names.emplace_back(member.key);
       const SchemaPlace value = at.At(member.key, member.value);
@@ -271,6 +286,7 @@ Result<ExpressionId> SchemaCompiler::Object(const SchemaPlace& place) {
         continue;
       }
       items.push_back({Member(member.key, value), !is_needed});
+      KV_TRY(source_->CheckSize());
     }
   }
   for (const std::string_view name : needed) {
@@ -282,6 +298,7 @@ Result<ExpressionId> SchemaCompiler::Object(const SchemaPlace& place) {
     }
     names.emplace_back(name);
     items.push_back({Member(name, other), false});
+    KV_TRY(source_->CheckSize());
   }
   const ExpressionId comma = source_->Sequence({source_->Literal(","), json_.Space()});
   // Where properties are listed and nothing is said of others, there are no others.

@@ -279,5 +279,79 @@ TEST(JsonSchema, ARefToManyFollowingEachOtherDoesNotRecurse) {
   Check({schema, {"null"}, {"1"}});
 }
 
+// Returns a list that has `one` several times; "@" in it is the number.
+std::string Times(size_t num, std::string_view one) {
+  std::string list = "[";
+  for (size_t i = 0; i < num; ++i) {
+    if (i > 0) list += ',';
+    for (const char c : one) list += c == '@' ? std::to_string(i) : std::string(1, c);
+  }
+  return list + "]";
+}
+
+TEST(JsonSchema, RefusesSmallSchemasThatWouldTakeMuch) {
+  const std::string larger = "the grammar is larger than 500000 parts";
+  const auto beside = [](const std::string& schema) {
+    return R"({"properties":{"x":)" + schema + R"(},"anyOf":)" +
+           Times(1000, R"({"required":["a"]})") + "}";
+  };
+  std::string unknown;
+  for (int i = 0; i < 5000; ++i) unknown += fmt::format(R"(,"k{}":0)", i);
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"({"pattern":")" + std::string(1 << 19, '|') + "\"}", larger},
+      {R"({"enum":)" + Times(60'000, R"([[],{"a":0}])") + "}", larger},
+      {R"({"enum":)" + Times(1 << 20, "0") + "}", "bytes (at most 1048576)"},
+      {beside(R"({"pattern":")" + std::string(256, '|') + "\"}"), larger},
+      {beside(R"({"pattern":"[)" + std::string(50'000, 'a') + "]\"}"), larger},
+      {beside(R"({"const":")" + std::string(50'000, 'a') + "\"}"), larger},
+      {beside(R"({"type":"string","enum":)" + Times(5000, "{}").insert(1, "\"a\",") + "}"), larger},
+      {beside(R"({"required":)" + Times(5000, R"("a")") + "}"), larger},
+      {beside(R"({"anyOf":[{}])" + unknown + "}"), "more than 100000 properties"},
+      {R"({"a":{"required":)" + Times(2000, R"("x")") + R"(},"allOf":)" +
+           Times(900, R"({"$ref":"#/a"})") + "}",
+       "more than 100000 properties"},
+      {R"({"allOf":)" + Times(1001, "{}") + "}", "more than 1000 schemas"},
+      {R"({"anyOf":)" + Times(20'001, "{}") + "}", "'#/anyOf': more than 20000 schemas"},
+      {R"({"oneOf":)" +
+           Times(200, R"({"properties":{"p":{"enum":["x",)" + Times(200, "@").substr(1) +
+                          R"(},"k":{"const":@}},"required":["p","k"]})") +
+           "}",
+       larger},
+      {R"({"a":{"properties":{"x":{"enum":)" + Times(50'000, "0") + R"(}}},"allOf":)" +
+           Times(900, R"({"$ref":"#/a"})") + "}",
+       larger},
+      {R"({"type":)" + Times(21, R"("null")") + "}", "more than 20 types"},
+  };
+  for (const auto& [schema, message] : cases) {
+    const auto grammar = Compile(schema, SchemaStrictness::kLoose);
+    EXPECT_FALSE(grammar.has_value()) << schema.substr(0, 200);
+    if (grammar.has_value()) continue;
+    EXPECT_EQ(grammar.error().code, Code::kInvalidArgument);
+    EXPECT_NE(grammar.error().message.find(message), std::string::npos)
+        << schema.substr(0, 200) << "\n"
+        << grammar.error().message;
+  }
+}
+
+TEST(JsonSchema, LooksAtConstantsOnceForAllBranches) {
+  Check({R"({"e":{"enum":)" + Times(7000, "0") + R"(},"oneOf":)" +
+             Times(200, R"({"properties":{"p":{"$ref":"#/e"},"k":{"const":@}},)"
+                        R"("required":["p","k"]})") +
+             "}",
+         {R"({"p":0,"k":199})"},
+         {R"({"p":0,"k":200})", R"({"p":1,"k":1})"}});
+  Check({R"({"const":2,"enum":[1,2.0,3]})", {"2"}, {"1", "3"}});
+}
+
+TEST(JsonSchema, CutsLongPathsInTheirMiddle) {
+  const std::string key = "\u00e4" + std::string(30'000, 'k');
+  const std::string schema = R"({"properties":{")" + key + R"(":{"anyOf":[{},{"not":{}}]}}})";
+  const auto grammar = Compile(schema, SchemaStrictness::kLoose);
+  ASSERT_FALSE(grammar.has_value());
+  EXPECT_EQ(grammar.error().message.find("at '#/properties/\u00e4kkk"), 0u);
+  EXPECT_NE(grammar.error().message.find("kkk/anyOf/1/not': "), std::string::npos);
+  EXPECT_LT(grammar.error().message.size(), 300u);
+}
+
 }  // namespace
 }  // namespace kvasir

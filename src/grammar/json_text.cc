@@ -118,6 +118,7 @@ ExpressionId JsonText::Constant(const JsonValue& value) {
       parts.push_back(source_->Literal(Quoted(value.members()[i].key) + ":"));
       parts.push_back(Space());
     }
+    if (source_->is_full()) break;
     parts.push_back(Constant(is_object ? value.members()[i].value : value.items()[i]));
     if (i + 1 < size) parts.push_back(source_->Literal(","));
     parts.push_back(Space());
@@ -324,6 +325,7 @@ Result<ExpressionId> JsonText::OtherName(std::vector<std::string> names) {
 ExpressionId JsonText::OtherThan(const std::vector<std::u32string>& names, size_t begin, size_t end,
                                  size_t depth) {
   std::vector<ExpressionId> parts;
+  if (source_->is_full()) return source_->Choice(parts);
   if (begin < end && names[begin].size() == depth) {
     while (begin < end && names[begin].size() == depth) ++begin;
   } else {

@@ -12,7 +12,8 @@
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kMaxGroups = 100;  // inside each other
+constexpr uint32_t kMaxGroups = 100;    // inside each other
+constexpr size_t kMaxRanges = 100'000;  // of a class
 constexpr CharRange kSpaces[] = {{'\t', '\r'}, {' ', ' '}};
 constexpr CharRange kWordChars[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
 
@@ -70,6 +71,7 @@ Result<ExpressionId> PatternParser::Parse(Extent extent) {
     parts.push_back(sequence);
     if (!to_end) parts.push_back(anything());
     choices.push_back(source_->Sequence(parts));
+    KV_TRY(source_->CheckSize());
   } while (Take("|"));
   if (At(')')) return Wrong("')' has no '('");
   if (!AtEnd()) return Wrong("'$' is supported at the end of the pattern only");
@@ -82,6 +84,7 @@ Result<ExpressionId> PatternParser::ParseChoice(uint32_t nesting) {
   do {
     KV_ASSIGN(const ExpressionId sequence, ParseSequence(nesting));
     choices.push_back(sequence);
+    KV_TRY(source_->CheckSize());
   } while (Take("|"));
   return source_->Choice(choices);
 }
@@ -92,6 +95,7 @@ Result<ExpressionId> PatternParser::ParseSequence(uint32_t nesting) {
     KV_ASSIGN(const ExpressionId part, ParsePart(nesting));
     KV_ASSIGN(const ExpressionId repeated, ParseRepeats(part));
     parts.push_back(repeated);
+    KV_TRY(source_->CheckSize());
   }
   return source_->Sequence(parts);
 }
@@ -199,6 +203,9 @@ Result<Ranges> PatternParser::ParseClass() {
       first[0].last = last[0].last;
     }
     ranges.insert(ranges.end(), first.begin(), first.end());
+    if (ranges.size() > kMaxRanges) {
+      return Wrong("a class has more than {} ranges of characters", kMaxRanges);
+    }
   }
   ++pos_;
   return is_negated ? Complement(std::move(ranges)) : ranges;
@@ -270,6 +277,7 @@ Result<ExpressionId> AddRegularExpression(std::string_view pattern, Extent exten
   if (const size_t wrong = FirstInvalidUtf8(pattern); wrong < pattern.size()) {
     return Fail(Code::kInvalidArgument, "byte {} of the pattern is not UTF-8", wrong);
   }
+  KV_TRY(source->Spend(pattern.size()));
   return PatternParser(pattern, write, source).Parse(extent);
 }
 

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "grammar/grammar_text.h"
 #include "grammar/matcher.h"
@@ -61,6 +64,23 @@ TEST(RegularExpression, SaysWhatItDoesNotSupport) {
                                          "\xFF",
                                          "((((a{99}){99}){99}){99})"}) {
     EXPECT_NE(error(pattern), "") << pattern;
+  }
+  EXPECT_NE(error("[" + std::string(200'000, 'a') + "]").find("more than 100000 ranges"),
+            std::string::npos);
+}
+
+TEST(RegularExpression, RefusesMorePartsThanASourceKeeps) {
+  const auto write = [](GrammarSource* source, std::vector<CharRange> ranges) {
+    return source->Class(std::move(ranges));
+  };
+  for (const std::string_view part : {"|", ".", "(|)", "a?"}) {
+    std::string pattern;
+    while (pattern.size() + part.size() <= kMaxGrammarBytes) pattern += part;
+    GrammarSource source;
+    const auto added = AddRegularExpression(pattern, Extent::kWhole, write, &source);
+    ASSERT_FALSE(added.has_value()) << part;
+    EXPECT_NE(added.error().message.find("larger than 500000 parts"), std::string::npos) << part;
+    EXPECT_LE(source.num_expressions(), 500'000u) << part;
   }
 }
 

@@ -12,7 +12,6 @@
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kNowhere = 0;  // the kFail that all rules share
 // Expressions emitted, so that repetitions of the empty text end too.
 constexpr uint32_t kMaxEmitted = 4 * kMaxGrammarNodes;
 

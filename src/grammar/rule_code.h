@@ -26,6 +26,7 @@ class RuleCode {
     uint8_t first = 0, last = 0;
     uint32_t to = 0, other = 0;
   };
+  static constexpr uint32_t kNowhere = 0;  // the kFail that all rules share
   struct Span {
     uint32_t begin, end;  // of the rule's instructions; its kEnd is the first
     uint32_t start;       // where it begins

@@ -2,18 +2,19 @@
 
 #include <algorithm>
 #include <charconv>
-#include <span>
 #include <utility>
 
 #include "base/result.h"
+#include "base/utf8.h"
 
 namespace kvasir {
 namespace {
 
 constexpr int kMaxReferences = 100;  // one after the other
-// Schemas and names looked at to tell branches apart: what would take longer is refused.
-constexpr uint64_t kMaxSteps = 1'000'000;
-constexpr int kMaxTypeDepth = 20;  // of anyOf inside of each other, as types are looked for
+constexpr int kMaxTypeDepth = 20;    // of anyOf inside of each other, as types are looked for
+constexpr size_t kMaxTypes = 20;     // in a list
+constexpr size_t kMaxPathBytes = 200;
+constexpr uint64_t kStepsOfText = 16;  // what a text takes beside its bytes
 
 // Decodes a token of a JSON pointer (RFC 6901) in a URI fragment.
 std::string DecodeToken(std::string_view token) {
@@ -34,11 +35,20 @@ std::string DecodeToken(std::string_view token) {
   return text;
 }
 
+// Returns a path without the middle of what is too long.
+std::string Shortened(std::string path) {
+  if (path.size() <= kMaxPathBytes) return path;
+  size_t begin = kMaxPathBytes / 2, end = path.size() - kMaxPathBytes / 2 + 3;
+  while (ContinuesChar(path[begin])) --begin;
+  while (end < path.size() && ContinuesChar(path[end])) ++end;
+  return path.replace(begin, end - begin, "...");
+}
+
 }  // namespace
 
 SchemaPlace SchemaPlace::At(std::string_view key, const JsonValue& value) const {
   std::string token;
-  for (const char c : key) {
+  for (const char c : Shortened(std::string(key))) {
     if (c == '~') {
       token += "~0";
     } else if (c == '/') {
@@ -47,7 +57,7 @@ SchemaPlace SchemaPlace::At(std::string_view key, const JsonValue& value) const 
       token += c;
     }
   }
-  return {&value, path + "/" + token};
+  return {&value, Shortened(path + "/" + token)};
 }
 
 tl::unexpected<Error> SchemaError(std::string_view path, std::string_view message) {
@@ -58,6 +68,7 @@ Result<SchemaPlace> SchemaDocument::Resolve(const JsonValue& reference,
                                             const std::string& path) const {
   if (!reference.is_string()) return SchemaError(path, "'$ref' is not a string");
   const std::string_view text = reference.text();
+  KV_TRY(Spend(text.size()));
   if (text.empty() || text[0] != '#') {
     return SchemaError(path, "only references inside the document ('#/...') are supported");
   }
@@ -79,13 +90,14 @@ Result<SchemaPlace> SchemaDocument::Resolve(const JsonValue& reference,
     at = next;
     begin = end;
   }
-  return SchemaPlace{at, std::string(text)};
+  return SchemaPlace{at, Shortened(std::string(text))};
 }
 
 Result<SchemaPlace> SchemaDocument::Follow(SchemaPlace place) const {
   for (int i = 0; i < kMaxReferences; ++i) {
     const JsonValue* const reference = place.schema->Find("$ref");
     if (reference == nullptr) return place;
+    KV_TRY(Spend(place.schema->size()));
     for (const auto& member : place.schema->members()) {
       if (IsConstraint(member.key) && member.key != "$ref") {
         return SchemaError(place.path + "/" + std::string(member.key),
@@ -112,6 +124,9 @@ Result<std::optional<TypeSet>> NamedTypes(const SchemaPlace& place) {
     return {};
   };
   if (type->is_array()) {
+    if (type->items().size() > kMaxTypes) {
+      return SchemaError(path, fmt::format("more than {} types", kMaxTypes));
+    }
     for (const JsonValue& name : type->items()) KV_TRY(add(name));
   } else {
     KV_TRY(add(*type));
@@ -121,19 +136,23 @@ Result<std::optional<TypeSet>> NamedTypes(const SchemaPlace& place) {
 }
 
 Result<TypeSet> SchemaDocument::PossibleTypes(const SchemaPlace& place, int depth) const {
-  if (depth > kMaxTypeDepth || ++steps_ > kMaxSteps) return kAnyType;
+  if (depth > kMaxTypeDepth) return kAnyType;
   KV_ASSIGN(const SchemaPlace at, Follow(place));
   if (!at.schema->is_object()) return kAnyType;
+  const JsonValue* const names = at.schema->Find("type");
+  KV_TRY(Spend(1 + (names == nullptr ? 0 : names->items().size())));
   KV_ASSIGN(const std::optional<TypeSet> named, NamedTypes(at));
   TypeSet types = named.value_or(kAnyType);
-  const auto limit_to = [&](std::span<const JsonValue> values) {
-    TypeSet of_values = 0;
-    for (const JsonValue& value : values) of_values |= TypeOf(value);
-    types &= of_values;
-  };
-  if (const JsonValue* value = at.schema->Find("const")) limit_to({value, 1});
+  if (const JsonValue* value = at.schema->Find("const")) types &= TypeOf(*value);
   if (const JsonValue* value = at.schema->Find("enum")) {
-    if (value->kind() == JsonValue::Kind::kArray) limit_to(value->items());
+    if (value->kind() == JsonValue::Kind::kArray) {
+      const auto [found, is_new] = types_.try_emplace(value, 0);
+      if (is_new) KV_TRY(Spend(value->items().size()));
+      for (size_t i = 0; is_new && i < value->items().size(); ++i) {
+        found->second |= TypeOf(value->items()[i]);
+      }
+      types &= found->second;
+    }
     if (value->kind() == JsonValue::Kind::kIds) types &= kIntegerType;
   }
   for (const std::string_view key : {"anyOf", "oneOf"}) {
@@ -149,33 +168,44 @@ Result<TypeSet> SchemaDocument::PossibleTypes(const SchemaPlace& place, int dept
   return types;
 }
 
-namespace {
-
-// Returns the texts of "const" or "enum"; absent where both are missing.
-std::optional<std::vector<std::string>> ValuesOf(const JsonValue& schema) {
-  if (const JsonValue* value = schema.Find("const")) return std::vector{SortedTextOf(*value)};
-  const JsonValue* const values = schema.Find("enum");
-  if (values == nullptr || !values->is_array()) {
-    if (values == nullptr || values->kind() != JsonValue::Kind::kIds) return std::nullopt;
+Result<const SchemaDocument::Texts*> SchemaDocument::ValuesOf(const JsonValue& schema) const {
+  const JsonValue* const constant = schema.Find("const");
+  const JsonValue* const values = constant != nullptr ? constant : schema.Find("enum");
+  if (values == nullptr) return nullptr;
+  if (constant == nullptr && !values->is_array() && values->kind() != JsonValue::Kind::kIds) {
+    return nullptr;
   }
-  std::vector<std::string> texts;
-  if (values->kind() == JsonValue::Kind::kIds) {
-    for (const int32_t id : values->ids()) texts.push_back(std::to_string(id));
+  const auto [found, is_new] = values_.try_emplace(values);
+  Texts& texts = found->second;
+  if (!is_new) return &texts;
+  const auto add = [&](std::string text) {
+    texts.push_back(std::move(text));
+    return Spend(kStepsOfText + texts.back().size());
+  };
+  if (constant != nullptr) {
+    KV_TRY(add(SortedTextOf(*constant)));
+  } else if (values->kind() == JsonValue::Kind::kIds) {
+    for (const int32_t id : values->ids()) KV_TRY(add(std::to_string(id)));
   } else {
-    for (const JsonValue& value : values->items()) texts.push_back(SortedTextOf(value));
+    for (const JsonValue& value : values->items()) KV_TRY(add(SortedTextOf(value)));
   }
   std::sort(texts.begin(), texts.end());
   texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
-  return texts;
+  return &texts;
 }
 
-bool HaveNoneInCommon(const std::optional<std::vector<std::string>>& one,
-                      const std::optional<std::vector<std::string>>& other) {
-  if (!one || !other) return false;
-  return std::none_of(one->begin(), one->end(), [&](const std::string& text) {
-    return std::binary_search(other->begin(), other->end(), text);
-  });
+Result<bool> SchemaDocument::HaveNoneInCommon(const JsonValue& one, const JsonValue& other) const {
+  KV_ASSIGN(const Texts* fewer, ValuesOf(one));
+  KV_ASSIGN(const Texts* more, ValuesOf(other));
+  if (fewer == nullptr || more == nullptr) return false;
+  if (fewer == more) return fewer->empty();
+  if (fewer->size() > more->size()) std::swap(fewer, more);
+  KV_TRY(Spend(fewer->size()));
+  return std::ranges::none_of(
+      *fewer, [&](const std::string& text) { return std::ranges::binary_search(*more, text); });
 }
+
+namespace {
 
 bool Requires(const JsonValue& schema, std::string_view name) {
   const JsonValue* const required = schema.Find("required");
@@ -199,7 +229,8 @@ Result<bool> SchemaDocument::AreDisjoint(const SchemaPlace& one, const SchemaPla
   };
   const TypeSet common =
       (written(types, *a.schema) & other_types) | (types & written(other_types, *b.schema));
-  if (HaveNoneInCommon(ValuesOf(*a.schema), ValuesOf(*b.schema))) return true;
+  KV_ASSIGN(const bool differ, HaveNoneInCommon(*a.schema, *b.schema));
+  if (differ) return true;
   if ((common & ~kObjectType) != 0) return false;
   const JsonValue* const of_a = a.schema->Find("properties");
   const JsonValue* const of_b = b.schema->Find("properties");
@@ -209,14 +240,14 @@ Result<bool> SchemaDocument::AreDisjoint(const SchemaPlace& one, const SchemaPla
   }
   for (const auto& member : of_a->members()) {
     const JsonValue* const same = of_b->Find(member.key);
-    steps_ += 1 + a.schema->Find("required")->size() + b.schema->Find("required")->size();
-    if (steps_ > kMaxSteps) return false;
+    KV_TRY(Spend(1 + a.schema->Find("required")->size() + b.schema->Find("required")->size()));
     if (same == nullptr || !Requires(*a.schema, member.key) || !Requires(*b.schema, member.key)) {
       continue;
     }
     KV_ASSIGN(const SchemaPlace in_a, Follow({&member.value, a.path}));
     KV_ASSIGN(const SchemaPlace in_b, Follow({same, b.path}));
-    if (HaveNoneInCommon(ValuesOf(*in_a.schema), ValuesOf(*in_b.schema))) return true;
+    KV_ASSIGN(const bool differ_in, HaveNoneInCommon(*in_a.schema, *in_b.schema));
+    if (differ_in) return true;
     KV_ASSIGN(const TypeSet types_in_a, PossibleTypes(in_a));
     KV_ASSIGN(const TypeSet types_in_b, PossibleTypes(in_b));
     if ((types_in_a & types_in_b) == 0) return true;

@@ -2,18 +2,20 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/json_tree.h"
+#include "grammar/grammar_source.h"
 #include "grammar/schema_keywords.h"
 #include "kvasir/status.h"
 
 namespace kvasir {
 
-// A schema and where it stands: "#/properties/a".
+// A schema and where it stands, for errors: "#/properties/a". Long paths lack their middle.
 struct SchemaPlace {
   const JsonValue* schema;
   std::string path;
@@ -27,10 +29,14 @@ tl::unexpected<Error> SchemaError(std::string_view path, std::string_view messag
 // Returns the types named by "type"; absent where that is missing.
 Result<std::optional<TypeSet>> NamedTypes(const SchemaPlace& place);
 
-// One thread at a time.
+// All that it does more than once counts as steps of `source`, which must outlive it: errors of
+// GrammarSource::CheckSize. One thread at a time.
 class SchemaDocument {
  public:
-  explicit SchemaDocument(const JsonValue& root) : root_(root) {}
+  SchemaDocument(const JsonValue& root, GrammarSource* source) : root_(root), source_(source) {}
+
+  // Counts steps of work on it.
+  Status Spend(uint64_t steps) const { return source_->Spend(steps); }
 
   // Returns what a "$ref" names, which is inside the document.
   Result<SchemaPlace> Resolve(const JsonValue& reference, const std::string& path) const;
@@ -42,10 +48,17 @@ class SchemaDocument {
   Status CheckDisjoint(const std::vector<SchemaPlace>& branches, const std::string& path) const;
 
  private:
+  using Texts = std::vector<std::string>;  // ascending, each once
+
   Result<bool> AreDisjoint(const SchemaPlace& one, const SchemaPlace& other) const;
+  // Returns the texts of "const" or "enum"; null where both are missing.
+  Result<const Texts*> ValuesOf(const JsonValue& schema) const;
+  Result<bool> HaveNoneInCommon(const JsonValue& one, const JsonValue& other) const;
 
   const JsonValue root_;
-  mutable uint64_t steps_ = 0;  // of CheckDisjoint
+  GrammarSource* const source_;
+  mutable std::map<const JsonValue*, Texts> values_;   // of a "const" or "enum"
+  mutable std::map<const JsonValue*, TypeSet> types_;  // of an "enum"
 };
 
 }  // namespace kvasir

@@ -3,15 +3,15 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
-
-#include "base/result.h"
 
 namespace kvasir {
 namespace {
 
-// Schemas that allOf makes, and their properties: what would take longer is refused.
+// Schemas that allOf makes or joins at once, and their properties: what would take longer is
+// refused.
 constexpr size_t kMaxMerged = 1000;
 constexpr size_t kMaxJoined = 100'000;
 
@@ -54,20 +54,39 @@ Status CheckJoins(const SchemaPlace& part) {
 
 // The properties of joined schemas, in the order in which the schemas list them.
 struct SchemaMerger::Properties {
+  // What several schemas say of one property: each schema once, by its text.
+  struct Several {
+    std::vector<JsonValue> all;
+    std::set<std::string> texts;
+  };
   std::vector<JsonValue::Member> all;
   std::map<std::string_view, size_t> place_of;  // in `all`
+  std::map<size_t, Several> several;            // by that place
 
-  void Add(const JsonValue& properties, JsonTree* tree) {
+  Status Add(const JsonValue& properties, const SchemaDocument& document) {
     for (const auto& member : properties.members()) {
       const auto [found, is_new] = place_of.try_emplace(member.key, all.size());
       if (is_new) {
         all.push_back(member);
         continue;
       }
-      JsonValue& same = all[found->second].value;
-      if (SortedTextOf(same) == SortedTextOf(member.value)) continue;
-      const JsonValue both[] = {same, member.value};
-      same = tree->Object({{"allOf", tree->Array(both)}});
+      Several& same = several[found->second];
+      const auto say = [&](const JsonValue& schema) -> Status {
+        std::string text = SortedTextOf(schema);
+        KV_TRY(document.Spend(text.size()));
+        if (same.texts.insert(std::move(text)).second) same.all.push_back(schema);
+        return {};
+      };
+      if (same.all.empty()) KV_TRY(say(all[found->second].value));
+      KV_TRY(say(member.value));
+    }
+    return {};
+  }
+  // Gives each property one schema.
+  void Unite(JsonTree* tree) {
+    for (const auto& [place, same] : several) {
+      if (same.all.size() == 1) continue;
+      all[place].value = tree->Object({{"allOf", tree->Array(same.all)}});
     }
   }
   // Forbids those that `listed`, which may be null, does not have.
@@ -80,8 +99,17 @@ struct SchemaMerger::Properties {
   }
 };
 
+Status SchemaMerger::Join(size_t properties, const std::string& path) {
+  joined_ += properties;
+  if (joined_ <= kMaxJoined) return {};
+  return SchemaError(path, fmt::format("joined schemas have more than {} properties", kMaxJoined));
+}
+
 Result<SchemaPlace> SchemaMerger::Merge(const std::vector<SchemaPlace>& parts,
                                         const std::string& path) {
+  if (parts.size() > kMaxMerged) {
+    return SchemaError(path, fmt::format("more than {} schemas are joined", kMaxMerged));
+  }
   std::vector<SchemaPlace> saying;  // those that say something
   const JsonValue* type_only = nullptr;
   for (const SchemaPlace& part : parts) {
@@ -90,6 +118,7 @@ Result<SchemaPlace> SchemaMerger::Merge(const std::vector<SchemaPlace>& parts,
       return SchemaError(at.path, "a schema is an object, true or false");
     }
     if (at.schema->is_bool() && !at.schema->boolean()) return at;
+    KV_TRY(document_.Spend(1 + at.schema->size()));
     if (SaysNothing(*at.schema)) continue;
     if (IsTypeOnly(*at.schema)) type_only = at.schema;
     saying.push_back(std::move(at));
@@ -117,12 +146,17 @@ Result<SchemaPlace> SchemaMerger::MergeObjects(const std::vector<SchemaPlace>& p
   for (const SchemaPlace& part : parts) {
     KV_TRY(CheckJoins(part));
     const JsonValue* const own = part.schema->Find("properties");
-    if (own != nullptr && own->is_object()) properties.Add(*own, &tree_);
+    if (own != nullptr && own->is_object()) {
+      KV_TRY(Join(own->size(), path));
+      KV_TRY(properties.Add(*own, document_));
+    }
     const JsonValue* const needs = part.schema->Find("required");
     if (needs != nullptr && needs->kind() == JsonValue::Kind::kArray) {
+      KV_TRY(Join(needs->items().size(), path));
       required.insert(required.end(), needs->items().begin(), needs->items().end());
     }
   }
+  properties.Unite(&tree_);
   for (const SchemaPlace& part : parts) {
     const JsonValue* const own = part.schema->Find("additionalProperties");
     if (own == nullptr || SaysNothing(*own)) continue;
@@ -131,12 +165,8 @@ Result<SchemaPlace> SchemaMerger::MergeObjects(const std::vector<SchemaPlace>& p
                          "a schema is not supported in schemas that are joined");
     }
     additional = *own;
+    KV_TRY(document_.Spend(properties.all.size()));
     properties.ForbidOthers(part.schema->Find("properties"));
-  }
-  joined_ += properties.all.size() + required.size();
-  if (joined_ > kMaxJoined) {
-    return SchemaError(path,
-                       fmt::format("joined schemas have more than {} properties", kMaxJoined));
   }
   std::vector<JsonValue::Member> members = {{"type", tree_.String("object")},
                                             {"properties", tree_.Object(std::move(properties.all))},

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/json_tree.h"
+#include "base/result.h"
 #include "grammar/schema_document.h"
 #include "kvasir/status.h"
 
@@ -18,13 +19,15 @@ class SchemaMerger {
   // `document` must outlive it.
   explicit SchemaMerger(const SchemaDocument* document) : document_(*document) {}
 
-  // Returns one schema of what all the parts say together.
+  // Returns one schema of what all the parts say together. kInvalidArgument also where it takes too
+  // many steps of the document.
   Result<SchemaPlace> Merge(const std::vector<SchemaPlace>& parts, const std::string& path);
-  // Returns the members of a schema that `is_kept` takes, as a schema.
+  // Returns the members of a schema that `is_kept` takes, as a schema. Errors as Merge.
   template <typename IsKept>
-  const JsonValue* Without(const JsonValue& schema, const IsKept& is_kept) {
+  Result<const JsonValue*> Without(const SchemaPlace& place, const IsKept& is_kept) {
     std::vector<JsonValue::Member> members;
-    for (const auto& member : schema.members()) {
+    KV_TRY(Join(place.schema->size(), place.path));
+    for (const auto& member : place.schema->members()) {
       if (is_kept(member.key)) members.push_back(member);
     }
     return Keep(tree_.Object(std::move(members)));
@@ -32,6 +35,8 @@ class SchemaMerger {
 
  private:
   struct Properties;
+  // Counts properties. kInvalidArgument: they become too many.
+  Status Join(size_t properties, const std::string& path);
   Result<SchemaPlace> MergeObjects(const std::vector<SchemaPlace>& parts, const std::string& path);
   const JsonValue* Keep(const JsonValue& schema) {
     made_.push_back(std::make_unique<JsonValue>(schema));
@@ -41,7 +46,7 @@ class SchemaMerger {
   const SchemaDocument& document_;
   JsonTree tree_;
   std::vector<std::unique_ptr<JsonValue>> made_;
-  size_t merged_ = 0, joined_ = 0;  // schemas of several, and their properties
+  size_t merged_ = 0, joined_ = 0;  // schemas of several, and members of all that it makes
 };
 
 }  // namespace kvasir

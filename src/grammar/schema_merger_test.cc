@@ -9,7 +9,8 @@ namespace {
 std::string Merged(std::string_view list) {
   JsonTree tree;
   const JsonValue schemas = tree.Parse(list).value();
-  const SchemaDocument document(schemas);
+  GrammarSource source;
+  const SchemaDocument document(schemas, &source);
   SchemaMerger merger(&document);
   std::vector<SchemaPlace> parts;
   for (const JsonValue& schema : schemas.items()) parts.push_back({&schema, "#"});
@@ -35,6 +36,26 @@ TEST(SchemaMerger, JoinsTheProperties) {
             R"("required":["a","b"],"type":"object"})");
 }
 
+TEST(SchemaMerger, JoinsWhatSeveralSayOfAPropertyInOneList) {
+  EXPECT_EQ(Merged(R"([{"properties":{"a":{"maxLength":1}}},{"properties":{"a":{"maxLength":2}}},
+                       {"properties":{"a":{"maxLength":1}}},{"properties":{"a":true}}])"),
+            R"({"properties":{"a":{"allOf":[{"maxLength":1},{"maxLength":2},true]}},)"
+            R"("required":[],"type":"object"})");
+}
+
+TEST(SchemaMerger, RefusesTooMany) {
+  const auto times = [](size_t num, std::string_view one) {
+    std::string list = "[";
+    for (size_t i = 0; i < num; ++i) list.append(i == 0 ? "" : ",").append(one);
+    return list + "]";
+  };
+  EXPECT_EQ(Merged(times(1001, "{}")), "at '#': more than 1000 schemas are joined");
+  const std::string needs = R"({"required":)" + times(60'000, R"("a")") + "}";
+  EXPECT_EQ(Merged(times(2, needs)), "at '#': joined schemas have more than 100000 properties");
+  const std::string values = R"({"properties":{"a":{"enum":)" + times(1000, "17") + "}}}";
+  EXPECT_NE(Merged(times(900, values)).find("more than 2000000 steps"), std::string::npos);
+}
+
 TEST(SchemaMerger, ForbidsWhatOneOfThemDoesNotList) {
   EXPECT_EQ(Merged(R"([{"properties":{"a":true},"additionalProperties":false},
                        {"properties":{"b":true}}])"),
@@ -55,11 +76,12 @@ TEST(SchemaMerger, RefusesWhatItCannotJoin) {
 TEST(SchemaMerger, LeavesMembersOut) {
   JsonTree tree;
   const JsonValue schema = tree.Parse(R"({"allOf":[],"type":"null","title":"a"})").value();
-  const SchemaDocument document(schema);
+  GrammarSource source;
+  const SchemaDocument document(schema, &source);
   SchemaMerger merger(&document);
-  const JsonValue* rest =
-      merger.Without(schema, [](std::string_view key) { return key != "allOf"; });
-  EXPECT_EQ(SortedTextOf(*rest), R"({"title":"a","type":"null"})");
+  const auto rest =
+      merger.Without({&schema, "#"}, [](std::string_view key) { return key != "allOf"; });
+  EXPECT_EQ(SortedTextOf(**rest), R"({"title":"a","type":"null"})");
 }
 
 }  // namespace
