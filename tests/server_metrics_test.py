@@ -257,10 +257,10 @@ class ReadingLimit(unittest.TestCase):
             measured = limits.stat().st_mtime_ns
             self.assertGreater(self.ratio(folder), 0)
             self.assertEqual(limits.stat().st_mtime_ns, measured, "the second start takes what the first one found")
-            threads = lambda: int(limits.read_text().splitlines()[2].split()[0])
-            more = threads() + 1
-            self.ratio(folder, "--threads", str(more))
-            self.assertEqual(threads(), more, "so many threads read at another rate")
+            threads = lambda: [int(line.split()[0]) for line in limits.read_text().splitlines()[2:]]
+            few, = threads()
+            self.ratio(folder, "--threads", str(few + 1))
+            self.assertEqual(threads(), [few, few + 1], "so many threads read at another rate")
 
 
 if __name__ == "__main__":

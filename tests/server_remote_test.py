@@ -393,7 +393,7 @@ class Erasing(Fleet):
         other.flush()
         status, _, answer = server.request("DELETE", "/v1/cache")
         self.assertEqual((status, answer["error"]["code"]), (503, "read_only_store"), answer)
-        self.assertRegex(answer["error"]["message"], "--remote-mode read.*this stays on the disk: a store that is open")
+        self.assertRegex(answer["error"]["message"], "a store that is open in other servers, .*--remote-mode read")
 
 
 class Trouble(Fleet):

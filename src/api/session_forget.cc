@@ -128,7 +128,7 @@ class PlacesNow {
     if (model_.tokenizer && bytes && begin.version == message.version && !IsAsNow(ids, now)) {
       // The same text after others. A prompt may part from the path after the part.
       const Ids said = ids.subspan(begin.at, end - begin.at);
-      const auto found = FindText(said, message.content, *bytes, *model_.tokenizer);
+      const auto found = FindText(said, {message.content, *bytes}, *model_.tokenizer);
       if (found) return {begin.at + found->first, begin.at + found->last};
     }
     return TextOn(ids, begin.at, end, now);

@@ -176,6 +176,21 @@ TEST_F(SessionForgetTest, ATextBehindOneThatIsNormalisedIsFound) {
   EXPECT_EQ(Shown(Forget(state, 0, 1).requests), Texts{"[" + first + end + "]abcd" + last});
 }
 
+TEST_F(SessionForgetTest, ATextThatTheTemplateTrimsIsFound) {
+  const auto trims =
+      ChatTemplate::Parse("{% for m in messages %}{{ m.content | trim }};{% endfor %}");
+  model_.chat_template = trims->get();
+  SessionState state = Session({{"user", " ab\n"}, {"user", "c"}});
+  Read(&state);
+  EXPECT_EQ(Shown(Forget(state, 0, 1).requests), Texts{"[ab];c;"});
+  const auto part = ForgetPoints(state, 0, 2, 4);  // "b\n"
+  ASSERT_TRUE(part);
+  EXPECT_EQ(Shown(part->requests), Texts{"a[b];c;"});
+  const auto space = ForgetPoints(state, 0, 0, 1);
+  ASSERT_TRUE(space);
+  EXPECT_EQ(Shown(space->requests), Texts{"[a]b;c;"}) << "which is not in the prompt";
+}
+
 TEST_F(SessionForgetTest, APartOutsideTheSessionIsRefused) {
   const SessionState state = Session({{"user", "ab"}});
   const auto field = [&](size_t index, uint32_t begin, uint32_t end) {

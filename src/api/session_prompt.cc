@@ -246,26 +246,32 @@ struct Place {
 };
 
 // Finds it by its bytes in the chat, which are those of the tokens' text.
-Place PlaceByBytes(const RenderedChat& chat, size_t s, std::string_view content,
-                   const std::optional<ContentBytes>& part, const TokensText& tokens) {
-  const auto at = part ? FindContent(chat, s, content) : std::nullopt;
+Place PlaceByBytes(const RenderedChat& chat, size_t s, const std::optional<ContentPart>& whole,
+                   const TokensText& tokens) {
+  if (whole) {
+    for (const auto& [content, part] : {*whole, Trimmed(*whole)}) {
+      if (content.empty() && !whole->content.empty()) break;
+      const auto at = FindContent(chat, s, content);
+      if (!at) continue;
+      return {tokens.Find({*at + part.begin, *at + part.end}),
+              tokens.TokenWith(*at + content.size()) + 1};
+    }
+  }
   const auto [begin, end] = BytesOf(chat, s);
-  if (!at) return {tokens.Find({begin, end}), tokens.size()};
-  return {tokens.Find({*at + part->begin, *at + part->end}),
-          tokens.TokenWith(*at + content.size()) + 1};
+  return {tokens.Find({begin, end}), tokens.size()};
 }
 
 // Finds it in the tokens of its message, where the tokenizer changes texts (normalises, adds or
 // drops spaces).
-Place PlaceByText(const ChatPrompt& prompt, size_t s, std::string_view content,
-                  const std::optional<ContentBytes>& part, const Tokenizer& tokenizer) {
+Place PlaceByText(const ChatPrompt& prompt, size_t s, const std::optional<ContentPart>& whole,
+                  const Tokenizer& tokenizer) {
   const size_t begin = prompt.message_begins[s], end = prompt.message_ends[s];
   if (begin >= end) return {{prompt.ids.size(), prompt.ids.size()}, prompt.ids.size()};
   const auto message = std::span(prompt.ids).subspan(begin, end - begin);
-  const auto found = part ? FindText(message, content, *part, tokenizer) : std::nullopt;
+  const auto found = whole ? FindText(message, *whole, tokenizer) : std::nullopt;
   if (!found) return {{begin, end - 1}, prompt.ids.size()};
-  const auto whole = FindText(message, content, {0, content.size()}, tokenizer);
-  return {{begin + found->first, begin + found->last}, begin + whole->last + 1};
+  const auto all = FindText(message, {whole->content, {0, whole->content.size()}}, tokenizer);
+  return {{begin + found->first, begin + found->last}, begin + all->last + 1};
 }
 
 }  // namespace
@@ -281,11 +287,12 @@ Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
   PlacedPrompt placed{.prompt = {}, .first_token = num_ids, .last_token = num_ids};
   if (shown != indexes.end()) {
     const auto s = static_cast<size_t>(shown - indexes.begin());
-    const std::string& content = state.messages[index]->content;
+    std::optional<ContentPart> whole;
+    if (part) whole = {state.messages[index]->content, *part};
     const TokensText tokens(prompt.ids, SpecialTokens::kShow, *model.tokenizer);
     const Place place = tokens.text() == chat.text
-                            ? PlaceByBytes(chat, s, content, part, tokens)
-                            : PlaceByText(prompt, s, content, part, *model.tokenizer);
+                            ? PlaceByBytes(chat, s, whole, tokens)
+                            : PlaceByText(prompt, s, whole, *model.tokenizer);
     placed.first_token = place.text.first;
     placed.last_token = place.text.last;
     if (place.closing < prompt.message_ends[s]) {

@@ -13,11 +13,13 @@ std::string TextOf(TokenId id, const Tokenizer& tokenizer) {
 // Tells whether a token's text begins with bytes that end a character of the tokens before.
 bool BeginsWithinCharacter(std::string_view text) { return text.starts_with("\xEF\xBF\xBD"); }
 
-// Returns how many of the bytes that came with a token are its own; the others are of byte tokens
-// before it, which were certain only then.
+// Returns the bytes that a token adds behind others of its kind. (The first token of a text may
+// lack a space.)
 size_t OwnBytes(std::string_view added, TokenId id, const Tokenizer& tokenizer) {
-  const std::string own = TextOf(id, tokenizer);
-  return BeginsWithinCharacter(own) || !added.ends_with(own) ? added.size() : own.size();
+  TextStream stream(tokenizer, SpecialTokens::kShow);
+  const bool continues = BeginsWithinCharacter(stream.Append(id));
+  const std::string own = stream.Append(id);
+  return continues || !added.ends_with(own) ? added.size() : own.size();
 }
 
 }  // namespace
@@ -31,21 +33,33 @@ TokensText::TokensText(std::span<const TokenId> ids, SpecialTokens special,
   for (const TokenId id : ids) {
     const std::string added = stream.Append(id);
     if (begin < ends_.size() && !added.empty()) {
-      Share(begin, added.size() - OwnBytes(added, id, tokenizer));
+      // The text of byte tokens was certain only now; in a long run, that of this one too.
+      const size_t own = OwnBytes(added, id, tokenizer);
+      if (own == 0) {
+        ends_.push_back(0);
+        begin += Share(begin, added.size());
+        text_ += added;
+        continue;
+      }
+      Share(begin, added.size() - own);
     }
     text_ += added;
     ends_.push_back(text_.size());
-    if (!added.empty()) begin = ends_.size();
+    const bool is_mark = begin + 1 == ends_.size() && tokenizer.IsSpecial(id);
+    if (!added.empty() || is_mark) begin = ends_.size();
   }
   const std::string rest = stream.Finish();
   if (begin < ends_.size()) Share(begin, rest.size());
   text_ += rest;
 }
 
-void TokensText::Share(size_t begin, size_t bytes) {
-  const size_t count = ends_.size() - begin, each = bytes % count == 0 ? bytes / count : 0;
-  for (size_t i = 0; i < count; ++i) ends_[begin + i] = text_.size() + each * (i + 1);
-  ends_.back() = text_.size() + bytes;
+size_t TokensText::Share(size_t begin, size_t bytes) {
+  const size_t count = ends_.size() - begin, each = bytes == 3 * count ? 3 : 1;
+  for (size_t i = 0; i < count; ++i) {
+    ends_[begin + i] = text_.size() + std::min(bytes, each * (i + 1));
+  }
+  if (bytes > each * count) ends_.back() = text_.size() + bytes;
+  return std::min(count, bytes / each);
 }
 
 size_t TokensText::TokenWith(size_t bytes) const {
@@ -66,14 +80,24 @@ TokenRange TokensText::Find(const ContentBytes& bytes) const {
   return {first, std::max(first, TokenWith(bytes.end))};
 }
 
-std::optional<TokenRange> FindText(std::span<const TokenId> ids, std::string_view content,
-                                   const ContentBytes& part, const Tokenizer& tokenizer) {
+ContentPart Trimmed(const ContentPart& whole) {
+  constexpr std::string_view kSpace = " \t\n\v\f\r";
+  const size_t begin = std::min(whole.content.find_first_not_of(kSpace), whole.content.size());
+  const size_t end = std::max(begin, whole.content.find_last_not_of(kSpace) + 1);
+  const auto clamp = [&](size_t at) { return std::clamp(at, begin, end) - begin; };
+  return {whole.content.substr(begin, end - begin),
+          {clamp(whole.part.begin), clamp(whole.part.end)}};
+}
+
+std::optional<TokenRange> FindText(std::span<const TokenId> ids, const ContentPart& whole,
+                                   const Tokenizer& tokenizer) {
   const TokensText tokens(ids, SpecialTokens::kSkip, tokenizer);  // a mark may have it too
-  const size_t at = tokens.text().find(content);
-  if (content.empty() || at == std::string::npos || at != tokens.text().rfind(content)) {
-    return std::nullopt;
+  for (const auto& [content, part] : {whole, Trimmed(whole)}) {
+    const size_t at = tokens.text().find(content);
+    if (content.empty() || at == std::string::npos || at != tokens.text().rfind(content)) continue;
+    return tokens.Find({at + part.begin, at + part.end});
   }
-  return tokens.Find({at + part.begin, at + part.end});
+  return std::nullopt;
 }
 
 }  // namespace kvasir

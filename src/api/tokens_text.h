@@ -38,8 +38,8 @@ class TokensText {
 
  private:
   // Gives so many bytes to the tokens from `begin` on: a byte token has one of them, or the U+FFFD
-  // that it became.
-  void Share(size_t begin, size_t bytes);
+  // that it became. Returns how many tokens have theirs.
+  size_t Share(size_t begin, size_t bytes);
 
   const std::span<const TokenId> ids_;
   const Tokenizer& tokenizer_;
@@ -47,9 +47,18 @@ class TokensText {
   std::vector<size_t> ends_;  // of each token's share
 };
 
-// Returns the tokens that have text of a part of a content, where the ids stand for one message and
-// what a template writes around it. Absent: they do not have the content once. O(text).
-std::optional<TokenRange> FindText(std::span<const TokenId> ids, std::string_view content,
-                                   const ContentBytes& part, const Tokenizer& tokenizer);
+// A message's content and a part of it.
+struct ContentPart {
+  std::string_view content;
+  ContentBytes part;
+};
+// Returns it as templates show it that drop the white space around a content.
+ContentPart Trimmed(const ContentPart& whole);
+
+// Returns the tokens that have text of the part, where the ids stand for one message and what a
+// template writes around it. Absent: they do not have the content, or what is left of it without
+// white space around it, once. O(text).
+std::optional<TokenRange> FindText(std::span<const TokenId> ids, const ContentPart& whole,
+                                   const Tokenizer& tokenizer);
 
 }  // namespace kvasir

@@ -10,14 +10,14 @@ namespace {
 
 // As Llama 2's: a character that is not a token is one token for each byte.
 constexpr const char* kByteFallback = R"({
-  "added_tokens": [{"id": 6, "content": "<s>", "special": true}],
+  "added_tokens": [{"id": 7, "content": "<s>", "special": true}],
   "normalizer": null, "pre_tokenizer": null, "post_processor": null,
   "decoder": {"type": "Sequence", "decoders": [
     {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"},
     {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
   "model": {"type": "BPE", "byte_fallback": true, "unk_token": "<unk>", "merges": [],
-            "vocab": {"<unk>": 0, "<0xC3>": 1, "<0xA9>": 2, "\u2581": 3, "a": 4, "x": 5}}})";
-constexpr TokenId kC3 = 1, kA9 = 2, kSpace = 3, kA = 4, kX = 5, kBegin = 6;
+            "vocab": {"<unk>": 0, "<0xC3>": 1, "<0xA9>": 2, "\u2581": 3, "a": 4, "x": 5, "\u2581x": 6}}})";
+constexpr TokenId kC3 = 1, kA9 = 2, kSpace = 3, kA = 4, kX = 5, kSpaceX = 6, kBegin = 7;
 
 class TokensTextTest : public testing::Test {
  protected:
@@ -43,6 +43,19 @@ TEST_F(TokensTextTest, ByteTokensHaveTheirBytes) {
   ExpectAt({kA, kC3, kA9, kC3, kA9, kX}, {3, 5}, 3, 4);
   ExpectAt({kA, kC3, kA9}, {1, 3}, 1, 2);
   ExpectAt({kA, kC3, kA9, kSpace}, {1, 3}, 1, 2);
+  ExpectAt({kA, kC3, kA9, kC3, kA9, kSpaceX}, {1, 3}, 1, 2);
+  ExpectAt({kA, kC3, kA9, kC3, kA9, kSpaceX}, {3, 6}, 3, 5);
+}
+
+// A stream says the text of so many before the run ends.
+TEST_F(TokensTextTest, ALongRunOfThemHasTheirsToo) {
+  std::vector<TokenId> ids = {kA};
+  for (int i = 0; i < 400; ++i) ids.insert(ids.end(), {kC3, kA9});
+  ids.push_back(kX);
+  for (const size_t at :
+       {size_t{0}, size_t{100}, size_t{255}, size_t{256}, size_t{300}, size_t{399}}) {
+    ExpectAt(ids, {1 + 2 * at, 3 + 2 * at}, 1 + 2 * at, 2 + 2 * at);
+  }
 }
 
 TEST_F(TokensTextTest, AMarkBeforeThemIsNotOfTheirText) {
@@ -52,12 +65,12 @@ TEST_F(TokensTextTest, AMarkBeforeThemIsNotOfTheirText) {
 
 TEST_F(TokensTextTest, ATextIsFoundWhereItStandsOnce) {
   const std::vector<TokenId> once = {kBegin, kA, kC3, kA9, kX}, twice = {kA, kX, kA, kX};
-  const auto found = FindText(once, "a\xC3\xA9x", {1, 3}, *tokenizer_);
+  const auto found = FindText(once, {"a\xC3\xA9x", {1, 3}}, *tokenizer_);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->first, 2u);
   EXPECT_EQ(found->last, 3u);
-  EXPECT_FALSE(FindText(twice, "ax", {0, 1}, *tokenizer_));
-  EXPECT_FALSE(FindText(once, "xx", {0, 1}, *tokenizer_));
+  EXPECT_FALSE(FindText(twice, {"ax", {0, 1}}, *tokenizer_));
+  EXPECT_FALSE(FindText(once, {"xx", {0, 1}}, *tokenizer_));
 }
 
 }  // namespace

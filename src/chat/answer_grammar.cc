@@ -107,6 +107,7 @@ Result<std::shared_ptr<const Grammar>> AnswerGrammar::Compile(AnswerPart part,
   const bool may_begin_with_space = Has(grammar->first(grammar->start()), ' ');
   source_.Define(root,
                  may_begin_with_space ? spaced : source_.Choice({spaced, source_.Call(rule)}));
+  KV_TRY(source_.CheckSize());
   return Grammar::Compile(source_, root);
 }
 

@@ -14,7 +14,8 @@
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kMaxNesting = 200;  // of parentheses, and of repetitions
+constexpr uint32_t kMaxNesting = 200;  // of parentheses
+constexpr uint32_t kMaxRepeated = 20;  // of a part: more say nothing more
 
 bool IsNameChar(char c) { return IsAsciiAlnum(c) || c == '-' || c == '_'; }
 
@@ -144,7 +145,9 @@ Result<ExpressionId> GbnfParser::ParseSequence(uint32_t nesting) {
     SkipSpace(lines);
     uint32_t repeated = 0;
     while (!AtEnd() && std::string_view("*+?{").find(text_[pos_]) != std::string_view::npos) {
-      if (++repeated > kMaxNesting) return Wrong("more than {} repetitions of a part", kMaxNesting);
+      if (++repeated > kMaxRepeated) {
+        return Wrong("more than {} repetitions of a part", kMaxRepeated);
+      }
       KV_ASSIGN(parts.back(), ParseRepeat(parts.back()));
       SkipSpace(lines);
     }

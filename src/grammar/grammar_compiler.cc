@@ -25,6 +25,8 @@ constexpr uint64_t kMaxInSets = 2 * kMaxGrammarEdges;
 
 // To find twins among more nodes would take longer than their masks.
 constexpr uint32_t kMaxTwinNodes = 1 << 16;
+// So many edges and calls of nodes are compared for each byte, at most; others keep their masks.
+constexpr uint64_t kTwinSteps = 1 << 20;
 
 }  // namespace
 
@@ -311,8 +313,10 @@ std::vector<NodeTwin> GrammarCompiler::TwinsOf(const Grammar& grammar) {
   // Texts that may not have a mark in them have a node for each beginning of it, which differ by
   // what goes on with the mark.
   std::optional<Grammar::NodeId> before;
-  for (Grammar::NodeId node = 0; node < grammar.num_nodes(); ++node) {
+  uint64_t looked_at = 0;  // edges and calls
+  for (Grammar::NodeId node = 0; node < grammar.num_nodes() && looked_at < kTwinSteps; ++node) {
     if (twins[node].node != node || !grammar.is_wide(node)) continue;
+    if (before) looked_at += grammar.edges(*before).size() + grammar.calls(*before).size();
     int num = 0;
     for (int byte = 0; before && byte < 256; ++byte) {
       num += grammar.SameAfter(node, *before, static_cast<uint8_t>(byte)) ? 1 : 0;

@@ -22,15 +22,16 @@ std::vector<CharRange> Complement(std::vector<CharRange> ranges) {
 
 Status GrammarSource::CheckSize() const {
   if (!is_full_) return {};
-  return Fail(Code::kInvalidArgument,
-              "the grammar is larger than {} parts or {} MiB, or takes more than {} steps to make",
-              kMaxExpressions, kMaxKeptBytes >> 20, kMaxSteps);
+  return Fail(Code::kInvalidArgument, "the grammar is larger than {} parts or {} MiB",
+              kMaxExpressions, kMaxKeptBytes >> 20);
 }
 
 Status GrammarSource::Spend(uint64_t steps) {
-  is_full_ = is_full_ || steps > kMaxSteps - steps_;
-  if (!is_full_) steps_ += steps;
-  return CheckSize();
+  const bool is_enough = steps <= kMaxSteps - steps_;
+  steps_ = is_enough ? steps_ + steps : kMaxSteps;
+  if (is_enough) return CheckSize();
+  return Fail(Code::kInvalidArgument, "its schemas take more than {} steps to join and compare",
+              kMaxSteps);
 }
 
 // Returns whether so many bytes may be kept.
@@ -55,6 +56,17 @@ ExpressionId GrammarSource::Literal(std::string_view bytes) {
 }
 
 ExpressionId GrammarSource::Class(std::vector<CharRange> ranges) {
+  // Each once: a class may stand in many repetitions.
+  std::ranges::sort(ranges, {}, &CharRange::first);
+  size_t num = 0;
+  for (const CharRange& range : ranges) {
+    if (num > 0 && range.first <= ranges[num - 1].last) {
+      ranges[num - 1].last = std::max(ranges[num - 1].last, range.last);
+    } else {
+      ranges[num++] = range;
+    }
+  }
+  ranges.resize(num);
   if (!TakeRoom(ranges.size() * sizeof(CharRange))) return kNoRoom;
   const auto begin = static_cast<uint32_t>(ranges_.size());
   ranges_.insert(ranges_.end(), ranges.begin(), ranges.end());

@@ -99,7 +99,8 @@ class GrammarSource {
 
   // kInvalidArgument once it is full.
   Status CheckSize() const;
-  // Counts steps of work. Errors as CheckSize.
+  // Counts steps of work. kInvalidArgument where they are too many, also of all later calls; then a
+  // schema may be left out, and the source is not full.
   Status Spend(uint64_t steps);
 
   const Expression& expression(ExpressionId id) const {

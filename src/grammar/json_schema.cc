@@ -149,6 +149,7 @@ Result<std::vector<SchemaPlace>> SchemaCompiler::Branches(const SchemaPlace& pla
   if (at.schema->size() > kMaxGrammarRules) {
     return SchemaError(at.path, fmt::format("more than {} schemas", kMaxGrammarRules));
   }
+  KV_TRY(document_.Spend(at.schema->size()));
   std::vector<SchemaPlace> branches;
   for (const JsonValue& branch : at.schema->items()) {
     branches.push_back(at.At(std::to_string(branches.size()), branch));
@@ -193,7 +194,10 @@ Result<ExpressionId> SchemaCompiler::Constants(const SchemaPlace& place) {
   const JsonValue* const all = place.schema->Find("enum");
   KV_TRY(document_.Spend(all == nullptr ? 0 : all->size()));
   std::optional<std::string> only;
-  if (constant != nullptr && all != nullptr) only = SortedTextOf(*constant);
+  if (constant != nullptr && all != nullptr) {
+    only = SortedTextOf(*constant);
+    KV_TRY(document_.Spend(only->size()));
+  }
   const auto add = [&](const JsonValue& value) -> Status {
     if (types && (TypeOf(value) & *types) == 0) return {};
     if (only) {

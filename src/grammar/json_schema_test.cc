@@ -279,6 +279,18 @@ TEST(JsonSchema, ARefToManyFollowingEachOtherDoesNotRecurse) {
   Check({schema, {"null"}, {"1"}});
 }
 
+TEST(JsonSchema, TakesAsManyBranchesOfLongReferencesAsBefore) {
+  std::string schema = R"({"oneOf":[)", defs;
+  for (int i = 0; i < 200; ++i) {
+    schema +=
+        fmt::format(R"({}{{"$ref":"#/$defs/a_name_of_many_characters_{}"}})", i ? "," : "", i);
+    defs += fmt::format(
+        R"({}"a_name_of_many_characters_{}":{{"properties":{{"k":{{"const":{}}}}},"required":["k"]}})",
+        i ? "," : "", i, i);
+  }
+  Check({schema + "],\"$defs\":{" + defs + "}}", {R"({"k":7})"}, {R"({"k":200})"}});
+}
+
 // Returns a list that has `one` several times; "@" in it is the number.
 std::string Times(size_t num, std::string_view one) {
   std::string list = "[";
@@ -291,6 +303,7 @@ std::string Times(size_t num, std::string_view one) {
 
 TEST(JsonSchema, RefusesSmallSchemasThatWouldTakeMuch) {
   const std::string larger = "the grammar is larger than 500000 parts";
+  const std::string longer = "its schemas take more than 2000000 steps";
   const auto beside = [](const std::string& schema) {
     return R"({"properties":{"x":)" + schema + R"(},"anyOf":)" +
            Times(1000, R"({"required":["a"]})") + "}";
@@ -302,10 +315,10 @@ TEST(JsonSchema, RefusesSmallSchemasThatWouldTakeMuch) {
       {R"({"enum":)" + Times(60'000, R"([[],{"a":0}])") + "}", larger},
       {R"({"enum":)" + Times(1 << 20, "0") + "}", "bytes (at most 1048576)"},
       {beside(R"({"pattern":")" + std::string(256, '|') + "\"}"), larger},
-      {beside(R"({"pattern":"[)" + std::string(50'000, 'a') + "]\"}"), larger},
+      {beside(R"({"pattern":"[)" + std::string(50'000, 'a') + "]\"}"), longer},
       {beside(R"({"const":")" + std::string(50'000, 'a') + "\"}"), larger},
-      {beside(R"({"type":"string","enum":)" + Times(5000, "{}").insert(1, "\"a\",") + "}"), larger},
-      {beside(R"({"required":)" + Times(5000, R"("a")") + "}"), larger},
+      {beside(R"({"type":"string","enum":)" + Times(5000, "{}").insert(1, "\"a\",") + "}"), longer},
+      {beside(R"({"required":)" + Times(5000, R"("a")") + "}"), longer},
       {beside(R"({"anyOf":[{}])" + unknown + "}"), "more than 100000 properties"},
       {R"({"a":{"required":)" + Times(2000, R"("x")") + R"(},"allOf":)" +
            Times(900, R"({"$ref":"#/a"})") + "}",
@@ -316,10 +329,10 @@ TEST(JsonSchema, RefusesSmallSchemasThatWouldTakeMuch) {
            Times(200, R"({"properties":{"p":{"enum":["x",)" + Times(200, "@").substr(1) +
                           R"(},"k":{"const":@}},"required":["p","k"]})") +
            "}",
-       larger},
+       longer},
       {R"({"a":{"properties":{"x":{"enum":)" + Times(50'000, "0") + R"(}}},"allOf":)" +
            Times(900, R"({"$ref":"#/a"})") + "}",
-       larger},
+       longer},
       {R"({"type":)" + Times(21, R"("null")") + "}", "more than 20 types"},
   };
   for (const auto& [schema, message] : cases) {

@@ -68,7 +68,7 @@ Result<SchemaPlace> SchemaDocument::Resolve(const JsonValue& reference,
                                             const std::string& path) const {
   if (!reference.is_string()) return SchemaError(path, "'$ref' is not a string");
   const std::string_view text = reference.text();
-  KV_TRY(Spend(text.size()));
+  KV_TRY(Spend(1 + text.size() / 16));
   if (text.empty() || text[0] != '#') {
     return SchemaError(path, "only references inside the document ('#/...') are supported");
   }

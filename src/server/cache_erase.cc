@@ -206,9 +206,11 @@ Outcome CacheEraser::Erase(const Call& call) {
     queue_.EraseAll(owners, [=, reply = std::move(reply)](const Erasure& erasure) {
       const std::string kept = WhatStays(stays, erasure.locked_stores);
       if (!kept.empty()) {
-        const std::string on_disk = fmt::format("this stays on the disk: {}", kept);
-        Error error = erasure.error.value_or(Error{Code::kUnavailable, "memory is erased"});
-        error.message += erasure.error ? "; and " + on_disk : ", but " + on_disk;
+        Error error{Code::kUnavailable, "memory is erased, but this stays on the disk: " + kept};
+        if (erasure.error) {
+          error.message += "; " + erasure.error->message;
+          error.cause = erasure.error->cause;
+        }
         return reply(ErrorResponse(error));
       }
       if (erasure.error) return reply(ErrorResponse(*erasure.error));
