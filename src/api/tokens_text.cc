@@ -13,7 +13,7 @@ std::string TextOf(TokenId id, const Tokenizer& tokenizer) {
 // Tells whether a token's text begins with bytes that end a character of the tokens before.
 bool BeginsWithinCharacter(std::string_view text) { return text.starts_with("\xEF\xBF\xBD"); }
 
-// Returns the bytes that a token adds behind others of its kind. (The first token of a text may
+// Returns the bytes that a token adds after others of its kind. (The first token of a text may
 // lack a space.)
 size_t OwnBytes(std::string_view added, TokenId id, const Tokenizer& tokenizer) {
   TextStream stream(tokenizer, SpecialTokens::kShow);
