@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What `dev` and its tools do with wrong names, missing packages, interrupted runs and machines that are too slow.
 
-A small project stands for this one: `dev`, tools/ and stubs of what they call are in a folder of the test.
+Each test copies `dev` and tools/ into a folder with a project of three tests, and writes what they call there.
 """
 import os
 import pathlib

@@ -53,7 +53,7 @@ MachineLimits MeasureLimits(std::optional<uint32_t> threads);
 std::optional<MachineLimits> MeasureReading(std::optional<uint32_t> threads, uint64_t most_bytes);
 
 // Keeps limits in the cache folder (EngineOptions::cache_dir), beside those of other numbers of
-// threads. kNotFound: there is none; else the errors of WriteAtomicFile.
+// threads. kNotFound: there is no such folder. Other errors are those of WriteAtomicFile.
 Status KeepLimits(const std::optional<std::string>& cache_dir, const MachineLimits& limits);
 // Returns what KeepLimits kept last on a processor of this name with so many threads (absent:
 // DefaultThreads()). A bad file is never an error.

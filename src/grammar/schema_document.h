@@ -29,8 +29,8 @@ tl::unexpected<Error> SchemaError(std::string_view path, std::string_view messag
 // Returns the types named by "type"; absent where that is missing.
 Result<std::optional<TypeSet>> NamedTypes(const SchemaPlace& place);
 
-// All that it does more than once counts as steps of `source`, which must outlive it: errors of
-// GrammarSource::CheckSize. One thread at a time.
+// What it may do more than once counts as steps of `source`, which must outlive it: all its errors
+// may be those of GrammarSource::Spend. One thread at a time.
 class SchemaDocument {
  public:
   SchemaDocument(const JsonValue& root, GrammarSource* source) : root_(root), source_(source) {}
