@@ -324,7 +324,8 @@ bool DraftModel::RunRows(bool draws) {
       KV_CHECK(cache_.Truncate(slot.kv, slot.kv.num_committed()));
       continue;
     }
-    const uint32_t known = std::min(slot.kv.num_tokens(), slot.num_known);
+    // The row of the last known token is computed again if the sequence is left out of this step.
+    const uint32_t known = std::min(slot.kv.num_tokens(), slot.num_known - 1);
     if (known > slot.kv.num_committed()) {
       cache_.Commit(slot.kv, known - slot.kv.num_committed(), KvCache::CommitKind::kRunning);
     }

@@ -194,6 +194,26 @@ TEST(DraftModel, WalksFormatsWithinTheBudgetOfTheStep) {
   EXPECT_EQ(drafted[2], 0u) << "a draft walks without a budget";
 }
 
+// Steps may leave out a sequence that was drafted for: here choices that come back after another
+// request took their place, and wait for those that have more to compute again.
+TEST(DraftModel, DraftsAgainForASequenceThatStepsLeftOut) {
+  std::map<uint32_t, std::vector<TokenId>> expected;
+  for (const bool has_model : {false, true}) {
+    ModelDrafting drafting({.has_model = has_model, .draft_windows = {16}});
+    GenerateRequest spec = DraftedSpec(1);
+    spec.n = 4;
+    spec.priority = 5;
+    spec.chunk_tokens = 1;
+    drafting.Begin(0, std::move(spec));
+    while (drafting.answers[0].size() < 16) drafting.Step();
+    drafting.Begin(1, DraftedSpec(0));
+    drafting.Run();
+    EXPECT_EQ(drafting.ended.at(0).receipt.preemptions, 1u);
+    if (!has_model) expected = drafting.answers;
+    EXPECT_EQ(drafting.answers, expected);
+  }
+}
+
 TEST(DraftModel, KeepsWhatItReadForTheNextTurnOfItsOwnerAlone) {
   ModelDrafting drafting({});
   drafting.Begin(0, DraftedSpec(0));

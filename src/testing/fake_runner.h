@@ -206,6 +206,7 @@ class FakeRunner : public Runner {
     options_.on_step();
     for (const StepSequence& sequence : sequences) {
       KV_CHECK(sequence.tables.size() == layout_.num_groups());
+      KV_CHECK(sequence.num_rows > 0);
       KV_CHECK(sequence.position + sequence.num_rows <=
                sequence.tables[0].size() * options_.block_tokens);
       for (uint32_t i = 0; i < sequence.num_rows; ++i) {
