@@ -51,6 +51,8 @@ TokensText::TokensText(std::span<const TokenId> ids, SpecialTokens special,
   const std::string rest = stream.Finish();
   if (begin < ends_.size()) Share(begin, rest.size());
   text_ += rest;
+  // A token may end with half a character, after text of its own.
+  if (!ends_.empty()) ends_.back() = text_.size();
 }
 
 size_t TokensText::Share(size_t begin, size_t bytes) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace kvasir {
@@ -17,6 +18,12 @@ constexpr const char* kByteFallback = R"({
     {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
   "model": {"type": "BPE", "byte_fallback": true, "unk_token": "<unk>", "merges": [],
             "vocab": {"<unk>": 0, "<0xC3>": 1, "<0xA9>": 2, "\u2581": 3, "a": 4, "x": 5, "\u2581x": 6}}})";
+// As GPT-2's: tokens are bytes, and "a\xC3" is one.
+constexpr const char* kByteLevel = R"({
+  "added_tokens": [], "normalizer": null, "post_processor": null,
+  "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+  "decoder": {"type": "ByteLevel"},
+  "model": {"type": "BPE", "merges": ["a Ã"], "vocab": {"a": 0, "Ã": 1, "©": 2, "aÃ": 3}}})";
 constexpr TokenId kC3 = 1, kA9 = 2, kSpace = 3, kA = 4, kX = 5, kSpaceX = 6, kBegin = 7;
 
 class TokensTextTest : public testing::Test {
@@ -61,6 +68,18 @@ TEST_F(TokensTextTest, ALongRunOfThemHasTheirsToo) {
 TEST_F(TokensTextTest, AMarkBeforeThemIsNotOfTheirText) {
   ExpectAt({kBegin, kC3, kA9, kX}, {0, 2}, 1, 2);
   ExpectAt({kBegin, kA, kX}, {0, 1}, 1, 1);
+}
+
+// An answer may be cut there.
+TEST_F(TokensTextTest, HalfACharacterAtTheEndIsOfTheLastToken) {
+  const auto tokenizer = *Tokenizer::Parse(kByteLevel, "{}");
+  for (const std::vector<TokenId>& ids : {std::vector<TokenId>{0, 3}, {0, 0, 1}}) {
+    const std::string text = "aa\uFFFD";
+    const auto found = FindText(ids, {text, {0, text.size()}}, *tokenizer);
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->first, 0u);
+    EXPECT_EQ(found->last, ids.size() - 1);
+  }
 }
 
 TEST_F(TokensTextTest, ATextIsFoundWhereItStandsOnce) {
