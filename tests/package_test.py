@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import unittest
 
-from needs import needs_programs
+from needs import needs_programs, refused
 from notify_socket import NotifySocket
 from package_machine import PLACES, Booted, Machine, Service, Started, bare_debian, succeed
 from printed import commands, section, shown, without_figures
@@ -183,7 +183,7 @@ class Package(unittest.TestCase):
         booted = Booted(self.machine)
         self.addCleanup(booted.close)
         if not booted.wait():
-            self.skipTest("systemd-nspawn boots no Debian here; test_install_run_upgrade_and_purge is the manager itself")
+            refused("systemd-nspawn boots no Debian here; test_install_run_upgrade_and_purge is the manager itself")
         return booted
 
     @needs_programs("systemd-nspawn", "nsenter")

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <set>
@@ -35,7 +36,7 @@ class SessionTwin {
   using RowMap = std::map<uint32_t, std::vector<float>>;  // by position
   struct Counts {
     uint64_t rows = 0, differ = 0, reused_tokens = 0, forgotten_blocks = 0, evicted_blocks = 0;
-    uint64_t dropped_messages = 0, prepared_tokens = 0;
+    uint64_t dropped_messages = 0, prepared_tokens = 0, drafted = 0, accepted = 0;
     uint64_t exact_answers = 0;  // answers whose ids are not the canonical
     // Engines that began empty, and sessions. A random history is the life of one session.
     uint64_t pools = 0, histories = 0;
@@ -48,7 +49,7 @@ class SessionTwin {
     std::map<std::string, uint64_t> changes;  // by kind
   };
 
-  explicit SessionTwin(uint64_t seed) : random_(seed) {}
+  explicit SessionTwin(uint64_t seed) : random_(seed), drafts_(~seed) {}
 
   SessionTwin& OnDisk() {
     on_disk_ = true;
@@ -60,7 +61,7 @@ class SessionTwin {
     while (counts_.erases < erases || counts_.histories < histories) {
       if (testing::Test::HasFailure()) break;
       Round();
-      if (counts_.pools % 100 == 0) PrintProgress();
+      if (counts_.pools % 100 == 0) std::cerr << counts_.erases << " erases so far\n";
     }
     return counts_;
   }
@@ -83,17 +84,14 @@ class SessionTwin {
     std::unique_ptr<Pending> pending;
   };
 
-  void PrintProgress() const {
-    std::printf("%llu erases so far\n", static_cast<unsigned long long>(counts_.erases));
-    std::fflush(stdout);
-  }
-
   void Round() {
     EngineOptions options = DemoOptions();
     options.model = ModelThatSplitsCharacters();
     options.ctx_size = kContext;
     EngineOptions twin_options = options;
     twin_options.cache_mode = CacheMode::kSequence;
+    twin_options.speculate = Speculate::kOff;
+    options.speculate = drafts_.Below(2) == 0 ? Speculate::kAuto : Speculate::kAlways;
     options.block_tokens = 16 * (1 + static_cast<uint32_t>(random_.Below(2)));
     options.step_tokens = random_.Below(2) == 0 ? 33 : 512;
     options.parallel = 4;
@@ -560,6 +558,8 @@ class SessionTwin {
   void Finish(Engine& twin, const ModelView& view, SessionStore& store, Asked& asked) {
     const Answer& answer = asked.pending->Wait();
     counts_.reused_tokens += answer.receipt.cached_tokens();
+    counts_.drafted += answer.receipt.draft.all_drafted();
+    counts_.accepted += answer.receipt.draft.all_accepted();
     RowMap expected;
     GenerateRequest request;  // what /v1/completions would ask
     request.prompt = asked.request.prompt;
@@ -656,7 +656,7 @@ class SessionTwin {
     };
   }
 
-  Random random_;
+  Random random_, drafts_;
   bool on_disk_ = false;
   std::unique_ptr<Engine> twin_;
   std::filesystem::path folder_;
@@ -680,7 +680,8 @@ inline void PrintSessionTwin(const SessionTwin::Counts& counts) {
   std::printf("dropped messages %llu, prepared tokens %llu, answers with other ids %llu",
               number(counts.dropped_messages), number(counts.prepared_tokens),
               number(counts.exact_answers));
-  std::printf(", histories %llu in %llu pools, with an erase %llu", number(counts.histories),
+  std::printf(", drafted %llu, accepted %llu, histories %llu in %llu pools, with an erase %llu",
+              number(counts.drafted), number(counts.accepted), number(counts.histories),
               number(counts.pools), number(counts.erased_histories));
   std::printf(", erases %llu, wrong %llu: texts that stayed %llu, that went %llu",
               number(counts.erases), number(counts.wrong_erases), number(counts.parted_texts),

@@ -25,6 +25,7 @@ TEST(SessionTwin, LogitsAreThoseOfThePlainIdsWithoutACache) {
   EXPECT_GT(counts.dropped_messages, 0u);
   EXPECT_GT(counts.exact_answers, 0u);
   EXPECT_GT(counts.prepared_tokens, 0u);
+  EXPECT_GT(counts.accepted, 100u);
   EXPECT_GT(counts.parted_texts, 100u);
   EXPECT_GT(counts.behind_texts, 100u);
   for (const char* kind :

@@ -51,7 +51,7 @@ TokensText::TokensText(std::span<const TokenId> ids, SpecialTokens special,
   const std::string rest = stream.Finish();
   if (begin < ends_.size()) Share(begin, rest.size());
   text_ += rest;
-  // A token may end with half a character, after text of its own.
+  // A token may have other text before half a character.
   if (!ends_.empty()) ends_.back() = text_.size();
 }
 
