@@ -2,18 +2,19 @@
 """What a shared Redis is worth to several servers, and what it costs them, beside a plain client of the
 same store in the same run.
 
-usage: fleet_bench.py [KVASIR] [--model M] [--rounds 3] [--only load,proxy,codec,s3,trouble,idle,events,fleet] [--json]
+usage: fleet_bench.py [KVASIR] [--model M] [--rounds 3] [--only MEASURE,...] [--json]
 
-The model is the shape qwen2-0.5b with random weights in Q8_0, or M. Server A reads prompts of 4,080
-tokens; server B, which starts with nothing, is asked for one with 16 tokens more:
+MEASURE is one of load, proxy, codec, s3, stop, break, kill, drip, idle, events and fleet; trouble stands for
+stop, break, kill and drip. The model is the shape qwen2-0.5b with random weights in Q8_0, or M. Server A reads
+prompts of 4,080 tokens; server B, which starts with nothing, is asked for one with 16 tokens more:
   remote    what A read comes from the store,
   pool      the same prompt is in B's memory,
   cold      another prompt is computed.
 `get` is what a plain client needs for the same values on one connection, `open` what two processes need to
 decrypt so many bytes (openssl speed, AES-256-GCM). `proxy`: through 1 Gbit/s and 5 ms. `codec`: what A wrote
 compressed beside what it wrote raw, through the same, in bf16 and f16. `s3`: `remote`, `pool` and `get` with
-moto, a store of S3 in Python, on the same CPUs; left out where it is not installed. `trouble`: the store
-stops, breaks off or drips a byte a second in the middle of a load. `idle`: a server with a store that has
+moto, a store of S3 in Python, on the same CPUs; left out where it is not installed. `stop`, `break`,
+`kill`, `drip`: in the middle of a load the store stops, breaks off, is gone or gives a byte a second. `idle`: a server with a store that has
 nothing for it, beside one without. `events`: KV events with a subscriber, beside none. `fleet`: 40 chats about
 6 documents, three servers with a store to which sglang-router sends them in turn, beside one server; the first
 run installs the router from PyPI in build/fleet-routers; where it cannot, requests go to the servers in turn.
@@ -380,10 +381,15 @@ def fleet_row(bench):
             f"hit tokens of three servers {how} ({three:.3f}) / of one ({alone:.3f})")
 
 
+TROUBLE = ("stop", "break", "kill", "drip")
+MEASURES = ("load", "proxy", "codec", "s3", *TROUBLE, "idle", "events", "fleet")
+
+
 def measures(bench, only):
     """Yields the rows of each measure when it is done."""
-    if only & {"load", "proxy", "trouble"}:
+    if only & {"load", "proxy", *TROUBLE}:
         bench.prompts, bench.names = bench.read_by_a(bench.redis)
+    if only & {"load", "proxy"}:
         seconds = first_tokens(bench, bench.redis.url, bench.prompts)
         cold = seconds["cold"]
     if "load" in only:
@@ -413,7 +419,7 @@ def measures(bench, only):
                 f"TTFT through the same: compressed / raw; bytes {size:.2f}")]
     if "s3" in only and s3_server.is_installed():
         yield s3_rows(bench)
-    for kind in ("stop", "break", "drip") if "trouble" in only else ():
+    for kind in (kind for kind in TROUBLE if kind in only):
         yield trouble_rows(bench, kind)
     if "idle" in only:
         ratio = idle_ratio(bench)
@@ -430,12 +436,15 @@ def main():
     parser.add_argument("kvasir", nargs="?", default=os.environ.get("KVASIR_BINARY", ROOT / "build/release/kvasir"))
     parser.add_argument("--model", help="instead of the shape")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="load,proxy,codec,s3,trouble,idle,events,fleet", help="some of the measures")
+    parser.add_argument("--only", default=",".join(MEASURES), help="some of the measures")
     parser.add_argument("--json", action="store_true", help="one object instead of lines")
     arguments = parser.parse_args()
+    only = set(arguments.only.replace("trouble", ",".join(TROUBLE)).split(","))
+    if unknown := only - set(MEASURES):
+        parser.error(f"--only: no measure {', '.join(sorted(unknown))}; there are {', '.join(MEASURES)}")
     bench, rows = Bench(arguments), []
     try:
-        for some in measures(bench, set(arguments.only.split(","))):
+        for some in measures(bench, only):
             rows += some
             if not arguments.json:
                 show(some, False)

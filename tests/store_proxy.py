@@ -9,7 +9,7 @@ import time
 
 class Proxy:
     """Between a server and the store: a speed in bytes/s, a delay in s, and from `trouble_after` bytes of a
-    connection's answers on one of `stop`, `break`, `drip`. Counts the bytes of answers."""
+    connection's answers on one of `stop`, `break`, `kill` (as break, and no new connections), `drip`. Counts the bytes of answers."""
 
     def __init__(self, port, speed=None, delay=0.0):
         self.port, self.speed, self.delay = port, speed, delay
@@ -54,7 +54,10 @@ class Proxy:
                 passed += len(data) if is_answer else 0
                 try:
                     if is_answer and self.trouble and passed > self.trouble_after:
-                        if self.trouble == "break":
+                        if self.trouble == "kill":
+                            with contextlib.suppress(OSError):  # another connection did it
+                                self.listener.shutdown(socket.SHUT_RDWR)
+                        if self.trouble in ("break", "kill"):
                             raise OSError
                         for byte in data if self.trouble == "drip" else ():
                             sink.sendall(bytes([byte]))
