@@ -62,13 +62,18 @@ Result<Encoded> EncodeAround(const RenderedChat& chat, const ModelView& model,
   return encoded;
 }
 
-// Finds where messages end: after the token whose text reaches the last byte. Decodes only the
-// parts in which messages end. (Where decoding adds or drops a space, the result may be off by one:
-// good enough for a receipt.)
-std::vector<uint32_t> MessageEnds(const Encoded& encoded, std::span<const size_t> text_ends,
-                                  const Tokenizer& tokenizer) {
-  std::vector<uint32_t> ends;
-  ends.reserve(text_ends.size());
+// Where a text ends in ids, and where the next one begins: one token may have both.
+struct Border {
+  uint32_t end = 0, next = 0;
+};
+
+// Finds borders: after the token whose text reaches the last byte, and where that has more, before
+// it. Decodes only the parts in which texts end. (Where decoding adds or drops a space, the result
+// may be off by one: good enough for a receipt.)
+std::vector<Border> Borders(const Encoded& encoded, std::span<const size_t> text_ends,
+                            const Tokenizer& tokenizer) {
+  std::vector<Border> borders;
+  borders.reserve(text_ends.size());
   EncodedPart before;
   auto part = encoded.parts.begin();
   std::optional<TextStream> stream;  // of the part
@@ -79,9 +84,10 @@ std::vector<uint32_t> MessageEnds(const Encoded& encoded, std::span<const size_t
       stream.reset();
     }
     if (part == encoded.parts.end() || part->text_end == end) {
-      ends.push_back(static_cast<uint32_t>(end <= before.text_end        ? before.ids_end
-                                           : part == encoded.parts.end() ? encoded.ids.size()
-                                                                         : part->ids_end));
+      const auto at = static_cast<uint32_t>(end <= before.text_end        ? before.ids_end
+                                            : part == encoded.parts.end() ? encoded.ids.size()
+                                                                          : part->ids_end);
+      borders.push_back({at, at});
       continue;
     }
     if (!stream) {
@@ -90,25 +96,33 @@ std::vector<uint32_t> MessageEnds(const Encoded& encoded, std::span<const size_t
       next = before.ids_end;
     }
     while (bytes < end && next < part->ids_end) bytes += stream->Append(encoded.ids[next++]).size();
-    ends.push_back(static_cast<uint32_t>(next));
+    const auto at = static_cast<uint32_t>(next);
+    borders.push_back({at, bytes > end ? at - 1 : at});
   }
+  return borders;
+}
+
+std::vector<uint32_t> EndsOf(std::span<const Border> borders) {
+  std::vector<uint32_t> ends;
+  ends.reserve(borders.size());
+  for (const Border& border : borders) ends.push_back(border.end);
   return ends;
 }
 
-// Finds where messages begin. Where a template writes them out of their order, the token before is
-// taken too: it may have the first bytes.
+// Finds where messages begin; `borders`: where they end. Where a template writes them out of their
+// order, the token before is taken too: it may have the first bytes.
 std::vector<uint32_t> MessageBegins(const Encoded& encoded, const RenderedChat& chat,
-                                    std::span<const uint32_t> ends, const Tokenizer& tokenizer) {
-  std::vector<uint32_t> begins(ends.size(), 0);
-  if (!ends.empty()) std::copy(ends.begin(), ends.end() - 1, begins.begin() + 1);
+                                    std::span<const Border> borders, const Tokenizer& tokenizer) {
+  std::vector<uint32_t> begins(borders.size(), 0);
   bool in_order = true;
   for (size_t i = 1; i < begins.size(); ++i) {
+    begins[i] = borders[i - 1].next;
     in_order &= chat.message_begin[i] == chat.message_end[i - 1];
   }
   if (in_order) return begins;
-  const std::vector<uint32_t> earliest = MessageEnds(encoded, chat.message_begin, tokenizer);
+  const std::vector<Border> earliest = Borders(encoded, chat.message_begin, tokenizer);
   for (size_t i = 1; i < begins.size(); ++i) {
-    begins[i] = std::min(begins[i], earliest[i] - std::min(earliest[i], 1U));
+    begins[i] = std::min(begins[i], earliest[i].end - std::min(earliest[i].end, 1U));
   }
   return begins;
 }
@@ -217,7 +231,7 @@ Result<std::vector<uint32_t>> TokensBefore(const RenderedChat& chat,
                                            std::span<const size_t> text_ends,
                                            const ModelView& model) {
   KV_ASSIGN(const Encoded encoded, EncodeAround(chat, model, {}));
-  return MessageEnds(encoded, text_ends, *model.tokenizer);
+  return EndsOf(Borders(encoded, text_ends, *model.tokenizer));
 }
 
 namespace {
@@ -254,8 +268,9 @@ Result<ChatPrompt> EncodeChat(const RenderedChat& chat, const ModelView& model,
     const size_t end = count < before ? 0 : chat.message_end[count - before];
     prompt.thought = ThoughtAtEnd(*model.think, std::string_view(chat.text).substr(end));
   }
-  prompt.message_ends = MessageEnds(encoded, chat.message_end, *model.tokenizer);
-  prompt.message_begins = MessageBegins(encoded, chat, prompt.message_ends, *model.tokenizer);
+  const std::vector<Border> borders = Borders(encoded, chat.message_end, *model.tokenizer);
+  prompt.message_ends = EndsOf(borders);
+  prompt.message_begins = MessageBegins(encoded, chat, borders, *model.tokenizer);
   prompt.ids = std::move(encoded.ids);
   return prompt;
 }

@@ -273,7 +273,8 @@ TEST(ChatPrompt, AnswersStandWithTheirIdsAlsoWhereATokenizerAddsSpaces) {
   std::printf("%zu tokenizers\n", tokenizers);
 }
 
-// Every message's text ends in the token that the ends name, and no earlier one reaches it.
+// Every message's text ends in the token that the ends name, and no earlier one reaches it; the
+// next one begins in the token that the begins name.
 TEST(ChatPrompt, MessagesEndWhereTheirTextDoes) {
   const auto path = std::filesystem::path(KVASIR_SOURCE_DIR) / "models/kvasir-demo";
   const auto tokenizer =
@@ -286,12 +287,13 @@ TEST(ChatPrompt, MessagesEndWhereTheirTextDoes) {
   for (int round = 0; round < 50; ++round) {
     RenderedChat chat;
     chat.written = std::make_shared<const std::string>("");
-    // Messages with a special token between, inside, or none.
+    // Messages with a special token between, inside, or none; " remember" is one token.
     for (size_t i = 1 + random.Below(6); i > 0; --i) {
       for (size_t words = 1 + random.Below(4); words > 0; --words) {
         chat.text += random.Below(4) == 0   ? "<|end|>"
                      : random.Below(2) == 0 ? " ein W\u00f6rt"
-                                            : "x";
+                     : random.Below(2) == 0 ? " rem"
+                                            : "ember";
       }
       chat.message_begin.push_back(chat.message_end.empty() ? 0 : chat.message_end.back());
       chat.message_end.push_back(chat.text.size());
@@ -306,6 +308,11 @@ TEST(ChatPrompt, MessagesEndWhereTheirTextDoes) {
                 chat.message_end[i]);
       EXPECT_LT((*tokenizer)->Decode(ids.first(end - 1), SpecialTokens::kShow).size(),
                 chat.message_end[i]);
+      const uint32_t begin = prompt->message_begins[i];
+      EXPECT_LE((*tokenizer)->Decode(ids.first(begin), SpecialTokens::kShow).size(),
+                chat.message_begin[i]);
+      EXPECT_GT((*tokenizer)->Decode(ids.first(begin + 1), SpecialTokens::kShow).size(),
+                chat.message_begin[i]);
     }
   }
 }

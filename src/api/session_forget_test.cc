@@ -142,6 +142,28 @@ TEST_F(SessionForgetTest, ATokenThatEndsWithinTheFirstCharacterGoesToo) {
   EXPECT_EQ(PathsOf(forgotten->state), Texts{"x"});
 }
 
+// Token 256 is "ab": the end of one message and the beginning of the next one.
+TEST_F(SessionForgetTest, ATokenOfTwoMessagesGoesWithTheSecond) {
+  std::string json = TinyTokenizerJson();
+  json.replace(json.find("257"), 3, "258").replace(json.find("256"), 3, "257");
+  json.insert(json.find("},\"merges\":["), ",\"ab\":256");
+  json.insert(json.find("\"merges\":[") + 10, "\"a b\"");
+  const auto tokenizer = Tokenizer::Parse(json, kTinyTokenizerConfig);
+  ASSERT_TRUE(tokenizer) << tokenizer.error().text();
+  model_.tokenizer = tokenizer->get();
+  model_.vocab_size = 259;
+  const auto bare = ChatTemplate::Parse("{% for m in messages %}{{ m.content }}{% endfor %}");
+  model_.chat_template = bare->get();
+  SessionState state = Session({{"user", "xa"}, {"user", "by"}});
+  Read(&state);
+  ASSERT_EQ(IdsOf(state.paths, 0), (std::vector<TokenId>{'x', 256, 'y'}));
+  state = *Edit(store_, state, 0, Said("", "z"), LaterMessages::kStay);
+  const std::vector<ForgetRequest> asked = Forget(state, 1, 2).requests;
+  ASSERT_EQ(asked.size(), 2u);
+  EXPECT_EQ(asked[0].ids, (std::vector<TokenId>{'x', 256, 'y'}));
+  EXPECT_EQ(asked[0].first, 1u);
+}
+
 // Else a prompt that parts from the older one after the part would keep it.
 TEST_F(SessionForgetTest, APartIsFoundAfterAnOlderTextToo) {
   SessionState state = Session({{"user", "ab"}, {"assistant", "cdef"}});
@@ -189,6 +211,18 @@ TEST_F(SessionForgetTest, ATextThatTheTemplateTrimsIsFound) {
   const auto space = ForgetPoints(state, 0, 0, 1);
   ASSERT_TRUE(space);
   EXPECT_EQ(Shown(space->requests), Texts{"[a]b;c;"}) << "which is not in the prompt";
+}
+
+TEST_F(SessionForgetTest, WhiteSpaceThatTheTemplateTrimsAtTheEndOfAPathIsInNoToken) {
+  const auto trims =
+      ChatTemplate::Parse("{% for m in messages %}{{ m.content | trim }}{% endfor %}");
+  model_.chat_template = trims->get();
+  SessionState state = Session({{"user", "a"}, {"user", "bc \n"}});
+  Read(&state);
+  state = *Edit(store_, state, 0, Said("", "d"), LaterMessages::kStay);
+  const auto space = ForgetPoints(state, 1, 2, 4);
+  ASSERT_TRUE(space);
+  EXPECT_EQ(Shown(space->requests), Texts{"a[bc]"}) << "the message goes where it was read";
 }
 
 TEST_F(SessionForgetTest, APartOutsideTheSessionIsRefused) {

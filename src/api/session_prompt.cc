@@ -289,7 +289,7 @@ Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
     const auto s = static_cast<size_t>(shown - indexes.begin());
     std::optional<ContentPart> whole;
     if (part) whole = {state.messages[index]->content, *part};
-    const TokensText tokens(prompt.ids, SpecialTokens::kShow, *model.tokenizer);
+    const TokensText tokens(prompt.ids, *model.tokenizer);
     const Place place = tokens.text() == chat.text
                             ? PlaceByBytes(chat, s, whole, tokens)
                             : PlaceByText(prompt, s, whole, *model.tokenizer);

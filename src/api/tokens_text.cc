@@ -1,6 +1,7 @@
 #include "api/tokens_text.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace kvasir {
 namespace {
@@ -24,10 +25,9 @@ size_t OwnBytes(std::string_view added, TokenId id, const Tokenizer& tokenizer) 
 
 }  // namespace
 
-TokensText::TokensText(std::span<const TokenId> ids, SpecialTokens special,
-                       const Tokenizer& tokenizer)
+TokensText::TokensText(std::span<const TokenId> ids, const Tokenizer& tokenizer)
     : ids_(ids), tokenizer_(tokenizer) {
-  TextStream stream(tokenizer, special);
+  TextStream stream(tokenizer, SpecialTokens::kShow);
   ends_.reserve(ids.size());
   size_t begin = 0;  // of the tokens whose text has not come
   for (const TokenId id : ids) {
@@ -56,11 +56,16 @@ TokensText::TokensText(std::span<const TokenId> ids, SpecialTokens special,
 }
 
 size_t TokensText::Share(size_t begin, size_t bytes) {
-  const size_t count = ends_.size() - begin, each = bytes == 3 * count ? 3 : 1;
+  const size_t count = ends_.size() - begin;
+  if (bytes > count && bytes != 3 * count) {  // some are of bytes that make no character
+    std::fill(ends_.begin() + static_cast<std::ptrdiff_t>(begin), ends_.end(), text_.size());
+    ends_.back() += bytes;
+    return count;
+  }
+  const size_t each = bytes == 3 * count ? 3 : 1;
   for (size_t i = 0; i < count; ++i) {
     ends_[begin + i] = text_.size() + std::min(bytes, each * (i + 1));
   }
-  if (bytes > each * count) ends_.back() = text_.size() + bytes;
   return std::min(count, bytes / each);
 }
 
@@ -71,13 +76,15 @@ size_t TokensText::TokenWith(size_t bytes) const {
 TokenRange TokensText::Find(const ContentBytes& bytes) const {
   size_t first = TokenWith(bytes.begin + 1);
   if (first < ids_.size()) {
+    size_t own = first;  // the first of its tokens that is not empty
     // A character of several tokens is text when the last of them comes; it begins with the first.
     while (first > 0 && ends_[first - 1] == (first > 1 ? ends_[first - 2] : 0) &&
            !tokenizer_.IsSpecial(ids_[first - 1])) {
-      --first;
+      if (!tokenizer_.TokenText(ids_[--first]).empty()) own = first;
     }
-    // A token of other text may end with the first bytes of the character.
-    if (first > 0 && BeginsWithinCharacter(TextOf(ids_[first], tokenizer_))) --first;
+    // A token of other text may end with the first bytes of the character, or of half a one.
+    const bool has_half = BeginsWithinCharacter(std::string_view(text_).substr(bytes.begin));
+    if (first > 0 && (has_half || BeginsWithinCharacter(TextOf(ids_[own], tokenizer_)))) --first;
   }
   return {first, std::max(first, TokenWith(bytes.end))};
 }
@@ -93,11 +100,25 @@ ContentPart Trimmed(const ContentPart& whole) {
 
 std::optional<TokenRange> FindText(std::span<const TokenId> ids, const ContentPart& whole,
                                    const Tokenizer& tokenizer) {
-  const TokensText tokens(ids, SpecialTokens::kSkip, tokenizer);  // a mark may have it too
+  // Marks may have the content too, and end a character that an answer was cut in.
+  const auto is_mark = [&](TokenId id) { return tokenizer.IsSpecial(id); };
+  std::vector<std::pair<size_t, TokensText>> texts;  // between marks, and where they begin
+  for (size_t begin = 0, end; begin < ids.size(); begin = end + 1) {
+    end = static_cast<size_t>(std::find_if(ids.begin() + begin, ids.end(), is_mark) - ids.begin());
+    texts.emplace_back(begin, TokensText(ids.subspan(begin, end - begin), tokenizer));
+  }
   for (const auto& [content, part] : {whole, Trimmed(whole)}) {
-    const size_t at = tokens.text().find(content);
-    if (content.empty() || at == std::string::npos || at != tokens.text().rfind(content)) continue;
-    return tokens.Find({at + part.begin, at + part.end});
+    if (content.empty()) continue;
+    std::optional<TokenRange> found;
+    size_t count = 0;
+    for (const auto& [begin, tokens] : texts) {
+      const size_t at = tokens.text().find(content);
+      if (at == std::string::npos) continue;
+      count += at == tokens.text().rfind(content) ? 1 : 2;
+      const TokenRange range = tokens.Find({at + part.begin, at + part.end});
+      if (range.last < tokens.size()) found = {begin + range.first, begin + range.last};
+    }
+    if (count == 1) return found;
   }
   return std::nullopt;
 }

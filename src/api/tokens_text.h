@@ -21,11 +21,11 @@ struct TokenRange {
   size_t first = 0, last = 0;  // both included
 };
 
-// The text of ids. Immutable.
+// The text of ids, special tokens shown. Immutable.
 class TokensText {
  public:
   // `ids` and `tokenizer` must outlive it. O(ids).
-  TokensText(std::span<const TokenId> ids, SpecialTokens special, const Tokenizer& tokenizer);
+  TokensText(std::span<const TokenId> ids, const Tokenizer& tokenizer);
 
   const std::string& text() const { return text_; }
   size_t size() const { return ids_.size(); }  // tokens
@@ -56,8 +56,8 @@ struct ContentPart {
 ContentPart Trimmed(const ContentPart& whole);
 
 // Returns the tokens that have text of the part, where the ids stand for one message and what a
-// template writes around it. Absent: they do not have the content, or what is left of it without
-// white space around it, once. O(text).
+// template writes around it. Absent: the tokens between two special ones do not have the content,
+// or what is left of it without white space around it, once, or nothing of the part. O(text).
 std::optional<TokenRange> FindText(std::span<const TokenId> ids, const ContentPart& whole,
                                    const Tokenizer& tokenizer);
 
