@@ -41,6 +41,10 @@ struct DraftModel::Slot {
   bool unreadable = false;  // a token is beyond the model's vocabulary
   bool goes_on = false;     // its draft may get longer in this Fill
   bool is_behind() const { return has_kv && num_known - kv.num_committed() > kMostBehind; }
+  void DropKv() {
+    kv = KvSequence();
+    has_kv = false;
+  }
 };
 
 DraftModel::DraftModel(const DraftModelParts& parts, const SchedulerOptions& options,
@@ -68,12 +72,12 @@ DraftModel::DraftModel(const DraftModelParts& parts, const SchedulerOptions& opt
 DraftModel::~DraftModel() { DropAll(); }
 
 void DraftModel::Release(Slot& slot) {
-  slot.kv = KvSequence();
+  slot.DropKv();
   slot.shadow.format.reset();
   slot.shadow.format_choice.reset();
   Wipe(&slot.shadow.tokens);
   slot.id.reset();
-  slot.has_kv = slot.unreadable = false;
+  slot.unreadable = false;
   slot.num_known = slot.ask_at = 0;
 }
 
@@ -306,7 +310,8 @@ bool DraftModel::AddRows(Slot& slot, std::span<const TokenId> tokens) {
 }
 
 // Runs the step and commits its rows of known tokens. Returns false where no sequence is in the
-// step, or the step failed.
+// step, or the step failed. Drops rows that are not finite; where the step only reads, all KV of
+// their slot, since Read would read the same rows again.
 bool DraftModel::RunRows(bool draws) {
   if (in_step_.empty()) return false;
   const uint64_t start_ns = MonotonicNs();
@@ -321,7 +326,8 @@ bool DraftModel::RunRows(bool draws) {
     }
     slot.goes_on = finite;
     if (!finite) {
-      KV_CHECK(cache_.Truncate(slot.kv, slot.kv.num_committed()));
+      if (!draws) slot.DropKv();
+      if (draws) KV_CHECK(cache_.Truncate(slot.kv, slot.kv.num_committed()));
       continue;
     }
     // The row of the last known token is computed again if the sequence is left out of this step.
@@ -340,9 +346,7 @@ bool DraftModel::RunRows(bool draws) {
 void DraftModel::Read(const StepCost& cost) {
   const bool always = options_.speculate == Speculate::kAlways;
   do {
-    in_step_.clear();
-    sequences_.clear();
-    tokens_.clear();
+    ClearStep();
     const StepWork decodes{.decode_rows = static_cast<uint32_t>(wishes_.size())};
     const double spare_ns = static_cast<double>(options_.target_step_ns) - cost.PredictNs(decodes);
     uint32_t free =
@@ -354,10 +358,7 @@ void DraftModel::Read(const StepCost& cost) {
       const uint32_t begin = slot->kv.num_committed();
       const uint32_t rows = std::min(slot->num_known - 1 - begin, free);
       free -= rows;
-      if (!AddRows(*slot, std::span(slot->shadow.tokens).subspan(begin, rows))) {
-        slot->kv = KvSequence();
-        slot->has_kv = false;
-      }
+      if (!AddRows(*slot, std::span(slot->shadow.tokens).subspan(begin, rows))) slot->DropKv();
     }
   } while (RunRows(false) && always);
 }
@@ -374,9 +375,7 @@ void DraftModel::DraftTokens(std::span<const std::unique_ptr<Request>> running, 
     slot->shadow.check = {.num_drafted = longest};
   }
   for (uint32_t length = 1; length <= longest; ++length) {
-    in_step_.clear();
-    sequences_.clear();
-    tokens_.clear();
+    ClearStep();
     for (Slot* slot : wishes_) {
       if (!slot->goes_on || slot->most < length) continue;
       const std::span<const TokenId> known = slot->shadow.tokens;

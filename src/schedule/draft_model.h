@@ -74,6 +74,11 @@ class DraftModel {
   void ReadPrompts(const StepCost& cost);
   void Read(const StepCost& cost);
   void DraftTokens(std::span<const std::unique_ptr<Request>> running, uint32_t longest);
+  void ClearStep() {
+    in_step_.clear();
+    sequences_.clear();
+    tokens_.clear();
+  }
   bool AddRows(Slot& slot, std::span<const TokenId> tokens);
   bool RunRows(bool draws);
   void Draw();

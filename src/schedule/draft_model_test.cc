@@ -27,6 +27,24 @@ struct ModelDrafts {
   uint32_t draft_blocks = 64;
   uint32_t draft_ctx = kSmallContext;
   uint64_t format_steps = 400'000;
+  TokenId draft_not_finite = -1;  // FakeRunner::Options::not_finite
+};
+
+// A draft model whose steps fail after the first kMostSteps: no Fill of a test steps for ever.
+class DraftRunner final : public FakeRunner {
+ public:
+  static constexpr uint32_t kMostSteps = 2000;
+
+  using FakeRunner::FakeRunner;
+  Status Step(std::span<const StepSequence> sequences, std::span<const TokenId> tokens) override {
+    if (++num_steps_ > kMostSteps)
+      return tl::unexpected(Error{Code::kUnavailable, "too many steps"});
+    return FakeRunner::Step(sequences, tokens);
+  }
+  uint32_t num_steps() const { return num_steps_; }
+
+ private:
+  uint32_t num_steps_ = 0;
 };
 
 FakeRunner::Options DraftRunnerOptions(const ModelDrafts& options) {
@@ -34,6 +52,7 @@ FakeRunner::Options DraftRunnerOptions(const ModelDrafts& options) {
   draft.vocab_size = options.draft_vocab;
   draft.windows = options.draft_windows;
   draft.max_rows = 128;
+  draft.not_finite = options.draft_not_finite;
   return draft;
 }
 
@@ -83,6 +102,7 @@ class ModelDrafting {
   }
   Scheduler& scheduler() { return scheduler_; }
   KvCache& draft_cache() { return *draft_cache_; }
+  uint32_t draft_steps() const { return draft_runner_.num_steps(); }
   // Gives the requests that come this grammar.
   void set_format(const char* text) {
     spec_format_ = *CompileGrammarText(FormatLanguage::kGbnf, text);
@@ -114,7 +134,8 @@ class ModelDrafting {
   TokenMasks masks_{std::make_shared<const TokenTrie>(std::vector<std::string>(kSmallVocab, "ab"),
                                                       std::vector<TokenId>()),
                     1 << 20};
-  FakeRunner runner_, draft_runner_;
+  FakeRunner runner_;
+  DraftRunner draft_runner_;
   const std::unique_ptr<KvCache> cache_, draft_cache_;
   Scheduler scheduler_;
   EngineStats stats_;
@@ -212,6 +233,21 @@ TEST(DraftModel, DraftsAgainForASequenceThatStepsLeftOut) {
     if (!has_model) expected = drafting.answers;
     EXPECT_EQ(drafting.answers, expected);
   }
+}
+
+// A token makes all rows of its sequence useless, whether the prompt or the answer has it.
+TEST(DraftModel, StopsReadingWhereRowsAreNotFinite) {
+  ModelDrafting plain({.has_model = false});
+  const auto expected = AnswersOf(plain);
+  uint32_t drafted = 0;
+  for (TokenId token = 0; token < static_cast<TokenId>(kSmallVocab); token += 5) {
+    ModelDrafting drafting({.draft_not_finite = token});
+    EXPECT_EQ(AnswersOf(drafting), expected) << token;
+    EXPECT_LT(drafting.draft_steps(), DraftRunner::kMostSteps) << token;
+    EXPECT_EQ(drafting.draft_cache().usage().pinned_blocks, 0u);
+    for (uint32_t i = 0; i < 5; ++i) drafted += drafting.DraftsOf(i).all_drafted();
+  }
+  EXPECT_GT(drafted, 0u) << "other sequences are drafted for";
 }
 
 TEST(DraftModel, KeepsWhatItReadForTheNextTurnOfItsOwnerAlone) {

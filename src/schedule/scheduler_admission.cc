@@ -102,7 +102,9 @@ Scheduler::Known Scheduler::KnownOf(const Request& request) const {
   const GenerateRequest& spec = request.spec;
   const Sequence* first = request.answer.first_live();  // null before it has run
   Known known;
-  known.goes_on = request.resume.preempted && request.answer.prompt_done;
+  // An answer with tokens goes on even if its prompt was not yet computed again.
+  known.goes_on =
+      request.resume.preempted && (request.answer.prompt_done || request.answer.longest > 0);
   // Where several choices go on, the prompt is computed once and forked again.
   known.is_whole =
       known.goes_on && (request.width() == 1 || options_.cache_mode == CacheMode::kNone);
@@ -275,6 +277,7 @@ void Scheduler::Preempt(size_t running_index, PreemptCause cause) {
   loads_.End(*request);
   for (const auto& sequence : request->answer.sequences) {
     sequence->LeaveFormat();
+    sequence->draft = {};  // it may run again before the next drafts are filled in
     if (sequence->done || sequence->kv.tables().empty()) continue;  // or it waits to be forked
     sequence->num_computed = std::max(sequence->num_computed, sequence->kv.num_committed());
     sequence->kv.Close();
