@@ -55,6 +55,35 @@ struct SomeForget {
   Forgetting forgetting;
 };
 
+// Tells whether the paths that a forget leaves end before the forgotten texts. One that ends within
+// such a text and never had the message read the same beginning of another message.
+inline bool AreCut(std::span<const ForgetRequest> texts, const SessionState& before,
+                   const SomeForget& some) {
+  const SessionPaths& paths = some.forgetting.state.paths;
+  const auto is_asked = [&](const SessionPath::Begin& begin) {
+    const auto& [first, end] = some.asked.messages;
+    const auto messages = std::span(before.messages).subspan(first, end - first);
+    return std::ranges::any_of(
+        messages, [&](const auto& message) { return message->number == begin.number; });
+  };
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const std::vector<TokenId> ids = IdsOf(paths, i);
+    const auto common = [&](const ForgetRequest& text) {
+      return SharedLength(std::span<const TokenId>(ids), std::span<const TokenId>(text.ids));
+    };
+    const bool is_cut = std::ranges::any_of(texts, [&](const ForgetRequest& text) {
+      return common(text) == ids.size() && ids.size() <= text.first;
+    });
+    const bool had_it = std::ranges::any_of(BeginsOf(paths, i), is_asked);
+    const bool has_some = std::ranges::any_of(texts, [&](const ForgetRequest& text) {
+      const size_t most = had_it && common(text) == ids.size() ? text.first : text.last;
+      return common(text) > most;
+    });
+    if (has_some && !is_cut) return false;
+  }
+  return true;
+}
+
 // Takes a random part out of a message. Absent: the message has no text, or the model wrote bytes
 // in it that do not make a character.
 inline std::optional<SomeForget> ForgetSomePart(Random& random, SessionStore& store,

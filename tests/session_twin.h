@@ -358,7 +358,7 @@ class SessionTwin {
       ASSERT_TRUE(turn->Replace(some.forgetting.state));
       requests = some.forgetting.requests;
       rule = ForgottenTexts(state, some.asked, scope).Take();
-      notes_right = AreCut(rule, PathsOf(some.forgetting.state));
+      notes_right = AreCut(rule, state, some);
       NoteForgotten(id, rule);
     }
     const Texts before = ResidentIn(engine);
@@ -401,11 +401,6 @@ class SessionTwin {
     counts_.wrong_erases += !is_right;
   }
 
-  static Texts PathsOf(const SessionState& state) {
-    Texts paths;
-    for (size_t i = 0; i < state.paths.size(); ++i) paths.push_back(IdsOf(state.paths, i));
-    return paths;
-  }
   // Tells whether no text has all of a forgotten text or ends in it, unless a live session has it.
   static bool HasNone(std::span<const ForgetRequest> forgotten, const Texts& texts) {
     return std::ranges::none_of(forgotten, [&](const ForgetRequest& one) {
@@ -415,16 +410,6 @@ class SessionTwin {
         return (common > one.last || ends_there) && !IsIn(one.kept, text);
       });
     });
-  }
-
-  // Tells whether nothing of a forgotten text is left in a session's paths: they end before it.
-  static bool AreCut(std::vector<ForgetRequest> forgotten, const Texts& paths) {
-    Texts cut;
-    for (const ForgetRequest& one : forgotten) {
-      cut.emplace_back(one.ids.begin(), one.ids.begin() + one.first);
-    }
-    for (ForgetRequest& one : forgotten) one.kept = cut;
-    return HasNone(forgotten, paths);
   }
 
   // Tells whether a text has all that the session's prompts begin with, up to the end of the first
