@@ -13,7 +13,7 @@
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kLongAfter = 60, kContext = kLongAfter + 4;
+constexpr uint32_t kResumeLongAfter = 60, kResumeContext = kResumeLongAfter + 4;
 constexpr uint32_t kMostSteps = 2000;  // of a test: far more than it needs
 
 // A scheduler for a model with RoPE longrope. All drafts are right.
@@ -26,7 +26,7 @@ class ResumingScheduler {
                    {.parallel = 2,
                     .max_rows = kSmallRows,
                     .logit_rows = kSmallRows,
-                    .long_rope = LongRope{kLongAfter, Identity{9}},
+                    .long_rope = LongRope{kResumeLongAfter, Identity{9}},
                     .end_tokens = {},
                     .speculate = Speculate::kAlways,
                     .draft_max = kDraft,
@@ -58,7 +58,7 @@ class ResumingScheduler {
           if (event.last) asked->receipt = event.receipt;
           asked->is_done |= event.last;
         },
-        LimitsFor(*cache_, kContext, kSmallVocab, 2));
+        LimitsFor(*cache_, kResumeContext, kSmallVocab, 2));
     ASSERT_TRUE(request);
     (*request)->id = RequestId{++last_id_};
     (*request)->times.submitted_ns = MonotonicNs();
@@ -93,8 +93,8 @@ class ResumingScheduler {
 
   static FakeRunner::Options RunnerOptions() {
     FakeRunner::Options options = SmallRunnerOptions();
-    options.max_positions = kContext;
-    options.long_after = kLongAfter;
+    options.max_positions = kResumeContext;
+    options.long_after = kResumeLongAfter;
     return options;
   }
   void Step() {
@@ -115,7 +115,7 @@ TEST(SchedulerResume, ARestartedAnswerDropsTheDraftOfItsLastStep) {
   ResumingScheduler process;
   for (const bool is_first : {true, false}) {
     GenerateRequest spec;
-    spec.prompt = SmallPrompt(kLongAfter - 13);
+    spec.prompt = SmallPrompt(kResumeLongAfter - 13);
     spec.max_tokens = 13 + 2;
     ResumingScheduler::Asked asked;
     process.Begin(spec, &asked);
@@ -132,7 +132,7 @@ TEST(SchedulerResume, ChoicesGoOnThoughTheyLoseTheirBlocksAgainBeforeTheirPrompt
   ResumingScheduler process;
   GenerateRequest spec;
   spec.prompt = SmallPrompt(40);
-  spec.max_tokens = kContext - 40;
+  spec.max_tokens = kResumeContext - 40;
   spec.n = 2;
   spec.priority = 5;
   spec.chunk_tokens = 4;
