@@ -53,7 +53,7 @@ MachineLimits MeasureLimits(std::optional<uint32_t> threads);
 std::optional<MachineLimits> MeasureReading(std::optional<uint32_t> threads, uint64_t most_bytes);
 
 // Keeps limits in the cache folder (EngineOptions::cache_dir), beside those of other numbers of
-// threads. kNotFound: there is no such folder. Other errors are those of WriteAtomicFile.
+// threads. Fails with kNotFound if there is no cache folder, and as WriteAtomicFile does.
 Status KeepLimits(const std::optional<std::string>& cache_dir, const MachineLimits& limits);
 // Returns what KeepLimits kept last on a processor of this name with so many threads (absent:
 // DefaultThreads()). A bad file is never an error.

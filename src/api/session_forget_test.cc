@@ -28,6 +28,19 @@ class SessionForgetTest : public ByteSessionTest {
     }
     return shown;
   }
+  // Gives the model a tokenizer whose token 256 is "a" and another token. Returns it: it must
+  // outlive what the test does.
+  std::unique_ptr<const Tokenizer> UsePairOfA(const std::string& second) {
+    std::string json = TinyTokenizerJson();
+    json.replace(json.find("257"), 3, "258").replace(json.find("256"), 3, "257");
+    json.insert(json.find("},\"merges\":["), ",\"a" + second + "\":256");
+    json.insert(json.find("\"merges\":[") + 10, "\"a " + second + "\"");
+    auto tokenizer = Tokenizer::Parse(json, kTinyTokenizerConfig);
+    EXPECT_TRUE(tokenizer) << tokenizer.error().text();
+    model_.tokenizer = tokenizer->get();
+    model_.vocab_size = 259;
+    return std::move(*tokenizer);
+  }
   Texts PathsOf(const SessionState& state) const {
     Texts texts;
     for (size_t i = 0; i < state.paths.size(); ++i) texts.push_back(Text(IdsOf(state.paths, i)));
@@ -123,14 +136,7 @@ TEST_F(SessionForgetTest, APartIsItsCodePoints) {
 
 // Token 256 is "a" and the first byte of the part's first character.
 TEST_F(SessionForgetTest, ATokenThatEndsWithinTheFirstCharacterGoesToo) {
-  std::string json = TinyTokenizerJson();
-  json.replace(json.find("257"), 3, "258").replace(json.find("256"), 3, "257");
-  json.insert(json.find("},\"merges\":["), ",\"a\xC3\x83\":256");
-  json.insert(json.find("\"merges\":[") + 10, "\"a \xC3\x83\"");
-  const auto tokenizer = Tokenizer::Parse(json, kTinyTokenizerConfig);
-  ASSERT_TRUE(tokenizer) << tokenizer.error().text();
-  model_.tokenizer = tokenizer->get();
-  model_.vocab_size = 259;
+  const auto tokenizer = UsePairOfA("\xC3\x83");
   SessionState state = Session({{"user", "xa\xC3\xA9y"}});
   Read(&state);
   ASSERT_EQ(IdsOf(state.paths, 0), (std::vector<TokenId>{'x', 256, 0xA9, 'y', ';'}));
@@ -144,14 +150,7 @@ TEST_F(SessionForgetTest, ATokenThatEndsWithinTheFirstCharacterGoesToo) {
 
 // Token 256 is "ab": the end of one message and the beginning of the next one.
 TEST_F(SessionForgetTest, ATokenOfTwoMessagesGoesWithTheSecond) {
-  std::string json = TinyTokenizerJson();
-  json.replace(json.find("257"), 3, "258").replace(json.find("256"), 3, "257");
-  json.insert(json.find("},\"merges\":["), ",\"ab\":256");
-  json.insert(json.find("\"merges\":[") + 10, "\"a b\"");
-  const auto tokenizer = Tokenizer::Parse(json, kTinyTokenizerConfig);
-  ASSERT_TRUE(tokenizer) << tokenizer.error().text();
-  model_.tokenizer = tokenizer->get();
-  model_.vocab_size = 259;
+  const auto tokenizer = UsePairOfA("b");
   const auto bare = ChatTemplate::Parse("{% for m in messages %}{{ m.content }}{% endfor %}");
   model_.chat_template = bare->get();
   SessionState state = Session({{"user", "xa"}, {"user", "by"}});
