@@ -54,16 +54,26 @@ struct Slice {
   }
 };
 
+// Memory to prefetch, step by step. It may end beyond the data: prefetching never faults.
+struct Ahead {
+  const std::byte* from;
+  size_t step;  // bytes, a multiple of 64
+  KV_INLINE void Ask(uint32_t i) const {
+    for (size_t at = i * step; at < (i + 1) * step; at += 64) __builtin_prefetch(from + at, 0, 2);
+  }
+};
+
 template <class S>
 using LaneSlice = Slice<S, PackedCodes<S>, kSliceGroups>;
 
 // Adds groups [first, first + count) of kRegisterPanels panels to the sums of rows [row, row +
 // kRegisterRows), in order; group 0 begins them. Repeats the last row for rows at or beyond `end`,
-// into spare sums.
+// into spare sums. Prefetches the weights of the panels' next slices, group by group: while they
+// are read, these are multiplied.
 template <class S>
 void AddSliceByLanes(const MatMulArgs& a, const ActivationLayout& layout,
                      const LaneSlice<S>* slices, uint32_t first, uint32_t count, uint32_t row,
-                     uint32_t end, float (*sums)[kRegisterPanels][16]) {
+                     uint32_t end, const Ahead* weights, float (*sums)[kRegisterPanels][16]) {
   const std::byte* rows[kRegisterRows];
   for (uint32_t r = 0; r < kRegisterRows; ++r) {
     rows[r] = a.x + (row + r < end ? row + r : end - 1) * a.x_stride;
@@ -83,7 +93,10 @@ void AddSliceByLanes(const MatMulArgs& a, const ActivationLayout& layout,
       }
     }
     ReadyCodes codes[kRegisterPanels];
-    KV_UNROLL for (int p = 0; p < kRegisterPanels; ++p) codes[p].codes = slices[p].codes[i];
+    KV_UNROLL for (int p = 0; p < kRegisterPanels; ++p) {
+      codes[p].codes = slices[p].codes[i];
+      weights[p].Ask(i);
+    }
     GroupDots<S, kRegisterRows, kRegisterPanels> dots(rows, layout.offsets_at(), group);
     dots.Add(codes, rows, group);
     KV_UNROLL for (int p = 0; p < kRegisterPanels; ++p) {
@@ -101,7 +114,9 @@ template <class S>
 void MultiplySliced(const MatMulArgs& a, uint32_t row, uint32_t count) {
   const ActivationLayout layout(a.k);
   const uint32_t groups = (a.k + kGroup - 1) / kGroup, end = row + count;
+  const uint32_t passes = (count + kRegisterRows - 1) / kRegisterRows;
   const uint64_t panel_bytes = PanelBytes(S::kFormat, a.k);
+  static_assert(kSliceGroups % S::kGroups == 0);
   alignas(64) float sums[kSlicedRows + kRegisterRows][kRegisterPanels][16];
   LaneSlice<S> slices[kRegisterPanels];
   if ((a.panel_end - a.panel_begin) % kRegisterPanels != 0) {
@@ -112,11 +127,23 @@ void MultiplySliced(const MatMulArgs& a, uint32_t row, uint32_t count) {
         a.panel_end - panel < kRegisterPanels ? a.panel_end - panel : kRegisterPanels;
     for (uint32_t first = 0; first < groups; first += kSliceGroups) {
       const uint32_t n = groups - first < kSliceGroups ? groups - first : kSliceGroups;
+      const bool begins = panel == a.panel_begin && first == 0;
       for (uint32_t p = 0; p < panels; ++p) {
-        slices[p].Load(a.w + (panel + p) * panel_bytes, first, n, true);
+        slices[p].Load(a.w + (panel + p) * panel_bytes, first, n, begins);
+      }
+      const bool last = first + n == groups;
+      const uint64_t at =
+          last ? kRegisterPanels * panel_bytes : (first + n) / S::kGroups * S::kLayout.unit_bytes();
+      const uint64_t bytes = kSliceGroups / S::kGroups * S::kLayout.unit_bytes();
+      const size_t step = (bytes / (passes * n) + 63) / 64 * 64;
+      Ahead ahead[kRegisterPanels];
+      for (uint32_t p = 0; p < kRegisterPanels; ++p) {
+        ahead[p] = {a.w + (panel + p) * panel_bytes + at, step};
       }
       for (uint32_t r = row; r < end; r += kRegisterRows) {
-        AddSliceByLanes<S>(a, layout, slices, first, n, r, end, sums + (r - row));
+        AddSliceByLanes<S>(a, layout, slices, first, n, r, end, ahead, sums + (r - row));
+        const bool asked = ((r - row) / kRegisterRows + 1) * n * step >= bytes;
+        for (Ahead& next : ahead) next = {next.from + n * step, asked ? 0 : step};
       }
     }
     for (uint32_t r = 0; r < count; ++r) {

@@ -62,15 +62,6 @@ struct SignedCodes {
 template <class S>
 using TileSlice = Slice<S, SignedCodes<S>, kTileGroups>;
 
-// Memory to prefetch, step by step. It may end beyond the data: prefetching never faults.
-struct Ahead {
-  const std::byte* from;
-  size_t step;  // bytes, a multiple of 64
-  KV_INLINE void Ask(uint32_t i) const {
-    for (size_t at = i * step; at < (i + 1) * step; at += 64) __builtin_prefetch(from + at, 0, 2);
-  }
-};
-
 // Groups [first, first + count) of kTileRows rows and one panel, added to their sums in order.
 // Products, their stores and the sums each work on a different group, so that none waits for
 // another.
