@@ -69,6 +69,8 @@ struct EngineOptions {
   uint64_t head_memory_bytes = uint64_t{4} << 20;
   // Limit of the memory for formats of answers: the vocabulary as bytes, grammars, and masks.
   uint64_t grammar_memory_bytes = uint64_t{64} << 20;
+  // How many grammars are compiled at a time, 1 or 2: each takes 30 MiB at most meanwhile.
+  uint32_t grammar_compiles = 2;
   std::optional<uint32_t> threads;  // absent: a thread for each core that this process may use
   bool pin_threads = false;         // each thread to a separate processor
   uint32_t block_tokens = 16;

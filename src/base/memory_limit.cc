@@ -1,7 +1,11 @@
 #include "base/memory_limit.h"
 
+#include <linux/magic.h>
 #include <sys/resource.h>
+#include <sys/vfs.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -21,6 +25,11 @@ uint64_t MachineBytes(const std::string& root) {
   }
   return UINT64_MAX;
 }
+
+// Of a thread where there is no limit.
+constexpr uint64_t kDefaultStackBytes = 8 << 20;
+// Threads of a server with a disk, beside those that compute.
+constexpr uint64_t kThreads = 16;
 
 uint64_t UlimitOf(decltype(RLIMIT_AS) which) {
   rlimit limit;
@@ -51,8 +60,23 @@ MemoryLimit ReadMemoryLimit(const std::string& root, const MemoryUlimits& ulimit
   return least;
 }
 
+bool IsInMemory(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::path path = std::filesystem::absolute(folder, error);
+  while (!std::filesystem::exists(path, error) && path.has_relative_path()) {
+    path = path.parent_path();
+  }
+  struct statfs about;
+  return statfs(path.c_str(), &about) == 0 &&
+         (about.f_type == TMPFS_MAGIC || about.f_type == RAMFS_MAGIC);
+}
+
 MemoryLimit ReadMemoryLimit() {
-  return ReadMemoryLimit("", {UlimitOf(RLIMIT_AS), UlimitOf(RLIMIT_DATA)});
+  const uint64_t address_space = UlimitOf(RLIMIT_AS);
+  const uint64_t stack = std::min(UlimitOf(RLIMIT_STACK), kDefaultStackBytes);
+  const uint64_t stacks = address_space == UINT64_MAX ? 0 : kThreads * stack;
+  return ReadMemoryLimit("",
+                         {address_space - std::min(address_space, stacks), UlimitOf(RLIMIT_DATA)});
 }
 
 }  // namespace kvasir

@@ -22,4 +22,8 @@ struct MemoryUlimits {
 MemoryLimit ReadMemoryLimit(const std::string& root, const MemoryUlimits& ulimits);
 MemoryLimit ReadMemoryLimit();
 
+// Tells whether the files of this folder, or of the one in which it would be made, are memory that
+// counts as a process's (tmpfs, ramfs).
+bool IsInMemory(const std::string& folder);
+
 }  // namespace kvasir

@@ -11,8 +11,9 @@ namespace kvasir {
 
 inline tl::unexpected<Error> NoThread(const char* what, const std::system_error& e) {
   return Fail(Code::kExhausted,
-              "{}: the system refuses another thread: {}; raise the limit (ulimit -u, or pids of "
-              "the container), end other processes, or lower --threads",
+              "{}: the system refuses another thread: {}; raise the limit (ulimit -u, "
+              "ulimit -v for its stack, or pids of the container), end other processes, or lower "
+              "--threads",
               what, e.code().message());
 }
 

@@ -38,6 +38,8 @@ constexpr Part kParts[] = {
 constexpr uint64_t kLeastKvBytes = 8 * kMib;
 // The least memory of the disk tier, and its divisor as in Part; no flag names this memory.
 constexpr uint64_t kLeastDiskBytes = 8 * kMib, kDiskDivisor = 8;
+// What its files get where they are memory (tmpfs): of the limit.
+constexpr uint64_t kFilesDivisor = 16;
 
 // Tells whether a part of the plan takes what is left of it by flags that name it.
 bool IsOpen(const Part& part, const Args& args, const EngineOptions& options) {
@@ -49,8 +51,10 @@ uint64_t DiskMemoryOf(const MemoryPlan& plan) {
   return plan.tier_index_bytes + plan.tier_buffer_bytes;
 }
 
-// `plan`: of these options.
-void Shrink(const Args& args, const MemoryPlan& plan, uint64_t most, EngineOptions* options) {
+void Shrink(const Args& args, uint64_t most, EngineOptions* options) {
+  const Result<MemoryPlan> planned = Engine::PlanMemory(*options);
+  if (!planned) return;
+  const MemoryPlan& plan = *planned;
   const uint64_t need = NeedOf(plan);
   uint64_t open = DiskMemoryOf(plan) + (args.Has("kv-memory") ? 0 : options->kv_memory_bytes);
   for (const Part& part : kParts) {
@@ -75,6 +79,27 @@ void Shrink(const Args& args, const MemoryPlan& plan, uint64_t most, EngineOptio
       std::min(options->kv_memory_bytes, std::max(kLeastKvBytes, left / kMib * kMib));
 }
 
+// Returns what the disk tier's files take of the memory, at most: nothing where they do not lie in
+// it. Where they do, they get a part of the limit if no flag gives their cap.
+uint64_t FitFilesInMemory(const MemoryLimit& limit, EngineOptions* options) {
+  std::optional<DiskOptions>& disk = options->disk;
+  const auto folder = disk ? disk->folder : std::nullopt;
+  if (!folder || !IsInMemory(*folder)) return 0;
+  if (disk->cap_bytes) return *disk->cap_bytes;
+  const uint64_t most = limit.bytes / kFilesDivisor;
+  if (most < kDefaultDiskCapBytes) disk->cap_bytes = most;
+  if (Engine::PlanMemory(*options)) return disk->cap_bytes.value_or(kDefaultDiskCapBytes);
+  disk->cap_bytes = 0;
+  if (options->warn && Engine::PlanMemory(*options)) {
+    options->warn(fmt::format(
+        "{} lies in memory, of which a process may take {} ({}): a sixteenth of it is too little "
+        "for blocks of this model, so nothing is kept there; give a folder on a disk, or "
+        "--disk-cap",
+        *folder, FormatBytes(limit.bytes), limit.source));
+  }
+  return 0;
+}
+
 }  // namespace
 
 void WarnOfThreads(const EngineOptions& options) {
@@ -91,20 +116,27 @@ void WarnOfThreads(const EngineOptions& options) {
 }
 
 Status FitToMachine(const Args& args, const MemoryLimit& limit, EngineOptions* options) {
+  const uint64_t files = FitFilesInMemory(limit, options);
   Result<MemoryPlan> plan = Engine::PlanMemory(*options);
   if (!plan) return {};
-  const uint64_t most = ShareOf(limit.bytes);
+  const uint64_t share = ShareOf(limit.bytes), most = share - std::min(share, files);
   if (NeedOf(*plan) <= most) return {};
-  Shrink(args, *plan, most, options);
-  plan = Engine::PlanMemory(*options);
-  if (!plan || NeedOf(*plan) <= most) return {};
-  const uint64_t need = NeedOf(*plan), others = need - std::min(need, plan->kv_memory_bytes);
+  const EngineOptions given = *options;
+  for (const uint32_t grammar_compiles : {given.grammar_compiles, 1u}) {
+    *options = given;
+    options->grammar_compiles = grammar_compiles;
+    Shrink(args, most, options);
+    plan = Engine::PlanMemory(*options);
+    if (!plan || NeedOf(*plan) <= most) return {};
+  }
+  const uint64_t need = NeedOf(*plan) + files;
+  const uint64_t others = need - std::min(need, plan->kv_memory_bytes);
   const uint64_t largest = (limit.bytes - std::min(limit.bytes, others)) / kMib;
   const std::string said = fmt::format("the plan takes {} and this process may take {} ({})",
                                        FormatBytes(need), FormatBytes(limit.bytes), limit.source);
   if (need <= limit.bytes || args.Has("allow-overcommit")) {
     if (options->warn) {
-      const uint64_t less = (most - std::min(most, others)) / kMib;
+      const uint64_t less = (share - std::min(share, others)) / kMib;
       options->warn(fmt::format(
           "{}: more than 60% of it may end in the system's killing it; {}", said,
           less > 0 ? fmt::format("--kv-memory {}MiB is 60%", less)

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/memory_limit.h"
 #include "base/sizes.h"
 #include "kvasir/engine.h"
 #include "source_paths.h"
@@ -10,8 +11,7 @@ namespace kvasir::cli {
 namespace {
 
 constexpr uint64_t kMib = uint64_t{1} << 20, kGib = uint64_t{1} << 30;
-// With a disk the least plan takes 169 MiB, without one 160.
-constexpr uint64_t kLeast = 300 * kMib;
+constexpr uint64_t kLeast = 256 * kMib;
 
 class MachineLimitsTest : public testing::Test {
  protected:
@@ -72,6 +72,30 @@ TEST_F(MachineLimitsTest, WithADiskTheDefaultsTakeAtMostSixTenthsToo) {
   args_.Set("disk-cap", {"1GiB"});
   ASSERT_TRUE(Fit(300 * kMib));
   EXPECT_EQ(Engine::PlanMemory(options_)->tier_usable_bytes, kGib) << "a flag is a promise";
+}
+
+TEST_F(MachineLimitsTest, TheFilesOfADiskThatIsMemoryAreCounted) {
+  if (!IsInMemory("/dev/shm")) GTEST_SKIP() << "/dev/shm is not a tmpfs";
+  for (const uint64_t limit : {kLeast, 512 * kMib, 2 * kGib}) {
+    const EngineOptions before = options_;
+    options_.disk = DiskOptions{.folder = "/dev/shm/is-not-there/kv", .cap_bytes = {}};
+    ASSERT_TRUE(Fit(limit)) << limit;
+    ASSERT_TRUE(options_.disk->cap_bytes);
+    EXPECT_LE(Need() + *options_.disk->cap_bytes, limit / 10 * 6) << limit;
+    EXPECT_GE(*options_.disk->cap_bytes, 16 * kMib);
+    EXPECT_TRUE(warnings_.empty()) << warnings_[0];
+    options_ = before;
+  }
+  options_.disk = DiskOptions{.folder = "/dev/shm/is-not-there/kv", .cap_bytes = kGib};
+  ASSERT_FALSE(Fit(kGib));
+}
+
+TEST_F(MachineLimitsTest, WhereMemoryIsScarceOneGrammarIsCompiledAtATime) {
+  ASSERT_TRUE(Fit(kGib));
+  EXPECT_EQ(options_.grammar_compiles, 2u);
+  options_ = {.model = options_.model};
+  ASSERT_TRUE(Fit(kLeast));
+  EXPECT_EQ(options_.grammar_compiles, 1u);
 }
 
 TEST_F(MachineLimitsTest, WithADraftModelTheDefaultsTakeAtMostSixTenthsToo) {

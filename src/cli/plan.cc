@@ -62,7 +62,7 @@ void PrintTable(const MemoryPlan& plan, uint64_t disk_cap_bytes) {
   PrintMore(plan);
   PrintBytes("total", plan.total_bytes, "");
   PrintBytes("process", plan.process_bytes,
-             "program, libraries, stacks, tokenizer, two grammars being compiled");
+             "program, libraries, stacks, tokenizer, grammars being compiled");
   PrintBytes("load peak", plan.load_peak_bytes, "while the weights are packed");
   PrintBytes("mapped files", plan.mapped_bytes,
              "read in place; the system may drop and reread them");
@@ -113,9 +113,15 @@ uint64_t DiskCapOf(const MemoryPlan& plan, const EngineOptions& options) {
 std::optional<uint64_t> LeastKvMemory(EngineOptions options) {
   const Result<MemoryPlan> whole = Engine::PlanMemory(options);
   if (!whole) return std::nullopt;
-  options.kv_memory_bytes = whole->sequence_bytes / 2;
-  const Result<MemoryPlan> half = Engine::PlanMemory(options);
-  return half ? half->context_kv_memory_bytes : std::nullopt;
+  // A pool that is too small says what it would need. Where not even its index fits, a little more
+  // is tried.
+  for (uint64_t bytes = whole->sequence_bytes / 2; bytes < whole->kv_memory_bytes;
+       bytes += bytes / 8 + 1) {
+    options.kv_memory_bytes = bytes;
+    const Result<MemoryPlan> small = Engine::PlanMemory(options);
+    if (small) return small->context_kv_memory_bytes;
+  }
+  return std::nullopt;
 }
 
 void PrintComparison(std::span<const MemoryPlan> plans) {

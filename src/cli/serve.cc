@@ -1,8 +1,6 @@
 // kvasir serve: the server.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <linux/magic.h>
-#include <sys/statfs.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -40,17 +38,12 @@ std::string ModeOf(const EngineOptions& options) {
   return "";
 }
 
-bool IsTmpfs(const std::string& folder) {
-  struct statfs about;
-  return statfs(folder.c_str(), &about) == 0 && about.f_type == TMPFS_MAGIC;
-}
-
 // `has_cap`: it was asked for; of the default what can be used is used.
 std::string DiskLine(const Engine& engine, bool has_cap) {
   const std::optional<TierStats> disk = engine.DiskStats();
   if (!disk) return "";
   std::string state;
-  if (!disk->durable) state = IsTmpfs(disk->folder) ? "; not durable (tmpfs)" : "; not durable";
+  if (!disk->durable) state = IsInMemory(disk->folder) ? "; not durable (tmpfs)" : "; not durable";
   if (disk->state != TierStats::State::kOn) {
     state += fmt::format("; {}: {}", ToString(disk->state), disk->reason);
   }

@@ -31,7 +31,7 @@ EngineOnThread::EngineOnThread(Parts parts)
     : parts_(std::move(parts)),
       prompt_key_(parts_.prompt_secret),
       formats_(parts_.text.tokenizer.get(), parts_.card.vocab_size, parts_.scheduler.end_tokens,
-               parts_.options.grammar_memory_bytes),
+               parts_.options.grammar_memory_bytes, parts_.options.grammar_compiles == 1),
       scheduler_(*parts_.runner, *parts_.cache, parts_.scheduler),
       seen_prompts_(parts_.plan.kv_bytes / std::max<uint64_t>(parts_.plan.kv_bytes_per_token, 1)),
       places_(parts_.options.parallel + parts_.options.max_queued, MostWaitingBytes()),

@@ -45,9 +45,9 @@ uint64_t LeastForContext(const Assembly& a) {
   return low;
 }
 
-// What compiling a grammar takes until it is done, on each of two threads: 25,000 words of 3
-// Chinese characters 16 MiB, a million ways that lead on 26 MiB, a text of 500,000 parts 29 MiB.
-constexpr uint64_t kCompileBytes = 2 * (30 << 20);
+// What compiling a grammar takes until it is done: 25,000 words of 3 Chinese characters 16 MiB, a
+// million ways that lead on 26 MiB, a text of 500,000 parts 29 MiB.
+constexpr uint64_t kCompileBytes = 30 << 20;
 
 }  // namespace
 
@@ -138,7 +138,8 @@ MemoryPlan PlanMemory(const Assembly& a, const EngineOptions& options) {
   const uint64_t tokenizer_bytes = TokenizerBytes(a.model);
   plan.process_bytes += 5 * tokenizer_bytes;
   if (options.grammar_memory_bytes > 0) {
-    plan.process_bytes += kCompileBytes + options.parallel * kMostFrameBytes;
+    plan.process_bytes +=
+        options.grammar_compiles * kCompileBytes + options.parallel * kMostFrameBytes;
   }
   plan.load_peak_bytes = plan.total_bytes + a.runner_plan.load_bytes + 10 * tokenizer_bytes;
   if (a.draft) {

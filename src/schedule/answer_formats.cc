@@ -24,11 +24,12 @@ constexpr uint64_t kMaxStepsAhead = 10'000'000;
 }  // namespace
 
 AnswerFormats::AnswerFormats(const Tokenizer* tokenizer, uint32_t vocab_size,
-                             std::vector<TokenId> ends, uint64_t budget_bytes)
+                             std::vector<TokenId> ends, uint64_t budget_bytes, bool one_by_one)
     : tokenizer_(tokenizer),
       vocab_size_(vocab_size),
       ends_(std::move(ends)),
-      budget_bytes_(budget_bytes) {}
+      budget_bytes_(budget_bytes),
+      one_by_one_(one_by_one) {}
 
 uint64_t AnswerFormats::bytes() const {
   const MutexLock lock(mutex_);
@@ -111,6 +112,8 @@ Result<CompiledFormat> AnswerFormats::Compile(const AnswerFormat& format, std::s
     return store->Get(
         digest,
         [&] {
+          std::unique_lock alone(compiling_, std::defer_lock);
+          if (one_by_one_) alone.lock();
           auto grammar = CompileAnswer(format, part, dropped_spaces);
           if (grammar) ComputeMasks(store->masks(), **grammar);
           return grammar;

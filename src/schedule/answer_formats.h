@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -25,9 +26,10 @@ struct CompiledFormat {
 // vocabulary's trie is made for the first request that needs it, in the budget too. Thread-safe.
 class AnswerFormats {
  public:
-  // tokenizer: null, or outlives this. `ends`: tokens that end an answer.
+  // tokenizer: null, or outlives this. `ends`: tokens that end an answer. `one_by_one`: where
+  // memory is scarce, one grammar is compiled at a time.
   AnswerFormats(const Tokenizer* tokenizer, uint32_t vocab_size, std::vector<TokenId> ends,
-                uint64_t budget_bytes);
+                uint64_t budget_bytes, bool one_by_one = false);
 
   // Compiles on the caller's thread. Each owner has its own grammars: the time that a format takes
   // does not say that somebody else asked for it. kUnsupported: the tokenizer's tokens are not
@@ -47,6 +49,8 @@ class AnswerFormats {
   const uint32_t vocab_size_;
   const std::vector<TokenId> ends_;
   const uint64_t budget_bytes_;
+  const bool one_by_one_;
+  std::mutex compiling_;  // held while a grammar is compiled, where one_by_one_
   mutable Mutex mutex_;
   std::optional<Error> no_store_ KV_GUARDED_BY(mutex_);
   std::unique_ptr<GrammarStore> store_ KV_GUARDED_BY(mutex_);  // once made, it stays
