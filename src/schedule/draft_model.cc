@@ -9,43 +9,15 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/wipe.h"
+#include "schedule/draft_model_slot.h"
 
 namespace kvasir {
 namespace {
 
 // The logit of a token that only the other vocabulary has: of weight 0, and finite.
 constexpr float kNoToken = -1e30f;
-// After so many tokens of an answer it is asked again whether reading the prompt pays.
-constexpr uint32_t kAskAgainTokens = 64;
-// Before its steps were measured: a row of a prompt costs such a part of a step of one row.
-constexpr double kUnknownRowShare = 0.25;
 
 }  // namespace
-
-// The KV of a sequence, and its tokens with those that are drafted. States: free (no request);
-// waits (no KV: reading its prompt does not pay); reads (kv lacks more than kMostBehind tokens);
-// drafts.
-struct DraftModel::Slot {
-  std::optional<RequestId> id;  // absent: free
-  Request* request = nullptr;   // while a Fill or Sweep runs
-  Sequence* sequence = nullptr;
-  uint32_t choice = 0;
-  bool has_kv = false;
-  uint32_t ask_at = 0;  // answer tokens
-  KvSequence kv;
-  Sequence shadow;          // its tokens, and its place in the format
-  uint32_t num_known = 0;   // of shadow.tokens: not drafted
-  uint32_t most = 0;        // tokens of its draft
-  double chance = 0;        // that a drafted token is right
-  bool reads = false;       // in this Fill
-  bool unreadable = false;  // a token is beyond the model's vocabulary
-  bool goes_on = false;     // its draft may get longer in this Fill
-  bool is_behind() const { return has_kv && num_known - kv.num_committed() > kMostBehind; }
-  void DropKv() {
-    kv = KvSequence();
-    has_kv = false;
-  }
-};
 
 DraftModel::DraftModel(const DraftModelParts& parts, const SchedulerOptions& options,
                        const Runner& model, const Drafter& drafter, TokenChooser& chooser,
@@ -138,135 +110,19 @@ DraftModel::Slot& DraftModel::SlotOf(Request& request, Sequence& sequence) {
   return *free;
 }
 
-bool DraftModel::CanRead(std::span<const TokenId> tokens) const {
-  const uint32_t vocab_size = runner_.config().vocab_size;
-  return std::ranges::all_of(tokens,
-                             [&](TokenId id) { return static_cast<uint32_t>(id) < vocab_size; });
-}
-
-// Finds the sequences that want a draft, and brings their slots up to what is known.
-void DraftModel::FindWishes(std::span<const std::unique_ptr<Request>> running) {
-  wishes_.clear();
-  for (const auto& request : running) {
-    if (request->done() || !request->answer.prompt_done || request->room.is_starved) continue;
-    if (request->is_erased) continue;  // what was dropped of it is not read again
-    for (const auto& sequence : request->answer.sequences) {
-      Draft& draft = sequence->draft;
-      if (sequence->done || sequence->num_pending() != 1 || sequence->waits_for_format() ||
-          draft.num_tokens > 0) {
-        continue;
-      }
-      const std::vector<TokenId>& known = sequence->tokens;
-      const uint32_t most = drafter_.MostTokens(*request, *sequence);
-      if (most == 0 || known.size() + most > parts_.ctx_size) continue;
-      Slot& slot = SlotOf(*request, *sequence);
-      slot.request = request.get();
-      slot.sequence = sequence.get();
-      slot.most = most;
-      slot.unreadable = slot.unreadable || !CanRead(std::span(known).subspan(slot.num_known));
-      if (slot.unreadable) continue;
-      if (slot.has_kv) Accept(slot, known, cache_);
-      std::vector<TokenId>& tokens = slot.shadow.tokens;
-      if (tokens.capacity() < known.capacity() + kMaxDraft) {
-        tokens.reserve(known.capacity() + kMaxDraft);
-      }
-      tokens.resize(slot.num_known);
-      tokens.insert(tokens.end(), known.begin() + slot.num_known, known.end());
-      slot.num_known = static_cast<uint32_t>(known.size());
-      draft.source = DraftSource::kModel;
-      draft.num_equal = 0;
-      slot.chance = drafter_.Chance(*request, *sequence);
-      wishes_.push_back(&slot);
-    }
-  }
-}
-
-// Returns how long a step of the draft model takes.
-double DraftModel::StepNs(uint32_t rows, const StepCost& cost) const {
-  if (cost_.knows_anything()) return cost_.PredictNs({.decode_rows = rows});
-  // As much less than the other model's as its weights are.
-  const auto weights = static_cast<double>(runner_.weights_bytes());
-  const double share = weights > 0 && weights_bytes_ > 0
-                           ? weights / static_cast<double>(weights_bytes_)
-                           : kUnknownRowShare;
-  return share * cost.PredictNs({.decode_rows = 1}) * (1 + (rows - 1) * kUnknownRowShare);
-}
-
-// Finds the length of drafts, of these slots together, that gives most tokens a second.
-DraftModel::Pace DraftModel::PaceOf(std::span<const Slot* const> slots,
-                                    const StepCost& cost) const {
-  Pace pace;
-  const auto rows = static_cast<uint32_t>(slots.size());
-  const double plain_ns = cost.PredictNs({.decode_rows = rows});
-  const double draft_ns = StepNs(rows, cost);
-  const auto limit_ns = static_cast<double>(options_.target_step_ns);
-  double tokens = rows, best = rows / plain_ns;
-  uint32_t drafted = 0;
-  for (uint32_t length = 1; length <= kMaxDraft; ++length) {
-    uint32_t more = 0;
-    for (const Slot* slot : slots) {
-      if (slot->most < length) continue;
-      ++more;
-      double right = slot->chance;
-      for (uint32_t i = 1; i < length; ++i) right *= slot->chance;
-      tokens += right;
-    }
-    if (more == 0) break;
-    drafted += more;
-    const double ns =
-        cost.PredictNs({.decode_rows = rows, .draft_rows = drafted}) + length * draft_ns;
-    if (limit_ns > 0 && ns > limit_ns) break;
-    if (tokens / ns <= best) continue;
-    best = tokens / ns;
-    pace.longest = length;
-    pace.saved_ns = (plain_ns - ns * rows / tokens) / rows;
-  }
-  return pace;
-}
-
-// Looks for the sequence's beginning in the cache, and decides whether to read the rest.
-bool DraftModel::Begin(Slot& slot, const StepCost& cost) {
-  Request& request = *slot.request;
-  const GenerateRequest& spec = request.spec;
-  const bool always = options_.speculate == Speculate::kAlways;
-  const uint32_t so_far = request.answer.longest;
-  if (so_far < slot.ask_at) return false;
-  slot.ask_at = so_far + kAskAgainTokens;
-  const std::string& owner = request.cache_owner();
-  Pace pace;
-  double left = 0;  // tokens of the answer
-  if (!always) {
-    const Slot* const slots[] = {&slot};
-    pace = PaceOf(slots, cost);
-    const uint32_t expected = tenants_.lengths().ExpectedOfTenant(request.tenant, so_far);
-    left = std::min(expected, request.max_tokens) - std::min(so_far, expected);
-    if (pace.longest == 0 || left * pace.saved_ns <= 0) return false;
-  }
-  MatchOptions options{.reuse = request.shares(), .use_cursor = false, .use_tier = false};
-  options.account = cache_.EnterAccount(owner);
-  MatchResult match = cache_.Match(cache_.EnterNamespace(owner, parts_.identity, spec.cache_salt),
-                                   slot.sequence->tokens, options);
-  if (!always) {
-    const uint32_t unread = slot.num_known - match.num_reused();
-    const uint32_t rows = std::min(unread, parts_.max_rows);
-    const double read_ns = cost_.knows_anything()
-                               ? cost_.PredictNs({.prefill_rows = rows}) * unread / rows
-                               : StepNs(unread, cost);
-    if (left * pace.saved_ns <= read_ns) return false;
-  }
-  const uint32_t reserve = std::min(request.prompt_tokens() + request.max_tokens, parts_.ctx_size);
-  slot.kv = cache_.Fetch(std::move(match), reserve + kMaxDraft);
-  slot.has_kv = true;
-  return true;
-}
-
 void DraftModel::Fill(std::span<const std::unique_ptr<Request>> running, const StepCost& cost) {
   last_ns_ = 0;
   const bool always = options_.speculate == Speculate::kAlways;
   if (!always && !cost.knows_anything()) return;
-  FindWishes(running);
+  FindWishes(running, cost);
   std::erase_if(wishes_, [&](Slot* slot) { return !slot->has_kv && !Begin(*slot, cost); });
-  if (wishes_.empty()) return;
+  if (!wishes_.empty()) DraftWishes(running, cost);
+  for (const auto& slot : slots_) GiveBack(*slot);
+}
+
+// Reads what is lacking, and drafts what is wished for.
+void DraftModel::DraftWishes(std::span<const std::unique_ptr<Request>> running,
+                             const StepCost& cost) {
   ReadPrompts(cost);
   const uint64_t start_ns = MonotonicNs();
   std::erase_if(wishes_, [&](Slot* slot) {
@@ -274,8 +130,8 @@ void DraftModel::Fill(std::span<const std::unique_ptr<Request>> running, const S
     slot->sequence->draft.withheld = !drafter_.MayDraft(*slot->request);
     return slot->sequence->draft.withheld;
   });
-  uint32_t longest = always ? kMaxDraft : 0;
-  if (!always && !wishes_.empty()) longest = PaceOf(wishes_, cost).longest;
+  uint32_t longest = options_.speculate == Speculate::kAlways ? kMaxDraft : 0;
+  if (longest == 0 && !wishes_.empty()) longest = PaceOf(wishes_, cost).longest;
   for (Slot* slot : wishes_) slot->sequence->draft.withheld = longest == 0;
   DraftTokens(running, longest);
   last_ns_ = MonotonicNs() - start_ns;

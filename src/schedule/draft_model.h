@@ -20,12 +20,12 @@
 namespace kvasir {
 
 // Drafts the next tokens of sequences for which neither the cache's memory nor a prediction has
-// any: it draws them as the model's own are drawn (same random numbers, parameters and format) from
-// the logits of another model. That has a separate KvCache, with the same owners and salts, and
-// runs between the model's steps. It reads a prompt only where drafts are expected to save more
-// time in the rest of the answer; where its cache has no room, it drafts nothing. Its KV of drafted
-// tokens is committed when they are accepted. Allocates nothing while a sequence is drafted, except
-// for a format. Engine thread only.
+// any, or any that is as often right: it draws them as the model's own are drawn (same random
+// numbers, parameters and format) from the logits of another model. That has a separate KvCache,
+// with the same owners and salts, and runs between the model's steps. It reads a prompt only where
+// drafts are expected to save more time in the rest of the answer; where its cache has no room, it
+// drafts nothing. Its KV of drafted tokens is committed when they are accepted. Allocates nothing
+// while a sequence is drafted, except for a format. Engine thread only.
 class DraftModel {
  public:
   // A sequence has at most so many tokens to compute when it is drafted; before, it is read.
@@ -42,8 +42,8 @@ class DraftModel {
   }
   uint64_t bytes() const { return logits_.capacity() * sizeof(float); }
 
-  // Fills in the drafts of running sequences that decode and have none. `cost`: of the model's
-  // steps.
+  // Fills in the drafts of running sequences that decode and have none, or have one that gives
+  // fewer tokens a second. `cost`: of the model's steps.
   void Fill(std::span<const std::unique_ptr<Request>> running, const StepCost& cost);
   // Returns how long the last Fill took to draft, without what it read of prompts.
   uint64_t last_ns() const { return last_ns_; }
@@ -61,9 +61,13 @@ class DraftModel {
   struct Pace {
     uint32_t longest = 0;  // tokens of a draft that give most tokens a second
     double saved_ns = 0;   // for each token of the answer
+    double rate = 0;       // tokens a nanosecond
   };
 
-  void FindWishes(std::span<const std::unique_ptr<Request>> running);
+  void FindWishes(std::span<const std::unique_ptr<Request>> running, const StepCost& cost);
+  bool Outdoes(Slot& slot, uint32_t most, const StepCost& cost) const;
+  void GiveBack(Slot& slot);
+  void DraftWishes(std::span<const std::unique_ptr<Request>> running, const StepCost& cost);
   Slot& SlotOf(Request& request, Sequence& sequence);
   void Release(Slot& slot);
   static void Accept(Slot& slot, std::span<const TokenId> known, KvCache& cache);
@@ -71,6 +75,7 @@ class DraftModel {
   bool CanRead(std::span<const TokenId> tokens) const;
   double StepNs(uint32_t rows, const StepCost& cost) const;
   Pace PaceOf(std::span<const Slot* const> slots, const StepCost& cost) const;
+  Pace PaceOf(std::span<const Slot* const> slots, const StepCost& cost, double draft_ns) const;
   void ReadPrompts(const StepCost& cost);
   void Read(const StepCost& cost);
   void DraftTokens(std::span<const std::unique_ptr<Request>> running, uint32_t longest);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/own_clock.h"
 #include "grammar/grammar_text.h"
 #include "grammar/token_masks.h"
 #include "schedule/request_check.h"
@@ -21,14 +22,23 @@ namespace kvasir {
 namespace {
 
 struct ModelDrafts {
-  bool has_model = true;
+  bool has_model = true, has_memory = false;
   uint32_t draft_vocab = kSmallVocab;
   std::vector<uint32_t> draft_windows = {0};  // others than {0}: another model
   uint32_t draft_blocks = 64;
   uint32_t draft_ctx = kSmallContext;
   uint64_t format_steps = 400'000;
   TokenId draft_not_finite = -1;  // FakeRunner::Options::not_finite
+  Speculate speculate = Speculate::kAlways;
+  OwnClock* clock = nullptr;  // a step takes 20 ms of it, one of the draft model 1 ms
 };
+
+FakeRunner::Options TimedOptions(FakeRunner::Options runner, OwnClock* clock, int ms) {
+  if (clock != nullptr) {
+    runner.on_step = [clock, ms] { clock->Advance(std::chrono::milliseconds(ms)); };
+  }
+  return runner;
+}
 
 // A draft model whose steps fail after the first kMostSteps: no Fill of a test steps for ever.
 class DraftRunner final : public FakeRunner {
@@ -56,13 +66,13 @@ FakeRunner::Options DraftRunnerOptions(const ModelDrafts& options) {
   return draft;
 }
 
-// A scheduler with a model and a draft model, which it always asks.
+// A scheduler with a model and a draft model, which it always asks unless options say otherwise.
 class ModelDrafting {
  public:
   explicit ModelDrafting(const ModelDrafts& options)
-      : runner_(SmallRunnerOptions()),
-        draft_runner_(DraftRunnerOptions(options)),
-        cache_(SmallCache(runner_)),
+      : runner_(TimedOptions(SmallRunnerOptions(), options.clock, 20)),
+        draft_runner_(TimedOptions(DraftRunnerOptions(options), options.clock, 1)),
+        cache_(SmallCache(runner_, options.has_memory)),
         draft_cache_(*KvCache::Create({.layout = draft_runner_.layout(),
                                        .budget_bytes = 1 << 24,
                                        .hidden_size = FakeRunner::kHidden,
@@ -119,7 +129,7 @@ class ModelDrafting {
                                .logit_rows = kSmallRows,
                                .end_tokens = {},
                                .format_steps = options.format_steps,
-                               .speculate = Speculate::kAlways,
+                               .speculate = options.speculate,
                                .draft_max = 6};
     if (options.has_model) {
       scheduler.draft_model = {.runner = &draft_runner_,
@@ -291,6 +301,34 @@ TEST(DraftModel, IsErasedAndForgottenWithTheCache) {
       EXPECT_TRUE(done);
       EXPECT_EQ(drafting.draft_cache().usage().cached_tokens, 0u) << "nothing is published later";
       EXPECT_EQ(drafting.answers[0].size(), 40u);
+    }
+  }
+}
+
+// Two tokens of six that were there before say little of the next one, and cost nothing to look up.
+TEST(DraftModel, DraftsWhereMemoryIsOftenWrong) {
+  OwnClock clock;
+  for (const double accept : {0.9, 0.05}) {
+    ModelDrafting drafting({.has_memory = true,
+                            .draft_windows = {16},
+                            .speculate = Speculate::kAuto,
+                            .clock = &clock});
+    GenerateRequest spec = DraftedSpec(0);
+    spec.max_tokens = 300;
+    Random random(3);
+    for (int i = 0; i < 300; ++i) spec.replayed.push_back(static_cast<TokenId>(random.Below(6)));
+    spec.replayed_accept = accept;
+    drafting.Begin(0, spec);
+    drafting.Run();
+    EXPECT_EQ(drafting.answers[0], spec.replayed);
+    const auto& drafted = drafting.DraftsOf(0).drafted;
+    const uint32_t memory = drafted[static_cast<size_t>(DraftSource::kMemory)];
+    const uint32_t model = drafted[static_cast<size_t>(DraftSource::kModel)];
+    if (accept > 0.5) {
+      EXPECT_GT(model, 200u);
+      EXPECT_LT(memory, model / 5);
+    } else {
+      EXPECT_LT(model, 150u) << "it stops";
     }
   }
 }

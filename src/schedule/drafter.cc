@@ -174,6 +174,11 @@ double Drafter::Chance(const Request& request, const Sequence& sequence) const {
   return request.answer.pace.Chance(KindOf(sequence.draft), tenants_.drafts(request.tenant));
 }
 
+double Drafter::ModelChance(const Request& request) const {
+  return request.answer.pace.Chance(KindOf({.source = DraftSource::kModel}),
+                                    tenants_.drafts(request.tenant));
+}
+
 bool Drafter::MayDraft(const Request& request) const {
   return options_.speculate == Speculate::kAlways ||
          request.answer.pace.MayDraft(request.answer.completion_tokens);
@@ -189,7 +194,7 @@ void Drafter::Count(Request& request, const Draft& draft, uint32_t num_drafted,
   }
 }
 
-void Drafter::CountUntried(Request& request, const Draft& draft) {
+void Drafter::CountUntried(Request& request, const Draft& draft) const {
   const uint32_t kind = KindOf(draft);
   request.answer.pace.counts().Fade(kind);
   if (request.tenant != 0) tenants_.drafts(request.tenant).counts().Fade(kind);

@@ -36,11 +36,13 @@ class Drafter {
   void Fill(const Request& request, Sequence& sequence) const;
   // Returns the chance that a token of the sequence's draft is right when those before it are.
   double Chance(const Request& request, const Sequence& sequence) const;
+  // As Chance, of a draft that the draft model would make.
+  double ModelChance(const Request& request) const;
   // Returns whether the request's guard lets it draft now.
   bool MayDraft(const Request& request) const;
   // Counts a draft that was checked, or one that was there and was not tried.
   void Count(Request& request, const Draft& draft, uint32_t num_drafted, uint32_t num_accepted);
-  void CountUntried(Request& request, const Draft& draft);
+  void CountUntried(Request& request, const Draft& draft) const;
 
  private:
   void FillFromMemory(const Request& request, const Sequence& sequence, uint32_t most,

@@ -20,15 +20,16 @@ inline FakeRunner::Options SmallRunnerOptions() {
           .max_rows = kSmallRows,
           .windows = {0}};
 }
-// Makes a cache of 64 blocks for it.
-inline std::unique_ptr<KvCache> SmallCache(const FakeRunner& runner) {
+// Makes a cache of 64 blocks for it. `continues`: it knows what follows tokens.
+inline std::unique_ptr<KvCache> SmallCache(const FakeRunner& runner, bool continues = false) {
   return *KvCache::Create({.layout = runner.layout(),
                            .budget_bytes = 1 << 24,
                            .hidden_size = FakeRunner::kHidden,
                            .num_cursors = 4,
                            .max_blocks = 64,
                            .secret = {},
-                           .step_tokens = kSmallRows});
+                           .step_tokens = kSmallRows,
+                           .continues = continues});
 }
 
 // Makes a prompt; those with different first tokens share no block.
