@@ -49,6 +49,12 @@ uint64_t LeastForContext(const Assembly& a) {
 // million ways that lead on 26 MiB, a text of 500,000 parts 29 MiB.
 constexpr uint64_t kCompileBytes = 30 << 20;
 
+// Returns what formats of answers take beside grammar_memory_bytes.
+uint64_t FormatWorkBytes(const EngineOptions& options) {
+  if (options.grammar_memory_bytes == 0) return 0;
+  return options.grammar_compiles * kCompileBytes + options.parallel * kMostFrameBytes;
+}
+
 }  // namespace
 
 std::string KvFormatText(const RunnerOptions& options) {
@@ -136,11 +142,7 @@ MemoryPlan PlanMemory(const Assembly& a, const EngineOptions& options) {
                      plan.remote_buffer_bytes + plan.events_bytes + plan.retention_bytes +
                      plan.draft_weights_bytes + plan.draft_kv_bytes + plan.draft_scratch_bytes;
   const uint64_t tokenizer_bytes = TokenizerBytes(a.model);
-  plan.process_bytes += 5 * tokenizer_bytes;
-  if (options.grammar_memory_bytes > 0) {
-    plan.process_bytes +=
-        options.grammar_compiles * kCompileBytes + options.parallel * kMostFrameBytes;
-  }
+  plan.process_bytes += 5 * tokenizer_bytes + FormatWorkBytes(options);
   plan.load_peak_bytes = plan.total_bytes + a.runner_plan.load_bytes + 10 * tokenizer_bytes;
   if (a.draft) {
     plan.load_peak_bytes += a.draft->runner_plan.load_bytes + 10 * TokenizerBytes(a.draft->model);

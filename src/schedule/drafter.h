@@ -36,7 +36,7 @@ class Drafter {
   void Fill(const Request& request, Sequence& sequence) const;
   // Returns the chance that a token of the sequence's draft is right when those before it are.
   double Chance(const Request& request, const Sequence& sequence) const;
-  // As Chance, of a draft that the draft model would make.
+  // Returns the same of a draft that the draft model would make.
   double ModelChance(const Request& request) const;
   // Returns whether the request's guard lets it draft now.
   bool MayDraft(const Request& request) const;
