@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """What `dev` and its tools do with wrong names, missing packages, interrupted runs and machines that are too slow.
 
-Each test copies `dev` and tools/ into a folder with a project of three tests, and writes what they call there.
+Each test copies `dev` and tools/ into a folder with a project of a few tests, and writes what they call there.
 """
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -17,10 +18,13 @@ enable_testing()
 add_test(NAME first COMMAND sh -c "echo first >>${CMAKE_SOURCE_DIR}/ran")
 add_test(NAME second COMMAND ${CMAKE_SOURCE_DIR}/second)
 add_test(NAME third COMMAND sh -c "echo third >>${CMAKE_SOURCE_DIR}/ran")
+add_test(NAME fourth COMMAND sh -c "echo fourth >>${CMAKE_SOURCE_DIR}/ran")
+add_test(NAME fifth COMMAND sh -c "echo fifth >>${CMAKE_SOURCE_DIR}/ran")
 set_tests_properties(first PROPERTIES COST 3)
 set_tests_properties(second PROPERTIES COST 2)
 set_tests_properties(third PROPERTIES COST 1)
 set_tests_properties(first second third PROPERTIES LABELS "quick;clock" RUN_SERIAL ON)
+set_tests_properties(fifth PROPERTIES LABELS slow)
 """
 
 
@@ -41,13 +45,20 @@ class Copied(unittest.TestCase):
         path.write_text("\n".join(("#!/bin/sh", *lines, "")))
         path.chmod(0o755)
 
+    def only_programs(self, *names):
+        """A PATH of bin/ alone, where these programs of the machine are too."""
+        for name in names:
+            (self.root / "bin" / name).symlink_to(shutil.which(name))
+        return f"{self.root}/bin"
+
     def run_here(self, *command, **environment):
         return subprocess.run(command, cwd=self.root, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              env={**os.environ, "CI": "", "PATH": f"{self.root}/bin:{os.environ['PATH']}", **environment})
+                              env={**os.environ, "CI": "", "KVASIR_TEST_MINUTES": "",
+                                   "PATH": f"{self.root}/bin:{os.environ['PATH']}", **environment})
 
-    def run_functions(self, text):
+    def run_functions(self, text, **environment):
         """Runs lines of bash that know the functions of `dev`."""
-        return self.run_here("bash", "-c", f". ./dev help >/dev/null\n{text}")
+        return self.run_here("bash", "-c", f". ./dev help >/dev/null\n{text}", **environment)
 
     def project(self, second):
         """Tests of which each writes its name into `ran`; `second` is what the second does."""
@@ -80,13 +91,11 @@ class Names(Copied):
 
 class Packages(Copied):
     def test_another_user_without_sudo_hears_what_to_install(self):
-        programs = ("bash", "cat", "dirname", "env", "grep", "mkdir", "nproc", "tail", "uname")
-        for name in programs:
-            (self.root / "bin" / name).symlink_to(shutil.which(name))
+        path = self.only_programs("bash", "cat", "dirname", "env", "grep", "mkdir", "nproc", "tail", "uname")
         self.script("bin/id", "echo 1000")
         self.script("bin/dpkg-query", "echo cmake installed")
         self.script("bin/apt-get", f"echo called >{self.root}/apt")
-        done = self.run_here("bash", "./dev", "build", PATH=f"{self.root}/bin")
+        done = self.run_here("bash", "./dev", "build", PATH=path)
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("run this as root or with sudo, or first run apt-get install --no-install-recommends g++ ninja-build ",
                       done.stderr)
@@ -133,6 +142,51 @@ class Runs(Copied):
         self.assertEqual(self.ran(), ["first", "second", "third"])
 
 
+class Closing(Copied):
+    """The last lines of `dev test`."""
+
+    STUBS = "".join(f"{name}() {{ :; }}; " for name in ("install", "make_venv", "configure", "compile", "compile_sanitized",
+                                                        "without_binary", "threads_changed"))
+    SLOW = "long random tests, fuzzers: ./dev test slow"
+
+    def closing(self, arguments="", second="true", status=0, **environment):
+        """(how many tests passed, which phases took minutes, what did not run)"""
+        self.project(second)
+        self.script("tools/sanitize.sh", "true")
+        done = self.run_functions(f"{self.STUBS}cmd_test {arguments}", **environment)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        said = done.stdout[done.stdout.rindex("\npassed ") + 1:]
+        lines = re.fullmatch(r"(passed .*)\n((?:failed:\n(?:  .*\n)+)?)minutes of each phase:\n"
+                             r"((?: +\d+:\d\d  .*\n)+)(?:not run: (.*)\n)?", said)
+        self.assertIsNotNone(lines, said)
+        counts, names, phases, not_run = lines.groups()
+        self.assertEqual(names, "failed:\n  second\n" if status else "")
+        self.assertEqual(done.stderr.endswith("\ndev: failed: tests\n"), bool(status))
+        return counts, re.findall(r" +\d+:\d\d  (.*)\n", phases), not_run
+
+    def test_a_run_says_what_it_left_out_and_the_commands_for_that(self):
+        left_out = f"sanitizers, browsers, load, style: ./dev test all; {self.SLOW}"
+        phases = ["packages", "compiling kvasir", "compiling its tests", "tests", "together"]
+        self.assertEqual(self.closing(), ("passed 3, failed 0, skipped 0", phases, left_out))
+        self.assertEqual(self.closing(second="false", status=1), ("passed 2, failed 1, skipped 0", phases, left_out))
+
+    def test_a_run_of_all_leaves_out_what_is_slow(self):
+        counts, phases, not_run = self.closing("all")
+        self.assertEqual((counts, not_run), ("passed 4, failed 0, skipped 0", self.SLOW))
+        self.assertEqual([phase for phase in phases if phase.startswith("C++")], ["C++ tests with asan", "C++ tests with tsan"])
+
+    def test_sanitizers_for_which_no_time_is_left_are_named(self):
+        over = "all with {} (KVASIR_TEST_MINUTES=1 are over)"
+        self.assertEqual(self.closing("all", KVASIR_TEST_MINUTES="1")[2],
+                         ", ".join((self.SLOW, over.format("asan"), over.format("tsan"))))
+
+    def test_a_run_of_slow_leaves_out_nothing(self):
+        self.assertEqual(self.closing("slow")[::2], ("passed 5, failed 0, skipped 0", None))
+
+    def test_a_run_of_names_says_only_what_it_ran(self):
+        self.assertEqual(self.closing("second"), ("passed 1, failed 0, skipped 0", ["compiling", "tests", "together"], None))
+
+
 class NotCompiled(Copied):
     """A machine so slow that not all was compiled with a sanitizer."""
 
@@ -167,6 +221,32 @@ class TenRuns(Copied):
                          "runs that failed: 0 of 2; tests that failed beside others and passed alone: 4")
         self.assertEqual(done.stdout.count("  python.late\n"), 2)
         self.assertNotIn("python.other", done.stdout)
+
+    def test_the_tenth_run_is_beside_stress_ng_which_is_installed_first(self):
+        path = self.only_programs("awk", "bash", "cat", "dirname", "env", "grep", "mkdir", "mv", "nproc", "sleep", "tail", "uname")
+        (self.root / "dev").rename(self.root / "dev_itself")
+        self.script("dev", '[ "$1" != test ] || { echo passed 8, failed 0, skipped 0; exit; }', '. ./dev_itself "$@"')
+        self.script("packed/stress-ng", "exec sleep 60")
+        self.script("bin/id", "echo 0")
+        self.script("bin/dpkg-query", "true")
+        self.script("bin/apt-get", 'case "$*" in *" install "*" stress-ng") mv packed/stress-ng bin ;; esac')
+        done = self.run_here("tools/ten_runs.sh", PATH=path)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue((self.root / "bin/stress-ng").exists(), done.stderr)
+        self.assertRegex(done.stdout, r"\nrun 10, beside stress-ng --vm: \d+:\d\d, passed 8, ")
+
+
+class BuildCost(Copied):
+    def test_it_compiles_without_ccache_and_fails_above_a_budget(self):
+        self.script("bin/ninja", "echo cmake -E env A=b ccache c++ -O2 -MD -MT x -MF x.d -o src/some/x.o -c x.cc")
+        self.script("bin/ccache", f'echo "$CCACHE_DISABLE $*" >{self.root}/compiled')
+        self.script("bin/c++", "for i in $(seq 20000); do :; done")
+        for budgets, status in (("some 1000", 0), ("some 0.0", 1), ("some 1000\ngone 1", 1)):
+            (self.root / "tools/build_budget.txt").write_text(budgets)
+            done = self.run_here("tools/build_cost.py", self.root / "build")
+            self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        self.assertIn("not compiled: gone", done.stdout)
+        self.assertEqual((self.root / "compiled").read_text(), "1 c++ -O2 -c x.cc -o /dev/null\n")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ usage: build_cost.py [BUILD_FOLDER] [ROOM...]
        build_cost.py --write [BUILD_FOLDER]      makes what was measured, and room for noise, the budgets
 Exit status: 1 if a room is over its budget or has none, or a budget has no room.
 """
+import os
 import pathlib
 import re
 import resource
@@ -37,7 +38,7 @@ OBJECT = re.compile(r"-o src/(\w+)/")
 
 def cpu_seconds(command, **options):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, check=True, stderr=subprocess.DEVNULL, **options)
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL, env={**os.environ, "CCACHE_DISABLE": "1"}, **options)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
@@ -47,8 +48,6 @@ def without_outputs(command):
     words = shlex.split(command)
     if "-c" not in words:
         return None
-    if words[0].endswith("ccache"):
-        words = words[1:]
     kept, skip = [], False
     for word in words:
         if skip or word == "-MD":

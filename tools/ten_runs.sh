@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # tools/ten_runs.sh [NAME...]: runs `./dev test NAME...` ten times (RUNS=N: N times): one of ten runs beside
-# `stress-ng --vm`, the odd ones beside two busy loops. Prints a line for each run, which tests failed, and which failed
-# beside others and passed alone; what a run printed stays in build/runs. Exits 1 where a run failed.
+# `stress-ng --vm`, which it installs where it is missing, the odd ones beside two busy loops. Prints a line for each
+# run, which tests failed, and which failed beside others and passed alone; what a run printed stays in build/runs.
+# Exits 1 where a run failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-[ "${RUNS:-10}" -lt 10 ] || command -v stress-ng >/dev/null ||
-  { echo "ten_runs: the tenth run needs stress-ng, which is not installed: apt-get install stress-ng" >&2; exit 2; }
+[ "${RUNS:-10}" -lt 10 ] || command -v stress-ng >/dev/null || (. ./dev help >/dev/null && install ten_runs)
 beside=()
 stop_beside() {
   [ ${#beside[@]} = 0 ] || kill "${beside[@]}" 2>/dev/null || true
