@@ -1,10 +1,18 @@
-"""Each expression of share/grafana and share/prometheus, run by a real Prometheus that scrapes a server under load."""
+"""Each expression of share/grafana and share/prometheus, run by a real Prometheus that scrapes a server under load, and
+each alert in a fault that is made.
+"""
+import contextlib
+import errno
+import http.client
+import itertools
 import json
 import math
 import pathlib
 import re
 import shutil
+import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import threading
@@ -13,6 +21,8 @@ import unittest
 import urllib.parse
 import urllib.request
 
+from certificates import Authority
+from fault_shim import FOREVER, LEAK, Faults, needs_shim
 from needs import needs_programs
 from server_harness import BINARY, ROOT, WAIT_S, Server, listening_port
 
@@ -44,15 +54,17 @@ def series_in(expression):
 
 
 class Prometheus:
-    """Debian's, which scrapes a server each second; alerts wait for nothing."""
+    """Debian's, which scrapes servers (URLs) each second; alerts wait for nothing."""
 
-    def __init__(self, home, target):
-        rules = re.sub(r"(?m)^ *for: .*\n", "", ALERTS.read_text()).replace("[5m]", "[10s]").replace("[10m]", "[10s]")
+    def __init__(self, home, *servers):
+        rules = re.sub(r"\[1?[05]m\]", "[10s]", re.sub(r"(?m)^ *for: .*\n", "", ALERTS.read_text()))
         (home / "alerts.yml").write_text(rules)
         (home / "prometheus.yml").write_text(json.dumps({
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"}, "rule_files": ["alerts.yml"],
             "scrape_configs": [{"job_name": "kvasir", "authorization": {"credentials": ADMIN},
-                                "static_configs": [{"targets": [target]}]}]}))
+                                "tls_config": {"insecure_skip_verify": True},
+                                "static_configs": [{"targets": [url.netloc], "labels": {"__scheme__": url.scheme}}
+                                                   for url in map(urllib.parse.urlsplit, servers)]}]}))
         self.process = subprocess.Popen(
             ["prometheus", f"--config.file={home}/prometheus.yml", f"--storage.tsdb.path={home}/data",
              "--web.listen-address=127.0.0.1:0"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -87,9 +99,10 @@ class Prometheus:
         rules = [rule for group in data["groups"] for rule in group["rules"]] if data else []
         return [] if any(rule["health"] == "unknown" for rule in rules) else rules
 
-    def firing(self):
-        data = self.get("alerts")
-        return {alert["labels"]["alertname"] for alert in data["alerts"]} if data else set()
+    def fired(self, alert, server, cause=".*"):
+        """Whether it fires for the server, or did."""
+        return bool(self.values(f'count_over_time(ALERTS{{alertname="{alert}",alertstate="firing",cause=~"{cause}",'
+                                f'instance="127.0.0.1:{server.port}"}}[1h])'))
 
     def wait_for(self, what):
         end = time.monotonic() + WAIT_S
@@ -121,7 +134,7 @@ class Dashboards(unittest.TestCase):
                             "--kv-memory", "1MiB", "--max-queued", "2", "--parallel", "2", "--remote",
                             f"redis://127.0.0.1:{silent_port(cls)}", "--fleet-secret", cls.fleet_secret(), "--disk-reserve", "0")
         cls.addClassCleanup(cls.server.stop)
-        cls.prometheus = Prometheus(cls.home, f"127.0.0.1:{cls.server.port}")
+        cls.prometheus = Prometheus(cls.home, cls.server.url)
         cls.addClassCleanup(cls.prometheus.stop)
         cls.stopped = threading.Event()
         cls.clients = [threading.Thread(target=cls.load, args=(i,)) for i in range(6)]
@@ -205,20 +218,13 @@ class Dashboards(unittest.TestCase):
                 self.assertIn('{job=~"$job"', target["expr"])
         self.assertEqual([variable["name"] for variable in DASHBOARD["templating"]["list"]], ["datasource", "job"])
 
-    def test_faults_fire_alerts(self):
-        self.prometheus.wait_for(lambda: "KvasirTierOff" in self.prometheus.firing())  # no Redis is there
-        self.prometheus.wait_for(lambda: "KvasirRefusesRequests" in self.prometheus.firing())  # two may wait
-        self.assertNotIn("KvasirDown", self.prometheus.firing())
-        self.assertNotIn("KvasirPassesItsPlan", self.prometheus.firing())
-        with tempfile.TemporaryDirectory() as home:
-            gone = Prometheus(pathlib.Path(home), f"127.0.0.1:{silent_port(type(self))}")
-            try:
-                gone.wait_for(lambda: "KvasirDown" in gone.firing())
-            finally:
-                gone.stop()
+    def test_a_tier_that_is_off_and_a_full_queue_fire_alerts(self):
+        for name in ("KvasirTierOff", "KvasirRefusesRequests"):  # no Redis is there, and two may wait
+            self.prometheus.wait_for(lambda: self.prometheus.fired(name, self.server))
+        self.assertEqual(self.prometheus.values('ALERTS{alertname=~"KvasirDown|KvasirPassesItsPlan"}'), [])
 
     def test_every_alert_fires_on_its_series_and_not_before(self):
-        """promtool: counters in steps of 1 a minute and the like, for each rule; the ones above are real."""
+        """promtool: counters in steps of 1 a minute and the like, for each rule; class FaultsFireAlerts is real."""
         series = {  # expression's series: values that fire, values that do not
             "KvasirDown": (['up{job="kvasir",instance="a"}'], ["0x40"], ["1x40"]),
             "KvasirTierOff": (['kvasir_tier_on{tier="disk",instance="a"}'], ["0x40"], ["1x40"]),
@@ -257,6 +263,141 @@ class Dashboards(unittest.TestCase):
                             "exp_samples": [{"labels": "{}", "value": 1}] if fires else []}]}]}))
                     result = subprocess.run(["promtool", "test", "rules", str(path)], capture_output=True, text=True)
                     self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+
+def setUpModule():
+    """A server that stands still in the midst of its work, as a virtual machine does that is moved. It begins before the
+    other tests, which fill its 33 s."""
+    global frozen, thaw
+    frozen = Server("--parallel", "1")
+    many = {"prompt": [[5 + k, 6, 7] for k in range(250)], "max_tokens": 900, "ignore_eos": True}
+    client = threading.Thread(target=ask, args=(frozen, "completions", many))
+    client.start()
+    unittest.addModuleCleanup(client.join)
+    unittest.addModuleCleanup(frozen.stop)
+    unittest.addModuleCleanup(frozen.process.kill)  # its answers would take half a minute
+    frozen.until("requests wait", lambda: frozen.metric("kvasir_oldest_wait_seconds") > 0)
+    frozen.process.send_signal(signal.SIGSTOP)
+    thaw = threading.Timer(33, frozen.process.send_signal, [signal.SIGCONT])
+    thaw.start()
+    unittest.addModuleCleanup(thaw.cancel)
+
+
+def ask(server, path, body):
+    """The HTTP status; 0: the server ended first."""
+    try:
+        return server.request("POST", f"/v1/{path}", body, {"Authorization": f"Bearer {ADMIN}"})[0]
+    except (OSError, http.client.HTTPException):
+        return 0
+
+
+@needs_programs("prometheus", "openssl")
+@needs_shim
+class FaultsFireAlerts(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.home = pathlib.Path(tempfile.mkdtemp(prefix="alerts-"))
+        cls.addClassCleanup(shutil.rmtree, cls.home, ignore_errors=True)
+        certificate, key = Authority(cls.home).sign("server", ends_h=24 * 13)
+        cls.small, cls.faults = cls.start("--tls-cert", certificate, "--tls-key", key, "--kv-memory", "1MiB")
+        cls.small.tls = ssl._create_unverified_context()
+        cls.stored, cls.disk_faults = cls.start("--disk", str(cls.home / "kv"), "--disk-reserve", "0")
+        cls.damaged = cls.start("--model", str(cls.damaged_model()))[0]
+        cls.prometheus = Prometheus(cls.home, *(one.url for one in (cls.small, cls.stored, cls.damaged, frozen)))
+        cls.addClassCleanup(cls.prometheus.stop)
+        cls.prometheus.wait_for(lambda: len(cls.prometheus.values("up == 1")) >= 3)
+
+    @classmethod
+    def damaged_model(cls):
+        """The bundled model with numbers whose sums are infinite."""
+        shutil.copytree(ROOT / "models/kvasir-demo", cls.home / "damaged")
+        weights = bytearray((cls.home / "damaged/model.safetensors").read_bytes())
+        begin = 8 + int.from_bytes(weights[:8], "little")
+        tensor = json.loads(weights[8:begin])["model.layers.0.self_attn.o_proj.weight"]
+        begin, end = (begin + offset for offset in tensor["data_offsets"])
+        weights[begin:end] = b"\x7f\x7f" * ((end - begin) // 2)  # bf16: the largest number
+        (cls.home / "damaged/model.safetensors").write_bytes(weights)
+        return cls.home / "damaged"
+
+    @classmethod
+    def start(cls, *flags):
+        """A server, and what makes its calls fail."""
+        faults = Faults()
+        cls.addClassCleanup(faults.close)
+        server = type("Shimmed", (Server,), {"environment": faults.environment})(
+            "--admin-key", ADMIN, "--request-memory", "16MiB", "--session-memory", "0", "--grammar-memory", "0", *flags)
+        cls.addClassCleanup(server.stop)
+        return server, faults
+
+    def comes(self, alert, server, **labels):
+        self.prometheus.wait_for(lambda: self.prometheus.fired(alert, server, **labels))
+
+    @contextlib.contextmanager
+    def asking(self, server, path, body, clients=1):
+        """Clients that send body(n), n from 0 on."""
+        stopped, numbers = threading.Event(), itertools.count()
+
+        def run():
+            while not stopped.is_set():
+                ask(server, path, body(next(numbers)))
+
+        threads = [threading.Thread(target=run) for _ in range(clients)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            stopped.set()
+            for thread in threads:
+                thread.join()
+
+    def test_a_certificate_that_ends(self):
+        self.comes("KvasirCertificateEndsSoon", self.small)
+        self.assertFalse(self.prometheus.fired("KvasirCertificateEndsSoon", self.stored))
+
+    def test_a_disk_without_room(self):
+        with self.asking(self.stored, "completions", lambda n: {"prompt": [5 + n] * 500, "max_tokens": 1}):
+            self.prometheus.wait_for(lambda: self.prometheus.values("kvasir_tier_written_bytes_total > 0"))
+            self.assertFalse(self.prometheus.fired("KvasirTierOff", self.stored))
+            self.disk_faults.arm("write", errno.ENOSPC, 1, FOREVER)
+            self.comes("KvasirTierDropsBlocks", self.stored, cause="failed")
+
+    def test_a_leak(self):
+        self.assertFalse(self.prometheus.fired("KvasirPassesItsPlan", self.small))
+        self.faults.arm("malloc", LEAK, 1, 512)  # as many MiB
+        self.comes("KvasirPassesItsPlan", self.small)
+
+    def test_a_line_that_changes(self):
+        rules = "".join(f"Rule {k}: keep the key in drawer {k}.\n" for k in range(20))
+
+        def chat(n):
+            return {"max_tokens": 1, "messages": [{"role": "system", "content": f"Session {n}\n{rules}"},
+                                                  {"role": "user", "content": "Hello"}]}
+
+        with self.asking(self.stored, "chat/completions", chat):
+            self.comes("KvasirLineCostsTurns", self.stored)
+
+    def test_a_pool_that_is_too_small_for_its_prompts(self):
+        with self.asking(self.small, "completions", lambda n: {"prompt": [5 + n % 8] * 400, "max_tokens": 1}):
+            self.comes("KvasirPoolIsTooSmall", self.small)
+
+    def test_answers_that_give_way_to_others(self):
+        def long(n):
+            return {"prompt": [5 + n, 6, 7], "max_tokens": 300, "ignore_eos": True, "priority": n % 3}
+
+        with self.asking(self.small, "completions", long, clients=8):
+            self.comes("KvasirPreempts", self.small)
+
+    def test_damaged_weights(self):
+        self.prometheus.wait_for(lambda: self.prometheus.values("vllm:corrupted_requests_total == 0"))
+        self.assertEqual(ask(self.damaged, "completions", {"prompt": [5, 6, 7]}), 500)
+        self.comes("KvasirNumbersNotFinite", self.damaged)
+
+    def test_the_machine_stands_still(self):
+        self.comes("KvasirDown", frozen)
+        thaw.join()
+        for name in ("KvasirWaitsLong", "KvasirFirstTokenIsSlow"):
+            self.comes(name, frozen)
 
 
 if __name__ == "__main__":

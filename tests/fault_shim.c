@@ -4,7 +4,8 @@
 //   bytes 0 to 31: the kind, the first argument of a KIND below; 32: u32 errno;
 //   36: u32 how many calls fail from the n-th on; 40: u64 n, from 1; 48: u64 calls of the kind so
 //   far; 56: u64 calls that failed; 64: u32 1 while armed.
-// With the errno kHang they do not fail: they do not return as long as it is armed.
+// With the errno kHang they do not fail: they do not return as long as it is armed. With kLeak they
+// do not fail either: each takes 1 MiB that nothing gives back.
 // Calls that the C library makes inside itself are not seen.
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -41,7 +42,7 @@ struct Control {
   _Atomic uint32_t armed;
 };
 
-static const uint32_t kHang = 0xFFFF;
+static const uint32_t kHang = 0xFFFF, kLeak = 0xFFFE;
 static struct Control* control;
 
 __attribute__((constructor)) static void Open(void) {
@@ -64,6 +65,11 @@ static int Fails(const char* kind) {
   atomic_fetch_add(&c->failed, 1);
   if (c->error == kHang) {
     while (atomic_load(&c->armed)) usleep(1000);
+    return 0;
+  }
+  if (c->error == kLeak) {
+    syscall(SYS_mmap, NULL, 1 << 20, PROT_READ | PROT_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     return 0;
   }
   errno = (int)c->error;

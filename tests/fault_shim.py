@@ -34,6 +34,7 @@ KINDS = {
 }
 FOREVER = 0xFFFFFFFF
 HANG = 0xFFFF  # as an error: the call does not return while it is armed
+LEAK = 0xFFFE  # the call works, and 1 MiB of memory stays in use
 
 
 def needs_shim(test):

@@ -3,6 +3,8 @@
 steps of the Dockerfile. Needs root, debootstrap and a Debian mirror.
 
 KVASIR_DEBIAN_ROOT: a folder that debootstrap made, with libraries installed or not; it is copied.
+KVASIR_OLDER_DEB: a package that `./dev package` made of an older commit with packaging/kvasir.service. Its program then
+writes what an upgrade finds (default: today's program, under an older number).
 """
 
 import json
@@ -43,10 +45,14 @@ class Package(unittest.TestCase):
         self.machine = Machine(self.bare, self.folder)
         self.addCleanup(self.machine.close)
 
+    def unpack_older(self):
+        """A folder with the files of KVASIR_OLDER_DEB, else those of today's package."""
+        succeed("dpkg-deb", "-R", os.environ.get("KVASIR_OLDER_DEB", self.package), self.folder / "older")
+        return self.folder / "older"
+
     def older(self):
-        """The same package as an older version, with another default configuration."""
-        tree = self.folder / "older"
-        succeed("dpkg-deb", "-R", self.package, tree)
+        """A package of an older version, with another default configuration."""
+        tree = self.unpack_older()
         control = tree / "DEBIAN/control"
         control.write_text(re.sub(r"(?m)^Version: .*$", "Version: 0.1.9", control.read_text()))
         (tree / "etc/kvasir/serve.json").write_text('{"port": 8079}\n')
@@ -56,9 +62,8 @@ class Package(unittest.TestCase):
 
     def before_the_service(self):
         """The package with the files that 0.2.0 had before it brought a service (cmake/install.cmake of that time), its
-        control file and no scripts, and the program of today."""
-        tree = self.folder / "before"
-        succeed("dpkg-deb", "-R", self.package, tree)
+        control file and no scripts."""
+        tree = self.unpack_older()
         kept = ("usr/bin/kvasir", "usr/share/kvasir/models/", "usr/share/doc/kvasir/LICENSE",
                 "usr/share/doc/kvasir/CHANGELOG.md", "DEBIAN/control")
         for path in sorted(tree.rglob("*"), reverse=True):
@@ -77,7 +82,7 @@ class Package(unittest.TestCase):
 
     def test_upgrade_of_a_package_without_a_service(self):
         """What dpkg makes of an upgrade that brings the user, the unit, the configuration and their scripts, beside a server
-        that somebody runs. (The program is the same: what an older one wrote is not read here.)"""
+        that somebody runs."""
         machine = self.machine
         machine.install(self.before_the_service())
         self.assertEqual(machine.run("dpkg-query", "-W", "-f", "${Conffiles}", "kvasir").strip(), "")
@@ -132,6 +137,8 @@ class Package(unittest.TestCase):
 
         service = Service(machine)
         session = service.ask("POST", "/v1/sessions", {"messages": [{"role": "user", "content": "Hello"}]})[1]
+        self.assertEqual(service.ask("POST", f"/v1/sessions/{session['id']}/generate", {})[0], 200)
+        said = service.ask("GET", f"/v1/sessions/{session['id']}")[1]["messages"]
         chat = {"messages": [{"role": "user", "content": WORDS}], "max_tokens": 4, "temperature": 0}
         status, first = service.ask("POST", "/v1/chat/completions", chat)
         self.assertEqual((status, first["kvasir"]["reused"]["disk"]), (200, 0))
@@ -147,6 +154,8 @@ class Package(unittest.TestCase):
         self.assertEqual(service.ask("GET", "/v1/models")[1]["data"][0]["id"], "mine")
         sessions = [one["id"] for one in service.ask("GET", "/v1/sessions")[1]["data"]]
         self.assertIn(session["id"], sessions)
+        self.assertEqual(service.ask("GET", f"/v1/sessions/{session['id']}")[1]["messages"], said)
+        self.assertEqual(len(said), 2)
         status, again = service.ask("POST", "/v1/chat/completions", chat)
         self.assertGreater(again["kvasir"]["reused"]["disk"], 0)
         self.assertEqual(again["choices"][0]["message"], first["choices"][0]["message"])
