@@ -27,16 +27,21 @@ in_title {
   sub(/^[^:]*: */, "", title)
   section("NAME")
   print roff(name) " \\- " roff(title)
-  command = name
-  sub(/-/, " ", command)
-  section("SYNOPSIS")
-  print ".B " command
-  print name == "kvasir" ? "\\fICOMMAND\\fR [\\fIFLAGS\\fR]" : "[\\fIFLAGS\\fR]"
   next
 }
 
 /^kvasir [a-z]*: flags that few need/ { section("FLAGS THAT FEW NEED"); in_experts = 1; next }
-/^Usage: / { next }
+# "Usage: kvasir run [FLAGS] [MODEL] [TEXT]": the command in bold, what stands for something else in italics.
+/^Usage: / {
+  section("SYNOPSIS")
+  sub(/^Usage: /, "")
+  at = match($0, / [[A-Z]/)
+  print ".B " roff(substr($0, 1, at - 1))
+  words = roff(substr($0, at + 1))
+  gsub(/[A-Z]+/, "\\fI&\\fR", words)
+  print words
+  next
+}
 /^Example/ { section("EXAMPLES"); in_example = 1; next }
 /^Commands:/ { section("COMMANDS"); next }
 /^Flags:/ { if (!in_experts) section("OPTIONS"); in_example = 0; next }

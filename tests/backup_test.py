@@ -164,6 +164,11 @@ class Moves(WithBackup):
         server = self.serve_other()
         self.assertEqual([self.call(server, "GET", paths[at]) for at in (0, 2)], [before[0], before[2]])
 
+    def test_the_folder_is_a_word_or_a_flag(self):
+        self.make_some()
+        words = ("backup", "--disk", self.home / "kv", "--to", self.file)
+        self.assertIn("2 sessions, 1 stored response", self.run_in(self.home, *words))
+        self.assertIn("give the folder once", self.run_in(self.home, *words, self.home / "kv", code=2))
 
     def test_commands_remove_no_session_that_was_not_used_for_long(self):
         paths, _, _ = self.make_some()
@@ -191,6 +196,38 @@ class Moves(WithBackup):
         self.assertFalse(self.file.exists())
         self.assertEqual(files_of(self.home / "kv").keys(), before.keys())
         self.assertEqual(file.read_bytes(), before["sessions.db"])
+
+
+    def test_with_another_secret_no_file_is_made(self):
+        self.make_some()
+        secret = self.home / "other"
+        secret.write_bytes(os.urandom(32))
+        secret.chmod(0o600)
+        said = self.backup("--secret-file", secret, code=2)
+        self.assertIn(f"nothing in {self.home}/kv can be read, and no backup is made: 2 sessions and 1 stored response; the last "
+                      f"one: not sealed under the secret in {secret}; --secret-file or --state-dir names another one", said)
+        self.assertFalse(self.file.exists())
+
+    def test_what_is_left_out_is_counted_by_its_kind(self):
+        paths, _, _ = self.make_some()
+        database = sqlite3.connect(self.home / "kv/sessions.db")
+        with database:
+            database.execute("UPDATE sessions SET sealed=zeroblob(length(sealed)) WHERE id IN (?, ?)",
+                             tuple(path.rsplit("/", 1)[1] for path in paths[1:]))
+        database.close()
+        self.assertIn("1 session and 1 stored response left out; the last one: ", self.backup(code=1))
+        self.assertRegex(self.restore(), "kv: 1 session, 0 stored responses, ")
+
+    def test_none_is_no_folder(self):
+        self.make_some()
+        self.backup()
+        for words in (("restore", self.file), ("backup", "--to", self.home / "new"), ("fsck",), ("inspect",),
+                      ("sessions", "list"), ("sessions", "import", self.home / "x.json")):
+            says = self.run_in(self.other, *words, "--disk", "none", code=2)
+            self.assertIn("--disk: is 'none', which means no disk in serve, run and chat", says)
+            self.assertIn("./none", says)
+        self.assertIn("the folder is 'none'", self.run_in(self.other, "backup", "none", "--to", self.home / "new", code=2))
+        self.assertEqual(([*self.other.iterdir()], os.path.exists("none")), ([], False))
 
 
 class Running(WithBackup):

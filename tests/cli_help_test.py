@@ -89,6 +89,15 @@ class HelpListsWhatIsRead(CliTest):
         self.assertEqual((groups[:3], groups[-1]), (["Every day", "Model", "Listening"], "Help"))
         self.assertIn("unknown argument '--help-expert'", kvasir("key", "--help-expert").stderr)
 
+    def test_a_line_says_which_words_a_command_takes(self):
+        words = {"run": " [MODEL] [TEXT]", "chat": " [MODEL]", "show": " [MODEL]", "rm": " MODEL...", "pull": " MODEL",
+                 "backup": " [DIR]", "restore": " FILE", "translate": " [FILE]...", "models": " [rm MODEL]",
+                 "key": " new | fleet FILE | secret FILE", "completions": " bash | zsh | fish",
+                 "sessions": " list | show ID | rm ID | export ID | import FILE"}
+        for command in self.flags:
+            usage = re.findall(r"(?m)^Usage: (.*)$", kvasir(command, "--help").stdout)
+            self.assertEqual(usage, [f"kvasir {command} [FLAGS]{words.get(command, '')}"])
+
     def test_six_flags_of_every_day_come_first(self):
         for command, first in {"serve": "--model --host --port --ctx-size --kv-memory --api-key",
                                "chat": "--model --system --resume --disk --max-tokens --temperature",

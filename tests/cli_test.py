@@ -126,9 +126,9 @@ class WrongArgumentsTest(CliTest):
     def test_too_little_kv_memory_is_refused_with_the_least(self):
         for flags in ([], ["--kv-format", "f32", "--block-tokens", "64"], ["--cache", "none"]):
             result = kvasir("plan", "--kv-memory", "1", *flags)
-            least = int(re.search(r"--kv-memory: 1 bytes are too few: give at least \d+MiB \((\d+) bytes\),", result.stderr)[1])
-            self.wrong("plan", *flags, "--kv-memory", least - 1, says=f"({least} bytes),")
-            plan = self.ok_json("plan", *flags, "--kv-memory", least, "--json")
+            least = int(re.search(r"--kv-memory: 1 bytes are too few: give at least (\d+)KiB, for 2 blocks", result.stderr)[1])
+            self.wrong("plan", *flags, "--kv-memory", f"{least - 1}KiB", says=f"give at least {least}KiB,")
+            plan = self.ok_json("plan", *flags, "--kv-memory", f"{least}KiB", "--json")
             self.assertEqual(plan["num_blocks"], 2)
 
     def test_help_names_every_value_of_weights(self):

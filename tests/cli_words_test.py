@@ -80,6 +80,16 @@ class Run(WordsTest):
             result = self.within(self.home, "run", word, *SHORT)
             self.assertEqual((result.returncode, result.stderr), (0, ""))
 
+    def test_one_word_that_names_no_model_is_said_to_be_the_text(self):
+        for word in ("llama3", "Mistral", "T-800", "half-4billion", "kvasir-dmo"):
+            says = (f"kvasir run: '{word}' is read as a text, since no model here has that name; the bundled model answers "
+                    "('kvasir list' shows the models)\n")
+            result = self.within(self.home, "run", word, *SHORT)
+            self.assertEqual((result.returncode, result.stderr), (0, says))
+            self.assertEqual(result.stdout, self.ok("run", "--chat", "--prompt", word, *SHORT))
+        self.environment["KVASIR_MODEL"] = str(DEMO)
+        self.assertIn("; that of KVASIR_MODEL answers", self.within(self.home, "run", "llama3", *SHORT).stderr)
+
     def test_a_folder_that_holds_no_model(self):
         (self.home / "Hello").mkdir()
         for word in ("Hello", ".", str(self.home)):
@@ -94,7 +104,7 @@ class Run(WordsTest):
         self.wrong("run", "qwen3-0.6b", "Hi", *SHORT, says=["unknown model 'qwen3-0.6b'", "'kvasir pull owner/name'"])
         self.wrong("run", "model.gguf", *SHORT, says="model.gguf")
         self.wrong("chat", "kvasir-dmo", *SHORT, says="unknown model 'kvasir-dmo' (did you mean kvasir-demo?)")
-        for word in ("Hello", "T-800", "half-4billion", "x-3b?"):
+        for word in ("Hello", "x-3b?", "42"):
             self.ok("run", word, *SHORT)
 
     def test_the_bundled_model_has_a_name(self):

@@ -9,6 +9,7 @@ import os
 import pty
 import subprocess
 import time
+import unittest.mock
 
 import cli_support
 import filelock
@@ -269,6 +270,15 @@ class Models(HubTest):
         for name in ("quants:q8_0", "quants:m-Q8_0.gguf", "o/quants:Q8_0"):
             self.assertEqual(self.done("run", name, *RUN), ids, name)
         self.assertEqual(self.done("run", "quants", *RUN), self.done("run", "--model", "o/quants", *RUN))
+        for name in ("quants:q8_0", "Quants:Q8_0", "O/quants:q8_0"):
+            self.assertEqual(self.done("run", "--model", name, *RUN), ids, name)
+        self.assertEqual(self.done("run", *RUN, KVASIR_MODEL="quants:q8_0"), ids)
+        with unittest.mock.patch.dict(os.environ, self.environment), cli_support.server(*SMALL, "--model", "demo") as (url, _):
+            self.assertEqual(get_json(url + "/v1/models")["data"][0]["id"], "o/demo:safetensors")
+        self.fails("plan", "--model", "qants", status=2, says="--model: no file or folder qants (did you mean quants?)")
+        here = "(of it the Hugging Face cache has o/quants:m-Q4_K_M.gguf, o/quants:m-Q8_0.gguf)"
+        self.fails("show", "quants:q5_0", status=2, says=f"unknown model 'quants:q5_0' {here}: ")
+        self.fails("plan", "--model", "quants:q5_0", status=2, says=f"--model: no file or folder quants:q5_0 {here}")
         self.assertIn("m-Q8_0", self.done("show", "quants:Q8_0"))
         self.fails("show", "qants:Q8_0", status=2, says="unknown model 'qants:Q8_0'")
         self.fails("chat", "qants", status=2, says="(did you mean quants?)")

@@ -110,6 +110,25 @@ class Look(BrowserTest):
             expect(fold.get_by_text(text)).to_be_visible()
         self.assertEqual(self.said, [])
 
+    def test_cells_of_a_table_break_between_words_only(self):
+        words = "measurements considerably reproducibility"
+        rows = "".join(f"| {words} | {words} | {words} | {words} |\n" for _ in range(2))
+        opened = self.server.add_session([{"role": "user", "content": "A table?"}, {
+            "role": "assistant", "generated": True, "content": "| a | b | c | d |\n|---|---|---|---|\n" + rows}])
+        page = self.screen(375, "light", "/#" + opened)
+        expect(page.locator("td")).to_have_count(8)
+        lines = page.evaluate("""() => [...document.querySelectorAll("td")].flatMap((cell) => {
+          const text = cell.firstChild;
+          return [...text.data.matchAll(/\\w+/g)].map((word) => {
+            const range = document.createRange();
+            range.setStart(text, word.index);
+            range.setEnd(text, word.index + word[0].length);
+            return range.getClientRects().length;
+          });
+        })""")
+        self.assertEqual(lines, [1] * 24)
+        self.assertLessEqual(*page.evaluate("[document.documentElement.scrollWidth, innerWidth]"))
+
     def test_conversations_of_programs_are_apart_and_the_page_opens_an_empty_one(self):
         self.conversation()
         self.server.add_session([{"role": "user", "content": "x"}], "api", "Made by a script")

@@ -83,13 +83,15 @@ class PageTest(BrowserTest):
             self.begin(page)
             page.get_by_role("button", name="Edit message 1").click()
             page.get_by_label("New text of message 1").fill("Where does Anna live now?")
-            page.locator(".edit .main").click()
+            page.keyboard.press("Enter")
             expect(page.locator("article.user .body")).to_have_text("Where does Anna live now?")
             expect(page.locator("article.assistant .receipt")).to_have_count(1)
             expect(page.locator("#sessions li button").first).to_have_text("Where does Anna live now?")
             page.get_by_role("button", name="Edit message 2").click()
             page.get_by_label("New text of message 2").fill("In **Bergen**.")
-            page.locator(".edit .main").click()
+            page.keyboard.press("Shift+Enter")
+            expect(page.get_by_label("New text of message 2")).to_have_value("In **Bergen**.\n")
+            page.keyboard.press("Control+Enter")
             expect(page.locator("article.assistant strong")).to_have_text("Bergen")
             page.get_by_role("button", name="Fork message 1").click()
             expect(page.locator("article")).to_have_count(2)  # the system text and the question
@@ -103,6 +105,51 @@ class PageTest(BrowserTest):
             page.get_by_role("button", name="Delete conversation").first.click()
             expect(page.locator("#sessions li")).to_have_count(1)
             self.assertEqual(self.said, [])
+
+    def test_forget_says_what_another_conversation_keeps(self):
+        with Server(*SMALL) as own:
+            page = self.open(own.url)
+            self.begin(page)
+            first = page.url
+            page.get_by_role("button", name="Fork message 2").click()
+            expect(page.locator("#sessions li")).to_have_count(2)
+            expect(page).not_to_have_url(first)
+            with page.expect_response("**/forget") as forgotten:
+                page.get_by_role("button", name="Forget message 1").click()
+            gone = forgotten.value.json()
+            self.assertGreater(gone["kept_shared"], 1)
+            self.assertEqual((gone["erased_blocks"], gone["erased_tokens"]), (0, 0))
+            expect(page.locator("#note")).to_have_text(f"Forgotten: erased 0 blocks with 0 tokens; kept {gone['kept_shared']} "
+                                                       "blocks that another conversation contains.")
+            self.assertEqual(self.said, [])
+
+    def test_a_first_question_that_is_refused_leaves_no_conversation(self):
+        with Server(*SMALL) as own:
+            page = self.open(own.url)
+            self.set_system(page, SYSTEM)
+            text = "word " * 4000
+            page.locator("#text").fill(text)
+            page.locator("#text").press("Enter")
+            expect(page.locator("#error-text")).to_have_text(re.compile(
+                r"^This conversation is too long: it has \d,\d{3} tokens, and the model reads 2,048 at most\. Shorten"))
+            expect(page.locator("#welcome")).to_be_visible()
+            expect(page.locator("#text")).to_have_value(text)
+            expect(page.locator("#sessions li")).to_have_count(0)
+            self.assertEqual((own.get("/v1/sessions")["data"], page.url), ([], own.url + "/"))
+            self.ask(page, "Where does Anna live?")  # with the system text that was set
+            expect(page.locator("article")).to_have_count(3)
+            page.locator("#text").fill("word " * 100_000)
+            page.locator("#text").press("Enter")
+            expect(page.locator("#error-text")).to_contain_text("it has more than 73,728 tokens, and")
+            expect(page.locator("#sessions li")).to_have_count(1)
+
+    def test_an_error_ends_with_the_name_of_the_field(self):
+        with Server(*SMALL) as own:
+            page = self.open(own.url)
+            page.evaluate("localStorage.setItem('kvasir-settings', '{\"temperature\": -1}')")
+            page.locator("#text").fill("Who are you?")
+            page.locator("#text").press("Enter")
+            expect(page.locator("#error-text")).to_have_text("-1 is not between 0 and 100 (temperature)")
 
     def test_an_answer_is_generated_again(self):
         with Server(*SMALL) as own:
@@ -222,7 +269,7 @@ class PageTest(BrowserTest):
             self.addCleanup(context.close)
             page = context.new_page()
             page.goto(own.url + "/")
-            expect(page.locator("#error-text")).to_contain_text("key")
+            expect(page.locator("#error-text")).to_have_text("The server asks for an API key.")
             expect(page.locator("#key")).to_be_focused()
             page.locator("#key").fill("secret-1")
             page.locator("#key").press("Enter")

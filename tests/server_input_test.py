@@ -176,6 +176,10 @@ class BadInput(WithServer):
     def test_bodies_that_are_too_large(self):
         status, _, answer = self.server.request("POST", "/tokenize", b"x" * (33 << 20))
         self.assertEqual((status, answer["error"]["code"]), (413, "body_too_large"))
+        status, _, answer = self.server.request("POST", "/v1/chat/completions", {"messages": [0] * 70_000})
+        self.assertEqual((status, answer["error"]["message"]),
+                         (413, "body: its JSON has more than 65536 values (numbers, texts, lists and objects; a list of token "
+                               "ids in a prompt counts as one)"))
         chunked = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         chunk = b"100000\r\n" + b"x" * (1 << 20) + b"\r\n"
         self.assertTrue(self.server.raw(chunked + chunk * 33).startswith(b"HTTP/1.1 413 "))

@@ -148,6 +148,9 @@ class Clients(WithTlsServer):
         self.assertEqual(unknown.returncode, 1)
         self.assertIn(f"the certificate of the server at {self.server.url} is not trusted: unable to get local issuer "
                       "certificate; SSL_CERT_FILE=FILE", unknown.stderr)
+        health = kvasir("health", "--url", self.server.url.replace("https", "http"))
+        self.assertEqual(health.returncode, 1, health.stderr)  # Docker gives 2 another meaning
+        self.assertIn("speaks https: give https://", health.stderr)
         plain = kvasir("ps", "--url", self.server.url.replace("https", "http"), "--api-key", "alpha")
         self.assertEqual(plain.returncode, 2)
         self.assertIn(f"speaks https: give {self.server.url}", plain.stderr)

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 
 import yaml
 
@@ -71,7 +72,7 @@ class Config(WithFolder):
         self.assertEqual(self.refused({"port": True}), ": key 'port' takes a string or a whole number; it is a boolean\n")
         self.assertEqual(self.refused({"no-page": "yes"}), ": key 'no-page' takes true or false; it is a string\n")
         self.assertEqual(self.refused({"api-key": [5]}),
-                         ": key 'api-key' takes a string, or an array of at least one string; it is an array\n")
+                         ": key 'api-key' takes a string, or an array of at least one string; it is an array whose item 0 is 5\n")
         self.assertEqual(self.refused({"port": "x"}),
                          ": key 'port': 'x' is not valid; give a whole number from 0 to 65535\n")
         self.assertEqual(self.refused({"top-p": 1.5}), ": key 'top-p': '1.5' is not valid; give a number from 0 to 1\n")
@@ -86,6 +87,7 @@ class Config(WithFolder):
             self.assertEqual(result.returncode, 2)
             self.assertTrue(result.stderr.startswith(f"kvasir serve: --config: {path}: "), result.stderr)
             self.assertIn(says, result.stderr)
+            self.assertNotIn("bytes", result.stderr)
         self.assertIn(": not valid JSON at line 2, byte", self.refused('{"port": 1,\n}'))
 
     def test_the_command_line_wins(self):
@@ -302,6 +304,25 @@ class Completions(WithFolder):
         (self.folder / "models").mkdir()
         self.assertEqual(self.complete("kvasir", "serve", "--disk", "mod"), ["models"])
         self.assertEqual(self.complete("kvasir", "serve", "--config", "comp"), ["completions"])
+        for flag, values in (("--cache", "prefix sequence none"), ("--eviction", "lru s3fifo"), ("--kv-format", "f32 f16 bf16"),
+                             ("--log-level", "error warning info debug"), ("--weights", "i8 i4 q8_0")):
+            self.assertEqual(self.complete("kvasir", "serve", flag, "")[:len(values.split())], values.split(), flag)
+
+    def test_bash_offers_the_models_of_list(self):
+        commit = 40 * "0"
+        model = self.folder / "models--o--demo"
+        (model / "refs").mkdir(parents=True)
+        (model / "refs/main").write_text(commit)
+        (model / "snapshots" / commit).mkdir(parents=True)
+        (model / "snapshots" / commit / "m-Q8_0.gguf").write_bytes(b"GGUF")
+        with unittest.mock.patch.dict(os.environ, HF_HUB_CACHE=str(self.folder)):
+            for command in ("show", "chat", "run", "rm"):
+                self.assertEqual(self.complete(BINARY, command, "o/"), ["o/demo:m-Q8_0.gguf"])
+                self.assertEqual(self.complete(BINARY, command, "o/demo", ":"), ["m-Q8_0.gguf"])  # as bash divides a word
+                self.assertEqual(self.complete(BINARY, command, "o/demo", ":", "m-Q"), ["m-Q8_0.gguf"])
+            self.assertEqual(self.complete(BINARY, "rm", "x", "o/"), ["o/demo:m-Q8_0.gguf"])
+            self.assertEqual(self.complete(BINARY, "show", "comp"), ["completions"])  # a file
+            self.assertNotIn("o/demo:m-Q8_0.gguf", self.complete(BINARY, "pull", "o/"))
 
     def test_every_flag_of_every_page_is_offered(self):
         for command in re.findall(r"(?m)^  ([a-z]+) +\w", run("--help").stdout.split("Commands:")[1]):

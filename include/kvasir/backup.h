@@ -23,10 +23,14 @@ struct BackupFigures {
   uint64_t sessions = 0, responses = 0;
   uint64_t bytes = 0;  // of their texts and ids
   bool has_secret = false;
-  int64_t made_s = 0;     // since 1970
-  uint64_t left_out = 0;  // sessions and responses that do not open
-  std::string why;        // the last of these does not
+  int64_t made_s = 0;  // since 1970
+  // Counts of rows that do not open, and why the last of them does not.
+  uint64_t left_out_sessions = 0, left_out_responses = 0;
+  std::string why;
 };
+
+// Returns "6 sessions and 2 stored responses" of those that were left out; "": none was.
+std::string LeftOutText(const BackupFigures& figures);
 
 // A function, or none, that is called on the same thread after each row: what is done with the rows
 // ("reading", "sealing", "checking", "adding"), and with how many of all it is done.
@@ -39,8 +43,9 @@ inline constexpr size_t kLeastPassphraseBytes = 8;
 // are a cache. A server may have them open: then the file has what was durable when this began, and
 // nothing by half; for a moment the files lie beside it a second time, in a folder of that name and
 // ".rows.XXXXXX". kNotFound: the folder or the secret is missing; kUnavailable: the sessions change
-// too often to be copied; kInvalidArgument: there is a file of that name, or the passphrase is too
-// short; other errors are those of SessionFile. After an error the file does not exist.
+// too often to be copied; kInvalidArgument: there is a file of that name, the passphrase is too
+// short, or the secret opens none of the rows; kCorruption: none of them can be read; other errors
+// are those of SessionFile. After an error the file does not exist.
 Result<BackupFigures> WriteBackup(const BackupPlace& from, const std::string& path,
                                   std::string_view passphrase, BackupSecret secret,
                                   const BackupProgress& progress = {});

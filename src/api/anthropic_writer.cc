@@ -91,9 +91,13 @@ json AnthropicError(const json& error, int status) {
   }
   json shaped = {{"type", type}, {"message", error.at("message")}};
   if (error.contains("n_prompt_tokens")) {
+    const auto tokens = error.at("n_prompt_tokens").get<uint64_t>();
+    // Where the text is too long to be counted, the number is one more than was counted.
+    const std::string counted = fmt::format("more than {}", tokens - 1);
+    const bool is_least = error.at("message").get<std::string>().find(counted) != std::string::npos;
     shaped["message"] =
         fmt::format("prompt is too long: {} tokens > {} maximum",
-                    error.at("n_prompt_tokens").get<uint64_t>(), error.at("n_ctx").get<uint64_t>());
+                    is_least ? counted : std::to_string(tokens), error.at("n_ctx").get<uint64_t>());
   }
   if (error.at("param") == kThreadField) {
     shaped["details"] = {{"error_code", "thread_unsupported_request"},

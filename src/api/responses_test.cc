@@ -283,6 +283,7 @@ TEST(Responses, AnAnswerThatIsCutIsIncomplete) {
   WrittenAnswer failed = ResponseOf(true, {});
   failed.PingEvent();
   Error error{Code::kInvalidArgument, "too long"};
+  error.cause = Cause::kContext;
   error.excess = {.prompt_tokens = 9, .ctx_size = 8};
   const std::string event = failed.ErrorEvent(error);
   const json said = json::parse(event.substr(event.find("data: ") + 6));

@@ -280,7 +280,7 @@ std::string ResponsesWriter::EndEvents(const Answer& answer, size_t) {
 std::string ResponsesWriter::ErrorEvent(const Error& error) const {
   const json said = json::parse(ErrorObject(error));
   json response = Envelope("failed");
-  response["error"] = {{"code", ResponsesErrorCode(said)}, {"message", said.at("message")}};
+  response["error"] = {{"code", said.at("code")}, {"message", said.at("message")}};
   const char* type = "response.failed";
   return fmt::format("event: {}\n", type) +
          SseEvent({{"type", type}, {"sequence_number", next_number_}, {"response", response}});
@@ -303,11 +303,6 @@ Parts ResponsesWriter::Body(const Answer& answer) const {
     ++index;
   }
   co_yield "]}";
-}
-
-std::string ResponsesErrorCode(const json& error) {
-  if (error.contains("n_prompt_tokens")) return "context_length_exceeded";
-  return error.at("code").get<std::string>();
 }
 
 }  // namespace kvasir

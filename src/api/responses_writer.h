@@ -96,8 +96,4 @@ class ResponsesWriter : public AnswerWriter {
   size_t num_items_ = 0;
 };
 
-// Returns the code that clients of /v1/responses know an OpenAI error's `error` by:
-// "context_length_exceeded" of a prompt that does not fit, else its own.
-std::string ResponsesErrorCode(const nlohmann::json& error);
-
 }  // namespace kvasir

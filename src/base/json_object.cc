@@ -28,6 +28,19 @@ bool NestsDeeper(std::string_view json, size_t levels) {
   return false;
 }
 
+namespace {
+
+// Names what other formats allow and JSON does not, where a text stops being JSON; "": neither.
+std::string_view ForeignForm(std::string_view before, std::string_view after) {
+  if (after.starts_with('/') || after.starts_with('#')) return " (JSON has no comments)";
+  const size_t last = before.find_last_not_of(" \t\r\n");
+  const bool is_end = after.starts_with('}') || after.starts_with(']');
+  if (!is_end || last == before.npos || before[last] != ',') return "";
+  return " (JSON has no comma after the last value)";
+}
+
+}  // namespace
+
 Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& file,
                                        const nlohmann::json::parser_callback_t& watch) {
   if (NestsDeeper(text, kMaxJsonDepth)) {
@@ -35,8 +48,9 @@ Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string&
   }
   const auto malformed = [&](size_t offset) {
     const std::string_view before = text.substr(0, std::min(offset, text.size()));
-    return Fail(Code::kCorruption, "{}: not valid JSON at line {}, byte {}", file,
-                1 + std::ranges::count(before, '\n'), before.size() - (before.rfind('\n') + 1) + 1);
+    return Fail(Code::kCorruption, "{}: not valid JSON at line {}, byte {}{}", file,
+                1 + std::ranges::count(before, '\n'), before.size() - (before.rfind('\n') + 1) + 1,
+                ForeignForm(before, text.substr(before.size())));
   };
   // The parser takes a NUL as the end of the text.
   if (const size_t nul = text.find('\0'); nul != text.npos) return malformed(nul);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -26,8 +25,13 @@ tl::unexpected<Error> Wrong(const std::string& flag, std::string_view value,
   return Fail(Code::kInvalidArgument, "{}: '{}' is not valid; give {}", flag, value, takes);
 }
 
-// Returns "an empty array", "a string", "null"; of a number its digits.
+// Returns "an empty array", "a string", "null"; of a number its digits; names the first item that
+// must not be in an array.
 std::string Described(const nlohmann::json& value) {
+  for (size_t i = 0; value.is_array() && i < value.size(); ++i) {
+    if (value[i].is_string()) continue;
+    return fmt::format("an array whose item {} is {}", i, Described(value[i]));
+  }
   if (value.is_null() || value.is_number()) return value.dump();
   return fmt::format("{} {}",
                      value.empty()           ? "an empty"
@@ -192,9 +196,10 @@ Result<std::string> ReadFlagFile(const std::string& name, const std::string& pat
   const Result<FileStamp> stamp = StampOf(path);  // only a regular file is opened
   Result<std::string> text = stamp ? ReadTextFile(path, kMaxBytes) : tl::unexpected(stamp.error());
   if (text) return text;
+  const bool is_other = !stamp && stamp.error().code == Code::kInvalidArgument;  // a folder, say
   return Fail(text.error().code == Code::kIoError ? Code::kIoError : Code::kInvalidArgument,
-              "{}: {}; give {} of at most {} bytes", Dashed(name), text.error().message, takes,
-              kMaxBytes);
+              "{}: {}{}{}", Dashed(name), text.error().message, is_other ? "; give " : "",
+              is_other ? takes : "");
 }
 
 Status Args::MergeConfig(const std::string& path, std::span<const Flag> flags) {

@@ -115,10 +115,14 @@ TEST_F(ArgsConfigTest, AValueOfAnotherTypeIsRefusedEvenWhenTheFlagWasGiven) {
   EXPECT_EQ(Complaint(R"({"json": "true"})"), takes("json", "true or false", "a string"));
   EXPECT_EQ(Complaint(R"({"json": 1})"), takes("json", "true or false", "1"));
   EXPECT_EQ(Complaint(R"({"resume": true})"), takes("resume", "a string", "a boolean"));
-  for (const char* items : {"[7]", "[\"a\", 7]", "[[\"a\"]]", "[null]", "[\"a\\u0000\"]"}) {
-    const std::string complaint = Complaint(fmt::format("{{\"stop\": {}}}", items));
-    EXPECT_TRUE(complaint.starts_with(": key 'stop' takes " + list)) << complaint;
-    EXPECT_TRUE(complaint.ends_with(" array")) << complaint;
+  const std::pair<const char*, const char*> items[] = {
+      {"[7]", "an array whose item 0 is 7"},
+      {"[\"a\", 7]", "an array whose item 1 is 7"},
+      {"[[\"a\"]]", "an array whose item 0 is an array"},
+      {"[null]", "an array whose item 0 is null"},
+      {"[\"a\\u0000\"]", "an array"}};
+  for (const auto& [given, is] : items) {
+    EXPECT_EQ(Complaint(fmt::format("{{\"stop\": {}}}", given)), takes("stop", list, is));
   }
 }
 
@@ -165,7 +169,16 @@ TEST_F(ArgsConfigTest, AFlagOfAPartThatIsNotThereYetIsUnsupported) {
 
 TEST_F(ArgsConfigTest, TextThatIsNoJsonObjectIsRefusedWithItsPlace) {
   const std::string rest = "; write {\"port\": 8080, ...}";
-  EXPECT_EQ(Complaint("{\n \"port\": 18080,}"), ": not valid JSON at line 2, byte 16" + rest);
+  const std::string comma = " (JSON has no comma after the last value)",
+                    comment = " (JSON has no comments)";
+  EXPECT_EQ(Complaint("{\n \"port\": 18080,}"),
+            ": not valid JSON at line 2, byte 16" + comma + rest);
+  EXPECT_EQ(Complaint("{\"stop\": [\"a\", ]}"),
+            ": not valid JSON at line 1, byte 16" + comma + rest);
+  EXPECT_EQ(Complaint("{\"port\": 1, // a port\n}"),
+            ": not valid JSON at line 1, byte 13" + comment + rest);
+  EXPECT_EQ(Complaint("# ports\n{}"), ": not valid JSON at line 1, byte 1" + comment + rest);
+  EXPECT_EQ(Complaint("/* ports */ {}"), ": not valid JSON at line 1, byte 1" + comment + rest);
   EXPECT_EQ(Complaint(""), ": not valid JSON at line 1, byte 1" + rest);
   EXPECT_EQ(Complaint("{\"model\": \"\xff\"}"), ": not valid JSON at line 1, byte 12" + rest);
   EXPECT_EQ(Complaint(std::string("{}\0", 3)), ": not valid JSON at line 1, byte 3" + rest);
@@ -198,24 +211,22 @@ TEST_F(ArgsConfigTest, AFailureLeavesTheFlagsOnTheCommandLineAsTheyWere) {
 TEST_F(ArgsConfigTest, AFileOfAFlagIsARegularFileOfAtMost16MiB) {
   const std::string path = WriteConfig(std::string("a\0\xff", 3));
   EXPECT_EQ(ReadFlagFile("keys", path, "a file of keys"), std::string("a\0\xff", 3));
-  const std::string limit = "; give a file of keys of at most 16777216 bytes";
   const auto refused = [&](const std::string& file) {
     const Result<std::string> text = ReadFlagFile("keys", file, "a file of keys");
     if (text) return std::string("no error");
     EXPECT_EQ(text.error().code, Code::kInvalidArgument) << file;
     EXPECT_TRUE(text.error().message.starts_with("--keys: " + file)) << text.error().message;
-    EXPECT_TRUE(text.error().message.ends_with(limit)) << text.error().message;
     return text.error().message;
   };
-  EXPECT_EQ(refused(folder_), "--keys: " + folder_.string() + ": is not a regular file" + limit);
+  EXPECT_EQ(refused(folder_),
+            "--keys: " + folder_.string() + ": is not a regular file; give a file of keys");
   EXPECT_NE(refused("/dev/zero").find("is not a regular file"), std::string::npos);
-  EXPECT_NE(refused(folder_ / "none").find("cannot open"), std::string::npos);
+  EXPECT_TRUE(refused(folder_ / "none").ends_with("none: cannot open: No such file or directory"));
   EXPECT_NE(refused("").find("cannot open"), std::string::npos);
   std::filesystem::resize_file(path, 16 << 20);
   EXPECT_EQ(ReadFlagFile("keys", path, "a file of keys")->size(), size_t{16} << 20);
   std::filesystem::resize_file(path, (16 << 20) + 1);
-  EXPECT_NE(refused(path).find("has 16777217 bytes; at most 16777216 are allowed"),
-            std::string::npos);
+  EXPECT_TRUE(refused(path).ends_with(": has 16777217 bytes; at most 16777216 are allowed"));
 }
 
 TEST_F(ArgsConfigTest, AMissingConfigNamesTheFlagAndTheFile) {
@@ -223,7 +234,7 @@ TEST_F(ArgsConfigTest, AMissingConfigNamesTheFlagAndTheFile) {
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, Code::kInvalidArgument);
   EXPECT_TRUE(status.error().message.starts_with("--config: " + (folder_ / "none.json").string()));
-  EXPECT_TRUE(status.error().message.ends_with("; give a JSON file of at most 16777216 bytes"));
+  EXPECT_TRUE(status.error().message.ends_with(": cannot open: No such file or directory"));
 }
 
 }  // namespace

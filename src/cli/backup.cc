@@ -48,9 +48,9 @@ Result<std::string> SecretPathOf(const Args& args, bool may_be_new) {
 }
 
 // Returns where a server with these flags keeps its sessions and its secret.
-Result<BackupPlace> PlaceOf(const Args& args, const std::optional<std::string>& folder,
+Result<BackupPlace> PlaceOf(const Args& args, const std::optional<std::string>& word,
                             bool may_be_new) {
-  const auto place = folder ? folder : DefaultDiskFolder(CacheDirOf(args));
+  KV_ASSIGN(const std::optional<std::string> place, ReadDiskFolder(args, word));
   if (!place) {
     return Fail(Code::kInvalidArgument, "the cache folder is unknown; name the folder of --disk");
   }
@@ -99,22 +99,19 @@ Result<int> RunBackup(const Args& args) {
             WriteBackup(from, *to, passphrase.text, SecretOf(args), ShownOn(progress)));
   progress.Clear();
   fmt::print("{}: {}\n", *to, FiguresText(figures));
-  if (figures.left_out == 0) return kExitDone;
-  fmt::print(stderr, "kvasir backup: {} left out; the last one: {}\n",
-             CountText(figures.left_out, "session"), figures.why);
+  const std::string left_out = LeftOutText(figures);
+  if (left_out.empty()) return kExitDone;
+  fmt::print(stderr, "kvasir backup: {} left out; the last one: {}\n", left_out, figures.why);
   return kExitFailed;
 }
 
 Result<int> RunRestore(const Args& args) {
   ExitOnInterrupt();
   const std::vector<std::string> words = args.List(kOperands);
-  if (args.Text("disk") == "") {
-    return FailField(Code::kInvalidArgument, "disk", "is empty; give a folder, or leave it out");
-  }
   if (words.empty()) {
     return Fail(Code::kInvalidArgument, "name the file that 'kvasir backup' wrote");
   }
-  KV_ASSIGN(const BackupPlace to, PlaceOf(args, args.Text("disk"), /*may_be_new=*/true));
+  KV_ASSIGN(const BackupPlace to, PlaceOf(args, {}, /*may_be_new=*/true));
   HeldPassphrase passphrase;
   KV_ASSIGN(passphrase.text, ReadPassphrase(args, Passphrase::kKnown));
   Progress progress;
@@ -132,6 +129,7 @@ Result<int> RunRestore(const Args& args) {
 
 std::vector<Flag> BackupFlags() {
   return {
+      {"disk", "DIR", "folder of serve --disk (default: kv in the cache folder)"},
       PassphraseFlag(),
       {"disk-cap", "SIZE", "limit of everything in the folder, as serve has it (default 20GiB)"}};
 }
@@ -141,7 +139,7 @@ std::vector<Flag> BackupFlags() {
 Command BackupCommand() {
   return {"backup",
           "writes sessions, stored responses and the secret into one sealed file",
-          "backup --to kvasir.backup",
+          "backup --disk kv --to kvasir.backup",
           Join({{{"to", "FILE", "the new file"},
                  {"without-secret", "",
                   "leaves the server's secret out: the sessions then take the secret of where "
@@ -151,9 +149,11 @@ Command BackupCommand() {
                 StateFlags(),
                 CacheDirFlags()}),
           RunBackup,
-          "It takes the folder of serve --disk (default: kv in the cache folder). The server may "
-          "run. Blocks\nof the cache are not in it: they are computed again.\n",
-          1};
+          "The server may run. Blocks of the cache are not in it: they are computed again.\n",
+          1,
+          {},
+          {},
+          "[DIR]"};
 }
 
 Command RestoreCommand() {
@@ -161,15 +161,17 @@ Command RestoreCommand() {
       "restore",
       "adds what a backup has: all of it, or nothing",
       "restore kvasir.backup",
-      Join({{{"disk", "DIR", "folder of serve --disk (default: kv in the cache folder)"},
-             {"without-secret", "",
+      Join({{{"without-secret", "",
               "takes the sessions alone, sealed under the secret that is here", FlagKind::kSwitch}},
             BackupFlags(),
             StateFlags(),
             CacheDirFlags()}),
       RunRestore,
       "It takes the file that 'kvasir backup' wrote. Stop the server first.\n",
-      1};
+      1,
+      {},
+      {},
+      "FILE"};
 }
 
 }  // namespace kvasir::cli

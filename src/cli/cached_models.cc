@@ -81,6 +81,13 @@ bool HasModelSize(std::string_view word) {
   return false;
 }
 
+// Tells whether a text is one word of letters, digits, ".", "-" and "_", as names of models are.
+bool IsNameWord(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) {
+    return IsAsciiAlnum(c) || c == '.' || c == '-' || c == '_';
+  });
+}
+
 bool IsModelFolder(const fs::path& path) {
   std::error_code error;
   if (fs::exists(path / "config.json", error)) return true;
@@ -158,10 +165,15 @@ Result<std::string> RequireModel(const std::string& text) {
 }
 
 std::string DidYouMean(const std::string& text) {
-  std::vector<std::string> known = {std::string(kBundledModel)};
+  std::vector<std::string> known = {std::string(kBundledModel)}, others;
+  const std::string base = LowerAscii(text.substr(0, text.find(':')));
   for (const hub::CachedModel& model : CachedModels()) {
     const std::vector<std::string> aliases = AliasesOf(model);
     known.insert(known.end(), aliases.begin(), aliases.end());
+    if (std::ranges::find(aliases, base) != aliases.end()) others.push_back(CachedNameOf(model));
+  }
+  if (!others.empty()) {
+    return fmt::format(" (of it the Hugging Face cache has {})", fmt::join(others, ", "));
   }
   const auto nearest = Nearest(LowerAscii(text), known);
   return nearest ? fmt::format(" (did you mean {}?)", *nearest) : "";
@@ -172,18 +184,24 @@ bool IsFolderWithoutModel(const std::string& text) {
   return fs::is_directory(text, error) && !IsModelFolder(text);
 }
 
+bool MayBeModel(const std::string& text) {
+  constexpr std::string_view kFamilies[] = {"llama", "qwen",     "gemma",   "mistral", "mixtral",
+                                            "phi",   "deepseek", "granite", "smollm",  "gpt-"};
+  if (!IsNameWord(text)) return false;
+  const std::string word = LowerAscii(text);
+  return (std::ranges::any_of(word, IsAsciiDigit) && std::ranges::any_of(word, IsAsciiLetter)) ||
+         std::ranges::any_of(kFamilies, [&](auto family) { return word.starts_with(family); }) ||
+         !DidYouMean(text).empty();
+}
+
 bool IsLikeModel(const std::string& text) {
   if (hub::ParseRepoRef(text)) return true;
-  const auto is_of_name = [](char c) {
-    return IsAsciiAlnum(c) || c == '.' || c == '-' || c == '_';
-  };
-  if (HasModelSize(text) && std::ranges::all_of(text, is_of_name)) return true;
+  if (HasModelSize(text) && IsNameWord(text)) return true;
   const size_t colon = text.find(':');
   if (colon == text.npos || colon == 0 || colon + 1 == text.size()) return false;
   const std::string_view name = std::string_view(text).substr(0, colon);
   const std::string_view tag = std::string_view(text).substr(colon + 1);
-  return !IsAsciiDigit(text[0]) && std::ranges::all_of(name, is_of_name) &&
-         std::ranges::all_of(tag, is_of_name);
+  return !IsAsciiDigit(text[0]) && IsNameWord(name) && IsNameWord(tag);
 }
 
 Result<Args> WithModelOperand(const Args& given) {

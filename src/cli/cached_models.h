@@ -28,10 +28,15 @@ Result<std::optional<hub::CachedModel>> FindCached(const std::vector<hub::Cached
 Result<std::optional<std::string>> ModelNamed(const std::string& text);
 // Returns the same where it must name one. kNotFound: it does not; the message says what would.
 Result<std::string> RequireModel(const std::string& text);
-// Returns " (did you mean NAME?)" where a model that is here has nearly this name, else "".
+// Returns " (did you mean NAME?)" where a model that is here has nearly this name, " (of it the
+// Hugging Face cache has NAME)" where only the file is another one, else "".
 std::string DidYouMean(const std::string& text);
 // Says whether a word is a folder in which no model is.
 bool IsFolderWithoutModel(const std::string& text);
+// Says whether a word may be meant as the name of a model: it has only letters, digits, ".", "-"
+// and
+// "_", and has a digit, begins as families of models do, or is nearly the name of one that is here.
+bool MayBeModel(const std::string& text);
 // Says whether a word is written as the name of a model: owner/name, NAME:TAG, or NAME-0.6b.
 bool IsLikeModel(const std::string& text);
 // Takes the argument that names a model as --model. kInvalidArgument: --model is given too.

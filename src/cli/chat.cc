@@ -370,7 +370,8 @@ Result<int> RunChat(const Args& given) {
 
 Command ChatCommand() {
   return Grouped(
-      {"chat", "a chat in the terminal; after each turn one line says what came from the cache",
+      {"chat",
+       "a chat in the terminal; after each turn one line says what came from the cache",
        "chat --system \"You are Kvasir, a small assistant that remembers.\"",
        Join({{{"system", "TEXT", "the system message"},
               {"resume", "[ID]",
@@ -386,7 +387,10 @@ Command ChatCommand() {
        "conversation "
        "stays in the folder, encrypted; its id is printed at the end, and 'kvasir sessions list' "
        "shows it.",
-       1},
+       1,
+       {},
+       {},
+       "[MODEL]"},
       "model system resume disk max-tokens temperature");
 }
 

@@ -140,7 +140,10 @@ std::string HelpOf(const Command& command, HelpPage page) {
            FlagLines(command, true) + FlagLine({"help", "", "all other flags", FlagKind::kSwitch});
   }
   std::string help = Wrap(fmt::format("kvasir {}: {}", command.name, command.purpose), 0);
-  help += fmt::format("\n\nExample:\n  kvasir {}\n\nFlags:\n", command.example);
+  KV_CHECK(command.operands.empty() == (command.max_operands == 0));
+  help += fmt::format("\n\nUsage: kvasir {} [FLAGS]{}{}\n\nExample:\n  kvasir {}\n\nFlags:\n",
+                      command.name, command.operands.empty() ? "" : " ", command.operands,
+                      command.example);
   help += command.groups.empty() ? FlagLines(command, false) : GroupedLines(command);
   if (const std::string experts = ExpertNames(command); !experts.empty()) {
     help += FlagLine({"help-expert", "", "flags that few need: " + experts, FlagKind::kSwitch});

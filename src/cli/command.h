@@ -28,7 +28,8 @@ struct Command {
   size_t max_operands = 0;  // arguments without a flag
   // Each flag that --help lists is in one group; none: they stand in one list.
   std::vector<FlagGroup> groups = {};
-  std::string words = {};  // that the first operand may be, separated by spaces
+  std::string words = {};     // that the first operand may be, separated by spaces
+  std::string operands = {};  // as the usage line names them: "[MODEL] [TEXT]"
 };
 
 Command ServeCommand();

@@ -35,13 +35,17 @@ TEST(Command, ExitStatusesSayWhoMustAct) {
 TEST(Command, HelpListsTheFlagsThatAreThereAndHelpItself) {
   Command command = Greet();
   const std::string help =
-      "kvasir greet: says hello\n\nExample:\n  kvasir greet --name Anna\n\nFlags:\n"
+      "kvasir greet: says hello\n\nUsage: kvasir greet [FLAGS]\n\nExample:\n"
+      "  kvasir greet --name Anna\n\nFlags:\n"
       "  --name TEXT             who\n"
       "  -p N                    times\n"
       "  --help                  this text\n";
   EXPECT_EQ(HelpOf(command), help);
   command.notes = "Be kind.";
   EXPECT_EQ(HelpOf(command), help + "\nBe kind.\n");
+  command.max_operands = 1;
+  command.operands = "[NAME]";
+  EXPECT_NE(HelpOf(command).find("\n\nUsage: kvasir greet [FLAGS] [NAME]\n\nExample:"), help.npos);
 }
 
 TEST(Command, HelpShowsFlagsInGroups) {
@@ -49,7 +53,8 @@ TEST(Command, HelpShowsFlagsInGroups) {
   command.flags.push_back({"loud", "", "in capitals", FlagKind::kSwitch});
   command.groups = {{"How", "p loud"}, {"Whom", "name"}};
   EXPECT_EQ(HelpOf(command),
-            "kvasir greet: says hello\n\nExample:\n  kvasir greet --name Anna\n\nFlags:\n"
+            "kvasir greet: says hello\n\nUsage: kvasir greet [FLAGS]\n\nExample:\n"
+            "  kvasir greet --name Anna\n\nFlags:\n"
             "\n How\n"
             "  -p N                    times\n"
             "  --loud                  in capitals\n"

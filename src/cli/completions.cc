@@ -19,6 +19,7 @@ enum class ValueKind { kNone, kFolder, kFile, kChoice, kText };
 ValueKind KindOf(const Flag& flag) {
   if (flag.kind == FlagKind::kSwitch) return ValueKind::kNone;
   const std::string& value = flag.value;
+  if (!flag.choices.empty()) return ValueKind::kChoice;
   if (value == "DIR") return ValueKind::kFolder;
   for (const char* file : {"F", "F.json", "FILE", "PATH", "M"}) {
     if (value == file) return ValueKind::kFile;
@@ -32,7 +33,7 @@ ValueKind KindOf(const Flag& flag) {
 }
 
 std::string ChoicesOf(const Flag& flag) {
-  std::string words = flag.value;
+  std::string words = flag.choices.empty() ? flag.value : flag.choices;
   std::ranges::replace(words, '|', ' ');
   return words;
 }
@@ -65,6 +66,12 @@ std::vector<Flag> FlagsOf(const Command& command) {
   if (has_experts) flags.push_back({"help-expert", "", "flags that few need", FlagKind::kSwitch});
   flags.push_back({"help", "", "this command's flags", FlagKind::kSwitch});
   return flags;
+}
+
+// Tells whether the arguments without a flag name models.
+bool TakesModels(const Command& command) {
+  return command.words.empty() && command.name != "pull" &&
+         command.operands.find("MODEL") != std::string::npos;
 }
 
 std::string NamesOf(const std::vector<Command>& commands) {
@@ -100,16 +107,30 @@ std::string BashOf(const std::vector<Command>& commands) {
       }
     }
     cases += fmt::format(
-        "    {})\n      case $before in\n{}      esac\n      names='{}' operands='{}'\n      ;;\n",
-        command.name, values, names, command.words);
+        "    {})\n      case $before in\n{}      esac\n      names='{}' operands='{}'{}\n      "
+        ";;\n",
+        command.name, values, names, command.words, TakesModels(command) ? " models=1" : "");
   }
   return fmt::format(R"(# Completions of kvasir for bash; 'kvasir completions bash' wrote them.
 _kvasir_words() {{
   [ "$1" = -W ] || compopt -o filenames 2>/dev/null
   mapfile -t COMPREPLY < <(compgen "$@" -- "$word")
 }}
+# The models of 'kvasir list' and files. Bash takes the colon of a name as the end of a word.
+_kvasir_models() {{
+  local begin= rest=$word found
+  if [ "$rest" = : ]; then
+    begin=$before: rest=
+  elif [ "$before" = : ]; then
+    begin=${{COMP_WORDS[COMP_CWORD-2]}}:
+  fi
+  found=$("${{COMP_WORDS[0]}}" list 2>/dev/null | awk 'NR > 1 && /^[^ ]/ {{ print $1 }}')
+  mapfile -t COMPREPLY < <(compgen -W "$found" -- "$begin$rest")
+  COMPREPLY=("${{COMPREPLY[@]#"$begin"}}")
+  [ "${{#COMPREPLY[@]}}" -gt 0 ] || _kvasir_words -f
+}}
 _kvasir() {{
-  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} names= operands=
+  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} names= operands= models=
   COMPREPLY=()
   if [ "$COMP_CWORD" = 1 ]; then
     _kvasir_words -W '{0} --help --version'
@@ -126,6 +147,8 @@ _kvasir() {{
     *)
       if [ "$COMP_CWORD" = 2 ] && [ -n "$operands" ]; then
         _kvasir_words -W "$operands"
+      elif [ -n "$models" ]; then
+        _kvasir_models
       else
         _kvasir_words -f
       fi
@@ -174,11 +197,19 @@ std::string ZshOf(const std::vector<Command>& commands) {
     if (!command.words.empty()) {
       cases += fmt::format(" \\\n        '1:word:({})'", command.words);
     }
-    cases += fmt::format("{}\n      ;;\n",
-                         command.max_operands > 0 ? " \\\n        '*:file:_files'" : "");
+    const char* operand = TakesModels(command)       ? " \\\n        '*:model:_kvasir_models'"
+                          : command.max_operands > 0 ? " \\\n        '*:file:_files'"
+                                                     : "";
+    cases += fmt::format("{}\n      ;;\n", operand);
   }
   return fmt::format(R"(#compdef kvasir
 # Completions of kvasir for zsh; 'kvasir completions zsh' wrote them.
+_kvasir_models() {{
+  local -a found
+  found=($(kvasir list 2>/dev/null | awk 'NR > 1 && /^[^ ]/ {{ print $1 }}'))
+  compadd -a found
+  _files
+}}
 _kvasir() {{
   local -a commands
   commands=(
@@ -240,6 +271,12 @@ std::string FishOf(const std::vector<Command>& commands) {
           "complete -c kvasir -n '__fish_seen_subcommand_from {0}; and test (count (commandline "
           "-opc)) = 2' -a '{1}'\n",
           command.name, command.words);
+    }
+    if (TakesModels(command)) {
+      lines += fmt::format(
+          "complete -c kvasir -n '__fish_seen_subcommand_from {}' -a \"(kvasir list 2>/dev/null | "
+          "awk 'NR > 1 && /^[^ ]/ {{ print \\$1 }}')\"\n",
+          command.name);
     }
     if (command.max_operands > 0) {
       lines +=

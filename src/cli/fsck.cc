@@ -57,10 +57,7 @@ void Print(const SessionFileCheck& check) {
 
 Result<int> RunFsck(const Args& args) {
   ExitOnInterrupt();
-  if (args.Text("disk") == "") {
-    return Fail(Code::kInvalidArgument, "--disk: is empty; give a folder, or leave it out");
-  }
-  const auto folder = args.Has("disk") ? args.Text("disk") : DefaultDiskFolder(CacheDirOf(args));
+  KV_ASSIGN(const std::optional<std::string> folder, ReadDiskFolder(args));
   if (!folder) return Fail(Code::kNotFound, "there is no cache folder; name one with --disk DIR");
   KV_ASSIGN(const SecretPlace secret, ReadStateFlags(args));
   Progress progress;

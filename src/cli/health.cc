@@ -19,9 +19,12 @@ std::string ReasonIn(const std::string& body) {
   return ": " + json[message].get<std::string>();
 }
 
+// Asks for /ready. All that goes wrong is kUnavailable, exit 1: Docker gives 2 another meaning.
 Result<int> RunHealth(const Args& args) {
   KV_ASSIGN(const ServerAddress at, ReadUrlFlag(args));
-  KV_ASSIGN(const ServerAnswer answer, AskServer(at, "/ready", {}));
+  const Result<ServerAnswer> asked = AskServer(at, "/ready", {});
+  if (!asked) return Fail(Code::kUnavailable, "{}", asked.error().text());
+  const ServerAnswer& answer = *asked;
   if (answer.status != "200") {
     return Fail(Code::kUnavailable, "the server at {} answers {}{}", at.url, answer.status,
                 ReasonIn(answer.body));

@@ -8,6 +8,7 @@
 #include "base/mapped_file.h"
 #include "base/result.h"
 #include "base/sizes.h"
+#include "cli/cached_models.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "hub/hub_cache.h"
@@ -77,13 +78,30 @@ Status FetchModel(const std::string& name, EngineOptions* options) {
 
 Status FindInHubCache(ModelUse use, EngineOptions* options) {
   const std::optional<std::string> named = NamedModel(*options);
-  const auto ref = named ? hub::ParseRepoRef(*named) : std::nullopt;
-  if (!ref) return {};
-  KV_ASSIGN(const bool is_path, Exists(*named));
-  if (is_path) return {};
-  KV_ASSIGN(const std::filesystem::path cache, hub::HubCacheFolder());
-  const Result<hub::FoundModel> found = hub::HubCache(cache).Find(*ref);
+  if (!named || named->empty()) return {};
   const char* field = options->model ? "model" : "KVASIR_MODEL";
+  std::optional<hub::RepoRef> ref = hub::ParseRepoRef(*named);
+  const Result<bool> is_path = Exists(*named);
+  if (ref && !is_path) return tl::unexpected(is_path.error());
+  if (!is_path || *is_path) return {};  // the engine says what is wrong with a path
+  const auto cache = hub::HubCacheFolder();
+  if (ref && !cache) return tl::unexpected(cache.error());
+  const auto find = [&]() -> Result<hub::FoundModel> { return hub::HubCache(*cache).Find(*ref); };
+  Result<hub::FoundModel> found = ref ? find() : Fail(Code::kNotFound, "it is not in the cache");
+  if (!found && found.error().code == Code::kNotFound) {
+    // A name that leaves out what 'kvasir run NAME' may leave out, too.
+    const Result<std::optional<std::string>> known = ModelNamed(*named);
+    if (!known) return FailField(known.error().code, field, "{}", known.error().text());
+    const auto meant = *known ? hub::ParseRepoRef(**known) : std::nullopt;
+    if (meant && (!ref || meant->repo != ref->repo)) {
+      ref = meant;
+      found = find();
+    } else if (!ref) {
+      const std::string nearest = *known ? "" : DidYouMean(*named);
+      if (nearest.empty()) return {};
+      return FailField(Code::kNotFound, field, "no file or folder {}{}", *named, nearest);
+    }
+  }
   if (!found) {
     const Error& error = found.error();
     const bool is_missing = error.code == Code::kNotFound;

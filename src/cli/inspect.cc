@@ -7,6 +7,7 @@
 #include "base/result.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "cli/state_flags.h"
 #include "eval/kept_quality.h"
 #include "kvasir/disk.h"
 #include "kvasir/images.h"
@@ -108,13 +109,10 @@ void PrintTable(const SessionFileListing& listing) {
 }
 
 Result<int> RunInspect(const Args& args) {
+  KV_ASSIGN(const std::optional<std::string> disk, ReadDiskFolder(args));
   const std::vector<ImageEntry> images = ListImages(CacheDirOf(args));
   const auto folder = ImageFolderOf(CacheDirOf(args));
   const auto qualities = folder ? eval::ListQualities(*folder) : std::vector<eval::KeptQuality>{};
-  if (args.Text("disk") == "") {
-    return Fail(Code::kInvalidArgument, "--disk: is empty; give a folder, or leave it out");
-  }
-  const auto disk = args.Has("disk") ? args.Text("disk") : DefaultDiskFolder(CacheDirOf(args));
   std::vector<StoreListing> stores;
   std::optional<SessionFileListing> sessions;
   if (disk) {

@@ -69,7 +69,8 @@ Command KeyCommand() {
       "random bytes, for serve --fleet-secret on all machines, or for serve --secret-file.\n",
       2,
       {},
-      "new fleet secret"};
+      "new fleet secret",
+      "new | fleet FILE | secret FILE"};
 }
 
 }  // namespace kvasir::cli

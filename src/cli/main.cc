@@ -52,7 +52,8 @@ Command CompletionsCommand() {
           "~/.config/fish/completions/kvasir.fish.",
           2,
           {},
-          "bash zsh fish"};
+          "bash zsh fish",
+          "bash | zsh | fish"};
 }
 
 std::vector<Command> AllCommands() {

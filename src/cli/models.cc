@@ -193,7 +193,10 @@ Command RmCommand() {
           "It asks nothing. It removes what 'kvasir list' shows under the names and nothing else, "
           "and nothing at all where a name is unknown or may mean several models. Files that "
           "another model of the repository shares stay.",
-          1024};
+          1024,
+          {},
+          {},
+          "MODEL..."};
 }
 
 Command ModelsCommand() {
@@ -207,7 +210,8 @@ Command ModelsCommand() {
       "nothing; it keeps files that another model of the repository shares.",
       2,
       {},
-      "rm"};
+      "rm",
+      "[rm MODEL]"};
 }
 
 }  // namespace kvasir::cli

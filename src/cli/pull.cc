@@ -39,7 +39,10 @@ Command PullCommand() {
       "else the Q4_K_M. A pull that was interrupted goes on where it ended. Environment, as for "
       "Hugging Face's tools: HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE; for "
       "certificates SSL_CERT_FILE; for proxies https_proxy and no_proxy.",
-      1};
+      1,
+      {},
+      {},
+      "MODEL"};
 }
 
 }  // namespace kvasir::cli

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -57,6 +58,16 @@ Status CheckText(const std::string& word) {
   return {};
 }
 
+// Says how a word alone was read, since it may have been meant as the name of a model.
+void SayIsText(const std::string& word) {
+  const char* model = std::getenv("KVASIR_MODEL");
+  fmt::print(stderr,
+             "kvasir run: '{}' is read as a text, since no model here has that name; {} answers "
+             "('kvasir list' shows the models)\n",
+             word,
+             model == nullptr || *model == '\0' ? "the bundled model" : "that of KVASIR_MODEL");
+}
+
 // Takes the prompt from standard input where that is a pipe or a file.
 bool TakePipe(Worded* worded) {
   if (isatty(STDIN_FILENO) != 0) return false;
@@ -92,6 +103,7 @@ Result<Worded> ReadWords(const Args& given) {
     KV_ASSIGN(const auto named, ModelNamed(words.front()));
     has_text = !named && !has_prompt;
     if (has_text) KV_TRY(CheckText(words.front()));
+    if (has_text && MayBeModel(words.front()) && !given.Has("shape")) SayIsText(words.front());
   }
   if (words.size() == 2 || !has_text) {
     auto model = RequireModel(words.front());
@@ -270,7 +282,9 @@ Result<int> RunPrompt(const Args& given) {
 
 Command RunCommand() {
   return Grouped(
-      {"run", "one generation, printed as it comes", "run \"My name is Mira. What is my name?\"",
+      {"run",
+       "one generation, printed as it comes",
+       "run \"My name is Mira. What is my name?\"",
        Join({{{"prompt", "TEXT",
                "raw text; special tokens in it are parsed; -: read standard input"},
               {"ids", "1,2,3", "token ids, as given: no BOS is added"},
@@ -289,7 +303,10 @@ Command RunCommand() {
        "user's message where the model has a chat template; -, or nothing beside the model in a "
        "pipe: "
        "read standard input.",
-       SIZE_MAX},
+       SIZE_MAX,
+       {},
+       {},
+       "[MODEL] [TEXT]"},
       "prompt model chat max-tokens temperature json");
 }
 

@@ -41,10 +41,7 @@ class OpenSessions {
  public:
   // Opens the folder; `identity` is that of what is imported.
   static Result<OpenSessions> Open(const Args& args, SessionIdentity identity = {}) {
-    if (args.Text("disk") == "") {
-      return Fail(Code::kInvalidArgument, "--disk: is empty; give a folder, or leave it out");
-    }
-    const auto folder = args.Has("disk") ? args.Text("disk") : DefaultDiskFolder(CacheDirOf(args));
+    KV_ASSIGN(const std::optional<std::string> folder, ReadDiskFolder(args));
     if (!folder) {
       return Fail(Code::kInvalidArgument,
                   "the cache folder is unknown; name a folder with --disk DIR");
@@ -207,6 +204,7 @@ Result<SessionRecord> ReadObject(const Args& args, std::string_view json,
 // Takes all sessions of a file or, where one is wrong, none. Those that are there already stay as
 // they are.
 Result<int> Import(const Args& args, const std::string& path) {
+  KV_TRY(ReadDiskFolder(args));
   Progress progress;
   std::ifstream file(path, std::ios::binary);
   std::string text(std::istreambuf_iterator<char>(file), {});
@@ -288,8 +286,14 @@ Result<int> RunSessions(const Args& args) {
   }
   KV_ASSIGN(OpenSessions open, std::move(opened));
   if (rm_unreadable) {
+    KV_ASSIGN(const std::vector<SessionFile::Row> rows, open.file().List());
+    const auto responses = std::ranges::count_if(rows, [](const SessionFile::Row& row) {
+      return !row.is_readable() && KindOfId(row.id) == SessionKind::kResponse;
+    });
     KV_ASSIGN(const uint64_t removed, open.file().RemoveUnreadable());
-    fmt::print("{} removed\n", CountText(removed, "session"));
+    const uint64_t sessions = removed - std::min<uint64_t>(removed, responses);
+    fmt::print("{}{} removed\n", CountText(sessions, "session"),
+               responses == 0 ? "" : " and " + CountText(responses, "stored response"));
     return kExitDone;
   }
   if (verb == "list") return List(open, args.Has("json"));
@@ -330,7 +334,8 @@ Command SessionsCommand() {
                       kVerbs),
           2,
           {},
-          "list show rm export import"};
+          "list show rm export import",
+          "list | show ID | rm ID | export ID | import FILE"};
 }
 
 }  // namespace kvasir::cli

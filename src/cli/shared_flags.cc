@@ -1,11 +1,16 @@
 #include "cli/shared_flags.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <array>
+
+#include "base/log.h"
 #include "cli/adapter_flags.h"
 #include "cli/sampling_flags.h"
 #include "cli/template_flags.h"
 #include "kvasir/engine_options.h"
+#include "kvasir/plan.h"
 
 namespace kvasir::cli {
 
@@ -23,23 +28,46 @@ Flag Expert(Flag flag) {
   return flag;
 }
 
+namespace {
+
+// Returns the flag with the values that shells offer.
+template <typename Names>
+Flag WithChoices(Flag flag, const Names& names) {
+  flag.choices = fmt::format("{}", fmt::join(names, " "));
+  return flag;
+}
+
+std::vector<std::string> EvictionList() {
+  std::vector<std::string> names;
+  for (const EvictionPolicyName& policy : EvictionPolicies()) names.emplace_back(policy.name);
+  return names;
+}
+
+}  // namespace
+
 std::vector<Flag> ModelFlags() {
   return {
       {"model", "M",
        "Hugging Face folder, GGUF file, or owner/name[@revision][:file or quant] in the Hugging "
        "Face "
        "cache ('kvasir pull' fetches it; default: the bundled model)"},
-      {"kv-format", "F",
-       "how KV is stored: f32, f16 (default), bf16, fp8_e4m3, fp8_e5m2, int8, int4, nf4; K and "
-       "V apart: k=int8,v=f16"},
+      WithChoices(
+          {"kv-format", "F",
+           "how KV is stored: f32, f16 (default), bf16, fp8_e4m3, fp8_e5m2, int8, int4, nf4; K and "
+           "V apart: k=int8,v=f16"},
+          KvFormatList()),
       {"kv-skip-layers", "LIST", "layers whose KV is kept in f16: 0,15"},
-      {"weights", "W",
-       "i8, i4, q8_0, q4_0: quantised at load; f32, f16, bf16: only what the files have "
-       "(default: as in the files)"},
+      WithChoices(
+          {"weights", "W",
+           "i8, i4, q8_0, q4_0: quantised at load; f32, f16, bf16: only what the files have "
+           "(default: as in the files)"},
+          std::to_array<const char*>({"i8", "i4", "q8_0", "q4_0", "f32", "f16", "bf16"})),
       {"threads", "N",
        "threads that compute (default: one for each core that the process may use)"},
-      {"log-level", "LEVEL",
-       "error, warning, info (default) or debug: the least level that the log on stderr shows"}};
+      WithChoices(
+          {"log-level", "LEVEL",
+           "error, warning, info (default) or debug: the least level that the log on stderr shows"},
+          kLogLevelNames)};
 }
 
 std::vector<Flag> CacheDirFlags() {
@@ -66,13 +94,18 @@ std::vector<Flag> CacheFlags() {
        FlagKind::kSwitch},
       {"ctx-size", "N", "longest sequence in tokens (default: what the model was trained for)"},
       {"parallel", "N", "sequences that run at once (default 8)"},
-      {"cache", "MODE",
-       "prefix (default: shared by all requests), sequence (nothing outlives its request, as with "
-       "static and dynamic of Transformers), none (no KV: each step computes everything)"},
+      WithChoices(
+          {"cache", "MODE",
+           "prefix (default: shared by all requests), sequence (nothing outlives its request, as "
+           "with "
+           "static and dynamic of Transformers), none (no KV: each step computes everything)"},
+          std::to_array<const char*>({"prefix", "sequence", "none"})),
       Expert({"keep-share", "SHARE",
               "share of the cache that the marks of a tenant's requests (cache_control, "
               "prompt_cache_breakpoint) keep at most (default 0.25; 0: none)"}),
-      {"eviction", "POLICY", "which blocks leave a full cache first: " + EvictionChoicesText()},
+      WithChoices(
+          {"eviction", "POLICY", "which blocks leave a full cache first: " + EvictionChoicesText()},
+          EvictionList()),
       {"retention", "POLICY",
        "what a sequence keeps when it grows: full (default), window (its last tokens), "
        "sinks+window (its first ones too), heavy (blocks that later tokens weigh most); "

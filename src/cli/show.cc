@@ -84,7 +84,10 @@ Command ShowCommand() {
           "kvasir show MODEL takes a path or a name that 'kvasir list' shows (default: the bundled "
           "model). It reads the headers of the files, not the weights; 'kvasir plan' says what a "
           "server of the model takes.",
-          1};
+          1,
+          {},
+          {},
+          "[MODEL]"};
 }
 
 }  // namespace kvasir::cli

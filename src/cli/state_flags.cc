@@ -6,6 +6,8 @@
 
 #include "base/result.h"
 #include "base/secret.h"
+#include "cli/engine_flags.h"
+#include "kvasir/disk.h"
 
 namespace kvasir::cli {
 namespace {
@@ -49,6 +51,25 @@ Result<SecretPlace> ReadStateFlags(const Args& args) {
   const bool is_missing = secret.error().code == Code::kNotFound;
   return Fail(is_missing ? Code::kInvalidArgument : secret.error().code, "{}: {}{}", source,
               secret.error().message, is_missing ? "; 'kvasir key secret FILE' makes one" : "");
+}
+
+Result<std::optional<std::string>> ReadDiskFolder(const Args& args,
+                                                  const std::optional<std::string>& word) {
+  if (word && args.Has("disk")) {
+    return Fail(Code::kInvalidArgument, "give the folder once: as a word, or as --disk DIR");
+  }
+  const std::optional<std::string> given = word ? word : args.Text("disk");
+  const std::string name = word ? "the folder" : args.Written("disk") + ":";
+  if (given == "") {
+    return Fail(Code::kInvalidArgument, "{} is empty; give a folder, or leave it out", name);
+  }
+  if (given == "none") {
+    return Fail(Code::kInvalidArgument,
+                "{} is 'none', which means no disk in serve, run and chat, and this command works "
+                "on a folder; give its path, which of a folder of that name is ./none",
+                name);
+  }
+  return given ? given : DefaultDiskFolder(CacheDirOf(args));
 }
 
 std::optional<std::string> CredentialFile(const std::string& name) {

@@ -18,6 +18,12 @@ std::vector<Flag> StateFlags();
 // and the errors of ReadSecret.
 Result<SecretPlace> ReadStateFlags(const Args& args);
 
+// Returns the folder of a server's sessions and blocks: `word` of the command line, else that of
+// --disk, else kv in the cache folder; absent: there is no cache folder. kInvalidArgument: it is
+// empty or "none", or a word and --disk are given.
+Result<std::optional<std::string>> ReadDiskFolder(const Args& args,
+                                                  const std::optional<std::string>& word = {});
+
 // Returns the file of a credential that systemd gives the process: `name` or kvasir_`name` in
 // CREDENTIALS_DIRECTORY, as LoadCredential=NAME:FILE and LoadCredential=kvasir:FOLDER name what
 // they load. Absent: there is no such credential.

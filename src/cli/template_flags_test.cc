@@ -97,7 +97,7 @@ TEST_F(TemplateFlagsTest, AFileThatIsNoTemplateIsRefused) {
   std::filesystem::remove(path_);
   const std::string none = ComplaintOf(ReadTemplate(Given("chat-template-file", path_)));
   EXPECT_TRUE(none.starts_with(begin)) << none;
-  EXPECT_NE(none.find("give a file with a Jinja template"), none.npos) << none;
+  EXPECT_TRUE(none.ends_with(": cannot open: No such file or directory")) << none;
 }
 
 TEST_F(TemplateFlagsTest, ANameAndAFileExcludeEachOther) {

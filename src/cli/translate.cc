@@ -308,7 +308,8 @@ Command TranslateCommand() {
     }
   }
   return Grouped(
-      {"translate", "translates the lines of files or of standard input",
+      {"translate",
+       "translates the lines of files or of standard input",
        "translate --model m2m100 --source en --target fr news.txt",
        Join(
            {{{"source-ids",
@@ -348,7 +349,10 @@ Command TranslateCommand() {
        "any. "
        "Each line is a text, and each answer a line, in the same order. An empty line has an empty "
        "answer. Without --json only the best hypothesis is printed.\n",
-       std::numeric_limits<size_t>::max()},
+       std::numeric_limits<size_t>::max(),
+       {},
+       {},
+       "[FILE]..."},
       "model source target split beams json");
 }
 

@@ -73,6 +73,7 @@ constexpr CauseRow kCauses[] = {
     {Cause::kRate, {Code::kExhausted, 429, "rate_limit_exceeded"}},
     {Cause::kDeadline, {Code::kUnavailable, 503, "deadline_unmeetable"}},
     {Cause::kReadOnly, {Code::kUnavailable, 503, "read_only_store"}},
+    {Cause::kContext, {Code::kInvalidArgument, 400, "context_length_exceeded"}},
 };
 
 const FieldRow* FieldRowOf(const Error& error) {

@@ -139,7 +139,7 @@ class BodyReader : public JsonBuilder {
     if (*values_left_ == 0) {
       error_ = {Code::kExhausted,
                 fmt::format("its JSON has more than {} values (numbers, texts, lists and objects; "
-                            "lists of token ids in a prompt counts as one)",
+                            "a list of token ids in a prompt counts as one)",
                             kMaxJsonValues),
                 "body"};
       return false;

@@ -114,6 +114,8 @@ struct JsonPoster::Parts {
     }
     return head;
   }
+
+  Status Post(const std::string& body, std::chrono::milliseconds timeout) const;
 };
 
 JsonPoster::JsonPoster(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -144,26 +146,33 @@ Result<std::unique_ptr<JsonPoster>> JsonPoster::Make(const std::string& host,
   return std::unique_ptr<JsonPoster>(new JsonPoster(std::move(parts)));
 }
 
-Status JsonPoster::Post(const std::string& body, std::chrono::milliseconds timeout) {
+Status JsonPoster::Parts::Post(const std::string& body, std::chrono::milliseconds timeout) const {
   const uint64_t end_ns =  // of all steps together
       MonotonicNs() + static_cast<uint64_t>(std::chrono::nanoseconds(timeout).count());
   const std::string head = fmt::format(
       "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n"
       "{}Connection: close\r\n\r\n",
-      parts_->path, parts_->host, body.size(), parts_->headers);
+      path, host, body.size(), headers);
   Result<Descriptor> socket = Fail(Code::kIoError, "no address");
-  for (const Endpoint& endpoint : parts_->endpoints) {
-    socket = parts_->Connect(endpoint, end_ns);
+  for (const Endpoint& endpoint : endpoints) {
+    socket = Connect(endpoint, end_ns);
     if (socket) break;
   }
   if (!socket) return tl::unexpected(socket.error());
-  KV_TRY(parts_->Send(socket->fd(), head, end_ns));
-  KV_TRY(parts_->Send(socket->fd(), body, end_ns));
-  KV_ASSIGN(const std::string answer, parts_->ReceiveHead(socket->fd(), end_ns));
+  KV_TRY(Send(socket->fd(), head, end_ns));
+  KV_TRY(Send(socket->fd(), body, end_ns));
+  KV_ASSIGN(const std::string answer, ReceiveHead(socket->fd(), end_ns));
   const std::optional<unsigned> status = StatusOf(answer);
   if (!status) return Fail(Code::kIoError, "the collector's answer is not HTTP");
   if (*status / 100 != 2) return Fail(Code::kIoError, "the collector answered {}", *status);
   return {};
+}
+
+Status JsonPoster::Post(const std::string& body, std::chrono::milliseconds timeout) {
+  const Status posted = parts_->Post(body, timeout);
+  if (posted) return {};
+  return Fail(posted.error().code, "http://{}{}: {}", parts_->host, parts_->path,
+              posted.error().message);
 }
 
 void JsonPoster::Stop() {

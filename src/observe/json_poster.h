@@ -22,8 +22,8 @@ class JsonPoster {
   JsonPoster(const JsonPoster&) = delete;
   JsonPoster& operator=(const JsonPoster&) = delete;
 
-  // Posts a body. Success: the status of the answer is 2xx. kDeadlineExceeded, or kIoError with the
-  // reason.
+  // Posts a body. Success: the status of the answer is 2xx. kDeadlineExceeded, or kIoError; the
+  // message has the address and the reason.
   Status Post(const std::string& body, std::chrono::milliseconds timeout);
   // Ends the current POST, and all later ones at once.
   void Stop();

@@ -26,15 +26,6 @@ namespace {
 
 constexpr size_t kMostItems = 100;
 
-void SetResponsesCode(const HttpRequest&, int, nlohmann::json* body) {
-  nlohmann::json& error = body->at("error");
-  error["code"] = ResponsesErrorCode(error);
-}
-
-// OpenAI's form, with the codes of its Responses.
-constexpr ErrorShape kResponsesErrors{
-    .name = kOpenAiErrors.name, .schema = kOpenAiErrors.schema, .reshape = SetResponsesCode};
-
 class ResponseHandlers {
  public:
   explicit ResponseHandlers(const ResponseSources& from) : from_(from) {}
@@ -163,7 +154,6 @@ void AddResponsesRoutes(const ResponseSources& from, RouteTable* table) {
                      .for_model = Route::kTextModel,
                      .files = Route::kSessionFile,
                      .reads = Route::kPreviousResponse,
-                     .errors = &kResponsesErrors,
                      .description = {.summary = "Answers a chat, as OpenAI's Responses do.",
                                      .properties = ResponsesSchema(),
                                      .required = R"(["input"])",
@@ -178,7 +168,6 @@ void AddResponsesRoutes(const ResponseSources& from, RouteTable* table) {
               .for_model = Route::kTextModel,
               .files = Route::kSessionFile,
               .reads = Route::kPreviousResponse,
-              .errors = &kResponsesErrors,
               .description = {.summary = "How many tokens the prompt of a response has.",
                               .properties = ResponsesSchema(),
                               .required = R"(["input"])"}});
@@ -191,7 +180,6 @@ void AddResponsesRoutes(const ResponseSources& from, RouteTable* table) {
                   .names = SessionKind::kResponse,
                   .files = Route::kSessionFile,
                   .reads = Route::kOneSession,
-                  .errors = &kResponsesErrors,
                   .description = {.summary = "A stored response.",
                                   .parameters = {{"id", id}, {"ids", R"({"type":"boolean"})"}}}};
   table->Add(one);

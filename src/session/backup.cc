@@ -15,6 +15,7 @@
 #include "base/hex.h"
 #include "base/result.h"
 #include "base/secret.h"
+#include "base/sizes.h"
 #include "base/wipe.h"
 #include "kvasir/session_file.h"
 #include "session/rows_copy.h"
@@ -82,8 +83,12 @@ Result<BackupManifest> ManifestOf(const std::string& line, const std::string& pa
 }
 
 // Tells whether a restore would take the row: it can be unsealed, and is a session of this version.
-Status Check(SealedRows& open, const RowFacts& row) {
-  if (row.owner == Digest{}) return Fail(Code::kNotFound, "not readable with this secret");
+Status Check(SealedRows& open, const RowFacts& row, const std::string& secret_path) {
+  if (row.owner == Digest{}) {
+    return Fail(Code::kInvalidArgument,
+                "not sealed under the secret in {}; --secret-file or --state-dir names another one",
+                secret_path);
+  }
   KV_ASSIGN(std::vector<std::byte> plain, open.Get(row.owner, row.id));
   SessionStore store(SessionLimits{.memory_bytes = UINT64_MAX});
   const auto record = ParseSessionRecord(
@@ -93,20 +98,27 @@ Status Check(SealedRows& open, const RowFacts& row) {
   return {};
 }
 
-// Returns the rows that a restore would take. The others are counted in `figures`.
-std::vector<RowFacts> SoundRows(SealedRows& open, std::vector<RowFacts> rows,
-                                const BackupProgress& progress, BackupFigures* figures) {
+// Returns the rows that a restore would take. The others are counted in `figures`. An error where
+// none is left of those that are there.
+Result<std::vector<RowFacts>> SoundRows(SealedRows& open, const BackupPlace& from,
+                                        const BackupProgress& progress, BackupFigures* figures) {
+  KV_ASSIGN(std::vector<RowFacts> rows, open.List());
   const uint64_t all = rows.size();
   uint64_t done = 0;
+  Code code = Code::kInvalidArgument;
   std::erase_if(rows, [&](const RowFacts& row) {
     if (progress) progress("reading", ++done, all);
-    const Status sound = Check(open, row);
+    const Status sound = Check(open, row, from.secret_path);
     if (sound) return false;
-    ++figures->left_out;
+    ++(KindOfId(row.id) == SessionKind::kResponse ? figures->left_out_responses
+                                                  : figures->left_out_sessions);
     figures->why = sound.error().message;
+    if (sound.error().code != Code::kInvalidArgument) code = Code::kCorruption;
     return true;
   });
-  return rows;
+  if (!rows.empty() || all == 0) return rows;
+  return Fail(code, "nothing in {} can be read, and no backup is made: {}; the last one: {}",
+              from.folder, LeftOutText(*figures), figures->why);
 }
 
 // Adds the rows, which were unsealed before, each as a line of facts and one of its bytes: as many
@@ -290,6 +302,13 @@ class RestoredRows {
 
 }  // namespace
 
+std::string LeftOutText(const BackupFigures& figures) {
+  const uint64_t sessions = figures.left_out_sessions, responses = figures.left_out_responses;
+  return (sessions == 0 ? "" : CountText(sessions, "session")) +
+         (sessions == 0 || responses == 0 ? "" : " and ") +
+         (responses == 0 ? "" : CountText(responses, "stored response"));
+}
+
 Result<BackupFigures> WriteBackup(const BackupPlace& from, const std::string& path,
                                   std::string_view passphrase, BackupSecret secret,
                                   const BackupProgress& progress) {
@@ -306,13 +325,12 @@ Result<BackupFigures> WriteBackup(const BackupPlace& from, const std::string& pa
   RealStorage storage;
   std::unique_ptr<SealedRows> open;
   std::vector<RowFacts> rows;
-  if (std::filesystem::exists(from.folder + "/sessions.db", error)) {
-    KV_ASSIGN(open, OpenRowsOrCopy(from, path, own, storage));
-    KV_ASSIGN(rows, open->List());
-  }
   BackupManifest manifest{.made_s = UnixS()};
   BackupFigures figures{.has_secret = secret == BackupSecret::kWith, .made_s = manifest.made_s};
-  if (open) rows = SoundRows(*open, std::move(rows), progress, &figures);
+  if (std::filesystem::exists(from.folder + "/sessions.db", error)) {
+    KV_ASSIGN(open, OpenRowsOrCopy(from, path, own, storage));
+    KV_ASSIGN(rows, SoundRows(*open, from, progress, &figures));
+  }
   manifest.rows = rows.size();
   for (const RowFacts& row : rows) manifest.bytes += row.bytes;
   if (secret == BackupSecret::kWith) manifest.secret = own;

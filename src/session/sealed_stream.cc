@@ -143,7 +143,8 @@ Result<SealedReader> SealedReader::Open(const std::string& path, std::string_vie
   reader.path_ = path;
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) {
-    return fail(Code::kInvalidArgument, error ? error.message() : "is not a file");
+    if (!error) return fail(Code::kInvalidArgument, "is not a file");
+    return Fail(Code::kInvalidArgument, "{}: {}", path, error.message());
   }
   reader.size_ = std::filesystem::file_size(path, error);
   reader.file_.open(path, std::ios::binary);

@@ -1,5 +1,6 @@
 # cmake -DOUT=F.cc -DSOURCE=DIR -P embed.cmake: the files of the page as constants, page-cache.js as kPageCacheJs.
-# They lack their indentation, their comments and line ends beside braces and semicolons, so that the page stays below 60 KB.
+# They lack their indentation, their comments, line ends beside braces and semicolons, and spaces around some operators, so
+# that the page stays below 60 KB.
 set(text "// Made of src/server/page by embed.cmake.\n#include \"server/page.h\"\n\nnamespace kvasir {\n\n")
 file(GLOB files "${SOURCE}/page*")
 foreach(file IN LISTS files)
@@ -27,6 +28,7 @@ foreach(file IN LISTS files)
     endif()
     string(REGEX REPLACE " ?([;{])\n+" "\\1" bytes "${bytes}")
     string(REGEX REPLACE "\n+}" "}" bytes "${bytes}")
+    string(REGEX REPLACE " (=|=>|===|!==|&&|[|][|]) " "\\1" bytes "${bytes}")
   endif()
   string(REGEX REPLACE "\n\n+" "\n" bytes "${bytes}")
   string(REGEX REPLACE "^\n" "" bytes "${bytes}")

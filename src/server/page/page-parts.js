@@ -50,6 +50,21 @@ export const setOnUnauthorized = (work) => on_unauthorized = work;
 export const hasKey = () => sessionStorage.getItem(KEY) !== null;
 export const setKey = (key) => key ? sessionStorage.setItem(KEY, key) : sessionStorage.removeItem(KEY);
 
+// An error in words for people: what is wrong comes first, the name of the field last.
+export function errorText({message, code, n_prompt_tokens, n_ctx}) {
+  if (code === "invalid_api_key") {
+    return hasKey() ? "The server does not know this API key." : "The server asks for an API key.";
+  }
+  if (n_prompt_tokens) {
+    const is_least = message.includes("more than ");
+    return "This conversation is too long: it has " + (is_least ? "more than " : "") +
+      count(n_prompt_tokens - is_least, "token") + ", and the model reads " + n_ctx.toLocaleString("en") +
+      " at most. Shorten the question, edit or forget messages, or begin a new conversation.";
+  }
+  const [, field, text] = /^([a-z][\w.[\]]*): (.+)$/s.exec(message) || [];
+  return text ? text[0].toUpperCase() + text.slice(1) + " (" + field + ")" : message;
+}
+
 export async function request(method, path, body, signal) {
   const headers = {};
   if (hasKey()) headers.Authorization = "Bearer " + sessionStorage.getItem(KEY);
@@ -58,7 +73,7 @@ export async function request(method, path, body, signal) {
   if (response.ok) return response;
   let message = response.status + " " + response.statusText;
   try {
-    message = (await response.json()).error.message;
+    message = errorText((await response.json()).error);
   } catch { /* not JSON */ }
   if (response.status === 401) on_unauthorized();
   if (response.status === 404 && path.startsWith("v1/sessions/")) message = GONE;

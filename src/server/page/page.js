@@ -1,6 +1,6 @@
 // The page of `kvasir serve`: conversations over /v1/sessions. What models and users write is only ever set as text.
-import {$, act, button, call, copyText, count, element, GONE, hasKey, keep, kept, request, setKey, setOnUnauthorized,
-  showError, showNote} from "./page-parts.js";
+import {$, act, button, call, copyText, count, element, errorText, GONE, hasKey, keep, kept, request, setKey,
+  setOnUnauthorized, showError, showNote} from "./page-parts.js";
 import {watchCache} from "./page-cache.js";
 import {Rendered} from "./page-markdown.js";
 import {copyReceipts, dropReceipts, keepReceipt, moveReceipts, receiptsOf, receiptView} from "./page-receipts.js";
@@ -174,7 +174,8 @@ function actionsView(message, article) {
     if (await readAgain(id)) focusOn(index);
     await listSessions();
     if (current !== id) return;
-    showNote("Forgotten: erased " + count(gone.erased_blocks, "block") + " with " + count(gone.erased_tokens, "token") + ".");
+    showNote("Forgotten: erased " + count(gone.erased_blocks, "block") + " with " + count(gone.erased_tokens, "token") +
+      (gone.kept_shared ? "; kept " + count(gone.kept_shared, "block") + " that another conversation contains." : "."));
   }));
   return row;
 }
@@ -203,6 +204,7 @@ function editMessage(message, article) {
   });
   area.onkeydown = (event) => {
     if (event.key === "Escape") form.querySelector("button").click();
+    sendOnEnter(event, form);
   };
   body.replaceWith(form);
   area.focus();
@@ -322,7 +324,7 @@ async function generate(body, asked = null) {
     const response = await request("POST", session(id, "/generate"), {...settings, ...body, stream: true, keep_partial: true},
         controller.signal);
     await readEvents(response, (event) => {
-      if (event.error) throw new Error(event.error.message);
+      if (event.error) throw new Error(errorText(event.error));
       answer.take(event.choices?.[0]?.delta || {});
       if (!event.kvasir) return;
       receipt = event.kvasir;
@@ -376,10 +378,10 @@ $("say").onsubmit = act(async () => {
   if (!text.trim() || running) return;
   $("text").value = "";
   fitText();
+  let made = null;  // for this question
   if (!current) {
     const opened = opens;
     const giveBack = () => $("text").value ||= text;
-    let made;
     try {
       made = await call("POST", "v1/sessions", {origin: "page", ...next_system && {system: next_system}});
     } catch (error) {
@@ -398,20 +400,40 @@ $("say").onsubmit = act(async () => {
   $("welcome").hidden = true;
   const asked = messageView({role: "user", content: text});
   $("messages").append(asked);
-  await generate({messages: [{role: "user", content: text}]}, asked);
+  try {
+    await generate({messages: [{role: "user", content: text}]}, asked);
+  } catch (error) {
+    if (made && error.name !== "AbortError") await removeEmpty(made.id).catch(() => {});
+    throw error;
+  }
 });
+
+// Removes a conversation whose first question was refused.
+async function removeEmpty(id) {
+  const opened = opens, is_empty = () => current === id && !messages.some((message) => message.role === "user");
+  if (!is_empty() || running) return;
+  await call("DELETE", session(id));
+  if (is_empty() && opens === opened) {
+    current = null;
+    messages = [];
+    history.replaceState(null, "", location.pathname);
+    showMessages();
+  }
+  await listSessions();
+}
 
 function fitText() {
   $("text").style.height = "auto";
   $("text").style.height = $("text").scrollHeight + "px";
 }
 $("text").oninput = fitText;
-$("text").onkeydown = (event) => {
+function sendOnEnter(event, form) {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
-    $("say").requestSubmit();
+    form.requestSubmit();
   }
-};
+}
+$("text").onkeydown = (event) => sendOnEnter(event, $("say"));
 document.onkeydown = (event) => {
   if (event.key !== "Escape" || $("settings").open) return;
   running?.abort();
