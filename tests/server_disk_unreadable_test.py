@@ -76,6 +76,17 @@ class Unreadable(WithHome):
         self.assertEqual(len(server.get(self.path)["messages"]), 1)
         server.end()
 
+    def test_stored_responses_are_not_counted_as_sessions(self):
+        with sqlite3.connect(self.folder / "sessions.db") as database:
+            database.execute("CREATE TEMP TABLE copied AS SELECT * FROM sessions")
+            database.execute("UPDATE copied SET id = 'resp_' || substr(id, 6)")
+            database.execute("INSERT INTO sessions SELECT * FROM copied")
+        database.close()
+        (self.home / "state").rename(self.home / "mine")
+        self.assertRegex(self.use(), r"sessions that the secret .* does not unseal .* sessions=1 stored_responses=1 ")
+        status, said, printed = run("sessions", "rm", "--unreadable", "--disk", str(self.folder), home=self.home)
+        self.assertEqual((status, printed), (0, "1 session and 1 stored response removed\n"), said)
+
     def test_of_another_secret(self):
         forget = self.write_forget()
         before, rows = self.files(), self.rows()

@@ -36,7 +36,7 @@ class Rolling(WithHome):
         second = self.serve()
         disk = second.disk()
         self.assertEqual(disk["state"], "waiting", disk)
-        self.assertIn("another server has the file of the kept sessions", disk["no_sessions"])
+        self.assertIn("another server uses the folder of the kept sessions", disk["no_sessions"])
         for method, target in (("GET", "/v1/sessions"), ("GET", path), ("DELETE", path)):
             self.assert_refused(second.request(method, target), "unavailable", status=503)
         self.assert_refused(second.request("POST", path + "/messages", {"messages": user("x")}), "unavailable", status=503)

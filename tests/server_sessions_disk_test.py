@@ -515,7 +515,8 @@ class Faulty(WithSessions):
             second.until("taken over", lambda: "no_sessions" not in second.disk())
             self.call(second, "GET", path)
             log = "".join(second.log)
-            self.assertEqual(log.count("sessions end with this process"), 1, log)
+            self.assertEqual(log.count("are taken over when the process that has them ends"), 1, log)
+            self.assertNotIn("sessions end with this process", log)
             self.assertEqual(log.count("sessions are kept on the disk"), 1, log)
 
 

@@ -240,8 +240,8 @@ class SessionStore {
   SessionStore Of(std::string_view tenant) const;
   // Returns the same store, whose Find, FindLoaded, Queue and Keep are about responses.
   SessionStore Responses() const;
-  // Takes memory for a part of a state: of no tenant's share, if the store is not Of a tenant or
-  // that of a Turn. kExhausted: it does not fit, and the part is destroyed.
+  // Takes memory for a part of a state, of the share of the tenant that the store is Of, for which
+  // its idle sessions leave memory. kExhausted: it does not fit, and the part is destroyed.
   template <typename Part>
   Result<std::shared_ptr<const Part>> Keep(Part part, Room room = Room::kWithinLimit);
   // Does the same for a part that others have too. kExhausted: it stays as it is.
@@ -322,7 +322,7 @@ class SessionStore {
     SessionKind kind = SessionKind::kSession;
   };
   SessionStore(std::shared_ptr<Impl> impl, const Share& share);
-  bool TakeBytes(uint64_t bytes, Room room);
+  Status TakeBytes(uint64_t bytes, Room room = Room::kWithinLimit);
   std::shared_ptr<void> Memory() const;
   static void GiveBytes(void* memory, const Share& share, uint64_t bytes);
   Error NoMemory() const;
@@ -376,7 +376,7 @@ class SessionStore::Turn {
 template <typename Part>
 Result<std::shared_ptr<const Part>> SessionStore::Keep(Part part, Room room) {
   const uint64_t bytes = part.HeldBytes();
-  if (!TakeBytes(bytes, room)) return tl::unexpected(NoMemory());
+  if (Status taken = TakeBytes(bytes, room); !taken) return tl::unexpected(taken.error());
   return std::shared_ptr<const Part>(new Part(std::move(part)),
                                      [memory = Memory(), share = share_, bytes](const Part* kept) {
                                        delete kept;
@@ -387,7 +387,7 @@ Result<std::shared_ptr<const Part>> SessionStore::Keep(Part part, Room room) {
 template <typename Part>
 Result<std::shared_ptr<const Part>> SessionStore::KeepShared(std::shared_ptr<const Part> part) {
   const uint64_t bytes = part->HeldBytes();
-  if (!TakeBytes(bytes, Room::kWithinLimit)) return tl::unexpected(NoMemory());
+  if (Status taken = TakeBytes(bytes); !taken) return tl::unexpected(taken.error());
   const Part* const at = part.get();
   return std::shared_ptr<const Part>(
       at, [memory = Memory(), share = share_, bytes, part = std::move(part)](const Part*) mutable {

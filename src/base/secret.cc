@@ -30,6 +30,8 @@ struct Advice {
 };
 constexpr Advice kOfServer = {"move it away to make a new secret", "delete it",
                               "restore it, or delete it to make a new one"};
+constexpr Advice kOfNamed = {"name another one", "make another one",
+                             "restore it, or name another one"};
 constexpr const char* kFleetsCopy =
     "copy it from another machine of the fleet, since a new one would begin another fleet";
 constexpr Advice kOfFleet = {
@@ -95,7 +97,7 @@ Result<Secret> EphemeralSecret() {
 }
 
 Result<Secret> ReadSecret(const std::string& path) {
-  KV_ASSIGN(const std::optional<Secret> present, Read(path, kOfServer));
+  KV_ASSIGN(const std::optional<Secret> present, Read(path, kOfNamed));
   if (!present) return Fail(Code::kNotFound, "secret: the file {} does not exist", path);
   return *present;
 }

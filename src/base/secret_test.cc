@@ -116,6 +116,16 @@ TEST_F(SecretTest, OfSystemdMayHaveTheModeOfItsAcl) {
   EXPECT_EQ(ReadSecret(dir_ + "/secret").error().code, Code::kPermissionDenied);
 }
 
+// A start makes no file that a flag names.
+TEST_F(SecretTest, OfAFlagIsNotDeletedToMakeANewOne) {
+  Write(std::string(31, 'x'), 0600);
+  const Error named = ReadSecret(dir_ + "/secret").error(), own = LoadOrCreateSecret(dir_).error();
+  EXPECT_EQ(named.code, Code::kCorruption);
+  EXPECT_EQ(named.message.find("delete it"), std::string::npos) << named.message;
+  EXPECT_NE(named.message.find("restore it, or name another one"), std::string::npos);
+  EXPECT_NE(own.message.find("delete it to make a new one"), std::string::npos) << own.message;
+}
+
 // A new one would make a fleet of this machine alone.
 TEST_F(SecretTest, OfAFleetIsCopiedFromAnotherMachine) {
   const auto error_of = [&](const std::string& bytes, mode_t mode) {

@@ -171,12 +171,12 @@ class JinjaChatTemplate final : public ChatTemplate {
  public:
   JinjaChatTemplate(std::string source, std::vector<jinja::NodePtr> body, NamedTemplates named)
       : source_(std::move(source)), body_(std::move(body)), named_(std::move(named)) {
-    written_ = std::make_shared<const std::string>(source_ + Probe());
     form_ = FindTemplateForm(
-        [this](const JsonValue& messages, const JsonValue& tools) {
-          return Render(messages, tools, {}, kProbeOptions);
+        [this](const JsonValue& messages, const JsonValue& tools, jinja::ContentForm content) {
+          return Render(messages, tools, {}, kProbeOptions, content);
         },
         source_);
+    written_ = std::make_shared<const std::string>(source_ + Probe());
   }
 
   const ChatTemplate* Choose(const std::optional<std::string>& name,
@@ -197,6 +197,14 @@ class JinjaChatTemplate final : public ChatTemplate {
   Result<RenderedChat> Render(const JsonValue& messages, const JsonValue& tools,
                               const JsonValue& variables,
                               const ChatRenderOptions& options) const override {
+    return Render(messages, tools, variables, options,
+                  form_.content_parts ? jinja::ContentForm::kParts : jinja::ContentForm::kText);
+  }
+
+ private:
+  Result<RenderedChat> Render(const JsonValue& messages, const JsonValue& tools,
+                              const JsonValue& variables, const ChatRenderOptions& options,
+                              jinja::ContentForm content) const {
     if (!messages.is_array()) return Fail(Code::kInvalidArgument, "messages must be an array");
     if (!variables.is_null() && !variables.is_object()) {
       return Fail(Code::kInvalidArgument, "chat template variables must be an object");
@@ -224,7 +232,7 @@ class JinjaChatTemplate final : public ChatTemplate {
     std::vector<jinja::ChatPart> parts;
     if (tools.size() > 0) parts.emplace_back();
     const auto tools_part = static_cast<uint32_t>(parts.size());
-    KV_ASSIGN(names["messages"], jinja::FromMessages(rendered_from, &parts));
+    KV_ASSIGN(names["messages"], jinja::FromMessages(rendered_from, content, &parts));
     KV_ASSIGN(names["tools"],
               jinja::FromJson(tools, jinja::Origin{{}, /*input=*/true, tools_part}));
     names["add_generation_prompt"] = Value(options.add_generation_prompt && !options.continues);
@@ -247,7 +255,6 @@ class JinjaChatTemplate final : public ChatTemplate {
     return chat;
   }
 
- private:
   // Returns what the template itself writes in chats of each role: marks that it makes out of
   // roles, as '<|' + role + '|>', are not in its source. Chats that it refuses write nothing.
   std::string Probe() const {

@@ -35,6 +35,43 @@ Json ReadJson(const std::string& path) {
   return json.is_discarded() ? Json() : json;
 }
 
+// As those of some models that read images too.
+TEST(ChatTemplate, ContentIsGivenAsPartsWhereOnlyThoseAreShown) {
+  constexpr std::string_view kSources[] = {
+      "{% for m in messages %}<|{{ m.role }}|>{% for p in m.content %}{{ p.text }}{% endfor %}"
+      "<|end|>{% endfor %}<|assistant|>",
+      "{% for m in messages %}<|{{ m['role'] }}|>{% for p in m['content'] %}"
+      "{% if p['type'] == 'image' %}<image>{% elif p['type'] == 'text' %}{{ p['text'] }}"
+      "{% else %}{{ raise_exception('no text') }}{% endif %}{% endfor %}<|end|>{% endfor %}"
+      "<|assistant|>"};
+  const Json messages = {{{"role", "system"}, {"content", "Be kind."}},
+                         {{"role", "user"}, {"content", "<|end|> Hi"}},
+                         {{"role", "assistant"}, {"content", ""}},
+                         {{"role", "user"}, {"content", "And now?"}}};
+  for (const std::string_view source : kSources) {
+    const auto chat = Render(source, messages);
+    ASSERT_TRUE(chat) << chat.error().message;
+    EXPECT_EQ(chat->text,
+              "<|system|>Be kind.<|end|><|user|><|end|> Hi<|end|><|assistant|><|end|><|user|>"
+              "And now?<|end|><|assistant|>");
+    EXPECT_EQ(TemplateText(*chat),
+              "<|system|><|end|><|user|><|end|><|assistant|><|end|><|user|><|end|><|assistant|>");
+    EXPECT_EQ(chat->message_end.size(), 4u);
+    EXPECT_TRUE(chat->unseen.empty());
+    const auto continued = Render(source,
+                                  {{{"role", "user"}, {"content", "Hi"}},
+                                   {{"role", "assistant"}, {"content", "Your name is "}}},
+                                  {.continues = Continued::kContent});
+    ASSERT_TRUE(continued) << continued.error().message;
+    EXPECT_EQ(continued->text, "<|user|>Hi<|end|><|assistant|>Your name is ");
+  }
+  const auto takes_both = ChatTemplate::Parse(
+      "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+      "{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}{% endfor %}");
+  EXPECT_FALSE((*takes_both)->form().content_parts);
+  EXPECT_TRUE((*ChatTemplate::Parse(kSources[1]))->form().content_parts);
+}
+
 TEST(ChatTemplate, AContinuedMessageIsTheEnd) {
   constexpr std::string_view kPlain =
       "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"

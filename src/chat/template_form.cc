@@ -25,7 +25,8 @@ constexpr const char* kTriedIds[] = {"call00001", "call00002"};
 
 class TriedChat {
  public:
-  explicit TriedChat(const TryRender& render) : render_(render) {
+  TriedChat(const TryRender& render, jinja::ContentForm content)
+      : render_(render), content_(content) {
     tools_ = *tree_.Parse(kTriedTools);
     arguments_ = *tree_.Parse(kTriedArguments);
   }
@@ -59,12 +60,13 @@ class TriedChat {
   enum class Tools { kNone, kGiven };
   std::optional<RenderedChat> Try(std::initializer_list<JsonValue> messages, Tools tools) {
     auto chat = render_(tree_.Array({messages.begin(), messages.size()}),
-                        tools == Tools::kGiven ? tools_ : JsonValue());
+                        tools == Tools::kGiven ? tools_ : JsonValue(), content_);
     return chat ? std::optional(std::move(*chat)) : std::nullopt;
   }
 
  private:
   const TryRender& render_;
+  const jinja::ContentForm content_;
   JsonTree tree_;
   JsonValue tools_, arguments_;
 };
@@ -154,11 +156,20 @@ void FindCalls(TriedChat& tried, std::string_view source, TemplateForm* form) {
   form->takes_text_arguments = best == kNothing || best_as_text != kNothing;
 }
 
+// Tells whether the template shows a question whose content has this form.
+bool ShowsContent(const TryRender& render, jinja::ContentForm content) {
+  TriedChat tried(render, content);
+  return ShowsMessage(tried.Try({tried.Says("user", "Hello")}, Tools::kNone), 0);
+}
+
 }  // namespace
 
 TemplateForm FindTemplateForm(const TryRender& render, std::string_view source) {
-  TriedChat tried(render);
+  using Content = jinja::ContentForm;
   TemplateForm form;
+  form.content_parts =
+      !ShowsContent(render, Content::kText) && ShowsContent(render, Content::kParts);
+  TriedChat tried(render, form.content_parts ? Content::kParts : Content::kText);
   FindCalls(tried, source, &form);
   const JsonValue question = tried.Says("user", "Hello"), again = tried.Says("user", "And now?");
   const JsonValue system = tried.Says("system", "Be kind.");

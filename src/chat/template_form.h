@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/json_tree.h"
+#include "jinja/input.h"
 #include "kvasir/status.h"
 
 namespace kvasir {
@@ -20,6 +21,9 @@ struct TemplateForm {
   bool takes_text_arguments = true;  // else it shows arguments only where they are an object
   bool null_content = false;         // it shows calls only beside content that is null
 
+  // It shows content only where that is a list of parts.
+  bool content_parts = false;
+
   // What it shows. What it does not is `unseen` (RenderedChat).
   bool shows_tools = false, shows_calls = false, shows_several_calls = false;
   bool shows_results = false, shows_system = false, shows_late_system = false;
@@ -28,10 +32,11 @@ struct TemplateForm {
   bool takes_late_system = false, takes_same_role_twice = false;
 };
 
-// Tries the template with a few small chats. `render` renders messages with tools, or with null.
-// `source`: of the template; where it does not have `tool_calls`, they are never given to it.
-using TryRender =
-    std::function<Result<RenderedChat>(const JsonValue& messages, const JsonValue& tools)>;
+// Tries the template with a few small chats. `render` renders messages with tools, or with null,
+// and gives content this form. `source`: of the template; where it does not have
+// `tool_calls`, they are never given to it.
+using TryRender = std::function<Result<RenderedChat>(
+    const JsonValue& messages, const JsonValue& tools, jinja::ContentForm content)>;
 TemplateForm FindTemplateForm(const TryRender& render, std::string_view source);
 
 }  // namespace kvasir

@@ -107,6 +107,10 @@ TEST(Gbnf, RefusesWhatIsTooLarge) {
   EXPECT_NE(ErrorOf("root ::= ((\"\"{200000}){200000}){200000} \"a\"").find("larger than"),
             std::string::npos);
   EXPECT_NE(ErrorOf("root ::= ((\"a\"?){300}){30}").find("ways lead on"), std::string::npos);
+  // A long text has no repetitions.
+  const std::string why = ErrorOf("root ::= \"" + std::string(300'000, 'a') + "\"");
+  EXPECT_NE(why.find("larger than 262144 nodes"), why.npos) << why;
+  EXPECT_NE(why.find("fewer or shorter texts"), why.npos) << why;
 }
 
 TEST(Gbnf, RefusesLongChainsOfRepetitions) {

@@ -23,6 +23,18 @@ bool Matcher::Advance(std::string_view bytes) {
   return true;
 }
 
+bool Matcher::HitsLimit(WalkSteps steps) const {
+  const ByteSet first = places_->FirstBytes(*grammar_);
+  for (int byte = 0; byte < 256; ++byte) {
+    if (!Has(first, static_cast<uint8_t>(byte))) continue;
+    const auto text = static_cast<char>(byte);
+    TextWork work(*this, {&text, 1});
+    if (!work.Run(steps)) return false;
+    if (!work.next()) return true;
+  }
+  return false;
+}
+
 void Matcher::Mask(TokenMasks& masks, std::span<uint64_t> legal) const {
   MaskWork work(masks, *this, legal);
   WalkSteps steps;

@@ -30,6 +30,10 @@ class Matcher {
   bool Accepts() const { return places_->may_end(); }
   // Tells whether nothing may follow: only the end is legal.
   bool IsAtEnd() const { return places_->places().empty(); }
+  // Tells whether the grammar has a byte that may come next, and which is not legal because it
+  // leads to too many places or open rules. False also where the steps are over before that is
+  // known.
+  bool HitsLimit(WalkSteps steps) const;
   // Sets the bits of the tokens that may come next: those whose bytes Advance takes, and where
   // Accepts those that end an answer; clears the others. REQUIRES: `legal` has
   // MaskWords(num_tokens) words. O(places) at nodes that `masks` knows, and what leaves their

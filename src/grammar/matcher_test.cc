@@ -330,6 +330,24 @@ TEST(Matcher, AnAmbiguousGrammarTakesBoundedTime) {
   EXPECT_FALSE(matcher.Advance(std::string(1000, 'a')));
 }
 
+TEST(Matcher, SaysThatOnlyALimitForbidsWhatComesNext) {
+  Matcher matcher(Gbnf(R"(root ::= "a" root root | "a" root | "a")"));
+  EXPECT_FALSE(matcher.HitsLimit(WalkSteps()));
+  while (matcher.Advance("a")) {
+  }
+  EXPECT_TRUE(matcher.HitsLimit(WalkSteps()));
+  // Rules that are open from the start on, before anything was read.
+  std::string root = "root ::= r0", rules;
+  for (int i = 0; i < 2000; ++i) {
+    if (i > 0) root += fmt::format(" | r{}", i);
+    rules += fmt::format("\nr{} ::= \"{:c}{}\" (r{} | \"\")", i, 'a' + i % 2, i, (i + 1) % 2000);
+  }
+  Matcher many(Gbnf(root + rules));
+  EXPECT_FALSE(many.Advance("a"));
+  EXPECT_TRUE(many.HitsLimit(WalkSteps()));
+  EXPECT_FALSE(many.HitsLimit(WalkSteps(1))) << "the steps are over";
+}
+
 TEST(Matcher, KnowsANodeItHasSeen) {
   std::vector<std::string> texts = AllTexts(4);
   TokenMasks masks(Trie(texts), 1 << 20);

@@ -86,7 +86,8 @@ Result<RuleCode> RuleCode::Make(const GrammarSource& source) {
     const uint32_t start = code.Emit(*rule.expression, end);
     if (code.is_full_) {
       return Fail(Code::kInvalidArgument,
-                  "rule '{}': its repetitions make the grammar larger than {} nodes; let them "
+                  "rule '{}': the grammar is larger than {} nodes (a byte of a text is one), with "
+                  "its repetitions written out; give it fewer or shorter texts, or let parts "
                   "repeat less often",
                   rule.name, kMaxGrammarNodes);
     }

@@ -131,14 +131,26 @@ Result<Value> ConvertCalls(const JsonValue& calls, Origin origin, std::vector<Ch
   return FromItems(std::move(items)).WithOrigin(origin);
 }
 
+// Makes the list whose only part is this text.
+Value PartsOf(Value text, Origin origin) {
+  const Origin own{origin.message, /*input=*/false};
+  Dict part;
+  part.Append(FromString("type", own), FromString("text", own));
+  part.Append(FromString("text", own), std::move(text));
+  std::vector<Value> items;
+  items.push_back(FromDict(std::move(part), origin));
+  return FromItems(std::move(items)).WithOrigin(origin);
+}
+
 Result<Value> ConvertMember(std::string_view key, const JsonValue& item, Origin origin,
-                            std::vector<ChatPart>* parts) {
+                            ContentForm form, std::vector<ChatPart>* parts) {
   if (key == "role" && item.is_string() && IsChatRole(item.text())) {
     return FromString(item.text(), Origin{origin.message, /*input=*/false});
   }
   if (key == "tool_calls") return ConvertCalls(item, origin, parts);
   if (item.is_string() && key == "content") {
     origin = OriginOf(PartKind::kContent, item, origin, 0, parts);
+    if (form == ContentForm::kParts) return PartsOf(FromString(item.text(), origin), origin);
   } else if (item.is_string() && key == "reasoning_content") {
     origin = OriginOf(PartKind::kReasoning, item, origin, 0, parts);
   } else if (item.is_string() && key == "refusal") {
@@ -151,14 +163,14 @@ Result<Value> ConvertMember(std::string_view key, const JsonValue& item, Origin 
   return Convert(item, origin, 2);
 }
 
-Result<Value> ConvertMessage(const JsonValue& message, Origin origin,
+Result<Value> ConvertMessage(const JsonValue& message, Origin origin, ContentForm form,
                              std::vector<ChatPart>* parts) {
   if (!message.is_object()) return Convert(message, origin, 1);
   const size_t first = parts->size();
   Dict dict;
   dict.Reserve(message.size());
   for (const auto& [key, item] : message.members()) {
-    KV_ASSIGN(Value value, ConvertMember(key, item, origin, parts));
+    KV_ASSIGN(Value value, ConvertMember(key, item, origin, form, parts));
     dict.Append(FromString(key, origin), std::move(value));
   }
   ChatPart* said = nullptr;
@@ -176,12 +188,13 @@ Result<Value> ConvertMessage(const JsonValue& message, Origin origin,
 
 Result<Value> FromJson(const JsonValue& data, Origin origin) { return Convert(data, origin, 0); }
 
-Result<Value> FromMessages(const JsonValue& messages, std::vector<ChatPart>* parts) {
+Result<Value> FromMessages(const JsonValue& messages, ContentForm form,
+                           std::vector<ChatPart>* parts) {
   std::vector<Value> items;
   items.reserve(messages.size());
   for (const JsonValue& message : messages.items()) {
     const Origin origin{static_cast<uint32_t>(items.size()), /*input=*/true};
-    KV_ASSIGN(Value value, ConvertMessage(message, origin, parts));
+    KV_ASSIGN(Value value, ConvertMessage(message, origin, form, parts));
     items.push_back(std::move(value));
   }
   return FromItems(std::move(items));

@@ -53,6 +53,20 @@ bool AdvanceFormat(const Request& request, Sequence& sequence, const GeneratedTo
   return sequence.format && sequence.format->IsAtEnd();
 }
 
+// Says why the format has no token.
+Error NoToken(const TokenChooser::Draw& draw) {
+  const size_t tokens = draw.sequence->tokens.size() - draw.request->prompt_tokens();
+  const std::string why =
+      draw.hits_limit
+          ? fmt::format(
+                "what the grammar allows there leads to more than {} places of it at once, "
+                "or more than {} open rules; let fewer of its alternatives begin alike",
+                kMaxPlaces, kMaxOpenRules)
+          : "change the schema or grammar";
+  return {Code::kUnsupported,
+          fmt::format("format: no token can continue the answer after {} tokens; {}", tokens, why)};
+}
+
 }  // namespace
 
 StepDraws::StepDraws(Runner& runner, KvCache& cache, const SchedulerOptions& options,
@@ -241,13 +255,7 @@ void StepDraws::UseDraw(TokenChooser::Draw& draw) {
   }
   if (!draw.id) {
     if (checks) drafts_.Settle(request, sequence);
-    const Error error = draw.is_stuck
-                            ? Error{Code::kUnsupported,
-                                    fmt::format("format: no token can continue the answer after {} "
-                                                "tokens; change the schema "
-                                                "or grammar",
-                                                sequence.tokens.size() - request.prompt_tokens())}
-                            : NotFinite(request, "a logit is");
+    const Error error = draw.is_stuck ? NoToken(draw) : NotFinite(request, "a logit is");
     ends_.Fail(request, error);
     return;
   }

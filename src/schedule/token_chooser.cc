@@ -13,6 +13,8 @@ namespace {
 
 // Tokens that are drawn at a place of an answer's format before it is given up.
 constexpr uint32_t kMaxTries = 16;
+// Steps, about 1 ms, to find out why a format has no token.
+constexpr uint64_t kLimitSteps = 150'000;
 
 // A sampler has the memory of a few logit rows. More samplers would save only microseconds.
 constexpr uint32_t kMaxSamplers = 8;
@@ -195,6 +197,7 @@ void TokenChooser::ChooseOfFormat(Draw& draw, uint32_t sampler) {
   }
   draw.id.reset();
   draw.is_stuck = true;
+  draw.hits_limit = format.HitsLimit(WalkSteps(kLimitSteps));
 }
 
 // Returns whether min_tokens or no_repeat_ngram_size may forbid a token here.

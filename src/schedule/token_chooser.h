@@ -29,6 +29,7 @@ class TokenChooser {
     std::span<const float> logits;   // [vocab]
     std::optional<TokenId> id;       // absent: no token could be drawn
     bool is_stuck = false;           // since the format has none; else a logit is not finite
+    bool hits_limit = false;         // and a limit of the format alone forbids some
     bool is_drafted = false;         // only its id is of use
     bool waits = false;              // it is not known yet which tokens the format has
     WalkSteps steps = WalkSteps(0);  // to find that out

@@ -87,7 +87,7 @@ TEST_F(SessionDiskTest, EachKeyIsToldWhySessionsAreNotKept) {
   Restart(options);
   const json own = Ask("GET", "/v1/cache", 200, "a")["cache"]["disk"];
   EXPECT_EQ(own, json({{"no_sessions", whole["no_sessions"]}}));
-  EXPECT_NE(whole["no_sessions"].get<std::string>().find("another server has"), std::string::npos);
+  EXPECT_NE(whole["no_sessions"].get<std::string>().find("another server uses"), std::string::npos);
 }
 
 TEST_F(SessionDiskTest, WhatReadsOrWritesFilesWaitsForTheDisk) {
@@ -125,6 +125,26 @@ TEST_F(SessionDiskTest, AFileThatAnotherProcessHasIsOpenedBySweepLater) {
   disk.Sweep();
   EXPECT_FALSE(disk.waits());
   EXPECT_NE(sessions.file(), nullptr);
+}
+
+// Else one of three servers on a folder could get the blocks and another one the sessions, for
+// good.
+TEST_F(SessionDiskTest, WhoWaitsForTheBlocksDoesNotTakeTheSessions) {
+  using State = TierStats::State;
+  for (const State later : {State::kOn, State::kFull, State::kBroken}) {
+    SessionStore sessions{SessionLimits()};
+    SessionDisk disk(engine_, sessions);
+    engine_.disk->state = State::kWaiting;
+    disk.Open();
+    disk.Sweep();
+    EXPECT_TRUE(disk.waits());
+    EXPECT_EQ(sessions.file(), nullptr);
+    EXPECT_EQ(sessions.no_file().value().code, Code::kUnavailable);
+    engine_.disk->state = later;
+    disk.Sweep();
+    EXPECT_FALSE(disk.waits());
+    EXPECT_NE(sessions.file(), nullptr);
+  }
 }
 
 // What another secret has made may be any tenant's.

@@ -151,6 +151,11 @@ TEST_F(SessionRoutesTest, TurnsAndRangesAreForgottenAndTheFormsAreNamed) {
   }
   EXPECT_EQ(ErrorOf(path + "/forget", {{"last", 2}})["param"], "last");
   EXPECT_EQ(ErrorOf(path + "/forget", {{"last", 1}, {"index", 0}})["param"], "last");
+  EXPECT_EQ(Ask("POST", path + "/forget", {{"last", 2}}).refusal->field, "last");
+  // The name of a field that is not known is the client's text, which a log would keep.
+  const HttpResponse unknown = Ask("POST", path + "/forget", {{"last", 1}, {"my secret", 0}});
+  EXPECT_EQ(ParamOf(unknown), "my secret");
+  EXPECT_FALSE(unknown.refusal->field);
 }
 
 TEST_F(SessionRoutesTest, AnIndexOfAnEditMayCountFromTheEnd) {

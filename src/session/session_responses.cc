@@ -99,15 +99,6 @@ class ResponsePlace {
   bool is_taken_ = false;
 };
 
-// The memory of the table's entry, until the table has it.
-struct EntryBytes {
-  uint64_t HeldBytes() const { return kStoredSessionBytes; }
-};
-
-}  // namespace
-
-namespace {
-
 // Makes a response that no table has.
 std::shared_ptr<StoredSession> NewResponse(std::string_view tenant, std::string id) {
   auto response = std::make_shared<StoredSession>();
@@ -156,13 +147,11 @@ Status SessionStore::Store(std::string_view tenant, std::string id, uint64_t rem
   SessionStore own(impl_, {owner, SessionKind::kResponse});
   std::shared_ptr<const EntryBytes> entry;
   std::shared_ptr<const SessionState> stored;
-  KV_ASSIGN(stored, impl.Evicting(owner, [&] {
-    return impl.MakingRoom(owner, [&]() -> Result<std::shared_ptr<const SessionState>> {
-      entry = nullptr;
-      KV_ASSIGN(entry, own.Keep(EntryBytes()));
-      KV_ASSIGN(SessionState state, make(own));
-      return own.Keep(std::move(state));
-    });
+  KV_ASSIGN(stored, impl.Evicting(owner, [&]() -> Result<std::shared_ptr<const SessionState>> {
+    entry = nullptr;
+    KV_ASSIGN(entry, own.Keep(EntryBytes()));
+    KV_ASSIGN(SessionState state, make(own));
+    return own.Keep(std::move(state));
   }));
   const auto may = [&] {
     const MutexLock lock(impl.mutex);

@@ -61,13 +61,20 @@ void SessionStore::SetTenants(const TenantTable& tenants) {
   if (file) file->SetWeights(weights);
 }
 
-bool SessionStore::TakeBytes(uint64_t bytes, Room room) {
-  TextMemory& memory = *impl_->memory;
-  const MutexLock lock(memory.mutex);
-  if (room == Room::kWithinLimit) return memory.Take(share_.owner, share_.kind, bytes);
-  memory.AddBriefly(share_.owner, share_.kind, bytes);
-  brief_bytes_ += bytes;
-  return true;
+Status SessionStore::TakeBytes(uint64_t bytes, Room room) {
+  return impl_->MakingRoom(share_.owner, [&]() -> Status {
+    {
+      TextMemory& memory = *impl_->memory;
+      const MutexLock lock(memory.mutex);
+      if (room == Room::kMayExceed) {
+        memory.AddBriefly(share_.owner, share_.kind, bytes);
+        brief_bytes_ += bytes;
+        return {};
+      }
+      if (memory.Take(share_.owner, share_.kind, bytes)) return {};
+    }
+    return tl::unexpected(NoMemory());
+  });
 }
 
 std::shared_ptr<void> SessionStore::Memory() const { return impl_->memory; }
@@ -107,7 +114,7 @@ Error SessionStore::NoMemory() const {
   const TextMemory& memory = *impl_->memory;
   const MutexLock lock(memory.mutex);
   return {Code::kExhausted,
-          fmt::format("your sessions hold {} bytes of text and ids, and {} "
+          fmt::format("your sessions in memory and this call hold {} bytes of text and ids, and {} "
                       "(--session-memory); delete sessions, or make them shorter",
                       memory.shares.used_by(share_.owner), MayHave(memory.shares, share_.owner))};
 }
@@ -123,6 +130,7 @@ Result<SessionStore::Entry> SessionStore::Create(std::string_view tenant, Sessio
   session->created_s = UnixS();
   Sweep();
   SessionStore own = Of(tenant);
+  KV_ASSIGN(const auto entry, own.Keep(EntryBytes()));
   KV_ASSIGN(session->state, own.Keep(std::move(state)));
   std::shared_ptr<SessionFile> file;
   {
@@ -135,10 +143,6 @@ Result<SessionStore::Entry> SessionStore::Create(std::string_view tenant, Sessio
       return Fail(Code::kExhausted, "you have {}, and {} (--sessions); delete one first",
                   CountText(places.used_by(session->owner), "session"),
                   MayHave(places, session->owner));
-    }
-    if (!own.TakeBytes(kStoredSessionBytes, Room::kWithinLimit)) {
-      places.Give(session->owner, 1);
-      return tl::unexpected(own.NoMemory());
     }
     if (session->state->setup->on_disk) file = impl_->file;
   }
@@ -161,9 +165,12 @@ Result<SessionStore::Entry> SessionStore::Create(std::string_view tenant, Sessio
   const MutexLock lock(impl_->mutex);
   if (was_erased()) written = tl::unexpected(NoSession(session->kind));  // its row too
   if (!written) {
-    impl_->memory->Give(session->owner, session->kind, kStoredSessionBytes);
     impl_->places.Give(session->owner, 1);
     return tl::unexpected(written.error());
+  }
+  {
+    const MutexLock memory_lock(impl_->memory->mutex);
+    impl_->memory->shares.Add(session->owner, kStoredSessionBytes);
   }
   const Entry made = Impl::EntryOf(*session);
   impl_->Add(std::move(session));

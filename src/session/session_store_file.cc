@@ -20,8 +20,7 @@ Result<SessionStore::Entry> SessionStore::Impl::Load(
     from = file;
   }
   SessionStore store(shared_from_this(), {session->owner, session->kind});
-  auto read =
-      MakingRoom(session->owner, [&] { return from->Read(store, session->owner, session->id); });
+  auto read = from->Read(store, session->owner, session->id);
   if (!read && read.error().code == Code::kNotFound)
     return tl::unexpected(NoSession(session->kind));
   if (!read) return tl::unexpected(read.error());

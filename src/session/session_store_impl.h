@@ -76,6 +76,10 @@ struct StoredSession {
 
 // A session's own bytes: its places in the three tables, and what the heap adds.
 inline constexpr uint64_t kStoredSessionBytes = sizeof(StoredSession) + 400;
+// The memory of those, until the table has the session.
+struct EntryBytes {
+  uint64_t HeldBytes() const { return kStoredSessionBytes; }
+};
 
 Error NoSession(SessionKind kind);
 // Returns what an error says of the owner's share, and not of other tenants'.

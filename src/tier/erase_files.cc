@@ -176,21 +176,30 @@ namespace {
 // Tells whether the entry is not a store: it is gone, a file, or a link.
 bool IsNoStore(int error) { return error == ENOENT || error == ENOTDIR || error == ELOOP; }
 
+// Tells whether keys of a store are the owner's: its own, or what had that name and was set aside.
+IoResult<bool> HasKey(Storage& storage, FileId keys, const std::string& key_file_name) {
+  const IoResult<std::vector<std::string>> names = storage.List(keys);
+  if (!names) return IoFailed(names.error());
+  return std::ranges::any_of(
+      *names, [&](const std::string& name) { return NameOfOrigin(name) == key_file_name; });
+}
+
 IoStatus EraseInStore(Storage& storage, FileId root, const std::string& store, const Secret& secret,
                       const std::string& key_file_name, EraseScope scope, StoresErased* erased) {
   const IoResult<OpenedFile> folder = Own(storage, storage.OpenFolder(root, store));
   if (!folder) return IsNoStore(folder.error()) ? IoStatus{} : IoFailed(folder.error());
   const IoResult<OpenedFile> keys = Own(storage, storage.OpenFolder(folder->id(), "keys"));
   if (!keys) return IsNoStore(keys.error()) ? IoStatus{} : IoFailed(keys.error());
-  const bool has_key = storage.FactsOf(keys->id(), key_file_name).has_value();
-  if (!has_key && scope == EraseScope::kStoresWithKey) return {};
+  const IoResult<bool> has_key = HasKey(storage, keys->id(), key_file_name);
+  if (!has_key) return IoFailed(has_key.error());
+  if (!*has_key && scope == EraseScope::kStoresWithKey) return {};
   const IoResult<OpenedFile> lock =
       Own(storage, storage.OpenFile(folder->id(), "lock", OpenMode::kWriteOrNew));
   if (!lock) return IoFailed(lock.error());
   const IoResult<bool> locked = LockStore(storage, lock->id());
   if (!locked) return IoFailed(locked.error());
   if (!*locked) {
-    erased->locked_stores += has_key ? 1 : 0;
+    erased->locked_stores += *has_key ? 1 : 0;
     return {};
   }
   return EraseOwner(storage, folder->id(), keys->id(), secret, *ParseStoreName(store),
@@ -198,6 +207,19 @@ IoStatus EraseInStore(Storage& storage, FileId root, const std::string& store, c
 }
 
 }  // namespace
+
+bool MayHaveKeyInStores(Storage& storage, FileId root, const std::string& key_file_name) {
+  const IoResult<std::vector<std::string>> names = storage.List(root);
+  if (!names) return true;
+  return std::ranges::any_of(*names, [&](const std::string& name) {
+    if (!ParseStoreName(name)) return false;
+    const IoResult<OpenedFile> folder = Own(storage, storage.OpenFolder(root, name));
+    if (!folder) return !IsNoStore(folder.error());
+    const IoResult<OpenedFile> keys = Own(storage, storage.OpenFolder(folder->id(), "keys"));
+    if (!keys) return !IsNoStore(keys.error());
+    return HasKey(storage, keys->id(), key_file_name).value_or(true);
+  });
+}
 
 IoResult<StoresErased> EraseInStores(Storage& storage, FileId root, const Secret& secret,
                                      const std::string& key_file_name,

@@ -44,6 +44,9 @@ struct StoresErased {
 // unsealed: they may be its.
 IoStatus EraseOwner(Storage& storage, FileId folder, FileId keys, const Secret& secret,
                     const StoreId& store, const std::string& key_file_name, StoresErased* erased);
+// Returns whether a store of the folder has a key file of the owner, also one that was set aside.
+// True where that cannot be found out.
+bool MayHaveKeyInStores(Storage& storage, FileId root, const std::string& key_file_name);
 enum class EraseScope : uint8_t {
   kStoresWithKey,  // only stores that have the owner's key
   kAllStores,      // all: the key may be gone already

@@ -9,6 +9,7 @@
 #include "base/system_error.h"
 #include "tier/erase_files.h"
 #include "tier/key_files.h"
+#include "tier/spare_file.h"
 
 namespace kvasir {
 
@@ -38,11 +39,15 @@ IoStatus OwnerEraser::Run(EraseJob& job) {
     return other.store == intent.store && other.key_file_name == intent.key_file_name;
   });
   const EraseScope scope = goes_on ? EraseScope::kAllStores : EraseScope::kStoresWithKey;
-  if (const IoStatus written = WriteIntent(store_.storage, root, store_.options.secret, intent);
-      !written) {
-    return written;
-  }
-  job.has_intent = true;
+  // Without a key, and without an earlier try, nothing stays, also where a full device takes no
+  // intent and no audit.
+  const bool may_find_some = goes_on || MayHaveKeyInStores(store_.storage, root, job.key_file_name);
+  const auto has_failed = [&](const IoStatus& written) {
+    return !written && (may_find_some || !IsFull(written.error()));
+  };
+  const IoStatus written = WriteIntent(store_.storage, root, store_.options.secret, intent);
+  if (has_failed(written)) return written;
+  job.has_intent = written.has_value();
   if (files != nullptr) {
     if (const IoStatus erased = EraseHere(*files, job); !erased) return erased;
   }
@@ -58,7 +63,8 @@ IoStatus OwnerEraser::Run(EraseJob& job) {
       AppendAudit(store_.storage, root,
                   AuditLine(job.key_file_name, store_.storage.UnixS(), all,
                             is_first_try ? EraseFinish::kFirstTry : EraseFinish::kLater));
-  if (done) done = NoteLinks(store_, root, &job);
+  if (has_failed(done)) return done;
+  done = NoteLinks(store_, root, &job);
   if (done) done = RemoveIntent(store_.storage, root, intent);
   return done;
 }

@@ -6,15 +6,18 @@
 #include <utility>
 
 #include "tier/set_aside.h"
+#include "tier/spare_file.h"
 
 namespace kvasir {
 
 void SegmentFiles::Begin(uint32_t next_number, std::vector<Unusable> unusable) {
   next_number_ = next_number;
   unusable_ = std::move(unusable);
+  refusal_.reset();
 }
 
 bool SegmentFiles::Make() {
+  refusal_.reset();
   SegmentHead head{.store = store_.id, .segment = next_number_};
   {
     MutexLock lock(store_.mutex);
@@ -53,7 +56,9 @@ bool SegmentFiles::Make() {
     return true;
   }
   if (made.error() != EEXIST && !store_.storage.Unlink(folder, name)) unusable_.push_back({name});
-  if (made.error() != ENOSPC && made.error() != EDQUOT) {
+  if (IsFull(made.error())) {
+    refusal_ = made.error();
+  } else {
     store_.CountError(&TierStats::fault_write, made.error());
   }
   MutexLock lock(store_.mutex);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ class SegmentFiles {
   // Makes a segment, with free slots. False: it could not be made; counted, unless the device is
   // full. REQUIRES: the folder's lock.
   bool Make();
+  // Returns the error with which the last Make found no room (IsFull), if it did.
+  std::optional<int> refusal() const { return refusal_; }
   // Removes the segment's file, and all records that lie in it or depend on one of those. EBUSY:
   // it is being read. REQUIRES: no group is being written.
   IoStatus Remove(uint32_t segment, EvictCause cause);
@@ -45,6 +48,7 @@ class SegmentFiles {
   Store& store_;
   std::vector<Unusable> unusable_;
   uint32_t next_number_ = 0;
+  std::optional<int> refusal_;
 };
 
 }  // namespace kvasir

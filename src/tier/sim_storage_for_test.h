@@ -44,6 +44,7 @@ class SimStorage : public Storage {
   SimStorage(const SimStorage&) = delete;
 
   SimFaults faults;
+  int no_space_error = ENOSPC;
   uint64_t cap_bytes = UINT64_MAX;
   uint64_t free_bytes = uint64_t{1} << 40;
   std::optional<uint64_t> stops_at;  // the call that is not made any more, nor any after it
@@ -101,7 +102,7 @@ class SimStorage : public Storage {
       return IoFailed(ENOENT);
     }
     if (found == nullptr) {
-      if (Happens(faults.no_space)) return IoFailed(ENOSPC);
+      if (Happens(faults.no_space)) return IoFailed(no_space_error);
       found = std::make_shared<Node>();
       at(folder).names[name] = found;
     }
@@ -134,7 +135,7 @@ class SimStorage : public Storage {
                                uint64_t offset) override {
     if (!Step()) return IoFailed(EIO);
     if (Happens(faults.interrupted)) return IoFailed(EINTR);
-    if (Happens(faults.no_space)) return IoFailed(ENOSPC);
+    if (Happens(faults.no_space)) return IoFailed(no_space_error);
     if (Happens(faults.write_error)) return IoFailed(EIO);
     if (bytes.size() > 1 && Happens(faults.short_write)) {
       bytes = bytes.first(1 + random_.Below(bytes.size() - 1));
@@ -163,7 +164,7 @@ class SimStorage : public Storage {
   }
   IoStatus Allocate(FileId file, uint64_t bytes) override {
     if (!Step()) return IoFailed(EIO);
-    if (Happens(faults.no_space)) return IoFailed(ENOSPC);
+    if (Happens(faults.no_space)) return IoFailed(no_space_error);
     at(file).size = std::max(at(file).size, bytes);
     NoteCap();
     return {};

@@ -35,6 +35,6 @@ bool GiveSpare(Storage& storage, FileId root, std::string_view name) {
   return storage.Unlink(root, std::string(name)).has_value();
 }
 
-bool IsFull(int error) { return error == ENOSPC || error == EDQUOT; }
+bool IsFull(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG; }
 
 }  // namespace kvasir

@@ -21,7 +21,8 @@ void KeepSpare(Storage& storage, FileId root, std::string_view name, uint64_t by
                uint64_t cap_bytes);
 // Removes the spare file. False: it was missing or stays.
 bool GiveSpare(Storage& storage, FileId root, std::string_view name);
-// Returns whether a call failed because the device is full.
+// Returns whether a call failed because the device, a quota or a limit of the process gives no more
+// room.
 bool IsFull(int error);
 
 }  // namespace kvasir

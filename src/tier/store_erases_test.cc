@@ -90,6 +90,25 @@ TEST_F(StoreErasesTest, AnEraseThatFailsIsTriedAgainEachMinute) {
   EXPECT_FALSE(store_->records.Find(Small(0).facts.name));
 }
 
+// On a device that was full before the first start nothing stays, and there is no room to note it.
+TEST_F(StoreErasesTest, AnEraseThatFindsNothingNeedsNoRoom) {
+  storage_.faults.no_space = 65536;
+  Erase(3);
+  EXPECT_TRUE(Run());
+  ASSERT_TRUE(answer_);
+  ASSERT_TRUE(*answer_) << answer_->error().message;
+  EXPECT_EQ((*answer_)->blocks, 0u);
+  storage_.faults.no_space = 0;
+  AddSegment(0);
+  PutRecord(Small(0));
+  storage_.faults.no_space = 65536;
+  answer_.reset();
+  Erase(0);
+  EXPECT_TRUE(Run());
+  ASSERT_TRUE(answer_);
+  EXPECT_FALSE(*answer_) << "there is a key, and no intent can be written";
+}
+
 TEST_F(StoreErasesTest, ForgetsWhatBeginsWithATextAndAllThatFollows) {
   AddSegment(0);
   for (uint32_t i = 0; i < 4; ++i) PutRecord(Small(0, i));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "base/bytes.h"
@@ -91,6 +92,10 @@ void StoreRoom::NoteRoom() {
       why = fmt::format(
           "the device lacks {} bytes for a segment beside what stays free (--disk-reserve)",
           missing);
+    } else if (segments_.refusal()) {
+      missing = bytes;
+      why = fmt::format("the system refuses a segment of {} bytes: {}", bytes,
+                        std::strerror(*segments_.refusal()));
     } else if (store_.storage.MonotonicNs() < no_growth_until_ns_) {  // nothing more could leave
       missing = MissingRoom(bytes).value_or(0);
       if (missing > 0) {

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
+#include <cstring>
+#include <string>
+
 #include "base/log.h"
 #include "tier/spare_file.h"
 #include "tier/store_for_test.h"
@@ -104,6 +108,28 @@ TEST_F(StoreRoomTest, SaysHowManyBytesTheDeviceLacks) {
   room_.NoteRoom();
   MutexLock lock(store_->mutex);
   EXPECT_TRUE(store_->state.full_reason.empty());
+}
+
+// As a quota does, or "ulimit -f": the device has room all the same.
+TEST_F(StoreRoomTest, SaysThatTheSystemRefusesASegment) {
+  const auto reason = [&] {
+    MutexLock lock(store_->mutex);
+    return store_->state.full_reason;
+  };
+  room_.KeepRoomToErase(
+      store_->writing_files->root.id());  // the folder's lock is there from now on
+  storage_.faults.no_space = 65536;
+  for (const int error : {ENOSPC, EDQUOT, EFBIG}) {
+    storage_.no_space_error = error;
+    storage_.PassTime(10);
+    EXPECT_TRUE(room_.MakeSlotsFree(1));
+    EXPECT_NE(reason().find(std::strerror(error)), std::string::npos) << reason();
+    EXPECT_EQ(Stats().fault_write, 0u);
+  }
+  storage_.faults.no_space = 0;
+  storage_.PassTime(10);
+  EXPECT_TRUE(room_.MakeSlotsFree(1));
+  EXPECT_EQ(reason(), "");
 }
 
 }  // namespace
