@@ -173,7 +173,7 @@ TEST_F(LlamaRoutesTest, APromptThatDoesNotFitSaysByHowMuch) {
   for (const char* target : {"/completion", "/v1/completions"}) {
     const json error = ErrorOf(target, {{"prompt", std::string(70, 'a')}});
     EXPECT_EQ(error["type"], "exceed_context_size_error");
-    EXPECT_EQ(error["code"], "invalid_argument");
+    EXPECT_EQ(error["code"], "context_length_exceeded");
     EXPECT_EQ(error["n_prompt_tokens"], 70);
     EXPECT_EQ(error["n_ctx"], 64);
   }
