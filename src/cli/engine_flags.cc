@@ -278,11 +278,6 @@ Flag ExactTokensFlag() {
           "with --retention: the first N tokens see all before them (default: the prompt)"};
 }
 
-std::optional<std::string> CacheDirOf(const Args& args) {
-  const auto given = args.Text("cache-dir");
-  return given && !given->empty() ? given : std::nullopt;
-}
-
 Result<EngineOptions> EngineOptionsOf(const Args& args, DiskDefault disk_otherwise, ModelUse use) {
   KV_TRY(CheckTarget());
   KV_ASSIGN(const std::string level,

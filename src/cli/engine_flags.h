@@ -13,9 +13,6 @@
 #include "kvasir/engine.h"
 
 namespace kvasir::cli {
-
-// Returns the folder of --cache-dir; absent too where it is empty.
-std::optional<std::string> CacheDirOf(const Args& args);
 // Reads the flags of LoadFlags, CacheFlags, DiskFlags and those of servers that are given, and sets
 // the log's level. Also checks KVASIR_TARGET. Warnings of the library go to the log, each sentence
 // once.

@@ -6,7 +6,6 @@
 
 #include "base/result.h"
 #include "base/secret.h"
-#include "cli/engine_flags.h"
 #include "kvasir/disk.h"
 
 namespace kvasir::cli {
@@ -51,6 +50,11 @@ Result<SecretPlace> ReadStateFlags(const Args& args) {
   const bool is_missing = secret.error().code == Code::kNotFound;
   return Fail(is_missing ? Code::kInvalidArgument : secret.error().code, "{}: {}{}", source,
               secret.error().message, is_missing ? "; 'kvasir key secret FILE' makes one" : "");
+}
+
+std::optional<std::string> CacheDirOf(const Args& args) {
+  const auto given = args.Text("cache-dir");
+  return given && !given->empty() ? given : std::nullopt;
 }
 
 Result<std::optional<std::string>> ReadDiskFolder(const Args& args,

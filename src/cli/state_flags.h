@@ -18,6 +18,8 @@ std::vector<Flag> StateFlags();
 // and the errors of ReadSecret.
 Result<SecretPlace> ReadStateFlags(const Args& args);
 
+// Returns the folder of --cache-dir; absent too where it is empty.
+std::optional<std::string> CacheDirOf(const Args& args);
 // Returns the folder of a server's sessions and blocks: `word` of the command line, else that of
 // --disk, else kv in the cache folder; absent: there is no cache folder. kInvalidArgument: it is
 // empty or "none", or a word and --disk are given.
