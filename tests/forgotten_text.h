@@ -46,12 +46,27 @@ struct AskedForget {
   std::optional<ContentBytes> part;  // of the first message; absent: all of it
 };
 
-// The texts that a forget is to erase, one for each prompt that has such a text: `first` and `last`
-// are the tokens of its first and its last byte. `kept`: all that other sessions say.
+// The texts that a forget or a delete is to erase, one for each prompt that has such a text:
+// `first` and `last` are the tokens of its first and its last byte; an answer ends there, and every
+// other whole message with the mark after it. A path that was cut before that mark, or before
+// anybody said something, ends with a token that no prompt has. `kept`: all that other sessions
+// say.
 class ForgottenTexts {
  public:
   // Keeps them all by reference: they must outlive it.
   ForgottenTexts(const SessionState& state, const AskedForget& asked, const ForgetScope& scope)
+      : ForgottenTexts(state, std::optional(asked), scope) {}
+  // Finds those of a delete.
+  ForgottenTexts(const SessionState& state, const ForgetScope& scope)
+      : ForgottenTexts(state, std::nullopt, scope) {}
+  std::vector<ForgetRequest> Take() { return std::move(texts_); }
+
+ private:
+  using Ids = std::vector<TokenId>;
+  using Begins = std::vector<SessionPath::Begin>;
+
+  ForgottenTexts(const SessionState& state, std::optional<AskedForget> asked,
+                 const ForgetScope& scope)
       : state_(state),
         asked_(asked),
         owner_(scope.cache_owner),
@@ -64,38 +79,79 @@ class ForgottenTexts {
       SessionState shown = state;
       shown.dropped = next->dropped;
       next_ = next->chat.ids;
-      AddPrompt(next_, BeginsOf(shown, next->chat));
+      next_begins_ = BeginsOf(shown, next->chat);
+      AddPrompt(next_, next_begins_);
     }
     for (size_t i = 0; i < state.paths.size(); ++i) {
       AddPrompt(IdsOf(state.paths, i), BeginsOf(state.paths, i));
     }
   }
-  std::vector<ForgetRequest> Take() { return std::move(texts_); }
 
- private:
-  using Ids = std::vector<TokenId>;
+  void Add(Ids ids, size_t first, size_t last) {
+    if (last == ids.size()) ids.push_back(TokenId{-1});
+    texts_.push_back({.owner = owner_,
+                      .cache_salt = std::nullopt,
+                      .ids = std::move(ids),
+                      .first = static_cast<uint32_t>(first),
+                      .last = static_cast<uint32_t>(last),
+                      .adapters = "",
+                      .kept = kept_});
+  }
 
-  void AddPrompt(const Ids& ids, const std::vector<SessionPath::Begin>& begins) {
+  static size_t EndOf(const Begins& begins, size_t k, const Ids& ids) {
+    for (size_t next = k + 1; next < begins.size(); ++next) {
+      if (begins[next].at > begins[k].at) return std::min<size_t>(ids.size(), begins[next].at);
+    }
+    return ids.size();
+  }
+
+  void AddPrompt(const Ids& ids, const Begins& begins) {
+    if (!asked_) return AddBeginning(ids, begins);
     for (size_t k = 0; k < begins.size(); ++k) {
-      size_t end = ids.size();
-      for (size_t next = k + 1; next < begins.size() && end == ids.size(); ++next) {
-        if (begins[next].at > begins[k].at) end = std::min<size_t>(end, begins[next].at);
-      }
-      for (size_t i = asked_.messages.begin; i < asked_.messages.end; ++i) {
+      for (size_t i = asked_->messages.begin; i < asked_->messages.end; ++i) {
         const SessionMessage& message = *state_.messages[i];
         if (message.number != begins[k].number || begins[k].at >= ids.size()) continue;
         const bool is_same = message.version == begins[k].version;
+        const size_t end = EndOf(begins, k, ids);
         const auto [first, last] = Find(ids, begins[k].at, end, message, is_same);
-        texts_.push_back({.owner = owner_,
-                          .cache_salt = std::nullopt,
-                          .ids = ids,
-                          .first = static_cast<uint32_t>(first),
-                          .last = static_cast<uint32_t>(last),
-                          .adapters = "",
-                          .kept = kept_});
+        Add(ids, first, last);
       }
     }
   }
+
+  static std::optional<size_t> FirstSaid(const Begins& begins, const Ids& ids) {
+    for (size_t k = 0; k < begins.size(); ++k) {
+      if (!begins[k].is_system && begins[k].at < ids.size()) return k;
+    }
+    return std::nullopt;
+  }
+
+  // Adds what a delete takes: all up to the end of the first message that somebody said.
+  void AddBeginning(const Ids& ids, const Begins& begins) {
+    if (ids.empty()) return;
+    const auto said = FirstSaid(begins, ids), next = FirstSaid(next_begins_, next_);
+    if (!said) return Add(ids, 0, &begins == &next_begins_ ? ids.size() - 1 : ids.size());
+    const uint64_t number = begins[*said].number;
+    const bool is_next = next && next_begins_[*next].number == number;
+    Add(ids, 0,
+        LastOf(ids, begins[*said].at, EndOf(begins, *said, ids), IsAnswer(number), is_next));
+  }
+
+  bool IsAnswer(uint64_t number) const {
+    return std::ranges::any_of(state_.messages, [&](const auto& message) {
+      return message->number == number && message->role == "assistant";
+    });
+  }
+
+  // Returns the last token of a message that has the tokens [begin, end), of which only the place
+  // is known. `is_shown`: in the prompt that would come next.
+  size_t LastOf(const Ids& ids, size_t begin, size_t end, bool is_answer, bool is_shown) const {
+    size_t mark = begin + 1;
+    while (mark < end && !IsMark(ids[mark])) ++mark;
+    if (mark < end) return mark - (is_answer ? 1 : 0);
+    return end == ids.size() && !is_answer && is_shown ? end : end - 1;
+  }
+  bool IsMark(TokenId id) const { return BytesOf(id) == "<|end|>"; }
 
   // Returns the first and the last token of the text in the tokens [begin, end) of its message. A
   // part of an older text counts where the prompt that would come next begins with it, else all
@@ -109,28 +165,32 @@ class ForgottenTexts {
       text += BytesOf(ids[i]);
       owners.resize(text.size(), i);
     }
-    const ContentBytes part = asked_.part.value_or(ContentBytes{0, message.content.size()});
+    const ContentBytes part = asked_->part.value_or(ContentBytes{0, message.content.size()});
+    const bool has_end = !asked_->part && message.role != "assistant";
     const size_t bytes = std::max(part.begin + 1, part.end);
     const std::string said = message.content.substr(0, is_same ? std::string::npos : part.end);
     if (text.starts_with(said) && bytes <= text.size()) {
-      const size_t last = owners[bytes - 1];
+      size_t last = owners[bytes - 1];
+      bool is_whole = !has_end || IsMark(ids[last]);
+      if (!is_whole && last + 1 < ids.size() && IsMark(ids[last + 1])) ++last, is_whole = true;
       const bool is_next =
-          std::ranges::mismatch(ids, next_).in1 - ids.begin() > std::ptrdiff_t(last);
+          is_whole && std::ranges::mismatch(ids, next_).in1 - ids.begin() > std::ptrdiff_t(last);
       if (is_same || is_next) return {owners[part.begin], last};
     }
-    // The template writes one token after the content.
+    const bool is_shown = std::ranges::find(next_begins_, message.number,
+                                            &SessionPath::Begin::number) != next_begins_.end();
     const size_t least = std::min(begin + 1, end - 1);
-    const size_t last = BytesOf(ids[end - 1]) == "<|end|>" ? end - 2 : end - 1;
-    return {least, std::max(least, last)};
+    return {least, std::max(least, LastOf(ids, begin, end, !has_end, is_shown))};
   }
 
   const std::string& BytesOf(TokenId id) const { return bytes_[static_cast<uint32_t>(id)]; }
 
   const SessionState& state_;
-  const AskedForget& asked_;
+  const std::optional<AskedForget> asked_;  // absent: all of the session
   const std::string owner_;
   const std::vector<std::string> bytes_;
   Ids next_;  // the prompt that would come next
+  Begins next_begins_;
   std::vector<Ids> kept_;
   std::vector<ForgetRequest> texts_;
 };

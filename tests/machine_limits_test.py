@@ -73,7 +73,7 @@ class Overcommit(unittest.TestCase):
         self.assertEqual(planned.returncode, 0, planned.stderr)
         self.assertIn("with these flags nothing starts here", planned.stderr)
         for said in (starts.stderr, planned.stderr):
-            largest = re.search(r"this process may take 1\.00 GiB \(ulimit -v\); the largest --kv-memory that fits is (\d+)MiB; "
+            largest = re.search(r"this process may take 896\.00 MiB \(ulimit -v\); the largest --kv-memory that fits is (\d+)MiB; "
                                 r"--allow-overcommit starts anyway", said)
             self.assertTrue(largest, said)
         again = under_ulimit(limit, "plan", *SMALL, "--kv-memory", f"{largest[1]}MiB")

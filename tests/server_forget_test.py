@@ -123,6 +123,58 @@ class ForgetTest(Calls):
         self.assertGreater(self.forget(fork, last=3)["erased_blocks"], 0)
         self.assertLessEqual(self.reused(ids), self.end_of(path, 2) + 8)  # what the first session still says
 
+    def chats(self, n):
+        """How much is computed of chats that say the same system text and "Hi there", at most of one."""
+        return max(self.server.post("/v1/chat/completions", GREEDY | {"max_tokens": 2, "messages": [
+            {"role": "system", "content": text(1)}, *user(f"Hi there, {text(i)}")]})["kvasir"]["computed"]
+            for i in range(n))
+
+    def test_a_message_that_goes_on_where_a_forgotten_one_ends_stays(self):
+        def edit(path):
+            self.call("PUT", path + "/messages/1", {"content": "Hello"})
+
+        def truncate(path):
+            self.call("POST", path + "/truncate", {"messages": 0})
+
+        def part(path):
+            self.forget(path, index=1, begin=0, end=4)
+
+        def forget(path):
+            self.forget(path, index=1)
+
+        def last(path):
+            self.forget(path, last=1)
+
+        def fork(path):
+            self.call("DELETE", self.fork(path, messages=1))
+
+        for said in ("Hi", "Hello", "Hi there, where is the lake? And the stone?"):
+            for way in ((), (fork,), (forget,), (last,), (edit,), (truncate,), (edit, forget)) + (
+                    ((part,), (part, forget)) if said == "Hello" else ()):
+                with self.subTest(said=said, way=[f.__name__ for f in way]):
+                    self.call("DELETE", "/v1/cache")
+                    self.chats(4)
+                    self.assertLess(self.chats(4), 3)
+                    path = self.make(system=text(1), messages=user(said))
+                    self.generate(path, max_tokens=2)
+                    for change in way:
+                        change(path)
+                        self.assertLess(self.chats(4), 35)  # the block in which they part
+                    self.call("DELETE", path)
+                    self.assertLess(self.chats(4), 35)  # the block in which they part
+
+    def test_an_erase_takes_a_prompt_that_has_the_whole_message(self):
+        for erase in (lambda path: self.call("DELETE", path), lambda path: self.forget(path, index=1)):
+            self.call("DELETE", "/v1/cache")
+            path = self.make(system=text(1), messages=user(text(2)))
+            self.generate(path, max_tokens=2)
+            ids = self.show(path, ids=True)["ids"][:self.end_of(path, 1)]
+            more = self.server.post("/tokenize", {"content": text(3)})["tokens"]
+            self.server.post("/v1/completions", {"prompt": ids + more, "max_tokens": 0})
+            self.assertGreater(self.reused(ids + more), len(ids))
+            erase(path)
+            self.assertLess(self.reused(ids + more), len(ids) // 2 + 32)
+
     def test_a_truncate_forgets_if_it_is_asked_to(self):
         path, ids = self.read(3)
         self.call("POST", path + "/truncate", {"messages": 3, "forget": False})

@@ -349,7 +349,8 @@ class SessionTwin {
     bool notes_right = true;
     if (state.messages.empty() || random_.Below(2) == 0) {
       ++counts_.changes["delete"];
-      rule = requests = ForgetAll(state, scope);  // and HasRead
+      requests = ForgetAll(state, scope);
+      rule = ForgottenTexts(state, scope).Take();  // and HasRead
       ASSERT_TRUE(turn->Remove());
       std::erase(ids_, id);
     } else {
@@ -528,12 +529,8 @@ class SessionTwin {
     asked.request.sampling.seed = random_.Bits();
     if (random_.Below(3) == 0) asked.request.stop = {random_.Below(2) == 0 ? "e" : " a", "."};
     EXPECT_TRUE(NotePrompt(*TurnOf(store, id), asked.request, asked.begins, &asked.state));
-    size_t end = asked.request.prompt.size();
-    for (size_t k = asked.begins.size(); k-- > 0;) {
-      if (asked.begins[k].is_system) break;
-      if (k + 1 < asked.begins.size()) end = asked.begins[k + 1].at;
-    }
-    read_[id].push_back({asked.request.prompt, end});
+    const size_t said = (asked.state.has_system() ? 1 : 0) + asked.state.dropped;
+    read_[id].push_back({asked.request.prompt, asked.request.message_ends[said]});
     GenerateRequest request = asked.request;
     request.on_logits = Recorder(*asked.rows);
     asked.pending = std::make_unique<Pending>(engine, std::move(request));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -15,6 +16,17 @@ namespace kvasir {
 namespace {
 
 using Ids = std::span<const TokenId>;
+
+constexpr TokenId kInNoPrompt{-1};
+
+// How much of a message goes: all that begins with it.
+enum class Upto : uint8_t {
+  kText,  // its text, whatever comes after it: an answer may have been cut off, and gone on
+  kEnd,   // what the template writes after its text too: else what goes on is another message
+  // The same. A path without that end was cut there by a forget before: all that goes on from it
+  // are other messages.
+  kEndOrCut,
+};
 
 // Tells whether the ids have all of the text that a request forgets.
 bool Contains(Ids ids, const ForgetRequest& request) {
@@ -33,21 +45,58 @@ bool IsAsNow(Ids ids, const std::optional<PlacedPrompt>& now) {
   return now && SharedLength(ids, Ids(now->prompt.chat.ids)) > now->last_token;
 }
 
+bool HasClosing(const std::optional<PlacedPrompt>& now) { return now && !now->closing.empty(); }
+
+Ids ClosingOf(const std::optional<PlacedPrompt>& now) { return now ? Ids(now->closing) : Ids(); }
+
+// Returns the text with what ends its message, as far as the ids have it.
+TokenRange WithClosing(Ids ids, TokenRange text, Ids closing) {
+  if (text.last < ids.size()) text.last += SharedLength(ids.subspan(text.last + 1), closing);
+  return text;
+}
+
 // Returns where the text stands in a path in which its message has the tokens [begin, end). `now`:
-// its place in the prompt that would come next.
-TokenRange TextOn(Ids ids, size_t begin, size_t end, const std::optional<PlacedPrompt>& now) {
+// its place in the prompt that would come next. `other`: a message whose end stands for the end of
+// one that has no place there. The last token is the number of tokens where the path was cut in the
+// message.
+TokenRange TextOn(Ids ids, size_t begin, size_t end, const std::optional<PlacedPrompt>& now,
+                  const std::optional<PlacedPrompt>& other, Upto upto) {
   if (IsAsNow(ids, now)) {
     return {std::max(begin, now->first_token), std::max(begin, now->last_token)};
   }
   // An older text, of which only the place is known. What the template writes after it is not a
   // part of it: an answer that went on after its client had gone has other tokens there.
+  const std::optional<PlacedPrompt>& like = HasClosing(now) ? now : other;
   const auto message = ids.subspan(begin, end - begin);
-  const auto closing = now && !now->closing.empty()
-                           ? std::ranges::find_end(message, now->closing).begin()
-                           : message.end();
-  const auto tokens = static_cast<size_t>(closing - message.begin());
-  return {begin, begin + std::max<size_t>(tokens, 1) - 1};
+  const Ids closing = ClosingOf(like);
+  const auto at = closing.empty() ? message.end() : std::ranges::find_end(message, closing).begin();
+  const bool may_be_cut = at == message.end() && end == ids.size() && HasClosing(now);
+  if (upto == Upto::kEndOrCut && may_be_cut && now->ends_in_mark) return {begin, end};
+  const auto tokens = static_cast<size_t>(at - message.begin());
+  const TokenRange text{begin, begin + std::max<size_t>(tokens, 1) - 1};
+  return upto == Upto::kText ? text : WithClosing(ids.first(end), text, closing);
 }
+
+void TakeClosing(PlacedPrompt* now) {
+  const Ids ids(now->prompt.chat.ids);
+  now->last_token = WithClosing(ids, {now->first_token, now->last_token}, now->closing).last;
+}
+
+// Returns how the template writes a message of the user. Absent: it cannot be rendered.
+std::optional<PlacedPrompt> AnyQuestion(const SessionState& state, const ModelView& model) {
+  SessionMessage message;
+  message.role = "user";
+  message.content = "?";
+  SessionState question;
+  question.setup = state.setup;
+  question.messages.push_back(std::make_shared<const SessionMessage>(std::move(message)));
+  auto placed = PlaceOf(question, 0, ContentBytes{0, 1}, model);
+  if (!placed) return std::nullopt;
+  TakeClosing(&*placed);
+  return std::move(*placed);
+}
+
+bool IsAnswer(const SessionMessage& message) { return message.role == "assistant"; }
 
 // Returns the end of message `k` of those that begin in a path: where the next one begins.
 size_t EndOf(std::span<const SessionPath::Begin> begins, size_t k, size_t tokens) {
@@ -64,7 +113,9 @@ class Requests {
   Requests(const ForgetScope& scope, const SessionState& own, const SessionPrompt* now)
       : scope_(scope), others_(scope, own, now) {}
 
+  // Takes a text whose last token is the number of ids for one from which nothing goes on.
   void Add(std::vector<TokenId> ids, const PathSpace& space, TokenRange text) {
+    if (text.last == ids.size()) ids.push_back(kInNoPrompt);
     ForgetRequest request{.owner = scope_.OwnerOf(space),
                           .cache_salt = space.salt,
                           .ids = std::move(ids),
@@ -89,16 +140,28 @@ class Requests {
   std::vector<ForgetRequest> requests_;
 };
 
-// Finds where paths have what the requests erase.
+// Tells whether a path has what a request erases, or is what an earlier forget left of it.
+bool Has(Ids path, const ForgetRequest& request) {
+  return Contains(path, request) ||
+         (request.ids.back() == kInNoPrompt &&
+          std::ranges::equal(path, Ids(request.ids).first(request.last)));
+}
+
+// Finds where paths have what the requests erase. Of whole messages nothing is left, not even how
+// they begin: a path that ends so would say that the session has read such a message.
 std::vector<ForgottenPath> PathsWith(std::span<const ForgetRequest> requests,
-                                     const SessionPaths& paths, const ForgetScope& scope) {
+                                     const SessionPaths& paths, const ForgetScope& scope,
+                                     bool are_whole) {
   std::vector<ForgottenPath> forgotten;
   for (size_t i = 0; i < paths.size(); ++i) {
     const std::vector<TokenId> ids = IdsOf(paths, i);
     for (const ForgetRequest& request : requests) {
-      if (scope.IsIn(paths[i]->space, request) && Contains(ids, request)) {
-        forgotten.push_back({i, request.first});
+      if (!scope.IsIn(paths[i]->space, request) || !Has(ids, request)) continue;
+      uint32_t end = are_whole ? 0 : request.first;
+      for (const SessionPath::Begin& begin : BeginsOf(paths, i)) {
+        if (begin.at <= request.first) end = std::max(end, begin.at);
       }
+      forgotten.push_back({i, end});
     }
   }
   return forgotten;
@@ -115,8 +178,10 @@ class PlacesNow {
   const std::optional<PlacedPrompt>& Of(size_t index) {
     const auto [found, is_new] = places_.try_emplace(index);
     if (!is_new) return found->second;
-    if (auto placed = PlaceOf(state_, index, BytesOf(*state_.messages[index]), model_)) {
+    const SessionMessage& message = *state_.messages[index];
+    if (auto placed = PlaceOf(state_, index, BytesOf(message), model_)) {
       found->second = std::move(*placed);
+      if (UptoOf(message) != Upto::kText) TakeClosing(&*found->second);
     }
     return found->second;
   }
@@ -128,10 +193,13 @@ class PlacesNow {
     if (model_.tokenizer && bytes && begin.version == message.version && !IsAsNow(ids, now)) {
       // The same text after others. A prompt may part from the path after the part.
       const Ids said = ids.subspan(begin.at, end - begin.at);
-      const auto found = FindText(said, {message.content, *bytes}, *model_.tokenizer);
-      if (found) return {begin.at + found->first, begin.at + found->last};
+      if (const auto found = FindText(said, {message.content, *bytes}, *model_.tokenizer)) {
+        const TokenRange text{begin.at + found->first, begin.at + found->last};
+        if (UptoOf(message) == Upto::kText) return text;
+        return WithClosing(ids.first(end), text, ClosingOf(HasClosing(now) ? now : Other()));
+      }
     }
-    return TextOn(ids, begin.at, end, now);
+    return TextOn(ids, begin.at, end, now, HasClosing(now) ? now : Other(), UptoOf(message));
   }
 
  private:
@@ -142,10 +210,19 @@ class PlacesNow {
     return ContentBytes{0, message.content.size()};
   }
 
+  const std::optional<PlacedPrompt>& Other() {
+    if (!other_) other_.emplace(AnyQuestion(state_, model_));
+    return *other_;
+  }
+  Upto UptoOf(const SessionMessage& message) const {
+    return part_ || IsAnswer(message) ? Upto::kText : Upto::kEndOrCut;
+  }
+
   const SessionState& state_;
   const std::optional<ContentBytes> part_;
   const ModelView& model_;
   std::map<size_t, std::optional<PlacedPrompt>> places_;
+  std::optional<std::optional<PlacedPrompt>> other_;
 };
 
 // Adds what the prompt that would come next has of the messages.
@@ -193,8 +270,9 @@ Forgetting ForgetOf(SessionStore& store, const SessionState& state, SessionState
     AddNow(state, messages, places, &asked);
     requests = asked.Take();
   }
-  changed.paths = *WithoutForgotten(store, changed.paths, PathsWith(requests, state.paths, scope),
-                                    SessionStore::Room::kMayExceed);
+  changed.paths =
+      *WithoutForgotten(store, changed.paths, PathsWith(requests, state.paths, scope, !part),
+                        SessionStore::Room::kMayExceed);
   return Forgetting{std::move(changed), std::move(requests)};
 }
 
@@ -236,6 +314,17 @@ bool IsSystem(const SessionState& state, uint64_t number) {
   });
 }
 
+// Tells how much goes of the first message that somebody said, which has this number in a path.
+// `now`: where the prompt that would come next has its own.
+Upto UptoOf(const SessionState& state, uint64_t number, const std::optional<PlacedPrompt>& now) {
+  const auto found = std::ranges::find(state.messages, number,
+                                       [](const auto& message) { return message->number; });
+  if (found == state.messages.end()) return Upto::kEnd;
+  if (IsAnswer(**found)) return Upto::kText;
+  const auto index = static_cast<size_t>(found - state.messages.begin());
+  return now && FirstSaid(state, now->prompt.dropped) == index ? Upto::kEndOrCut : Upto::kEnd;
+}
+
 // Returns the prompt that would come next, and in it all up to the end of the first message that
 // somebody said.
 std::optional<PlacedPrompt> BeginningNow(const SessionState& state, const ModelView& model) {
@@ -247,6 +336,7 @@ std::optional<PlacedPrompt> BeginningNow(const SessionState& state, const ModelV
     std::optional<ContentBytes> bytes;
     if (message.more().fields.empty()) bytes = {0, message.content.size()};
     if (auto placed = PlaceOf(state, *said, bytes, model)) now = std::move(*placed);
+    if (now && !IsAnswer(message)) TakeClosing(&*now);
   }
   const size_t tokens = prompt->chat.ids.size();
   if (!now || now->last_token >= tokens) now = PlacedPrompt{std::move(*prompt), 0, tokens - 1};
@@ -268,17 +358,19 @@ ForgetRequest ForgetPrompt(std::vector<TokenId> ids, const PathSpace& space,
 std::vector<ForgetRequest> ForgetAll(const SessionState& state, const ForgetScope& scope) {
   std::optional<PlacedPrompt> now = BeginningNow(state, scope.model);
   Requests asked(scope, state, now ? &now->prompt : nullptr);
+  std::optional<PlacedPrompt> other;
+  if (!HasClosing(now) && !state.paths.empty()) other = AnyQuestion(state, scope.model);
   for (size_t i = 0; i < state.paths.size(); ++i) {
     std::vector<TokenId> ids = IdsOf(state.paths, i);
     if (ids.empty()) continue;
-    TokenRange text{0, ids.size() - 1};
+    TokenRange text{0, ids.size()};  // a system text alone, from which other prompts go on
     const std::vector<SessionPath::Begin> begins = BeginsOf(state.paths, i);
     const auto said = std::ranges::find_if(begins, [&](const SessionPath::Begin& begin) {
       return !begin.is_system && !IsSystem(state, begin.number) && begin.at < ids.size();
     });
     if (said != begins.end()) {
       const size_t end = EndOf(begins, static_cast<size_t>(said - begins.begin()), ids.size());
-      text.last = TextOn(ids, said->at, end, now).last;
+      text.last = TextOn(ids, said->at, end, now, other, UptoOf(state, said->number, now)).last;
     }
     asked.Add(std::move(ids), state.paths[i]->space, text);
   }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,11 +17,18 @@ class SessionForgetTest : public ByteSessionTest {
  protected:
   using Texts = std::vector<std::string>;
 
+  // Shows the mark that ends a message as "|", and the end of a path that was cut as "~".
+  static std::string TextOf(std::span<const TokenId> ids) {
+    std::string text = Text(ids);
+    std::ranges::replace(text, '\x01', '|');
+    std::ranges::replace(text, '\xFF', '~');
+    return text;
+  }
   // Shows each request as "before[forgotten]after", with the salt before it.
   static Texts Shown(const std::vector<ForgetRequest>& requests) {
     Texts shown;
     for (const ForgetRequest& request : requests) {
-      std::string text = Text(request.ids);
+      std::string text = TextOf(request.ids);
       EXPECT_LE(request.first, request.last);
       EXPECT_LT(request.last, text.size());
       text.insert(request.last + 1, "]").insert(request.first, "[");
@@ -43,7 +51,7 @@ class SessionForgetTest : public ByteSessionTest {
   }
   Texts PathsOf(const SessionState& state) const {
     Texts texts;
-    for (size_t i = 0; i < state.paths.size(); ++i) texts.push_back(Text(IdsOf(state.paths, i)));
+    for (size_t i = 0; i < state.paths.size(); ++i) texts.push_back(TextOf(IdsOf(state.paths, i)));
     return texts;
   }
   // Forgets messages [begin, end).
@@ -60,7 +68,7 @@ class SessionForgetTest : public ByteSessionTest {
   ForgetScope scope_{.model = model_, .cache_owner = "o", .others = {}};
 };
 
-TEST_F(SessionForgetTest, AMessageIsForgottenWithoutWhatTheTemplateWrites) {
+TEST_F(SessionForgetTest, AMessageIsForgottenWithItsEndAndAnAnswerWithout) {
   SessionState state = Session({{"user", "ab"}, {"assistant", "cd"}, {"user", "ef"}});
   EXPECT_EQ(Shown(Forget(state, 1, 2).requests), Texts{"ab;[cd];ef;"}) << "it was not read yet";
   Read(&state);
@@ -70,10 +78,10 @@ TEST_F(SessionForgetTest, AMessageIsForgottenWithoutWhatTheTemplateWrites) {
     EXPECT_EQ(forgetting.state.messages.size(), 3 - (end - begin));
     return PathsOf(forgetting.state);
   };
-  EXPECT_EQ(paths_left(0, 1, "[ab];cd;ef;"), Texts{});
+  EXPECT_EQ(paths_left(0, 1, "[ab;]cd;ef;"), Texts{});
   EXPECT_EQ(paths_left(1, 2, "ab;[cd];ef;"), Texts{"ab;"});
-  EXPECT_EQ(paths_left(2, 3, "ab;cd;[ef];"), Texts{"ab;cd;"});
-  EXPECT_EQ(paths_left(0, 3, "[ab];cd;ef;"), Texts{}) << "what comes after it goes with it";
+  EXPECT_EQ(paths_left(2, 3, "ab;cd;[ef;]"), Texts{"ab;cd;"});
+  EXPECT_EQ(paths_left(0, 3, "[ab;]cd;ef;"), Texts{}) << "what comes after it goes with it";
 }
 
 TEST_F(SessionForgetTest, NoMessagesAskForNothing) {
@@ -91,7 +99,7 @@ TEST_F(SessionForgetTest, EachNamespaceInWhichItWasReadIsAsked) {
   Read(&state, {.owner = "o", .salt = "s:"});
   Read(&state, {.owner = "p", .salt = {}, .adapters = "d"});
   const Forgetting forgetting = Forget(state, 0, 1);
-  EXPECT_EQ(Shown(forgetting.requests), (Texts{"s:[ab];", "[ab];", "[ab];"}));
+  EXPECT_EQ(Shown(forgetting.requests), (Texts{"s:[ab;]", "[ab;]", "[ab;]"}));
   ASSERT_EQ(forgetting.requests.size(), 3u);
   EXPECT_EQ(forgetting.requests[1].owner, "p");
   EXPECT_EQ(forgetting.requests[1].adapters, "d");
@@ -104,7 +112,7 @@ TEST_F(SessionForgetTest, AnOlderTextOfTheMessageGoesToo) {
   Read(&state);
   state = *Edit(store_, state, 1, Said("", "cd"), LaterMessages::kStay);
   const Forgetting forgetting = Forget(state, 1, 2);
-  EXPECT_EQ(Shown(forgetting.requests), (Texts{"ab;[XYZ];", "ab;[cd];"}));
+  EXPECT_EQ(Shown(forgetting.requests), (Texts{"ab;[XYZ;]", "ab;[cd;]"}));
   EXPECT_EQ(PathsOf(forgetting.state), Texts{"ab;"});
 }
 
@@ -113,11 +121,11 @@ TEST_F(SessionForgetTest, AMessageThatThePromptLeavesOutIsForgottenWhereItWasRea
       Session({{"system", "s"}, {"user", "ab"}, {"assistant", "cd"}, {"user", "ef"}});
   state.dropped = 2;
   EXPECT_EQ(Shown(Forget(state, 1, 2).requests), Texts{}) << "it was never read";
-  EXPECT_EQ(Shown(Forget(state, 1, 4).requests), Texts{"s;[ef];"});
+  EXPECT_EQ(Shown(Forget(state, 1, 4).requests), Texts{"s;[ef;]"});
   state.dropped = 0;
   Read(&state);
   state.dropped = 2;
-  EXPECT_EQ(Shown(Forget(state, 1, 2).requests), Texts{"s;[ab];cd;ef;"});
+  EXPECT_EQ(Shown(Forget(state, 1, 2).requests), Texts{"s;[ab;]cd;ef;"});
 }
 
 TEST_F(SessionForgetTest, APartIsItsCodePoints) {
@@ -187,14 +195,13 @@ TEST_F(SessionForgetTest, ATextBehindOneThatIsNormalisedIsFound) {
   SessionState state =
       Session({{"user", "e\u0301e\u0301e\u0301"}, {"user", "abcd"}, {"user", "z"}});
   Read(&state);
-  const std::string end(1, static_cast<char>(257));
-  const std::string first = "\u00e9\u00e9\u00e9", last = end + "z" + end;
-  ASSERT_EQ(PathsOf(state), Texts{first + end + "abcd" + last});
-  EXPECT_EQ(Shown(Forget(state, 1, 2).requests), Texts{first + end + "[abcd]" + last});
+  const std::string first = "\u00e9\u00e9\u00e9";
+  ASSERT_EQ(PathsOf(state), Texts{first + "|abcd|z|"});
+  EXPECT_EQ(Shown(Forget(state, 1, 2).requests), Texts{first + "|[abcd|]z|"});
   const auto part = ForgetPoints(state, 1, 1, 3);
   ASSERT_TRUE(part);
-  EXPECT_EQ(Shown(part->requests), Texts{first + end + "a[bc]d" + last});
-  EXPECT_EQ(Shown(Forget(state, 0, 1).requests), Texts{"[" + first + end + "]abcd" + last});
+  EXPECT_EQ(Shown(part->requests), Texts{first + "|a[bc]d|z|"});
+  EXPECT_EQ(Shown(Forget(state, 0, 1).requests), Texts{"[" + first + "|]abcd|z|"});
 }
 
 TEST_F(SessionForgetTest, ATextThatTheTemplateTrimsIsFound) {
@@ -203,7 +210,7 @@ TEST_F(SessionForgetTest, ATextThatTheTemplateTrimsIsFound) {
   model_.chat_template = trims->get();
   SessionState state = Session({{"user", " ab\n"}, {"user", "c"}});
   Read(&state);
-  EXPECT_EQ(Shown(Forget(state, 0, 1).requests), Texts{"[ab];c;"});
+  EXPECT_EQ(Shown(Forget(state, 0, 1).requests), Texts{"[ab;]c;"});
   const auto part = ForgetPoints(state, 0, 2, 4);  // "b\n"
   ASSERT_TRUE(part);
   EXPECT_EQ(Shown(part->requests), Texts{"a[b];c;"});
@@ -238,18 +245,93 @@ TEST_F(SessionForgetTest, APartOutsideTheSessionIsRefused) {
   EXPECT_EQ(field(0, 0, 2), "it is taken");
 }
 
+// Each message is "#CONTENT" and a mark, which no content has; a prompt ends with ">".
+class SessionForgetMarksTest : public SessionForgetTest {
+ protected:
+  SessionForgetMarksTest() { model_.chat_template = with_marks_.get(); }
+
+  const std::unique_ptr<const ChatTemplate> with_marks_ = *ChatTemplate::Parse(
+      "{% for m in messages %}#{{ m.content }}<|end|>.{% endfor %}"
+      "{% if add_generation_prompt %}>{% endif %}");
+};
+
+// Else a message that goes on where this one ends would go too.
+TEST_F(SessionForgetMarksTest, AMessageEndsWithItsMark) {
+  SessionState state = Session({{"system", "s"}, {"user", "ab"}, {"assistant", "cd"}});
+  Read(&state);
+  EXPECT_EQ(Shown(ForgetAll(state, scope_)), Texts{"[#s|.#ab|].#cd|.>"});
+  EXPECT_EQ(Shown(Forget(state, 1, 2).requests), Texts{"#s|.#[ab|].#cd|.>"});
+  EXPECT_EQ(Shown(Forget(state, 0, 1).requests), Texts{"#[s|].#ab|.#cd|.>"});
+  EXPECT_EQ(Shown(Forget(state, 2, 3).requests), Texts{"#s|.#ab|.#[cd]|.>"}) << "an answer";
+  EXPECT_EQ(Shown(ForgetPoints(state, 1, 0, 2)->requests), Texts{"#s|.#[ab]|.#cd|.>"});
+}
+
+TEST_F(SessionForgetMarksTest, AnOlderTextEndsWithItsMarkToo) {
+  SessionState state = Session({{"user", "abc"}, {"user", "d"}});
+  Read(&state);
+  for (const std::string now : {"ab", "xyz"}) {
+    const SessionState edited = *Edit(store_, state, 0, Said("", now), LaterMessages::kStay);
+    EXPECT_EQ(Shown(ForgetAll(edited, scope_)), (Texts{"[#abc|].#d|.>", "[#" + now + "|].#d|.>"}));
+    EXPECT_EQ(Shown(Forget(edited, 0, 1).requests),
+              (Texts{"[#abc|].#d|.>", "#[" + now + "|].#d|.>"}));
+  }
+  std::vector<SessionMessage> other;
+  other.push_back(Said("user", "ab"));
+  const SessionState cut = *Append(store_, *Truncate(state, 0), std::move(other));
+  EXPECT_EQ(Shown(ForgetAll(cut, scope_)), (Texts{"[#abc|].#d|.>", "[#ab|].>"}));
+}
+
+// An answer was cut off, and what was computed after it goes too.
+TEST_F(SessionForgetMarksTest, AnOlderAnswerGoesWithAllThatGoesOnFromIt) {
+  SessionState state = Session({{"user", "ab"}, {"assistant", "cd"}});
+  std::vector<SessionPath::Begin> begins = BeginsOf(state, PromptOf(state, model_)->chat);
+  std::vector<TokenId> ids = PromptOf(state, model_)->chat.ids;
+  ids.resize(8);  // "#ab|.#cd"
+  state.paths = *AddPath(store_, state.paths, std::move(ids), std::move(begins), {});
+  state = *Edit(store_, state, 1, Said("", "xyz"), LaterMessages::kStay);
+  EXPECT_EQ(Shown(Forget(state, 1, 2).requests), (Texts{"#ab|.[#cd]", "#ab|.#[xyz]|.>"}));
+}
+
+// Only its place is known. It ends as any message of the user does, before what asks for its
+// answer, which no client waited for.
+TEST_F(SessionForgetMarksTest, AMessageThatIsGoneEndsWithItsMark) {
+  SessionState state = Session({{"system", "s"}, {"user", "ab"}});
+  Read(&state);
+  EXPECT_EQ(Shown(ForgetAll(*Truncate(state, 1), scope_)), (Texts{"[#s|.#ab|].>", "[#s|.>]"}));
+  EXPECT_EQ(Shown(ForgetAll(*Truncate(state, 0), scope_)), Texts{"[#s|.#ab|].>"});
+  state.messages[1] = *store_.Keep(Said("user", "xyz"));
+  EXPECT_EQ(Shown(ForgetAll(state, scope_)), (Texts{"[#s|.#ab|].>", "[#s|.#xyz|].>"}));
+}
+
+// What is left of a path is how others begin too: they stay.
+TEST_F(SessionForgetMarksTest, FromAPathThatWasCutOthersGoOn) {
+  SessionState state = Session({{"system", "s"}, {"user", "abcd"}});
+  Read(&state);
+  const SessionState fork = *ForkOf(store_, state, 1);
+  EXPECT_EQ(Shown(ForgetAll(fork, scope_)), (Texts{"[#s|.~]", "[#s|.>]"}));
+  const SessionState without = Forget(state, 1, 2).state;
+  EXPECT_EQ(PathsOf(without), Texts{"#s|."}) << "not the # of a message of the user";
+  EXPECT_EQ(Shown(ForgetAll(without, scope_)), (Texts{"[#s|.~]", "[#s|.>]"}));
+  const SessionState rest = ForgetPoints(state, 1, 1, 2)->state;
+  EXPECT_EQ(PathsOf(rest), Texts{"#s|.#a"});
+  EXPECT_EQ(Shown(ForgetAll(rest, scope_)), (Texts{"[#s|.#a~]", "[#s|.#acd|].>"}));
+  const Forgetting all = Forget(rest, 1, 2);
+  EXPECT_EQ(Shown(all.requests), (Texts{"#s|.[#a~]", "#s|.#[acd|].>"}));
+  EXPECT_EQ(PathsOf(all.state), Texts{"#s|."});
+}
+
 // What comes before the first message that somebody said, such as a system message, may be that of
 // other sessions too: the engine keeps it where they have it.
 TEST_F(SessionForgetTest, AWholeSessionIsForgottenUpToTheEndOfItsFirstSaidMessage) {
   EXPECT_TRUE(ForgetAll(Session({}), scope_).empty());
   EXPECT_EQ(Shown(ForgetAll(Session({{"system", "s"}}), scope_)), Texts{"[s;]"});
-  EXPECT_EQ(Shown(ForgetAll(Session({{"user", "ab"}}), scope_)), Texts{"[ab];"});
+  EXPECT_EQ(Shown(ForgetAll(Session({{"user", "ab"}}), scope_)), Texts{"[ab;]"});
   SessionState state =
       Session({{"system", "s"}, {"developer", "d"}, {"user", "ab"}, {"assistant", "c"}});
   Read(&state, {}, "more");
-  EXPECT_EQ(Shown(ForgetAll(state, scope_)), Texts{"[s;d;ab];c;more"});
+  EXPECT_EQ(Shown(ForgetAll(state, scope_)), Texts{"[s;d;ab;]c;more"});
   state.messages.erase(state.messages.begin() + 2);  // the question, whose path stays
-  EXPECT_EQ(Shown(ForgetAll(state, scope_)), (Texts{"[s;d;ab];c;more", "[s;d;c];"}));
+  EXPECT_EQ(Shown(ForgetAll(state, scope_)), (Texts{"[s;d;ab;]c;more", "[s;d;c];"}));
 }
 
 TEST_F(SessionForgetTest, OthersThatSayTheSameAreNamedToTheEngine) {

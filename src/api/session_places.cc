@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
@@ -42,6 +43,10 @@ Result<size_t> MessageAt(const SessionState& state, const char* field, int64_t i
                    IndicesText(state.messages.size()));
 }
 
+// Each field of a forget, and the one that it needs or that names the form.
+constexpr std::pair<const char*, const char*> kForms[] = {
+    {"segment", "segment"}, {"last", "last"}, {"index", "index"}, {"begin", "index"},
+    {"end", "index"},       {"from", "from"}, {"to", "from"}};
 constexpr const char* kForgetForms =
     R"(is missing; give {"last": 1} for the last turn, {"index": -1} for a message (with "begin" and )"
     R"("end" for a part of it, or {"segment": "NAME"}), or {"from": 3, "to": 4} for messages)";
@@ -77,6 +82,10 @@ Result<size_t> ReadIndex(std::string_view text, const SessionState& state) {
                    Printable(text), IndicesText(state.messages.size()));
 }
 
+bool IsForgetField(std::string_view name) {
+  return std::ranges::any_of(kForms, [&](const auto& form) { return form.first == name; });
+}
+
 Result<NamedText> ReadForget(std::string_view body, const SessionState& state) {
   KV_ASSIGN(const JsonBody parsed, ParseBody(body.empty() ? "{}" : body));
   JsonFields fields(parsed.fields);
@@ -85,10 +94,6 @@ Result<NamedText> ReadForget(std::string_view body, const SessionState& state) {
   fields.String("segment", &segment);
   const auto last = fields.Integer("last", 1, INT64_MAX);
   const auto index = integer("index"), from = integer("from"), to = integer("to");
-  // Each field, and the one that it needs or that names the form.
-  constexpr std::pair<const char*, const char*> kForms[] = {
-      {"segment", "segment"}, {"last", "last"}, {"index", "index"}, {"begin", "index"},
-      {"end", "index"},       {"from", "from"}, {"to", "from"}};
   const char* form = nullptr;
   for (const auto& [field, of] : kForms) {
     if (!fields.Has(field)) continue;
@@ -99,7 +104,7 @@ Result<NamedText> ReadForget(std::string_view body, const SessionState& state) {
   }
   // Nothing is erased by a body of which a part is not understood: it may have named less.
   for (const std::string& name : fields.Unread()) {
-    if (name == "begin" || name == "end") continue;
+    if (IsForgetField(name)) continue;
     fields.Fail(name,
                 "is not a field of forget, and nothing is forgotten; give \"last\", \"index\" "
                 "(with \"begin\" and \"end\"), \"segment\", or \"from\" and \"to\"");

@@ -243,22 +243,23 @@ namespace {
 struct Place {
   TokenRange text;
   size_t closing;  // the token after the content; absent content: the number of tokens
+  size_t end;      // the token after the last one that has text of the message alone
 };
 
 // Finds it by its bytes in the chat, which are those of the tokens' text.
 Place PlaceByBytes(const RenderedChat& chat, size_t s, const std::optional<ContentPart>& whole,
                    const TokensText& tokens) {
+  const auto [begin, end] = BytesOf(chat, s);
   if (whole) {
     for (const auto& [content, part] : {*whole, Trimmed(*whole)}) {
       if (content.empty() && !whole->content.empty()) break;
       const auto at = FindContent(chat, s, content);
       if (!at) continue;
       return {tokens.Find({*at + part.begin, *at + part.end}),
-              tokens.TokenWith(*at + content.size()) + 1};
+              tokens.TokenWith(*at + content.size()) + 1, tokens.TokenWith(end + 1)};
     }
   }
-  const auto [begin, end] = BytesOf(chat, s);
-  return {tokens.Find({begin, end}), tokens.size()};
+  return {tokens.Find({begin, end}), tokens.size(), tokens.size()};
 }
 
 // Finds it in the tokens of its message, where the tokenizer changes texts (normalises, adds or
@@ -266,12 +267,14 @@ Place PlaceByBytes(const RenderedChat& chat, size_t s, const std::optional<Conte
 Place PlaceByText(const ChatPrompt& prompt, size_t s, const std::optional<ContentPart>& whole,
                   const Tokenizer& tokenizer) {
   const size_t begin = prompt.message_begins[s], end = prompt.message_ends[s];
-  if (begin >= end) return {{prompt.ids.size(), prompt.ids.size()}, prompt.ids.size()};
+  const size_t num_ids = prompt.ids.size();
+  if (begin >= end) return {{num_ids, num_ids}, num_ids, num_ids};
   const auto message = std::span(prompt.ids).subspan(begin, end - begin);
   const auto found = whole ? FindText(message, *whole, tokenizer) : std::nullopt;
-  if (!found) return {{begin, end - 1}, prompt.ids.size()};
+  if (!found) return {{begin, end - 1}, num_ids, num_ids};
   const auto all = FindText(message, {whole->content, {0, whole->content.size()}}, tokenizer);
-  return {{begin + found->first, begin + found->last}, begin + all->last + 1};
+  const size_t next = s + 1 < prompt.message_begins.size() ? prompt.message_begins[s + 1] : end;
+  return {{begin + found->first, begin + found->last}, begin + all->last + 1, std::min(end, next)};
 }
 
 }  // namespace
@@ -295,10 +298,12 @@ Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
                             : PlaceByText(prompt, s, whole, *model.tokenizer);
     placed.first_token = place.text.first;
     placed.last_token = place.text.last;
-    if (place.closing < prompt.message_ends[s]) {
-      placed.closing.assign(prompt.ids.begin() + static_cast<ptrdiff_t>(place.closing),
-                            prompt.ids.begin() + prompt.message_ends[s]);
-    }
+    const auto message = std::span(prompt.ids).first(place.end);
+    const auto after = message.subspan(std::min(place.closing, place.end));
+    const auto is_mark = [&](TokenId id) { return model.tokenizer->IsSpecial(id); };
+    const auto mark = std::ranges::find_if(after, is_mark);
+    placed.ends_in_mark = mark != after.end();
+    placed.closing.assign(after.begin(), placed.ends_in_mark ? mark + 1 : mark);
   }
   placed.prompt = PromptOf(state, std::move(fitted));
   return placed;

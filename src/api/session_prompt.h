@@ -49,8 +49,10 @@ struct PlacedPrompt {
   // The first and the last token that have text of it. Both are the number of tokens where the
   // prompt has none of it.
   size_t first_token = 0, last_token = 0;
-  // What the template wrote after the message's content.
+  // What the template wrote after the message's content, up to its first special token: no content
+  // has one. Without one, up to the last token that has no text of what comes after the message.
   std::vector<TokenId> closing = {};
+  bool ends_in_mark = false;  // `closing` has a special token
 };
 // `part`: absent, or where the content does not stand in the prompt byte for byte: all of it.
 Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,

@@ -109,10 +109,10 @@ Status KvCache::CheckBudget(const KvCacheOptions& options) {
   const CachePlan least = PlanFor(options, 2 * options.layout.num_groups());
   if (options.budget_bytes >= least.total_bytes()) return {};
   return FailField(Code::kInvalidArgument, "kv_memory",
-                   "{} bytes are too few: give at least {} ({} bytes), for {} blocks of {} bytes, "
-                   "{} bytes of their index and {} of cursors",
-                   options.budget_bytes, RoundedUpMib(least.total_bytes()), least.total_bytes(),
-                   least.num_blocks, least.block_bytes, least.index_bytes, least.cursor_bytes);
+                   "{} bytes are too few: give at least {}KiB, for {} blocks of {} bytes, {} bytes "
+                   "of their index and {} of cursors",
+                   options.budget_bytes, CeilDiv(least.total_bytes(), 1024), least.num_blocks,
+                   least.block_bytes, least.index_bytes, least.cursor_bytes);
 }
 
 Result<std::unique_ptr<KvCache>> KvCache::Create(KvCacheOptions options) {

@@ -248,7 +248,7 @@ TEST_F(SessionRoutesTest, ADeleteForgetsInTheCacheInWhichAPromptWasBegun) {
   EXPECT_EQ(engine_->forgotten[1].owner, "default") << "where the next prompt would be read";
   for (const ForgetRequest& request : engine_->forgotten) {
     EXPECT_EQ(request.first, 0u);
-    EXPECT_EQ(request.ids.at(request.last), 'a') << "the end of the message, not of the prompt";
+    EXPECT_EQ(request.ids.at(request.last), 257) << "the mark that ends the message";
   }
 }
 
