@@ -378,7 +378,7 @@ class FaultsFireAlerts(unittest.TestCase):
             self.comes("KvasirLineCostsTurns", self.stored)
 
     def test_a_pool_that_is_too_small_for_its_prompts(self):
-        with self.asking(self.small, "completions", lambda n: {"prompt": [5 + n % 8] * 400, "max_tokens": 1}):
+        with self.asking(self.small, "completions", lambda n: {"prompt": [5 + n % 3] * 400, "max_tokens": 1}):
             self.comes("KvasirPoolIsTooSmall", self.small)
 
     def test_answers_that_give_way_to_others(self):
