@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/log.h"
+#include "base/result.h"
 #include "kvasir/session_file.h"
 
 namespace kvasir {
