@@ -26,7 +26,7 @@ uint64_t MachineBytes(const std::string& root) {
   return UINT64_MAX;
 }
 
-// The stack of a thread where there is no limit.
+// What the stack of a thread takes where `ulimit -s` sets no limit.
 constexpr uint64_t kDefaultStackBytes = 8 << 20;
 // Threads of a server with a disk, beside those that compute.
 constexpr uint64_t kThreads = 16;

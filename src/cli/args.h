@@ -31,8 +31,7 @@ struct Flag {
   std::optional<std::string> absent_part = {};  // refused, since this part is not there yet
   std::optional<std::string> field = {};  // of the library's options, where that is another name
   bool is_expert = false;                 // --help-expert lists it instead of --help
-  std::string choices =
-      {};  // values that shells offer, separated by spaces, where `value` has none
+  std::string choices = {};  // that shells offer, separated by spaces, where `value` has none
 };
 
 struct FloatRange {

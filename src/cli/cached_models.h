@@ -33,9 +33,9 @@ Result<std::string> RequireModel(const std::string& text);
 std::string DidYouMean(const std::string& text);
 // Says whether a word is a folder in which no model is.
 bool IsFolderWithoutModel(const std::string& text);
-// Says whether a word may be meant as the name of a model: it has only letters, digits, ".", "-"
-// and
-// "_", and has a digit, begins as families of models do, or is nearly the name of one that is here.
+// Says whether a word may be meant as the name of a model: it has letters, digits, ".", "-" and "_"
+// alone, and has a digit, begins as families of models do, or is nearly the name of one that is
+// here.
 bool MayBeModel(const std::string& text);
 // Says whether a word is written as the name of a model: owner/name, NAME:TAG, or NAME-0.6b.
 bool IsLikeModel(const std::string& text);

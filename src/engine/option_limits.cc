@@ -35,6 +35,7 @@ Status CheckOptions(const EngineOptions& options) {
   KV_TRY(InRange("max_queue_ms", options.max_queue_ms, kMaxQueueMsRange));
   KV_TRY(InRange("target_itl_ms", options.target_itl_ms, kTargetItlMsRange));
   KV_TRY(InRange("draft_max", options.draft_max, kDraftMaxRange));
+  KV_TRY(InRange("grammar_compiles", options.grammar_compiles, {1, 2}));
   KV_TRY(InRange("max_tenants", options.max_tenants, kMaxTenantsRange));
   if (!(options.kv_headroom >= 0 && options.kv_headroom <= kMaxKvHeadroom)) {
     return FailField(Code::kInvalidArgument, "kv_headroom", "{} is not in [0, {}]",
