@@ -50,7 +50,8 @@ class DiskRecords {
         if (!number) continue;
         const auto file = Own(storage, storage.OpenFile(folder->id(), file_name, OpenMode::kRead));
         const auto head = ReadHead(storage, file->id(), HeadKeyOf(*secret), *store, *number);
-        EXPECT_TRUE(head && *head);
+        EXPECT_TRUE(head);
+        if (!*head) continue;  // a kill came while it was made: no start reads it
         for (uint32_t slot = 0; slot < (*head)->shape.slots; ++slot) {
           AddSlot(storage, file->id(), (*head)->shape, slot, *keys, &records);
         }
