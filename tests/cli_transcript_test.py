@@ -52,6 +52,11 @@ class TranscriptTest(CliTest):
             for flags in (["-p", "8"], ["-n", "8"], ["-d", "8"]):
                 self.wrong("bench", "--transcript", str(path), *flags, says=["--transcript", flags[0]])
             self.wrong("bench", "--transcript", str(path), "--speculate", "off", says="--speculate")
+            # It would draft nothing, and say that drafts do not pay.
+            path.write_text('{"prompt": [32000], "answer": [2]}')
+            self.wrong("bench", "--shape", "qwen2-0.5b", "--weights", "q4_0", "--transcript", str(path),
+                       "--draft-shape", "llama-100m",
+                       says="\"prompt\" has the id 32000, which is outside the draft model's vocabulary [0, 32000)")
 
 
 if __name__ == "__main__":

@@ -380,6 +380,7 @@ ModelCard CardOf(const Assembly& assembly) {
                                                 : std::nullopt,
           .source_vocab_size = model.config.encoder ? EncoderOf(model.config).vocab_size : 0,
           .language_pair = model.config.encoder ? model.config.encoder->pair : std::nullopt,
+          .draft_vocab_size = assembly.draft ? assembly.draft->model.config.vocab_size : 0,
           .bos = model.config.bos,
           .eos = {},
           .fim = model.config.fim,
