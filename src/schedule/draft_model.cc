@@ -49,6 +49,7 @@ void DraftModel::Release(Slot& slot) {
   slot.shadow.format_choice.reset();
   Wipe(&slot.shadow.tokens);
   slot.id.reset();
+  slot.other = {};
   slot.unreadable = false;
   slot.num_known = slot.ask_at = 0;
 }

@@ -19,8 +19,8 @@
 
 namespace kvasir {
 
-// Drafts the next tokens of sequences for which neither the cache's memory nor a prediction has
-// any, or any that is as often right: it draws them as the model's own are drawn (same random
+// Drafts the next tokens of sequences for which neither the cache's memory nor a prediction has a
+// draft that gives as many tokens a second: it draws them as the model's own are drawn (same random
 // numbers, parameters and format) from the logits of another model. That has a separate KvCache,
 // with the same owners and salts, and runs between the model's steps. It reads a prompt only where
 // drafts are expected to save more time in the rest of the answer; where its cache has no room, it

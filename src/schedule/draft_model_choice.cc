@@ -36,6 +36,7 @@ void DraftModel::FindWishes(std::span<const std::unique_ptr<Request>> running,
       Slot& slot = SlotOf(*request, *sequence);
       slot.request = request.get();
       slot.sequence = sequence.get();
+      slot.other_saved_ns = 0;
       if (draft.num_tokens > 0 && !Outdoes(slot, most, cost)) continue;
       slot.most = most;
       slot.unreadable = slot.unreadable || !CanRead(std::span(known).subspan(slot.num_known));
@@ -56,19 +57,18 @@ void DraftModel::FindWishes(std::span<const std::unique_ptr<Request>> running,
 }
 
 // Tells whether the model's draft is expected to give more tokens a second than the one that the
-// sequence has, which took no time. Uses the slot's fields for it.
+// sequence has, which took no time; notes what that one saves. Uses the slot's fields for it.
 bool DraftModel::Outdoes(Slot& slot, uint32_t most, const StepCost& cost) const {
   if (options_.speculate == Speculate::kAlways) return false;
   const Draft& draft = slot.sequence->draft;
   const Slot* const slots[] = {&slot};
   slot.most = draft.num_tokens;
   slot.chance = drafter_.Chance(*slot.request, *slot.sequence);
-  const double model_chance = drafter_.ModelChance(*slot.request);
-  if (model_chance <= slot.chance) return false;
-  const double rate = PaceOf(slots, cost, /*draft_ns=*/0).rate;
+  const Pace other = PaceOf(slots, cost, /*draft_ns=*/0);
+  slot.other_saved_ns = other.saved_ns;
   slot.most = most;
-  slot.chance = model_chance;
-  return PaceOf(slots, cost).rate > rate;
+  slot.chance = drafter_.ModelChance(*slot.request);
+  return PaceOf(slots, cost).rate > other.rate;
 }
 
 // Gives the sequence the draft that it had before, where the model has none.
@@ -80,7 +80,7 @@ void DraftModel::GiveBack(Slot& slot) {
   } else {
     drafter_.CountUntried(*slot.request, slot.other);
   }
-  slot.other.num_tokens = 0;
+  slot.other = {};
 }
 
 // Returns how long a step of the draft model takes.
@@ -146,6 +146,7 @@ bool DraftModel::Begin(Slot& slot, const StepCost& cost) {
   if (!always) {
     const Slot* const slots[] = {&slot};
     pace = PaceOf(slots, cost);
+    pace.saved_ns -= slot.other_saved_ns;
     const uint32_t expected = tenants_.lengths().ExpectedOfTenant(request.tenant, so_far);
     left = std::min(expected, request.max_tokens) - std::min(so_far, expected);
     if (pace.longest == 0 || left * pace.saved_ns <= 0) return false;

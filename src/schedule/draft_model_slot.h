@@ -16,14 +16,15 @@ struct DraftModel::Slot {
   bool has_kv = false;
   uint32_t ask_at = 0;  // answer tokens
   KvSequence kv;
-  Sequence shadow;          // its tokens, and its place in the format
-  uint32_t num_known = 0;   // of shadow.tokens: not drafted
-  uint32_t most = 0;        // tokens of its draft
-  double chance = 0;        // that a drafted token is right
-  Draft other;              // which memory or a prediction has, unless the model drafts
-  bool reads = false;       // in this Fill
-  bool unreadable = false;  // a token is beyond the model's vocabulary
-  bool goes_on = false;     // its draft may get longer in this Fill
+  Sequence shadow;            // its tokens, and its place in the format
+  uint32_t num_known = 0;     // of shadow.tokens: not drafted
+  uint32_t most = 0;          // tokens of its draft
+  double chance = 0;          // that a drafted token is right
+  Draft other;                // which memory or a prediction has, unless the model drafts
+  double other_saved_ns = 0;  // by it, for each token of the answer
+  bool reads = false;         // in this Fill
+  bool unreadable = false;    // a token is beyond the model's vocabulary
+  bool goes_on = false;       // its draft may get longer in this Fill
   bool is_behind() const { return has_kv && num_known - kv.num_committed() > kMostBehind; }
   void DropKv() {
     kv = KvSequence();

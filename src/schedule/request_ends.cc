@@ -43,7 +43,7 @@ void RequestEnds::EndChoice(Request& request, Sequence& sequence, std::span<cons
   requests_.retry_admission = true;
   FinishChoice(request, sequence.choice, reason);
   if (!request.spec.only_when_idle) {
-    if (!request.spec.embeds) {
+    if (request.max_tokens > 0) {  // else it only reads its prompt
       tenants_.lengths().Add(
           request.tenant, static_cast<uint32_t>(sequence.tokens.size()) - request.prompt_tokens());
     }

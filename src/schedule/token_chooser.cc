@@ -197,7 +197,7 @@ void TokenChooser::ChooseOfFormat(Draw& draw, uint32_t sampler) {
   }
   draw.id.reset();
   draw.is_stuck = true;
-  draw.hits_limit = format.HitsLimit(WalkSteps(kLimitSteps));
+  draw.hits_limit = !draw.is_drafted && format.HitsLimit(WalkSteps(kLimitSteps));
 }
 
 // Returns whether min_tokens or no_repeat_ngram_size may forbid a token here.
