@@ -308,13 +308,18 @@ class Completions(WithFolder):
                              ("--log-level", "error warning info debug"), ("--weights", "i8 i4 q8_0")):
             self.assertEqual(self.complete("kvasir", "serve", flag, "")[:len(values.split())], values.split(), flag)
 
-    def test_bash_offers_the_models_of_list(self):
+    def cache(self, *names):
+        """Writes a cache whose repository o/demo has these files."""
         commit = 40 * "0"
         model = self.folder / "models--o--demo"
         (model / "refs").mkdir(parents=True)
         (model / "refs/main").write_text(commit)
         (model / "snapshots" / commit).mkdir(parents=True)
-        (model / "snapshots" / commit / "m-Q8_0.gguf").write_bytes(b"GGUF")
+        for name in names:
+            (model / "snapshots" / commit / name).write_bytes(b"GGUF")
+
+    def test_bash_offers_the_models_of_list(self):
+        self.cache("m-Q8_0.gguf")
         with unittest.mock.patch.dict(os.environ, HF_HUB_CACHE=str(self.folder)):
             for command in ("show", "chat", "run", "rm"):
                 self.assertEqual(self.complete(BINARY, command, "o/"), ["o/demo:m-Q8_0.gguf"])
@@ -323,6 +328,18 @@ class Completions(WithFolder):
             self.assertEqual(self.complete(BINARY, "rm", "x", "o/"), ["o/demo:m-Q8_0.gguf"])
             self.assertEqual(self.complete(BINARY, "show", "comp"), ["completions"])  # a file
             self.assertNotIn("o/demo:m-Q8_0.gguf", self.complete(BINARY, "pull", "o/"))
+
+    def test_bash_does_not_expand_the_name_of_a_model(self):
+        """The author of a repository chose the name of its file."""
+        name = "a$(touch${IFS}ran)`touch${IFS}ran`.gguf"
+        self.cache(name)
+        with unittest.mock.patch.dict(os.environ, HF_HUB_CACHE=str(self.folder)):
+            for words in (("o/",), ("o/demo", ":"), ("o/demo", ":", "a$("), ("o/demo", ":", "a\\$\\(")):
+                offered = self.complete(BINARY, "show", *words)
+                self.assertEqual(len(offered), 1, words)
+                read = subprocess.run(["bash", "-c", f"printf %s {offered[0]}"], capture_output=True, text=True, cwd=self.folder)
+                self.assertEqual(read.stdout, f"o/demo:{name}" if len(words) == 1 else name)
+                self.assertFalse((self.folder / "ran").exists(), words)
 
     def test_every_flag_of_every_page_is_offered(self):
         for command in re.findall(r"(?m)^  ([a-z]+) +\w", run("--help").stdout.split("Commands:")[1]):

@@ -116,17 +116,21 @@ _kvasir_words() {{
   [ "$1" = -W ] || compopt -o filenames 2>/dev/null
   mapfile -t COMPREPLY < <(compgen "$@" -- "$word")
 }}
-# The models of 'kvasir list' and files. Bash takes the colon of a name as the end of a word.
+# The models of 'kvasir list' and files. Bash takes the colon of a name as the end of a word. Some
+# repository's author chose the name, so bash must not expand it: 'compgen -W' runs a $(...) in it.
 _kvasir_models() {{
-  local begin= rest=$word found
+  local begin= rest=$word name quoted
   if [ "$rest" = : ]; then
     begin=$before: rest=
   elif [ "$before" = : ]; then
     begin=${{COMP_WORDS[COMP_CWORD-2]}}:
   fi
-  found=$("${{COMP_WORDS[0]}}" list 2>/dev/null | awk 'NR > 1 && /^[^ ]/ {{ print $1 }}')
-  mapfile -t COMPREPLY < <(compgen -W "$found" -- "$begin$rest")
-  COMPREPLY=("${{COMPREPLY[@]#"$begin"}}")
+  while IFS= read -r name; do
+    printf -v quoted %q "$name"
+    if [[ $name == "$begin$rest"* || $quoted == "$begin$rest"* ]]; then
+      COMPREPLY+=("${{quoted#"$begin"}}")
+    fi
+  done < <("${{COMP_WORDS[0]}}" list 2>/dev/null | awk 'NR > 1 && /^[^ ]/ {{ print $1 }}')
   [ "${{#COMPREPLY[@]}}" -gt 0 ] || _kvasir_words -f
 }}
 _kvasir() {{
