@@ -253,6 +253,10 @@ class SessionStore {
   // Takes the sessions of an open file, and writes to it from now on. Sessions that this one
   // does not have are written to it at their next change or sweep. Disk.
   Status UseFile(std::shared_ptr<SessionFile> file);
+  // Gives the file up, so that another process can open it: the sessions that it has leave this
+  // store, and calls for them get `why` (kUnavailable) until UseFile. A call that is under way
+  // closes the file at its end.
+  void LeaveFile(Error why);
   // Says why sessions are not written to a file, until UseFile. With kUnavailable the file may be
   // opened later, so calls for an unknown session get this error instead of kNotFound.
   void set_no_file(Error why);

@@ -46,10 +46,13 @@ Error WhyNoFile(const Error& error) {
   }
 }
 
-// Opens the file of the sessions. kUnavailable: another process has it, or the blocks of the
-// folder: who gets those gets the sessions next, so that no two servers have one each.
+// Tells whether another process has the blocks of the folder. It gets the sessions next, so that no
+// two servers of a model have one each.
+bool WaitsForBlocks(const TierStats& disk) { return disk.state == TierStats::State::kWaiting; }
+
+// Opens the file of the sessions. kUnavailable: another process has it, or the blocks.
 Result<std::shared_ptr<SessionFile>> OpenFile(Engine& engine, const TierStats& disk) {
-  if (disk.state == TierStats::State::kWaiting) {
+  if (WaitsForBlocks(disk)) {
     return Fail(Code::kUnavailable, "the blocks in {} are open in another process", disk.folder);
   }
   return SessionFile::Open(SessionFileOptionsOf(engine));
@@ -88,6 +91,11 @@ void SessionDisk::Open() {
 }
 
 void SessionDisk::Sweep() {
+  const std::optional<TierStats> disk = engine_.DiskStats();
+  // A tier that has failed leaves its blocks for a minute, in which another process may take them.
+  if (sessions_.file() && disk && WaitsForBlocks(*disk)) {
+    sessions_.LeaveFile(WhyNoFile({Code::kUnavailable, ""}));
+  }
   const std::shared_ptr<SessionFile> file = sessions_.file();
   if (!file || !file->IsThere()) Open();
   const Status swept = sessions_.SweepFile();

@@ -18,7 +18,8 @@ class SessionDisk {
 
   // Opens the file. After an error sessions are kept in memory, and the log says why.
   void Open();
-  // Removes sessions that were not used for long, and opens the file where it is not open.
+  // Removes sessions that were not used for long, and opens the file where it is not open. Gives it
+  // up where another process has the blocks.
   void Sweep();
   // Tells whether another process has the file, so that Sweep should be called soon.
   bool waits() const { return waits_.load(std::memory_order_relaxed); }

@@ -147,6 +147,31 @@ TEST_F(SessionDiskTest, WhoWaitsForTheBlocksDoesNotTakeTheSessions) {
   }
 }
 
+// A tier that fails leaves its blocks for a minute. Else the server that takes them would wait for
+// the sessions as long as this one runs.
+TEST_F(SessionDiskTest, WhoLosesTheBlocksGivesTheSessionsUp) {
+  using State = TierStats::State;
+  SessionStore sessions{SessionLimits()};
+  SessionDisk disk(engine_, sessions);
+  disk.Open();
+  ASSERT_NE(sessions.file(), nullptr);
+  SessionState state;
+  state.setup = *sessions.Keep(SessionSetup());
+  const std::string id = sessions.Create("t", std::move(state))->id;
+  engine_.disk->state = State::kBroken;
+  disk.Sweep();
+  EXPECT_NE(sessions.file(), nullptr) << "no other process has the blocks";
+  engine_.disk->state = State::kWaiting;
+  disk.Sweep();
+  EXPECT_TRUE(disk.waits());
+  EXPECT_EQ(sessions.Find("t", id).error().code, Code::kUnavailable);
+  EXPECT_EQ(OpenedByAnother()->List()->size(), 1u);
+  engine_.disk->state = State::kOn;
+  disk.Sweep();
+  EXPECT_FALSE(disk.waits());
+  EXPECT_TRUE(sessions.Find("t", id));
+}
+
 // What another secret has made may be any tenant's.
 TEST_F(SessionDiskTest, AListSaysHowManyRowsItDoesNotShow) {
   Restart();

@@ -171,6 +171,7 @@ Status SessionStore::Store(std::string_view tenant, std::string id, uint64_t rem
     const MutexLock lock(impl.mutex);
     // With a row it was stored before what it goes on from was removed.
     if (impl.RemovalsOf(owner) == removals && (to || !impl.WasRemoved(owner, previous))) {
+      if (impl.HasLeft(to)) return {};
       response->state = std::move(stored);
       response->row_number = to ? 1 : 0;
       {

@@ -168,11 +168,15 @@ Result<SessionStore::Entry> SessionStore::Create(std::string_view tenant, Sessio
     impl_->places.Give(session->owner, 1);
     return tl::unexpected(written.error());
   }
+  const Entry made = Impl::EntryOf(*session);
+  if (impl_->HasLeft(file)) {
+    impl_->places.Give(session->owner, 1);
+    return made;
+  }
   {
     const MutexLock memory_lock(impl_->memory->mutex);
     impl_->memory->shares.Add(session->owner, kStoredSessionBytes);
   }
-  const Entry made = Impl::EntryOf(*session);
   impl_->Add(std::move(session));
   return made;
 }

@@ -15,7 +15,7 @@ Result<SessionStore::Entry> SessionStore::Impl::Load(
   std::shared_ptr<SessionFile> from;
   {
     const MutexLock lock(mutex);
-    if (session->removed) return tl::unexpected(NoSession(session->kind));
+    if (session->removed) return tl::unexpected(Missing(session->kind));
     if (session->state) return EntryOf(*session);
     from = file;
   }
@@ -26,7 +26,7 @@ Result<SessionStore::Entry> SessionStore::Impl::Load(
   if (!read) return tl::unexpected(read.error());
   KV_ASSIGN(std::shared_ptr<const SessionState> state, store.Keep(std::move(read->state)));
   const MutexLock lock(mutex);
-  if (session->removed) return tl::unexpected(NoSession(session->kind));
+  if (session->removed) return tl::unexpected(Missing(session->kind));
   if (!session->state) {  // else another call was first, and it may have changed since
     session->state = std::move(state);
     session->tenant = read->tenant;
@@ -88,6 +88,18 @@ Status SessionStore::UseFile(std::shared_ptr<SessionFile> file) {
   impl_->file = std::move(file);
   impl_->no_file.reset();
   return {};
+}
+
+void SessionStore::LeaveFile(Error why) {
+  std::vector<std::shared_ptr<const void>> dead;  // ends without the mutex, as the file does
+  const MutexLock lock(impl_->mutex);
+  dead.push_back(std::exchange(impl_->file, nullptr));
+  impl_->no_file = std::move(why);
+  impl_->unreadable = 0;
+  for (auto next = impl_->by_number.begin(); next != impl_->by_number.end();) {
+    StoredSession& session = *(next++)->second;
+    if (session.row_number > 0) impl_->Remove(session, &dead);
+  }
 }
 
 void SessionStore::set_no_file(Error why) {

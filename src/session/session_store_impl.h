@@ -66,7 +66,7 @@ struct StoredSession {
   int64_t created_s = 0;                      // 0 until it was read
   uint64_t number = 0;                        // in the order of creation
   std::shared_ptr<const SessionState> state;  // null: in the file alone
-  uint64_t row_number = 0;                    // of its row in the file; 0: it has none
+  uint64_t row_number = 0;                    // of its row in the store's file; 0: it has none
   uint64_t used_ns = 0;
   std::list<StoredSession*>::iterator by_use;  // if it has a state
   std::list<StoredSession*>::iterator by_age;  // of a response
@@ -236,6 +236,12 @@ struct SessionStore::Impl : std::enable_shared_from_this<Impl> {
       Remove(oldest, dead);
       ++expired;
     }
+  }
+
+  // Tells whether a row was written to a file that was given up meanwhile: who opens it next has
+  // the session.
+  bool HasLeft(const std::shared_ptr<SessionFile>& to) const KV_REQUIRES(mutex) {
+    return to && !file;
   }
 
   // Returns what to say of a session that is not there.

@@ -112,7 +112,7 @@ Status SessionStore::Turn::Replace(SessionState state, Durable durable) {
   uint64_t row_number = 0, removals = 0;
   {
     const MutexLock lock(impl.mutex);
-    if (session.removed) return tl::unexpected(NoSession(session.kind));
+    if (session.removed) return tl::unexpected(impl.Missing(session.kind));
     removals = impl.RemovalsOf(session.owner);
     const bool is_kept = session.row_number > 0 || kept->setup->on_disk;
     if (is_kept && durable != Durable::kLater) file = impl.file;
@@ -140,6 +140,10 @@ Status SessionStore::Turn::Replace(SessionState state, Durable durable) {
   std::vector<std::shared_ptr<const void>> dead;  // ends without the mutex
   {
     const MutexLock lock(impl.mutex);
+    if (impl.HasLeft(file) && (row_number > 1 || !session.removed)) {
+      if (!session.removed) impl.Remove(session, &dead);
+      return {};
+    }
     if (!session.removed) {
       if (file) session.row_number = row_number;
       // An erase of all that failed meanwhile has taken the old state out of memory.
@@ -165,14 +169,14 @@ Status SessionStore::Turn::Remove() {
   std::shared_ptr<SessionFile> file;
   {
     const MutexLock lock(impl.mutex);
-    if (session.removed) return tl::unexpected(NoSession(session.kind));
+    if (session.removed) return tl::unexpected(impl.Missing(session.kind));
     if (session.row_number > 0) file = impl.file;
   }
   Status erased;
   if (file) erased = file->Remove(session.owner, session.id);
   std::vector<std::shared_ptr<const void>> dead;
   const MutexLock lock(impl.mutex);
-  if (session.removed) return tl::unexpected(NoSession(session.kind));
+  if (session.removed) return tl::unexpected(impl.Missing(session.kind));
   if (erased) {
     if (session.kind == SessionKind::kResponse) impl.NoteRemoved(session);
     impl.Remove(session, &dead);
