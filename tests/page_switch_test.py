@@ -147,6 +147,40 @@ class Switch(BrowserTest):
         page.locator("#text").press("Enter")
         expect(page.locator("#error-text")).to_have_text(gone)
 
+    def test_a_question_that_the_server_has_kept_is_never_removed(self):
+        """An answer fails in its middle, and so does the call that reads what was kept of it."""
+        failures = [{"body": 'data: {"choices":[{"delta":{"content":"Half of"}}]}\n\ndata: {"error":{"message":"No disk"}}\n\n',
+                     "content_type": "text/event-stream"},
+                    {"body": "not JSON", "status": 500}]
+        for failure in failures:
+            with self.subTest(failure):
+                self.server.sessions.clear()
+                page = self.open(self.server.url)
+                seen = []  # methods of the calls for the conversation since its question
+
+                def generate(route, seen=seen, failure=failure):
+                    (one,) = self.server.sessions.values()
+                    one["messages"] = [{"index": 0, "role": "user", "content": "Question A"},
+                                       {"index": 1, "role": "assistant", "content": "Half of"}]
+                    seen.append("generate")
+                    route.fulfill(**failure)
+
+                def answer(route, seen=seen):
+                    if not seen:
+                        return route.continue_()
+                    seen.append(route.request.method)
+                    if seen == ["generate", "GET"] or seen[-1] == "DELETE":
+                        return route.fulfill(json={"error": {"message": "Busy"}}, status=500)
+                    return route.continue_()
+                page.route("**/generate", generate)
+                page.route("**/v1/sessions/sess_*", answer)
+                page.locator("#text").fill("Question A")
+                page.locator("#text").press("Enter")
+                expect(page.locator("#error-text")).to_have_text("Busy")
+                self.assertEqual(seen, ["generate", "GET", "GET"])
+                expect(page.locator("#sessions li")).to_have_count(1)
+                self.assertIn("#sess_", page.url)
+
     def test_a_conversation_that_cannot_be_read_leaves_the_list_and_the_address(self):
         first = self.conversation("A")
         page = self.open(self.server.url)

@@ -403,15 +403,19 @@ $("say").onsubmit = act(async () => {
   try {
     await generate({messages: [{role: "user", content: text}]}, asked);
   } catch (error) {
-    if (made && error.name !== "AbortError") await removeEmpty(made.id).catch(() => {});
+    const may_run = error.name === "AbortError" || error instanceof TypeError;  // the server may not know of it yet
+    if (made && !may_run) await removeEmpty(made.id).catch(() => {});
     throw error;
   }
 });
 
-// Removes a conversation whose first question was refused.
+// Removes a conversation whose first question was refused. The server keeps the question and what came of an answer that
+// failed in its middle: `messages` may be older.
 async function removeEmpty(id) {
-  const opened = opens, is_empty = () => current === id && !messages.some((message) => message.role === "user");
+  const opened = opens, has_question = (all) => all.some((message) => message.role === "user");
+  const is_empty = () => current === id && !has_question(messages);
   if (!is_empty() || running) return;
+  if (has_question((await call("GET", session(id))).messages) || !is_empty() || running) return;
   await call("DELETE", session(id));
   if (is_empty() && opens === opened) {
     current = null;
