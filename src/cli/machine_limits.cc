@@ -100,6 +100,12 @@ uint64_t FitFilesInMemory(const MemoryLimit& limit, EngineOptions* options) {
   return 0;
 }
 
+std::string FilesText(uint64_t files) {
+  if (files == 0) return "";
+  return fmt::format(", {} of it for the files of --disk, which lies in memory (--disk-cap),",
+                     FormatBytes(files));
+}
+
 }  // namespace
 
 void WarnOfThreads(const EngineOptions& options) {
@@ -132,8 +138,9 @@ Status FitToMachine(const Args& args, const MemoryLimit& limit, EngineOptions* o
   const uint64_t need = NeedOf(*plan) + files;
   const uint64_t others = need - std::min(need, plan->kv_memory_bytes);
   const uint64_t largest = (limit.bytes - std::min(limit.bytes, others)) / kMib;
-  const std::string said = fmt::format("the plan takes {} and this process may take {} ({})",
-                                       FormatBytes(need), FormatBytes(limit.bytes), limit.source);
+  const std::string said =
+      fmt::format("the plan takes {}{} and this process may take {} ({})", FormatBytes(need),
+                  FilesText(files), FormatBytes(limit.bytes), limit.source);
   if (need <= limit.bytes || args.Has("allow-overcommit")) {
     if (options->warn) {
       const uint64_t less = (share - std::min(share, others)) / kMib;
@@ -143,6 +150,13 @@ Status FitToMachine(const Args& args, const MemoryLimit& limit, EngineOptions* o
                    : fmt::format("what it takes beside the cache is {}", FormatBytes(others))));
     }
     return {};
+  }
+  if (largest == 0 && files > 0) {
+    return FailField(Code::kInvalidArgument, "disk-cap",
+                     "{}; what it takes beside the cache ({}) does not fit: use a smaller "
+                     "--disk-cap, a folder on a disk or a smaller model; --allow-overcommit starts "
+                     "anyway",
+                     said, FormatBytes(others));
   }
   if (largest == 0) {
     return FailField(

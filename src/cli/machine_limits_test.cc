@@ -86,8 +86,23 @@ TEST_F(MachineLimitsTest, TheFilesOfADiskThatIsMemoryAreCounted) {
     EXPECT_TRUE(warnings_.empty()) << warnings_[0];
     options_ = before;
   }
+}
+
+TEST_F(MachineLimitsTest, FilesThatDoNotFitIntoMemoryAreNamed) {
+  if (!IsInMemory("/dev/shm")) GTEST_SKIP() << "/dev/shm is not a tmpfs";
+  const std::string files =
+      ", 1.00 GiB of it for the files of --disk, which lies in memory "
+      "(--disk-cap), and this process may take ";
   options_.disk = DiskOptions{.folder = "/dev/shm/is-not-there/kv", .cap_bytes = kGib};
-  ASSERT_FALSE(Fit(kGib));
+  const Status refused = Fit(kGib);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().field, "disk-cap");
+  const std::string& text = refused.error().message;
+  EXPECT_NE(text.find(files), std::string::npos) << text;
+  EXPECT_NE(text.find("use a smaller --disk-cap"), std::string::npos) << text;
+  ASSERT_TRUE(Fit(2 * kGib));
+  ASSERT_EQ(warnings_.size(), 1u);
+  EXPECT_NE(warnings_[0].find(files), std::string::npos) << warnings_[0];
 }
 
 TEST_F(MachineLimitsTest, WhereMemoryIsScarceOneGrammarIsCompiledAtATime) {
