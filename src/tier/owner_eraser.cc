@@ -39,13 +39,15 @@ IoStatus OwnerEraser::Run(EraseJob& job) {
     return other.store == intent.store && other.key_file_name == intent.key_file_name;
   });
   const EraseScope scope = goes_on ? EraseScope::kAllStores : EraseScope::kStoresWithKey;
-  // Without a key, and without an earlier try, nothing stays, also where a full device takes no
-  // intent and no audit.
-  const bool may_find_some = goes_on || MayHaveKeyInStores(store_.storage, root, job.key_file_name);
-  const auto has_failed = [&](const IoStatus& written) {
-    return !written && (may_find_some || !IsFull(written.error()));
-  };
   const IoStatus written = WriteIntent(store_.storage, root, store_.options.secret, intent);
+  // Without a key, and without an earlier try, nothing stays, also where a full device takes no
+  // intent and no audit. Key folders may be large: they are read for it only where there is no
+  // intent.
+  const bool may_find_some =
+      written || goes_on || MayHaveKeyInStores(store_.storage, root, job.key_file_name);
+  const auto has_failed = [&](const IoStatus& one) {
+    return !one && (may_find_some || !IsFull(one.error()));
+  };
   if (has_failed(written)) return written;
   job.has_intent = written.has_value();
   if (files != nullptr) {
