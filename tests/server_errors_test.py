@@ -33,6 +33,7 @@ class LongPromptTest(WithServer):
                 self.assertEqual(error["type"], "exceed_context_size_error", (path, words))
                 self.assertEqual((error["code"], error["n_ctx"]), ("context_length_exceeded", CONTEXT))
                 self.assertGreaterEqual(error["n_prompt_tokens"], min(words, 4 * CONTEXT + 65_536))
+                self.assertEqual(error.get("n_prompt_tokens_is_least", False), words > 73_728, (path, words))
                 self.assertIn(f"exceeds the available context size of {CONTEXT}", error["message"])
                 self.assertIn(f"{error['n_prompt_tokens'] - 1 if 'more than' in error['message'] else error['n_prompt_tokens']} ",
                               error["message"])

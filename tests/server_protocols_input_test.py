@@ -105,7 +105,8 @@ def error_of(path, answer):
         assert (answer["type"], set(answer)) == ("error", {"type", "error", "request_id"}), answer
         assert set(error) == {"type", "message"}, answer
         return error["message"]
-    assert set(error) - {"n_prompt_tokens", "n_ctx"} == {"message", "type", "param", "code"}, answer
+    lengths = {"n_prompt_tokens", "n_prompt_tokens_is_least", "n_ctx"}
+    assert set(error) - lengths == {"message", "type", "param", "code"}, answer
     if error["param"]:
         assert error["message"].startswith(error["param"] + ": "), answer
     return error["message"]

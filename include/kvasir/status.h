@@ -39,6 +39,7 @@ enum class Cause {
 // A prompt that does not fit the context, in tokens.
 struct ContextExcess {
   uint64_t prompt_tokens, ctx_size;
+  bool is_least = false;  // it has at least prompt_tokens: its text is too long to be counted
 };
 
 struct Error {

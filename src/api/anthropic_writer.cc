@@ -92,12 +92,10 @@ json AnthropicError(const json& error, int status) {
   json shaped = {{"type", type}, {"message", error.at("message")}};
   if (error.contains("n_prompt_tokens")) {
     const auto tokens = error.at("n_prompt_tokens").get<uint64_t>();
-    // Where the text is too long to be counted, the number is one more than was counted.
-    const std::string counted = fmt::format("more than {}", tokens - 1);
-    const bool is_least = error.at("message").get<std::string>().find(counted) != std::string::npos;
+    const bool is_least = error.contains("n_prompt_tokens_is_least");
     shaped["message"] =
-        fmt::format("prompt is too long: {} tokens > {} maximum",
-                    is_least ? counted : std::to_string(tokens), error.at("n_ctx").get<uint64_t>());
+        fmt::format("prompt is too long: {}{} tokens > {} maximum", is_least ? "more than " : "",
+                    tokens - (is_least ? 1 : 0), error.at("n_ctx").get<uint64_t>());
   }
   if (error.at("param") == kThreadField) {
     shaped["details"] = {{"error_code", "thread_unsupported_request"},

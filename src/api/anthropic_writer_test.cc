@@ -243,7 +243,7 @@ TEST(AnthropicWriter, ErrorsHaveTheFormOfTheProtocol) {
   error.excess = {.prompt_tokens = 43939, .ctx_size = 32768};
   EXPECT_EQ(shaped(error), R"({"message":"prompt is too long: 43939 tokens > 32768 maximum",)"
                            R"("type":"invalid_request_error"})");
-  error.message = "has more than 43938 tokens, which exceeds the available context size of 32768";
+  error.excess->is_least = true;
   EXPECT_EQ(shaped(error),
             R"({"message":"prompt is too long: more than 43938 tokens > 32768 maximum",)"
             R"("type":"invalid_request_error"})");

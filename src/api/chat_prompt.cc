@@ -354,7 +354,9 @@ Error EncodeError(const Error& error, const std::string& field, size_t most_toke
                   const ModelView& model) {
   if (error.code != Code::kExhausted) return {error.code, error.text(), field};
   const std::string count = fmt::format("more than {} tokens, which", most_tokens);
-  return ContextError(most_tokens + 1, 0, count, field, model);
+  Error full = ContextError(most_tokens + 1, 0, count, field, model);
+  full.excess->is_least = true;
+  return full;
 }
 
 }  // namespace kvasir

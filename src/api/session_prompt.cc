@@ -123,7 +123,8 @@ Error ContextFull(std::optional<size_t> tokens, const SessionState& state, const
       "max_context"};
   error.cause = Cause::kContext;
   error.excess = {.prompt_tokens = tokens.value_or(model.max_text_tokens() + 1),
-                  .ctx_size = MaxContextOf(state, model)};
+                  .ctx_size = MaxContextOf(state, model),
+                  .is_least = !tokens};
   return error;
 }
 

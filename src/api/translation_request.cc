@@ -141,7 +141,8 @@ Result<std::vector<TokenId>> SourceOf(std::string_view text, const char* field,
       splits_sentences ? "" : R"(; "split": "sentences" translates it in parts)");
   refused.value().cause = Cause::kContext;
   refused.value().excess = {.prompt_tokens = source ? source->size() : most + 1,
-                            .ctx_size = model.ctx_size};
+                            .ctx_size = model.ctx_size,
+                            .is_least = !source};
   return refused;
 }
 

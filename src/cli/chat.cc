@@ -217,11 +217,13 @@ Status Obey(ChatSession& chat, const CommandLine& command) {
 std::string TextOf(const Error& error) {
   if (error.field == "index") return error.message;  // no word of the API's
   if (error.field != "max_context" || !error.excess) return error.text();
+  const bool is_least = error.excess->is_least;
   return fmt::format(
-      "the conversation has {} tokens, which with 1 to generate do not fit the context of {}; "
+      "the conversation has {}{} tokens, which with 1 to generate do not fit the context of {}; "
       "/undo takes back your last message, /edit N TEXT makes message N shorter, /reset begins "
       "anew",
-      error.excess->prompt_tokens, error.excess->ctx_size);
+      is_least ? "more than " : "", error.excess->prompt_tokens - (is_least ? 1 : 0),
+      error.excess->ctx_size);
 }
 
 // Reads and answers until the input ends. Reports what fails; without a terminal also in the exit

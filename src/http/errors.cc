@@ -135,6 +135,7 @@ std::string ErrorObject(const Error& error) {
   if (error.excess) {
     object["n_prompt_tokens"] = error.excess->prompt_tokens;
     object["n_ctx"] = error.excess->ctx_size;
+    if (error.excess->is_least) object["n_prompt_tokens_is_least"] = true;
   }
   return Dump(object);
 }

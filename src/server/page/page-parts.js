@@ -51,14 +51,13 @@ export const hasKey = () => sessionStorage.getItem(KEY) !== null;
 export const setKey = (key) => key ? sessionStorage.setItem(KEY, key) : sessionStorage.removeItem(KEY);
 
 // An error in words for people: what is wrong comes first, the name of the field last.
-export function errorText({message, code, n_prompt_tokens, n_ctx}) {
+export function errorText({message, code, n_prompt_tokens, n_prompt_tokens_is_least: is_least, n_ctx}) {
   if (code === "invalid_api_key") {
     return hasKey() ? "The server does not know this API key." : "The server asks for an API key.";
   }
   if (n_prompt_tokens) {
-    const is_least = message.includes("more than ");
     return "This conversation is too long: it has " + (is_least ? "more than " : "") +
-      count(n_prompt_tokens - is_least, "token") + ", and the model reads " + n_ctx.toLocaleString("en") +
+      count(n_prompt_tokens - (is_least ? 1 : 0), "token") + ", and the model reads " + n_ctx.toLocaleString("en") +
       " at most. Shorten the question, edit or forget messages, or begin a new conversation.";
   }
   const [, field, text] = /^([a-z][\w.[\]]*): (.+)$/s.exec(message) || [];
