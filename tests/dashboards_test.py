@@ -22,7 +22,7 @@ import urllib.parse
 import urllib.request
 
 from certificates import Authority
-from fault_shim import FOREVER, LEAK, Faults, needs_shim
+from fault_shim import FOREVER, LEAK, SHIM, Faults, needs_shim
 from needs import needs_programs
 from server_harness import BINARY, ROOT, WAIT_S, Server, listening_port
 
@@ -265,10 +265,15 @@ class Dashboards(unittest.TestCase):
                     self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
 
+FAULTS_NEED = ("prometheus", "openssl")  # programs of FaultsFireAlerts
+
+
 def setUpModule():
     """A server that stands still in the midst of its work, as a virtual machine does that is moved. It begins before the
-    other tests, which fill its 33 s."""
+    other tests, which fill its 33 s. FaultsFireAlerts alone asks it."""
     global frozen, thaw
+    if not SHIM or not all(map(shutil.which, FAULTS_NEED)):
+        return
     frozen = Server("--parallel", "1")
     many = {"prompt": [[5 + k, 6, 7] for k in range(250)], "max_tokens": 900, "ignore_eos": True}
     client = threading.Thread(target=ask, args=(frozen, "completions", many))
@@ -291,7 +296,7 @@ def ask(server, path, body):
         return 0
 
 
-@needs_programs("prometheus", "openssl")
+@needs_programs(*FAULTS_NEED)
 @needs_shim
 class FaultsFireAlerts(unittest.TestCase):
     @classmethod
