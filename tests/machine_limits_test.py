@@ -24,9 +24,15 @@ NO_GROUPS = unittest.skipIf(os.environ.get("CI"), "skipped: the containers of CI
 SMALL = ("--ctx-size", "256", "--request-memory", "16MiB", "--session-memory", "4MiB")
 
 
+def set_ulimits(address_space):
+    """The stack too, of which each thread's is counted: that of the shell may be another one."""
+    resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, 8 << 20))
+    resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))
+
+
 def under_ulimit(limit, *arguments):
     return subprocess.run([BINARY, *arguments], capture_output=True, text=True, timeout=WAIT_S, check=False,
-                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+                          preexec_fn=lambda: set_ulimits(limit))
 
 
 class CpuGroup:
