@@ -53,6 +53,7 @@ struct Error {
   std::optional<uint64_t> retry_ms = {};  // when there may be room
   std::optional<Cause> cause = {};
   std::optional<ContextExcess> excess = {};  // with Cause::kContext
+  bool field_is_sent = false;  // `field` has a word that the client chose: no log may have it
 
   // Returns the text for users: "prompt[3]: token 9 is ...".
   std::string text() const {

@@ -132,7 +132,7 @@ void FormatReader::TakeStructuredOutputs(const JsonValue& outputs) {
     const JsonValue* value = outputs.Find(name);
     const bool says_nothing = !value || value->is_null() || (value->is_bool() && !value->boolean());
     if (!says_nothing) {
-      inner.Fail(name, "unknown field (known: json, regex, choice, grammar, json_object)");
+      inner.FailUnknown(name, "unknown field (known: json, regex, choice, grammar, json_object)");
     }
   }
   if (inner.error()) fields_.Fail(*inner.error());

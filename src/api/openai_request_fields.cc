@@ -155,7 +155,7 @@ void ReadRetention(JsonFields& cache, GenerateRequest* request) {
     if (given) *number = static_cast<uint32_t>(*given);
   }
   for (const std::string& name : fields.Unread()) {
-    fields.Fail(name, "unknown field (known: policy, budget, sinks, recent, exact_tokens)");
+    fields.FailUnknown(name, "unknown field (known: policy, budget, sinks, recent, exact_tokens)");
   }
   if (fields.error()) cache.Fail(*fields.error());
 }
@@ -214,7 +214,8 @@ void ReadCache(JsonFields& fields, GenerateRequest* request) {
   ReadRetention(inner, request);
   ReadSpans(inner, request);
   for (const std::string& name : inner.Unread()) {
-    inner.Fail(name, "unknown field (known: disk, remote, retention, seam, span_head, spans)");
+    inner.FailUnknown(name,
+                      "unknown field (known: disk, remote, retention, seam, span_head, spans)");
   }
   if (inner.error()) fields.Fail(*inner.error());
 }

@@ -82,10 +82,6 @@ Result<size_t> ReadIndex(std::string_view text, const SessionState& state) {
                    Printable(text), IndicesText(state.messages.size()));
 }
 
-bool IsForgetField(std::string_view name) {
-  return std::ranges::any_of(kForms, [&](const auto& form) { return form.first == name; });
-}
-
 Result<NamedText> ReadForget(std::string_view body, const SessionState& state) {
   KV_ASSIGN(const JsonBody parsed, ParseBody(body.empty() ? "{}" : body));
   JsonFields fields(parsed.fields);
@@ -104,10 +100,11 @@ Result<NamedText> ReadForget(std::string_view body, const SessionState& state) {
   }
   // Nothing is erased by a body of which a part is not understood: it may have named less.
   for (const std::string& name : fields.Unread()) {
-    if (IsForgetField(name)) continue;
-    fields.Fail(name,
-                "is not a field of forget, and nothing is forgotten; give \"last\", \"index\" "
-                "(with \"begin\" and \"end\"), \"segment\", or \"from\" and \"to\"");
+    if (std::ranges::any_of(kForms, [&](const auto& one) { return one.first == name; })) continue;
+    fields.FailUnknown(
+        name,
+        "is not a field of forget, and nothing is forgotten; give \"last\", \"index\" "
+        "(with \"begin\" and \"end\"), \"segment\", or \"from\" and \"to\"");
   }
   if (form == nullptr) fields.Fail("index", kForgetForms);
   if (fields.error()) return tl::unexpected(*fields.error());

@@ -26,7 +26,5 @@ using NamedText = std::variant<MessageRange, SessionPart>;
 // Reads one of {"last": turns}, {"index", "begin", "end"}, {"segment"} and {"from", "to"}, both
 // included; -1 is the last message. kNotFound: as FindSegment. O(messages).
 Result<NamedText> ReadForget(std::string_view body, const SessionState& state);
-// Tells whether such a body may have a field of this name; else an error names the client's word.
-bool IsForgetField(std::string_view name);
 
 }  // namespace kvasir

@@ -112,6 +112,12 @@ void JsonFields::Fail(std::string_view name, std::string message) {
   Fail({Code::kInvalidArgument, std::move(message), path_ + std::string(name)});
 }
 
+void JsonFields::FailUnknown(std::string_view name, std::string message) {
+  Error error{Code::kInvalidArgument, std::move(message), path_ + std::string(name)};
+  error.field_is_sent = true;
+  Fail(std::move(error));
+}
+
 void JsonFields::Fail(Error error) {
   if (!error_) error_ = std::move(error);
 }

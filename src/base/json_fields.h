@@ -41,6 +41,8 @@ class JsonFields {
   const JsonValue* Find(std::string_view name);
   bool Has(std::string_view name) const;  // like Find, but does not count as read
   void Fail(std::string_view name, std::string message);
+  // Does the same for a name that the client chose (Error::field_is_sent).
+  void FailUnknown(std::string_view name, std::string message);
   void Fail(Error error);  // of an object within this one
   // Fails with what the field is: "is 5, not an object", where `wanted` is "an object".
   void Refuse(std::string_view name, std::string_view wanted);

@@ -121,7 +121,9 @@ const char* TypeOf(int status) {
 
 int HttpStatus(const Error& error) { return RowOf(error).status; }
 
-Refusal RefusalOf(const Error& error) { return {std::string(RowOf(error).name), error.field}; }
+Refusal RefusalOf(const Error& error) {
+  return {std::string(RowOf(error).name), error.field_is_sent ? std::nullopt : error.field};
+}
 
 std::string ErrorObject(const Error& error) {
   const CodeRow& row = RowOf(error);

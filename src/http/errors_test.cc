@@ -46,6 +46,16 @@ TEST(ErrorResponse, HasStatusAndNameOfTheFieldWhereHttpHas) {
   EXPECT_EQ(answer(Code::kInvalidArgument, "body"), "400 invalid_argument \"body\"");
 }
 
+TEST(ErrorResponse, LeavesAWordOfTheClientOutOfTheLog) {
+  Error error{Code::kInvalidArgument, "unknown field", "cache.my secret"};
+  EXPECT_EQ(RefusalOf(error).field, "cache.my secret");
+  error.field_is_sent = true;
+  EXPECT_FALSE(RefusalOf(error).field);
+  const HttpResponse response = ErrorResponse(error);
+  EXPECT_FALSE(response.refusal->field);
+  EXPECT_EQ(json::parse(response.body)["error"]["param"], "cache.my secret");
+}
+
 TEST(ErrorResponse, HasOneStatusForEachCode) {
   const std::pair<Code, int> expected[] = {
       {Code::kInvalidArgument, 400},  {Code::kNotFound, 404},    {Code::kExhausted, 429},

@@ -176,7 +176,8 @@ Outcome CacheEraser::Erase(const Call& call) {
     return ErrorResponse({.code = Code::kInvalidArgument,
                           .message = "is not a parameter of this path; give tenant or share_group, "
                                      "or neither: then the caller's own cache is erased",
-                          .field = std::move(*unknown)});
+                          .field = std::move(*unknown),
+                          .field_is_sent = true});
   }
   auto tenant = QueryValue(call.request.target, "tenant");
   const auto group = QueryValue(call.request.target, "share_group");

@@ -106,6 +106,23 @@ TEST_F(OpenAiRoutesTest, AnUnknownModelsErrorSaysWhatIsRight) {
   }
 }
 
+// The name of a field that is not known is the client's text, which a log would keep.
+TEST_F(OpenAiRoutesTest, NoLogHasTheNameOfAnUnknownField) {
+  const std::pair<const char*, json> bodies[] = {
+      {"cache.my secret", {{"cache", {{"my secret", 1}}}}},
+      {"cache.retention.my secret",
+       {{"cache", {{"retention", {{"policy", "window"}, {"my secret", 1}}}}}}},
+      {"structured_outputs.my secret", {{"structured_outputs", {{"my secret", 1}}}}}};
+  for (auto [param, body] : bodies) {
+    body["prompt"] = "a";
+    const HttpResponse answer = AskText("POST", "/v1/completions", body.dump());
+    EXPECT_EQ(ParamOf(answer), param);
+    EXPECT_FALSE(answer.refusal->field) << *answer.refusal->field;
+  }
+  const HttpResponse known = AskText("POST", "/v1/completions", R"({"prompt":"a","cache":5})");
+  EXPECT_EQ(known.refusal->field, "cache");
+}
+
 // A request may have a thousand prompts, and each has a copy of these fields.
 TEST_F(OpenAiRoutesTest, WhatEveryPromptCarriesIsBounded) {
   const auto param = [&](const char* name, json value) {

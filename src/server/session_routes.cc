@@ -253,12 +253,7 @@ Outcome SessionHandlers::Forget(const Call& call) {
   if (!entry) return ErrorResponse(entry.error());
   const SessionState& state = *entry->state;
   const auto named = ReadForget(call.request.body, state);
-  if (!named) {
-    HttpResponse refused = ErrorResponse(named.error());
-    std::optional<std::string>& field = refused.refusal->field;  // what the log shows of it
-    if (field && !IsForgetField(*field)) field.reset();
-    return refused;
-  }
+  if (!named) return ErrorResponse(named.error());
   SessionStore& store = call.turn->store();
   const ForgetScope scope = ScopeOf(call, sessions_);
   const auto* messages = std::get_if<MessageRange>(&*named);
