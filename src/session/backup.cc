@@ -138,12 +138,16 @@ Status AddRowsTo(SealedRows& open, const std::vector<RowFacts>& rows,
   return {};
 }
 
-// Opens the rows to be read. A damaged file is an error: it stays where it is.
+// Opens the rows to be read, or to be added to while no tier uses the folder. A damaged file is an
+// error: it stays where it is.
 Result<std::unique_ptr<SealedRows>> OpenRows(const BackupPlace& place, const Secret& secret,
                                              Storage& storage) {
-  return SealedRows::Open(
-      {.folder = place.folder, .cap_bytes = place.cap_bytes, .secret = secret, .sets_aside = false},
-      storage);
+  return SealedRows::Open({.folder = place.folder,
+                           .cap_bytes = place.cap_bytes,
+                           .secret = secret,
+                           .sets_aside = false,
+                           .blocks_give_way = true},
+                          storage);
 }
 
 // Opens the rows, or a copy of them where another process has them open. The copy lies beside the

@@ -52,6 +52,7 @@ Result<OpenedFile> RowsRoom::Take(uint64_t bytes, For what, const std::function<
     if (!lock && lock.error() != EWOULDBLOCK) {
       return FailErrno(lock.error(), "cannot lock {}", options_.folder);
     }
+    if (lock && options_.blocks_give_way) return std::move(*lock);
     uint64_t used = 0;
     if (lock) {
       const auto tree = storage_.TreeBytes(root_, kSegmentPrefix);

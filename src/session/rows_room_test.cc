@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "session/rows_database.h"
 #include "session/sealed_rows_for_test.h"
 #include "tier/spare_file.h"
@@ -63,6 +65,16 @@ TEST_F(RowsRoomTest, RefusesToStoreMoreThanRowsMayTake) {
   EXPECT_EQ(refused.error().code, Code::kExhausted);
   EXPECT_EQ(num_scrubs_, 1) << "it first makes the file shorter";
   EXPECT_TRUE(Take(kMax + 1, RowsRoom::For::kErasing));
+}
+
+TEST_F(RowsRoomTest, WithoutATierBlocksGiveWay) {
+  rows_.cap_bytes = uint64_t{1} << 20;
+  std::ofstream(PathOf("blocks")) << std::string(rows_.cap_bytes, 'b');
+  EXPECT_EQ(Take(1000, RowsRoom::For::kStoring).error().code, Code::kExhausted);
+  EXPECT_EQ(device_.num_pauses, 59u) << "a tier could make room";
+  rows_.blocks_give_way = true;
+  EXPECT_TRUE(Take(1000, RowsRoom::For::kStoring));
+  EXPECT_FALSE(Take(kMax + 1, RowsRoom::For::kStoring)) << "it is more than rows may take";
 }
 
 TEST_F(RowsRoomTest, WaitsForWhoHasTheFoldersLock) {

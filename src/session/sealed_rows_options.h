@@ -17,6 +17,8 @@ struct SealedRowsOptions {
   bool only_looks = false;
   // A damaged file gets another name, and a new one is begun; else it is an error.
   bool sets_aside = true;
+  // Rows may be stored where blocks fill the folder: the tier removes some when it opens it next.
+  bool blocks_give_way = false;
   const char* vfs = nullptr;  // of SQLite, for tests
 };
 
