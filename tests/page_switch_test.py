@@ -147,6 +147,28 @@ class Switch(BrowserTest):
         page.locator("#text").press("Enter")
         expect(page.locator("#error-text")).to_have_text(gone)
 
+    def fail_after_the_question(self, page, failure):
+        """The server keeps the first question and a part of its answer, which ends with `failure`, and does not answer the
+        next call. Returns the methods of the calls for the conversation from then on."""
+        seen = []
+
+        def generate(route):
+            (one,) = self.server.sessions.values()
+            one["messages"] = [{"index": 0, "role": "user", "content": "Question A"},
+                               {"index": 1, "role": "assistant", "content": "Half of"}]
+            seen.append("generate")
+            route.fulfill(**failure)
+
+        def answer(route):
+            if seen:
+                seen.append(route.request.method)
+            if seen == ["generate", "GET"] or route.request.method == "DELETE":
+                return route.fulfill(json={"error": {"message": "Busy"}}, status=500)
+            return route.continue_()
+        page.route("**/generate", generate)
+        page.route("**/v1/sessions/sess_*", answer)
+        return seen
+
     def test_a_question_that_the_server_has_kept_is_never_removed(self):
         """An answer fails in its middle, and so does the call that reads what was kept of it."""
         failures = [{"body": 'data: {"choices":[{"delta":{"content":"Half of"}}]}\n\ndata: {"error":{"message":"No disk"}}\n\n',
@@ -156,24 +178,7 @@ class Switch(BrowserTest):
             with self.subTest(failure):
                 self.server.sessions.clear()
                 page = self.open(self.server.url)
-                seen = []  # methods of the calls for the conversation since its question
-
-                def generate(route, seen=seen, failure=failure):
-                    (one,) = self.server.sessions.values()
-                    one["messages"] = [{"index": 0, "role": "user", "content": "Question A"},
-                                       {"index": 1, "role": "assistant", "content": "Half of"}]
-                    seen.append("generate")
-                    route.fulfill(**failure)
-
-                def answer(route, seen=seen):
-                    if not seen:
-                        return route.continue_()
-                    seen.append(route.request.method)
-                    if seen == ["generate", "GET"] or seen[-1] == "DELETE":
-                        return route.fulfill(json={"error": {"message": "Busy"}}, status=500)
-                    return route.continue_()
-                page.route("**/generate", generate)
-                page.route("**/v1/sessions/sess_*", answer)
+                seen = self.fail_after_the_question(page, failure)
                 page.locator("#text").fill("Question A")
                 page.locator("#text").press("Enter")
                 expect(page.locator("#error-text")).to_have_text("Busy")

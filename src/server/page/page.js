@@ -415,7 +415,8 @@ async function removeEmpty(id) {
   const opened = opens, has_question = (all) => all.some((message) => message.role === "user");
   const is_empty = () => current === id && !has_question(messages);
   if (!is_empty() || running) return;
-  if (has_question((await call("GET", session(id))).messages) || !is_empty() || running) return;
+  if (has_question((await call("GET", session(id))).messages)) return listSessions();
+  if (!is_empty() || running) return;
   await call("DELETE", session(id));
   if (is_empty() && opens === opened) {
     current = null;
