@@ -67,7 +67,18 @@ class InGroup(Server):
         super().__init__(*flags)
 
 
+class UnderUlimit(Server):
+    launcher = ("/bin/sh", "-c", 'ulimit -S -s 8192 && ulimit -v 285000 && exec "$@"', "sh")
+    memory_flag = ()
+
+
 class Overcommit(unittest.TestCase):
+    def test_a_server_whose_plan_fits_a_ulimit_starts_with_a_disk(self):
+        with tempfile.TemporaryDirectory() as home, UnderUlimit("--disk", f"{home}/kv") as server:
+            self.assertIn("(ulimit -v): more than 60% of it", "".join(server.log))
+            answer = server.post("/v1/completions", {"prompt": "a", "max_tokens": 4})
+            self.assertEqual(len(answer["choices"]), 1)
+
     def test_a_plan_beyond_a_ulimit(self):
         limit = 1 << 30
         fits = under_ulimit(limit, "plan", *SMALL, "--kv-memory", "64MiB")

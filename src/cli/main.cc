@@ -1,6 +1,8 @@
 // kvasir: finds the command, reads its flags, runs it and reports errors.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <malloc.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -190,8 +192,17 @@ struct TerminateBeforeMain {
 };
 __attribute__((init_priority(101))) const TerminateBeforeMain before_main;
 
+// Keeps malloc to one arena where `ulimit -v` is set: each other one reserves 64 MiB of addresses,
+// which the plan does not count.
+void LimitArenas() {
+  rlimit limit;
+  const bool is_limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  if (is_limited) mallopt(M_ARENA_MAX, 1);
+}
+
 // Runs main and handles exceptions of libraries: refused memory, a full disk.
 int Guarded(std::span<char* const> arguments) noexcept {
+  LimitArenas();
   try {
     const int status = Main(arguments);
     if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
