@@ -62,7 +62,8 @@ class Arguments(CliTest):
                             (["--grammar-file", "x.gbnf"], "with each request"), (["--cache-reuse", "256"], "give 0"),
                             (["--mirostat", "2"], "sampler"), (["--no-cache-prompt"], "--cache sequence"),
                             (["-hff", "x.gguf"], "owner/name:file.gguf"), (["--ssl-ca-certs", "x"], "--tls-cert and --tls-key"),
-                            (["--rerank"], "reranking"), (["-ctk", "q5_1"], "q8_0"), (["-ctv", "iq4_nl"], "q4_0")]:
+                            (["--rerank"], "reranking"), (["--spec-type", "draft-mtp"], "'draft-mtp' is not available"),
+                            (["--spec-type", "nonsense"], "'nonsense' is not available"), (["-ctk", "q5_1"], "q8_0"), (["-ctv", "iq4_nl"], "q4_0")]:
             for command in ("serve", "plan"):
                 self.wrong(command, *words, says=[f"kvasir {command}: {words[0].split('=')[0]}: ", says])
         self.wrong("serve", "-c", says="-c needs a value; see 'kvasir serve --help'")

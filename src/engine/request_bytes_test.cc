@@ -25,6 +25,8 @@ TEST(RequestBytes, CountsEachTextAndList) {
   EXPECT_GE(AddedBy([&](auto& r) { r.id = text; }), kMany);
   EXPECT_GE(AddedBy([&](auto& r) { r.source.resize(kMany); }), kMany * sizeof(TokenId));
   EXPECT_GE(AddedBy([&](auto& r) { r.prompt.resize(kMany); }), kMany * sizeof(TokenId));
+  EXPECT_GE(AddedBy([&](auto& r) { r.prediction.resize(kMany); }), kMany * sizeof(TokenId));
+  EXPECT_GE(AddedBy([&](auto& r) { r.replayed.resize(kMany); }), kMany * sizeof(TokenId));
   EXPECT_GE(AddedBy([&](auto& r) { r.message_ends.resize(kMany); }), kMany * sizeof(uint32_t));
   EXPECT_GE(AddedBy([&](auto& r) { r.stop_ids.resize(kMany); }), kMany * sizeof(TokenId));
   EXPECT_GE(AddedBy([&](auto& r) { r.shown_special.resize(kMany); }), kMany * sizeof(TokenId));
