@@ -55,8 +55,8 @@ struct SomeForget {
   Forgetting forgetting;
 };
 
-// Tells whether the paths that a forget leaves end before the forgotten texts. One that ends within
-// such a text and never had the message read the same beginning of another message.
+// Tells whether the paths that a forget leaves end before the forgotten texts, and say so. One that
+// ends within such a text and never had the message read the same beginning of another message.
 inline bool AreCut(std::span<const ForgetRequest> texts, const SessionState& before,
                    const SomeForget& some) {
   const SessionPaths& paths = some.forgetting.state.paths;
@@ -71,15 +71,22 @@ inline bool AreCut(std::span<const ForgetRequest> texts, const SessionState& bef
     const auto common = [&](const ForgetRequest& text) {
       return SharedLength(std::span<const TokenId>(ids), std::span<const TokenId>(text.ids));
     };
-    const bool is_cut = std::ranges::any_of(texts, [&](const ForgetRequest& text) {
+    const auto has_all = [&](const ForgetRequest& text) { return common(text) > text.last; };
+    if (std::ranges::any_of(texts, has_all)) return false;
+    const std::vector<SessionPath::Begin> begins = BeginsOf(paths, i);
+    const auto asked = std::ranges::find_if(begins, is_asked);
+    if (asked == begins.end() || asked->at >= ids.size()) continue;
+    if (paths[i]->cut_at != asked->at) return false;
+    // What ends within one of the texts may end where another one begins.
+    const auto ends_in = [&](const ForgetRequest& text) {
+      return common(text) == ids.size() && ids.size() > text.first;
+    };
+    const auto ends_before = [&](const ForgetRequest& text) {
       return common(text) == ids.size() && ids.size() <= text.first;
-    });
-    const bool had_it = std::ranges::any_of(BeginsOf(paths, i), is_asked);
-    const bool has_some = std::ranges::any_of(texts, [&](const ForgetRequest& text) {
-      const size_t most = had_it && common(text) == ids.size() ? text.first : text.last;
-      return common(text) > most;
-    });
-    if (has_some && !is_cut) return false;
+    };
+    if (std::ranges::any_of(texts, ends_in) && std::ranges::none_of(texts, ends_before)) {
+      return false;
+    }
   }
   return true;
 }

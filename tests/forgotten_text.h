@@ -48,9 +48,9 @@ struct AskedForget {
 
 // The texts that a forget or a delete is to erase, one for each prompt that has such a text:
 // `first` and `last` are the tokens of its first and its last byte; an answer ends there, and every
-// other whole message with the mark after it. A path that was cut before that mark, or before
-// anybody said something, ends with a token that no prompt has. `kept`: all that other sessions
-// say.
+// other whole message with the mark after it. A path that a forget has cut in this message, or
+// before anybody said something, ends with a token that no prompt has. `kept`: all that other
+// sessions say.
 class ForgottenTexts {
  public:
   // Keeps them all by reference: they must outlive it.
@@ -64,6 +64,7 @@ class ForgottenTexts {
  private:
   using Ids = std::vector<TokenId>;
   using Begins = std::vector<SessionPath::Begin>;
+  using CutAt = std::optional<uint32_t>;  // SessionPath::cut_at
 
   ForgottenTexts(const SessionState& state, std::optional<AskedForget> asked,
                  const ForgetScope& scope)
@@ -80,15 +81,15 @@ class ForgottenTexts {
       shown.dropped = next->dropped;
       next_ = next->chat.ids;
       next_begins_ = BeginsOf(shown, next->chat);
-      AddPrompt(next_, next_begins_);
+      AddPrompt(next_, next_begins_, std::nullopt);
     }
     for (size_t i = 0; i < state.paths.size(); ++i) {
-      AddPrompt(IdsOf(state.paths, i), BeginsOf(state.paths, i));
+      AddPrompt(IdsOf(state.paths, i), BeginsOf(state.paths, i), state.paths[i]->cut_at);
     }
   }
 
   void Add(Ids ids, size_t first, size_t last) {
-    if (last == ids.size()) ids.push_back(TokenId{-1});
+    if (last == ids.size()) ids.push_back(ForgetRequest::kInNoPrompt);
     texts_.push_back({.owner = owner_,
                       .cache_salt = std::nullopt,
                       .ids = std::move(ids),
@@ -98,22 +99,28 @@ class ForgottenTexts {
                       .kept = kept_});
   }
 
-  static size_t EndOf(const Begins& begins, size_t k, const Ids& ids) {
-    for (size_t next = k + 1; next < begins.size(); ++next) {
-      if (begins[next].at > begins[k].at) return std::min<size_t>(ids.size(), begins[next].at);
+  // A message has the tokens [begin, end) of a prompt.
+  struct Said {
+    size_t begin, end;
+    bool is_cut;  // a forget took the rest of it
+  };
+  static Said SaidAt(const Begins& begins, size_t k, const Ids& ids, CutAt cut_at) {
+    const uint32_t begin = begins[k].at;
+    size_t end = ids.size();
+    for (size_t next = begins.size() - 1; next > k; --next) {
+      if (begins[next].at > begin) end = std::min<size_t>(ids.size(), begins[next].at);
     }
-    return ids.size();
+    return {begin, end, cut_at == begin};
   }
 
-  void AddPrompt(const Ids& ids, const Begins& begins) {
-    if (!asked_) return AddBeginning(ids, begins);
+  void AddPrompt(const Ids& ids, const Begins& begins, CutAt cut_at) {
+    if (!asked_) return AddBeginning(ids, begins, cut_at);
     for (size_t k = 0; k < begins.size(); ++k) {
       for (size_t i = asked_->messages.begin; i < asked_->messages.end; ++i) {
         const SessionMessage& message = *state_.messages[i];
         if (message.number != begins[k].number || begins[k].at >= ids.size()) continue;
         const bool is_same = message.version == begins[k].version;
-        const size_t end = EndOf(begins, k, ids);
-        const auto [first, last] = Find(ids, begins[k].at, end, message, is_same);
+        const auto [first, last] = Find(ids, SaidAt(begins, k, ids, cut_at), message, is_same);
         Add(ids, first, last);
       }
     }
@@ -127,14 +134,11 @@ class ForgottenTexts {
   }
 
   // Adds what a delete takes: all up to the end of the first message that somebody said.
-  void AddBeginning(const Ids& ids, const Begins& begins) {
+  void AddBeginning(const Ids& ids, const Begins& begins, CutAt cut_at) {
     if (ids.empty()) return;
-    const auto said = FirstSaid(begins, ids), next = FirstSaid(next_begins_, next_);
+    const auto said = FirstSaid(begins, ids);
     if (!said) return Add(ids, 0, &begins == &next_begins_ ? ids.size() - 1 : ids.size());
-    const uint64_t number = begins[*said].number;
-    const bool is_next = next && next_begins_[*next].number == number;
-    Add(ids, 0,
-        LastOf(ids, begins[*said].at, EndOf(begins, *said, ids), IsAnswer(number), is_next));
+    Add(ids, 0, LastOf(ids, SaidAt(begins, *said, ids, cut_at), IsAnswer(begins[*said].number)));
   }
 
   bool IsAnswer(uint64_t number) const {
@@ -143,21 +147,20 @@ class ForgottenTexts {
     });
   }
 
-  // Returns the last token of a message that has the tokens [begin, end), of which only the place
-  // is known. `is_shown`: in the prompt that would come next.
-  size_t LastOf(const Ids& ids, size_t begin, size_t end, bool is_answer, bool is_shown) const {
-    size_t mark = begin + 1;
-    while (mark < end && !IsMark(ids[mark])) ++mark;
-    if (mark < end) return mark - (is_answer ? 1 : 0);
-    return end == ids.size() && !is_answer && is_shown ? end : end - 1;
+  // Returns the last token of a message of which only the place is known.
+  size_t LastOf(const Ids& ids, const Said& place, bool is_answer) const {
+    if (place.is_cut) return ids.size();
+    size_t mark = place.begin + 1;
+    while (mark < place.end && !IsMark(ids[mark])) ++mark;
+    return mark < place.end && !is_answer ? mark : mark - 1;
   }
   bool IsMark(TokenId id) const { return BytesOf(id) == "<|end|>"; }
 
-  // Returns the first and the last token of the text in the tokens [begin, end) of its message. A
-  // part of an older text counts where the prompt that would come next begins with it, else all
-  // of that text is meant.
-  std::pair<size_t, size_t> Find(const Ids& ids, size_t begin, size_t end,
-                                 const SessionMessage& message, bool is_same) const {
+  // Returns the first and the last token of the text in its message. A part of an older text counts
+  // where the prompt that would come next begins with it, else all of that text is meant.
+  std::pair<size_t, size_t> Find(const Ids& ids, Said place, const SessionMessage& message,
+                                 bool is_same) const {
+    auto& [begin, end, is_cut] = place;
     if (BytesOf(ids[begin]) == "<|bos|>" && begin + 1 < end) ++begin;
     std::string text;            // after the mark of the role
     std::vector<size_t> owners;  // the token of each byte
@@ -177,10 +180,8 @@ class ForgottenTexts {
           is_whole && std::ranges::mismatch(ids, next_).in1 - ids.begin() > std::ptrdiff_t(last);
       if (is_same || is_next) return {owners[part.begin], last};
     }
-    const bool is_shown = std::ranges::find(next_begins_, message.number,
-                                            &SessionPath::Begin::number) != next_begins_.end();
     const size_t least = std::min(begin + 1, end - 1);
-    return {least, std::max(least, LastOf(ids, begin, end, !has_end, is_shown))};
+    return {least, std::max(least, LastOf(ids, place, !has_end))};
   }
 
   const std::string& BytesOf(TokenId id) const { return bytes_[static_cast<uint32_t>(id)]; }

@@ -163,6 +163,23 @@ class ForgetTest(Calls):
                     self.call("DELETE", path)
                     self.assertLess(self.chats(4), 35)  # the block in which they part
 
+    def test_nothing_is_left_of_a_session_after_its_message_was_forgotten(self):
+        """Also where a block ends in what the template writes before the message."""
+        ways = (lambda path: self.forget(path, index=1),
+                lambda path: self.call("POST", path + "/truncate", {"messages": 1, "forget": True}))
+        ends = set()
+        for n in range(16):
+            for way in ways:
+                self.call("DELETE", "/v1/cache")
+                path = self.make(system="Be brief." + " a" * n, messages=user(text(2)))
+                self.generate(path, max_tokens=2)
+                ids = self.show(path, ids=True)["ids"]
+                ends.add(self.end_of(path, 0) % 16)
+                way(path)
+                self.call("DELETE", path)
+                self.assertEqual(self.reused(ids), 0, n)
+        self.assertEqual(ends, set(range(16)))
+
     def test_an_erase_takes_a_prompt_that_has_the_whole_message(self):
         for erase in (lambda path: self.call("DELETE", path), lambda path: self.forget(path, index=1)):
             self.call("DELETE", "/v1/cache")
@@ -250,6 +267,25 @@ class ForgetTest(Calls):
         self.assertEqual(made["ignored"], ["forget"])
 
 
+class ForgetBehindDefaultTextTest(Calls):
+    """The template writes a text before the first message; the session has no message of it."""
+
+    flags = ("--chat-template", "You are brief, and you know these tools: " + "lake stone paper " * 20 +
+             "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>")
+
+    def test_nothing_is_left_of_a_session_after_its_first_message_was_forgotten(self):
+        for body in ({"index": 0}, {"last": 1}):
+            self.call("DELETE", "/v1/cache")
+            path = self.make(messages=user(text(2)))
+            self.generate(path, max_tokens=2)
+            ids = self.show(path, ids=True)["ids"]
+            self.call("POST", path + "/forget", body)
+            self.call("POST", path + "/truncate", {"messages": 0})
+            self.call("DELETE", path)
+            answer = self.server.post("/v1/completions", {"prompt": ids, "max_tokens": 0})["kvasir"]
+            self.assertEqual(sum(answer["reused"].values()), 0)
+
+
 class ForgetOnDiskTest(WithHome):
     """What was forgotten is not there after a restart, in the cache and in the session."""
 
@@ -287,6 +323,18 @@ class ForgetOnDiskTest(WithHome):
         self.assertIn("number 0 is in", said)
         self.assertNotIn("number 7919 is in", said)
         self.assertNotIn("number 15838 is in", said)
+
+    def test_nothing_is_left_of_a_session_after_its_message_was_forgotten(self):
+        server = self.serve()
+        for n in range(16):
+            body = {"system": "Be brief." + " a" * n, "messages": user(text(2)), "sampling": GREEDY}
+            _, _, made = server.request("POST", "/v1/sessions", body)
+            path = "/v1/sessions/" + made["id"]
+            server.post(path + "/generate", {"max_tokens": 2})
+            server.flush()
+            self.assertEqual(server.request("POST", path + "/forget", {"index": 1})[0], 200)
+            self.assertEqual(server.request("DELETE", path)[0], 200)
+            self.assertEqual(server.disk()["blocks"], 0, n)
 
     def test_what_is_on_the_disk_alone_is_counted(self):
         server = self.serve()

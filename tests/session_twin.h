@@ -288,13 +288,9 @@ class SessionTwin {
     }
     ++counts_.changes[part.end ? "forget a part" : "forget"];
     const ForgetScope scope{view, kTenant, store.OthersOf(kTenant, id)};
-    AskedForget asked{.messages = {part.index, part.index + 1}, .part = {}};
-    if (part.end) {
-      asked.part = {*ByteOfCodePoint(content, part.begin), *ByteOfCodePoint(content, *part.end)};
-    }
-    NoteForgotten(id, ForgottenTexts(state, asked, scope).Take());
     auto forgetting = ForgetPart(store, state, part, scope);
     ASSERT_TRUE(forgetting) << forgetting.error().message;
+    NoteForgotten(id, forgetting->requests);
     ASSERT_TRUE(turn->Replace(std::move(forgetting->state)));
     for (ForgetRequest& request : forgetting->requests) {
       std::promise<Erasure> told;
@@ -360,7 +356,7 @@ class SessionTwin {
       requests = some.forgetting.requests;
       rule = ForgottenTexts(state, some.asked, scope).Take();
       notes_right = AreCut(rule, state, some);
-      NoteForgotten(id, rule);
+      NoteForgotten(id, requests);
     }
     const Texts before = ResidentIn(engine);
     DiskRecords::Records stored;
@@ -414,8 +410,8 @@ class SessionTwin {
   }
 
   // Tells whether a text has all that the session's prompts begin with, up to the end of the first
-  // message that somebody said, and no live session has that text. The twin has noted the prompts
-  // itself.
+  // message that somebody said, or ends in one of them, and no live session has that text. The twin
+  // has noted the prompts itself.
   bool HasRead(const std::string& id, std::span<const ForgetRequest> requests, const Texts& texts) {
     const auto is_kept = [&](const std::vector<TokenId>& text) {
       for (const ForgetRequest& request : requests) {
@@ -428,17 +424,21 @@ class SessionTwin {
     };
     for (const Read& read : read_[id]) {
       for (const auto& text : texts) {
-        if (Common(text, read.ids) >= read.end && !is_kept(text)) return true;
+        const size_t common = Common(text, read.ids);
+        if ((common >= read.end || common == text.size()) && !is_kept(text)) return true;
       }
     }
     return false;
   }
   void NoteForgotten(const std::string& id, std::span<const ForgetRequest> requests) {
-    std::erase_if(read_[id], [&](const Read& read) {
-      return std::ranges::any_of(requests, [&](const ForgetRequest& request) {
-        return Common(read.ids, request.ids) > request.last;
-      });
-    });
+    for (Read& read : read_[id]) {  // what is before the texts stays
+      size_t left = read.ids.size();
+      for (const auto& [owner, salt, ids, first, last, adapters, kept] : requests) {
+        if (Common(read.ids, ids) > last) left = std::min<size_t>(left, first);
+      }
+      if (left < read.end) read.end = SIZE_MAX;  // its first message is not whole
+      read.ids.resize(left);
+    }
   }
 
   // Checks that no record begins with a forgotten text, unless a live session has it; one that

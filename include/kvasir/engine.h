@@ -52,9 +52,13 @@ using ErasureSink = std::function<void(const Erasure&)>;  // called as an EventS
 
 // A text in a prompt that the cache is to forget: its tokens [first, last], both included.
 struct ForgetRequest {
+  // Token `last` of a text that prompts of others may go on from: no prompt has all of it, so only
+  // what ends within the text goes.
+  static constexpr TokenId kInNoPrompt{-1};
+
   std::string owner;                      // GenerateRequest::cache_owner, else its tenant
   std::optional<std::string> cache_salt;  // GenerateRequest::cache_salt
-  std::vector<TokenId> ids;               // of the prompt, up to token `last` or longer
+  std::vector<TokenId> ids;  // the prompt's, up to token `last` or longer; `last`: or kInNoPrompt
   uint32_t first = 0, last = 0;
   std::string adapters;  // Receipt::adapter_digest of the prompt; "": it was read without adapters
   // Other prompts of the same owner, salt and adapters: a block stays if one of them has all its

@@ -113,6 +113,8 @@ struct SessionPath {
     bool is_system = false;  // SessionMessage::is_system
   };
   std::vector<Begin> begins;
+  // Where the last message begins, if a forget took the rest of it: others go on from what is left.
+  std::optional<uint32_t> cut_at;
   PathSpace space;
 
   SessionPath() = default;
@@ -124,8 +126,7 @@ using SessionPaths = std::vector<std::shared_ptr<const SessionPath>>;
 
 // Returns the ids of a whole path. O(their number).
 std::vector<TokenId> IdsOf(const SessionPaths& paths, size_t index);
-// Returns the messages that begin in a whole path, in the order of their places. O(their number *
-// paths).
+// Returns the messages that begin in a whole path, in the order of their places. O(all * paths).
 std::vector<SessionPath::Begin> BeginsOf(const SessionPaths& paths, size_t index);
 // Adds what a session has read once more, in `space`: `ids`, in which `begins` says where messages
 // begin. Returns the paths with it, which share what they begin with. O(ids + paths).
@@ -303,8 +304,7 @@ class SessionStore {
   // `id`.
   std::vector<std::shared_ptr<const SessionState>> OthersOf(std::string_view tenant,
                                                             std::string_view id) const;
-  // Returns the bytes that the tenant's sessions and responses hold. Absent: some of them are in
-  // the file alone. O(sessions).
+  // Returns the bytes of a tenant's sessions and responses; absent: some left memory. O(sessions).
   std::optional<uint64_t> BytesOf(std::string_view tenant) const;
   // Removes sessions whose time is over. Every call above does it too. O(1) without such sessions.
   void Sweep();
@@ -404,14 +404,14 @@ Result<std::shared_ptr<const Part>> SessionStore::KeepShared(std::shared_ptr<con
 struct ForgottenPath {
   size_t path = 0;
   uint32_t first = 0;
+  std::optional<uint32_t> cut_at = {};  // where the forgotten message begins; absent: at `first`
 };
 // Returns the paths without what is forgotten of them; one that shares forgotten ids keeps them,
 // unless they are forgotten of it too. With Room::kMayExceed it does not fail.
 Result<SessionPaths> WithoutForgotten(SessionStore& store, const SessionPaths& paths,
                                       std::span<const ForgottenPath> forgotten,
                                       SessionStore::Room room);
-// Returns where each path comes to a message that the state does not have, or has with another
-// text.
+// Returns where each path comes to a message that the state has not, or has with another text.
 std::vector<ForgottenPath> NotContained(const SessionState& state);
 // Returns how many ids of each path are before that.
 std::vector<uint32_t> ContainedTokens(const SessionState& state);
@@ -460,8 +460,7 @@ Result<SessionState> Remove(SessionStore& store, const SessionState& state,
 // is empty, ends outside the content or before it begins, or overlaps another one.
 Result<std::vector<MessageSegment>> OrderSegments(std::vector<MessageSegment> segments,
                                                   std::string_view content);
-// Returns the byte of well-formed text at which code point `index` begins; absent: the text has
-// fewer.
+// Returns the byte at which code point `index` of well-formed text begins; absent: it has fewer.
 std::optional<size_t> ByteOfCodePoint(std::string_view text, uint64_t index);
 
 }  // namespace kvasir

@@ -1,6 +1,7 @@
 #include "api/session_forget.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,15 +18,10 @@ namespace {
 
 using Ids = std::span<const TokenId>;
 
-constexpr TokenId kInNoPrompt{-1};
-
 // How much of a message goes: all that begins with it.
 enum class Upto : uint8_t {
   kText,  // its text, whatever comes after it: an answer may have been cut off, and gone on
   kEnd,   // what the template writes after its text too: else what goes on is another message
-  // The same. A path without that end was cut there by a forget before: all that goes on from it
-  // are other messages.
-  kEndOrCut,
 };
 
 // Tells whether the ids have all of the text that a request forgets.
@@ -55,23 +51,39 @@ TokenRange WithClosing(Ids ids, TokenRange text, Ids closing) {
   return text;
 }
 
-// Returns where the text stands in a path in which its message has the tokens [begin, end). `now`:
-// its place in the prompt that would come next. `other`: a message whose end stands for the end of
-// one that has no place there. The last token is the number of tokens where the path was cut in the
-// message.
-TokenRange TextOn(Ids ids, size_t begin, size_t end, const std::optional<PlacedPrompt>& now,
+// The tokens [begin, end) that a path has of a message.
+struct MessageTokens {
+  size_t begin, end;
+  bool is_cut;  // a forget took the rest of it: others go on from what is left
+};
+
+// Returns message `k` of those that begin in a path of so many tokens. It ends where the next one
+// begins.
+MessageTokens MessageOf(const SessionPath& path, std::span<const SessionPath::Begin> begins,
+                        size_t k, size_t tokens) {
+  const uint32_t begin = begins[k].at;
+  const auto next = std::ranges::find_if(
+      begins.subspan(k), [&](const SessionPath::Begin& one) { return one.at > begin; });
+  const size_t end = next == begins.end() ? tokens : std::min<size_t>(next->at, tokens);
+  return {begin, end, path.cut_at == begin};
+}
+
+// Returns where the text of a message stands in a path. `now`: its place in the prompt that would
+// come next. `other`: a message whose end stands for the end of one that has no place there. The
+// last token is the number of tokens where the path was cut in the message.
+TokenRange TextOn(Ids ids, const MessageTokens& said, const std::optional<PlacedPrompt>& now,
                   const std::optional<PlacedPrompt>& other, Upto upto) {
+  const auto [begin, end, is_cut] = said;
   if (IsAsNow(ids, now)) {
     return {std::max(begin, now->first_token), std::max(begin, now->last_token)};
   }
+  if (is_cut) return {begin, ids.size()};
   // An older text, of which only the place is known. What the template writes after it is not a
   // part of it: an answer that went on after its client had gone has other tokens there.
   const std::optional<PlacedPrompt>& like = HasClosing(now) ? now : other;
   const auto message = ids.subspan(begin, end - begin);
   const Ids closing = ClosingOf(like);
   const auto at = closing.empty() ? message.end() : std::ranges::find_end(message, closing).begin();
-  const bool may_be_cut = at == message.end() && end == ids.size() && HasClosing(now);
-  if (upto == Upto::kEndOrCut && may_be_cut && now->ends_in_mark) return {begin, end};
   const auto tokens = static_cast<size_t>(at - message.begin());
   const TokenRange text{begin, begin + std::max<size_t>(tokens, 1) - 1};
   return upto == Upto::kText ? text : WithClosing(ids.first(end), text, closing);
@@ -98,14 +110,6 @@ std::optional<PlacedPrompt> AnyQuestion(const SessionState& state, const ModelVi
 
 bool IsAnswer(const SessionMessage& message) { return message.role == "assistant"; }
 
-// Returns the end of message `k` of those that begin in a path: where the next one begins.
-size_t EndOf(std::span<const SessionPath::Begin> begins, size_t k, size_t tokens) {
-  for (size_t next = k + 1; next < begins.size(); ++next) {
-    if (begins[next].at > begins[k].at) return std::min<size_t>(begins[next].at, tokens);
-  }
-  return tokens;
-}
-
 // Asks the engine to forget a text, unless another request covers it.
 class Requests {
  public:
@@ -115,7 +119,7 @@ class Requests {
 
   // Takes a text whose last token is the number of ids for one from which nothing goes on.
   void Add(std::vector<TokenId> ids, const PathSpace& space, TokenRange text) {
-    if (text.last == ids.size()) ids.push_back(kInNoPrompt);
+    if (text.last == ids.size()) ids.push_back(ForgetRequest::kInNoPrompt);
     ForgetRequest request{.owner = scope_.OwnerOf(space),
                           .cache_salt = space.salt,
                           .ids = std::move(ids),
@@ -143,25 +147,25 @@ class Requests {
 // Tells whether a path has what a request erases, or is what an earlier forget left of it.
 bool Has(Ids path, const ForgetRequest& request) {
   return Contains(path, request) ||
-         (request.ids.back() == kInNoPrompt &&
+         (request.ids.back() == ForgetRequest::kInNoPrompt &&
           std::ranges::equal(path, Ids(request.ids).first(request.last)));
 }
 
-// Finds where paths have what the requests erase. Of whole messages nothing is left, not even how
-// they begin: a path that ends so would say that the session has read such a message.
+// Finds where paths have what the requests erase. What the template writes before a text stays on
+// its path: a block may end in it, and the session must still find that block.
 std::vector<ForgottenPath> PathsWith(std::span<const ForgetRequest> requests,
-                                     const SessionPaths& paths, const ForgetScope& scope,
-                                     bool are_whole) {
+                                     const SessionPaths& paths, const ForgetScope& scope) {
   std::vector<ForgottenPath> forgotten;
   for (size_t i = 0; i < paths.size(); ++i) {
     const std::vector<TokenId> ids = IdsOf(paths, i);
+    const std::vector<SessionPath::Begin> begins = BeginsOf(paths, i);
     for (const ForgetRequest& request : requests) {
       if (!scope.IsIn(paths[i]->space, request) || !Has(ids, request)) continue;
-      uint32_t end = are_whole ? 0 : request.first;
-      for (const SessionPath::Begin& begin : BeginsOf(paths, i)) {
-        if (begin.at <= request.first) end = std::max(end, begin.at);
-      }
-      forgotten.push_back({i, end});
+      ForgottenPath one{i, request.first};
+      const auto after =
+          std::ranges::upper_bound(begins, request.first, {}, &SessionPath::Begin::at);
+      if (after != begins.begin()) one.cut_at = std::prev(after)->at;
+      forgotten.push_back(one);
     }
   }
   return forgotten;
@@ -185,21 +189,21 @@ class PlacesNow {
     }
     return found->second;
   }
-  // Returns where the text of a message stands in a path in which it has the tokens up to `end`.
-  TokenRange On(Ids ids, const SessionPath::Begin& begin, size_t end, size_t index) {
+  // Returns where the text of a message stands in a path which has `said` of its `version`.
+  TokenRange On(Ids ids, const MessageTokens& said, uint64_t version, size_t index) {
     const std::optional<PlacedPrompt>& now = Of(index);
     const SessionMessage& message = *state_.messages[index];
     const std::optional<ContentBytes> bytes = BytesOf(message);
-    if (model_.tokenizer && bytes && begin.version == message.version && !IsAsNow(ids, now)) {
+    if (model_.tokenizer && bytes && version == message.version && !IsAsNow(ids, now)) {
       // The same text after others. A prompt may part from the path after the part.
-      const Ids said = ids.subspan(begin.at, end - begin.at);
-      if (const auto found = FindText(said, {message.content, *bytes}, *model_.tokenizer)) {
-        const TokenRange text{begin.at + found->first, begin.at + found->last};
+      const Ids read = ids.subspan(said.begin, said.end - said.begin);
+      if (const auto found = FindText(read, {message.content, *bytes}, *model_.tokenizer)) {
+        const TokenRange text{said.begin + found->first, said.begin + found->last};
         if (UptoOf(message) == Upto::kText) return text;
-        return WithClosing(ids.first(end), text, ClosingOf(HasClosing(now) ? now : Other()));
+        return WithClosing(ids.first(said.end), text, ClosingOf(HasClosing(now) ? now : Other()));
       }
     }
-    return TextOn(ids, begin.at, end, now, HasClosing(now) ? now : Other(), UptoOf(message));
+    return TextOn(ids, said, now, HasClosing(now) ? now : Other(), UptoOf(message));
   }
 
  private:
@@ -215,7 +219,7 @@ class PlacesNow {
     return *other_;
   }
   Upto UptoOf(const SessionMessage& message) const {
-    return part_ || IsAnswer(message) ? Upto::kText : Upto::kEndOrCut;
+    return part_ || IsAnswer(message) ? Upto::kText : Upto::kEnd;
   }
 
   const SessionState& state_;
@@ -251,7 +255,8 @@ void AddRead(const SessionState& state, size_t path,
     first = begins[k].number;
     std::vector<TokenId> ids = IdsOf(state.paths, path);
     if (begins[k].at >= ids.size()) continue;  // nothing was read of it
-    const TokenRange text = places.On(ids, begins[k], EndOf(begins, k, ids.size()), found->second);
+    const MessageTokens said = MessageOf(*state.paths[path], begins, k, ids.size());
+    const TokenRange text = places.On(ids, said, begins[k].version, found->second);
     asked->Add(std::move(ids), state.paths[path]->space, text);
   }
 }
@@ -270,9 +275,8 @@ Forgetting ForgetOf(SessionStore& store, const SessionState& state, SessionState
     AddNow(state, messages, places, &asked);
     requests = asked.Take();
   }
-  changed.paths =
-      *WithoutForgotten(store, changed.paths, PathsWith(requests, state.paths, scope, !part),
-                        SessionStore::Room::kMayExceed);
+  changed.paths = *WithoutForgotten(store, changed.paths, PathsWith(requests, state.paths, scope),
+                                    SessionStore::Room::kMayExceed);
   return Forgetting{std::move(changed), std::move(requests)};
 }
 
@@ -314,15 +318,11 @@ bool IsSystem(const SessionState& state, uint64_t number) {
   });
 }
 
-// Tells how much goes of the first message that somebody said, which has this number in a path.
-// `now`: where the prompt that would come next has its own.
-Upto UptoOf(const SessionState& state, uint64_t number, const std::optional<PlacedPrompt>& now) {
-  const auto found = std::ranges::find(state.messages, number,
-                                       [](const auto& message) { return message->number; });
-  if (found == state.messages.end()) return Upto::kEnd;
-  if (IsAnswer(**found)) return Upto::kText;
-  const auto index = static_cast<size_t>(found - state.messages.begin());
-  return now && FirstSaid(state, now->prompt.dropped) == index ? Upto::kEndOrCut : Upto::kEnd;
+// Tells how much goes of the message that has this number in a path.
+Upto UptoOf(const SessionState& state, uint64_t number) {
+  const auto is_it = [&](const auto& message) { return message->number == number; };
+  const auto found = std::ranges::find_if(state.messages, is_it);
+  return found != state.messages.end() && IsAnswer(**found) ? Upto::kText : Upto::kEnd;
 }
 
 // Returns the prompt that would come next, and in it all up to the end of the first message that
@@ -369,8 +369,9 @@ std::vector<ForgetRequest> ForgetAll(const SessionState& state, const ForgetScop
       return !begin.is_system && !IsSystem(state, begin.number) && begin.at < ids.size();
     });
     if (said != begins.end()) {
-      const size_t end = EndOf(begins, static_cast<size_t>(said - begins.begin()), ids.size());
-      text.last = TextOn(ids, said->at, end, now, other, UptoOf(state, said->number, now)).last;
+      const auto k = static_cast<size_t>(said - begins.begin());
+      const MessageTokens message = MessageOf(*state.paths[i], begins, k, ids.size());
+      text.last = TextOn(ids, message, now, other, UptoOf(state, said->number)).last;
     }
     asked.Add(std::move(ids), state.paths[i]->space, text);
   }

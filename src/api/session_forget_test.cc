@@ -310,14 +310,56 @@ TEST_F(SessionForgetMarksTest, FromAPathThatWasCutOthersGoOn) {
   const SessionState fork = *ForkOf(store_, state, 1);
   EXPECT_EQ(Shown(ForgetAll(fork, scope_)), (Texts{"[#s|.~]", "[#s|.>]"}));
   const SessionState without = Forget(state, 1, 2).state;
-  EXPECT_EQ(PathsOf(without), Texts{"#s|."}) << "not the # of a message of the user";
-  EXPECT_EQ(Shown(ForgetAll(without, scope_)), (Texts{"[#s|.~]", "[#s|.>]"}));
+  EXPECT_EQ(PathsOf(without), Texts{"#s|.#"});
+  EXPECT_EQ(Shown(ForgetAll(without, scope_)), (Texts{"[#s|.#~]", "[#s|.>]"}));
+  EXPECT_EQ(Shown(Forget(without, 0, 1).requests), Texts{"#[s|].#"});
   const SessionState rest = ForgetPoints(state, 1, 1, 2)->state;
   EXPECT_EQ(PathsOf(rest), Texts{"#s|.#a"});
   EXPECT_EQ(Shown(ForgetAll(rest, scope_)), (Texts{"[#s|.#a~]", "[#s|.#acd|].>"}));
   const Forgetting all = Forget(rest, 1, 2);
   EXPECT_EQ(Shown(all.requests), (Texts{"#s|.[#a~]", "#s|.#[acd|].>"}));
   EXPECT_EQ(PathsOf(all.state), Texts{"#s|."});
+  // The message is not known any more, and what goes on from its rest is still another one.
+  EXPECT_EQ(Shown(ForgetAll(*Truncate(rest, 1), scope_)), (Texts{"[#s|.#a~]", "[#s|.>]"}));
+}
+
+TEST_F(SessionForgetMarksTest, FromTheRestOfAnAnswerOthersGoOnToo) {
+  SessionState state = Session({{"user", "ab"}, {"assistant", "cde"}});
+  Read(&state);
+  const SessionState rest = ForgetPoints(state, 1, 1, 2)->state;
+  EXPECT_EQ(PathsOf(rest), Texts{"#ab|.#c"});
+  EXPECT_EQ(Shown(Forget(rest, 1, 2).requests), (Texts{"#ab|.[#c~]", "#ab|.#[ce]|.>"}));
+  EXPECT_EQ(Shown(ForgetAll(rest, scope_)), Texts{"[#ab|].#c"});
+  const SessionState edited = *Edit(store_, state, 1, Said("", "xy"), LaterMessages::kStay);
+  const SessionState without = ForgetMessages(store_, state, edited, {1, 2}, scope_).state;
+  EXPECT_EQ(PathsOf(without), Texts{"#ab|.#"});
+  EXPECT_EQ(Shown(Forget(without, 1, 2).requests), (Texts{"#ab|.[#~]", "#ab|.#[xy]|.>"}));
+}
+
+// A block may end in what the template writes before the text: the session must still find it.
+TEST_F(SessionForgetMarksTest, WhatComesBeforeAForgottenMessageGoesWithTheSession) {
+  const auto tools = ChatTemplate::Parse(
+      "T{% for m in messages %}#{{ m.content }}<|end|>.{% endfor %}"
+      "{% if add_generation_prompt %}>{% endif %}");
+  model_.chat_template = tools->get();
+  SessionState state = Session({{"user", "ab"}});
+  Read(&state);
+  const Forgetting forgetting = Forget(state, 0, 1);
+  EXPECT_EQ(Shown(forgetting.requests), Texts{"T#[ab|].>"});
+  EXPECT_EQ(PathsOf(forgetting.state), Texts{"T#"});
+  EXPECT_EQ(Shown(ForgetAll(forgetting.state, scope_)), Texts{"[T#~]"});
+}
+
+// A path that was read with a template without marks was not cut: all that goes on from it goes.
+TEST_F(SessionForgetMarksTest, AnotherTemplateCutsNoPath) {
+  const auto bare = ChatTemplate::Parse("{% for m in messages %}#{{ m.content }}{% endfor %}");
+  model_.chat_template = bare->get();
+  SessionState state = Session({{"user", "ab"}});
+  Read(&state);
+  model_.chat_template = with_marks_.get();
+  EXPECT_EQ(Shown(ForgetAll(state, scope_)), Texts{"[#ab]"});
+  state = *Edit(store_, state, 0, Said("", "cd"), LaterMessages::kStay);
+  EXPECT_EQ(Shown(Forget(state, 0, 1).requests), (Texts{"[#ab]", "#[cd|].>"}));
 }
 
 // What comes before the first message that somebody said, such as a system message, may be that of

@@ -303,8 +303,7 @@ Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,
     const auto after = message.subspan(std::min(place.closing, place.end));
     const auto is_mark = [&](TokenId id) { return model.tokenizer->IsSpecial(id); };
     const auto mark = std::ranges::find_if(after, is_mark);
-    placed.ends_in_mark = mark != after.end();
-    placed.closing.assign(after.begin(), placed.ends_in_mark ? mark + 1 : mark);
+    placed.closing.assign(after.begin(), mark == after.end() ? mark : mark + 1);
   }
   placed.prompt = PromptOf(state, std::move(fitted));
   return placed;

@@ -52,7 +52,6 @@ struct PlacedPrompt {
   // What the template wrote after the message's content, up to its first special token: no content
   // has one. Without one, up to the last token that has no text of what comes after the message.
   std::vector<TokenId> closing = {};
-  bool ends_in_mark = false;  // `closing` has a special token
 };
 // `part`: absent, or where the content does not stand in the prompt byte for byte: all of it.
 Result<PlacedPrompt> PlaceOf(const SessionState& state, size_t index,

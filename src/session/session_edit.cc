@@ -152,17 +152,25 @@ Result<SessionPaths> AddPath(SessionStore& store, const SessionPaths& paths,
 
 namespace {
 
-// Counts the ids that are left of each path.
-std::vector<uint32_t> EndsWithout(const SessionPaths& paths,
-                                  std::span<const ForgottenPath> forgotten) {
-  std::vector<uint32_t> ends;
+// What is left of a path.
+struct PathRest {
+  uint32_t ids = 0;
+  std::optional<uint32_t> cut_at;  // SessionPath::cut_at
+};
+
+std::vector<PathRest> RestsWithout(const SessionPaths& paths,
+                                   std::span<const ForgottenPath> forgotten) {
+  std::vector<PathRest> rests;
   for (const auto& path : paths) {
-    ends.push_back(path->shared + static_cast<uint32_t>(path->ids.size()));
+    rests.push_back({path->shared + static_cast<uint32_t>(path->ids.size()), path->cut_at});
   }
   for (const ForgottenPath& one : forgotten) {
-    ends[one.path] = std::min(ends[one.path], one.first);
+    PathRest& rest = rests[one.path];
+    if (one.first >= rest.ids) continue;
+    rest = {one.first, one.cut_at};
+    if (rest.cut_at >= rest.ids) rest.cut_at.reset();  // nothing is left of the message
   }
-  return ends;
+  return rests;
 }
 
 }  // namespace
@@ -170,7 +178,7 @@ std::vector<uint32_t> EndsWithout(const SessionPaths& paths,
 Result<SessionPaths> WithoutForgotten(SessionStore& store, const SessionPaths& paths,
                                       std::span<const ForgottenPath> forgotten,
                                       SessionStore::Room room) {
-  const std::vector<uint32_t> ends = EndsWithout(paths, forgotten);
+  const std::vector<PathRest> rests = RestsWithout(paths, forgotten);
   // The path in `left` that has the first ids of a path, and how many.
   struct Kept {
     uint32_t place = 0, ids = 0;
@@ -182,12 +190,13 @@ Result<SessionPaths> WithoutForgotten(SessionStore& store, const SessionPaths& p
     const SessionPath& path = *paths[i];
     const Kept parent = path.shared == 0 ? Kept() : kept[path.parent];
     const uint32_t shared = std::min(path.shared, parent.ids);
-    kept[i] = {parent.place, ends[i], false};
-    if (ends[i] <= shared) continue;  // others have all of it
-    kept[i] = {static_cast<uint32_t>(left.size()), ends[i], true};
+    const uint32_t end = rests[i].ids;
+    kept[i] = {parent.place, end, false};
+    if (end <= shared) continue;  // others have all of it
+    kept[i] = {static_cast<uint32_t>(left.size()), end, true};
     const bool has_parent = path.shared == 0 || (parent.is_own && shared == path.shared);
     if (has_parent && parent.place == path.parent &&
-        ends[i] == path.shared + static_cast<uint32_t>(path.ids.size())) {
+        end == path.shared + static_cast<uint32_t>(path.ids.size())) {
       left.push_back(paths[i]);
       continue;
     }
@@ -195,10 +204,11 @@ Result<SessionPaths> WithoutForgotten(SessionStore& store, const SessionPaths& p
     copy.parent = parent.place;
     copy.shared = shared;
     const std::vector<TokenId> ids = IdsOf(paths, i);
-    copy.ids.assign(ids.begin() + shared, ids.begin() + ends[i]);
+    copy.ids.assign(ids.begin() + shared, ids.begin() + end);
     copy.begins = has_parent ? path.begins : BeginsOf(paths, i);
-    std::erase_if(copy.begins, [&](const auto& begin) { return begin.at >= ends[i]; });
+    std::erase_if(copy.begins, [&](const auto& begin) { return begin.at >= end; });
     copy.begins.shrink_to_fit();
+    copy.cut_at = rests[i].cut_at;
     copy.space = path.space;
     KV_ASSIGN(left.emplace_back(), store.Keep(std::move(copy), room));
   }
@@ -218,7 +228,11 @@ std::vector<ForgottenPath> NotContained(const SessionState& state) {
 }
 
 std::vector<uint32_t> ContainedTokens(const SessionState& state) {
-  return EndsWithout(state.paths, NotContained(state));
+  std::vector<uint32_t> tokens;
+  for (const PathRest& rest : RestsWithout(state.paths, NotContained(state))) {
+    tokens.push_back(rest.ids);
+  }
+  return tokens;
 }
 
 Result<SessionState> Append(SessionStore& store, const SessionState& state,

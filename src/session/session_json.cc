@@ -48,6 +48,7 @@ ordered_json JsonOf(const SessionPath& path) {
                        {"shared", path.shared},
                        {"ids", path.ids},
                        {"begins", std::move(begins)}};
+  if (path.cut_at) body["cut_at"] = *path.cut_at;
   if (path.space.owner) body["cache_owner"] = *path.space.owner;
   if (path.space.salt) body["cache_salt"] = *path.space.salt;
   if (!path.space.adapters.empty()) body["adapters"] = path.space.adapters;
@@ -132,6 +133,7 @@ class SessionRecordReader {
            value.get<uint64_t>() <= std::numeric_limits<Number>::max();
   }
 
+  bool Has(const char* name) const { return Find(name) != nullptr; }
   bool ok() const { return !error_; }
   Status status() const { return error_ ? Status(tl::unexpected(*error_)) : Status(); }
 
@@ -196,6 +198,7 @@ Status ReadPath(const ordered_json& json, const std::string& place, Numbers& num
                 const std::vector<size_t>& before, SessionPath* path) {
   SessionRecordReader reader(json, place + ".");
   std::string owner, salt;
+  uint32_t cut_at = 0;
   reader.Count("parent", &path->parent).Count("shared", &path->shared).Ids("ids", &path->ids);
   reader.Array("begins", [&](const ordered_json& one, const std::string& at) -> Status {
     const bool is_whole = one.is_array() && (one.size() == 3 || one.size() == 4) &&
@@ -209,10 +212,11 @@ Status ReadPath(const ordered_json& json, const std::string& place, Numbers& num
                             one[2].get<uint32_t>(), one.size() == 4});
     return {};
   });
-  reader.Text("cache_owner", &owner).Text("cache_salt", &salt);
+  reader.Count("cut_at", &cut_at).Text("cache_owner", &owner).Text("cache_salt", &salt);
   reader.Text("adapters", &path->space.adapters);
   if (!owner.empty()) path->space.owner = std::move(owner);
   if (json.is_object() && json.contains("cache_salt")) path->space.salt = std::move(salt);
+  if (reader.Has("cut_at")) path->cut_at = cut_at;
   if (path->shared > 0 && (path->parent >= before.size() || path->shared > before[path->parent])) {
     reader.Wrong("shared", "is more ids than an earlier path has");
   }
@@ -220,6 +224,7 @@ Status ReadPath(const ordered_json& json, const std::string& place, Numbers& num
   for (const SessionPath::Begin& begin : path->begins) {
     if (begin.at > path->shared + path->ids.size()) reader.Wrong("begins", "is outside its ids");
   }
+  if (path->cut_at >= path->shared + path->ids.size()) reader.Wrong("cut_at", "is outside its ids");
   return reader.status();
 }
 
