@@ -325,23 +325,39 @@ Upto UptoOf(const SessionState& state, uint64_t number) {
   return found != state.messages.end() && IsAnswer(**found) ? Upto::kText : Upto::kEnd;
 }
 
+// Returns the prompt that would come next, with the place of a message; without one, or where it is
+// left out, of none.
+std::optional<PlacedPrompt> PromptWith(const SessionState& state, std::optional<size_t> index,
+                                       const ModelView& model) {
+  if (!index) {
+    auto prompt = PromptOf(state, model);
+    if (!prompt) return std::nullopt;
+    const size_t tokens = prompt->chat.ids.size();
+    return PlacedPrompt{std::move(*prompt), tokens, tokens};
+  }
+  const SessionMessage& message = *state.messages[*index];
+  std::optional<ContentBytes> bytes;
+  if (message.more().fields.empty()) bytes = {0, message.content.size()};
+  auto placed = PlaceOf(state, *index, bytes, model);
+  if (!placed) return std::nullopt;
+  if (!IsAnswer(message)) TakeClosing(&*placed);
+  return std::move(*placed);
+}
+
 // Returns the prompt that would come next, and in it all up to the end of the first message that
 // somebody said.
 std::optional<PlacedPrompt> BeginningNow(const SessionState& state, const ModelView& model) {
-  auto prompt = PromptOf(state, model);
-  if (!prompt || prompt->chat.ids.empty()) return std::nullopt;
-  std::optional<PlacedPrompt> now;
-  if (const auto said = FirstSaid(state, prompt->dropped)) {
-    const SessionMessage& message = *state.messages[*said];
-    std::optional<ContentBytes> bytes;
-    if (message.more().fields.empty()) bytes = {0, message.content.size()};
-    if (auto placed = PlaceOf(state, *said, bytes, model)) now = std::move(*placed);
-    if (now && !IsAnswer(message)) TakeClosing(&*now);
+  const std::optional<size_t> said = FirstSaid(state, state.dropped);
+  std::optional<PlacedPrompt> now = PromptWith(state, said, model);
+  if (now) {  // where the context is full, the prompt may leave that message out
+    const std::optional<size_t> first = FirstSaid(state, now->prompt.dropped);
+    if (first != said) now = PromptWith(state, first, model);
   }
-  const size_t tokens = prompt->chat.ids.size();
-  if (!now || now->last_token >= tokens) now = PlacedPrompt{std::move(*prompt), 0, tokens - 1};
+  if (!now || now->prompt.chat.ids.empty()) return std::nullopt;
   now->first_token = 0;
-  return now;
+  const size_t tokens = now->prompt.chat.ids.size();
+  if (now->last_token < tokens) return now;
+  return PlacedPrompt{std::move(now->prompt), 0, tokens - 1};
 }
 
 }  // namespace
