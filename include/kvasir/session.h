@@ -248,6 +248,7 @@ class SessionStore {
   // Does the same for a part that others have too. kExhausted: it stays as it is.
   template <typename Part>
   Result<std::shared_ptr<const Part>> KeepShared(std::shared_ptr<const Part> part);
+  Status CheckRoom(uint64_t bytes) const;  // kExhausted: no room, whichever sessions leave
 
   // Sets the tenants among whom it is divided from now on; what they have stays.
   void SetTenants(const TenantTable& tenants);

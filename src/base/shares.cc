@@ -25,18 +25,23 @@ void Shares::SetWeights(const Weights& weights) {
   for (const auto& [owner, own] : owners_) beyond_ += own.beyond();
 }
 
-bool Shares::Take(const Digest& owner, uint64_t count) {
-  const auto fits = [&](uint64_t used) { return used <= total_ && count <= total_ - used; };
+bool Shares::Fits(const Digest& owner, uint64_t count, uint64_t given) const {
   const auto found = owners_.find(owner);
   Own own = found == owners_.end() ? Own() : found->second;
+  const uint64_t before = own.beyond();
+  given = std::min(given, own.used);
+  own.used -= given;
   const bool is_kept = are_divided_ && count <= own.kept && own.used <= own.kept - count;
-  if (!fits(is_kept ? used_ - std::min(brief_, used_) : used_)) return false;
-  if (are_divided_ && !is_kept) {
-    const uint64_t before = own.beyond();
-    own.used += count;
-    const uint64_t most = open_ - open_ / 2;
-    if (own.beyond() > most || beyond_ - before + own.beyond() > open_) return false;
-  }
+  const uint64_t all = used_ - given;
+  const uint64_t used = is_kept ? all - std::min(brief_, all) : all;
+  if (used > total_ || count > total_ - used) return false;
+  if (!are_divided_ || is_kept) return true;
+  own.used += count;
+  return own.beyond() <= open_ - open_ / 2 && beyond_ - before + own.beyond() <= open_;
+}
+
+bool Shares::Take(const Digest& owner, uint64_t count) {
+  if (!Fits(owner, count, 0)) return false;
   Add(owner, count);
   return true;
 }

@@ -24,6 +24,8 @@ class Shares {
   // unless others took it before the weights changed, or `least` for all of them is more than the
   // total. O(log owners).
   bool Take(const Digest& owner, uint64_t count);
+  // Tells whether so many would fit when the owner has given back `given`.
+  bool Fits(const Digest& owner, uint64_t count, uint64_t given) const;
   void Add(const Digest& owner, uint64_t count);  // has room in any case
   // Adds, as Add does, pieces that soon replace others: until EndBrief they are not in the way of
   // what is kept.

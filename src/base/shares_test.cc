@@ -49,6 +49,23 @@ TEST(Shares, HalfIsKeptByWeightAndOneHasHalfOfTheRest) {
   EXPECT_TRUE(shares.Take(Owner(3), 1));
 }
 
+TEST(Shares, SayWhatFitsOnceAnOwnerHasGivenSomeBack) {
+  Shares shares(100);
+  ASSERT_TRUE(shares.Take(Owner(1), 60));
+  ASSERT_TRUE(shares.Take(Owner(2), 20));
+  EXPECT_TRUE(shares.Fits(Owner(1), 20, 0));
+  EXPECT_FALSE(shares.Fits(Owner(1), 21, 0));
+  EXPECT_TRUE(shares.Fits(Owner(1), 21, 1));
+  EXPECT_TRUE(shares.Fits(Owner(1), 80, 60));
+  EXPECT_FALSE(shares.Fits(Owner(1), 81, 99)) << "it has no more than 60";
+  EXPECT_FALSE(shares.Fits(Owner(3), 21, 99));
+  shares.SetWeights({{Owner(1), 1}, {Owner(2), 1}});  // 25 each, and 25 of the other 50
+  EXPECT_FALSE(shares.Fits(Owner(1), 1, 0));
+  EXPECT_TRUE(shares.Fits(Owner(1), 50, 60));
+  EXPECT_FALSE(shares.Fits(Owner(1), 51, 60));
+  EXPECT_EQ(shares.used(), 80u);
+}
+
 TEST(Shares, FewPlacesAreOneEach) {
   Shares shares(2, 1);
   shares.SetWeights({{Owner(1), 1}, {Owner(2), 1}});

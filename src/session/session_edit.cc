@@ -238,6 +238,9 @@ std::vector<uint32_t> ContainedTokens(const SessionState& state) {
 Result<SessionState> Append(SessionStore& store, const SessionState& state,
                             std::vector<SessionMessage> messages) {
   SessionState changed = Changed(state);
+  uint64_t bytes = 0;
+  for (const SessionMessage& message : messages) bytes += message.HeldBytes();
+  KV_TRY(store.CheckRoom(bytes));  // before sessions leave memory for some of them
   changed.messages.reserve(changed.messages.size() + messages.size());
   for (SessionMessage& message : messages) {
     KV_ASSIGN(changed.messages.emplace_back(), store.Keep(std::move(message)));

@@ -25,12 +25,6 @@ Error NoSession(SessionKind kind) {
               : "no session of yours has this id; GET /v1/sessions lists them"};
 }
 
-std::string MayHave(const Shares& shares, const SessionOwner& owner) {
-  const uint64_t most = shares.kept_for(owner);
-  return shares.are_divided() ? fmt::format("{} are kept for you, with no room for more now", most)
-                              : fmt::format("at most {} are allowed", most);
-}
-
 SessionStore::SessionStore(const SessionLimits& limits) : impl_(std::make_shared<Impl>(limits)) {}
 SessionStore::SessionStore(std::shared_ptr<Impl> impl, const Share& share)
     : impl_(std::move(impl)), share_(share) {}
@@ -59,64 +53,6 @@ void SessionStore::SetTenants(const TenantTable& tenants) {
     impl_->memory->responses.SetWeights(weights);
   }
   if (file) file->SetWeights(weights);
-}
-
-Status SessionStore::TakeBytes(uint64_t bytes, Room room) {
-  return impl_->MakingRoom(share_.owner, [&]() -> Status {
-    {
-      TextMemory& memory = *impl_->memory;
-      const MutexLock lock(memory.mutex);
-      if (room == Room::kMayExceed) {
-        memory.AddBriefly(share_.owner, share_.kind, bytes);
-        brief_bytes_ += bytes;
-        return {};
-      }
-      if (memory.Take(share_.owner, share_.kind, bytes)) return {};
-    }
-    return tl::unexpected(NoMemory());
-  });
-}
-
-std::shared_ptr<void> SessionStore::Memory() const { return impl_->memory; }
-
-void SessionStore::GiveBytes(void* memory, const Share& share, uint64_t bytes) {
-  static_cast<TextMemory*>(memory)->Give(share.owner, share.kind, bytes);
-}
-
-// Takes memory for what was kept with kMayExceed beyond the bytes that are freed for it.
-Status SessionStore::Settle(uint64_t freed_bytes) {
-  uint64_t more = 0;
-  {
-    TextMemory& memory = *impl_->memory;
-    const MutexLock lock(memory.mutex);
-    if (brief_bytes_ <= freed_bytes) return {};
-    more = brief_bytes_ - freed_bytes;
-    // Others than these are there while `more` is taken: what they replace still has its memory.
-    memory.EndBrief(share_.kind, brief_bytes_);
-    memory.GiveLocked(share_.owner, share_.kind, brief_bytes_);
-    const bool fits = memory.Take(share_.owner, share_.kind, more);
-    if (fits) brief_bytes_ -= more;
-    memory.AddBriefly(share_.owner, share_.kind, brief_bytes_);
-    if (fits) return {};
-  }
-  return Fail(Code::kExhausted,
-              "what stays needs {} bytes more, since other sessions or calls have what it "
-              "replaces: {}",
-              more, NoMemory().message);
-}
-
-void SessionStore::EndBrief() {
-  const MutexLock lock(impl_->memory->mutex);
-  impl_->memory->EndBrief(share_.kind, std::exchange(brief_bytes_, 0));
-}
-
-Error SessionStore::NoMemory() const {
-  const TextMemory& memory = *impl_->memory;
-  const MutexLock lock(memory.mutex);
-  return {Code::kExhausted,
-          fmt::format("your sessions in memory and this call hold {} bytes of text and ids, and {} "
-                      "(--session-memory); delete sessions, or make them shorter",
-                      memory.shares.used_by(share_.owner), MayHave(memory.shares, share_.owner))};
 }
 
 Result<SessionStore::Entry> SessionStore::Create(std::string_view tenant, SessionState state,

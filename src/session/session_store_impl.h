@@ -39,6 +39,21 @@ struct TextMemory {
     if (is_response && !fits) responses.Give(owner, bytes);
     return fits;
   }
+  // What Take lacks, and what will be given before it is tried again.
+  struct Need {
+    uint64_t bytes = 0, given = 0;
+  };
+  // Tells whether Take would fit when the owner has given `given` bytes more, of which responses
+  // had `of_responses`.
+  bool Fits(const SessionOwner& owner, SessionKind kind, Need need, uint64_t given,
+            uint64_t of_responses) KV_REQUIRES(mutex) {
+    return shares.Fits(owner, need.bytes, need.given + given) &&
+           ResponsesFit(owner, kind, need, of_responses);
+  }
+  bool ResponsesFit(const SessionOwner& owner, SessionKind kind, Need need, uint64_t given)
+      KV_REQUIRES(mutex) {
+    return kind == SessionKind::kSession || responses.Fits(owner, need.bytes, need.given + given);
+  }
   void AddBriefly(const SessionOwner& owner, SessionKind kind, uint64_t bytes) KV_REQUIRES(mutex) {
     shares.AddBriefly(owner, bytes);
     if (kind == SessionKind::kResponse) responses.AddBriefly(owner, bytes);
@@ -149,24 +164,24 @@ struct SessionStore::Impl : std::enable_shared_from_this<Impl> {
     session.state = nullptr;
   }
 
-  // Takes the owner's idle sessions that the file has out of memory, at most so many: those that
-  // were used longest ago. False: there was none. O(sessions in memory).
-  bool UnloadIdle(const SessionOwner& owner, size_t most) {
-    std::vector<std::shared_ptr<const void>> dead;  // ends without the mutex
-    const MutexLock lock(mutex);
-    for (auto next = by_use.begin(); next != by_use.end() && dead.size() < most;) {
-      StoredSession& session = **next++;
-      if (session.owner != owner || session.row_number == 0 || !session.queue.empty()) continue;
-      Unload(session, &dead);
-    }
-    return !dead.empty();
+  // Tells whether a session can leave memory: no call has it, and the file does.
+  static bool IsIdle(const StoredSession& session) {
+    return session.row_number > 0 && session.queue.empty();
   }
-  // Runs a step, and again with less of the owner's sessions in memory while it is kExhausted.
+  // Tells whether what is needed may fit once idle sessions of the owner have left memory. O(their
+  // parts), up to those that are enough.
+  bool CanMakeRoom(const Share& share, TextMemory::Need need);
+  // Takes idle sessions of the owner that are in the way of what is needed out of memory, at most
+  // so many: those that were used longest ago. False: there was none. O(sessions in memory).
+  bool UnloadIdle(const Share& share, TextMemory::Need need, size_t most);
+  // Runs a step that takes what is needed, and again with less of the owner's sessions in memory
+  // while it is kExhausted. Where they cannot make room they all stay.
   template <typename Step>
-  auto MakingRoom(const SessionOwner& owner, const Step& step) {
-    auto done = step();
+  Status MakingRoom(const Share& share, TextMemory::Need need, const Step& step) {
+    Status done = step();
+    if (done || !CanMakeRoom(share, need)) return done;
     for (size_t most = 1; !done && done.error().code == Code::kExhausted; most *= 2) {
-      if (!UnloadIdle(owner, most)) break;
+      if (!UnloadIdle(share, need, most)) break;
       done = step();
     }
     return done;
