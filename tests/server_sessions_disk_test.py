@@ -514,6 +514,7 @@ class Faulty(WithSessions):
             faults.disarm()
             second.until("taken over", lambda: "no_sessions" not in second.disk())
             self.call(second, "GET", path)
+            second.until("a line of it", lambda: "sessions are kept on the disk" in "".join(second.log))
             log = "".join(second.log)
             self.assertEqual(log.count("are taken over when the process that has them ends"), 1, log)
             self.assertNotIn("sessions end with this process", log)
