@@ -107,7 +107,7 @@ Status SessionStore::Turn::Replace(SessionState state, Durable durable) {
       Extends(state, *now.state) ? SessionFile::Scrub::kNo : SessionFile::Scrub::kYes;
   const uint64_t freed_bytes = FreedBytes(now.state, state);
   KV_ASSIGN(std::shared_ptr<const SessionState> kept, place_->view.Keep(std::move(state), room));
-  const Status fits = place_->view.Settle(freed_bytes);
+  Status fits = place_->view.Settle(freed_bytes);
   std::shared_ptr<SessionFile> file;
   uint64_t row_number = 0, removals = 0;
   {
