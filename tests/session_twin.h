@@ -288,9 +288,13 @@ class SessionTwin {
     }
     ++counts_.changes[part.end ? "forget a part" : "forget"];
     const ForgetScope scope{view, kTenant, store.OthersOf(kTenant, id)};
+    AskedForget asked{.messages = {part.index, part.index + 1}, .part = {}};
+    if (part.end) {
+      asked.part = {*ByteOfCodePoint(content, part.begin), *ByteOfCodePoint(content, *part.end)};
+    }
+    NoteForgotten(id, ForgottenTexts(state, asked, scope).Take());
     auto forgetting = ForgetPart(store, state, part, scope);
     ASSERT_TRUE(forgetting) << forgetting.error().message;
-    NoteForgotten(id, forgetting->requests);
     ASSERT_TRUE(turn->Replace(std::move(forgetting->state)));
     for (ForgetRequest& request : forgetting->requests) {
       std::promise<Erasure> told;
@@ -356,7 +360,7 @@ class SessionTwin {
       requests = some.forgetting.requests;
       rule = ForgottenTexts(state, some.asked, scope).Take();
       notes_right = AreCut(rule, state, some);
-      NoteForgotten(id, requests);
+      NoteForgotten(id, rule);
     }
     const Texts before = ResidentIn(engine);
     DiskRecords::Records stored;
@@ -433,8 +437,8 @@ class SessionTwin {
   void NoteForgotten(const std::string& id, std::span<const ForgetRequest> requests) {
     for (Read& read : read_[id]) {  // what is before the texts stays
       size_t left = read.ids.size();
-      for (const auto& [owner, salt, ids, first, last, adapters, kept] : requests) {
-        if (Common(read.ids, ids) > last) left = std::min<size_t>(left, first);
+      for (const ForgetRequest& one : requests) {
+        if (Common(read.ids, one.ids) > one.last) left = std::min<size_t>(left, one.first);
       }
       if (left < read.end) read.end = SIZE_MAX;  // its first message is not whole
       read.ids.resize(left);

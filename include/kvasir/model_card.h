@@ -24,7 +24,7 @@ struct ModelCard {
   std::optional<TokenId> decoder_start;
   uint32_t source_vocab_size = 0;             // of such a model; others: 0
   std::optional<LanguagePair> language_pair;  // of a model that translates one pair of languages
-  uint32_t draft_vocab_size = 0;              // of the draft model; 0: there is none
+  uint32_t draft_vocab_size = 0;              // 0 without a draft model
   std::vector<TokenId> bos, eos;
   FimTokens fim;  // those that the model's files name
   SamplingDefaults sampling;

@@ -21,17 +21,18 @@ Status CheckTranscripts(const TranscriptBenchOptions& options, const ModelCard& 
     return FailField(Code::kInvalidArgument, "transcript", "line {}: {}", of.line, why);
   };
   // A draft model drafts nothing for a text that it cannot read.
-  const bool is_drafts = card.draft_vocab_size > 0 && card.draft_vocab_size < card.vocab_size;
-  const uint32_t vocab_size = is_drafts ? card.draft_vocab_size : card.vocab_size;
+  const bool draft_has_fewer = card.draft_vocab_size > 0 && card.draft_vocab_size < card.vocab_size;
+  const uint32_t vocab_size = draft_has_fewer ? card.draft_vocab_size : card.vocab_size;
   for (const Transcript& of : options.transcripts) {
     for (const auto& [name, ids] : {std::pair("prompt", std::span<const TokenId>(of.prompt)),
                                     std::pair("answer", std::span<const TokenId>(of.answer))}) {
       if (ids.empty()) return refuse(of, fmt::format("\"{}\" is empty", name));
       for (const TokenId id : ids) {
         if (id >= 0 && static_cast<uint32_t>(id) < vocab_size) continue;
-        return refuse(of, fmt::format("\"{}\" has the id {}, which is outside the {}'s "
-                                      "vocabulary [0, {})",
-                                      name, id, is_drafts ? "draft model" : "model", vocab_size));
+        return refuse(of,
+                      fmt::format("\"{}\" has the id {}, which is outside the {}'s "
+                                  "vocabulary [0, {})",
+                                  name, id, draft_has_fewer ? "draft model" : "model", vocab_size));
       }
     }
     const size_t tokens = of.prompt.size() + of.answer.size();

@@ -47,6 +47,17 @@ class LeftFileTest : public SessionFolderTest {
     EXPECT_EQ(store_->counts().sessions, 0u);
     EXPECT_EQ(store_->counts().bytes, 0u);
   }
+  // Adds a message, and gives the file up while it is written.
+  void AddWhileItLeaves(const std::string& id) {
+    {
+      const auto turn = *store_->Queue("t", id, [] {});
+      LeaveDuringTheNextWrite();
+      EXPECT_TRUE(Add(*turn, "second"));
+    }
+    ExpectElsewhere(id);
+    UseFileAgain();
+    EXPECT_EQ(LastText(id), "second");
+  }
   std::string LastText(const std::string& id) {
     const auto found = store_->Find("t", id);
     return found ? found->state->messages.back()->content : found.error().text();
@@ -95,14 +106,7 @@ TEST_F(LeftFileTest, AChangeThatIsUnderWayIsInTheFile) {
   ExpectElsewhere(id);
   UseFileAgain();
   EXPECT_EQ(LastText(id), "first");
-  {
-    const auto turn = *store_->Queue("t", id, [] {});
-    LeaveDuringTheNextWrite();
-    EXPECT_TRUE(Add(*turn, "second"));
-  }
-  ExpectElsewhere(id);
-  UseFileAgain();
-  EXPECT_EQ(LastText(id), "second");
+  AddWhileItLeaves(id);
 }
 
 TEST_F(LeftFileTest, AFirstRowThatIsUnderWayIsInTheFile) {
@@ -110,14 +114,7 @@ TEST_F(LeftFileTest, AFirstRowThatIsUnderWayIsInTheFile) {
   const std::string id = Make("first");
   UseFileAgain();
   EXPECT_FALSE(store_->Find("t", id)->on_disk);
-  {
-    const auto turn = *store_->Queue("t", id, [] {});
-    LeaveDuringTheNextWrite();
-    EXPECT_TRUE(Add(*turn, "second"));
-  }
-  ExpectElsewhere(id);
-  UseFileAgain();
-  EXPECT_EQ(LastText(id), "second");
+  AddWhileItLeaves(id);
 }
 
 TEST_F(LeftFileTest, AResponseThatIsBeingStoredIsInTheFile) {
