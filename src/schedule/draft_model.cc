@@ -17,6 +17,11 @@ namespace {
 // The logit of a token that only the other vocabulary has: of weight 0, and finite.
 constexpr float kNoToken = -1e30f;
 
+// Returns the place of the request with that id, or the end.
+auto RequestOf(std::span<const std::unique_ptr<Request>> running, RequestId id) {
+  return std::ranges::find(running, id, [](const auto& request) { return request->id; });
+}
+
 }  // namespace
 
 DraftModel::DraftModel(const DraftModelParts& parts, const SchedulerOptions& options,
@@ -41,7 +46,9 @@ DraftModel::DraftModel(const DraftModelParts& parts, const SchedulerOptions& opt
   logits_.resize(size_t{options.parallel} * std::max(runner_.config().vocab_size, vocab_size_));
 }
 
-DraftModel::~DraftModel() { DropAll(); }
+DraftModel::~DraftModel() {
+  for (const auto& slot : slots_) Release(*slot);
+}
 
 void DraftModel::Release(Slot& slot) {
   slot.DropKv();
@@ -54,8 +61,13 @@ void DraftModel::Release(Slot& slot) {
   slot.num_known = slot.ask_at = 0;
 }
 
-void DraftModel::DropAll() {
-  for (const auto& slot : slots_) Release(*slot);
+void DraftModel::DropOf(std::span<const std::unique_ptr<Request>> running,
+                        const std::function<bool(const std::string&)>& is_owner) {
+  for (const auto& slot : slots_) {
+    if (!slot->id) continue;
+    const auto request = RequestOf(running, *slot->id);
+    if (request == running.end() || is_owner((*request)->cache_owner())) Release(*slot);
+  }
 }
 
 void DraftModel::Zero() {
@@ -79,7 +91,7 @@ void DraftModel::Accept(Slot& slot, std::span<const TokenId> known, KvCache& cac
 void DraftModel::Sweep(std::span<const std::unique_ptr<Request>> running) {
   for (const auto& slot : slots_) {
     if (!slot->id) continue;
-    const auto request = std::ranges::find(running, *slot->id, [](const auto& r) { return r->id; });
+    const auto request = RequestOf(running, *slot->id);
     const Sequence* sequence = nullptr;
     if (request != running.end()) {
       for (const auto& one : (*request)->answer.sequences) {
@@ -124,17 +136,17 @@ void DraftModel::Fill(std::span<const std::unique_ptr<Request>> running, const S
 // Reads what is lacking, and drafts what is wished for.
 void DraftModel::DraftWishes(std::span<const std::unique_ptr<Request>> running,
                              const StepCost& cost) {
-  ReadPrompts(cost);
-  const uint64_t start_ns = MonotonicNs();
   std::erase_if(wishes_, [&](Slot* slot) {
-    if (!slot->has_kv || slot->is_behind()) return true;
     slot->sequence->draft.withheld = !drafter_.MayDraft(*slot->request);
     return slot->sequence->draft.withheld;
   });
+  ReadPrompts(cost);
+  const uint64_t start_ns = MonotonicNs();
+  std::erase_if(wishes_, [](Slot* slot) { return !slot->has_kv || slot->is_behind(); });
   uint32_t longest = options_.speculate == Speculate::kAlways ? kMaxDraft : 0;
   if (longest == 0 && !wishes_.empty()) longest = PaceOf(wishes_, cost).longest;
   for (Slot* slot : wishes_) slot->sequence->draft.withheld = longest == 0;
-  DraftTokens(running, longest);
+  if (longest > 0) DraftTokens(running, longest);
   last_ns_ = MonotonicNs() - start_ns;
   for (const Slot* slot : wishes_) {
     tenants_.Charge(slot->request->tenant, static_cast<double>(last_ns_) / wishes_.size());

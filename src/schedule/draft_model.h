@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cache/identity.h"
@@ -50,8 +52,10 @@ class DraftModel {
   // Gives back the KV of sequences that ended or do not run any more. What they have stays in its
   // cache, for the next turn.
   void Sweep(std::span<const std::unique_ptr<Request>> running);
-  // Gives back the KV of all sequences: some of it will be forgotten.
-  void DropAll();
+  // Gives back the KV of sequences whose cache owner is such a one, since some of it will be
+  // forgotten, and of those that do not run any more.
+  void DropOf(std::span<const std::unique_ptr<Request>> running,
+              const std::function<bool(const std::string&)>& is_owner);
   // Zeroes what earlier steps left in memory.
   void Zero();
   void CheckInvariants() const { cache_.CheckInvariants(); }

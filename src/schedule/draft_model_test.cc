@@ -305,6 +305,27 @@ TEST(DraftModel, IsErasedAndForgottenWithTheCache) {
   }
 }
 
+// A sequence that shares nothing would be read again from its beginning.
+TEST(DraftModel, KeepsWhatItReadWhereAnotherOwnerIsErased) {
+  std::vector<uint32_t> steps;
+  for (const bool erases : {false, true}) {
+    ModelDrafting drafting({});
+    const GenerateRequest spec = DraftedSpec(4);
+    drafting.Begin(0, spec);
+    while (drafting.answers[0].size() < 10) drafting.Step();
+    if (erases) {
+      Scheduler& scheduler = drafting.scheduler();
+      scheduler.Erase("bob", [](const Erasure&) {});
+      scheduler.EraseHere(KvCache::OwnerOf("bob"), [](const Erasure&) {});
+      scheduler.Forget({.owner = "bob", .ids = spec.prompt, .first = 0, .last = 19},
+                       std::make_shared<const KeptPrompts>(), [](const Erasure&) {});
+    }
+    drafting.Run();
+    steps.push_back(drafting.draft_steps());
+  }
+  EXPECT_EQ(steps[0], steps[1]);
+}
+
 // Two tokens of six that were there before say little of the next one, and cost nothing to look up.
 TEST(DraftModel, DraftsWhereMemoryIsOftenWrong) {
   OwnClock clock;

@@ -157,19 +157,25 @@ void Scheduler::Charge() {
   }
 }
 
+// Gives back the draft model's KV of owners of which something will be forgotten.
+void Scheduler::DropDraftKv(const std::function<bool(const std::string&)>& is_owner) {
+  if (DraftModel* const model = drafts_.model()) model->DropOf(requests_.running, is_owner);
+}
+
 void Scheduler::Erase(std::string_view owner, ErasureSink&& done) {
-  if (DraftModel* const model = drafts_.model()) model->DropAll();
+  DropDraftKv([&](const std::string& name) { return name == owner; });
   ends_.FailWalks(requests_.StopSharing(owner, {}));
   erasures_.Erase(owner, std::move(done));
   requests_.retry_admission = true;
 }
 
 void Scheduler::EraseHere(const Digest& owner, ErasureSink&& done) {
-  if (DraftModel* const model = drafts_.model()) model->DropAll();
+  const auto is_owner = [&](const std::string& name) { return KvCache::OwnerOf(name) == owner; };
+  DropDraftKv(is_owner);
   std::set<std::string> names;
   const auto collect = [&](const auto& requests) {
     for (const auto& request : requests) {
-      if (KvCache::OwnerOf(request->cache_owner()) == owner) names.insert(request->cache_owner());
+      if (is_owner(request->cache_owner())) names.insert(request->cache_owner());
     }
   };
   collect(requests_.waiting);
@@ -182,7 +188,7 @@ void Scheduler::EraseHere(const Digest& owner, ErasureSink&& done) {
 
 void Scheduler::Forget(const ForgetRequest& request, const std::shared_ptr<const KeptPrompts>& kept,
                        ErasureSink&& done) {
-  if (DraftModel* const model = drafts_.model()) model->DropAll();
+  DropDraftKv([&](const std::string& name) { return name == request.owner; });
   ends_.FailWalks(
       requests_.StopSharing(request.owner, std::span(request.ids).first(request.last + 1)));
   erasures_.Forget(request, kept, std::move(done));
@@ -195,6 +201,9 @@ void Scheduler::ZeroScratch() {
   draws_.Zero();
   chooser_.Zero();
   if (DraftModel* const model = drafts_.model()) model->Zero();
+  for (const auto& request : requests_.running) {
+    for (const auto& sequence : request->answer.sequences) sequence->draft = {};
+  }
   ends_.ClearErased();
 }
 

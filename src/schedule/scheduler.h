@@ -172,6 +172,7 @@ class Scheduler {
   void CountStep(uint64_t step_ns);
   void Charge();
   void ZeroScratch();
+  void DropDraftKv(const std::function<bool(const std::string&)>& is_owner);
   void PublishStats() { figures_.Publish(requests_, planner_.requests(), cache_); }
 
   KvCache& cache_;
