@@ -18,7 +18,7 @@ void AnswerLengths::Ring::Add(uint32_t tokens) {
 }
 
 void AnswerLengths::Add(uint32_t tenant, uint32_t tokens) {
-  tenants_[tenant].Add(tokens);
+  if (tenant != 0) tenants_[tenant].Add(tokens);
   all_.Add(tokens);
   factor_ -= (factor_ - 1) * kDecay;
 }

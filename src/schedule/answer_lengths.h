@@ -8,7 +8,8 @@
 
 namespace kvasir {
 
-// The last kKept lengths of each tenant and of all tenants. Memory: 1 KiB a tenant, reserved at
+// The last kKept lengths of each tenant and of all tenants. Of tenant 0, which all without a number
+// share, nothing is known alone: what others do would show. Memory: 1 KiB a tenant, reserved at
 // construction. One thread at a time.
 class AnswerLengths {
  public:

@@ -26,6 +26,14 @@ TEST(AnswerLengths, AreTheMeanOfThoseThatWereLonger) {
   EXPECT_EQ(lengths.Expected(0, 500), 1000u);
 }
 
+TEST(AnswerLengths, OfTenantsWithoutANumberAreOfAll) {
+  AnswerLengths lengths(2, 256);
+  for (uint32_t i = 0; i < AnswerLengths::kKept; ++i) lengths.Add(0, 8);
+  EXPECT_EQ(lengths.Expected(0, 0), 8u);
+  EXPECT_FALSE(lengths.knows_tenant(0));
+  EXPECT_EQ(lengths.ExpectedOfTenant(0, 0), 256u);
+}
+
 TEST(AnswerLengths, ForgetTheOldest) {
   AnswerLengths lengths(1, 256);
   for (uint32_t i = 0; i < AnswerLengths::kKept; ++i) lengths.Add(0, 1000);
