@@ -93,13 +93,18 @@ void DraftBook::Settle(Request& request, Sequence& sequence) {
 
 void DraftBook::CountStep(StepBatch& batch, uint64_t step_ns) {
   if (model_) step_ns += model_->last_ns();
-  if (options_.speculate != Speculate::kAuto || batch.work().prefill_rows > 0) return;
+  if (options_.speculate != Speculate::kAuto) return;
+  const bool decodes_alone = batch.work().prefill_rows == 0;
   for (const StepBatch::Rows& rows : batch.rows()) {
     if (!rows.decodes) continue;
     Request& request = *rows.request;
     const Draft& draft = rows.sequence->draft;
     const bool drafted = rows.num_drafted > 0;
     const bool could_draft = draft.num_tokens > 0 || draft.withheld;
+    if (!decodes_alone) {
+      if (could_draft && !drafted) request.answer.pace.NotePlain();
+      continue;
+    }
     if (could_draft && !drafted) drafter_.CountUntried(request, draft);
     request.answer.pace.AddStep(
         {.drafted = drafted,

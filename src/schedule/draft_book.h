@@ -49,7 +49,8 @@ class DraftBook {
   // Commits the rows that are right and drops the others, if the sequence checks a draft. Before
   // the end of an answer: its tail enters the cache only if nothing follows it.
   void Settle(Request& request, Sequence& sequence);
-  // Measures what drafting gives, in steps that decode alone: those with prompts take longer.
+  // Measures what drafting gives, in steps that decode alone: those with prompts take longer, and
+  // only count as steps that drafted nothing.
   void CountStep(StepBatch& batch, uint64_t step_ns);
 
  private:

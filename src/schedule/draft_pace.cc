@@ -55,7 +55,7 @@ void DraftPace::Speed::Add(double more_tokens, uint64_t more_ns) {
 void DraftPace::AddStep(const Step& step) {
   if (!step.drafted) {
     plain_.Add(step.num_tokens, step.ns);
-    if (step.could_draft) since_plain_ = 0;
+    if (step.could_draft) NotePlain();
     return;
   }
   drafted_.Add(step.num_tokens, step.ns);

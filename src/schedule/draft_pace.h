@@ -60,6 +60,8 @@ class DraftPace {
     uint64_t answer_tokens;  // after it
   };
   void AddStep(const Step& step);
+  // Notes a step that could draft and did not, whose time says nothing.
+  void NotePlain() { since_plain_ = 0; }
 
  private:
   // Decaying sums.

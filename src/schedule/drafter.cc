@@ -155,6 +155,10 @@ void Drafter::Cut(const Request& request, const Sequence& sequence, Draft& draft
   draft.num_tokens =
       static_cast<uint32_t>(std::ranges::find_if(draft.all(), ends) - draft.all().begin());
   if (!sequence.format) return;
+  if (sequence.format_end != sequence.tokens.size()) {  // it reads the answer again first
+    draft.num_tokens = 0;
+    return;
+  }
   const TokenTrie& trie = request.format.masks->trie();
   Matcher at = *sequence.format;
   WalkSteps steps(format_steps_.of_known_draft());
