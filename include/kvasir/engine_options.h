@@ -88,7 +88,8 @@ struct EngineOptions {
   Speculate speculate = Speculate::kAuto;
   uint32_t draft_max = 16;  // tokens of a draft, at most kMaxDraft; 0: no drafts
   // A second, smaller model with the same vocabulary, as `model`: it drafts where the cache and a
-  // prediction have nothing. Or, for bench, random weights, as `shape`. Absent: none.
+  // prediction have nothing, or are wrong too often. Or, for bench, random weights, as `shape`.
+  // Absent: none.
   std::optional<std::string> draft_model, draft_shape;
   uint64_t draft_kv_memory_bytes = uint64_t{256} << 20;  // of its cache
   uint32_t target_itl_ms = 200;  // how long a step may take while something decodes; 0: no limit

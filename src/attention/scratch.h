@@ -8,7 +8,7 @@
 namespace kvasir {
 
 inline constexpr uint32_t kAttentionTile = 64;  // tokens
-inline constexpr uint32_t kMaxTileRows = 8;     // rows processed together, all heads (decode)
+inline constexpr uint32_t kMaxTileRows = 8;     // rows that read K and V as they are stored
 
 // One query head of one row: its softmax over the current span and tile.
 struct alignas(64) AttentionQuery {

@@ -117,7 +117,7 @@ std::vector<Flag> CacheFlags() {
       {"draft-max", "N", "at most N tokens ahead, 0 to 32 (default 16)"},
       {"draft-model", "M",
        "a smaller model with the same vocabulary, as --model: it drafts where the cache has "
-       "nothing"},
+       "nothing, or is wrong too often"},
       {"draft-hf-repo", "REPO", "as --draft-model, and fetches it first, as --hf-repo does"},
       {"draft-kv-memory", "SIZE",
        "the most the cache of the draft model may take (default 256MiB)"},
