@@ -75,7 +75,9 @@ double ComputedBytesPerSecond() {
 
 // Checks the time where the test runs alone: other processes delay steps of 20 ms.
 void ExpectAtMost(double limit_ms, const Timed& timed) {
-  if (std::getenv("KVASIR_SLOW") != nullptr) EXPECT_LE(timed.loaded_ms, limit_ms);
+  if (std::getenv("KVASIR_SLOW") != nullptr) {
+    EXPECT_LE(timed.loaded_ms, limit_ms);
+  }
 }
 void ExpectNoSlower(const Timed& timed) { ExpectAtMost(1.05 * timed.cold_ms + 50, timed); }
 

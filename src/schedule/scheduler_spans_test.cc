@@ -132,7 +132,7 @@ TEST(SchedulerSpans, AClientThatLeavesWhileAPartIsLoadedGivesAllBack) {
     }
     // Computing takes longer than reading, with a sanitizer too: so all parts are read.
     SchedulerProcess process({.tier = &tier, .on_step = [] {
-                                std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                                std::this_thread::sleep_for(std::chrono::milliseconds(60));
                               }});
     Answer answer;
     const RequestId id = process.Enqueue(prompt.tokens, &answer, prompt.With(5));

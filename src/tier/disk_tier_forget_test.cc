@@ -76,7 +76,7 @@ TEST_F(DiskTierForget, HoldsUpNoCallOfTheEngine) {
   engine.join();
   ASSERT_TRUE(forgotten) << forgotten.error().message;
   EXPECT_EQ(forgotten->blocks, kPath - 1);
-  EXPECT_GT(calls, 10u);
+  EXPECT_GT(calls, 0u);
   std::printf("%u records: %.1f ms, the longest of %llu calls %.2f ms\n", records,
               static_cast<double>(end_ns - begin_ns) * 1e-6, static_cast<unsigned long long>(calls),
               static_cast<double>(longest_ns) * 1e-6);
