@@ -57,17 +57,20 @@ if(KVASIR_TESTS)
   include(GoogleTest)
 endif()
 
-# With a sanitizer nothing is optimised of tests and of what does not compute, so reading headers is most of what the
-# compiler does: these are compiled once, for all files of -O0 (`access_test`: 3.2 s of CPU, 6.8 without).
+# With a sanitizer little is optimised, so reading headers is most of what the compiler does: these are compiled once
+# for all files of -O0, and once for those of -O1 (`access_test`: 3.2 s of CPU, 6.8 without).
+set(KVASIR_STANDARD_HEADERS <nlohmann/json.hpp> <fmt/format.h> <fmt/ranges.h> <algorithm> <array> <atomic> <chrono>
+  <cmath> <condition_variable> <cstdint> <deque> <filesystem> <fstream> <functional> <future> <map> <memory> <optional>
+  <random> <set> <span> <sstream> <string> <string_view> <thread> <unordered_map> <utility> <vector>)
 if(KVASIR_SANITIZE AND KVASIR_TESTS)
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/headers.cc CONTENT "// Precompiled headers: cmake/kvasir.cmake.\n")
-  add_library(kvasir_headers OBJECT ${PROJECT_BINARY_DIR}/headers.cc)
-  target_link_libraries(kvasir_headers PRIVATE kvasir_flags GTest::gtest)
+  foreach(headers kvasir_headers kvasir_headers_optimised)
+    add_library(${headers} OBJECT ${PROJECT_BINARY_DIR}/headers.cc)
+    target_link_libraries(${headers} PRIVATE kvasir_flags GTest::gtest)
+  endforeach()
   target_compile_options(kvasir_headers PRIVATE -O0)
-  target_precompile_headers(kvasir_headers PRIVATE <gtest/gtest.h> <nlohmann/json.hpp> <fmt/format.h> <fmt/ranges.h>
-    <algorithm> <array> <atomic> <chrono> <cmath> <condition_variable> <cstdint> <deque> <filesystem> <fstream>
-    <functional> <future> <map> <memory> <optional> <random> <set> <span> <sstream> <string> <string_view> <thread>
-    <unordered_map> <utility> <vector>)
+  target_precompile_headers(kvasir_headers PRIVATE <gtest/gtest.h> ${KVASIR_STANDARD_HEADERS})
+  target_precompile_headers(kvasir_headers_optimised PRIVATE ${KVASIR_STANDARD_HEADERS})
 endif()
 
 # Sources of these folders, and the tests of each folder, are compiled joined: they nearly all read the same
@@ -91,12 +94,32 @@ set(KVASIR_COLDEST_FOLDERS cli eval hub plan observe access session remote event
 set(KVASIR_UNOPTIMISED_FOLDERS ${KVASIR_COLD_FOLDERS})
 list(REMOVE_ITEM KVASIR_UNOPTIMISED_FOLDERS jinja)
 
+# Their sources are compiled for many targets, and read few headers.
+set(KVASIR_KERNEL_FOLDERS simd format tensor attention)
+
 # They read no bytes as other types: nothing for the check of alignment to see.
-set(KVASIR_WITHOUT_BYTES jinja text chat grammar sampling schedule engine http access api server hub plan cli
+set(KVASIR_WITHOUT_CASTS jinja text chat grammar sampling schedule engine http access api server hub plan cli
     observe policy testing)
 
 # Their tests start no thread: nothing for ThreadSanitizer to see.
 set(KVASIR_SINGLE_THREADED simd format tensor attention import jinja plan hub)
+
+# Nor do tests whose text has none of these: what names a thread, or something that starts one.
+set(KVASIR_THREAD_WORDS
+  "[Tt]hread|async|Engine|Tier|Server|Pool|Loop|Exporter|Lookup|Publisher|Redis|S3|Process|Queue|Storage|Socket")
+
+# kvasir_threaded(OUT TESTS...): sets OUT to the tests that have one. Each change of a test configures anew.
+function(kvasir_threaded out)
+  set(threaded "")
+  foreach(test ${ARGN})
+    file(STRINGS ${test} found REGEX "${KVASIR_THREAD_WORDS}" LIMIT_COUNT 1)
+    if(found)
+      list(APPEND threaded ${test})
+    endif()
+  endforeach()
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${ARGN})
+  set(${out} ${threaded} PARENT_SCOPE)
+endfunction()
 
 # source_paths.h: where tests and benchmarks find their data. A header, not a definition of every file:
 # another copy of the repository finds the others' objects in ccache.
@@ -170,7 +193,7 @@ function(kvasir_library name)
       # GCC takes the unnamed namespace of a joined file for that of a header.
       target_compile_options(kvasir_${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
     endif()
-    if(KVASIR_SANITIZE AND name IN_LIST KVASIR_WITHOUT_BYTES)
+    if(KVASIR_SANITIZE AND name IN_LIST KVASIR_WITHOUT_CASTS)
       target_compile_options(kvasir_${name} PRIVATE -fno-sanitize=alignment)
     endif()
     if(name IN_LIST KVASIR_COLD_FOLDERS)
@@ -180,19 +203,24 @@ function(kvasir_library name)
       endif()
       target_compile_options(kvasir_${name} PRIVATE $<$<CONFIG:Release>:${level}>)
     endif()
+    set(headers kvasir_headers_optimised)
     if(KVASIR_SANITIZE AND name IN_LIST KVASIR_UNOPTIMISED_FOLDERS)
       target_compile_options(kvasir_${name} PRIVATE -O0)
-      if(TARGET kvasir_headers)
-        target_precompile_headers(kvasir_${name} REUSE_FROM kvasir_headers)
-      endif()
+      set(headers kvasir_headers)
+    endif()
+    if(TARGET ${headers} AND NOT name IN_LIST KVASIR_KERNEL_FOLDERS)
+      target_precompile_headers(kvasir_${name} REUSE_FROM ${headers})
     endif()
   else()
     add_library(kvasir_${name} INTERFACE)
     target_link_libraries(kvasir_${name} INTERFACE kvasir_flags ${L_DEPS})
   endif()
   set(test_libs kvasir_${name} ${L_TEST_DEPS})
-  if(KVASIR_SANITIZE STREQUAL thread AND name IN_LIST KVASIR_SINGLE_THREADED)
-    return()
+  if(KVASIR_SANITIZE STREQUAL thread)
+    if(name IN_LIST KVASIR_SINGLE_THREADED)
+      return()
+    endif()
+    kvasir_threaded(tests ${tests})
   endif()
   if(tests AND name STREQUAL load)
     if(KVASIR_BENCH)  # which compiles the room
@@ -227,13 +255,13 @@ endif()
 set(KVASIR_OPTIONS_avx512vnni ${KVASIR_OPTIONS_avx512} -mavx512vnni)
 set(KVASIR_OPTIONS_amx ${KVASIR_OPTIONS_avx512vnni} -mamx-tile -mamx-int8)
 if(KVASIR_SANITIZE)
-  # One narrow and one wide target are checked: the others touch the same memory, and it takes minutes to
-  # instrument them.
-  foreach(target scalar avxvnni avx512 amx)
-    list(APPEND KVASIR_OPTIONS_${target} -fno-sanitize=all)
-  endforeach()
+  # One narrow and one wide target are checked: the others touch the same memory. Those are left out (below), but the
+  # one that tests name; it takes minutes to instrument.
+  list(APPEND KVASIR_OPTIONS_scalar -fno-sanitize=all)
   # What is undefined shows in the narrow one: with its checks the wide one takes 79 s to compile, without 11.
-  list(APPEND KVASIR_OPTIONS_avx512vnni -fno-sanitize=undefined)
+  foreach(target avx512 avx512vnni)
+    list(APPEND KVASIR_OPTIONS_${target} -fno-sanitize=undefined)
+  endforeach()
 endif()
 set(KVASIR_OPTIONS_pclmul -mpclmul)
 set(KVASIR_OPTIONS_vpclmul256 -mpclmul -mvpclmulqdq)
@@ -249,7 +277,12 @@ endif()
 # A first build waits for no kernels that this CPU does not use; packages and tests have all of them.
 set(KVASIR_KERNELS all CACHE STRING "for which CPUs: all, or native (this one, and avx2)")
 set(KVASIR_LEFT_OUT "")
-if(KVASIR_KERNELS STREQUAL native AND CMAKE_HOST_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT CMAKE_CROSSCOMPILING)
+if(KVASIR_SANITIZE)
+  set(KVASIR_LEFT_OUT avxvnni avx512 amx)
+  if(KVASIR_SANITIZE STREQUAL thread)  # which thread touches what does not depend on the target
+    list(APPEND KVASIR_LEFT_OUT avx512vnni)
+  endif()
+elseif(KVASIR_KERNELS STREQUAL native AND CMAKE_HOST_SYSTEM_PROCESSOR STREQUAL x86_64 AND NOT CMAKE_CROSSCOMPILING)
   file(STRINGS /proc/cpuinfo cpu REGEX "^flags" LIMIT_COUNT 1)
   set(KVASIR_LEFT_OUT scalar avxvnni avx512 avx512vnni amx)
   if(cpu MATCHES "avx512_vnni")
@@ -285,7 +318,7 @@ function(kvasir_target_sources out header prefix table)
     else()
       file(CONFIGURE OUTPUT ${file} CONTENT "#include \"${header}\"\n")
     endif()
-    set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "${KVASIR_OPTIONS_${target}}"
+    set_source_files_properties(${file} PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS "${KVASIR_OPTIONS_${target}}"
       COMPILE_DEFINITIONS "KVASIR_TARGET_NS=${target};${KVASIR_LANES_${target}}")
     list(APPEND sources ${file})
   endforeach()
