@@ -92,8 +92,13 @@ def main():
     libm = libm_symbols()
     if output_of("uname", "-m").strip() == "x86_64":
         self_test(libm)
-    objects = sorted({path for pattern in OBJECTS for path in build.glob(pattern)
-                      if not OTHERS.search(str(path))})
+    objects = set()
+    for pattern in OBJECTS:
+        of_pattern = {path for path in build.glob(pattern) if not OTHERS.search(str(path))}
+        if not of_pattern:
+            sys.exit(f"kernels: no object in {build} is {pattern}: not built, or joined with others?")
+        objects |= of_pattern
+    objects = sorted(objects)
     bad, instructions, products = 0, 0, 0
     for path in objects:
         found, some, more = findings(path, libm)
