@@ -146,7 +146,7 @@ class Closing(Copied):
     """The last lines of `dev test`."""
 
     STUBS = "".join(f"{name}() {{ :; }}; " for name in ("install", "make_venv", "configure", "compile", "compile_sanitized",
-                                                        "without_binary", "threads_changed"))
+                                                        "without_binary", "threads_changed", "compile_ahead"))
     SLOW = "long random tests, fuzzers: ./dev test slow"
 
     def closing(self, arguments="", second="true", status=0, **environment):
@@ -156,13 +156,13 @@ class Closing(Copied):
         done = self.run_functions(f"{self.STUBS}cmd_test {arguments}", **environment)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         said = done.stdout[done.stdout.rindex("\npassed ") + 1:]
-        lines = re.fullmatch(r"(passed .*)\n((?:failed:\n(?:  .*\n)+)?)minutes of each phase:\n"
-                             r"((?: +\d+:\d\d  .*\n)+)(?:not run: (.*)\n)?", said)
+        lines = re.fullmatch(r"(passed .*)\n((?:failed:\n(?:  .*\n)+)?)minutes of each phase, and how busy the CPUs were:\n"
+                             r"((?: +\d+:\d\d +(?:\d+%)?  .*\n)+)(?:not run: (.*)\n)?", said)
         self.assertIsNotNone(lines, said)
         counts, names, phases, not_run = lines.groups()
         self.assertEqual(names, "failed:\n  second\n" if status else "")
         self.assertEqual(done.stderr.endswith("\ndev: failed: tests\n"), bool(status))
-        return counts, re.findall(r" +\d+:\d\d  (.*)\n", phases), not_run
+        return counts, re.findall(r" +\d+:\d\d +(?:\d+%)?  (\S.*)\n", phases), not_run
 
     def test_a_run_says_what_it_left_out_and_the_commands_for_that(self):
         left_out = f"sanitizers, browsers, load, style: ./dev test all; {self.SLOW}"
@@ -209,6 +209,27 @@ class NotCompiled(Copied):
     def test_what_was_not_compiled_is_named(self):
         self.assertEqual(self.run_functions("without_binary asan").stdout.split(), ["fuzz_replay", "tier_test"])
         self.assertEqual(self.run_functions("without_binary asan base_test tier_test").stdout.split(), ["tier_test"])
+
+
+class SanitizedOnceMore(Copied):
+    """What fails beside others in tools/sanitize.sh."""
+
+    def status(self, test, said=""):
+        logs = "build/asan/Testing/Temporary"
+        self.script("build/asan/src/base/base_test")
+        self.script("bin/ctest", 'case "$*" in *--rerun-failed*) echo passed >again; exit 0 ;; esac',
+                    f"mkdir -p {logs}; echo '3:{test}' >{logs}/LastTestsFailed.log", f"echo '{said}' >{logs}/LastTest.log; exit 8")
+        again = self.root / "again"
+        again.unlink(missing_ok=True)
+        return self.run_here("tools/sanitize.sh", "asan").returncode, again.exists()
+
+    def test_what_waits_for_clocks_runs_once_more(self):
+        self.assertEqual(self.status("schedule_test.2"), (0, True))
+
+    def test_nothing_else_does(self):
+        self.assertEqual(self.status("base_test.2"), (8, False))
+        for said in ("WARNING: ThreadSanitizer: data race", "x.cc:3: runtime error: overflow"):
+            self.assertEqual(self.status("schedule_test.2", said), (8, False), said)
 
 
 class TenRuns(Copied):

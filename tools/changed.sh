@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 base=$(git merge-base origin/main HEAD 2>/dev/null || git rev-parse HEAD)
-if ! git diff --quiet "$base" --; then
+if ! git diff --quiet "$base" -- || [ -n "$(git status --porcelain)" ]; then
   { git diff --name-only --diff-filter=d "$base" -- "$@"; git ls-files --others --exclude-standard -- "$@"; } |
     xargs -rd '\n' ls -td
   exit

@@ -13,8 +13,6 @@ case "${1:-}" in
 esac
 readonly limit_s=${LIMIT_S:-$default_limit_s}
 readonly question='{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16}'
-readonly work=$(mktemp -d /var/tmp/kvasir-fresh.XXXXXX)
-readonly machine=$work/root log=$work/log
 server_pid=
 
 die() { printf 'fresh_machine: %s\n' "$*" >&2; exit 1; }
@@ -113,6 +111,8 @@ time_of() { awk -v pattern="$1" -v otherwise="$2" '$0 ~ pattern { print $1; foun
 
 [ "$(id -u)" = 0 ] || die "needs root: debootstrap and chroot"
 command -v debootstrap >/dev/null || die "needs debootstrap: apt-get install debootstrap"
+readonly work=$(mktemp -d /var/tmp/kvasir-fresh.XXXXXX)
+readonly machine=$work/root log=$work/log
 trap clean_up EXIT
 : >"$log"
 

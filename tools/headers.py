@@ -57,7 +57,7 @@ def main():
     names = subprocess.run([*listing, "src/*.h", "include/*.h"], cwd=ROOT, text=True,
                            capture_output=True, check=True).stdout.split()
     headers = [ROOT / n for n in names if (ROOT / n).exists()]
-    end = time.monotonic() + float("inf" if "--all" in sys.argv[1:] else os.environ.get("HEADERS_S", "40"))
+    end = time.monotonic() + float("inf" if "--all" in sys.argv[1:] else os.environ.get("HEADERS_S", "20"))
 
     def check(header):
         return compiles(header, flags_for(header, flags_of)) if time.monotonic() < end else None
