@@ -76,6 +76,9 @@ void ReadAdapters(JsonFields& fields, std::string_view name, const ModelView& mo
     request->adapters = std::move(*choices);
   } else if (const auto card = AdapterNamed(name, model)) {
     request->adapters = {{card->id, 1.0}};
+  } else if (!model.takes_any_name && std::ranges::find(model.names, name) == model.names.end()) {
+    // CheckModel saw an adapter of this name, which was unloaded since.
+    fields.Fail(UnknownModel(name, model));
   }
 }
 

@@ -46,6 +46,18 @@ ModelView ViewOf(const Engine& engine, const ChatTemplate* own) {
   return view;
 }
 
+Error UnknownModel(std::string_view name, const ModelView& model) {
+  std::vector<std::string> known = model.names;
+  for (AdapterCard& card : model.adapters ? model.adapters() : std::vector<AdapterCard>()) {
+    if (card.is_model) known.push_back(std::move(card.name));
+  }
+  return {Code::kNotFound,
+          fmt::format("unknown model \"{}\" (known: {}); a server that is started with --alias '*' "
+                      "accepts every name",
+                      name, fmt::join(known, ", ")),
+          "model"};
+}
+
 Result<std::string> CheckModel(std::string_view given, const ModelView& model) {
   const auto is_known = [&](std::string_view name) {
     return std::ranges::find(model.names, name) != model.names.end() ||
@@ -60,14 +72,7 @@ Result<std::string> CheckModel(std::string_view given, const ModelView& model) {
     return FailField(Code::kNotFound, "model", "the name has {} bytes; give one of at most {}",
                      name.size(), kMaxAnyNameBytes);
   }
-  std::vector<std::string> known = model.names;
-  for (AdapterCard& card : model.adapters ? model.adapters() : std::vector<AdapterCard>()) {
-    if (card.is_model) known.push_back(std::move(card.name));
-  }
-  return FailField(Code::kNotFound, "model",
-                   "unknown model \"{}\" (known: {}); a server that is started with --alias '*' "
-                   "accepts every name",
-                   given, fmt::join(known, ", "));
+  return tl::unexpected(UnknownModel(given, model));
 }
 
 }  // namespace kvasir

@@ -68,5 +68,7 @@ ModelView ViewOf(const Engine& engine, const ChatTemplate* own);
 // kNotFound unless `name` is a listed name, "default" or empty (llama.vim), also with ":latest", or
 // the model takes any name. Returns the name to answer with.
 Result<std::string> CheckModel(std::string_view name, const ModelView& model);
+// Returns the kNotFound of a name that is unknown.
+Error UnknownModel(std::string_view name, const ModelView& model);
 
 }  // namespace kvasir
