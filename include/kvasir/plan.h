@@ -48,8 +48,8 @@ struct MemoryPlan {
   // Not in the total, and an upper bound: the program, its libraries and stacks, and the tokenizer,
   // counted as five times its file (measured: 1.3 to 4.7 times, vocabularies of 65,000 to 262,000).
   uint64_t process_bytes = uint64_t{48} << 20;
-  // The total and what only a start needs: file pages while weights are packed, and the parsed
-  // tokenizer file (ten times its bytes).
+  // The total and what only a start needs: file pages while weights are packed, rows of an adapter
+  // while it is packed, and the parsed tokenizer file (ten times its bytes).
   uint64_t load_peak_bytes = 0;
   uint64_t kv_memory_bytes = 0;  // limit of kv + index + cursors
   // What of the disk's cap (20 GiB where none is given) can be used: blocks on it are at most 2^18.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "import/lora_for_test.h"
 #include "simd/half.h"
 
 namespace kvasir {
@@ -30,33 +31,30 @@ std::vector<float> AdapterNumbers(Random& random, size_t count,
 constexpr uint32_t kIn = 60, kQOut = 100, kVOut = 37;
 
 LoraAdapter MakeAdapter(Random& random, uint32_t rank, WeightFormat format) {
-  LoraAdapter adapter{.format = format};
+  std::vector<LoraPair> pairs;
   for (const auto& [target, out] :
        {std::pair(LoraTarget::kQ, kQOut), std::pair(LoraTarget::kV, kVOut)}) {
-    adapter.pairs.push_back({.layer = 1,
-                             .target = target,
-                             .rank = rank,
-                             .in = kIn,
-                             .out = out,
-                             .scale = 0.5,
-                             .a = AdapterNumbers(random, size_t{rank} * kIn, format),
-                             .b = AdapterNumbers(random, size_t{out} * rank, format)});
+    pairs.push_back(
+        {.layer = 1, .target = target, .rank = rank, .in = kIn, .out = out, .scale = 0.5});
   }
-  adapter.numbers[0] = static_cast<uint8_t>(random.Below(256));
-  adapter.numbers[1] = static_cast<uint8_t>(random.Below(256));
+  LoraAdapter adapter =
+      LoraOf(pairs, AdapterNumbers(random, size_t{rank} * (2 * kIn + kQOut + kVOut), format));
+  adapter.format = format;
   return adapter;
 }
 
 // Adds B (factor * A x) to y in plain arithmetic, in the order that the class comment gives.
-void AddByDefinition(const LoraPair& pair, double scale, const float* x, float* y) {
+void AddByDefinition(const LoraPair& pair, const LoraNumbers& numbers, double scale, const float* x,
+                     float* y) {
   std::vector<float> t(pair.rank);
   for (uint32_t r = 0; r < pair.rank; ++r) {
-    for (uint32_t i = 0; i < pair.in; ++i) t[r] = std::fma(x[i], pair.a[r * pair.in + i], t[r]);
+    for (uint32_t i = 0; i < pair.in; ++i) t[r] = std::fma(x[i], numbers.a[r * pair.in + i], t[r]);
   }
   for (float& v : t) v *= LoraFactor(pair.scale, scale);
   for (uint32_t row = 0; row < pair.out; ++row) {
     float sum = 0;
-    for (uint32_t r = 0; r < pair.rank; ++r) sum = std::fma(t[r], pair.b[row * pair.rank + r], sum);
+    const float* of_row = &numbers.b[row * pair.rank];
+    for (uint32_t r = 0; r < pair.rank; ++r) sum = std::fma(t[r], of_row[r], sum);
     y[row] += sum;
   }
 }
@@ -66,14 +64,15 @@ class AdapterProducts : public testing::TestWithParam<Target> {};
 TEST_P(AdapterProducts, ComputeTheDefinitionForEachRowWhateverTheStepHolds) {
   constexpr uint32_t kMaxRows = 150, kStride = kQOut + kVOut + 5;
   Random random(11);
-  std::vector<LoraAdapter> adapters;
+  std::vector<WholeLora> adapters;
   std::vector<std::shared_ptr<const PackedAdapter>> packed;
   using enum WeightFormat;
   for (const auto& [rank, format] : {std::pair(1u, kF32), {7u, kF16}, {16u, kBf16}, {40u, kF16}}) {
-    adapters.push_back(MakeAdapter(random, rank, format));
+    adapters.push_back(*ReadWhole(MakeAdapter(random, rank, format)));
     auto made = PackedAdapter::Create(adapters.back(), 2);
     ASSERT_TRUE(made);
     ASSERT_EQ((*made)->bytes(), PackedAdapter::BytesFor(adapters.back()));
+    ASSERT_EQ((*made)->DigestWith(1), adapters.back().DigestWith(1));
     packed.push_back(*made);
   }
   const AdapterProduct::Options options{GetParam(), kMaxRows, {.max_rank = 40, .max_adapters = 3}};
@@ -85,7 +84,6 @@ TEST_P(AdapterProducts, ComputeTheDefinitionForEachRowWhateverTheStepHolds) {
   for (int repeat = 0; repeat < 60; ++repeat) {
     // Lists of up to 3 adapters, the same one twice among them.
     std::vector<std::vector<AppliedAdapter>> lists;
-    std::vector<std::vector<const LoraAdapter*>> sources;
     std::vector<StepSequence> sequences;
     uint32_t rows = 0;
     while (rows < kMaxRows && sequences.size() < 8) {
@@ -96,7 +94,7 @@ TEST_P(AdapterProducts, ComputeTheDefinitionForEachRowWhateverTheStepHolds) {
       for (uint64_t i = random.Below(4); i > 0; --i) {
         const size_t which = random.Below(adapters.size());
         const double scale = random.Below(2) == 0 ? 1 : -1.5;
-        list.push_back({packed[which].get(), scale, LoraDigest(adapters[which], scale)});
+        list.push_back({packed[which].get(), scale, packed[which]->DigestWith(scale)});
       }
       std::ranges::sort(list, {}, &AppliedAdapter::digest);
     }
@@ -108,12 +106,13 @@ TEST_P(AdapterProducts, ComputeTheDefinitionForEachRowWhateverTheStepHolds) {
       for (const AppliedAdapter& applied : sequence.adapters) {
         const auto at = std::ranges::find(packed, applied.adapter,
                                           [](const auto& pointer) { return pointer.get(); });
-        const LoraAdapter& source = adapters[static_cast<size_t>(at - packed.begin())];
+        const WholeLora& source = adapters[static_cast<size_t>(at - packed.begin())];
         for (uint32_t row = sequence.first_row; row < sequence.first_row + sequence.num_rows;
              ++row) {
           float* of_row = &expected[row * kStride];
-          AddByDefinition(source.pairs[0], applied.scale, &x[row * kIn], of_row);
-          AddByDefinition(source.pairs[1], applied.scale, &x[row * kIn], of_row + kQOut);
+          AddByDefinition(source.pairs[0], source.read[0], applied.scale, &x[row * kIn], of_row);
+          AddByDefinition(source.pairs[1], source.read[1], applied.scale, &x[row * kIn],
+                          of_row + kQOut);
         }
       }
     }

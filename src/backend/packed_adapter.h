@@ -42,22 +42,30 @@ class PackedAdapter {
  public:
   // Returns what Create allocates, exactly. O(pairs).
   static uint64_t BytesFor(const LoraAdapter& adapter);
-  // Packs the matrices. O(numbers). kExhausted: the memory is refused. REQUIRES: its layers are
-  // below num_layers.
+  // Reads the numbers and packs them. kExhausted: the memory is refused; other errors as
+  // ReadLoraNumbers. O(numbers). REQUIRES: its layers are below num_layers.
   static Result<std::shared_ptr<const PackedAdapter>> Create(const LoraAdapter& adapter,
                                                              uint32_t num_layers);
 
   const PackedInput& At(uint32_t layer, AdapterInput input) const {
     return layers_[layer][static_cast<size_t>(input)];
   }
+  // Returns LoraDigest of it, applied with `scale`.
+  Digest DigestWith(double scale) const { return LoraDigest(numbers_, pair_scales_, scale); }
   WeightFormat format() const { return format_; }
   uint64_t bytes() const { return arena_.used(); }
 
  private:
   using Layer = std::array<PackedInput, kNumAdapterInputs>;
-  static void Fill(const LoraAdapter& adapter, Arena& arena, std::vector<Layer>& layers);
+  struct Panels {
+    std::byte *a, *b;
+  };
+  static std::vector<Panels> Lay(const LoraAdapter& adapter, Arena& arena,
+                                 std::vector<Layer>& layers);
 
   WeightFormat format_ = WeightFormat::kF32;
+  Digest numbers_{};  // of ReadLoraNumbers
+  std::vector<double> pair_scales_;
   std::vector<Layer> layers_;
   Arena arena_;
 };
@@ -67,7 +75,7 @@ class PackedAdapter {
 struct AppliedAdapter {
   const PackedAdapter* adapter;
   double scale;
-  Digest digest;  // LoraDigest
+  Digest digest;  // PackedAdapter::DigestWith(scale)
 };
 
 }  // namespace kvasir

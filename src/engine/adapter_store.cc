@@ -37,7 +37,7 @@ Result<std::shared_ptr<ByteShare>> TakeShare(ByteBudget& budget, const LoraAdapt
   return std::make_shared<ByteShare>(budget, bytes);
 }
 
-// Packs an adapter. Its memory is counted until the last owner is gone.
+// Packs an adapter. Its memory is counted before a number is read, until the last owner is gone.
 Result<std::shared_ptr<const PackedAdapter>> PackWithin(ByteBudget& budget,
                                                         const LoraAdapter& adapter,
                                                         uint32_t num_layers,
@@ -55,25 +55,16 @@ Result<std::shared_ptr<const PackedAdapter>> PackWithin(ByteBudget& budget,
   });
 }
 
-Result<LoraAdapter> ReadSource(const AdapterSource& source, const ModelConfig& config) {
+Result<LoraAdapter> OpenSource(const AdapterSource& source, const ModelConfig& config) {
   constexpr uint32_t kSyntheticRank = 8;
   if (source.seed) return SyntheticLora(config, kSyntheticRank, *source.seed);
-  return ReadLora(source.path, config);
+  return OpenLora(source.path, config);
 }
 
-// Returns what LoraDigest and LoraFactor need.
-LoraAdapter WithoutNumbers(const LoraAdapter& adapter) {
-  LoraAdapter facts;
-  facts.numbers = adapter.numbers;
-  for (const LoraPair& pair : adapter.pairs) {
-    facts.pairs.push_back({.layer = pair.layer,
-                           .target = pair.target,
-                           .rank = pair.rank,
-                           .in = pair.in,
-                           .out = pair.out,
-                           .scale = pair.scale});
-  }
-  return facts;
+// Says that an error is about an adapter of the start.
+tl::unexpected<Error> OfStart(Error error) {
+  error.field = "lora";
+  return tl::unexpected(std::move(error));
 }
 
 Digest ListDigest(const std::vector<AppliedAdapter>& applied) {
@@ -85,46 +76,46 @@ Digest ListDigest(const std::vector<AppliedAdapter>& applied) {
 
 }  // namespace
 
-Result<std::vector<LoraAdapter>> ReadAdapters(const AdapterOptions& options,
+Result<std::vector<LoraAdapter>> OpenAdapters(const AdapterOptions& options,
                                               const ImportedModel& model) {
   std::vector<LoraAdapter> adapters;
   for (const AdapterSource& source : options.load) {
-    auto adapter = ReadSource(source, model.config);
-    if (!adapter) {
-      Error error = adapter.error();
-      error.field = "lora";
-      return tl::unexpected(std::move(error));
-    }
+    auto adapter = OpenSource(source, model.config);
+    if (!adapter) return OfStart(adapter.error());
     adapters.push_back(std::move(*adapter));
   }
   KV_TRY(CheckAdapters(options, adapters, model.name));
   return adapters;
 }
 
-uint64_t AdapterBudget(const AdapterOptions& options, std::span<const LoraAdapter> read) {
+uint64_t AdapterBudget(const AdapterOptions& options, std::span<const LoraAdapter> opened) {
   if (!options.any()) return 0;
   if (options.memory_bytes) return *options.memory_bytes;
   uint64_t bytes = 0;
-  for (const LoraAdapter& adapter : read) bytes += PackedAdapter::BytesFor(adapter);
+  for (const LoraAdapter& adapter : opened) bytes += PackedAdapter::BytesFor(adapter);
   return options.loads_later ? std::max(bytes, kLaterAdapterBytes) : bytes;
 }
 
-Status AddAdapters(const AdapterOptions& options, std::span<const LoraAdapter> read,
+uint64_t AdapterLoadBytes(std::span<const LoraAdapter> opened) {
+  uint64_t bytes = 0;  // one is read after the other
+  for (const LoraAdapter& adapter : opened) bytes = std::max(bytes, LoraRowBytes(adapter));
+  return bytes;
+}
+
+Status AddAdapters(const AdapterOptions& options, std::span<const LoraAdapter> opened,
                    AdapterStore& store, AdapterStore::Packing packing) {
   for (size_t i = 0; i < options.load.size(); ++i) {
-    const auto card = store.Add(options.load[i], read[i], AdapterStore::Names::kMustBeNew, packing);
-    if (card) continue;
-    Error error = card.error();
-    error.field = "lora";
-    return tl::unexpected(std::move(error));
+    const auto card =
+        store.Add(options.load[i], opened[i], AdapterStore::Names::kMustBeNew, packing);
+    if (!card) return OfStart(card.error());
   }
   return {};
 }
 
-Status CheckAdapters(const AdapterOptions& options, std::span<const LoraAdapter> read,
+Status CheckAdapters(const AdapterOptions& options, std::span<const LoraAdapter> opened,
                      const std::string& model_name) {
-  AdapterStore store(options, {}, AdapterBudget(options, read), {model_name}, {});
-  return AddAdapters(options, read, store, AdapterStore::Packing::kOnlyCounts);
+  AdapterStore store(options, {}, AdapterBudget(options, opened), {model_name}, {});
+  return AddAdapters(options, opened, store, AdapterStore::Packing::kOnlyCounts);
 }
 
 uint32_t IdentitiesFor(const EngineOptions& options, bool is_long) {
@@ -198,7 +189,7 @@ Result<AdapterCard> AdapterStore::Load(const AdapterSource& source, Names names)
     const MutexLock lock(mutex_);  // so that a taken name costs no reading
     KV_TRY(Replaced(name, names));
   }
-  KV_ASSIGN(const LoraAdapter adapter, ReadSource(source, config_));
+  KV_ASSIGN(const LoraAdapter adapter, OpenSource(source, config_));
   return Add(source, adapter, names);
 }
 
@@ -210,10 +201,9 @@ Result<AdapterCard> AdapterStore::Add(const AdapterSource& source, const LoraAda
                          .path = source.path,
                          .is_model = source.name.has_value(),
                          .scale = source.scale,
-                         .digest = ToHex(LoraDigest(adapter, 1)),
+                         .digest = packed ? ToHex(packed->DigestWith(1)) : "",
                          .rank = adapter.max_rank(),
                          .bytes = PackedAdapter::BytesFor(adapter)},
-                .facts = WithoutNumbers(adapter),
                 .packed = std::move(packed)};
   const MutexLock lock(mutex_);
   KV_ASSIGN(const std::optional<uint64_t> replaced, Replaced(loaded.card.name, names));
@@ -299,7 +289,7 @@ Result<std::shared_ptr<const AdapterSet>> AdapterStore::SetFor(
       if (choice.scale == 0) continue;
       const Loaded& loaded = loaded_.at(choice.id);
       set->applied.push_back(
-          {loaded.packed.get(), choice.scale, LoraDigest(loaded.facts, choice.scale)});
+          {loaded.packed.get(), choice.scale, loaded.packed->DigestWith(choice.scale)});
       set->held.push_back(loaded.packed);
       set->choices.push_back(choice);
       set->uses.push_back(loaded.uses);

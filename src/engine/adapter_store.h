@@ -21,14 +21,16 @@
 
 namespace kvasir {
 
-// Reads the adapters of a start. Errors as ReadLora and AddAdapters, with the field `lora`.
-// O(bytes).
-Result<std::vector<LoraAdapter>> ReadAdapters(const AdapterOptions& options,
+// Opens the adapters of a start and checks their limits. Errors as OpenLora and AddAdapters, with
+// the field `lora`. O(tensors).
+Result<std::vector<LoraAdapter>> OpenAdapters(const AdapterOptions& options,
                                               const ImportedModel& model);
-// Returns the limit of the memory of all adapters. `read`: those of the start.
-uint64_t AdapterBudget(const AdapterOptions& options, std::span<const LoraAdapter> read);
+// Returns the limit of the memory of all adapters. `opened`: those of the start.
+uint64_t AdapterBudget(const AdapterOptions& options, std::span<const LoraAdapter> opened);
+// Returns what a start allocates beside that while it reads their numbers.
+uint64_t AdapterLoadBytes(std::span<const LoraAdapter> opened);
 // Tells whether a start may have these adapters, with the errors of AddAdapters: a plan packs none.
-Status CheckAdapters(const AdapterOptions& options, std::span<const LoraAdapter> read,
+Status CheckAdapters(const AdapterOptions& options, std::span<const LoraAdapter> opened,
                      const std::string& model_name);
 // Return how many Identities an owner's KV may have, and how many namespaces there are. `is_long`:
 // RoPE longrope has two Identities for each list of adapters.
@@ -49,10 +51,10 @@ class AdapterStore {
                std::vector<std::string> model_names, Identify identify);
 
   // Reads and packs an adapter. kMayReplace: one of this name goes, and its id is the new one's.
-  // Errors as ReadLora; kInvalidArgument for a name that is taken, a rank, number or size beyond
-  // the limits. O(bytes), on the calling thread.
+  // Errors as OpenLora and ReadLoraNumbers; kInvalidArgument for a name that is taken, a rank,
+  // number or size beyond the limits, before a number is read. O(bytes), on the calling thread.
   Result<AdapterCard> Load(const AdapterSource& source, Names names);
-  // Adds an adapter that was read already. Errors as Load.
+  // Reads and packs an adapter that was opened already. Errors as Load.
   Result<AdapterCard> Add(const AdapterSource& source, const LoraAdapter& adapter, Names names,
                           Packing packing = Packing::kPacks);
   // Removes an adapter. Requests that were submitted before keep it. kNotFound: no adapter has this
@@ -74,7 +76,6 @@ class AdapterStore {
  private:
   struct Loaded {
     AdapterCard card;
-    LoraAdapter facts;  // without numbers
     std::shared_ptr<const PackedAdapter> packed;
     std::shared_ptr<AdapterUses> uses = std::make_shared<AdapterUses>();
   };
@@ -98,7 +99,7 @@ class AdapterStore {
 };
 
 // Adds the adapters of a start. Errors as AdapterStore::Add, with the field `lora`.
-Status AddAdapters(const AdapterOptions& options, std::span<const LoraAdapter> read,
+Status AddAdapters(const AdapterOptions& options, std::span<const LoraAdapter> opened,
                    AdapterStore& store,
                    AdapterStore::Packing packing = AdapterStore::Packing::kPacks);
 

@@ -1,11 +1,14 @@
 #include "engine/adapter_store.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
 #include "import/importer.h"
+#include "import/model_files_for_test.h"
 #include "import/tiny_models_for_test.h"
+#include "kvasir/engine.h"
 
 namespace kvasir {
 namespace {
@@ -35,6 +38,22 @@ class AdapterStoreTest : public testing::Test {
   static AdapterSource Source(const std::string& name, uint64_t seed, double scale = 0) {
     return {.path = "", .name = name, .scale = scale, .seed = seed};
   }
+  // Writes an adapter of rank 8 with these bytes in all numbers.
+  std::string WriteAdapter(char byte) const {
+    const uint64_t in = config_.hidden_size, out = config_.num_heads * config_.head_dim;
+    const uint64_t a = 8 * in * sizeof(float), b = 8 * out * sizeof(float);
+    const std::string name = "base_model.model.model.layers.0.self_attn.q_proj.lora_";
+    folder_.Write("adapter_config.json", R"({"peft_type": "LORA", "r": 8, "lora_alpha": 8})");
+    folder_.Write(
+        "adapter_model.safetensors",
+        Safetensors(
+            fmt::format(
+                R"({{"{0}A.weight":{{"dtype":"F32","shape":[8,{1}],"data_offsets":[0,{2}]}},)"
+                R"("{0}B.weight":{{"dtype":"F32","shape":[{3},8],"data_offsets":[{2},{4}]}}}})",
+                name, in, a, out, a + b),
+            std::string(a + b, byte)));
+    return folder_.path().string();
+  }
   template <typename T>
   static void ExpectWrong(const Result<T>& result, Code code, const std::string& part) {
     ASSERT_FALSE(result) << part;
@@ -45,6 +64,7 @@ class AdapterStoreTest : public testing::Test {
   ModelConfig config_;
   AdapterOptions options_;
   uint64_t bytes_ = 0;
+  TemporaryFolder folder_;
 };
 
 TEST_F(AdapterStoreTest, IdsCountUpAndNamesAreFoundOnce) {
@@ -155,6 +175,37 @@ TEST_F(AdapterStoreTest, WrongChoicesAndSourcesAreNamed) {
   ExpectWrong(choose({{0, 100.5}}), Code::kInvalidArgument, "100.5");
   ExpectWrong(choose({{0, std::numeric_limits<double>::quiet_NaN()}}), Code::kInvalidArgument,
               "scale");
+}
+
+// 0xffffffff is a NaN, which reading the numbers would find.
+TEST_F(AdapterStoreTest, LimitsAreCheckedBeforeNumbersAreRead) {
+  const AdapterSource source{.path = WriteAdapter('\xff'), .name = "a"};
+  AdapterStore small = Make(1000);
+  ExpectWrong(small.Load(source, Names::kMustBeNew), Code::kInvalidArgument,
+              "more than the 1000 of --lora-memory");
+  options_.max_rank = 4;
+  AdapterStore strict = Make(10 * bytes_);
+  ExpectWrong(strict.Load(source, Names::kMustBeNew), Code::kInvalidArgument,
+              "rank of 8 is more than the 4 of --max-lora-rank");
+  options_.max_rank = 64;
+  AdapterStore store = Make(bytes_);
+  ExpectWrong(store.Load(source, Names::kMustBeNew), Code::kCorruption, "NaN or infinity");
+  ASSERT_TRUE(store.Load(Source("b", 1), Names::kMustBeNew)) << "the memory was given back";
+}
+
+TEST_F(AdapterStoreTest, APlanReadsNoNumbersAndItsPeakHasTheRowsOfALoad) {
+  EngineOptions options;
+  options.model = TinyModelPath("tiny-gqa");
+  options.kv_memory_bytes = 16 << 20;
+  options.threads = 1;
+  const MemoryPlan plain = *Engine::PlanMemory(options);
+  options.adapters.load = {{.path = WriteAdapter('\xff'), .name = "a"}};
+  const auto with = Engine::PlanMemory(options);
+  ASSERT_TRUE(with) << with.error().text();
+  const LoraAdapter opened = *OpenLora(folder_.path(), config_);
+  EXPECT_EQ(with->adapter_bytes, PackedAdapter::BytesFor(opened));
+  EXPECT_EQ(with->load_peak_bytes - with->total_bytes,
+            plain.load_peak_bytes - plain.total_bytes + LoraRowBytes(opened));
 }
 
 TEST(Namespaces, AnOwnerHasOneForEachListThatIsLoadedAtOnce) {

@@ -305,7 +305,7 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model, Nee
                        .keep_share = options.keep_share,
                        .continues = speculate != Speculate::kOff};
   if (!cache.reuse) cache.max_blocks = MostBlocksWithoutReuse(options, cache, ctx_size);
-  KV_ASSIGN(std::vector<LoraAdapter> adapters, ReadAdapters(options.adapters, model));
+  KV_ASSIGN(std::vector<LoraAdapter> adapters, OpenAdapters(options.adapters, model));
   Assembly assembly{.model = std::move(model),
                     .ctx_size = ctx_size,
                     .long_rope_after = long_rope_after,

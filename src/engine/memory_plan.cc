@@ -143,7 +143,8 @@ MemoryPlan PlanMemory(const Assembly& a, const EngineOptions& options) {
                      plan.draft_weights_bytes + plan.draft_kv_bytes + plan.draft_scratch_bytes;
   const uint64_t tokenizer_bytes = TokenizerBytes(a.model);
   plan.process_bytes += 5 * tokenizer_bytes + FormatWorkBytes(options);
-  plan.load_peak_bytes = plan.total_bytes + a.runner_plan.load_bytes + 10 * tokenizer_bytes;
+  plan.load_peak_bytes = plan.total_bytes + a.runner_plan.load_bytes + 10 * tokenizer_bytes +
+                         AdapterLoadBytes(a.adapters);
   if (a.draft) {
     plan.load_peak_bytes += a.draft->runner_plan.load_bytes + 10 * TokenizerBytes(a.draft->model);
   }

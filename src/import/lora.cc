@@ -1,8 +1,6 @@
 #include "import/lora.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 
 #include "base/mapped_file.h"
 #include "base/result.h"
@@ -12,10 +10,6 @@ namespace kvasir {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::span<const std::byte> BytesOfNumbers(const std::vector<float>& numbers) {
-  return std::as_bytes(std::span(numbers));
-}
 
 // Removes the changes whose scale in the file is 0.
 Status DropWithoutScale(const std::string& where, std::vector<LoraPair>& pairs) {
@@ -27,33 +21,13 @@ Status DropWithoutScale(const std::string& where, std::vector<LoraPair>& pairs) 
 
 }  // namespace
 
-Digest LoraNumbersDigest(const std::vector<LoraPair>& pairs) {
-  Sha256 sha;
-  sha.Update("kvasir adapter numbers 1\n").UpdateU64(pairs.size());
-  for (const LoraPair& pair : pairs) {
-    sha.UpdateU64(pair.layer).UpdateU64(static_cast<uint64_t>(pair.target));
-    sha.UpdateU64(pair.rank).UpdateU64(pair.in).UpdateU64(pair.out);
-    sha.Update(BytesOfNumbers(pair.a)).Update(BytesOfNumbers(pair.b));
-  }
-  return sha.Finish();
-}
-
 uint32_t LoraAdapter::max_rank() const {
   uint32_t rank = 0;
   for (const LoraPair& pair : pairs) rank = std::max(rank, pair.rank);
   return rank;
 }
 
-Digest LoraDigest(const LoraAdapter& adapter, double scale) {
-  Sha256 sha;
-  sha.Update("kvasir adapter 1\n").Update(std::as_bytes(std::span(adapter.numbers)));
-  for (const LoraPair& pair : adapter.pairs) {
-    sha.UpdateU64(std::bit_cast<uint32_t>(LoraFactor(pair.scale, scale)));
-  }
-  return sha.Finish();
-}
-
-Result<LoraAdapter> ReadLora(const fs::path& path, const ModelConfig& config) {
+Result<LoraAdapter> OpenLora(const fs::path& path, const ModelConfig& config) {
   if (config.encoder) {
     return Fail(Code::kUnsupported,
                 "{}: adapters of encoder-decoder models are not supported; leave --lora out",
@@ -69,12 +43,11 @@ Result<LoraAdapter> ReadLora(const fs::path& path, const ModelConfig& config) {
   std::error_code error;
   const bool is_folder = fs::is_directory(path, error);
   KV_ASSIGN(LoraAdapter adapter,
-            is_folder ? ReadPeftLora(path, config) : ReadGgufLora(path, config));
+            is_folder ? OpenPeftLora(path, config) : OpenGgufLora(path, config));
   KV_TRY(DropWithoutScale(path.string(), adapter.pairs));
   std::ranges::sort(adapter.pairs, {}, [](const LoraPair& pair) {
     return std::pair(pair.layer, static_cast<uint32_t>(pair.target));
   });
-  adapter.numbers = LoraNumbersDigest(adapter.pairs);
   return adapter;
 }
 

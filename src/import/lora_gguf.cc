@@ -1,7 +1,6 @@
 // Adapters in GGUF files, as llama.cpp's convert_lora_to_gguf.py writes them.
 #include "base/mapped_file.h"
 #include "base/result.h"
-#include "import/file_watch.h"
 #include "import/gguf_metadata.h"
 #include "import/importer.h"
 #include "import/lora_parts.h"
@@ -58,7 +57,7 @@ Result<std::optional<double>> GgufAlphaOf(const GgufFile& gguf, const std::strin
 
 }  // namespace
 
-Result<LoraAdapter> ReadGgufLora(const std::filesystem::path& path, const ModelConfig& config) {
+Result<LoraAdapter> OpenGgufLora(const std::filesystem::path& path, const ModelConfig& config) {
   const std::string file = path.string();
   if (path.extension() == ".bin" || path.extension() == ".pt") {
     return Fail(Code::kUnsupported,
@@ -89,7 +88,7 @@ Result<LoraAdapter> ReadGgufLora(const std::filesystem::path& path, const ModelC
   for (auto& [weight, lora] : loras) lora.alpha = alpha;
   KV_ASSIGN(LoraAdapter adapter,
             BindLoras(loras, NameStyle::kGguf, StoresInterleaved(config), file, config));
-  KV_TRY(CheckWhileLoading({&mapped, 1}));
+  adapter.file = mapped;
   return adapter;
 }
 

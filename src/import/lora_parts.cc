@@ -4,12 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <unordered_map>
 
 #include "base/result.h"
-#include "import/float_numbers.h"
-#include "import/gguf_blocks.h"
 
 namespace kvasir {
 namespace {
@@ -76,36 +73,11 @@ tl::unexpected<Error> WrongLoraShape(const StoredTensor& tensor, uint64_t rows, 
               tensor.file, tensor.name, fmt::join(tensor.shape, ", "), rows, columns);
 }
 
-// Widens the numbers of a tensor to f32.
-Result<std::vector<float>> WidenLora(const StoredTensor& tensor) {
-  if (!tensor.dtype) {
-    return Fail(Code::kUnsupported,
-                "{}: tensor '{}' is {}, which is not supported; numbers of adapters may be {}",
-                tensor.file, tensor.name, tensor.type, kWeightTypes);
-  }
-  const uint64_t count = tensor.shape[0] * tensor.shape[1];
-  std::vector<float> numbers(count);
-  bool finite = true;
-  if (!IsQuantised(*tensor.dtype)) {
-    finite = AllFinite(*tensor.dtype, tensor.bytes.data(), count);
-    if (finite) Widen(*tensor.dtype, tensor.bytes.data(), count, numbers.data());
-  } else {
-    const StoredBlock block = BlockOf(*tensor.dtype);
-    WeightGroup groups[256 / kGroup];
-    for (uint64_t at = 0; finite && at < count; at += block.columns) {
-      const std::byte* from = tensor.bytes.data() + at / block.columns * block.bytes;
-      finite = TakeApart(*tensor.dtype, from, groups);
-      for (uint64_t i = 0; i < block.columns; i += kGroup) {
-        WidenGroup(*tensor.dtype, groups[i / kGroup], numbers.data() + at + i);
-      }
-    }
-    finite = finite && AllFinite(DType::kF32, reinterpret_cast<std::byte*>(numbers.data()), count);
-  }
-  if (finite) return numbers;
-  return Fail(Code::kCorruption,
-              "{}: tensor '{}' holds NaN or infinity: the file is damaged or was exported wrongly; "
-              "fetch or export it again",
-              tensor.file, tensor.name);
+Status CheckLoraType(const StoredTensor& tensor) {
+  if (tensor.dtype) return {};
+  return Fail(Code::kUnsupported,
+              "{}: tensor '{}' is {}, which is not supported; numbers of adapters may be {}",
+              tensor.file, tensor.name, tensor.type, kWeightTypes);
 }
 
 Result<double> LoraScaleOf(const StoredLora& lora, uint32_t rank, const std::string& where) {
@@ -160,21 +132,6 @@ WeightFormat FormatOf(const StoredLoras& loras) {
   return has_16_bits ? *format : WeightFormat::kF32;
 }
 
-// Returns rows [first, first + rows) of B, in our order.
-std::vector<float> RowsOfB(const std::vector<float>& b, uint32_t rank, const LoraPlace& place,
-                           bool interleaved, uint32_t head_dim) {
-  std::vector<float> rows(place.rows * rank);
-  for (uint64_t row = 0; row < place.rows; ++row) {
-    uint64_t from = row;
-    if (interleaved && place.rope_rows) {  // as StoredRow of backend/packed_weights.cc
-      const uint64_t i = row % head_dim, half = head_dim / 2;
-      from = row - i + (i < half ? 2 * i : 2 * (i - half) + 1);
-    }
-    std::copy_n(b.data() + (place.first_row + from) * rank, rank, rows.data() + row * rank);
-  }
-  return rows;
-}
-
 }  // namespace
 
 Status AddHalf(const std::string& weight, std::string shown, bool is_b, StoredTensor tensor,
@@ -202,11 +159,9 @@ Result<LoraAdapter> BindLoras(const StoredLoras& loras, NameStyle style, bool in
     if (lora.a->shape[1] != in) return WrongLoraShape(*lora.a, rank, in);
     if (lora.b->shape[0] != out) return WrongLoraShape(*lora.b, out, rank);
     KV_ASSIGN(const double scale, LoraScaleOf(lora, rank, where));
-    KV_ASSIGN(std::vector<float> a, WidenLora(*lora.a));
-    KV_ASSIGN(std::vector<float> b, WidenLora(*lora.b));
+    KV_TRY(CheckLoraType(*lora.a));
+    KV_TRY(CheckLoraType(*lora.b));
     for (const LoraPlace& part : parts) {
-      const bool is_last = &part == &parts.back();
-      const bool is_whole = parts.size() == 1 && !(interleaved && part.rope_rows);
       adapter.pairs.push_back(
           {.layer = part.layer,
            .target = part.target,
@@ -214,8 +169,10 @@ Result<LoraAdapter> BindLoras(const StoredLoras& loras, NameStyle style, bool in
            .in = static_cast<uint32_t>(in),
            .out = static_cast<uint32_t>(part.rows),
            .scale = scale,
-           .a = is_last ? std::move(a) : a,
-           .b = is_whole ? std::move(b) : RowsOfB(b, rank, part, interleaved, config.head_dim)});
+           .a = {.tensor = *lora.a},
+           .b = {.tensor = *lora.b,
+                 .first_row = part.first_row,
+                 .head_dim = interleaved && part.rope_rows ? config.head_dim : 0}});
     }
   }
   return adapter;

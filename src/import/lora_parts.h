@@ -20,9 +20,6 @@ inline constexpr std::pair<Slot, LoraTarget> kLoraSlots[] = {
     {Slot::kDown, LoraTarget::kDown},
 };
 
-// Computes LoraAdapter::numbers of pairs.
-Digest LoraNumbersDigest(const std::vector<LoraPair>& pairs);
-
 // The two halves of a change, as a file has them.
 struct StoredLora {
   std::string shown;                   // the changed tensor's name in the file's words
@@ -42,12 +39,12 @@ Status AddHalf(const std::string& weight, std::string shown, bool is_b, StoredTe
                StoredLoras& loras);
 
 // Makes pairs of the changes: finds their matrices in the architecture table, checks shapes and
-// numbers, widens them, and cuts a fused matrix into its parts. `interleaved`: rows of B of q and k
-// are stored as GGUF's `llama` stores the matrices' (MatrixSource). Errors as ReadLora.
+// types, and cuts a fused matrix into its parts. `interleaved`: rows of B of q and k are stored as
+// GGUF's `llama` stores the matrices' (MatrixSource). Errors as OpenLora.
 Result<LoraAdapter> BindLoras(const StoredLoras& loras, NameStyle style, bool interleaved,
                               const std::string& where, const ModelConfig& config);
 
-Result<LoraAdapter> ReadPeftLora(const std::filesystem::path& folder, const ModelConfig& config);
-Result<LoraAdapter> ReadGgufLora(const std::filesystem::path& path, const ModelConfig& config);
+Result<LoraAdapter> OpenPeftLora(const std::filesystem::path& folder, const ModelConfig& config);
+Result<LoraAdapter> OpenGgufLora(const std::filesystem::path& path, const ModelConfig& config);
 
 }  // namespace kvasir

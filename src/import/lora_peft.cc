@@ -6,7 +6,6 @@
 #include "base/json_object.h"
 #include "base/mapped_file.h"
 #include "base/result.h"
-#include "import/file_watch.h"
 #include "import/hf_fields.h"
 #include "import/importer.h"
 #include "import/lora_parts.h"
@@ -173,7 +172,7 @@ Status CheckHasWeights(const fs::path& folder, const fs::path& weights) {
 
 }  // namespace
 
-Result<LoraAdapter> ReadPeftLora(const fs::path& folder, const ModelConfig& config) {
+Result<LoraAdapter> OpenPeftLora(const fs::path& folder, const ModelConfig& config) {
   const fs::path config_path = folder / "adapter_config.json";
   const fs::path weights_path = folder / "adapter_model.safetensors";
   KV_ASSIGN(const bool exists, Exists(config_path));
@@ -203,7 +202,7 @@ Result<LoraAdapter> ReadPeftLora(const fs::path& folder, const ModelConfig& conf
     if (!peft.has_rank_pattern) lora.rank = peft.rank;
   }
   KV_ASSIGN(LoraAdapter adapter, BindLoras(loras, NameStyle::kHuggingFace, false, file, config));
-  KV_TRY(CheckWhileLoading({&mapped, 1}));
+  adapter.file = mapped;
   return adapter;
 }
 

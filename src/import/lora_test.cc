@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "import/handmade_model_for_test.h"
 #include "import/hf_config.h"
+#include "import/lora_for_test.h"
 #include "simd/half.h"
 
 namespace kvasir {
@@ -69,10 +70,10 @@ class Loras : public testing::Test {
                "modules_to_save": null, "target_modules": ["q_proj"])" +
            more + "}";
   }
-  Result<LoraAdapter> ReadPeft(const std::string& more = "") {
+  Result<WholeLora> ReadPeft(const std::string& more = "") {
     folder_.Write("adapter_config.json", PeftText(more));
     folder_.Write("adapter_model.safetensors", SafetensorsOf(halves_));
-    return ReadLora(folder_.path(), model_);
+    return ReadWhole(OpenLora(folder_.path(), model_));
   }
   void ExpectRefused(const std::string& more, Code code, const std::vector<std::string>& parts) {
     ExpectError(ReadPeft(more), code, parts);
@@ -87,13 +88,15 @@ class Loras : public testing::Test {
     GgufBuilder b;
     metadata(b);
     for (const auto& [module, name] : kModules) {
+      if (!halves_.contains(NameOfHalf(module, 'A'))) continue;
       const StoredHalf& a = halves_.at(NameOfHalf(module, 'A'));
       StoredHalf of_b = halves_.at(NameOfHalf(module, 'B'));
       if (name == std::string("blk.0.attn_q.weight")) {
         const StoredHalf ours = of_b;
         for (uint32_t row = 0; row < 8; ++row) {  // heads of 4: stored 2i + j is i + 2j
           const uint32_t from = row / 4 * 4 + row % 4 / 2 + row % 2 * 2;
-          std::copy_n(&ours.numbers[from * 2], 2, &of_b.numbers[row * 2]);
+          const uint64_t rank = of_b.shape[1];
+          std::copy_n(&ours.numbers[from * rank], rank, &of_b.numbers[row * rank]);
         }
       }
       b.Tensor(std::string(name) + ".lora_a", {a.shape[1], a.shape[0]}, 0, BytesOfHalf(a));
@@ -105,8 +108,8 @@ class Loras : public testing::Test {
     b.Text("general.type", "adapter").Text("general.architecture", "llama");
     b.Text("adapter.type", "lora").F32("adapter.lora.alpha", 16);
   }
-  Result<LoraAdapter> ReadGguf(const std::function<void(GgufBuilder&)>& metadata) {
-    return ReadLora(folder_.Write("a.gguf", GgufOf(metadata)), model_);
+  Result<WholeLora> ReadGguf(const std::function<void(GgufBuilder&)>& metadata) {
+    return ReadWhole(OpenLora(folder_.Write("a.gguf", GgufOf(metadata)), model_));
   }
 
   Random random_{7};
@@ -127,8 +130,8 @@ TEST_F(Loras, AFolderOfPeftIsReadByLayerAndTarget) {
   EXPECT_EQ(q.in, 6u);
   EXPECT_EQ(q.out, 8u);
   EXPECT_EQ(q.scale, 8.0);
-  EXPECT_EQ(q.a, halves_.at(NameOfHalf("self_attn.q_proj", 'A')).numbers);
-  EXPECT_EQ(q.b, halves_.at(NameOfHalf("self_attn.q_proj", 'B')).numbers);
+  EXPECT_EQ(adapter->read[0].a, halves_.at(NameOfHalf("self_attn.q_proj", 'A')).numbers);
+  EXPECT_EQ(adapter->read[0].b, halves_.at(NameOfHalf("self_attn.q_proj", 'B')).numbers);
   EXPECT_EQ(adapter->max_rank(), 2u);
 }
 
@@ -163,16 +166,16 @@ TEST_F(Loras, GgufAndPeftFilesOfTheSameNumbersAreOneAdapter) {
   ASSERT_TRUE(peft) << peft.error().text();
   ASSERT_TRUE(gguf) << gguf.error().text();
   EXPECT_EQ(peft->numbers, gguf->numbers);
-  EXPECT_EQ(peft->pairs[0].b, gguf->pairs[0].b);
-  EXPECT_EQ(LoraDigest(*peft, 1), LoraDigest(*gguf, 1));
-  EXPECT_NE(LoraDigest(*peft, 1), LoraDigest(*gguf, 0.5));
+  EXPECT_EQ(peft->read[0].b, gguf->read[0].b);
+  EXPECT_EQ(peft->DigestWith(1), gguf->DigestWith(1));
+  EXPECT_NE(peft->DigestWith(1), gguf->DigestWith(0.5));
 
   // Twice the alpha at half the scale computes the same.
   folder_.Write("adapter_config.json", R"({"peft_type": "LORA", "r": 2, "lora_alpha": 32})");
-  const auto larger = ReadLora(folder_.path(), model_);
+  const auto larger = ReadWhole(OpenLora(folder_.path(), model_));
   ASSERT_TRUE(larger) << larger.error().text();
-  EXPECT_EQ(LoraDigest(*peft, 1), LoraDigest(*larger, 0.5));
-  EXPECT_NE(LoraDigest(*peft, 1), LoraDigest(*larger, 1));
+  EXPECT_EQ(peft->DigestWith(1), larger->DigestWith(0.5));
+  EXPECT_NE(peft->DigestWith(1), larger->DigestWith(1));
 
   halves_.begin()->second.numbers[0] += 1;
   const auto other = ReadPeft();
@@ -223,9 +226,9 @@ TEST_F(Loras, NumbersOfHalfPrecisionAreWidened) {
   for (const float number : a.numbers) halves += Le(ToF16(number));
   b.Tensor("blk.0.attn_v.weight.lora_a", {6, 2}, 1, halves);
   b.Tensor("blk.0.attn_v.weight.lora_b", {2, 4}, 0, std::string(32, '\1'));
-  const auto f16 = ReadLora(folder_.Write("f16.gguf", b.Build()), model_);
+  const auto f16 = ReadWhole(OpenLora(folder_.Write("f16.gguf", b.Build()), model_));
   ASSERT_TRUE(f32 && f16);
-  EXPECT_EQ(f32->pairs[0].a, f16->pairs[0].a);
+  EXPECT_EQ(f32->read[0].a, f16->read[0].a);
 }
 
 TEST_F(Loras, WhatKvasirDoesNotComputeIsRefusedByName) {
@@ -243,7 +246,7 @@ TEST_F(Loras, WhatKvasirDoesNotComputeIsRefusedByName) {
   const auto with = [&](const std::string& text) {
     folder_.Write("adapter_config.json", text);
     folder_.Write("adapter_model.safetensors", SafetensorsOf(halves_));
-    return ReadLora(folder_.path(), model_);
+    return ReadWhole(OpenLora(folder_.path(), model_));
   };
   ExpectError(with(R"({"peft_type": "LORA", "use_dora": true})"), kUnsupported, {"use_dora"});
   ExpectError(with(R"({"peft_type": "LORA", "bias": "all"})"), kUnsupported, {"bias", "all"});
@@ -305,16 +308,16 @@ TEST_F(Loras, WrongTensorsAreRefused) {
 TEST_F(Loras, MissingAndForeignFilesAreRefused) {
   using enum Code;
   const std::filesystem::path folder = folder_.path();
-  ExpectError(ReadLora(folder / "none", model_), kNotFound, {"none", "does not exist"});
-  ExpectError(ReadLora(folder, model_), kNotFound, {"adapter_config.json"});
+  ExpectError(OpenLora(folder / "none", model_), kNotFound, {"none", "does not exist"});
+  ExpectError(OpenLora(folder, model_), kNotFound, {"adapter_config.json"});
   folder_.Write("adapter_config.json", PeftText(""));
-  ExpectError(ReadLora(folder, model_), kNotFound, {"adapter_model.safetensors"});
+  ExpectError(OpenLora(folder, model_), kNotFound, {"adapter_model.safetensors"});
   folder_.Write("adapter_model.bin", "x");
-  ExpectError(ReadLora(folder, model_), kUnsupported, {"adapter_model.bin", "safetensors"});
-  ExpectError(ReadLora(folder / "adapter_model.bin", model_), kUnsupported, {"PyTorch"});
-  ExpectError(ReadLora(folder_.Write("x.gguf", "no gguf"), model_), kCorruption, {"not a GGUF"});
+  ExpectError(OpenLora(folder, model_), kUnsupported, {"adapter_model.bin", "safetensors"});
+  ExpectError(OpenLora(folder / "adapter_model.bin", model_), kUnsupported, {"PyTorch"});
+  ExpectError(OpenLora(folder_.Write("x.gguf", "no gguf"), model_), kCorruption, {"not a GGUF"});
   folder_.Write("adapter_model.safetensors", "short");
-  ExpectError(ReadLora(folder, model_), kCorruption, {"adapter_model.safetensors"});
+  ExpectError(OpenLora(folder, model_), kCorruption, {"adapter_model.safetensors"});
 }
 
 TEST_F(Loras, AFusedMatrixIsCutByRowsOfB) {
@@ -332,12 +335,47 @@ TEST_F(Loras, AFusedMatrixIsCutByRowsOfB) {
   ASSERT_EQ(adapter->pairs.size(), 5u);
   const std::vector<float>& whole = halves_.at(b).numbers;
   EXPECT_EQ(adapter->pairs[0].out, 8u);
-  EXPECT_EQ(adapter->pairs[0].b, std::vector(whole.begin(), whole.begin() + 16));
+  EXPECT_EQ(adapter->read[0].b, std::vector(whole.begin(), whole.begin() + 16));
   EXPECT_EQ(adapter->pairs[1].target, LoraTarget::kK);
-  EXPECT_EQ(adapter->pairs[1].b, std::vector(whole.begin() + 16, whole.begin() + 24));
-  EXPECT_EQ(adapter->pairs[2].b, std::vector(whole.begin() + 24, whole.end()));
+  EXPECT_EQ(adapter->read[1].b, std::vector(whole.begin() + 16, whole.begin() + 24));
+  EXPECT_EQ(adapter->read[2].b, std::vector(whole.begin() + 24, whole.end()));
   EXPECT_EQ(adapter->pairs[4].target, LoraTarget::kUp);
   EXPECT_EQ(adapter->pairs[4].out, 5u);
+}
+
+// Ranks of more than a panel, so that the digest is of numbers that come in pieces.
+TEST_F(Loras, NumbersAreReadInRowsOfAPanelAndTheirDigestIsOfAll) {
+  halves_.clear();
+  const StoredHalf& a = halves_[NameOfHalf("self_attn.q_proj", 'A')] = RandomHalf(random_, 20, 6);
+  const StoredHalf& b = halves_[NameOfHalf("self_attn.q_proj", 'B')] = RandomHalf(random_, 8, 20);
+  for (const bool is_gguf : {false, true}) {
+    const auto adapter =
+        is_gguf ? ReadGguf(GgufMetadata) : ReadPeft(R"(, "rank_pattern": {"q": 2})");
+    ASSERT_TRUE(adapter) << adapter.error().text();
+    EXPECT_EQ(adapter->read[0].a, a.numbers);
+    EXPECT_EQ(adapter->read[0].b, b.numbers);
+    Sha256 sha;
+    sha.Update("kvasir adapter numbers 1\n").UpdateU64(1);
+    for (const uint64_t number : {0, 0, 20, 6, 8}) sha.UpdateU64(number);
+    sha.Update(BytesOfHalf(a)).Update(BytesOfHalf(b));
+    EXPECT_EQ(adapter->numbers, sha.Finish());
+    uint64_t largest = 0;
+    const auto take = [&](size_t, LoraMatrix, uint64_t first, std::span<const float> rows) {
+      EXPECT_EQ(first % kPanelOutputs, 0u);
+      largest = std::max<uint64_t>(largest, rows.size_bytes());
+    };
+    ASSERT_TRUE(ReadLoraNumbers(*adapter, take));
+    EXPECT_LE(largest, LoraRowBytes(*adapter));
+    EXPECT_EQ(LoraRowBytes(*adapter), 20 * kPanelOutputs * sizeof(float));
+  }
+}
+
+TEST_F(Loras, AFileThatChangesBeforeItsNumbersAreReadIsAnError) {
+  ASSERT_TRUE(ReadPeft());
+  auto opened = OpenLora(folder_.path(), model_);
+  ASSERT_TRUE(opened) << opened.error().text();
+  folder_.Write("adapter_model.safetensors", SafetensorsOf(halves_) + " ");
+  ExpectError(ReadWhole(std::move(opened)), Code::kModelChanged, {"adapter_model.safetensors"});
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ struct Applied {
 };
 Applied Apply(const LoraAdapter& adapter, uint32_t num_layers, double scale) {
   Applied applied{*PackedAdapter::Create(adapter, num_layers), {}};
-  applied.list.push_back({applied.packed.get(), scale, LoraDigest(adapter, scale)});
+  applied.list.push_back({applied.packed.get(), scale, applied.packed->DigestWith(scale)});
   return applied;
 }
 

@@ -78,8 +78,8 @@ class AdapterHandlers {
   Outcome Unload(const Call& call) const;
 
  private:
-  // Reads an adapter on a thread for that alone: it may take a second, and its memory is counted by
-  // --lora-memory.
+  // Reads an adapter on a thread for that alone: it may take a second. --lora-memory counts its
+  // memory before its numbers are read.
   Outcome LoadLater(Engine& engine, AdapterSource source, Engine::AdapterNames names,
                     std::vector<std::string> ignored);
 
