@@ -316,6 +316,15 @@ class AdaptersTest(unittest.TestCase):
             self.assertIn(says, done.stderr)
             plan = kvasir("plan", "--model", str(BASE), *flags)
             self.assertEqual((plan.returncode, plan.stderr.replace("kvasir plan", "kvasir run")), (2, done.stderr))
+        damaged = write_adapter(pathlib.Path(self.folder.name) / "damaged", 3)
+        with (damaged / "adapter_model.safetensors").open("r+b") as file:
+            file.seek(-4, os.SEEK_END)
+            file.write(struct.pack("<f", float("nan")))
+        done = kvasir("run", "--model", str(BASE), "--ids", "5,2", "--max-tokens", "1", "--lora", damaged)
+        self.assertIn("holds NaN or infinity", done.stderr)
+        plan = kvasir("plan", "--model", str(BASE), "--lora", damaged)
+        self.assertEqual((plan.returncode, plan.stderr.replace("kvasir plan", "kvasir run")),
+                         (done.returncode, done.stderr))
         for command in ("run", "plan"):
             done = kvasir(command, "--model", BASE.parent / "m2m100-tiny", "--lora", self.dir / "a")
             self.assertEqual(done.returncode, 2, done.stderr)

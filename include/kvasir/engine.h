@@ -98,12 +98,16 @@ class Engine {
   // Returns the memory that Load would take, by the same arithmetic; nothing is allocated. The
   // model may lack its weights: a Hugging Face folder with its config.json alone, that file, or the
   // header of a GGUF file. sequence_tokens: of the sequences that the plan counts; absent: the
-  // context. Errors as Load's that concern options, headers and configuration. O(tensors).
+  // context. Errors as Load's that concern options, headers (of adapters too) and configuration.
+  // O(tensors).
   static Result<MemoryPlan> PlanMemory(const EngineOptions& options,
                                        std::optional<uint32_t> sequence_tokens = std::nullopt);
   // Plans the memory with KV in each format, in the order of KvFormat.
   static Result<std::vector<MemoryPlan>> PlanFormats(
       EngineOptions options, std::optional<uint32_t> sequence_tokens = std::nullopt);
+  // Reads the numbers of all adapters of the options, which a plan does not read. Errors as Load's
+  // of adapters. O(bytes of adapters).
+  static Status CheckAdapterNumbers(const EngineOptions& options);
   virtual ~Engine() = default;  // cancels what runs, joins
 
   // Compiles the formats of these requests, which SubmitAll does otherwise: that may take a

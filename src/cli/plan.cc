@@ -161,6 +161,7 @@ Result<int> RunPlan(const Args& given) {
     tokens = static_cast<uint32_t>(given_tokens);
   }
   KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options, tokens));
+  KV_TRY(Engine::CheckAdapterNumbers(options));  // a server would not start with wrong ones
   if (tokens && *tokens > plan.ctx_size) {
     return FailField(Code::kInvalidArgument, "tokens",
                      "{} are more than the context of {} tokens (--ctx-size)", *tokens,

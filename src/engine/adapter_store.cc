@@ -112,6 +112,14 @@ Status AddAdapters(const AdapterOptions& options, std::span<const LoraAdapter> o
   return {};
 }
 
+Status CheckNumbers(std::span<const LoraAdapter> opened) {
+  for (const LoraAdapter& adapter : opened) {
+    const auto read = ReadLoraNumbers(adapter, [](auto&&...) {});
+    if (!read) return OfStart(read.error());
+  }
+  return {};
+}
+
 Status CheckAdapters(const AdapterOptions& options, std::span<const LoraAdapter> opened,
                      const std::string& model_name) {
   AdapterStore store(options, {}, AdapterBudget(options, opened), {model_name}, {});

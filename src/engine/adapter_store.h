@@ -32,6 +32,8 @@ uint64_t AdapterLoadBytes(std::span<const LoraAdapter> opened);
 // Tells whether a start may have these adapters, with the errors of AddAdapters: a plan packs none.
 Status CheckAdapters(const AdapterOptions& options, std::span<const LoraAdapter> opened,
                      const std::string& model_name);
+// Reads all numbers and keeps none. Errors as AddAdapters. O(bytes).
+Status CheckNumbers(std::span<const LoraAdapter> opened);
 // Return how many Identities an owner's KV may have, and how many namespaces there are. `is_long`:
 // RoPE longrope has two Identities for each list of adapters.
 uint32_t IdentitiesFor(const EngineOptions& options, bool is_long);

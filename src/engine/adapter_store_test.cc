@@ -199,6 +199,7 @@ TEST_F(AdapterStoreTest, APlanReadsNoNumbersAndItsPeakHasTheRowsOfALoad) {
   options.kv_memory_bytes = 16 << 20;
   options.threads = 1;
   const MemoryPlan plain = *Engine::PlanMemory(options);
+  EXPECT_TRUE(Engine::CheckAdapterNumbers(options));
   options.adapters.load = {{.path = WriteAdapter('\xff'), .name = "a"}};
   const auto with = Engine::PlanMemory(options);
   ASSERT_TRUE(with) << with.error().text();
@@ -206,6 +207,12 @@ TEST_F(AdapterStoreTest, APlanReadsNoNumbersAndItsPeakHasTheRowsOfALoad) {
   EXPECT_EQ(with->adapter_bytes, PackedAdapter::BytesFor(opened));
   EXPECT_EQ(with->load_peak_bytes - with->total_bytes,
             plain.load_peak_bytes - plain.total_bytes + LoraRowBytes(opened));
+  EXPECT_TRUE(Engine::PlanFormats(options));
+  const Status numbers = Engine::CheckAdapterNumbers(options);
+  ExpectWrong(numbers, Code::kCorruption, "NaN or infinity");
+  EXPECT_EQ(numbers.error().field, "lora");
+  options.adapters.load[0].path = WriteAdapter('\1');
+  EXPECT_TRUE(Engine::CheckAdapterNumbers(options));
 }
 
 TEST(Namespaces, AnOwnerHasOneForEachListThatIsLoadedAtOnce) {

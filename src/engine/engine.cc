@@ -9,6 +9,7 @@
 #include "base/hex.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "engine/adapter_store.h"
 #include "engine/assembly.h"
 #include "engine/draft_parts.h"
 #include "engine/engine_on_thread.h"
@@ -41,11 +42,17 @@ Result<std::vector<MemoryPlan>> Engine::PlanFormats(EngineOptions options,
   std::vector<MemoryPlan> plans;
   for (const std::string& format : KvFormatList()) {
     options.kv_format = format;
-    KV_ASSIGN(assembly, Assemble(options, std::move(assembly.model)));
+    KV_ASSIGN(assembly, Assemble(options, std::move(assembly.model), Need::kShapes));
     if (sequence_tokens) PlanSequences(assembly.cache, *sequence_tokens, assembly.plan);
     plans.push_back(assembly.plan);
   }
   return plans;
+}
+
+Status Engine::CheckAdapterNumbers(const EngineOptions& options) {
+  if (options.adapters.load.empty()) return {};
+  KV_ASSIGN(const Assembly assembly, Assemble(options, Need::kShapes));
+  return CheckNumbers(assembly.adapters);
 }
 
 namespace {
