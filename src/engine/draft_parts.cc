@@ -56,6 +56,7 @@ EngineOptions DraftOptions(const EngineOptions& options) {
   draft.speculate = Speculate::kOff;
   draft.retention = {};
   draft.disk.reset();
+  draft.remote.reset();
   draft.events.reset();
   draft.adapters = {};
   draft.warn = nullptr;
