@@ -40,27 +40,6 @@ Result<ImportedModel> OpenShape(const EngineOptions& options) {
   return SyntheticModel(*options.shape, dtype, kShapeSeed);
 }
 
-// Imports the model and checks options.weights.
-Result<ImportedModel> OpenModel(const EngineOptions& options, Need need) {
-  if (options.shape) return OpenShape(options);
-  KV_ASSIGN(const std::filesystem::path path, FindModel(options.model));
-  KV_ASSIGN(ImportedModel model, ImportModel(path, need));
-  if (options.model_name) model.name = *options.model_name;
-  const std::string stored = WeightsName(MainFormat(model));
-  if (!options.weights || options.weights == stored) return model;
-  if (HasQuantised(model)) {
-    return FailField(Code::kInvalidArgument, "weights",
-                     "{} is quantised already ({}) and is used as it is; leave --weights out",
-                     path.string(), stored);
-  }
-  if (!FindWeightChoice(*options.weights)) {
-    return FailField(Code::kInvalidArgument, "weights",
-                     "{} is not the format of this model's files ({}); {}", *options.weights,
-                     stored, kWeightsHelp);
-  }
-  return model;
-}
-
 // Returns the tokens of a step. In a model with windows a sequence holds a window and a step, so
 // shorter steps leave more room: Gemma 3 1B takes 18.0% of what its layers would take without
 // windows, with 512 rows 18.1%.
@@ -230,8 +209,28 @@ Status CheckRetention(const EngineOptions& options, const ModelConfig& config, u
 
 }  // namespace
 
-Result<Assembly> Assemble(const EngineOptions& options, Need need) {
+Result<ImportedModel> OpenModel(const EngineOptions& options, Need need) {
   KV_TRY(CheckOptions(options));
+  if (options.shape) return OpenShape(options);
+  KV_ASSIGN(const std::filesystem::path path, FindModel(options.model));
+  KV_ASSIGN(ImportedModel model, ImportModel(path, need));
+  if (options.model_name) model.name = *options.model_name;
+  const std::string stored = WeightsName(MainFormat(model));
+  if (!options.weights || options.weights == stored) return model;
+  if (HasQuantised(model)) {
+    return FailField(Code::kInvalidArgument, "weights",
+                     "{} is quantised already ({}) and is used as it is; leave --weights out",
+                     path.string(), stored);
+  }
+  if (!FindWeightChoice(*options.weights)) {
+    return FailField(Code::kInvalidArgument, "weights",
+                     "{} is not the format of this model's files ({}); {}", *options.weights,
+                     stored, kWeightsHelp);
+  }
+  return model;
+}
+
+Result<Assembly> Assemble(const EngineOptions& options, Need need) {
   KV_ASSIGN(ImportedModel model, OpenModel(options, need));
   return Assemble(options, std::move(model), need);
 }
@@ -247,18 +246,18 @@ Speculate SpeculationFor(const EngineOptions& options, const ModelConfig& config
 // Returns the rows of logits. Every running sequence wants one row a step, and a draft some more; a
 // few serve requests for all rows. With more than 128 the head is read again, so that logits of
 // many sequences take no more memory.
-uint32_t LogitRowsFor(const EngineOptions& options, Speculate speculate) {
+uint32_t LogitRowsFor(const EngineOptions& options, Speculate speculate, SequencesAre sequences) {
+  if (sequences == SequencesAre::kDrafts) return options.parallel;
   const uint32_t draft_max = speculate == Speculate::kOff ? 0 : options.draft_max;
   return std::clamp(options.parallel + draft_max, 16u, 128u);
 }
 
 }  // namespace
 
-Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model, Need need) {
+Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model, Need need,
+                          SequencesAre sequences) {
   KV_ASSIGN(RunnerOptions runner, RunnerOptionsFor(options, model.config));
-  if (options.weights && !HasQuantised(model)) {
-    runner.weights = FindWeightChoice(*options.weights);
-  }
+  if (options.weights && !HasQuantised(model)) runner.weights = FindWeightChoice(*options.weights);
   const uint32_t trained = model.config.max_positions;
   if (model.config.encoder && options.cache_mode == CacheMode::kNone) {
     return FailField(Code::kInvalidArgument, "cache",
@@ -286,7 +285,7 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model, Nee
   }
   KV_TRY(CheckRetention(options, model.config, ctx_size));
   const Speculate speculate = SpeculationFor(options, model.config);
-  const uint32_t logit_rows = runner.max_logit_rows = LogitRowsFor(options, speculate);
+  const uint32_t logit_rows = runner.max_logit_rows = LogitRowsFor(options, speculate, sequences);
   runner.max_positions = ctx_size;
   // A source is read whole.
   if (model.config.encoder) runner.max_rows = std::max(runner.max_rows, ctx_size);
@@ -304,16 +303,16 @@ Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model, Nee
                        .eviction = FindEvictionChoice(options.eviction),
                        .keep_share = options.keep_share,
                        .continues = speculate != Speculate::kOff};
+  if (sequences == SequencesAre::kDrafts) cache.num_cursors = 0;
   if (!cache.reuse) cache.max_blocks = MostBlocksWithoutReuse(options, cache, ctx_size);
-  KV_ASSIGN(std::vector<LoraAdapter> adapters, OpenAdapters(options.adapters, model));
   Assembly assembly{.model = std::move(model),
                     .ctx_size = ctx_size,
                     .long_rope_after = long_rope_after,
                     .speculate = speculate,
                     .logit_rows = logit_rows,
                     .runner = runner,
-                    .cache = std::move(cache),
-                    .adapters = std::move(adapters)};
+                    .cache = std::move(cache)};
+  KV_ASSIGN(assembly.adapters, OpenAdapters(options.adapters, assembly.model));
   assembly.runner_plan = Runner::PlanFor(assembly.model, runner);
   KV_TRY(KvCache::CheckBudget(assembly.cache));
   assembly.cache_plan = KvCache::Plan(assembly.cache);

@@ -35,12 +35,19 @@ struct Assembly {
   MemoryPlan plan;
 };
 
+// What the sequences of an Assembly are: requests, or drafts of those. Drafts have no cursors, and
+// one row of logits each.
+enum class SequencesAre { kRequests, kDrafts };
+
 // Reads the model's headers and checks every option. kInvalidArgument and kUnsupported name the
 // option and the values that are allowed.
 Result<Assembly> Assemble(const EngineOptions& options, Need need = Need::kWeights);
+// Does the first part of that: checks options that need no model, and imports it.
+Result<ImportedModel> OpenModel(const EngineOptions& options, Need need);
 // Assembles a model that was imported for `options` or for others of the same model and weights.
 Result<Assembly> Assemble(const EngineOptions& options, ImportedModel model,
-                          Need need = Need::kWeights);
+                          Need need = Need::kWeights,
+                          SequencesAre sequences = SequencesAre::kRequests);
 
 // Returns why no sequence of the model may drop tokens (RetentionPolicy); empty: they may.
 std::string_view WhyNoRetention(const ModelConfig& config, CacheMode cache_mode);

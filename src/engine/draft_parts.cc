@@ -63,6 +63,24 @@ EngineOptions DraftOptions(const EngineOptions& options) {
   return draft;
 }
 
+// Assembles the draft model. `ctx_size`: of the model for which it drafts.
+Result<Assembly> AssembleAlone(EngineOptions options, uint32_t ctx_size, Need need) {
+  KV_ASSIGN(ImportedModel model, OpenModel(options, need));
+  if (model.config.encoder) {
+    return FailField(Code::kInvalidArgument, "draft_model",
+                     "{} is an encoder-decoder; give a model that goes on from a prompt",
+                     model.name);
+  }
+  // All sequences have one Identity: they are rotated by the short factors.
+  ctx_size = std::min(model.config.max_positions, ctx_size);
+  const RopeConfig& rope = model.config.rope;
+  if (UsesLongFactors(rope, ctx_size)) {
+    ctx_size = static_cast<uint32_t>(rope.original_max_positions);
+  }
+  options.ctx_size = ctx_size;
+  return Assemble(options, std::move(model), need, SequencesAre::kDrafts);
+}
+
 std::string QuotedBytes(const std::string& bytes) { return "'" + Printable(bytes) + "'"; }
 
 }  // namespace
@@ -73,30 +91,9 @@ Result<std::unique_ptr<Assembly>> AssembleDraft(const EngineOptions& options, co
   if (const auto why = WhyNot(options, model)) {
     return FailField(Code::kInvalidArgument, "draft_model", "{}", *why);
   }
-  EngineOptions of_draft = DraftOptions(options);
-  Result<Assembly> draft = Assemble(of_draft, need);
-  if (draft && draft->model.config.encoder) {
-    return FailField(Code::kInvalidArgument, "draft_model",
-                     "{} is an encoder-decoder; give a model that goes on from a prompt",
-                     draft->model.name);
-  }
-  if (draft) {
-    // All sequences have one Identity: they are rotated by the short factors.
-    uint32_t ctx_size = std::min(draft->ctx_size, model.ctx_size);
-    const RopeConfig& rope = draft->model.config.rope;
-    if (UsesLongFactors(rope, ctx_size)) {
-      ctx_size = static_cast<uint32_t>(rope.original_max_positions);
-    }
-    of_draft.ctx_size = ctx_size;
-    draft = Assemble(of_draft, std::move(draft->model), need);
-  }
+  Result<Assembly> draft = AssembleAlone(DraftOptions(options), model.ctx_size, need);
   if (!draft) return tl::unexpected(OfDraft(draft.error()));
-  auto assembly = std::make_unique<Assembly>(std::move(*draft));
-  assembly->runner.max_logit_rows = options.parallel;
-  assembly->runner_plan = Runner::PlanFor(assembly->model, assembly->runner);
-  assembly->cache.num_cursors = 0;
-  assembly->cache_plan = KvCache::Plan(assembly->cache);
-  return assembly;
+  return std::make_unique<Assembly>(std::move(*draft));
 }
 
 void PlanDraft(const Assembly& a, const EngineOptions& options, MemoryPlan& plan) {
