@@ -23,11 +23,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Returns a cap that has room for all that a check stores. The tier divides it into segments, which
+// some checks read and write whole: with the default cap they have 64 MiB, of a small model 1 MiB.
+uint64_t CapBytes(Lab& lab) {
+  constexpr uint64_t kLeast = uint64_t{64} << 20;  // more makes larger segments
+  constexpr uint64_t kPrompts = 32;                // that it has room for; a check stores a dozen
+  const MemoryPlan& plan = lab.engine().plan();
+  const uint64_t blocks =
+      CeilDiv(lab.prompt().size() + lab.answer_tokens(), uint64_t{plan.block_tokens}) + 1;
+  // The blocks of all groups of layers for the same tokens, each rounded up.
+  const uint64_t bytes =
+      plan.kv_bytes_per_token * plan.block_tokens + plan.groups.size() * plan.block_bytes;
+  return kLeast + kPrompts * blocks * bytes;
+}
+
 // Returns the lab's options with a disk in the folder. Where the user's secret does not last, with
 // another one beside the disk, which no model image is kept under.
-Result<EngineOptions> OnDisk(const Lab& lab, const TemporaryFolder& folder) {
+Result<EngineOptions> OnDisk(Lab& lab, const TemporaryFolder& folder) {
   EngineOptions options = lab.options();
-  options.disk = DiskOptions{.folder = (folder.path() / "kv").string(), .cap_bytes = {}};
+  options.disk = DiskOptions{.folder = (folder.path() / "kv").string(), .cap_bytes = CapBytes(lab)};
   KV_ASSIGN(const auto engine, lab.Load(options));
   if (engine->DiskStats()) return options;
   options.state_dir = folder.path() / "state";
