@@ -105,7 +105,7 @@ void PrintJson(const std::vector<Check>& checks, const Totals& totals, double se
 // Returns the memory for what the checks compute: at most 256 MiB, and less where blocks are so
 // small that most of the time would go into setting up an index of all of them.
 Result<uint64_t> KvMemoryFor(EngineOptions options) {
-  constexpr uint64_t kMost = uint64_t{256} << 20, kEnoughBlocks = 16384;
+  constexpr uint64_t kMost = uint64_t{256} << 20, kEnoughBlocks = 4096;
   options.kv_memory_bytes = kMost;
   KV_ASSIGN(const MemoryPlan plan, Engine::PlanMemory(options));
   return kMost / std::max<uint64_t>(1, plan.num_blocks / kEnoughBlocks);
