@@ -137,9 +137,11 @@ class HelpListsWhatIsRead(CliTest):
         return said, len(list(pathlib.Path(folder).rglob("*")))
 
     def test_a_flag_of_other_commands_is_refused_by_its_name(self):
+        """Three of each command: src/cli/commands_test.cc tries all of them."""
         every = set().union(*self.flags.values())
-        for command, flags in self.flags.items():
-            for flag in every - set(flags) - LLAMA:
+        for i, (command, flags) in enumerate(self.flags.items()):
+            others = sorted(every - set(flags) - LLAMA)
+            for flag in others[i * len(others) // 3 // len(self.flags)::len(others) // 3][:3]:
                 with self.subTest(command=command, flag=flag):
                     self.wrong(command, *NEEDED.get(command, []), flag, "1",
                                says=[f"'{flag}'", f"kvasir {command} --help"])

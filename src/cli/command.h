@@ -1,4 +1,4 @@
-// Command: one verb of the binary. Each has its own source file; main.cc lists them.
+// Command: one verb of the binary. Each has its own source file; commands.cc lists them.
 #pragma once
 
 #include <cstdint>
@@ -55,6 +55,9 @@ Command SessionsCommand();
 Command BackupCommand();
 Command RestoreCommand();
 Command HealthCommand();
+
+// Returns all of them and `completions`, in the order of kvasir --help.
+std::vector<Command> AllCommands();
 
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;

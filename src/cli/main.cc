@@ -33,41 +33,6 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kAbsentCo
     {"top", "the live view"},
 }};
 
-std::vector<Command> AllCommands();
-
-Result<int> RunCompletions(const Args& args) {
-  const std::vector<std::string> operands = args.List(kOperands);
-  KV_ASSIGN(const std::string script,
-            CompletionsOf(AllCommands(), operands.size() == 1 ? operands[0] : ""));
-  std::fputs(script.c_str(), stdout);
-  return kExitDone;
-}
-
-// Returns the command whose scripts have all commands.
-Command CompletionsCommand() {
-  return {"completions",
-          "writes the completions of commands and flags for a shell: bash, zsh or fish",
-          "completions bash > ~/.local/share/bash-completion/completions/kvasir",
-          {},
-          RunCompletions,
-          "zsh reads a file _kvasir in a folder of its fpath, fish\n"
-          "~/.config/fish/completions/kvasir.fish.",
-          2,
-          {},
-          "bash zsh fish",
-          "bash | zsh | fish"};
-}
-
-std::vector<Command> AllCommands() {
-  // In the order and the groups of kvasir --help (command.cc).
-  return {RunCommand(),       ChatCommand(),    ServeCommand(),    PsCommand(),
-          TranslateCommand(), ListCommand(),    PullCommand(),     ShowCommand(),
-          RmCommand(),        ModelsCommand(),  PlanCommand(),     BenchCommand(),
-          EvalCommand(),      LogitsCommand(),  SelftestCommand(), InfoCommand(),
-          SessionsCommand(),  InspectCommand(), FsckCommand(),     BackupCommand(),
-          RestoreCommand(),   KeyCommand(),     HealthCommand(),   CompletionsCommand()};
-}
-
 // Names a command that is not there, and the nearest one that is.
 std::string UnknownCommand(const std::vector<Command>& commands, std::string_view name) {
   if (name.starts_with('-')) {
