@@ -17,10 +17,15 @@ class Fleet(WithHome):
 
     def setUp(self):
         super().setUp()
-        self.redis = Redis()
-        self.addCleanup(self.redis.stop)
+        self.redis = self.start_store()
         self.secret = self.home / "fleet"
         self.assertEqual(run("key", "fleet", str(self.secret), home=self.home)[0], 0)
+
+    def start_store(self):
+        """The store that the machines share, which ends with the test."""
+        redis = Redis()
+        self.addCleanup(redis.stop)
+        return redis
 
     def machine(self, *flags, home=None, secret=None, **more):
         if home is None:

@@ -59,6 +59,13 @@ class S3:
         self.process.stdin.close()
         self.process.stdout.close()
 
+    def clear(self):
+        """Makes it as it was after the start: empty, with a right clock. One that was stopped runs again."""
+        if self.process.poll() is not None:
+            self.stop()
+            self.start()
+        self.do(do="clear")
+
     def do(self, **what):
         self.process.stdin.write(json.dumps(what) + "\n")
         self.process.stdin.flush()
@@ -113,6 +120,9 @@ def serve(port, *tls):
             answer = list(keys)
         elif what["do"] == "requests":
             answer = state["requests"]
+        elif what["do"] == "clear":
+            keys.clear()
+            state["ahead_s"] = 0
         elif what["do"] == "ahead":  # a clock
             state["ahead_s"] = what["s"]
         elif what["do"] == "change":  # a value: cut, or another one's

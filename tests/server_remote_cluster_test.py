@@ -12,11 +12,10 @@ from redis_server import Cluster
 
 
 class OnCluster(Fleet):
-    def setUp(self):
-        super().setUp()
-        self.redis.stop()
-        self.redis = Cluster()
-        self.addCleanup(self.redis.stop)
+    def start_store(self):
+        cluster = Cluster()
+        self.addCleanup(cluster.stop)
+        return cluster
 
     def test_machines_share_through_all_masters(self):
         ids = prompt(70, 1003)

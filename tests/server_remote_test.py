@@ -151,12 +151,11 @@ class Reading(Fleet):
 
 @needs("/usr/bin/openssl")
 class Tls(Fleet):
-    def setUp(self):
-        super().setUp()
-        self.redis.stop()
-        self.redis = Redis("--tls-port", PORT, *certificates(self.home))
-        self.addCleanup(self.redis.stop)
-        self.redis.url = f"rediss://127.0.0.1:{self.redis.ports[0]}"
+    def start_store(self):
+        redis = Redis("--tls-port", PORT, *certificates(self.home))
+        self.addCleanup(redis.stop)
+        redis.url = f"rediss://127.0.0.1:{redis.ports[0]}"
+        return redis
 
     def test_machines_share_through_a_store_that_they_verify(self):
         ids = prompt(60, 500)
