@@ -17,6 +17,8 @@ from needs import needs
 from redis_server import PORT, Redis, certificates
 from server_harness import user
 
+DATA = pathlib.Path(os.environ.get("KVASIR_ROOT", pathlib.Path(__file__).parent.parent)) / "tests/data"
+
 
 class Reading(Fleet):
     def test_another_machine_reads_what_one_has_read(self):
@@ -81,8 +83,7 @@ class Reading(Fleet):
         self.ask(server, ids, remote=0, key="out")
 
     def test_models_with_windows(self):
-        root = pathlib.Path(os.environ.get("KVASIR_ROOT", pathlib.Path(__file__).parent.parent))
-        flags = ("--model", str(root / "tests/data/tiny-gemma3"))
+        flags = ("--model", str(DATA / "tiny-gemma3"))
         ids = prompt(6, 200, 60)
         server = self.machine(*flags)
         self.check(server, ids, flags=flags)
@@ -443,8 +444,8 @@ class Trouble(Fleet):
     def test_the_selftest_asks_a_store(self):
         def selftest(*flags):
             for left in reversed(range(self.ATTEMPTS)):
-                result = run("selftest", "--remote", self.redis.url, "--fleet-secret", str(self.secret), *flags,
-                             home=self.home)
+                result = run("selftest", "--model", str(DATA / "tiny-gqa"), "--remote", self.redis.url,
+                             "--fleet-secret", str(self.secret), *flags, home=self.home)
                 if "it stalls" not in result[2] and "no token came" not in result[2]:
                     return result
                 self.count_late(left, result[2])
