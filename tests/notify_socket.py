@@ -3,8 +3,11 @@
 import os
 import select
 import socket
+import struct
 import tempfile
 import time
+
+SO_TIMESTAMPNS = 35  # which Python's socket does not name
 
 
 class NotifySocket:
@@ -14,14 +17,20 @@ class NotifySocket:
         folder = None if abstract else tempfile.mkdtemp(prefix="notify.")
         self.name = f"@kvasir-test.{os.getpid()}.{time.monotonic_ns()}" if abstract else f"{folder}/socket"
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        self.sent_s = None  # when the last message that was read was sent: a test may read it late
         self.socket.bind("\0" + self.name[1:] if abstract else self.name)
 
     def next(self, wait_s=60):
         """The lines of the next message as a dict; None: there was none in time."""
         if not select.select([self.socket], [], [], wait_s)[0]:
             return None
-        text = self.socket.recv(4096).decode()
-        return dict(line.split("=", 1) for line in text.split("\n") if line)
+        text, ancillary, _, _ = self.socket.recvmsg(4096, socket.CMSG_SPACE(struct.calcsize("@ll")))
+        for level, kind, stamp in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS):
+                seconds, nanoseconds = struct.unpack("@ll", stamp)
+                self.sent_s = seconds + nanoseconds / 1e9
+        return dict(line.split("=", 1) for line in text.decode().split("\n") if line)
 
     def until(self, key, wait_s=60):
         """The first message that has this key."""
