@@ -11,7 +11,7 @@
 namespace kvasir {
 namespace {
 
-constexpr int64_t kHourS = 3600;
+constexpr int64_t kOneHourS = 3600;
 
 class StoreTest : public testing::Test {
  protected:
@@ -189,10 +189,10 @@ TEST(UseClock, NeverGoesBack) {
   UseClock clock(storage);
   const uint32_t hour = clock.NowHour();
   const uint64_t order = clock.NewOrder();
-  storage.JumpClock(-5 * kHourS);
+  storage.JumpClock(-5 * kOneHourS);
   EXPECT_EQ(clock.NowHour(), hour);
   EXPECT_EQ(clock.NewOrder(), order + 1);
-  storage.JumpClock(6 * kHourS);
+  storage.JumpClock(6 * kOneHourS);
   EXPECT_EQ(clock.NowHour(), hour + 1);
   EXPECT_EQ(clock.NewOrder() >> 32, hour + 1);
   clock.NotBefore(hour + 9);
