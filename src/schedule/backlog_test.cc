@@ -28,7 +28,7 @@ Backlog::Job PromptJob(uint32_t tenant, double new_tokens) {
   return {.tenant = tenant, .new_tokens = new_tokens, .answer_tokens = 40};
 }
 
-Backlog::Job Answer(uint32_t tenant, double tokens) {
+Backlog::Job AnswerJob(uint32_t tenant, double tokens) {
   return {.tenant = tenant, .answer_tokens = tokens, .ends_there = true};
 }
 
@@ -44,7 +44,7 @@ TEST(Backlog, AnIdleEngineComputesThePromptAtOnce) {
   ExpectMs(estimate.first_token_ns, 74);
   ExpectMs(estimate.end_ns, 74 + 40 * 14);
   EXPECT_FALSE(estimate.knows_end);
-  EXPECT_TRUE(Estimate(Machine(), Answer(1, 1)).knows_end);
+  EXPECT_TRUE(Estimate(Machine(), AnswerJob(1, 1)).knows_end);
   ExpectMs(Estimate(Machine(), PromptJob(1, 200)).first_token_ns, 3 * 74 + 18);
 }
 
@@ -58,7 +58,7 @@ TEST(Backlog, TheStepThatRunsEndsFirst) {
 
 TEST(Backlog, RowsThatDecodeTakeTheirTime) {
   Backlog busy = Machine();
-  busy.running = {Answer(1, 1000), Answer(1, 1000)};
+  busy.running = {AnswerJob(1, 1000), AnswerJob(1, 1000)};
   busy.target_step_ns = 30 * kMs;
   // A step of 12 ms ends, then chunks of 18 rows.
   ExpectMs(Estimate(busy, PromptJob(1, 36)).first_token_ns, 12 + 2 * 30);
@@ -66,9 +66,9 @@ TEST(Backlog, RowsThatDecodeTakeTheirTime) {
 
 TEST(Backlog, AFullEngineStartsTheNextOneWhenAnAnswerEnds) {
   Backlog full = Machine();
-  full.running = {Answer(1, 100), Answer(1, 20), Answer(1, 30), Answer(1, 40)};
+  full.running = {AnswerJob(1, 100), AnswerJob(1, 20), AnswerJob(1, 30), AnswerJob(1, 40)};
   ExpectMs(Estimate(full, PromptJob(1, 1)).start_ns, 20 * 14);
-  full.waiting = {Answer(1, 50)};
+  full.waiting = {AnswerJob(1, 50)};
   ExpectMs(Estimate(full, PromptJob(1, 1)).start_ns, 30 * 14);
 }
 
@@ -82,21 +82,21 @@ TEST(Backlog, OfAnswersOfUnknownLengthOneEndsLongBeforeTheMean) {
 TEST(Backlog, TenantsTakeTurnsByTheirCharges) {
   Backlog full = Machine();
   full.parallel = 1;
-  full.running = {Answer(1, 10)};
-  full.waiting.assign(8, Answer(1, 10));
+  full.running = {AnswerJob(1, 10)};
+  full.waiting.assign(8, AnswerJob(1, 10));
   // The other tenant was charged as much as this one: it goes next, then both by their weights.
-  const double own = Estimate(full, Answer(1, 1)).start_ns;
-  const double other = Estimate(full, Answer(2, 1)).start_ns;
+  const double own = Estimate(full, AnswerJob(1, 1)).start_ns;
+  const double other = Estimate(full, AnswerJob(2, 1)).start_ns;
   ExpectMs(own, 9 * 10 * 11);
   ExpectMs(other, 10 * 11);
   full.tenants[2].charge_ns = 1e12;  // it was given more before
-  ExpectMs(Estimate(full, Answer(2, 1)).start_ns, 9 * 10 * 11);
+  ExpectMs(Estimate(full, AnswerJob(2, 1)).start_ns, 9 * 10 * 11);
 }
 
 TEST(Backlog, ATenantAtItsMaximumWaitsForItself) {
   Backlog busy = Machine();
   busy.tenants[1].max_running = 1;
-  busy.running = {Answer(1, 50)};
+  busy.running = {AnswerJob(1, 50)};
   ExpectMs(Estimate(busy, PromptJob(1, 1)).start_ns, 50 * 11);
   ExpectMs(Estimate(busy, PromptJob(2, 1)).start_ns, 11);
 }
@@ -104,10 +104,10 @@ TEST(Backlog, ATenantAtItsMaximumWaitsForItself) {
 TEST(Backlog, ALongQueueGoesOnAtTheSamePace) {
   Backlog full = Machine();
   full.parallel = 1;
-  full.running = {Answer(1, 10)};
-  full.waiting.assign(kPlayedStarts, Answer(1, 10));
+  full.running = {AnswerJob(1, 10)};
+  full.waiting.assign(kPlayedStarts, AnswerJob(1, 10));
   full.tenants[1].waiting = 1000;
-  ExpectMs(Estimate(full, Answer(1, 1)).start_ns, 1001 * 10 * 11);
+  ExpectMs(Estimate(full, AnswerJob(1, 1)).start_ns, 1001 * 10 * 11);
 }
 
 TEST(Backlog, NothingKnownIsNoWait) {
