@@ -186,7 +186,7 @@ class Folders(WithFolder):
         self.assertEqual((made.stat().st_size, made.stat().st_mode & 0o777), (32, 0o600))
         flags = ("--disk", self.folder / "kv", "--disk-cap", "64MiB", "--state-dir", self.folder / "other",
                  "--secret-file", made)
-        with server(*flags) as running:
+        with server(*flags, XDG_CACHE_HOME=str(self.folder / "cache")) as running:
             answer = running.request("POST", "/v1/sessions", {"messages": [{"role": "user", "content": "Hello"}]})
             self.assertEqual(answer[0], 201, answer)
         self.assertFalse((self.folder / "other/secret").exists())
@@ -214,7 +214,8 @@ class Credentials(WithFolder):
         self.write("credentials/kvasir_api-keys", "first\nsecond\n")
         self.write("credentials/admin-key", "root\n")
         with server("--disk", self.folder / "kv", "--disk-cap", "64MiB", "--state-dir", self.folder / "state",
-                    CREDENTIALS_DIRECTORY=str(self.folder / "credentials")) as running:
+                    CREDENTIALS_DIRECTORY=str(self.folder / "credentials"),
+                    XDG_CACHE_HOME=str(self.folder / "cache")) as running:
             for key, status in (("first", 200), ("second", 200), ("third", 401), (None, 401)):
                 headers = {"x-api-key": key} if key else {}
                 self.assertEqual(running.request("GET", "/v1/models", None, headers)[0], status, key)
