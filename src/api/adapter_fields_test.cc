@@ -8,6 +8,7 @@
 #include "api/embedding_request.h"
 #include "api/llama_request.h"
 #include "api/openai_request.h"
+#include "api/small_view_for_test.h"
 #include "server/fake_engine_for_test.h"
 
 namespace kvasir {
@@ -15,15 +16,7 @@ namespace {
 
 class AdapterFields : public testing::Test {
  protected:
-  AdapterFields() {
-    model_.names = {"m"};
-    model_.tokenizer = tokenizer_.get();
-    model_.vocab_size = 258;
-    model_.ctx_size = 64;
-    model_.max_prompts = 8;
-    model_.hidden_size = 4;
-    model_.max_decoded_bytes = 1 << 20;
-  }
+  AdapterFields() { model_.hidden_size = 4; }
 
   // Makes a model whose adapter "sql" is unloaded after so many looks at the list.
   ModelView UnloadedAfter(int looks) const {
@@ -38,7 +31,7 @@ class AdapterFields : public testing::Test {
 
   const std::unique_ptr<const Tokenizer> tokenizer_ =
       *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
-  ModelView model_;
+  ModelView model_ = SmallView(*tokenizer_);
 };
 
 constexpr std::pair<Result<GenerationCall> (*)(std::string_view, const ModelView&), const char*>

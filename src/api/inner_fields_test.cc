@@ -9,6 +9,7 @@
 #include "api/llama_request.h"
 #include "api/openai_request.h"
 #include "api/session_body.h"
+#include "api/small_view_for_test.h"
 #include "http/json_body.h"
 #include "server/fake_engine_for_test.h"
 
@@ -19,15 +20,7 @@ using Paths = std::vector<std::string>;
 
 class InnerFields : public testing::Test {
  protected:
-  InnerFields() {
-    model_.names = {"m"};
-    model_.tokenizer = tokenizer_.get();
-    model_.vocab_size = 258;
-    model_.ctx_size = 64;
-    model_.max_prompts = 8;
-    model_.max_decoded_bytes = 1 << 20;
-    model_.fim.prefix = 1, model_.fim.suffix = 2, model_.fim.middle = 3;
-  }
+  InnerFields() { model_.fim.prefix = 1, model_.fim.suffix = 2, model_.fim.middle = 3; }
 
   Paths IgnoredBy(Result<GenerationCall> (*parse)(std::string_view, const ModelView&),
                   std::string_view body) const {
@@ -37,7 +30,7 @@ class InnerFields : public testing::Test {
 
   const std::unique_ptr<const Tokenizer> tokenizer_ =
       *Tokenizer::Parse(TinyTokenizerJson(), kTinyTokenizerConfig);
-  ModelView model_;
+  ModelView model_ = SmallView(*tokenizer_);
 };
 
 TEST_F(InnerFields, OfPromptsAndAdaptersAreNamed) {
