@@ -137,8 +137,10 @@ void DraftModel::Fill(std::span<const std::unique_ptr<Request>> running, const S
 void DraftModel::DraftWishes(std::span<const std::unique_ptr<Request>> running,
                              const StepCost& cost) {
   std::erase_if(wishes_, [&](Slot* slot) {
-    slot->sequence->draft.withheld = !drafter_.MayDraft(*slot->request);
-    return slot->sequence->draft.withheld;
+    Draft& draft = slot->sequence->draft;
+    draft.withheld =
+        !drafter_.MayDraft(*slot->request) || (slot->is_behind() && !Pays(*slot, cost));
+    return draft.withheld;
   });
   ReadPrompts(cost);
   const uint64_t start_ns = MonotonicNs();
@@ -208,6 +210,7 @@ bool DraftModel::RunRows(bool draws) {
   if (status && draws) Draw();
   const StepWork work = draws ? StepWork{.decode_rows = rows} : StepWork{.prefill_rows = rows};
   cost_.Observe(work, MonotonicNs() - start_ns);
+  has_drafted_ = has_drafted_ || draws;
   return status.has_value();
 }
 

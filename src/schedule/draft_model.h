@@ -70,6 +70,7 @@ class DraftModel {
 
   void FindWishes(std::span<const std::unique_ptr<Request>> running, const StepCost& cost);
   bool Outdoes(Slot& slot, uint32_t most, const StepCost& cost) const;
+  bool Pays(const Slot& slot, const StepCost& cost) const;
   void GiveBack(Slot& slot);
   void DraftWishes(std::span<const std::unique_ptr<Request>> running, const StepCost& cost);
   Slot& SlotOf(Request& request, Sequence& sequence);
@@ -105,6 +106,7 @@ class DraftModel {
   TenantBook& tenants_;
   FormatSteps& format_steps_;
   StepCost cost_;
+  bool has_drafted_ = false;  // cost_ has steps of few rows: before, those of prompts say too much
   std::vector<std::unique_ptr<Slot>> slots_;  // [parallel]
   std::vector<Slot*> wishes_;                 // that are drafted by this Fill
   std::vector<Slot*> in_step_;                // whose rows are in a step

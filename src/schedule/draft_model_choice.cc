@@ -9,7 +9,7 @@ namespace {
 
 // After so many tokens of an answer it is asked again whether reading the prompt pays.
 constexpr uint32_t kAskAgainTokens = 64;
-// Before its steps were measured: a row of a prompt costs such a part of a step of one row.
+// Before its steps were measured: a further row costs such a part of a step of one row.
 constexpr double kUnknownRowShare = 0.25;
 
 }  // namespace
@@ -71,6 +71,12 @@ bool DraftModel::Outdoes(Slot& slot, uint32_t most, const StepCost& cost) const 
   return PaceOf(slots, cost).rate > other.rate;
 }
 
+// Tells whether drafts of this slot are expected to give more tokens a second than none.
+bool DraftModel::Pays(const Slot& slot, const StepCost& cost) const {
+  const Slot* const slots[] = {&slot};
+  return options_.speculate == Speculate::kAlways || PaceOf(slots, cost).longest > 0;
+}
+
 // Gives the sequence the draft that it had before, where the model has none.
 void DraftModel::GiveBack(Slot& slot) {
   if (slot.other.num_tokens == 0) return;
@@ -85,7 +91,7 @@ void DraftModel::GiveBack(Slot& slot) {
 
 // Returns how long a step of the draft model takes.
 double DraftModel::StepNs(uint32_t rows, const StepCost& cost) const {
-  if (cost_.knows_anything()) return cost_.PredictNs({.decode_rows = rows});
+  if (has_drafted_) return cost_.PredictNs({.decode_rows = rows});
   // As much less than the other model's as its weights are.
   const auto weights = static_cast<double>(runner_.weights_bytes());
   const double share = weights > 0 && weights_bytes_ > 0
@@ -149,7 +155,11 @@ bool DraftModel::Begin(Slot& slot, const StepCost& cost) {
     pace.saved_ns -= slot.other_saved_ns;
     const uint32_t expected = tenants_.lengths().ExpectedOfTenant(request.tenant, so_far);
     left = std::min(expected, request.max_tokens) - std::min(so_far, expected);
-    if (pace.longest == 0 || left * pace.saved_ns <= 0) return false;
+    if (pace.longest == 0) {
+      drafter_.CountUntried(request, {.source = DraftSource::kModel}, kAskAgainTokens);
+      return false;
+    }
+    if (left * pace.saved_ns <= 0) return false;
   }
   MatchOptions options{.reuse = request.shares(), .use_cursor = false, .use_tier = false};
   options.account = cache_.EnterAccount(owner);

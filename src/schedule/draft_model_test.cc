@@ -30,7 +30,9 @@ struct ModelDrafts {
   uint64_t format_steps = 400'000;
   TokenId draft_not_finite = -1;  // FakeRunner::Options::not_finite
   Speculate speculate = Speculate::kAlways;
-  OwnClock* clock = nullptr;  // a step takes 20 ms of it, one of the draft model 1 ms
+  OwnClock* clock = nullptr;  // a step takes 20 ms of it, one of the draft model draft_ms
+  int draft_ms = 1;
+  int draft_row_ms = 0;  // and so much more for each row
 };
 
 FakeRunner::Options TimedOptions(FakeRunner::Options runner, OwnClock* clock, int ms) {
@@ -49,12 +51,19 @@ class DraftRunner final : public FakeRunner {
   Status Step(std::span<const StepSequence> sequences, std::span<const TokenId> tokens) override {
     if (++num_steps_ > kMostSteps)
       return tl::unexpected(Error{Code::kUnavailable, "too many steps"});
+    if (clock_ != nullptr) clock_->Advance(std::chrono::milliseconds(row_ms_ * tokens.size()));
     return FakeRunner::Step(sequences, tokens);
   }
   uint32_t num_steps() const { return num_steps_; }
+  void TakeForRow(OwnClock* clock, int row_ms) {
+    clock_ = clock;
+    row_ms_ = row_ms;
+  }
 
  private:
   uint32_t num_steps_ = 0;
+  OwnClock* clock_ = nullptr;
+  int row_ms_ = 0;
 };
 
 FakeRunner::Options DraftRunnerOptions(const ModelDrafts& options) {
@@ -71,7 +80,7 @@ class ModelDrafting {
  public:
   explicit ModelDrafting(const ModelDrafts& options)
       : runner_(TimedOptions(SmallRunnerOptions(), options.clock, 20)),
-        draft_runner_(TimedOptions(DraftRunnerOptions(options), options.clock, 1)),
+        draft_runner_(TimedOptions(DraftRunnerOptions(options), options.clock, options.draft_ms)),
         cache_(SmallCache(runner_, options.has_memory)),
         draft_cache_(*KvCache::Create({.layout = draft_runner_.layout(),
                                        .budget_bytes = 1 << 24,
@@ -81,6 +90,7 @@ class ModelDrafting {
                                        .secret = {},
                                        .step_tokens = 128})),
         scheduler_(runner_, *cache_, OptionsFor(options)) {
+    draft_runner_.TakeForRow(options.clock, options.draft_row_ms);
     scheduler_.set_on_stats([this](const EngineStats& stats) { stats_ = stats; });
   }
 
@@ -352,6 +362,44 @@ TEST(DraftModel, DraftsWhereMemoryIsOftenWrong) {
       EXPECT_LT(model, 150u) << "it stops";
     }
   }
+}
+
+// An answer of which the draft model has no token right costs few of its steps, and the next one;
+// later it is tried again.
+TEST(DraftModel, ReadsLittleWhereItIsAlwaysWrong) {
+  OwnClock clock;
+  ModelDrafting drafting(
+      {.draft_windows = {16}, .speculate = Speculate::kAuto, .clock = &clock, .draft_ms = 5});
+  GenerateRequest spec = DraftedSpec(0);
+  spec.max_tokens = 400;
+  for (TokenId i = 0; i < 400; ++i) spec.replayed.push_back(i * i * 7 % 61);
+  std::vector<uint32_t> steps;
+  for (uint32_t request = 0; request < 7; ++request) {
+    const uint32_t before = drafting.draft_steps();
+    spec.replayed_accept = request < 2 ? 0.0 : 1.0;
+    drafting.Begin(request, spec);
+    drafting.Run();
+    EXPECT_EQ(drafting.answers[request], spec.replayed);
+    steps.push_back(drafting.draft_steps() - before);
+  }
+  EXPECT_GT(steps[0], 0u);
+  EXPECT_LT(steps[0], 25u);
+  EXPECT_LT(steps[1], 20u);
+  EXPECT_GT(steps.back(), 200u);
+}
+
+// What reading a prompt took says little of a step of one row.
+TEST(DraftModel, DraftsAfterAPromptThatTookLong) {
+  OwnClock clock;
+  ModelDrafting drafting(
+      {.draft_windows = {16}, .speculate = Speculate::kAuto, .clock = &clock, .draft_row_ms = 1});
+  GenerateRequest spec = DraftedSpec(8);
+  spec.max_tokens = 300;
+  for (TokenId i = 0; i < 300; ++i) spec.replayed.push_back(i * i * 7 % 61);
+  spec.replayed_accept = 0.9;
+  drafting.Begin(0, spec);
+  drafting.Run();
+  EXPECT_GT(drafting.DraftsOf(0).accepted[static_cast<size_t>(DraftSource::kModel)], 150u);
 }
 
 TEST(DraftModel, ReplaysWithAShareThatIsRight) {

@@ -1,13 +1,15 @@
 #include "schedule/draft_pace.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace kvasir {
 namespace {
 
 constexpr double kKeptCounts = 0.95;   // of the counts of a kind, after each draft of it
-constexpr double kKeptUntried = 0.99;  // after each draft of it that was not tried
-constexpr double kKeptSpeed = 0.9;     // after each step
+constexpr double kKeptUntried = 0.99;  // after each step in which it was not tried
+constexpr double kKeptUntriedModel = 0.999;
+constexpr double kKeptSpeed = 0.9;  // after each step
 // A mean counts as so many tokens: a few drafts of a request outweigh it.
 constexpr double kMeanWeight = 4, kDefaultWeight = 8;
 // What is right of drafts before anything was measured, by KindOf: 30 files rewritten as their
@@ -30,17 +32,26 @@ void DraftCounts::Add(uint32_t kind, uint32_t num_drafted, uint32_t num_accepted
   tried_[kind] = tried_[kind] * kKeptCounts + std::min(num_drafted, num_accepted + 1);
 }
 
-void DraftCounts::Fade(uint32_t kind) {
-  right_[kind] *= kKeptUntried;
-  tried_[kind] *= kKeptUntried;
+void DraftCounts::Fade(uint32_t kind, double kept) {
+  right_[kind] *= kept;
+  tried_[kind] *= kept;
 }
 
 double DraftMeans::Chance(uint32_t kind) const {
   return counts_.Chance(kind, kDefaults[kind], kDefaultWeight);
 }
 
+void DraftMeans::CountUntried(uint32_t kind, uint32_t num_steps) {
+  const bool of_model = kind >= KindOf({.source = DraftSource::kModel});
+  counts_.Fade(kind, std::pow(of_model ? kKeptUntriedModel : kKeptUntried, num_steps));
+}
+
 double DraftPace::Chance(uint32_t kind, const DraftMeans& means) const {
   return counts_.Chance(kind, means.Chance(kind), kMeanWeight);
+}
+
+void DraftPace::CountUntried(uint32_t kind, uint32_t num_steps) {
+  counts_.Fade(kind, std::pow(kKeptUntried, num_steps));
 }
 
 bool DraftPace::MayDraft(uint64_t answer_tokens) const {

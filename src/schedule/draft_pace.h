@@ -21,8 +21,8 @@ class DraftCounts {
     return (right_[kind] + weight * mean) / (tried_[kind] + weight);
   }
   void Add(uint32_t kind, uint32_t num_drafted, uint32_t num_accepted);
-  // Lets what is known of a kind count less: drafts of it were not tried.
-  void Fade(uint32_t kind);
+  // Lets what is known of a kind count `kept` times as much: drafts of it were not tried.
+  void Fade(uint32_t kind, double kept);
 
  private:
   std::array<double, kNumDraftKinds> right_{}, tried_{};
@@ -33,6 +33,9 @@ class DraftMeans {
  public:
   double Chance(uint32_t kind) const;
   DraftCounts& counts() { return counts_; }
+  // Notes that drafts of a kind were not tried in so many steps. Those of a model are forgotten
+  // more slowly: to try them again, it reads what it lacks.
+  void CountUntried(uint32_t kind, uint32_t num_steps);
 
  private:
   DraftCounts counts_;
@@ -49,6 +52,8 @@ class DraftPace {
 
   double Chance(uint32_t kind, const DraftMeans& means) const;
   DraftCounts& counts() { return counts_; }
+  // Notes that drafts of a kind were not tried in so many steps.
+  void CountUntried(uint32_t kind, uint32_t num_steps);
   // Returns whether the next step may draft, when the request has so many tokens of answers.
   bool MayDraft(uint64_t answer_tokens) const;
   // Notes a step, of decoding alone, in which the request got num_tokens tokens a choice.

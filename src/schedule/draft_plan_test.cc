@@ -29,7 +29,7 @@ TEST(DraftPace, BeginsAtTheTenantsMeanAndLearns) {
   EXPECT_GT(pace.Chance(kind, means), 0.9) << "this request's are right";
   EXPECT_GT(pace.Chance(KindOf(DraftAfter(2)), means), 0.2) << "another kind";
   // What was not tried for long counts less.
-  for (int i = 0; i < 500; ++i) pace.counts().Fade(kind);
+  for (int i = 0; i < 500; ++i) pace.CountUntried(kind, 1);
   EXPECT_LT(pace.Chance(kind, means), 0.5);
 }
 

@@ -198,10 +198,10 @@ void Drafter::Count(Request& request, const Draft& draft, uint32_t num_drafted,
   }
 }
 
-void Drafter::CountUntried(Request& request, const Draft& draft) const {
+void Drafter::CountUntried(Request& request, const Draft& draft, uint32_t num_steps) const {
   const uint32_t kind = KindOf(draft);
-  request.answer.pace.counts().Fade(kind);
-  if (request.tenant != 0) tenants_.drafts(request.tenant).counts().Fade(kind);
+  request.answer.pace.CountUntried(kind, num_steps);
+  if (request.tenant != 0) tenants_.drafts(request.tenant).CountUntried(kind, num_steps);
 }
 
 }  // namespace kvasir

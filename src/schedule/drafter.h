@@ -40,9 +40,9 @@ class Drafter {
   double ModelChance(const Request& request) const;
   // Returns whether the request's guard lets it draft now.
   bool MayDraft(const Request& request) const;
-  // Counts a draft that was checked, or one that was there and was not tried.
+  // Counts a draft that was checked, or one that was there and was not tried in so many steps.
   void Count(Request& request, const Draft& draft, uint32_t num_drafted, uint32_t num_accepted);
-  void CountUntried(Request& request, const Draft& draft) const;
+  void CountUntried(Request& request, const Draft& draft, uint32_t num_steps = 1) const;
 
  private:
   void FillFromMemory(const Request& request, const Sequence& sequence, uint32_t most,
