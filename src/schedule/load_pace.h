@@ -32,9 +32,17 @@ class LoadSpeed {
 
 // A load is late when its next block has not come by the time that the estimate gives it, and 40 ms
 // and 4% of the time of computing all of it: with what follows then, the first token comes at most
-// 5% and 50 ms later than without a tier. While no speed is known, it may stand still for a second.
+// 5% and 50 ms later than without a tier. Before anything was computed, when that time is not
+// known, a quarter of a second instead: the first prompt of a process that is started for prompts
+// of others must not be computed for want of 40 ms. While no speed is known, it may stand still for
+// a second.
 struct LoadPace {
   static constexpr double kToleranceNs = 40e6, kToleranceShare = 0.04, kUnknownNs = 1e9;
+  static constexpr double kFirstToleranceNs = 250e6;
+  // How much later a block may come, or a lookup be answered. `compute_ns`: as below.
+  static constexpr double ToleranceNs(double compute_ns) {
+    return compute_ns > 0 ? kToleranceNs + kToleranceShare * compute_ns : kFirstToleranceNs;
+  }
 
   uint64_t start_ns = 0;     // MonotonicNs
   uint64_t progress_ns = 0;  // when a block was opened last
@@ -45,7 +53,7 @@ struct LoadPace {
   double LateAt(uint64_t bytes) const {
     if (!ns_per_byte) return static_cast<double>(progress_ns) + kUnknownNs;
     return static_cast<double>(start_ns) + static_cast<double>(bytes) * *ns_per_byte +
-           kToleranceNs + kToleranceShare * compute_ns;
+           ToleranceNs(compute_ns);
   }
   // Returns whether loading `bytes` takes longer than computing their tokens.
   bool IsSlower(uint64_t bytes, double tokens_ns) const {

@@ -30,8 +30,7 @@ void TierLooks::Begin(Request& request) const {
   if (what.names.size() < size_t{2} * own_groups) return;
   const double tokens =
       static_cast<double>(what.names.size() / own_groups) * cache_.layout().block_tokens();
-  const auto most_ns = static_cast<uint64_t>(LoadPace::kToleranceNs +
-                                             LoadPace::kToleranceShare * tokens * figures_.RowNs());
+  const auto most_ns = static_cast<uint64_t>(LoadPace::ToleranceNs(tokens * figures_.RowNs()));
   if (options_.tier->LookNs() > most_ns) return;
   const uint64_t now = MonotonicNs();
   LookState state{.answered_ns = std::make_shared<std::atomic<uint64_t>>(0),
