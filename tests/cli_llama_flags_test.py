@@ -57,7 +57,7 @@ class Arguments(CliTest):
     def test_other_flags_are_refused_by_name_with_a_reason(self):
         for words, says in [(["--mmproj", "x.gguf"], "images"), (["--control-vector", "x.gguf"], "control vectors"),
                             (["--model-draft", "x.gguf"], "no file or folder x.gguf"), (["-md", "x.gguf"], "no file"),
-                            (["--spec-draft-model", "x.gguf"], "no file"), (["--spec-draft-poll", "1"], "draft model"),
+                            (["--spec-draft-model", "x.gguf"], "no file"), (["--spec-draft-replace", "1"], "draft model"),
                             (["--rope-freq-base", "10000"], "model's files"), (["--rope-scaling=yarn"], "model's files"),
                             (["--grammar-file", "x.gbnf"], "with each request"), (["--cache-reuse", "256"], "give 0"),
                             (["--mirostat", "2"], "sampler"), (["--no-cache-prompt"], "--cache sequence"),

@@ -89,8 +89,8 @@ class DraftModel(unittest.TestCase):
                             ((("--draft-model", "/no/such"),), "no file or folder"),
                             ((("--draft-model", ROOT / "tests/data/m2m100-tiny"),), "encoder-decoder"),
                             ((("--model", ROOT / "tests/data/m2m100-tiny"), ("--draft-model", DEMO)), "encoder-decoder"),
-                            ((("--draft-model", DEMO), ("--speculate", "off")), "drafts are off"),
-                            ((("--draft-model", DEMO), ("--draft-max", "0")), "drafts are off"),
+                            ((("--draft-model", DEMO), ("--speculate", "off")), "turns drafts off"),
+                            ((("--draft-model", DEMO), ("--draft-max", "0")), "turns drafts off"),
                             ((("--draft-model", DEMO), ("--cache", "none")), "mode none"),
                             ((("--draft-model", DEMO), ("--draft-kv-memory", "1KiB")), "--draft-kv-memory: "),
                             ((("--draft-kv-memory", "1MiB"),), "needs --draft-model")):

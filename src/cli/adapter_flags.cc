@@ -48,7 +48,12 @@ Result<AdapterSource> ScaledSource(const std::string& text) {
   const auto [at, error] = std::from_chars(begin, end, source.scale);
   const bool is_number = error == std::errc() && at == end && std::isfinite(source.scale);
   if (is_number && !source.path.empty() && std::abs(source.scale) <= kMaxAdapterScale) {
-    return source;
+    const size_t equals = source.path.find('=');
+    if (equals == source.path.npos || source.path.find('/') < equals) return source;
+    return Fail(Code::kInvalidArgument,
+                "--lora-scaled: '{}' has a name; give --lora {}, and the scale with POST "
+                "/lora-adapters, or ./PATH where the path has the '='",
+                text, source.path);
   }
   return Fail(Code::kInvalidArgument,
               "--lora-scaled: '{}' is not valid; give PATH:SCALE, with a scale from -{} to {}",

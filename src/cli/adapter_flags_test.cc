@@ -64,6 +64,7 @@ TEST(AdapterFlags, WrongOnesAreNamed) {
   expect({"--lora-scaled", "a"}, "--lora-scaled: 'a' is not valid");
   expect({"--lora-scaled", "a:101"}, "--lora-scaled: 'a:101' is not valid");
   expect({"--lora-scaled", "a:nan"}, "--lora-scaled: 'a:nan' is not valid");
+  expect({"--lora-scaled", "q=b:1"}, "--lora-scaled: 'q=b:1' has a name; give --lora q=b,");
   expect({"--max-lora-rank", "0"}, "--max-lora-rank");
   expect({"--max-loras", "257"}, "--max-loras");
 }

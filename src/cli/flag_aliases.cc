@@ -73,13 +73,19 @@ constexpr Ignored kIgnored[] = {
      "--no-repack --no-host --perf --no-perf --warmup --no-warmup --swa-full -kvu --kv-unified "
      "-no-kvu --no-kv-unified --cache-idle-slots --no-cache-idle-slots -bs --backend-sampling -e "
      "--escape --no-escape --log-prefix --no-log-prefix --log-timestamps --no-log-timestamps "
-     "--mmproj-offload --no-mmproj-offload --no-jinja -cmoed --cpu-moe-draft --enforce-eager "
+     "--mmproj-offload --no-mmproj-offload --no-jinja -cmoed --cpu-moe-draft "
+     "--spec-draft-cpu-moe --spec-draft-backend-sampling --no-spec-draft-backend-sampling "
+     "--enforce-eager "
      "--trust-remote-code --disable-log-requests",
      0},
     {"--spec-ngram-* --draft-min *-n-min *-p-min *-p-split -td --threads-draft -tbd "
      "--threads-batch-draft -Cd --cpu-mask-draft -Crd --cpu-range-draft -Cbd -Crbd -ctkd "
      "--cache-type-k-draft -ctvd --cache-type-v-draft -otd --override-tensor-draft -ncmoed "
-     "--n-cpu-moe-draft -devd --device-draft -ngld --gpu-layers-draft --n-gpu-layers-draft -lcs "
+     "--n-cpu-moe-draft -devd --device-draft -ngld --gpu-layers-draft --n-gpu-layers-draft "
+     "--spec-draft-ngl --spec-draft-threads* --spec-draft-device --spec-draft-type-* "
+     "--spec-draft-n-cpu-moe --spec-draft-ncmoe --spec-draft-override-tensor --spec-draft-poll* "
+     "--spec-draft-prio* --spec-draft-cpu-mask* --spec-draft-cpu-range* --spec-draft-cpu-strict* "
+     "-lcs "
      "-lcd --lookup-cache-*",
      1},
 };

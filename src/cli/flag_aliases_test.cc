@@ -216,14 +216,18 @@ TEST(FlagAliases, KindsOfSpeculationAreOnOrOff) {
             "draft-simple or ngram-... (as --speculate auto)");
   EXPECT_EQ(Rewritten({"--spec-ngram-size-n", "3", "--draft-p-min=0.5", "-td", "2"}),
             "; ignored: --spec-ngram-size-n 3|--draft-p-min=0.5|-td 2");
+  EXPECT_EQ(Rewritten({"--spec-draft-ngl", "99", "--spec-draft-type-k", "q8_0",
+                       "--spec-draft-threads-batch=2", "--no-spec-draft-backend-sampling"}),
+            "; ignored: --spec-draft-ngl 99|--spec-draft-type-k q8_0|--spec-draft-threads-batch=2|"
+            "--no-spec-draft-backend-sampling");
 }
 
 TEST(FlagAliases, FlagsWhoseEffectIsNotThereAreUnsupportedWithAReason) {
   const std::pair<std::vector<std::string>, const char*> refused[] = {
       {{"--mmproj-url", "x"}, "--mmproj-url: images, audio and video are not available"},
       {{"--control-vector", "x"}, "--control-vector: control vectors are not available"},
-      {{"--spec-draft-poll", "1"},
-       "--spec-draft-poll: the draft model is computed as the model is; --draft-model and "
+      {{"--spec-draft-replace", "a", "b"},
+       "--spec-draft-replace: the draft model is computed as the model is; --draft-model and "
        "--draft-max say which and how much"},
       {{"--rope-scaling=yarn"}, "--rope-scaling: positions are as the model's files say"},
       {{"--cache-reuse", "256"},

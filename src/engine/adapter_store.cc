@@ -144,14 +144,22 @@ AdapterStore::AdapterStore(const AdapterOptions& options, ModelConfig config, ui
       identify_(std::move(identify)),
       budget_(budget_bytes) {}
 
-std::string AdapterStore::NameOf(const AdapterSource& source) {
+// Returns the name that is given; or the end of the path, or all of it where others have its end.
+std::string AdapterStore::NameFor(const AdapterSource& source) const {
   if (source.name) return *source.name;
-  const std::filesystem::path path = std::filesystem::path(source.path).lexically_normal();
-  if (path.extension() == ".gguf") return path.stem().string();
-  return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+  std::filesystem::path path = std::filesystem::path(source.path).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  const std::string end = (path.extension() == ".gguf" ? path.stem() : path.filename()).string();
+  return IsTaken(end) ? source.path : end;
 }
 
-Status AdapterStore::CheckLimits(const AdapterSource& source, const LoraAdapter& adapter) const {
+bool AdapterStore::IsTaken(const std::string& name) const {
+  return std::ranges::find(model_names_, name) != model_names_.end() ||
+         std::ranges::any_of(loaded_,
+                             [&](const auto& entry) { return entry.second.card.name == name; });
+}
+
+Status AdapterStore::CheckName(const AdapterSource& source) {
   if (source.name == kAnyModel) {
     return FailField(Code::kInvalidArgument, "lora_name",
                      "the name '{}' is taken: it stands for the model; give another one",
@@ -162,6 +170,10 @@ Status AdapterStore::CheckLimits(const AdapterSource& source, const LoraAdapter&
                      "the name has {} bytes; give one of 1 to {}", source.name->size(),
                      kMostNameBytes);
   }
+  return {};
+}
+
+Status AdapterStore::CheckLimits(const AdapterSource& source, const LoraAdapter& adapter) const {
   if (adapter.max_rank() > options_.max_rank) {
     return Fail(Code::kInvalidArgument,
                 "{}: its rank of {} is more than the {} of --max-lora-rank; give that more",
@@ -182,8 +194,8 @@ Result<std::optional<uint64_t>> AdapterStore::Replaced(const std::string& name, 
     if (loaded.card.name != name) continue;
     if (names == Names::kMayReplace) return std::optional(id);
     return FailField(Code::kInvalidArgument, "lora_name",
-                     "the name '{}' is taken by another adapter; give this one another name, or "
-                     "unload that one first",
+                     "the name '{}' is taken by an adapter that is loaded; give another name, or "
+                     "replace that one (load_inplace)",
                      name);
   }
   if (loaded_.size() < options_.max_loaded) return std::optional<uint64_t>();
@@ -192,10 +204,10 @@ Result<std::optional<uint64_t>> AdapterStore::Replaced(const std::string& name, 
 }
 
 Result<AdapterCard> AdapterStore::Load(const AdapterSource& source, Names names) {
-  const std::string name = NameOf(source);
+  KV_TRY(CheckName(source));
   {
     const MutexLock lock(mutex_);  // so that a taken name costs no reading
-    KV_TRY(Replaced(name, names));
+    KV_TRY(Replaced(NameFor(source), names));
   }
   KV_ASSIGN(const LoraAdapter adapter, OpenSource(source, config_));
   return Add(source, adapter, names);
@@ -203,10 +215,10 @@ Result<AdapterCard> AdapterStore::Load(const AdapterSource& source, Names names)
 
 Result<AdapterCard> AdapterStore::Add(const AdapterSource& source, const LoraAdapter& adapter,
                                       Names names, Packing packing) {
+  KV_TRY(CheckName(source));
   KV_TRY(CheckLimits(source, adapter));
   KV_ASSIGN(auto packed, PackWithin(budget_, adapter, config_.num_layers, packing));
-  Loaded loaded{.card = {.name = NameOf(source),
-                         .path = source.path,
+  Loaded loaded{.card = {.path = source.path,
                          .is_model = source.name.has_value(),
                          .scale = source.scale,
                          .digest = packed ? ToHex(packed->DigestWith(1)) : "",
@@ -214,6 +226,7 @@ Result<AdapterCard> AdapterStore::Add(const AdapterSource& source, const LoraAda
                          .bytes = PackedAdapter::BytesFor(adapter)},
                 .packed = std::move(packed)};
   const MutexLock lock(mutex_);
+  loaded.card.name = NameFor(source);
   KV_ASSIGN(const std::optional<uint64_t> replaced, Replaced(loaded.card.name, names));
   loaded.card.id = replaced.value_or(next_id_);
   if (!replaced) {

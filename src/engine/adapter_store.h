@@ -83,7 +83,9 @@ class AdapterStore {
   };
   using ById = std::map<uint64_t, Loaded>;
 
-  static std::string NameOf(const AdapterSource& source);
+  static Status CheckName(const AdapterSource& source);
+  std::string NameFor(const AdapterSource& source) const KV_REQUIRES(mutex_);
+  bool IsTaken(const std::string& name) const KV_REQUIRES(mutex_);
   Status CheckLimits(const AdapterSource& source, const LoraAdapter& adapter) const;
   Result<std::optional<uint64_t>> Replaced(const std::string& name, Names names) const
       KV_REQUIRES(mutex_);

@@ -85,6 +85,21 @@ TEST_F(AdapterStoreTest, IdsCountUpAndNamesAreFoundOnce) {
   EXPECT_EQ(store.Load(Source("b", 2), Names::kMustBeNew)->id, 2u) << "ids are not used again";
   ASSERT_TRUE(store.Load(Source("c", 4), Names::kMustBeNew));
   ExpectWrong(store.Load(Source("d", 5), Names::kMustBeNew), Code::kInvalidArgument, "--max-loras");
+  ExpectWrong(store.Load(Source("default", 5), Names::kMustBeNew), Code::kInvalidArgument,
+              "it stands for the model");
+}
+
+TEST_F(AdapterStoreTest, PathsThatEndAlikeHaveNamesOfTheirOwn) {
+  AdapterStore store = Make(3 * bytes_);
+  for (const char* path : {"p/checkpoint-10/", "q/checkpoint-10", "somewhere/model"}) {
+    ASSERT_TRUE(store.Load({.path = path, .seed = 1}, Names::kMustBeNew)) << path;
+  }
+  const std::vector<AdapterCard> cards = store.Cards();
+  EXPECT_EQ(cards[0].name, "checkpoint-10");
+  EXPECT_EQ(cards[1].name, "q/checkpoint-10");
+  EXPECT_EQ(cards[2].name, "somewhere/model") << "the model has the end of it";
+  ExpectWrong(store.Load({.path = "q/checkpoint-10", .seed = 1}, Names::kMustBeNew),
+              Code::kInvalidArgument, "is taken by an adapter that is loaded");
 }
 
 TEST_F(AdapterStoreTest, TheBudgetCountsWhatRequestsStillHave) {
@@ -247,7 +262,7 @@ TEST_F(AdapterStoreTest, AStartIsCheckedWithTheWordsOfTheStore) {
   const AdapterSource a = Source("a", 1), b = Source("b", 1);
   EXPECT_EQ(says({}), "");
   EXPECT_EQ(says({a, b}), "");
-  EXPECT_NE(says({a, a}).find("taken by another adapter"), std::string::npos);
+  EXPECT_NE(says({a, a}).find("is taken by an adapter"), std::string::npos);
   EXPECT_NE(says({Source("model", 1)}).find("taken by the model"), std::string::npos);
   options_.max_loaded = 1;
   EXPECT_NE(says({a, b}).find("--max-loras"), std::string::npos);

@@ -33,7 +33,7 @@ std::optional<std::string> WhyNot(const EngineOptions& options, const Assembly& 
     return "a cache of mode none drafts nothing; leave one of them out";
   }
   if (options.speculate == Speculate::kOff || options.draft_max == 0) {
-    return "drafts are off; leave it out, or let answers be drafted";
+    return "--speculate or --draft-max turns drafts off; leave out one of them or --draft-model";
   }
   return std::nullopt;
 }

@@ -34,8 +34,8 @@ class LoadSpeed {
 // and 4% of the time of computing all of it: with what follows then, the first token comes at most
 // 5% and 50 ms later than without a tier. Before anything was computed, when that time is not
 // known, a quarter of a second instead: the first prompt of a process that is started for prompts
-// of others must not be computed for want of 40 ms. While no speed is known, it may stand still for
-// a second.
+// of others must not be computed since 40 ms are lacking. While no speed is known, it may stand
+// still for a second.
 struct LoadPace {
   static constexpr double kToleranceNs = 40e6, kToleranceShare = 0.04, kUnknownNs = 1e9;
   static constexpr double kFirstToleranceNs = 250e6;
