@@ -14,6 +14,8 @@
 namespace kvasir {
 namespace {
 
+// After so many steps without a draft, what drafting took is measured anew.
+constexpr uint32_t kForgetTimes = 512;
 // The logit of a token that only the other vocabulary has: of weight 0, and finite.
 constexpr float kNoToken = -1e30f;
 
@@ -128,27 +130,46 @@ void DraftModel::Fill(std::span<const std::unique_ptr<Request>> running, const S
   const bool always = options_.speculate == Speculate::kAlways;
   if (!always && !cost.knows_anything()) return;
   FindWishes(running, cost);
-  std::erase_if(wishes_, [&](Slot* slot) { return !slot->has_kv && !Begin(*slot, cost); });
-  if (!wishes_.empty()) DraftWishes(running, cost);
+  if (!wishes_.empty()) {
+    ForgetOldTimes();
+    const Pace together = PaceOf(wishes_, cost);
+    std::erase_if(wishes_,
+                  [&](Slot* slot) { return !slot->has_kv && !Begin(*slot, together, cost); });
+  }
+  if (!wishes_.empty()) DraftWishes(cost);
   for (const auto& slot : slots_) GiveBack(*slot);
 }
 
+// Times that kept it from drafting for long may be those of a machine that was busy then.
+void DraftModel::ForgetOldTimes() {
+  if (++times_.since_drafted < kForgetTimes) return;
+  times_ = {};
+}
+
 // Reads what is lacking, and drafts what is wished for.
-void DraftModel::DraftWishes(std::span<const std::unique_ptr<Request>> running,
-                             const StepCost& cost) {
+void DraftModel::DraftWishes(const StepCost& cost) {
+  const bool always = options_.speculate == Speculate::kAlways;
   std::erase_if(wishes_, [&](Slot* slot) {
-    Draft& draft = slot->sequence->draft;
-    draft.withheld =
-        !drafter_.MayDraft(*slot->request) || (slot->is_behind() && !Pays(*slot, cost));
-    return draft.withheld;
+    slot->sequence->draft.withheld = !drafter_.MayDraft(*slot->request);
+    return slot->sequence->draft.withheld;
   });
+  if (!always) {
+    const Pace together = PaceOf(wishes_, cost);
+    std::erase_if(wishes_, [&](Slot* slot) {
+      Draft& draft = slot->sequence->draft;
+      draft.withheld =
+          slot->is_behind() &&
+          !ReadingPays(*slot, together, slot->num_known - slot->kv.num_committed(), cost);
+      return draft.withheld;
+    });
+  }
   ReadPrompts(cost);
   const uint64_t start_ns = MonotonicNs();
   std::erase_if(wishes_, [](Slot* slot) { return !slot->has_kv || slot->is_behind(); });
-  uint32_t longest = options_.speculate == Speculate::kAlways ? kMaxDraft : 0;
+  uint32_t longest = always ? kMaxDraft : 0;
   if (longest == 0 && !wishes_.empty()) longest = PaceOf(wishes_, cost).longest;
   for (Slot* slot : wishes_) slot->sequence->draft.withheld = longest == 0;
-  if (longest > 0) DraftTokens(running, longest);
+  if (longest > 0) DraftTokens(longest);
   last_ns_ = MonotonicNs() - start_ns;
   for (const Slot* slot : wishes_) {
     tenants_.Charge(slot->request->tenant, static_cast<double>(last_ns_) / wishes_.size());
@@ -209,8 +230,11 @@ bool DraftModel::RunRows(bool draws) {
   }
   if (status && draws) Draw();
   const StepWork work = draws ? StepWork{.decode_rows = rows} : StepWork{.prefill_rows = rows};
-  cost_.Observe(work, MonotonicNs() - start_ns);
-  has_drafted_ = has_drafted_ || draws;
+  times_.cost.Observe(work, MonotonicNs() - start_ns);
+  if (draws) {
+    times_.has_drafted = true;
+    times_.since_drafted = 0;
+  }
   return status.has_value();
 }
 
@@ -221,10 +245,10 @@ void DraftModel::Read(const StepCost& cost) {
     ClearStep();
     const StepWork decodes{.decode_rows = static_cast<uint32_t>(wishes_.size())};
     const double spare_ns = static_cast<double>(options_.target_step_ns) - cost.PredictNs(decodes);
-    uint32_t free =
-        always || options_.target_step_ns == 0
-            ? parts_.max_rows
-            : RowsWithin(cost_, std::max(spare_ns, 1.0), {.decode_rows = 1}, parts_.max_rows, 0);
+    uint32_t free = always || options_.target_step_ns == 0
+                        ? parts_.max_rows
+                        : RowsWithin(times_.cost, std::max(spare_ns, 1.0), {.decode_rows = 1},
+                                     parts_.max_rows, 0);
     for (Slot* slot : wishes_) {
       if (!slot->is_behind() || free == 0) continue;
       const uint32_t begin = slot->kv.num_committed();
@@ -236,8 +260,8 @@ void DraftModel::Read(const StepCost& cost) {
 }
 
 // Drafts up to so many tokens of each wish, one a step.
-void DraftModel::DraftTokens(std::span<const std::unique_ptr<Request>> running, uint32_t longest) {
-  format_steps_.ShareWithDrafts(running, tenants_);
+void DraftModel::DraftTokens(uint32_t longest) {
+  format_steps_.ShareWithDrafts(tenants_);
   for (Slot* slot : wishes_) {
     slot->goes_on = true;
     const Sequence& sequence = *slot->sequence;

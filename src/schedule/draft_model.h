@@ -67,23 +67,31 @@ class DraftModel {
     double saved_ns = 0;   // for each token of the answer
     double rate = 0;       // tokens a nanosecond
   };
+  // What its steps took.
+  struct Times {
+    StepCost cost;
+    bool has_drafted = false;    // steps of few rows too: those of prompts alone say too much
+    uint32_t since_drafted = 0;  // Fills in which there were wishes
+  };
 
   void FindWishes(std::span<const std::unique_ptr<Request>> running, const StepCost& cost);
   bool Outdoes(Slot& slot, uint32_t most, const StepCost& cost) const;
-  bool Pays(const Slot& slot, const StepCost& cost) const;
   void GiveBack(Slot& slot);
-  void DraftWishes(std::span<const std::unique_ptr<Request>> running, const StepCost& cost);
+  void DraftWishes(const StepCost& cost);
   Slot& SlotOf(Request& request, Sequence& sequence);
   void Release(Slot& slot);
   static void Accept(Slot& slot, std::span<const TokenId> known, KvCache& cache);
-  bool Begin(Slot& slot, const StepCost& cost);
+  bool Begin(Slot& slot, const Pace& together, const StepCost& cost);
+  bool ReadingPays(const Slot& slot, const Pace& together, uint32_t unread,
+                   const StepCost& cost) const;
+  void ForgetOldTimes();
   bool CanRead(std::span<const TokenId> tokens) const;
   double StepNs(uint32_t rows, const StepCost& cost) const;
   Pace PaceOf(std::span<const Slot* const> slots, const StepCost& cost) const;
   Pace PaceOf(std::span<const Slot* const> slots, const StepCost& cost, double draft_ns) const;
   void ReadPrompts(const StepCost& cost);
   void Read(const StepCost& cost);
-  void DraftTokens(std::span<const std::unique_ptr<Request>> running, uint32_t longest);
+  void DraftTokens(uint32_t longest);
   void ClearStep() {
     in_step_.clear();
     sequences_.clear();
@@ -105,8 +113,7 @@ class DraftModel {
   TokenChooser& chooser_;
   TenantBook& tenants_;
   FormatSteps& format_steps_;
-  StepCost cost_;
-  bool has_drafted_ = false;  // cost_ has steps of few rows: before, those of prompts say too much
+  Times times_;
   std::vector<std::unique_ptr<Slot>> slots_;  // [parallel]
   std::vector<Slot*> wishes_;                 // that are drafted by this Fill
   std::vector<Slot*> in_step_;                // whose rows are in a step

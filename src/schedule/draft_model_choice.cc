@@ -32,15 +32,22 @@ void DraftModel::FindWishes(std::span<const std::unique_ptr<Request>> running,
       if (sequence->done || sequence->num_pending() != 1 || sequence->waits_for_format()) continue;
       const std::vector<TokenId>& known = sequence->tokens;
       const uint32_t most = drafter_.MostTokens(*request, *sequence);
-      if (most == 0 || known.size() + most > parts_.ctx_size) continue;
+      if (most == 0) continue;
       Slot& slot = SlotOf(*request, *sequence);
+      if (known.size() + most > parts_.ctx_size) {
+        slot.DropKv();
+        continue;
+      }
       slot.request = request.get();
       slot.sequence = sequence.get();
       slot.other_saved_ns = 0;
       if (draft.num_tokens > 0 && !Outdoes(slot, most, cost)) continue;
       slot.most = most;
       slot.unreadable = slot.unreadable || !CanRead(std::span(known).subspan(slot.num_known));
-      if (slot.unreadable) continue;
+      if (slot.unreadable) {
+        slot.DropKv();
+        continue;
+      }
       if (slot.has_kv) Accept(slot, known, cache_);
       std::vector<TokenId>& tokens = slot.shadow.tokens;
       if (tokens.capacity() < known.capacity() + kMaxDraft) {
@@ -71,10 +78,24 @@ bool DraftModel::Outdoes(Slot& slot, uint32_t most, const StepCost& cost) const 
   return PaceOf(slots, cost).rate > other.rate;
 }
 
-// Tells whether drafts of this slot are expected to give more tokens a second than none.
-bool DraftModel::Pays(const Slot& slot, const StepCost& cost) const {
+// Tells whether reading so many tokens takes less time than drafts are expected to save in the rest
+// of the answer. `together`: of all that wish for drafts. Where they pay for none of them, since a
+// step of many rows has no room for more, or for this one alone, they save nothing.
+bool DraftModel::ReadingPays(const Slot& slot, const Pace& together, uint32_t unread,
+                             const StepCost& cost) const {
   const Slot* const slots[] = {&slot};
-  return options_.speculate == Speculate::kAlways || PaceOf(slots, cost).longest > 0;
+  if (together.longest == 0 || PaceOf(slots, cost).longest == 0) return false;
+  const Request& request = *slot.request;
+  const uint32_t so_far = request.answer.longest;
+  const uint32_t expected = tenants_.lengths().ExpectedOfTenant(request.tenant, so_far);
+  const double left = std::min(expected, request.max_tokens) - std::min(so_far, expected);
+  double read_ns = 0;
+  if (const uint32_t rows = std::min(unread, parts_.max_rows); rows > 0) {
+    read_ns = times_.cost.knows_anything()
+                  ? times_.cost.PredictNs({.prefill_rows = rows}) * unread / rows
+                  : StepNs(unread, cost);
+  }
+  return left * (together.saved_ns - slot.other_saved_ns) > read_ns;
 }
 
 // Gives the sequence the draft that it had before, where the model has none.
@@ -91,7 +112,7 @@ void DraftModel::GiveBack(Slot& slot) {
 
 // Returns how long a step of the draft model takes.
 double DraftModel::StepNs(uint32_t rows, const StepCost& cost) const {
-  if (has_drafted_) return cost_.PredictNs({.decode_rows = rows});
+  if (times_.has_drafted) return times_.cost.PredictNs({.decode_rows = rows});
   // As much less than the other model's as its weights are.
   const auto weights = static_cast<double>(runner_.weights_bytes());
   const double share = weights > 0 && weights_bytes_ > 0
@@ -139,40 +160,25 @@ DraftModel::Pace DraftModel::PaceOf(std::span<const Slot* const> slots, const St
 }
 
 // Looks for the sequence's beginning in the cache, and decides whether to read the rest.
-bool DraftModel::Begin(Slot& slot, const StepCost& cost) {
+bool DraftModel::Begin(Slot& slot, const Pace& together, const StepCost& cost) {
   Request& request = *slot.request;
   const GenerateRequest& spec = request.spec;
   const bool always = options_.speculate == Speculate::kAlways;
   const uint32_t so_far = request.answer.longest;
   if (so_far < slot.ask_at) return false;
+  const uint32_t asked_at = slot.ask_at - std::min(slot.ask_at, kAskAgainTokens);
   slot.ask_at = so_far + kAskAgainTokens;
-  const std::string& owner = request.cache_owner();
-  Pace pace;
-  double left = 0;  // tokens of the answer
-  if (!always) {
-    const Slot* const slots[] = {&slot};
-    pace = PaceOf(slots, cost);
-    pace.saved_ns -= slot.other_saved_ns;
-    const uint32_t expected = tenants_.lengths().ExpectedOfTenant(request.tenant, so_far);
-    left = std::min(expected, request.max_tokens) - std::min(so_far, expected);
-    if (pace.longest == 0) {
-      drafter_.CountUntried(request, {.source = DraftSource::kModel}, kAskAgainTokens);
-      return false;
-    }
-    if (left * pace.saved_ns <= 0) return false;
+  if (!always && !ReadingPays(slot, together, 0, cost)) {
+    drafter_.CountUntried(request, {.source = DraftSource::kModel}, so_far - asked_at);
+    return false;
   }
+  const std::string& owner = request.cache_owner();
   MatchOptions options{.reuse = request.shares(), .use_cursor = false, .use_tier = false};
   options.account = cache_.EnterAccount(owner);
   MatchResult match = cache_.Match(cache_.EnterNamespace(owner, parts_.identity, spec.cache_salt),
                                    slot.sequence->tokens, options);
-  if (!always) {
-    const uint32_t unread = slot.num_known - match.num_reused();
-    const uint32_t rows = std::min(unread, parts_.max_rows);
-    const double read_ns = cost_.knows_anything()
-                               ? cost_.PredictNs({.prefill_rows = rows}) * unread / rows
-                               : StepNs(unread, cost);
-    if (left * pace.saved_ns <= read_ns) return false;
-  }
+  const uint32_t unread = slot.num_known - match.num_reused();
+  if (!always && !ReadingPays(slot, together, unread, cost)) return false;
   const uint32_t reserve = std::min(request.prompt_tokens() + request.max_tokens, parts_.ctx_size);
   slot.kv = cache_.Fetch(std::move(match), reserve + kMaxDraft);
   slot.has_kv = true;

@@ -94,6 +94,21 @@ TEST(StepCost, ADraftThatWasNeverSeenCostsAsManyRowsOfPrompts) {
   EXPECT_NEAR(cost.PredictNs({.prefill_rows = 256}), 256e6, 20e6);
 }
 
+TEST(StepCost, DraftsThatWereSlowLongAgoCountAsNeverSeen) {
+  StepCost cost = KnownCost();
+  for (int i = 0; i < 100; ++i) {
+    cost.Observe({.decode_rows = 1, .draft_rows = 7}, 500 * kDraftMs);
+    cost.Observe({.decode_rows = 1}, 200 * kDraftMs);
+  }
+  const StepWork drafted{.decode_rows = 1, .draft_rows = 7};
+  EXPECT_GT(cost.PredictNs(drafted), 400e6);
+  for (int i = 0; i < 600; ++i) {
+    cost.Observe({.decode_rows = 1}, 20 * kDraftMs);
+    if (i % 8 == 0) cost.Observe({.prefill_rows = 256}, 256 * kDraftMs);
+  }
+  EXPECT_NEAR(cost.PredictNs(drafted), 27e6, 2e6);
+}
+
 class DraftPlan : public testing::Test {
  protected:
   const StepPlan& Decide() {

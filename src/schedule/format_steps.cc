@@ -9,7 +9,7 @@ constexpr uint64_t kMostSteps = 2'500'000'000;  // of a request, between steps o
 
 // Steps that a draft may take, at most: more would seldom be a draft that is worth it.
 constexpr uint64_t kMostOfKnownDraft = 4096;
-constexpr double kMostOfModelDraft = 16384;
+constexpr uint64_t kMostOfModelDraft = 16384;
 
 // [tenants]: turns numbers of rows into a row's share of its tenant's weight, and returns the sum
 // of all rows.
@@ -41,9 +41,9 @@ void FormatSteps::Share(Running running, const TenantBook& tenants) {
   for (double& steps : of_rows_) steps *= static_cast<double>(left_) / sum;
 }
 
-void FormatSteps::ShareWithDrafts(Running running, const TenantBook& tenants) {
-  Share(running, tenants);
-  for (double& steps : of_rows_) steps = std::min(steps / 2, kMostOfModelDraft);
+void FormatSteps::ShareWithDrafts(const TenantBook& tenants) {
+  const uint64_t of_draft = std::min(kMostOfModelDraft, budget_ * 3 / 8 / parallel_);
+  of_rows_.assign(tenants.size(), static_cast<double>(of_draft));
 }
 
 bool FormatSteps::Continue(Running running, TenantBook& tenants, bool has_rows) {

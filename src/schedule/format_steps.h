@@ -15,7 +15,8 @@
 namespace kvasir {
 
 // Each step has one budget of walk steps. What drafts of text that is known take comes first, then
-// what a draft model's drafts take, and the rows of the step have the rest. Tenants share it by
+// what a draft model's drafts take, and the rows of the step have the rest. What a draft may take
+// does not depend on others, who would show in its length. Tenants share the rest by
 // weight, and the rows of a tenant equally. A row that needs more waits, and goes on with what
 // others leave; a draft that needs more ends. Allocates only where tenants come. Engine thread
 // only.
@@ -33,8 +34,8 @@ class FormatSteps {
   uint64_t of_known_draft() const;
   // Divides what is left of the step's budget among the rows that have formats.
   void Share(Running running, const TenantBook& tenants);
-  // Divides half of what is left among the drafts of these rows.
-  void ShareWithDrafts(Running running, const TenantBook& tenants);
+  // Gives drafts of a draft model 3/8 of the budget: all rows as much, whatever other rows do.
+  void ShareWithDrafts(const TenantBook& tenants);
   // [tenants]: what each row of them has, or each draft of them.
   std::span<const double> of_rows() const { return of_rows_; }
   // Counts what a row or a draft took of the budget.

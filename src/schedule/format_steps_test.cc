@@ -67,9 +67,9 @@ TEST_F(FormatStepsTest, DraftsTakeAPartOfTheSameBudget) {
   const uint32_t a = Run("a", 1).tenant, b = Run("b", 4).tenant;
   EXPECT_EQ(steps_.of_known_draft(), kBudget / 4 / kParallelRows) << "whatever runs";
   steps_.Take(kBudget / 4);  // such drafts of all rows
-  steps_.ShareWithDrafts(requests_.running, tenants_);
-  EXPECT_EQ(steps_.of_rows()[a], 900 / 3.0 / 2);
-  EXPECT_EQ(steps_.of_rows()[b], 900 * 2 / 3.0 / 4 / 2);
+  steps_.ShareWithDrafts(tenants_);
+  EXPECT_EQ(steps_.of_rows()[a], kBudget * 3 / 8 / kParallelRows) << "whatever runs";
+  EXPECT_EQ(steps_.of_rows()[b], steps_.of_rows()[a]);
   steps_.Take(450);
   steps_.Share(requests_.running, tenants_);
   EXPECT_EQ(steps_.of_rows()[a], 450 / 3.0) << "the rows have what is left";
@@ -85,7 +85,7 @@ TEST_F(FormatStepsTest, ADraftMayNotTakeAllOfALargeBudget) {
   const uint32_t a = Run("a", 1).tenant;
   FormatSteps large(400'000, kParallelRows);
   EXPECT_EQ(large.of_known_draft(), 4096u);
-  large.ShareWithDrafts(requests_.running, tenants_);
+  large.ShareWithDrafts(tenants_);
   EXPECT_EQ(large.of_rows()[a], 16'384);
 }
 

@@ -14,6 +14,9 @@ constexpr int kRounds = 4;        // of coordinate descent, for each step
 constexpr double kInertia = 1e-3;
 constexpr double kTiny = 1e-300;
 constexpr double kSeenEnough = 0.5;  // of a knot: then its own value counts
+// A knot of drafts that 400 steps were not near counts as never seen. Else a machine that was slow
+// for a while would not draft any more, and so not learn that it is quick again.
+constexpr double kDraftsSeen = 4, kDraftsForget = 0.995;
 // Bytes are counted in these units, so that all parameters are of similar size.
 constexpr double kByteUnit = 1 << 20;
 constexpr double kNsUnit = 1e6;
@@ -46,7 +49,10 @@ void StepCost::Observe(const StepWork& work, uint64_t step_ns) {
   ++steps_;
   const double ms = static_cast<double>(step_ns) / kNsUnit;
   const Vector x = FeaturesOf(work);
-  for (size_t k = 0; k < kSize; ++k) seen_[k] = std::min(seen_[k] + x[k], 1e6);
+  for (size_t k = 0; k < kFirstDraft; ++k) seen_[k] = std::min(seen_[k] + x[k], 1e6);
+  for (size_t k = kFirstDraft; k < kSize; ++k) {
+    seen_[k] = std::min(seen_[k] * kDraftsForget + x[k], kDraftsSeen);
+  }
   for (size_t i = 0; i < kSize; ++i) {
     sums_[i] = sums_[i] * kForget + x[i] / ms;
     largest_[i] = std::max(largest_[i], x[i] * x[i] / (ms * ms));
