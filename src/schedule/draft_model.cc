@@ -129,9 +129,9 @@ void DraftModel::Fill(std::span<const std::unique_ptr<Request>> running, const S
   last_ns_ = 0;
   const bool always = options_.speculate == Speculate::kAlways;
   if (!always && !cost.knows_anything()) return;
+  ForgetOldTimes();
   FindWishes(running, cost);
   if (!wishes_.empty()) {
-    ForgetOldTimes();
     const Pace together = PaceOf(wishes_, cost);
     std::erase_if(wishes_,
                   [&](Slot* slot) { return !slot->has_kv && !Begin(*slot, together, cost); });

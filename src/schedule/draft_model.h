@@ -71,7 +71,7 @@ class DraftModel {
   struct Times {
     StepCost cost;
     bool has_drafted = false;    // steps of few rows too: those of prompts alone say too much
-    uint32_t since_drafted = 0;  // Fills in which there were wishes
+    uint32_t since_drafted = 0;  // Fills
   };
 
   void FindWishes(std::span<const std::unique_ptr<Request>> running, const StepCost& cost);
