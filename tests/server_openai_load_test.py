@@ -29,7 +29,7 @@ class OpenaiUnderLoad(WithServer):
         return openai.OpenAI(base_url=self.server.url + "/v1", api_key="none", max_retries=retries)
 
     def test_it_retries_a_429_until_there_is_room(self):
-        impatient, patient = self.client(0), self.client(20)
+        impatient, patient = self.client(0), self.client(200)
         for client in (impatient, patient):  # they are connected: later calls take no time
             client.completions.create(**SHORT)
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
