@@ -28,9 +28,9 @@ void TierLooks::Begin(Request& request) const {
                                     request.Exact(spec.prompt), head, parts);
   const uint32_t own_groups = cache_.layout().num_own_groups();
   if (what.names.size() < size_t{2} * own_groups) return;
-  const double tokens =
-      static_cast<double>(what.names.size() / own_groups) * cache_.layout().block_tokens();
-  const auto most_ns = static_cast<uint64_t>(LoadPace::ToleranceNs(tokens * figures_.RowNs()));
+  const size_t tokens = what.names.size() / own_groups * cache_.layout().block_tokens();
+  const double compute_ns = static_cast<double>(tokens) * figures_.RowNs();
+  const auto most_ns = static_cast<uint64_t>(LoadPace::ToleranceNs(compute_ns));
   if (options_.tier->LookNs() > most_ns) return;
   const uint64_t now = MonotonicNs();
   LookState state{.answered_ns = std::make_shared<std::atomic<uint64_t>>(0),
