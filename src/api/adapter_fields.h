@@ -19,8 +19,8 @@ std::optional<std::vector<AdapterChoice>> ReadAdapterChoices(JsonFields& fields,
                                                              std::string_view field);
 // Returns the adapter whose name is this model id; absent: no adapter has it.
 std::optional<AdapterCard> AdapterNamed(std::string_view name, const ModelView& model);
-// Sets the adapters of a request: those of `lora`, else the one that `name`, its model, is. Where
-// that one is no longer loaded, the field `model` has the error of CheckModel.
+// Sets the adapters of a request: those of `lora`, else the one whose name is the request's model,
+// `name`. If that adapter was unloaded meanwhile, the field `model` fails as CheckModel says.
 void ReadAdapters(JsonFields& fields, std::string_view name, const ModelView& model,
                   GenerateRequest* request);
 

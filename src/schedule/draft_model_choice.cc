@@ -79,8 +79,8 @@ bool DraftModel::Outdoes(Slot& slot, uint32_t most, const StepCost& cost) const 
 }
 
 // Tells whether reading so many tokens takes less time than drafts are expected to save in the rest
-// of the answer. `together`: of all that wish for drafts. Where they pay for none of them, since a
-// step of many rows has no room for more, or for this one alone, they save nothing.
+// of the answer. `together`: the pace of all sequences that wish for drafts. Drafts save nothing if
+// they do not pay for all of these together, whose rows fill the step, and for this one alone.
 bool DraftModel::ReadingPays(const Slot& slot, const Pace& together, uint32_t unread,
                              const StepCost& cost) const {
   const Slot* const slots[] = {&slot};

@@ -45,9 +45,7 @@ TEST(DraftModelPace, ReadsLittleWhereItIsAlwaysWrong) {
   OwnClock clock;
   ModelDrafting drafting(
       {.draft_windows = {16}, .speculate = Speculate::kAuto, .clock = &clock, .draft_ms = 5});
-  GenerateRequest spec = DraftedSpec(0);
-  spec.max_tokens = 400;
-  for (TokenId i = 0; i < 400; ++i) spec.replayed.push_back(i * i * 7 % 61);
+  GenerateRequest spec = ReplayedSpec(0, 400, 0.0);
   std::vector<uint32_t> steps;
   for (uint32_t request = 0; request < 7; ++request) {
     const uint32_t before = drafting.draft_steps();
@@ -68,10 +66,7 @@ TEST(DraftModelPace, DraftsAfterAPromptThatTookLong) {
   OwnClock clock;
   ModelDrafting drafting(
       {.draft_windows = {16}, .speculate = Speculate::kAuto, .clock = &clock, .draft_row_ms = 1});
-  GenerateRequest spec = DraftedSpec(8);
-  spec.max_tokens = 300;
-  for (TokenId i = 0; i < 300; ++i) spec.replayed.push_back(i * i * 7 % 61);
-  spec.replayed_accept = 0.9;
+  GenerateRequest spec = ReplayedSpec(8, 300, 0.9);
   drafting.Begin(0, spec);
   drafting.Run();
   EXPECT_GT(drafting.DraftsOf(0).accepted[static_cast<size_t>(DraftSource::kModel)], 150u);
@@ -80,10 +75,7 @@ TEST(DraftModelPace, DraftsAfterAPromptThatTookLong) {
 TEST(DraftModelPace, DraftsAgainAfterTheMachineWasBusy) {
   OwnClock clock;
   ModelDrafting drafting({.draft_windows = {16}, .speculate = Speculate::kAuto, .clock = &clock});
-  GenerateRequest spec = DraftedSpec(0);
-  spec.max_tokens = 300;
-  for (TokenId i = 0; i < 300; ++i) spec.replayed.push_back(i * i * 7 % 61);
-  spec.replayed_accept = 1.0;
+  GenerateRequest spec = ReplayedSpec(0, 300, 1.0);
   std::vector<uint32_t> drafted;
   for (uint32_t request = 0; request < 7; ++request) {
     drafting.TakeForDraftRow(&clock, request == 1 || request == 2 ? 60 : 0);
@@ -102,11 +94,8 @@ TEST(DraftModelPace, ReadsNothingWhereItPaysForOneAloneOnly) {
   ModelDrafting drafting(
       {.draft_windows = {16}, .speculate = Speculate::kAuto, .clock = &clock, .draft_row_ms = 25});
   for (uint32_t request = 0; request < 4; ++request) {
-    GenerateRequest spec = DraftedSpec(0);
+    GenerateRequest spec = ReplayedSpec(0, 200, 0.5);
     spec.prompt[0] = static_cast<TokenId>(request);
-    spec.max_tokens = 200;
-    for (TokenId i = 0; i < 200; ++i) spec.replayed.push_back(i * i * 7 % 61);
-    spec.replayed_accept = 0.5;
     drafting.Begin(request, std::move(spec));
   }
   drafting.Run();

@@ -178,10 +178,7 @@ TEST(DraftModel, KeepsWhatItReadWhereAnotherOwnerIsErased) {
 
 TEST(DraftModel, ReplaysWithAShareThatIsRight) {
   ModelDrafting drafting({.draft_windows = {16}});
-  GenerateRequest spec = DraftedSpec(0);
-  spec.max_tokens = 300;
-  for (TokenId i = 0; i < 300; ++i) spec.replayed.push_back(i * i * 7 % 61);
-  spec.replayed_accept = 0.7;
+  GenerateRequest spec = ReplayedSpec(0, 300, 0.7);
   drafting.Begin(0, spec);
   drafting.Run();
   EXPECT_EQ(drafting.answers[0], spec.replayed);

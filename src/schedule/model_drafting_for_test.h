@@ -175,4 +175,14 @@ inline GenerateRequest DraftedSpec(uint32_t number) {
   return spec;
 }
 
+// Returns a request whose answer is known. Each token of the draft model is right with this chance.
+inline GenerateRequest ReplayedSpec(uint32_t number, uint32_t tokens, double accept) {
+  GenerateRequest spec = DraftedSpec(number);
+  spec.max_tokens = tokens;
+  for (uint32_t i = 0; i < tokens; ++i)
+    spec.replayed.push_back(static_cast<TokenId>(i * i * 7 % 61));
+  spec.replayed_accept = accept;
+  return spec;
+}
+
 }  // namespace kvasir
